@@ -1,0 +1,28 @@
+# cmake --install: the command, the shared library, the public headers, and what finds them.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(TARGETS sidestep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS sidestep_shared EXPORT sidestep-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/sidestep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+    FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+install(FILES completions/sidestep.bash RENAME sidestep
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sidestep)
+
+# find_package(sidestep): the target sidestep::sidestep. Until 1.0 a new minor version is a new interface.
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/sidestep)
+install(EXPORT sidestep-targets NAMESPACE sidestep:: DESTINATION ${package_folder})
+configure_package_config_file(cmake/sidestep-config.cmake.in ${CMAKE_BINARY_DIR}/sidestep-config.cmake
+    INSTALL_DESTINATION ${package_folder} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/sidestep-config-version.cmake
+    COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/sidestep-config.cmake ${CMAKE_BINARY_DIR}/sidestep-config-version.cmake
+    DESTINATION ${package_folder})
+
+# pkg-config sidestep. The prefix is told from where the file lies, so that the tree can be moved.
+file(RELATIVE_PATH SIDESTEP_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/sidestep.pc.in ${CMAKE_BINARY_DIR}/sidestep.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/sidestep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

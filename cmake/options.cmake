@@ -1,0 +1,37 @@
+# What a user may choose, and the compiler settings of every target.
+option(SIDESTEP_TESTS "Build the tests" ON)
+option(SIDESTEP_WERROR "Treat warnings as errors" OFF)
+set(SIDESTEP_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where the toolkit is found), ON or OFF")
+set(SIDESTEP_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# Designated initialisers leave fields out on purpose.
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow
+                    "$<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor;-Woverloaded-virtual>"
+                    -Wno-missing-field-initializers)
+if(SIDESTEP_WERROR)
+    add_compile_options(-Werror)
+endif()
+if(SIDESTEP_SANITIZE)
+    add_compile_options(-fsanitize=${SIDESTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    add_link_options(-fsanitize=${SIDESTEP_SANITIZE})
+else()
+    # One binary that runs on hosts with another C++ runtime, and an older C library than this one: what is
+    # never called (std::random_device, which needs glibc 2.36) is left out.
+    add_link_options("$<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-static-libstdc++;-static-libgcc;LINKER:--gc-sections>")
+endif()
+
+find_program(SIDESTEP_CCACHE ccache)
+if(SIDESTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${SIDESTEP_CCACHE})
+endif()
