@@ -1,0 +1,24 @@
+// The one public header that knows CUDA: pointers of unknown kind, and order with a caller's stream.
+// Needs no CUDA header; a cudaStream_t and a CUstream are both pointers to the type declared here.
+#pragma once
+
+#include <sidestep/api.h>
+#include <sidestep/context.hpp>
+
+struct CUstream_st;
+
+namespace sidestep::cuda {
+
+// A buffer over any pointer CUDA knows (device, pool, VMM, managed, registered host memory), or over
+// ordinary host memory where it knows none. Managed memory counts as that of the GPU it prefers, else
+// as host memory. ErrorCode::unsupported where the context has no CUDA.
+SIDESTEP_API Result<Buffer> buffer(const Context& context, const void* pointer, Bytes bytes);
+
+// A copy in the order of `stream`: it starts after the work already on the stream, and work put on the
+// stream later starts after the copy. Where the route is one hop of the CUDA backend, the copy is
+// enqueued on the stream itself and this costs nothing; a staged route holds the stream at a gate until
+// its last byte has arrived or it has failed. The stream belongs to the caller and outlives the copy.
+SIDESTEP_API Transfer copy(const Context& context, const Buffer& from, const Buffer& to, CUstream_st* stream,
+                           const CopyOptions& options = {});
+
+}  // namespace sidestep::cuda

@@ -1,0 +1,46 @@
+// What a caller may ask of a copy.
+#pragma once
+
+#include <chrono>
+
+#include <sidestep/units.hpp>
+
+namespace sidestep {
+
+enum class Require {
+    any,     // take the best path there is; staging where nothing better exists, and say so
+    direct,  // one hop, or fail with ErrorCode::path_unavailable and the reason
+};
+
+enum class Prefer {
+    automatic,    // whatever the prices say
+    copy_engine,  // the GPU's DMA engines
+    kernel,       // loads and stores by a kernel, over peer-mapped memory
+};
+
+struct CopyOptions {
+    Require require = Require::any;
+    Prefer prefer = Prefer::automatic;
+
+    // After the copy, read both ends, hash them and compare: ErrorCode::mismatch with the offset of the
+    // first differing block. Reads every byte twice more, through up to 64 MiB of staging memory.
+    bool verify = false;
+
+    // The copy fails with ErrorCode::timed_out when it takes longer. Zero: no limit on the whole.
+    std::chrono::milliseconds deadline{0};
+    // The copy fails with ErrorCode::timed_out when no byte moves for this long. Zero: wait for ever.
+    std::chrono::milliseconds stall_limit{60'000};
+
+    // Upper bound of the staging memory this copy may hold at once, over all lanes and hops.
+    Bytes max_staging = Bytes{256} << 20;
+    // Bytes moved at a time through a staged path; 0 lets the library choose. Rounded up to 4 KiB.
+    Bytes chunk = 0;
+
+    // A written file is flushed to its device before it appears under its name.
+    bool sync_file = false;
+    // Read and write files around the page cache (O_DIRECT). Where the file system refuses, the copy
+    // goes through the page cache and the Receipt's notes say so; with Require::direct it fails.
+    bool direct_io = false;
+};
+
+}  // namespace sidestep

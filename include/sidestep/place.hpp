@@ -1,0 +1,67 @@
+// Where bytes live.
+#pragma once
+
+#include <compare>
+#include <string>
+#include <string_view>
+
+#include <sidestep/api.h>
+#include <sidestep/result.hpp>
+
+namespace sidestep {
+
+enum class PlaceKind { host, gpu, file };
+
+// A place is a value that prints and parses the same:
+//
+//   host            host memory, on any NUMA node
+//   host:1          host memory of NUMA node 1
+//   gpu:3           the memory of GPU 3 (NVML's order, which is PCI bus order)
+//   file:/data/x    a file or block device; the path may be relative
+//   node7/gpu:1     the same on the machine called node7
+//
+// A name of a machine is made of letters, digits, '.', '_' and '-'.
+class SIDESTEP_API Place {
+public:
+    // Host memory, on any NUMA node.
+    Place() = default;
+
+    static Place host() { return {}; }
+    static Place host(int numa_node) { return Place(PlaceKind::host, numa_node, {}); }
+    static Place gpu(int index) { return Place(PlaceKind::gpu, index, {}); }
+    static Place file(std::string path) { return Place(PlaceKind::file, -1, std::move(path)); }
+
+    // Reads the forms above. Fails with ErrorCode::invalid_argument and a hint; asks no device whether
+    // it exists.
+    static Result<Place> parse(std::string_view text);
+
+    // The same place on the machine called `node`; an empty name means this machine.
+    Place on(std::string node) const;
+
+    PlaceKind kind() const { return kind_; }
+    bool is_host() const { return kind_ == PlaceKind::host; }
+    bool is_gpu() const { return kind_ == PlaceKind::gpu; }
+    bool is_file() const { return kind_ == PlaceKind::file; }
+
+    // The GPU's number, or the NUMA node of host memory (-1: any), or -1 for a file.
+    int index() const { return index_; }
+    // The path of a file place, empty otherwise.
+    const std::string& path() const { return path_; }
+    // The machine's name, empty for this one.
+    const std::string& node() const { return node_; }
+
+    std::string to_string() const;
+
+    auto operator<=>(const Place&) const = default;
+
+private:
+    Place(PlaceKind kind, int index, std::string path)
+        : kind_(kind), index_(index), path_(std::move(path)) {}
+
+    PlaceKind kind_ = PlaceKind::host;
+    int index_ = -1;
+    std::string path_;
+    std::string node_;
+};
+
+}  // namespace sidestep

@@ -1,0 +1,195 @@
+/* Sidestep for C, and for every language that can call C. Plain C99; every function may be called from
+ * several threads at once, save that one transfer belongs to one thread at a time.
+ *
+ *     sidestep_context* context;
+ *     if (sidestep_open(NULL, &context) != SIDESTEP_OK)
+ *         fprintf(stderr, "%s\n", sidestep_last_error()->message);
+ *
+ * Functions that can fail return a sidestep_status. What they hand out through their last parameter is
+ * only written on success, and belongs to the caller. Text is UTF-8 where paths are, ends with a zero
+ * byte, and is freed with sidestep_free. No handle may be used after the call that frees it; every such
+ * call takes NULL and does nothing. */
+#ifndef SIDESTEP_H
+#define SIDESTEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <sidestep/api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status and errors ---- */
+
+/* The numbers never change; docs/error_codes.md explains each. */
+typedef enum sidestep_status {
+    SIDESTEP_OK = 0,
+    SIDESTEP_INVALID_ARGUMENT = 1,
+    SIDESTEP_NOT_FOUND = 2,
+    SIDESTEP_PERMISSION_DENIED = 3,
+    SIDESTEP_UNSUPPORTED = 4,
+    SIDESTEP_PATH_UNAVAILABLE = 5,
+    SIDESTEP_OUT_OF_MEMORY = 6,
+    SIDESTEP_NO_SPACE = 7,
+    SIDESTEP_END_OF_FILE = 8,
+    SIDESTEP_IO_ERROR = 9,
+    SIDESTEP_MISMATCH = 10,
+    SIDESTEP_CANCELLED = 11,
+    SIDESTEP_TIMED_OUT = 12,
+    SIDESTEP_DEVICE_ERROR = 13,
+    SIDESTEP_INTERNAL = 14
+} sidestep_status;
+
+/* No member is NULL; `where` and `hint` may be empty. */
+typedef struct sidestep_error {
+    sidestep_status code;
+    const char* message; /* what was wrong, naming the thing */
+    const char* where;   /* the place or call it came from */
+    const char* hint;    /* what to do about it */
+} sidestep_error;
+
+/* The last failure of the calling thread; code SIDESTEP_OK if there was none. Never NULL. Valid until the
+ * thread's next call of this library; a success leaves it as it is. */
+SIDESTEP_API const sidestep_error* sidestep_last_error(void);
+
+/* "not found", ...; a constant. */
+SIDESTEP_API const char* sidestep_status_text(sidestep_status status);
+
+/* "0.1.0", of the library that is linked in; a constant. */
+SIDESTEP_API const char* sidestep_version(void);
+
+/* Frees text that this library handed out. */
+SIDESTEP_API void sidestep_free(char* text);
+
+/* ---- Context ---- */
+
+typedef struct sidestep_context sidestep_context;
+
+/* Opens a machine: "live", the name of a built-in one, or a topology file (its name holds a '/' or ends in
+ * ".json"). NULL or "": what SIDESTEP_MACHINE names, else "live". */
+SIDESTEP_API sidestep_status sidestep_open(const char* machine, sidestep_context** context);
+
+/* Transfers and allocations of the context may outlive it. */
+SIDESTEP_API void sidestep_close(sidestep_context* context);
+
+/* ---- Bytes at a place ---- */
+
+/* As the size of a file: all of it as a source, what comes as a target. Its offset is then 0. */
+#define SIDESTEP_WHOLE UINT64_MAX
+
+/* `place` is "host", "host:1", "gpu:0" or "file:PATH". Memory has an address, a file an offset. A whole file
+ * is written under another name and renamed when every byte has arrived; a part of a file is written in
+ * place. The caller keeps memory and text alive until the call, or the transfer it starts, has ended. */
+typedef struct sidestep_buffer {
+    const char* place;
+    void* address;
+    uint64_t offset;
+    uint64_t size;
+} sidestep_buffer;
+
+typedef struct sidestep_allocation sidestep_allocation;
+
+/* Memory at a host or gpu place, of the kind that is fastest there, contents undefined. */
+SIDESTEP_API sidestep_status sidestep_allocate(sidestep_context* context, const char* place, uint64_t size,
+                                               sidestep_allocation** allocation);
+
+/* The memory; `place` is valid as long as the allocation. NULL gives a buffer of zeros. */
+SIDESTEP_API sidestep_buffer sidestep_allocation_buffer(const sidestep_allocation* allocation);
+
+/* Frees the memory. Every transfer that uses it must have ended. */
+SIDESTEP_API void sidestep_release(sidestep_allocation* allocation);
+
+/* ---- Options ---- */
+
+typedef enum sidestep_require {
+    SIDESTEP_REQUIRE_ANY = 0,   /* the best path there is */
+    SIDESTEP_REQUIRE_DIRECT = 1 /* one hop, or SIDESTEP_PATH_UNAVAILABLE */
+} sidestep_require;
+
+typedef enum sidestep_prefer {
+    SIDESTEP_PREFER_AUTOMATIC = 0,
+    SIDESTEP_PREFER_COPY_ENGINE = 1,
+    SIDESTEP_PREFER_KERNEL = 2
+} sidestep_prefer;
+
+/* As a time limit: wait for ever. */
+#define SIDESTEP_NO_LIMIT UINT64_MAX
+
+/* What a copy may be asked. Zero means the default everywhere, so start with
+ *     sidestep_options options = SIDESTEP_OPTIONS;
+ * Later versions add members at the end; struct_size tells the library which ones the caller knows. */
+typedef struct sidestep_options {
+    size_t struct_size;
+    uint32_t require;        /* sidestep_require */
+    uint32_t prefer;         /* sidestep_prefer */
+    uint32_t verify;         /* 1: read both ends after the copy and compare them */
+    uint32_t sync_file;      /* 1: flush a written file to its device before it gets its name */
+    uint32_t direct_io;      /* 1: read and write files around the page cache */
+    uint32_t reserved;       /* 0 */
+    uint64_t deadline_ms;    /* of the whole copy; 0: none */
+    uint64_t stall_limit_ms; /* longest time without a byte; 0: 60 000 */
+    uint64_t max_staging;    /* bytes of staging memory at once; 0: 256 MiB */
+    uint64_t chunk;          /* bytes at a time through a staged path; 0: the library chooses */
+} sidestep_options;
+
+#define SIDESTEP_OPTIONS {sizeof(sidestep_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* ---- Routes ---- */
+
+typedef enum sidestep_format { SIDESTEP_TEXT = 0, SIDESTEP_JSON = 1 } sidestep_format;
+
+/* The path that a copy of `size` bytes between two places would take and the ones refused, as the lines
+ * of `sidestep route` or the object of docs/json.md. `options` may be NULL. Moves nothing. */
+SIDESTEP_API sidestep_status sidestep_route(sidestep_context* context, const char* from, const char* to,
+                                            uint64_t size, const sidestep_options* options,
+                                            sidestep_format format, char** text);
+
+/* ---- Copies ---- */
+
+typedef struct sidestep_receipt sidestep_receipt;
+typedef struct sidestep_transfer sidestep_transfer;
+
+/* Copies from->size bytes and waits. `options` may be NULL; `receipt` may be NULL where nobody reads it. */
+SIDESTEP_API sidestep_status sidestep_copy(sidestep_context* context, const sidestep_buffer* from,
+                                           const sidestep_buffer* to, const sidestep_options* options,
+                                           sidestep_receipt** receipt);
+
+/* Starts the same copy. Fails only where the arguments make no sense; every later failure is told by
+ * sidestep_copy_poll and sidestep_copy_wait. */
+SIDESTEP_API sidestep_status sidestep_copy_start(sidestep_context* context, const sidestep_buffer* from,
+                                                 const sidestep_buffer* to, const sidestep_options* options,
+                                                 sidestep_transfer** transfer);
+
+/* Whether the copy has ended: *ended becomes 0 or 1. The status is that of the copy, SIDESTEP_OK while it
+ * runs. Never blocks. */
+SIDESTEP_API sidestep_status sidestep_copy_poll(sidestep_transfer* transfer, int* ended);
+
+/* Waits until the copy has ended; the deadline and stall limit of its options bound the wait. `receipt` may
+ * be NULL. May be called again, with the same answer. */
+SIDESTEP_API sidestep_status sidestep_copy_wait(sidestep_transfer* transfer, sidestep_receipt** receipt);
+
+/* Asks the copy to stop; it then ends with SIDESTEP_CANCELLED unless it had ended. From any thread. */
+SIDESTEP_API void sidestep_copy_cancel(sidestep_transfer* transfer);
+
+/* Bytes arrived so far, and in all (0 until known). Either pointer may be NULL. */
+SIDESTEP_API void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, uint64_t* total);
+
+/* Cancels the copy if it is running, waits for the pieces in flight and forgets it. */
+SIDESTEP_API void sidestep_copy_free(sidestep_transfer* transfer);
+
+/* What a finished copy did. */
+SIDESTEP_API uint64_t sidestep_receipt_bytes(const sidestep_receipt* receipt);
+SIDESTEP_API double sidestep_receipt_seconds(const sidestep_receipt* receipt);
+SIDESTEP_API int sidestep_receipt_verified(const sidestep_receipt* receipt);
+/* The path taken, hop by hop, and the better ones refused, with reasons; or the object of docs/json.md. */
+SIDESTEP_API sidestep_status sidestep_explain(const sidestep_receipt* receipt, sidestep_format format,
+                                              char** text);
+SIDESTEP_API void sidestep_receipt_free(sidestep_receipt* receipt);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

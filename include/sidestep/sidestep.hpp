@@ -1,0 +1,16 @@
+// Everything of the public C++ API except what needs CUDA.
+#pragma once
+
+#include <sidestep/allocation.hpp>
+#include <sidestep/buffer.hpp>
+#include <sidestep/context.hpp>
+#include <sidestep/memory_kind.hpp>
+#include <sidestep/options.hpp>
+#include <sidestep/place.hpp>
+#include <sidestep/receipt.hpp>
+#include <sidestep/result.hpp>
+#include <sidestep/route.hpp>
+#include <sidestep/topology.hpp>
+#include <sidestep/transfer.hpp>
+#include <sidestep/units.hpp>
+#include <sidestep/version.hpp>

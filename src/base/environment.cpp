@@ -1,0 +1,53 @@
+#include "base/environment.hpp"
+
+#include <cstdlib>
+
+#include "base/try.hpp"
+
+namespace sidestep::base {
+namespace {
+
+std::string text_of(const char* name, std::string fallback) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0' ? std::string(value) : std::move(fallback);
+}
+
+Error bad(const char* name, const std::string& value, const char* expected) {
+    return Error{ErrorCode::invalid_argument, std::string(name) + "=" + value + " cannot be read",
+                 "environment", std::string("set it to ") + expected};
+}
+
+Result<FileIo> parse_file_io(const std::string& text) {
+    if (text == "auto") return FileIo::automatic;
+    if (text == "uring") return FileIo::uring;
+    if (text == "threads") return FileIo::threads;
+    return bad("SIDESTEP_FILE_IO", text, "auto, uring or threads");
+}
+
+Result<int> parse_threads(const std::string& text) {
+    char* end = nullptr;
+    const long count = std::strtol(text.c_str(), &end, 10);
+    if (*end != '\0' || count < 0 || count > 1024)
+        return bad("SIDESTEP_HOST_THREADS", text, "a number from 0 to 1024");
+    return static_cast<int>(count);
+}
+
+}  // namespace
+
+Result<Environment> Environment::read() {
+    Environment environment;
+    environment.machine = text_of("SIDESTEP_MACHINE", environment.machine);
+    environment.log = text_of("SIDESTEP_LOG", environment.log);
+    if (environment.log != "error" && environment.log != "warn" && environment.log != "info" &&
+        environment.log != "debug")
+        return bad("SIDESTEP_LOG", environment.log, "error, warn, info or debug");
+    SIDESTEP_TRY(environment.host_threads, parse_threads(text_of("SIDESTEP_HOST_THREADS", "0")));
+    SIDESTEP_TRY(environment.file_io, parse_file_io(text_of("SIDESTEP_FILE_IO", "auto")));
+    const std::string memory = text_of("SIDESTEP_EMULATED_GPU_MEMORY", "0");
+    auto bytes = parse_bytes(memory);
+    if (!bytes) return bad("SIDESTEP_EMULATED_GPU_MEMORY", memory, "a size such as 4GiB");
+    environment.emulated_gpu_memory = *bytes;
+    return environment;
+}
+
+}  // namespace sidestep::base

@@ -1,0 +1,29 @@
+// Every environment variable the library reads, parsed once. docs/environment.md is written from this.
+#pragma once
+
+#include <string>
+
+#include <sidestep/result.hpp>
+#include <sidestep/units.hpp>
+
+namespace sidestep::base {
+
+enum class FileIo { automatic, uring, threads };
+
+struct Environment {
+    // SIDESTEP_MACHINE: the machine of contexts that name none: live, a built-in name, or a file.
+    std::string machine = "live";
+    // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error.
+    std::string log = "warn";
+    // SIDESTEP_HOST_THREADS: threads of the host backend's copy pool; 0: chosen from the cores.
+    int host_threads = 0;
+    // SIDESTEP_FILE_IO: auto, uring or threads: how files are read and written.
+    FileIo file_io = FileIo::automatic;
+    // SIDESTEP_EMULATED_GPU_MEMORY: bytes each emulated GPU may hand out; 0: the model's own size.
+    Bytes emulated_gpu_memory = 0;
+
+    // Reads the process's environment. A value that cannot be read is an error naming the variable.
+    static Result<Environment> read();
+};
+
+}  // namespace sidestep::base

@@ -1,0 +1,92 @@
+#include <charconv>
+
+#include <fmt/format.h>
+#include <sidestep/memory_kind.hpp>
+#include <sidestep/place.hpp>
+
+namespace sidestep {
+namespace {
+
+constexpr std::string_view forms = "a place is host, host:N, gpu:N, file:PATH, or NODE/ before one of these";
+
+Error not_a_place(std::string_view text, std::string hint = std::string(forms)) {
+    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a place", text), {}, std::move(hint)};
+}
+
+bool is_node_name(std::string_view text) {
+    return !text.empty() && text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                                   "0123456789._-") == std::string_view::npos;
+}
+
+// A whole number without sign or leading zeros, at most 999999.
+bool parse_index(std::string_view text, int& index) {
+    if (text.empty() || text.size() > 6 || (text.size() > 1 && text.front() == '0')) return false;
+    if (text.front() < '0' || text.front() > '9') return false;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+    return error == std::errc{} && end == text.data() + text.size();
+}
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+    if (!text.starts_with(prefix)) return false;
+    text.remove_prefix(prefix.size());
+    return true;
+}
+
+}  // namespace
+
+Result<Place> Place::parse(std::string_view text) {
+    std::string_view rest = text;
+    if (rest == "host") return Place::host();
+    int index = 0;
+    if (take_prefix(rest, "host:"))
+        return parse_index(rest, index) ? Result<Place>(Place::host(index))
+                                        : not_a_place(text, "host: is followed by the number of a NUMA node");
+    if (take_prefix(rest, "gpu:"))
+        return parse_index(rest, index) ? Result<Place>(Place::gpu(index))
+                                        : not_a_place(text, "gpu: is followed by the number of a GPU");
+    if (take_prefix(rest, "file:")) {
+        if (rest.empty()) return not_a_place(text, "file: is followed by a path");
+        if (rest.find('\0') != std::string_view::npos) return not_a_place(text, "a path holds no zero byte");
+        return Place::file(std::string(rest));
+    }
+    const std::size_t slash = rest.find('/');
+    if (slash != std::string_view::npos && is_node_name(rest.substr(0, slash))) {
+        auto local = parse(rest.substr(slash + 1));
+        if (local && local->node().empty()) return local->on(std::string(rest.substr(0, slash)));
+    }
+    if (slash != std::string_view::npos || text.find('.') != std::string_view::npos)
+        return not_a_place(text, fmt::format("for a file write file:{}", text));
+    return not_a_place(text);
+}
+
+Place Place::on(std::string node) const {
+    Place place = *this;
+    place.node_ = std::move(node);
+    return place;
+}
+
+std::string Place::to_string() const {
+    std::string text = node_.empty() ? "" : node_ + "/";
+    switch (kind_) {
+        case PlaceKind::host: return text + (index_ < 0 ? "host" : fmt::format("host:{}", index_));
+        case PlaceKind::gpu: return text + fmt::format("gpu:{}", index_);
+        case PlaceKind::file: return text + "file:" + path_;
+    }
+    return text;
+}
+
+std::string_view to_string(MemoryKind kind) {
+    switch (kind) {
+        case MemoryKind::automatic: return "automatic";
+        case MemoryKind::pageable: return "pageable";
+        case MemoryKind::pinned: return "pinned";
+        case MemoryKind::device: return "device";
+        case MemoryKind::pool: return "pool";
+        case MemoryKind::vmm: return "vmm";
+        case MemoryKind::managed: return "managed";
+        case MemoryKind::storage: return "storage";
+    }
+    return "unknown";
+}
+
+}  // namespace sidestep
