@@ -1,0 +1,140 @@
+// The contract of a way to move bytes.
+//
+// A backend answers questions about the machine and about buffers, and carries out single pieces. It
+// knows nothing of routes, chunks, staging or retries: `transfer` does all that, once, for every
+// backend. What each method promises is tested by tests/contract/ for every backend alike.
+//
+// Threads: all methods may be called from several threads at once. The calls that concern one ticket
+// never overlap, but may come from different threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "backend/capability.hpp"
+#include <sidestep/allocation.hpp>
+#include <sidestep/buffer.hpp>
+#include <sidestep/topology.hpp>
+
+namespace sidestep::backend {
+
+// What a backend knows about a buffer.
+struct Description {
+    Place place;                               // where the bytes really are
+    MemoryKind memory = MemoryKind::pageable;
+    Bytes size = Buffer::whole;                // of the file or block device behind a file buffer
+    std::uint64_t identity = 0;                // equal for two names of one file; 0 for memory
+};
+
+enum class Access { read, write };
+
+// A buffer made ready for one backend: an open file, pinned memory, a mapped peer. Detached by the
+// destructor, after every piece that uses it has ended. One attached for writing can be read from too:
+// verification reads a file before it gets its name.
+class Registration {
+public:
+    explicit Registration(Buffer buffer) : buffer_(std::move(buffer)) {}
+    virtual ~Registration() = default;
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+
+    const Buffer& buffer() const { return buffer_; }
+
+    // Makes what was written final: flushes if asked to, gives a file its name. Called at most once,
+    // after the last piece succeeded; a registration destroyed without it leaves no trace of a
+    // whole-file target. May block.
+    virtual Result<void> commit() { return {}; }
+
+    // What went otherwise than asked, in plain sentences ("tmpfs refuses O_DIRECT").
+    virtual std::vector<std::string> notes() const { return {}; }
+
+private:
+    Buffer buffer_;
+};
+
+// How a buffer will be used.
+struct AttachOptions {
+    Access access = Access::read;
+    bool direct_io = false;   // files: around the page cache
+    bool sync_file = false;   // files: commit() flushes to the device
+    bool strict = false;      // fail where a wish above cannot be met, instead of noting it
+    Bytes expected_size = 0;  // whole-file targets: bytes that will be written, for early ENOSPC
+};
+
+// One contiguous movement by one engine: `size` bytes between two registrations of this backend.
+struct Piece {
+    Registration* from = nullptr;
+    Bytes from_offset = 0;         // from the start of from->buffer()
+    Registration* to = nullptr;
+    Bytes to_offset = 0;
+    Bytes size = 0;                // above 0
+    std::size_t capability = 0;    // position in capabilities(): which engine
+    void* stream = nullptr;        // a caller's CUstream to enqueue on; null: the backend's own
+};
+
+// A piece in flight. The id 0 says that it ended, well, before start() returned.
+struct Ticket {
+    std::uint64_t id = 0;
+    bool done() const { return id == 0; }
+};
+
+enum class Progress { pending, done };
+
+// Holds back a caller's stream until a staged copy has ended (see sidestep/cuda.hpp).
+class Gate {
+public:
+    virtual ~Gate() = default;  // opens the gate if open() was not called
+    // Whether the work that was on the stream before the gate has ended.
+    virtual Result<bool> ready() = 0;
+    // Lets the stream go on. Never blocks, may be called from any thread.
+    virtual void open() = 0;
+};
+
+class Backend {
+public:
+    virtual ~Backend() = default;
+
+    virtual std::string_view name() const = 0;
+
+    // Whether this backend works on this machine; if not, why, and what would help. Called once, before
+    // everything else. May block and load libraries; has no effect on the machine.
+    virtual Support probe(const Topology& topology) = 0;
+
+    // What it can move. Constant after probe().
+    virtual std::vector<Capability> capabilities() const = 0;
+
+    // The kinds of memory allocate() gives at a kind of place. Constant after probe().
+    virtual MemorySet allocates(PlaceKind) const { return {}; }
+
+    // What the buffer is, if this backend is the one that knows; nothing if it is not. Fails where the
+    // buffer cannot be what its Place claims: a file that is not there, an address of another GPU.
+    virtual Result<std::optional<Description>> describe(const Buffer&) { return std::optional<Description>{}; }
+
+    // What lies at an address of unknown kind, for backends that allocate GPU memory. Plain host memory is
+    // pageable memory at Place::host().
+    virtual Result<Description> locate(const void* address, Bytes bytes);
+
+    // Memory of a kind that allocates() lists (never `automatic`). The Allocation frees itself and does
+    // not keep the backend alive.
+    virtual Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind);
+
+    // Makes a buffer ready. The buffer's size is known (not `whole`) save for whole-file targets.
+    virtual Result<std::unique_ptr<Registration>> attach(const Buffer& buffer,
+                                                         const AttachOptions& options) = 0;
+
+    // Begins a piece. Does not wait for it, nor for anything else; copies of up to 64 KiB may be done on
+    // the spot. Fails with ErrorCode::unsupported where the two ends are out of the engine's reach.
+    virtual Result<Ticket> start(const Piece& piece) = 0;
+
+    // Whether the piece has ended. Never blocks. After `done` or an error the ticket is spent. An error
+    // means that nothing of this piece is in flight any more.
+    virtual Result<Progress> poll(Ticket ticket) = 0;
+
+    // A gate on a caller's stream, for backends that know streams.
+    virtual Result<std::unique_ptr<Gate>> gate(void* stream);
+};
+
+}  // namespace sidestep::backend

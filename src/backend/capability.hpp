@@ -1,0 +1,65 @@
+// What a backend can move, as plain data that the planner prices.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "backend/support.hpp"
+#include <sidestep/memory_kind.hpp>
+#include <sidestep/place.hpp>
+
+namespace sidestep::backend {
+
+// A set of memory kinds.
+class MemorySet {
+public:
+    constexpr MemorySet() = default;
+    constexpr MemorySet(std::initializer_list<MemoryKind> kinds) {
+        for (MemoryKind kind : kinds) bits_ |= bit(kind);
+    }
+    constexpr bool has(MemoryKind kind) const { return (bits_ & bit(kind)) != 0; }
+    constexpr bool empty() const { return bits_ == 0; }
+
+private:
+    static constexpr std::uint32_t bit(MemoryKind kind) { return 1u << static_cast<int>(kind); }
+    std::uint32_t bits_ = 0;
+};
+
+// How the two ends must be related for a capability to apply.
+enum class Reach {
+    same_gpu,     // both ends in the memory of one GPU
+    peer_access,  // two GPUs with Topology::peer_access
+    host_link,    // a GPU and host memory, over the GPU's PCIe or C2C link
+    host_memory,  // both ends in host memory
+    storage,      // a file and host memory
+    storage_gpu,  // a file and GPU memory, without host memory in between
+};
+
+// One engine moving bytes from one kind of place to another.
+struct Capability {
+    PlaceKind from = PlaceKind::host;
+    PlaceKind to = PlaceKind::host;
+    MemorySet from_memory;     // kinds the engine can read
+    MemorySet to_memory;       // kinds the engine can write
+    Reach reach = Reach::host_memory;
+    std::string engine;        // "copy engine", "kernel", "memcpy", "file I/O"
+    double efficiency = 1;     // share of the links' rate that the engine reaches
+    double max_gb_per_s = 0;   // ceiling of the engine itself, 0: only the links limit it
+    double latency_us = 0;     // of one piece, links left out
+    bool streams = false;      // takes Piece::stream: enqueues on a caller's stream
+    std::string reason;        // one clause for Hop::reason: "DMA without the CPU"
+};
+
+// A backend as the planner sees it. Also stands for one that is not in this build, so that routes can
+// say what it would have done.
+struct Offer {
+    std::string name;
+    Support support;
+    std::vector<Capability> capabilities;
+    MemorySet host_memory;     // kinds of host memory it allocates
+    MemorySet gpu_memory;      // kinds of GPU memory it allocates
+};
+
+}  // namespace sidestep::backend

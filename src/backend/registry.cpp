@@ -1,0 +1,43 @@
+#include "backend/registry.hpp"
+
+namespace sidestep::backend {
+
+Result<Allocation> Backend::allocate(const Place& place, Bytes, MemoryKind) {
+    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend allocates no memory",
+                 place.to_string(), {}};
+}
+
+Result<Description> Backend::locate(const void*, Bytes) {
+    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no addresses", {}, {}};
+}
+
+Result<std::unique_ptr<Gate>> Backend::gate(void*) {
+    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no streams", {}, {}};
+}
+
+void Registry::add(std::unique_ptr<Backend> backend, const Topology& topology) {
+    Offer offer;
+    offer.name = backend->name();
+    offer.support = backend->probe(topology);
+    offer.capabilities = backend->capabilities();
+    if (offer.support.usable) {
+        offer.host_memory = backend->allocates(PlaceKind::host);
+        offer.gpu_memory = backend->allocates(PlaceKind::gpu);
+        usable_.push_back(backend.get());
+    }
+    offers_.push_back(std::move(offer));
+    owned_.push_back(std::move(backend));
+}
+
+void Registry::add_absent(Offer offer) {
+    offer.support.usable = false;
+    offers_.push_back(std::move(offer));
+}
+
+Backend* Registry::find(std::string_view name) const {
+    for (Backend* backend : usable_)
+        if (backend->name() == name) return backend;
+    return nullptr;
+}
+
+}  // namespace sidestep::backend

@@ -1,0 +1,33 @@
+// The backends of one Context, and the offers the planner sees.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.hpp"
+
+namespace sidestep::backend {
+
+// Filled once while the Context opens, constant after.
+class Registry {
+public:
+    // Probes the backend and keeps it, usable or not.
+    void add(std::unique_ptr<Backend> backend, const Topology& topology);
+    // Notes one that this build or machine leaves out, with what it would have offered.
+    void add_absent(Offer offer);
+
+    // In the order of registration.
+    const std::vector<Offer>& offers() const { return offers_; }
+    // The usable backend of that name, or null.
+    Backend* find(std::string_view name) const;
+    // Every usable backend, in the order of registration.
+    const std::vector<Backend*>& usable() const { return usable_; }
+
+private:
+    std::vector<std::unique_ptr<Backend>> owned_;
+    std::vector<Offer> offers_;
+    std::vector<Backend*> usable_;
+};
+
+}  // namespace sidestep::backend
