@@ -1,0 +1,70 @@
+// The CUDA driver as a table of entry points.
+//
+// Nothing links against CUDA: libcuda.so.1 is opened at run time, so a program with this backend starts
+// on machines without an NVIDIA driver and can say what is missing.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <sidestep/result.hpp>
+
+// Every entry point the project calls, written once. cuda.h turns some of these names into versioned
+// ones (cuMemAlloc is cuMemAlloc_v2); the preprocessor does the same to the names in this list, so that a
+// member has the type, and load() looks up the symbol, that the header means. Left out are the calls
+// whose signature changed after CUDA 12.4 (cuCtxCreate, cuMemAdvise, cuEventElapsedTime).
+// clang-format off
+#define SIDESTEP_CUDA_SYMBOLS(X) \
+    X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGetCount) \
+    X(cuDeviceGet) X(cuDeviceGetPCIBusId) X(cuDeviceGetAttribute) X(cuDeviceCanAccessPeer) \
+    X(cuDeviceGetDefaultMemPool) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) \
+    X(cuDevicePrimaryCtxGetState) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxGetCurrent) \
+    X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuCtxEnablePeerAccess) X(cuMemGetInfo) X(cuMemAlloc) \
+    X(cuMemFree) X(cuMemAllocManaged) X(cuMemGetAddressRange) X(cuMemHostAlloc) X(cuMemFreeHost) \
+    X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) \
+    X(cuMemAllocFromPoolAsync) X(cuMemFreeAsync) X(cuMemPoolGetAccess) X(cuMemPoolSetAccess) \
+    X(cuMemGetAllocationGranularity) X(cuMemCreate) X(cuMemRelease) X(cuMemAddressReserve) \
+    X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
+    X(cuPointerGetAttributes) X(cuMemRangeGetAttribute) X(cuMemcpyAsync) X(cuMemcpyHtoD) \
+    X(cuMemcpyDtoH) X(cuMemsetD8Async) X(cuStreamCreate) X(cuStreamDestroy) \
+    X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuStreamBeginCapture) \
+    X(cuStreamEndCapture) X(cuStreamWaitEvent) X(cuStreamWaitValue32) X(cuStreamQuery) \
+    X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) \
+    X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncLoad) X(cuLaunchKernel) \
+    X(cuGraphDestroy)
+// clang-format on
+
+namespace sidestep::driver {
+
+// The members bear the driver's own names: cuda->cuMemAlloc(&address, bytes). Immutable after load(), so
+// free to be used by several threads.
+class Cuda {
+public:
+    // Opens libcuda.so.1 and finds every entry point. Initialises nothing. Fails with
+    // ErrorCode::unsupported and a hint where there is no driver, or one that is too old.
+    static Result<std::shared_ptr<const Cuda>> load();
+
+    // The Error for a call that failed: the driver's name for it and its text. `where` is the place or
+    // buffer concerned, may be empty.
+    Error error(CUresult status, std::string_view call, std::string where = {}) const;
+
+    // The same as a Result.
+    Result<void> check(CUresult status, std::string_view call) const {
+        if (status == CUDA_SUCCESS) [[likely]]
+            return {};
+        return error(status, call);
+    }
+
+#define SIDESTEP_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
+    SIDESTEP_CUDA_SYMBOLS(SIDESTEP_CUDA_MEMBER)
+#undef SIDESTEP_CUDA_MEMBER
+
+private:
+    Cuda() = default;
+    Result<void> bind(const class DynamicLibrary& library);
+};
+
+}  // namespace sidestep::driver

@@ -1,0 +1,47 @@
+#include "driver/cuda_handles.hpp"
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::driver {
+
+Result<std::shared_ptr<const CudaContext>> CudaContext::retain(std::shared_ptr<const Cuda> cuda,
+                                                               int ordinal) {
+    CUdevice device = 0;
+    SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGet(&device, ordinal), "cuDeviceGet"));
+    CUcontext context = nullptr;
+    CUresult status = cuda->cuDevicePrimaryCtxRetain(&context, device);
+    SIDESTEP_CHECK(cuda->check(status, "cuDevicePrimaryCtxRetain"));
+    return std::shared_ptr<const CudaContext>(new CudaContext(std::move(cuda), device, context));
+}
+
+CudaContext::~CudaContext() {
+    cuda_->cuDevicePrimaryCtxRelease(device_);
+}
+
+Result<CudaStream> CudaStream::create(std::shared_ptr<const CudaContext> context) {
+    const Cuda& cuda = context->cuda();
+    ScopedCudaContext current(*context);
+    CUstream stream = nullptr;
+    SIDESTEP_CHECK(cuda.check(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
+    return CudaStream(std::move(context), stream);
+}
+
+CudaStream::~CudaStream() {
+    if (!context_) return;
+    ScopedCudaContext current(*context_);
+    context_->cuda().cuStreamDestroy(stream_);
+}
+
+Result<CudaEvent> CudaEvent::create(std::shared_ptr<const Cuda> cuda) {
+    CUevent event = nullptr;
+    SIDESTEP_CHECK(cuda->check(cuda->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    return CudaEvent(std::move(cuda), event);
+}
+
+CudaEvent::~CudaEvent() {
+    if (cuda_) cuda_->cuEventDestroy(event_);
+}
+
+}  // namespace sidestep::driver

@@ -1,0 +1,47 @@
+// Reads and writes in flight, whatever carries them out.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include <sidestep/units.hpp>
+
+namespace sidestep::driver {
+
+// One pread or pwrite.
+struct FileRequest {
+    bool write = false;
+    // The bytes may be copied from or to the page cache by a thread of the kernel, beside others, rather
+    // than at once by the caller.
+    bool in_background = false;
+    int fd = -1;
+    void* address = nullptr;
+    Bytes size = 0;         // at most 1 GiB
+    Bytes offset = 0;       // in the file
+    std::uint64_t tag = 0;  // comes back in the completion
+};
+
+struct FileCompletion {
+    std::uint64_t tag = 0;
+    std::int64_t result = 0;  // bytes moved, which may be fewer than asked for, or -errno
+};
+
+// An engine decides nothing: short transfers, EINTR and end of file are passed on as they come. Used by
+// one thread at a time. The destructor waits until nothing is in flight.
+class FileIoEngine {
+public:
+    virtual ~FileIoEngine() = default;
+
+    virtual std::string_view name() const = 0;
+    // How many requests may be outstanding (submitted and not yet reaped).
+    virtual unsigned depth() const = 0;
+    // Takes a request; never blocks. A failure to submit arrives as the request's completion.
+    virtual void submit(const FileRequest& request) = 0;
+    // Hands what was submitted over to whoever carries it out.
+    virtual void flush() = 0;
+    // Appends what has ended since the last call. Never blocks.
+    virtual void reap(std::vector<FileCompletion>& ended) = 0;
+};
+
+}  // namespace sidestep::driver

@@ -1,0 +1,200 @@
+#include "driver/files.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "driver/system_error.hpp"
+
+namespace sidestep::driver {
+namespace {
+
+FileType type_of(mode_t mode) {
+    if (S_ISBLK(mode)) return FileType::block_device;
+    if (S_ISDIR(mode)) return FileType::directory;
+    if (S_ISCHR(mode)) return FileType::character_device;
+    if (S_ISFIFO(mode)) return FileType::fifo;
+    if (S_ISSOCK(mode)) return FileType::socket;
+    return FileType::regular;
+}
+
+// stat() gives 0 as the size of a block device. /sys tells it without opening the device, which needs
+// no permission; its unit is 512 bytes whatever the device's block size. Containers may hide that part
+// of /sys, then the device itself is asked.
+Bytes block_device_size(dev_t device, const std::string& path) {
+    const auto line = read_line(fmt::format("/sys/dev/block/{}:{}/size", major(device), minor(device)));
+    Bytes sectors = 0;
+    if (line) std::from_chars(line->data(), line->data() + line->size(), sectors);
+    if (sectors != 0) return sectors * 512;
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    const off_t end = fd ? ::lseek(fd.get(), 0, SEEK_END) : 0;
+    return end > 0 ? static_cast<Bytes>(end) : 0;
+}
+
+// Mixes device and inode number (splitmix64's finaliser), so that equal numbers of two file systems do
+// not meet.
+std::uint64_t mix(std::uint64_t device, std::uint64_t inode) {
+    std::uint64_t x = device * 0x9E3779B97F4A7C15ull + inode;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return (x ^ (x >> 31)) | 1;
+}
+
+FileFacts facts_of(const struct stat& status, const std::string& path) {
+    FileFacts facts;
+    facts.type = type_of(status.st_mode);
+    facts.mode = status.st_mode & 07777;
+    facts.owner = status.st_uid;
+    facts.group = status.st_gid;
+    if (facts.type == FileType::block_device) {
+        facts.size = block_device_size(status.st_rdev, path);
+        facts.identity = mix(status.st_rdev, ~std::uint64_t{0});
+    } else {
+        facts.size = static_cast<Bytes>(status.st_size);
+        facts.identity = mix(status.st_dev, status.st_ino);
+    }
+    return facts;
+}
+
+}  // namespace
+
+const char* to_string(FileType type) {
+    switch (type) {
+        case FileType::regular:
+            return "regular file";
+        case FileType::block_device:
+            return "block device";
+        case FileType::directory:
+            return "directory";
+        case FileType::character_device:
+            return "character device";
+        case FileType::fifo:
+            return "pipe";
+        case FileType::socket:
+            return "socket";
+    }
+    return "file";
+}
+
+Result<std::optional<FileFacts>> file_facts(const std::string& path) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0) return std::optional(facts_of(status, path));
+    if (errno == ENOENT || errno == ENOTDIR) return std::optional<FileFacts>{};
+    return system_error(errno, fmt::format("cannot look at {}", path), "stat");
+}
+
+Result<Fd> open_file(const std::string& path, int flags, unsigned mode) {
+    for (;;) {
+        const int number = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+        if (number >= 0) return Fd(number);
+        if (errno != EINTR) return system_error(errno, fmt::format("cannot open {}", path), "open");
+    }
+}
+
+Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path) {
+    const std::string link = fmt::format("/proc/self/fd/{}", fd.get());
+    const int number = ::open(link.c_str(), flags | O_DIRECT | O_CLOEXEC);
+    if (number >= 0) return Fd(number);
+    return system_error(errno, fmt::format("the file system refuses O_DIRECT for {}", path), "open");
+}
+
+Result<std::string> follow_links(const std::string& path) {
+    constexpr int most_links = 40;  // the kernel's own limit (path_resolution(7))
+    std::string now = path;
+    for (int i = 0; i <= most_links; ++i) {
+        std::array<char, 4096> text{};
+        const auto length = ::readlink(now.c_str(), text.data(), text.size());
+        if (length < 0) return now;  // not a link, or nothing there
+        const std::string link(text.data(), static_cast<std::size_t>(length));
+        now = link.starts_with('/') ? link : split_path(now).folder + "/" + link;
+    }
+    return system_error(ELOOP, fmt::format("cannot follow {}", path), "readlink");
+}
+
+SplitPath split_path(const std::string& path) {
+    const auto slash = path.rfind('/');
+    if (slash == std::string::npos) return {".", path};
+    return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
+}
+
+bool may_write(const std::string& path) {
+    return ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+}
+
+Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path) {
+    if (bytes == 0) return {};
+    if (bytes > static_cast<Bytes>(std::numeric_limits<off_t>::max()) - offset) {
+        return Error{
+            ErrorCode::no_space, fmt::format("no file can hold {} from {} on", bytes, offset), path, {}};
+    }
+    struct rlimit limit {};
+    if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        offset + bytes > limit.rlim_cur) {
+        return Error{ErrorCode::no_space,
+                     fmt::format("{} would grow to {}, above this process's limit of {}", path,
+                                 format_bytes(offset + bytes), format_bytes(limit.rlim_cur)),
+                     "RLIMIT_FSIZE", "raise the limit with `ulimit -f`"};
+    }
+    for (;;) {
+        const int rc = ::fallocate(fd.get(), keep_size ? FALLOC_FL_KEEP_SIZE : 0, static_cast<off_t>(offset),
+                                   static_cast<off_t>(bytes));
+        if (rc == 0) return {};
+        if (errno == EINTR) continue;
+        if (errno != ENOSPC && errno != EDQUOT && errno != EFBIG && errno != EIO) return {};
+        return system_error(errno, fmt::format("no room for {} in {}", format_bytes(bytes), path),
+                            "fallocate");
+    }
+}
+
+Result<void> flush_file(const Fd& fd, const std::string& path) {
+    while (::fsync(fd.get()) != 0) {
+        if (errno == EINTR) continue;
+        return system_error(errno, fmt::format("cannot flush {}", path), "fsync");
+    }
+    return {};
+}
+
+std::optional<Bytes> size_now(const Fd& fd) {
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    return static_cast<Bytes>(status.st_size);
+}
+
+bool has_hidden_content(const Fd& fd) {
+    char byte = 0;
+    return ::pread(fd.get(), &byte, 1, 0) == 1;
+}
+
+std::optional<std::string> read_text(const std::string& path) {
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return std::nullopt;
+    std::string text(64 * 1024, '\0');
+    std::size_t length = 0;
+    while (length < text.size()) {
+        const auto got = ::read(fd.get(), text.data() + length, text.size() - length);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return std::nullopt;
+        if (got == 0) break;
+        length += static_cast<std::size_t>(got);
+    }
+    text.resize(length);
+    return text;
+}
+
+std::optional<std::string> read_line(const std::string& path) {
+    auto text = read_text(path);
+    if (text) text->resize(std::min(text->find('\n'), text->size()));
+    return text;
+}
+
+}  // namespace sidestep::driver

@@ -1,0 +1,73 @@
+// Questions about paths, and files opened by them. Thin: what to do with the answers is decided by the
+// file backend.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <sidestep/result.hpp>
+#include <sidestep/units.hpp>
+#include "driver/fd.hpp"
+
+namespace sidestep::driver {
+
+enum class FileType { regular, block_device, directory, character_device, fifo, socket };
+
+// "regular file", "block device", "directory", ...
+const char* to_string(FileType type);
+
+// What a path leads to, links followed.
+struct FileFacts {
+    FileType type = FileType::regular;
+    Bytes size = 0;              // of a regular file or block device
+    std::uint64_t identity = 0;  // equal for two paths to one file or device, never 0
+    unsigned mode = 0;           // permission bits
+    unsigned owner = 0;
+    unsigned group = 0;
+};
+
+// Nothing where the path leads nowhere (also through a link that dangles). Fails where a folder on the
+// way cannot be searched.
+Result<std::optional<FileFacts>> file_facts(const std::string& path);
+
+// open(2) with O_CLOEXEC, repeated when interrupted.
+Result<Fd> open_file(const std::string& path, int flags, unsigned mode = 0);
+
+// The file behind `fd` opened once more with O_DIRECT; `flags` is O_RDONLY or O_RDWR. Goes through
+// /proc/self/fd, so that it also works for a file without a name.
+Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path);
+
+// Follows links at the end of `path`, at most 40 of them, also to a name that does not exist yet.
+Result<std::string> follow_links(const std::string& path);
+
+// The folder a path's last name lies in ("." for a bare name), and that name.
+struct SplitPath {
+    std::string folder;
+    std::string name;
+};
+SplitPath split_path(const std::string& path);
+
+// Whether the process may write the file at `path`, by its effective user.
+bool may_write(const std::string& path);
+
+// Takes disk blocks for a range, so that a full disk is found out before the first byte. With
+// `keep_size` the file's size stays. File systems that cannot do it are passed over: the writes find
+// out. Also fails with no_space where RLIMIT_FSIZE would end the process with a signal.
+Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path);
+
+// fsync(2).
+Result<void> flush_file(const Fd& fd, const std::string& path);
+
+// Size in bytes of the file now, for the words of an error; nothing where it cannot be told.
+std::optional<Bytes> size_now(const Fd& fd);
+
+// Whether the byte at offset 0 can be read though the size is 0, as in /proc.
+bool has_hidden_content(const Fd& fd);
+
+// The first line of a small text file such as those of /sys, without its newline; nothing if it cannot
+// be read. `read_text` gives the whole of it, up to 64 KiB.
+std::optional<std::string> read_line(const std::string& path);
+std::optional<std::string> read_text(const std::string& path);
+
+}  // namespace sidestep::driver

@@ -1,0 +1,122 @@
+// The part of NVML's binary interface that is used here, restated: names, numbers and layouts after
+// nvml.h of API version 13 (published in github.com/NVIDIA/go-nvml). NVML keeps them stable; functions
+// that changed carry the version in their names.
+#pragma once
+
+#include <cstddef>
+
+namespace sidestep::driver::nvml_abi {
+
+using Return = int;  // nvmlReturn_t
+constexpr Return success = 0;
+constexpr Return error_not_supported = 3;
+constexpr Return error_function_not_found = 13;
+
+struct DeviceTag;
+using Device = DeviceTag*;  // nvmlDevice_t
+
+struct PciInfo {  // nvmlPciInfo_t
+    char bus_id_legacy[16];
+    unsigned int domain;
+    unsigned int bus;
+    unsigned int device;
+    unsigned int pci_device_id;
+    unsigned int pci_subsystem_id;
+    char bus_id[32];
+};
+static_assert(sizeof(PciInfo) == 68 && offsetof(PciInfo, bus_id) == 36);
+
+struct Memory {  // nvmlMemory_t
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+};
+
+struct Bar1Memory {  // nvmlBAR1Memory_t
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+};
+
+union Value {  // nvmlValue_t
+    double real;
+    int signed_int;
+    unsigned int unsigned_int;
+    unsigned long unsigned_long;
+    unsigned long long unsigned_long_long;
+    long long signed_long_long;
+    unsigned short unsigned_short;
+};
+
+// nvmlValueType_t
+enum ValueType : int {
+    type_double = 0,
+    type_unsigned_int = 1,
+    type_unsigned_long = 2,
+    type_unsigned_long_long = 3,
+    type_signed_long_long = 4,
+    type_signed_int = 5,
+    type_unsigned_short = 6,
+};
+
+struct FieldValue {  // nvmlFieldValue_t
+    unsigned int field;
+    unsigned int scope;  // of the NVLink fields: the link's number
+    long long timestamp_us;
+    long long latency_us;
+    int type;
+    Return result;
+    Value value;
+};
+static_assert(sizeof(FieldValue) == 40 && offsetof(FieldValue, value) == 32);
+
+// NVML_FI_DEV_NVLINK_*; speeds in MB/s (10^6 bytes), one direction.
+constexpr unsigned int field_nvlink_speed_common = 90;
+constexpr unsigned int field_nvlink_count = 91;
+constexpr unsigned int field_nvlink_speed = 164;
+constexpr unsigned int field_nvlink_state = 165;  // 0 inactive, 1 active, 2 asleep
+
+constexpr int max_nvlinks = 36;  // NVML_NVLINK_MAX_LINKS
+
+// nvmlIntNvLinkDeviceType_t
+constexpr int remote_gpu = 0;
+constexpr int remote_ibm_npu = 1;
+constexpr int remote_switch = 2;
+
+constexpr unsigned int affinity_scope_node = 0;  // NVML_AFFINITY_SCOPE_NODE
+
+// What the library must have, then what is done without where it is older. X(member, symbol, arguments)
+#define SIDESTEP_NVML_REQUIRED(X)                                                \
+    X(init, "nvmlInit_v2", ())                                                   \
+    X(shutdown, "nvmlShutdown", ())                                              \
+    X(device_count, "nvmlDeviceGetCount_v2", (unsigned int*))                    \
+    X(device_by_index, "nvmlDeviceGetHandleByIndex_v2", (unsigned int, Device*)) \
+    X(device_name, "nvmlDeviceGetName", (Device, char*, unsigned int))           \
+    X(device_pci, "nvmlDeviceGetPciInfo_v3", (Device, PciInfo*))
+
+#define SIDESTEP_NVML_OPTIONAL(X)                                                                           \
+    X(driver_version, "nvmlSystemGetDriverVersion", (char*, unsigned int))                                  \
+    X(device_uuid, "nvmlDeviceGetUUID", (Device, char*, unsigned int))                                      \
+    X(device_memory, "nvmlDeviceGetMemoryInfo", (Device, Memory*))                                          \
+    X(device_bar1, "nvmlDeviceGetBAR1MemoryInfo", (Device, Bar1Memory*))                                    \
+    X(device_cc, "nvmlDeviceGetCudaComputeCapability", (Device, int*, int*))                                \
+    X(pcie_generation, "nvmlDeviceGetMaxPcieLinkGeneration", (Device, unsigned int*))                       \
+    X(pcie_width, "nvmlDeviceGetMaxPcieLinkWidth", (Device, unsigned int*))                                 \
+    X(memory_affinity, "nvmlDeviceGetMemoryAffinity", (Device, unsigned int, unsigned long*, unsigned int)) \
+    X(field_values, "nvmlDeviceGetFieldValues", (Device, int, FieldValue*))                                 \
+    X(nvlink_state, "nvmlDeviceGetNvLinkState", (Device, unsigned int, int*))                               \
+    X(nvlink_remote_pci, "nvmlDeviceGetNvLinkRemotePciInfo_v2", (Device, unsigned int, PciInfo*))           \
+    X(nvlink_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType", (Device, unsigned int, int*))              \
+    X(p2p_status, "nvmlDeviceGetP2PStatus", (Device, Device, int, int*))                                    \
+    X(common_ancestor, "nvmlDeviceGetTopologyCommonAncestor", (Device, Device, int*))
+
+struct Functions {
+#define SIDESTEP_NVML_MEMBER(member, symbol, arguments) Return(*member) arguments = nullptr;
+    SIDESTEP_NVML_REQUIRED(SIDESTEP_NVML_MEMBER)
+    SIDESTEP_NVML_OPTIONAL(SIDESTEP_NVML_MEMBER)
+    // The only one that returns no nvmlReturn_t.
+    const char* (*error_string)(Return) = nullptr;
+#undef SIDESTEP_NVML_MEMBER
+};
+
+}  // namespace sidestep::driver::nvml_abi

@@ -1,0 +1,52 @@
+// A file that appears under its name all at once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <sidestep/result.hpp>
+#include "driver/fd.hpp"
+
+namespace sidestep::driver {
+
+// Takes what is written to fd() aside, in the folder of the target, and gives it the target's name in
+// commit(). Where the file system knows O_TMPFILE the new file has no name until then, so that not even
+// SIGKILL leaves a trace; elsewhere it is called ".NAME.sidestep-XXXXXX" and is removed by the
+// destructor. Links at the target's path stay: what they point at is replaced. The new file keeps the
+// mode, and where the process may, the owner of the old one; other hard links keep the old content.
+// Not thread-safe; fd() may be written by any thread.
+class ReplacedFile {
+public:
+    // `unnamed` = false goes without O_TMPFILE, as on a file system that does not know it.
+    static Result<ReplacedFile> begin(const std::string& path, bool unnamed = true);
+
+    ReplacedFile(ReplacedFile&&) noexcept = default;
+    ReplacedFile& operator=(ReplacedFile&&) = delete;
+    ~ReplacedFile();
+
+    const Fd& fd() const { return fd_; }
+
+    // Gives the file its name; with `sync` after its bytes, and before the folder's entry, were flushed.
+    // At most once.
+    Result<void> commit(bool sync);
+
+    // What went otherwise than wished ("the new file belongs to user 0").
+    const std::vector<std::string>& notes() const { return notes_; }
+
+private:
+    ReplacedFile() = default;
+    Result<void> open_unnamed_or_named(bool unnamed);
+    void keep_owner_and_mode();
+    Result<void> link_as(const std::string& name, bool& exists) const;
+    Result<void> name_unnamed();
+
+    std::string path_;       // as the caller knows it
+    std::string name_;       // of the target, in folder_
+    std::string temporary_;  // the name it has meanwhile, in folder_; empty: none
+    Fd folder_;
+    Fd fd_;
+    bool replaces_ = false;  // the target was there when this began
+    std::vector<std::string> notes_;
+};
+
+}  // namespace sidestep::driver

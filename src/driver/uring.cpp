@@ -1,0 +1,140 @@
+#include "driver/uring.hpp"
+
+#include <liburing.h>
+
+#include <cerrno>
+#include <deque>
+
+#include <fmt/format.h>
+
+#include "driver/files.hpp"
+#include "driver/system_error.hpp"
+
+namespace sidestep::driver {
+namespace {
+
+class UringEngine final : public FileIoEngine {
+public:
+    explicit UringEngine(unsigned depth) : depth_(depth) {}
+    ~UringEngine() override;
+
+    int open(unsigned threads);
+
+    std::string_view name() const override { return "io_uring"; }
+    unsigned depth() const override { return depth_; }
+    void submit(const FileRequest& request) override;
+    void flush() override;
+    void reap(std::vector<FileCompletion>& ended) override;
+
+private:
+    const unsigned depth_;
+    bool open_ = false;
+    io_uring ring_{};
+    unsigned in_kernel_ = 0;
+    std::deque<std::uint64_t> waiting_;  // tags in the submission queue that the kernel has not taken yet
+    int broken_ = 0;                     // errno of a kernel that takes nothing any more
+};
+
+int UringEngine::open(unsigned threads) {
+    const int rc = io_uring_queue_init(depth_, &ring_, 0);
+    if (rc < 0) return -rc;
+    open_ = true;
+    io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
+    const bool complete = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+                          io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    if (probe != nullptr) io_uring_free_probe(probe);
+    if (!complete) return EOPNOTSUPP;
+    // Files count as bounded work, block devices as unbounded. Kernels before 5.15 refuse, and use their
+    // own limits.
+    unsigned limits[2] = {threads, threads};
+    io_uring_register_iowq_max_workers(&ring_, limits);
+    return 0;
+}
+
+UringEngine::~UringEngine() {
+    if (!open_) return;
+    // The kernel writes to the callers' memory until the last request has ended. Ten seconds are more
+    // than a healthy device needs; a hung one must not hang the process too.
+    __kernel_timespec patience{.tv_sec = 10, .tv_nsec = 0};
+    while (in_kernel_ > 0) {
+        io_uring_cqe* entry = nullptr;
+        const int rc = io_uring_wait_cqe_timeout(&ring_, &entry, &patience);
+        if (rc == -EINTR) continue;
+        if (rc < 0) break;
+        io_uring_cqe_seen(&ring_, entry);
+        --in_kernel_;
+    }
+    io_uring_queue_exit(&ring_);
+}
+
+void UringEngine::submit(const FileRequest& request) {
+    // The caller keeps within depth(), which is the ring's size, so there is always an entry.
+    io_uring_sqe* entry = broken_ == 0 ? io_uring_get_sqe(&ring_) : nullptr;
+    waiting_.push_back(request.tag);
+    if (entry == nullptr) {
+        if (broken_ == 0) broken_ = EBUSY;
+        return;
+    }
+    const auto size = static_cast<unsigned>(request.size);
+    if (request.write) {
+        io_uring_prep_write(entry, request.fd, request.address, size, request.offset);
+    } else {
+        io_uring_prep_read(entry, request.fd, request.address, size, request.offset);
+    }
+    if (request.in_background) io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
+    entry->user_data = request.tag;
+}
+
+void UringEngine::flush() {
+    while (!waiting_.empty() && broken_ == 0) {
+        const int taken = io_uring_submit(&ring_);
+        if (taken == -EINTR) continue;
+        if (taken == 0 || taken == -EAGAIN || taken == -EBUSY) return;  // the next reap() tries again
+        if (taken < 0) {
+            broken_ = -taken;
+            return;
+        }
+        in_kernel_ += static_cast<unsigned>(taken);
+        waiting_.erase(waiting_.begin(), waiting_.begin() + taken);
+    }
+}
+
+void UringEngine::reap(std::vector<FileCompletion>& ended) {
+    flush();
+    io_uring_cqe* entry = nullptr;
+    while (in_kernel_ > 0 && io_uring_peek_cqe(&ring_, &entry) == 0) {
+        ended.push_back({entry->user_data, entry->res});
+        io_uring_cqe_seen(&ring_, entry);
+        --in_kernel_;
+    }
+    if (broken_ == 0) return;
+    for (const std::uint64_t tag : waiting_) ended.push_back({tag, -broken_});
+    waiting_.clear();
+}
+
+std::string remedy_for(int number) {
+    if (number == EPERM) {
+        const auto setting = read_line("/proc/sys/kernel/io_uring_disabled").value_or("0");
+        if (setting != "0") return fmt::format("set kernel.io_uring_disabled to 0 (it is {})", setting);
+        return "let the container's seccomp profile allow io_uring_setup";
+    }
+    if (number == ENOSYS || number == EOPNOTSUPP) return "use Linux 5.6 or newer, built with CONFIG_IO_URING";
+    if (number == ENOMEM) return "raise the limit on locked memory (ulimit -l)";
+    if (number == EMFILE || number == ENFILE) return "raise the limit on open files (ulimit -n)";
+    return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FileIoEngine>> create_uring_engine(unsigned depth, unsigned threads) {
+    auto engine = std::make_unique<UringEngine>(depth);
+    if (const int number = engine->open(threads); number != 0) {
+        Error error =
+            system_error(number, "the kernel refuses io_uring", "io_uring_setup", remedy_for(number));
+        error.code = ErrorCode::unsupported;
+        return error;
+    }
+    return std::unique_ptr<FileIoEngine>(std::move(engine));
+}
+
+}  // namespace sidestep::driver

@@ -1,0 +1,170 @@
+#include "driver/nvml.hpp"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "driver/dynamic_library.hpp"
+
+// The made-up libraries that the build made of fake_nvml_library.cpp.
+#ifndef SIDESTEP_FAKE_NVML
+#error "SIDESTEP_FAKE_NVML is the path of the made-up library"
+#endif
+
+namespace sidestep::driver {
+namespace {
+
+const std::string library = SIDESTEP_FAKE_NVML;
+const std::string old_library = SIDESTEP_FAKE_NVML_OLD;
+const std::string broken_library = SIDESTEP_FAKE_NVML_BROKEN;
+
+std::unique_ptr<Nvml> load(const std::string& path) {
+    auto nvml = load_nvml(path);
+    EXPECT_TRUE(nvml.ok()) << nvml.error().to_string();
+    return nvml.ok() ? std::move(*nvml) : nullptr;
+}
+
+TEST(Nvml, SaysWhyItIsNotThere) {
+    const auto absent = load_nvml("libno-such-nvml.so.1");
+    ASSERT_FALSE(absent.ok());
+    EXPECT_EQ(absent.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(absent.error().message, "libno-such-nvml.so.1 is not there: no NVIDIA driver");
+
+    const auto broken = load_nvml(broken_library);
+    ASSERT_FALSE(broken.ok());
+    EXPECT_EQ(broken.error().code, ErrorCode::unsupported);
+    EXPECT_NE(broken.error().message.find("has no function nvmlDeviceGetPciInfo_v3"), std::string::npos);
+}
+
+TEST(Nvml, SaysWhyItDoesNotStart) {
+    ::setenv("FAKE_NVML_INIT", "9", 1);
+    const auto stopped = load_nvml(library);
+    const auto wordless = load_nvml(old_library);
+    ::unsetenv("FAKE_NVML_INIT");
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(stopped.error().message, "NVML cannot start: Driver Not Loaded (code 9)");
+    EXPECT_FALSE(stopped.error().hint.empty());
+    ASSERT_FALSE(wordless.ok());
+    EXPECT_EQ(wordless.error().message, "NVML cannot start: no words (code 9)");
+}
+
+TEST(Nvml, ShutsDownWhatItStarted) {
+    int (*users)() = nullptr;
+    auto same = DynamicLibrary::open(library);
+    ASSERT_TRUE(same.ok());
+    ASSERT_TRUE(same->bind(users, "fake_nvml_users").ok());
+    ASSERT_EQ(users(), 0);
+    {
+        const auto nvml = load(library);
+        EXPECT_EQ(users(), 1);
+    }
+    EXPECT_EQ(users(), 0);
+}
+
+TEST(Nvml, ReadsTheGpus) {
+    const auto nvml = load(library);
+    EXPECT_EQ(nvml->driver_version(), "580.1");
+    EXPECT_EQ(*nvml->gpu_count(), 3);
+
+    const auto first = nvml->gpu(0);
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(first->name, "Fake GPU 0");
+    EXPECT_EQ(first->uuid, "GPU-0");
+    EXPECT_EQ(first->bus_id, "0000:1b:0a.0");
+    EXPECT_EQ(first->memory, 1000U);
+    EXPECT_EQ(first->bar1, 2000U);
+    EXPECT_EQ(first->cc_major, 9);
+    EXPECT_EQ(first->pcie_generation, 5);
+    EXPECT_EQ(first->pcie_width, 16);
+    EXPECT_EQ(first->numa_node, -1);
+
+    const auto second = nvml->gpu(1);
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(second->bus_id, "10000:1c:0a.0") << "a domain of five digits";
+    EXPECT_EQ(second->numa_node, 3);
+
+    const auto third = nvml->gpu(2);
+    ASSERT_TRUE(third.ok()) << "what it refuses stays empty";
+    EXPECT_EQ(third->name, std::string(96, 'x'));
+    EXPECT_EQ(third->memory, 0U);
+    EXPECT_EQ(third->bar1, 0U);
+    EXPECT_EQ(third->pcie_generation, 0);
+
+    EXPECT_EQ(nvml->gpu(3).error().code, ErrorCode::device_error);
+    EXPECT_EQ(nvml->gpu(3).error().where, "gpu:3");
+    EXPECT_EQ(nvml->gpu(-1).error().code, ErrorCode::invalid_argument);
+}
+
+TEST(Nvml, ReadsNvlinks) {
+    const auto nvml = load(library);
+    const auto hopper = nvml->links(0);
+    ASSERT_TRUE(hopper.ok());
+    ASSERT_EQ(hopper->size(), 4U);
+    EXPECT_FALSE((*hopper)[0].active);
+    EXPECT_TRUE((*hopper)[1].active);
+    EXPECT_TRUE((*hopper)[2].active) << "asleep";
+    EXPECT_FALSE((*hopper)[3].active);
+    EXPECT_EQ((*hopper)[1].remote, NvlinkRemote::nvswitch);
+    EXPECT_EQ((*hopper)[1].remote_bus_id, "") << "all ones: hidden";
+    EXPECT_DOUBLE_EQ((*hopper)[1].gb_per_s, 26.562);
+
+    const auto ampere = nvml->links(1);
+    ASSERT_TRUE(ampere.ok());
+    ASSERT_EQ(ampere->size(), 2U);
+    EXPECT_TRUE((*ampere)[0].active);
+    EXPECT_FALSE((*ampere)[1].active);
+    EXPECT_EQ((*ampere)[0].remote, NvlinkRemote::gpu);
+    EXPECT_EQ((*ampere)[0].remote_bus_id, "0000:1b:0a.0");
+    EXPECT_DOUBLE_EQ((*ampere)[0].gb_per_s, 25.781) << "from the common field, of another type";
+
+    const auto none = nvml->links(2);
+    ASSERT_TRUE(none.ok());
+    EXPECT_TRUE(none->empty());
+    EXPECT_FALSE(nvml->links(9).ok());
+}
+
+TEST(Nvml, ReadsPairs) {
+    const auto nvml = load(library);
+    EXPECT_EQ(*nvml->p2p(0, 1, P2pCapability::read), P2pStatus::ok);
+    EXPECT_EQ(*nvml->p2p(0, 1, P2pCapability::atomics), P2pStatus::not_supported);
+    EXPECT_EQ(*nvml->p2p(0, 2, P2pCapability::read), P2pStatus::unknown) << "a status of the future";
+    const auto refused = nvml->p2p(2, 0, P2pCapability::read);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(refused.error().where, "gpu:2 to gpu:0");
+
+    EXPECT_EQ(*nvml->common_ancestor(0, 0), CommonAncestor::internal);
+    EXPECT_EQ(*nvml->common_ancestor(0, 1), CommonAncestor::numa_node);
+    EXPECT_FALSE(nvml->common_ancestor(0, 2).ok());
+}
+
+TEST(Nvml, DoesWithoutWhatOlderDriversLack) {
+    const auto nvml = load(old_library);
+    EXPECT_EQ(nvml->driver_version(), "");
+    const auto gpu = nvml->gpu(0);
+    ASSERT_TRUE(gpu.ok());
+    EXPECT_EQ(gpu->memory, 0U);
+    const auto links = nvml->links(1);
+    ASSERT_TRUE(links.ok());
+    ASSERT_EQ(links->size(), 2U) << "counted by asking for each";
+    EXPECT_TRUE((*links)[0].active);
+    EXPECT_EQ((*links)[0].remote, NvlinkRemote::unknown);
+    EXPECT_EQ((*links)[0].gb_per_s, 0);
+    EXPECT_EQ(nvml->p2p(0, 1, P2pCapability::read).error().code, ErrorCode::unsupported);
+}
+
+TEST(Nvml, KnowsNvlinkRatesByGeneration) {
+    EXPECT_EQ(nvlink_gb_per_s(9, 0), 26.5625);
+    EXPECT_EQ(nvlink_gb_per_s(8, 0), 25);
+    EXPECT_EQ(nvlink_gb_per_s(8, 6), 14.0625);
+    EXPECT_EQ(nvlink_gb_per_s(8, 9), 0) << "Ada has none";
+    EXPECT_EQ(nvlink_gb_per_s(10, 0), 53.125);
+    EXPECT_EQ(nvlink_gb_per_s(7, 0), 25);
+    EXPECT_EQ(nvlink_gb_per_s(7, 5), 25);
+    EXPECT_EQ(nvlink_gb_per_s(6, 0), 20);
+    EXPECT_EQ(nvlink_gb_per_s(6, 1), 0);
+    EXPECT_EQ(nvlink_gb_per_s(99, 0), 0);
+}
+
+}  // namespace
+}  // namespace sidestep::driver
