@@ -1,0 +1,344 @@
+// Reading of the own JSON format. Files come from anywhere: whatever they hold, the answer is a Topology or
+// an Error with the place in the file.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include <sidestep/topology.hpp>
+
+#include "base/try.hpp"
+#include "topology/json_format.hpp"
+#include "topology/kinds.hpp"
+
+namespace sidestep {
+
+namespace {
+
+using nlohmann::json;
+
+// The deepest member the format has is at depth 3; unknown members may nest a bit more.
+constexpr int deepest = 64;
+// A topology of 100,000 GPUs takes some 40 MB.
+constexpr std::size_t largest_file = std::size_t{1} << 30;
+
+Error wrong(const std::string& element, std::string message, std::string hint = "") {
+    if (hint.empty()) hint = "docs/topology-format.md describes the format";
+    return Error{ErrorCode::invalid_argument, std::move(message), element, std::move(hint)};
+}
+
+// Reads the members of one element; a problem becomes the first error and later reads do nothing.
+class Reader {
+public:
+    Reader(const json& object, std::string element) : object_(object), element_(std::move(element)) {
+        if (!object_.is_object())
+            fail("", fmt::format("is {}, where an object is expected", object_.type_name()));
+    }
+
+    std::string text(const char* member, bool required) {
+        const json* value = get(member, required);
+        if (value == nullptr) return {};
+        if (!value->is_string()) return fail_type(member, *value, "a string"), std::string();
+        return value->get<std::string>();
+    }
+
+    bool boolean(const char* member, bool otherwise) {
+        const json* value = get(member, false);
+        if (value == nullptr) return otherwise;
+        if (!value->is_boolean()) return fail_type(member, *value, "true or false"), otherwise;
+        return value->get<bool>();
+    }
+
+    // A whole number; `otherwise` stands for one that is left out, nullopt makes it a must.
+    int integer(const char* member, std::optional<int> otherwise) {
+        const json* value = get(member, !otherwise);
+        if (value == nullptr) return otherwise.value_or(0);
+        if (!value->is_number_integer()) return fail_type(member, *value, "a whole number"), 0;
+        const bool too_large = value->is_number_unsigned() &&
+                               value->get<std::uint64_t>() > std::uint64_t{std::numeric_limits<int>::max()};
+        if (too_large ||
+            (!value->is_number_unsigned() && value->get<std::int64_t>() < std::numeric_limits<int>::min())) {
+            fail(member, fmt::format("is {}, which is out of range", value->dump()));
+            return 0;
+        }
+        return value->get<int>();
+    }
+
+    Bytes bytes(const char* member) {
+        const json* value = get(member, false);
+        if (value == nullptr) return 0;
+        if (!value->is_number_unsigned()) return fail_type(member, *value, "a number of bytes"), 0;
+        return value->get<Bytes>();
+    }
+
+    double number(const char* member, std::optional<double> otherwise) {
+        const json* value = get(member, !otherwise);
+        if (value == nullptr) return otherwise.value_or(0);
+        if (!value->is_number()) return fail_type(member, *value, "a number"), 0;
+        return value->get<double>();
+    }
+
+    // Records a failure of a member that was read well but makes no sense.
+    void fail(const std::string& member, const std::string& message, std::string hint = "") {
+        if (error_) return;
+        const std::string where =
+            member.empty() ? element_ : element_ + (element_.empty() ? "" : ".") + member;
+        error_ =
+            wrong(where, fmt::format("{} {}", where.empty() ? "the file" : where, message), std::move(hint));
+    }
+
+    Result<void> result() const { return error_ ? Result<void>(*error_) : Result<void>(); }
+
+private:
+    const json* get(const char* member, bool required) {
+        if (error_) return nullptr;
+        const auto found = object_.find(member);
+        if (found != object_.end()) return &*found;
+        if (required) fail(member, "is missing");
+        return nullptr;
+    }
+
+    void fail_type(const char* member, const json& value, const char* expected) {
+        // The value is quoted where it is short; a nested one may be anything.
+        const bool plain = value.is_number() || value.is_boolean();
+        fail(member,
+             fmt::format("is {}, where {} is expected", plain ? value.dump() : value.type_name(), expected));
+    }
+
+    const json& object_;
+    std::string element_;
+    std::optional<Error> error_;
+};
+
+using Names = std::unordered_map<std::string, DeviceId>;
+
+Result<Device> read_device(const json& element, const std::string& where) {
+    Reader reader(element, where);
+    Device device;
+    device.name = reader.text("name", true);
+    const std::string kind = reader.text("kind", true);
+    device.index = reader.integer("index", std::nullopt);
+    device.model = reader.text("model", false);
+    device.bus_id = reader.text("bus_id", false);
+    device.numa_node = reader.integer("numa_node", -1);
+    device.memory = reader.bytes("memory");
+    if (const auto known = topology::parse_device_kind(kind)) {
+        device.kind = *known;
+    } else {
+        reader.fail("kind", fmt::format("is \"{}\", which is no kind of device", kind),
+                    "the kinds are: " + topology::device_kind_names());
+    }
+    SIDESTEP_CHECK(reader.result());
+    return device;
+}
+
+// The device that a member names.
+DeviceId read_end(Reader& reader, const char* member, const Names& names) {
+    const std::string name = reader.text(member, true);
+    const auto found = names.find(name);
+    if (found != names.end()) return found->second;
+    reader.fail(member, fmt::format("names \"{}\", and no device is called that", name));
+    return 0;
+}
+
+Result<Link> read_link(const json& element, const std::string& where, const Names& names) {
+    Reader reader(element, where);
+    Link link;
+    link.a = read_end(reader, "a", names);
+    link.b = read_end(reader, "b", names);
+    const std::string kind = reader.text("kind", true);
+    link.width = reader.integer("width", 1);
+    link.gb_per_s = reader.number("gb_per_s", std::nullopt);
+    link.latency_us = reader.number("latency_us", 0);
+    if (const auto known = topology::parse_link_kind(kind)) {
+        link.kind = *known;
+    } else {
+        reader.fail("kind", fmt::format("is \"{}\", which is no kind of link", kind),
+                    "the kinds are: " + topology::link_kind_names());
+    }
+    SIDESTEP_CHECK(reader.result());
+    return link;
+}
+
+Result<Topology::Parts::Peer> read_peer(const json& element, const std::string& where, const Names& names,
+                                        const std::vector<Device>& devices) {
+    Reader reader(element, where);
+    Topology::Parts::Peer peer;
+    for (const auto& [member, index] : {std::pair{"from", &peer.from}, std::pair{"to", &peer.to}}) {
+        const DeviceId id = read_end(reader, member, names);
+        if (!reader.result().ok()) break;
+        if (devices[id].kind != DeviceKind::gpu)
+            reader.fail(member, fmt::format("names {}, which is no gpu", devices[id].name));
+        *index = devices[id].index;
+    }
+    peer.access.allowed = reader.boolean("allowed", false);
+    peer.access.atomics = reader.boolean("atomics", false);
+    peer.access.reason = reader.text("reason", false);
+    peer.access.remedy = reader.text("remedy", false);
+    SIDESTEP_CHECK(reader.result());
+    return peer;
+}
+
+// Calls read(element, "links[3]") for every element of a list that may be left out.
+template <typename Read>
+Result<void> each(const json& root, const char* member, Read read) {
+    const auto found = root.find(member);
+    if (found == root.end()) return {};
+    if (!found->is_array()) {
+        return wrong(member, fmt::format("{} is {}, where a list is expected", member, found->type_name()));
+    }
+    std::size_t position = 0;
+    for (const json& element : *found)
+        SIDESTEP_CHECK(read(element, fmt::format("{}[{}]", member, position++)));
+    return {};
+}
+
+Result<void> check_marks(const json& root) {
+    Reader reader(root, "");
+    const std::string format = reader.text("format", true);
+    const int version = reader.integer("version", std::nullopt);
+    SIDESTEP_CHECK(reader.result());
+    if (format != topology::json_format) {
+        return wrong("format", fmt::format("format is \"{}\", where \"{}\" is expected", format,
+                                           topology::json_format));
+    }
+    if (version != topology::json_version) {
+        return wrong(
+            "version",
+            fmt::format("version is {}, and this program reads {}", version, topology::json_version),
+            version > topology::json_version ? "a newer program wrote the file: update this one" : "");
+    }
+    return {};
+}
+
+Result<Topology::Parts> read_parts(const json& root) {
+    if (!root.is_object())
+        return wrong("", fmt::format("the file holds {}, where an object is expected", root.type_name()));
+    SIDESTEP_CHECK(check_marks(root));
+    Topology::Parts parts;
+    parts.emulated = true;
+    Reader reader(root, "");
+    parts.name = reader.text("name", false);
+    SIDESTEP_CHECK(reader.result());
+
+    Names names;
+    SIDESTEP_CHECK(each(root, "devices", [&](const json& element, const std::string& where) -> Result<void> {
+        SIDESTEP_TRY(Device device, read_device(element, where));
+        const auto [named, is_new] = names.emplace(device.name, static_cast<DeviceId>(parts.devices.size()));
+        if (!is_new) {
+            return wrong(where + ".name",
+                         fmt::format("the name {} is taken by devices[{}]", device.name, named->second));
+        }
+        parts.devices.push_back(std::move(device));
+        return {};
+    }));
+    SIDESTEP_CHECK(each(root, "links", [&](const json& element, const std::string& where) -> Result<void> {
+        SIDESTEP_TRY(const Link link, read_link(element, where, names));
+        parts.links.push_back(link);
+        return {};
+    }));
+    SIDESTEP_CHECK(each(root, "peers", [&](const json& element, const std::string& where) -> Result<void> {
+        SIDESTEP_TRY(Topology::Parts::Peer peer, read_peer(element, where, names, parts.devices));
+        parts.peers.push_back(std::move(peer));
+        return {};
+    }));
+    SIDESTEP_CHECK(each(root, "notes", [&](const json& element, const std::string& where) -> Result<void> {
+        if (!element.is_string()) return wrong(where, where + " is no string");
+        parts.notes.push_back(element.get<std::string>());
+        return {};
+    }));
+    return parts;
+}
+
+struct TooDeep {};
+
+// Exceptions of the JSON library stay in here.
+Result<Topology::Parts> parse(std::string_view text) {
+    try {
+        const auto limit_depth = [](int depth, json::parse_event_t, json&) {
+            if (depth > deepest) throw TooDeep{};
+            return true;
+        };
+        return read_parts(json::parse(text.begin(), text.end(), limit_depth));
+    } catch (const TooDeep&) {
+        return wrong("", fmt::format("the file nests more than {} levels deep", deepest));
+    } catch (const json::parse_error& error) {
+        return wrong(fmt::format("byte {}", error.byte),
+                     fmt::format("the file is no JSON: {}", error.what()));
+    } catch (const json::exception& error) {
+        return wrong("", fmt::format("the file cannot be read as JSON: {}", error.what()));
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "there is no memory to read the topology", "", ""};
+    }
+}
+
+Error at_file(Error error, const std::string& where) {
+    if (!where.empty()) error.where = error.where.empty() ? where : where + ": " + error.where;
+    return error;
+}
+
+Error file_error(const std::string& path, const char* what, int number) {
+    ErrorCode code = ErrorCode::io_error;
+    std::string hint;
+    if (number == ENOENT || number == ENOTDIR) {
+        code = ErrorCode::not_found;
+        hint = "give the path of a topology file, or the name of a built-in machine";
+    }
+    if (number == EACCES || number == EPERM) code = ErrorCode::permission_denied;
+    return Error{code, fmt::format("the topology file cannot be {}: {}", what, std::strerror(number)), path,
+                 hint};
+}
+
+Result<std::string> read_all(int fd, const std::string& path) {
+    struct stat status = {};
+    if (::fstat(fd, &status) != 0) return file_error(path, "read", errno);
+    if (!S_ISREG(status.st_mode)) {
+        return Error{ErrorCode::invalid_argument, "the topology file is no regular file", path, ""};
+    }
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size > largest_file) {
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("the topology file holds {}, more than {}", format_bytes(size),
+                                 format_bytes(largest_file)),
+                     path, ""};
+    }
+    std::string text(size, '\0');
+    std::size_t filled = 0;
+    while (filled < size) {
+        const ssize_t got = ::read(fd, text.data() + filled, size - filled);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return file_error(path, "read", errno);
+        if (got == 0) break;  // cut off meanwhile; the parser will say where it ends
+        filled += static_cast<std::size_t>(got);
+    }
+    text.resize(filled);
+    return text;
+}
+
+}  // namespace
+
+Result<Topology> Topology::from_json(std::string_view text, const std::string& where) {
+    auto parts = parse(text);
+    if (!parts.ok()) return at_file(parts.error(), where);
+    auto topology = create(std::move(*parts));
+    if (!topology.ok()) return at_file(topology.error(), where);
+    return topology;
+}
+
+Result<Topology> Topology::load(const std::string& path) {
+    // O_NONBLOCK: a pipe without a writer would keep open() waiting.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return file_error(path, "opened", errno);
+    auto text = read_all(fd, path);
+    ::close(fd);
+    if (!text.ok()) return text.error();
+    return from_json(*text, path);
+}
+
+}  // namespace sidestep

@@ -1,0 +1,48 @@
+#include "topology/link_rates.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+
+namespace sidestep::topology {
+
+namespace {
+
+struct Generation {
+    double gigatransfers;  // a second and lane, one bit each
+    double coding;         // the part of the bits that is not line coding
+};
+
+constexpr std::array<Generation, 6> generations = {{
+    {2.5, 8.0 / 10},
+    {5, 8.0 / 10},
+    {8, 128.0 / 130},
+    {16, 128.0 / 130},
+    {32, 128.0 / 130},
+    {64, 242.0 / 256},
+}};
+
+}  // namespace
+
+double pcie_gb_per_s(int generation, int lanes) {
+    if (generation < 1 || generation > static_cast<int>(generations.size())) return 0;
+    const Generation& at = generations[static_cast<std::size_t>(generation - 1)];
+    return at.gigatransfers * at.coding / 8 * lanes;
+}
+
+std::optional<int> pcie_generation(double gigatransfers) {
+    for (std::size_t i = 0; i < generations.size(); ++i) {
+        if (std::abs(generations[i].gigatransfers - gigatransfers) < 0.01) return static_cast<int>(i) + 1;
+    }
+    return std::nullopt;
+}
+
+std::optional<int> pcie_generation_of(double gb_per_s, int lanes) {
+    for (int generation = 1; generation <= static_cast<int>(generations.size()); ++generation) {
+        const double expected = pcie_gb_per_s(generation, lanes);
+        if (expected > 0 && std::abs(gb_per_s / expected - 1) < 0.01) return generation;
+    }
+    return std::nullopt;
+}
+
+}  // namespace sidestep::topology

@@ -1,0 +1,302 @@
+#include "topology/sysfs_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "topology/link_rates.hpp"
+#include "topology/pci_names.hpp"
+#include "topology/sysfs_files.hpp"
+
+namespace sidestep::topology {
+
+namespace {
+
+constexpr long nvidia = 0x10de;
+constexpr long highest_node = 1 << 20;
+constexpr long redhat = 0x1b36;  // the bridges that QEMU makes up
+
+// A PCIe link as it can be, and as it runs now. Zero: not told.
+struct PcieLink {
+    int generation = 0;
+    int lanes = 0;
+};
+
+// "32.0 GT/s PCIe", "16 GT/s", "Unknown".
+int generation_in(const std::string& text) {
+    return pcie_generation(std::strtod(text.c_str(), nullptr)).value_or(0);
+}
+
+PcieLink narrower(PcieLink a, PcieLink b) {
+    return {std::min(a.generation, b.generation), std::min(a.lanes, b.lanes)};
+}
+
+class Reader {
+public:
+    explicit Reader(const std::string& root) : files_(root) {}
+
+    PartsBuilder read() {
+        read_nodes();
+        read_pci();
+        join_cpus(builder_, assumed_socket_gb_per_s);
+        return std::move(builder_);
+    }
+
+private:
+    void read_nodes();
+    Bytes memory_in(const std::string& path, const std::string& key) const;
+    void read_pci();
+    void add_endpoint(const std::string& bus_id, DeviceKind kind);
+    std::string endpoint_name(const std::string& folder, DeviceKind kind) const;
+    std::string endpoint_model(const std::string& folder, DeviceKind kind) const;
+    DeviceId parent_of(const std::vector<std::string>& walk, int numa_node);
+    DeviceId bridge_of(const std::string& bus, int numa_node);
+    void join(DeviceId device, DeviceId parent, const std::string& folder, const std::string& port_folder);
+    PcieLink link_in(const std::string& folder, const char* which) const;
+    PcieLink link_of(const std::string& folder, const std::string& port_folder);
+
+    SysfsFiles files_;
+    PartsBuilder builder_;
+    std::map<std::string, DeviceId> bridges_;  // by "0000:15"
+    std::map<DeviceId, int> node_of_bridge_;
+    std::map<std::string, DeviceId> switches_;  // by the upstream port's bus id
+    std::size_t nodes_ = 0;
+    int assumed_links_ = 0;
+    int virtual_functions_ = 0;
+};
+
+// A line like "Node 0 MemTotal:  5073108 kB" or "MemTotal:  5073108 kB".
+Bytes Reader::memory_in(const std::string& path, const std::string& key) const {
+    const auto text = files_.text(path);
+    const auto at = text ? text->find(key) : std::string::npos;
+    if (at == std::string::npos) return 0;
+    return static_cast<Bytes>(std::strtoull(text->c_str() + at + key.size(), nullptr, 10)) << 10;
+}
+
+void Reader::read_nodes() {
+    const std::string folder = "/sys/devices/system/node";
+    const std::string model = cpu_model(files_.text("/proc/cpuinfo").value_or(""));
+    std::vector<int> nodes;
+    for (const std::string& name : files_.names(folder)) {
+        if (const auto node = numbered(name, "node")) nodes.push_back(*node);
+    }
+    std::sort(nodes.begin(), nodes.end());
+    nodes_ = nodes.size();
+    for (const int node : nodes) {
+        const Bytes memory = memory_in(fmt::format("{}/node{}/meminfo", folder, node), "MemTotal:");
+        if (memory == 0)
+            builder_.note(fmt::format("cpu:{}: its memory cannot be read from {}", node, folder));
+        builder_.add({DeviceKind::cpu, node, "", model, "", node, memory});
+    }
+    if (!nodes.empty()) return;
+    const Bytes memory = memory_in("/proc/meminfo", "MemTotal:");
+    builder_.add({DeviceKind::cpu, 0, "", model, "", -1, memory});
+    builder_.note(folder + " shows no NUMA nodes: all host memory is counted as cpu:0");
+}
+
+void Reader::read_pci() {
+    const std::string folder = "/sys/bus/pci/devices";
+    const auto bus_ids = files_.names(folder);
+    if (bus_ids.empty()) {
+        builder_.note(folder + " shows no PCI devices: this is a sandbox, or a machine without PCI");
+        return;
+    }
+    for (const std::string& bus_id : bus_ids) {
+        const std::string at = folder + "/" + bus_id;
+        const auto device_class = files_.number(at + "/class");
+        if (!device_class) {
+            builder_.note(fmt::format("{}: its class cannot be read", bus_id));
+            continue;
+        }
+        const auto kind = kind_of_class(*device_class, files_.number(at + "/vendor") == nvidia);
+        if (!kind) continue;
+        if (files_.exists(at + "/physfn")) {
+            ++virtual_functions_;
+            continue;
+        }
+        add_endpoint(bus_id, *kind);
+    }
+    for (const auto& [bridge, node] : node_of_bridge_) {
+        const DeviceId cpu = cpu_of_node(builder_, node);
+        if (node < 0 && nodes_ > 1) {
+            builder_.note(fmt::format("{}: the NUMA node of PCI bus {} is not told; counted as at {}",
+                                      builder_.device(bridge).name, builder_.device(bridge).bus_id,
+                                      builder_.device(cpu).name));
+        }
+        join_host_bridge(builder_, bridge, cpu);
+    }
+    if (virtual_functions_ > 0) {
+        builder_.note(fmt::format("virtual functions of network cards or drives that are left out: {}",
+                                  virtual_functions_));
+    }
+    if (assumed_links_ > 0) {
+        builder_.note(fmt::format("PCIe links that do not show their speed and are counted as gen3 x16: {}",
+                                  assumed_links_));
+    }
+}
+
+void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind) {
+    const std::string folder = "/sys/bus/pci/devices/" + bus_id;
+    const long told_node = files_.number(folder + "/numa_node").value_or(-1);
+    const int numa_node = told_node >= 0 && told_node <= highest_node ? static_cast<int>(told_node) : -1;
+    const DeviceId device = builder_.add({kind, builder_.next_index(kind), endpoint_name(folder, kind),
+                                          endpoint_model(folder, kind), bus_id, numa_node, 0});
+    // The PCIe link of an NVSwitch is for management: no bytes of ours take it.
+    if (kind == DeviceKind::nvswitch) return;
+
+    // The bus ids from the root port down to the device, after the host bridge ("pci0000:15"). The last one
+    // counts: an Intel VMD is a host bridge below another one.
+    std::vector<std::string> walk;
+    std::string rest = files_.real_path(folder);
+    const auto start = rest.rfind("/pci");
+    rest = start == std::string::npos ? "" : rest.substr(start + 4);
+    while (!rest.empty()) {
+        const auto slash = rest.find('/');
+        walk.push_back(rest.substr(0, slash));
+        rest = slash == std::string::npos ? "" : rest.substr(slash + 1);
+    }
+    // A tree without links to the real places: the device sits right below the bridge of its own bus.
+    if (walk.size() < 2 || walk.back() != bus_id) walk = {bus_id.substr(0, bus_id.rfind(':')), bus_id};
+
+    const DeviceId parent = parent_of(walk, numa_node);
+    join(device, parent, folder, walk.size() > 2 ? "/sys/bus/pci/devices/" + walk[walk.size() - 2] : "");
+}
+
+// The switch or host bridge that an endpoint hangs below; makes the ones that are not there yet. walk[0] is
+// the host bridge, walk[1] a root port, which belongs to it. After that ports come in pairs: the upstream
+// port of a switch, which stands for the switch, and one of its downstream ports.
+DeviceId Reader::parent_of(const std::vector<std::string>& walk, int numa_node) {
+    DeviceId parent = bridge_of(walk[0], numa_node);
+    for (std::size_t i = 2; i + 1 < walk.size(); i += 2) {
+        const auto known = switches_.find(walk[i]);
+        if (known != switches_.end()) {
+            parent = known->second;
+            continue;
+        }
+        const std::string folder = "/sys/bus/pci/devices/" + walk[i];
+        const DeviceId made =
+            builder_.add({DeviceKind::pcie_switch, builder_.next_index(DeviceKind::pcie_switch), "",
+                          endpoint_model(folder, DeviceKind::pcie_switch), walk[i], numa_node, 0});
+        join(made, parent, folder, "/sys/bus/pci/devices/" + walk[i - 1]);
+        switches_.emplace(walk[i], made);
+        parent = made;
+    }
+    return parent;
+}
+
+DeviceId Reader::bridge_of(const std::string& bus, int numa_node) {
+    const auto known = bridges_.find(bus);
+    if (known != bridges_.end()) {
+        int& node = node_of_bridge_[known->second];
+        if (node < 0) node = numa_node;
+        return known->second;
+    }
+    const DeviceId made = builder_.add(
+        {DeviceKind::host_bridge, builder_.next_index(DeviceKind::host_bridge), "", "", bus, numa_node, 0});
+    bridges_.emplace(bus, made);
+    node_of_bridge_.emplace(made, numa_node);
+    return made;
+}
+
+PcieLink Reader::link_in(const std::string& folder, const char* which) const {
+    PcieLink link;
+    link.generation = generation_in(files_.line(fmt::format("{}/{}_link_speed", folder, which)).value_or(""));
+    const long lanes = files_.number(fmt::format("{}/{}_link_width", folder, which)).value_or(0);
+    if (lanes >= 1 && lanes <= 32) link.lanes = static_cast<int>(lanes);  // 255: not known
+    return link;
+}
+
+// What the link to a device can do: the lesser of the device and the port it is plugged into. Not what it
+// runs at now, since idle GPUs train their links down.
+PcieLink Reader::link_of(const std::string& folder, const std::string& port_folder) {
+    PcieLink best = link_in(folder, "max");
+    const PcieLink now = link_in(folder, "current");
+    if (best.generation == 0 || best.lanes == 0) best = now;
+    if (best.generation == 0 || best.lanes == 0) return {};
+
+    if (!port_folder.empty() && files_.number(port_folder + "/vendor") != redhat) {
+        const PcieLink port = link_in(port_folder, "max");
+        // A port that claims less than what already runs through it was made up by a hypervisor.
+        const bool real = port.generation >= now.generation && port.lanes >= now.lanes;
+        if (real && port.generation > 0 && port.lanes > 0) best = narrower(best, port);
+    }
+    return best;
+}
+
+void Reader::join(DeviceId device, DeviceId parent, const std::string& folder,
+                  const std::string& port_folder) {
+    PcieLink link = link_of(folder, port_folder);
+    if (link.generation == 0) {
+        // Devices that a hypervisor makes up have no PCIe link to speak of.
+        ++assumed_links_;
+        link = {3, 16};
+    }
+    builder_.join_pcie(device, parent, link.generation, link.lanes);
+    if (builder_.device(device).kind != DeviceKind::gpu && builder_.device(device).kind != DeviceKind::nic)
+        return;
+    const PcieLink now = link_in(folder, "current");
+    if (now.generation == 0 || now.lanes == 0) return;
+    if (now.generation >= link.generation && now.lanes >= link.lanes) return;
+    builder_.note(fmt::format(
+        "{} ({}): the PCIe link runs at gen{} x{} now and can do gen{} x{}{}", builder_.device(device).name,
+        builder_.device(device).bus_id, now.generation, now.lanes, link.generation, link.lanes,
+        now.lanes == link.lanes ? "; idle devices slow down, look again under load" : ""));
+}
+
+std::string Reader::endpoint_name(const std::string& folder, DeviceKind kind) const {
+    const auto first = [&](const std::string& below) {
+        const auto names = files_.names(folder + below);
+        return names.empty() ? std::string() : names.front();
+    };
+    std::string name;
+    if (kind == DeviceKind::nic) {
+        name = first("/infiniband");
+        if (name.empty()) name = first("/net");
+        for (const std::string& child : name.empty() ? files_.names(folder) : std::vector<std::string>()) {
+            if (numbered(child, "virtio")) name = first("/" + child + "/net");
+        }
+        if (name.empty()) name = folder.substr(folder.rfind('/') + 1);
+        return "nic:" + name;
+    }
+    if (kind == DeviceKind::drive) {
+        name = first("/nvme");
+        if (name.empty()) name = folder.substr(folder.rfind('/') + 1);
+        return "drive:" + name;
+    }
+    return {};
+}
+
+std::string Reader::endpoint_model(const std::string& folder, DeviceKind kind) const {
+    if (kind == DeviceKind::drive) {
+        for (const std::string& name : files_.names(folder + "/nvme")) {
+            if (const auto model = files_.line(folder + "/nvme/" + name + "/model")) return *model;
+        }
+    }
+    return pci_model(files_.number(folder + "/vendor").value_or(0),
+                     files_.number(folder + "/device").value_or(0));
+}
+
+}  // namespace
+
+DeviceId cpu_of_node(const PartsBuilder& builder, int numa_node) {
+    std::optional<DeviceId> first;
+    for (DeviceId id = 0; id < builder.parts().devices.size(); ++id) {
+        const Device& device = builder.device(id);
+        if (device.kind != DeviceKind::cpu) continue;
+        if (device.index == numa_node) return id;
+        if (!first) first = id;
+    }
+    return first.value_or(0);
+}
+
+PartsBuilder read_sysfs(const std::string& root) {
+    return Reader(root).read();
+}
+
+}  // namespace sidestep::topology

@@ -1,0 +1,140 @@
+#include "topology/validate.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/try.hpp"
+
+namespace sidestep::topology {
+
+namespace {
+
+// Far above anything built; what lies beyond is a mistake in a file, not a machine.
+constexpr int most_lanes = 65536;
+constexpr double most_gb_per_s = 1e7;
+constexpr double most_latency_us = 1e9;
+constexpr int highest_index = 1 << 30;
+constexpr std::size_t longest_name = 256;
+
+Error wrong(std::string where, std::string message, std::string hint = "") {
+    return Error{ErrorCode::invalid_argument, std::move(message), std::move(where), std::move(hint)};
+}
+
+bool is_plain(std::string_view name) {
+    for (const char c : name) {
+        if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f) return false;
+    }
+    return true;
+}
+
+Result<void> check_device(const Device& device, std::size_t position) {
+    const std::string where = fmt::format("devices[{}]", position);
+    if (device.name.empty()) return wrong(where + ".name", "a device has no name", "name it like gpu:0");
+    if (device.name.size() > longest_name || !is_plain(device.name)) {
+        return wrong(where + ".name",
+                     fmt::format("the name of {}:{} is too long, or holds blanks or control characters",
+                                 to_string(device.kind), device.index),
+                     fmt::format("use up to {} printable characters", longest_name));
+    }
+    if (device.index < 0 || device.index > highest_index) {
+        return wrong(where + ".index", fmt::format("{} has index {}", device.name, device.index),
+                     fmt::format("an index lies between 0 and {}", highest_index));
+    }
+    if (device.numa_node < -1 || device.numa_node > highest_index) {
+        return wrong(where + ".numa_node",
+                     fmt::format("{} is on NUMA node {}", device.name, device.numa_node),
+                     "use -1 where the node is not known");
+    }
+    return {};
+}
+
+Result<void> check_devices(const std::vector<Device>& devices) {
+    if (devices.size() > static_cast<std::size_t>(highest_index)) {
+        return wrong("devices", fmt::format("{} devices are too many", devices.size()));
+    }
+    std::unordered_map<std::string_view, std::size_t> names;
+    std::map<std::pair<DeviceKind, int>, std::size_t> indices;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+        const Device& device = devices[i];
+        SIDESTEP_CHECK(check_device(device, i));
+        const auto [named, new_name] = names.emplace(device.name, i);
+        if (!new_name) {
+            return wrong(fmt::format("devices[{}].name", i),
+                         fmt::format("the name {} is taken by devices[{}]", device.name, named->second));
+        }
+        const auto [numbered, new_index] = indices.emplace(std::pair{device.kind, device.index}, i);
+        if (!new_index) {
+            return wrong(fmt::format("devices[{}].index", i),
+                         fmt::format("{} and {} are both {} number {}", devices[numbered->second].name,
+                                     device.name, to_string(device.kind), device.index));
+        }
+    }
+    return {};
+}
+
+Result<void> check_link(const Link& link, std::size_t position, const std::vector<Device>& devices) {
+    const std::string where = fmt::format("links[{}]", position);
+    for (const auto& [end, id] : {std::pair{"a", link.a}, std::pair{"b", link.b}}) {
+        if (id >= devices.size()) {
+            return wrong(where + "." + end, fmt::format("the link ends at device {}, and there are only {}",
+                                                        id, devices.size()));
+        }
+    }
+    const std::string ends = devices[link.a].name + " to " + devices[link.b].name;
+    if (link.a == link.b) return wrong(where, fmt::format("a link joins {} to itself", devices[link.a].name));
+    if (link.width < 1 || link.width > most_lanes) {
+        return wrong(where + ".width", fmt::format("the link {} has width {}", ends, link.width),
+                     fmt::format("a width lies between 1 and {}", most_lanes));
+    }
+    if (!std::isfinite(link.gb_per_s) || link.gb_per_s <= 0 || link.gb_per_s > most_gb_per_s) {
+        return wrong(where + ".gb_per_s", fmt::format("the link {} carries {} GB/s", ends, link.gb_per_s),
+                     "a rate is above 0; it counts 10^9 bytes a second, one direction, the whole bundle");
+    }
+    if (!std::isfinite(link.latency_us) || link.latency_us < 0 || link.latency_us > most_latency_us) {
+        return wrong(where + ".latency_us", fmt::format("the link {} takes {} us", ends, link.latency_us),
+                     "a latency is 0 or above, in microseconds");
+    }
+    return {};
+}
+
+Result<void> check_peers(const Topology::Parts& parts) {
+    std::set<int> gpus;
+    for (const Device& device : parts.devices) {
+        if (device.kind == DeviceKind::gpu) gpus.insert(device.index);
+    }
+    std::set<std::pair<int, int>> pairs;
+    for (std::size_t i = 0; i < parts.peers.size(); ++i) {
+        const auto& peer = parts.peers[i];
+        const std::string where = fmt::format("peers[{}]", i);
+        for (const auto& [end, gpu] : {std::pair{"from", peer.from}, std::pair{"to", peer.to}}) {
+            if (gpus.count(gpu) == 0) {
+                return wrong(where + "." + end,
+                             fmt::format("peer access names gpu:{}, which is not there", gpu));
+            }
+        }
+        if (peer.from == peer.to)
+            return wrong(where, fmt::format("gpu:{} is named as its own peer", peer.from));
+        if (!pairs.emplace(peer.from, peer.to).second) {
+            return wrong(
+                where, fmt::format("peer access from gpu:{} to gpu:{} is listed twice", peer.from, peer.to));
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> validate(const Topology::Parts& parts) {
+    SIDESTEP_CHECK(check_devices(parts.devices));
+    for (std::size_t i = 0; i < parts.links.size(); ++i)
+        SIDESTEP_CHECK(check_link(parts.links[i], i, parts.devices));
+    return check_peers(parts);
+}
+
+}  // namespace sidestep::topology

@@ -1,0 +1,269 @@
+#include <gtest/gtest.h>
+
+#include <sidestep/topology.hpp>
+
+#include "topology/path_class.hpp"
+
+namespace sidestep {
+namespace {
+
+using topology::PairClass;
+using topology::PathClass;
+
+class Builder {
+public:
+    DeviceId add(DeviceKind kind) {
+        const int index = counts_[static_cast<std::size_t>(kind)]++;
+        parts_.devices.push_back(
+            {kind, index, std::string(to_string(kind)) + ":" + std::to_string(index), "", "", -1, 0});
+        return static_cast<DeviceId>(parts_.devices.size() - 1);
+    }
+    std::uint32_t join(DeviceId a, DeviceId b, LinkKind kind, double rate, double latency = 1,
+                       int width = 1) {
+        parts_.links.push_back({a, b, kind, width, rate, latency});
+        return static_cast<std::uint32_t>(parts_.links.size() - 1);
+    }
+    Topology build() const { return *Topology::create(parts_); }
+
+private:
+    Topology::Parts parts_;
+    int counts_[7] = {};
+};
+
+using Links = std::vector<std::uint32_t>;
+
+TEST(TopologyPath, PrefersWideThenQuickThenFewLinks) {
+    Builder b;
+    const DeviceId from = b.add(DeviceKind::gpu);
+    const DeviceId to = b.add(DeviceKind::cpu);
+    const DeviceId one = b.add(DeviceKind::pcie_switch);
+    const DeviceId two = b.add(DeviceKind::pcie_switch);
+    b.join(from, to, LinkKind::pcie, 10, 0.1);
+    const auto a1 = b.join(from, one, LinkKind::pcie, 30, 2);
+    const auto a2 = b.join(one, to, LinkKind::pcie, 20, 2);
+    EXPECT_EQ(b.build().path(from, to)->links, (Links{a1, a2})) << "wider beats quicker";
+    EXPECT_DOUBLE_EQ(b.build().path(from, to)->gb_per_s, 20);
+    EXPECT_DOUBLE_EQ(b.build().path(from, to)->latency_us, 4);
+
+    // Equally wide over the other switch, and quicker.
+    const auto b1 = b.join(from, two, LinkKind::pcie, 20, 1);
+    const auto b2 = b.join(two, to, LinkKind::pcie, 25, 1);
+    EXPECT_EQ(b.build().path(from, to)->links, (Links{b1, b2}));
+
+    // As wide and as quick with fewer links.
+    const auto direct = b.join(from, to, LinkKind::pcie, 20, 2);
+    EXPECT_EQ(b.build().path(from, to)->links, (Links{direct}));
+}
+
+// The widest way to the middle is slow, and the last link makes it no better than the quick way: a search
+// that keeps one label a device would answer with the slow one.
+TEST(TopologyPath, QuickestOfTheWidestEvenBehindABottleneck) {
+    Builder b;
+    const DeviceId from = b.add(DeviceKind::gpu);
+    const DeviceId middle = b.add(DeviceKind::pcie_switch);
+    const DeviceId to = b.add(DeviceKind::cpu);
+    b.join(from, middle, LinkKind::pcie, 100, 9);
+    const auto quick = b.join(from, middle, LinkKind::pcie, 10, 1);
+    const auto last = b.join(middle, to, LinkKind::pcie, 10, 1);
+    const auto path = b.build().path(from, to);
+    ASSERT_TRUE(path);
+    EXPECT_EQ(path->links, (Links{quick, last}));
+    EXPECT_DOUBLE_EQ(path->latency_us, 2);
+}
+
+TEST(TopologyPath, NeverPassesThroughEndpoints) {
+    for (const DeviceKind kind : {DeviceKind::gpu, DeviceKind::nic, DeviceKind::drive}) {
+        Builder b;
+        const DeviceId from = b.add(DeviceKind::gpu);
+        const DeviceId middle = b.add(kind);
+        const DeviceId to = b.add(DeviceKind::gpu);
+        b.join(from, middle, LinkKind::pcie, 10);
+        b.join(middle, to, LinkKind::pcie, 10);
+        EXPECT_FALSE(b.build().path(from, to)) << to_string(kind);
+        EXPECT_TRUE(b.build().path(from, middle)) << to_string(kind);
+    }
+    for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::host_bridge, DeviceKind::pcie_switch}) {
+        Builder b;
+        const DeviceId from = b.add(DeviceKind::gpu);
+        const DeviceId middle = b.add(kind);
+        const DeviceId to = b.add(DeviceKind::gpu);
+        b.join(from, middle, LinkKind::pcie, 10);
+        b.join(middle, to, LinkKind::pcie, 10);
+        EXPECT_TRUE(b.build().path(from, to)) << to_string(kind);
+    }
+}
+
+TEST(TopologyPath, NvswitchForwardsNvlinkOnly) {
+    Builder b;
+    const DeviceId gpu = b.add(DeviceKind::gpu);
+    const DeviceId nvswitch = b.add(DeviceKind::nvswitch);
+    const DeviceId cpu = b.add(DeviceKind::cpu);
+    b.join(gpu, nvswitch, LinkKind::nvlink, 450, 0.1, 18);
+    b.join(nvswitch, cpu, LinkKind::pcie, 4);
+    EXPECT_FALSE(b.build().path(gpu, cpu));
+    EXPECT_TRUE(b.build().path(nvswitch, cpu));
+}
+
+TEST(TopologyPath, KeepsToItsFabric) {
+    Builder b;
+    const DeviceId a = b.add(DeviceKind::gpu);
+    const DeviceId c = b.add(DeviceKind::gpu);
+    const DeviceId cpu = b.add(DeviceKind::cpu);
+    const DeviceId far = b.add(DeviceKind::cpu);
+    const auto up = b.join(a, cpu, LinkKind::pcie, 63);
+    const auto between = b.join(cpu, far, LinkKind::socket, 128);
+    const auto down = b.join(far, c, LinkKind::pcie, 63);
+    EXPECT_FALSE(b.build().path(a, c, Fabric::nvlink));
+    EXPECT_EQ(b.build().path(a, c, Fabric::pcie)->links, (Links{up, between, down}));
+    EXPECT_FALSE(b.build().path(a, c)->all_nvlink);
+    EXPECT_EQ(b.build().path(a, c)->nvlinks, 0);
+
+    const auto nvlink = b.join(a, c, LinkKind::nvlink, 50, 0.1, 2);
+    EXPECT_EQ(b.build().path(a, c, Fabric::nvlink)->links, (Links{nvlink}));
+    EXPECT_EQ(b.build().path(a, c, Fabric::pcie)->links.size(), 3U);
+    EXPECT_EQ(b.build().path(a, c, Fabric::any)->links.size(), 3U) << "PCIe is wider here";
+
+    const auto c2c = b.join(a, cpu, LinkKind::c2c, 450);
+    EXPECT_EQ(b.build().path(a, cpu)->links, (Links{c2c}));
+    EXPECT_EQ(b.build().path(a, cpu, Fabric::pcie)->links, (Links{up}));
+}
+
+TEST(TopologyPath, AddsUpNvlinkOverAllSwitchesAndParallelLinks) {
+    Builder b;
+    const DeviceId a = b.add(DeviceKind::gpu);
+    const DeviceId c = b.add(DeviceKind::gpu);
+    const DeviceId one = b.add(DeviceKind::nvswitch);
+    const DeviceId two = b.add(DeviceKind::nvswitch);
+    b.join(a, one, LinkKind::nvlink, 125, 0.1, 5);
+    b.join(c, one, LinkKind::nvlink, 100, 0.1, 4);
+    const auto wide = b.join(a, two, LinkKind::nvlink, 150, 0.1, 6);
+    const auto wide_too = b.join(c, two, LinkKind::nvlink, 175, 0.2, 7);
+    b.join(a, c, LinkKind::nvlink, 25, 0.4, 1);
+    const auto path = b.build().path(a, c);
+    ASSERT_TRUE(path);
+    EXPECT_EQ(path->links, (Links{wide, wide_too})) << "the widest walk is the one that is listed";
+    EXPECT_DOUBLE_EQ(path->gb_per_s, 100 + 150 + 25);
+    EXPECT_EQ(path->nvlinks, 4 + 6 + 1);
+    EXPECT_TRUE(path->all_nvlink);
+    EXPECT_DOUBLE_EQ(path->latency_us, 0.4) << "that of the slowest walk";
+}
+
+TEST(TopologyPath, EdgesOfTheQuestion) {
+    Builder b;
+    const DeviceId a = b.add(DeviceKind::gpu);
+    const DeviceId c = b.add(DeviceKind::gpu);
+    const Topology machine = b.build();
+    EXPECT_FALSE(machine.path(a, c));
+    EXPECT_FALSE(machine.path(a, 2));
+    EXPECT_FALSE(machine.path(7, a));
+    ASSERT_TRUE(machine.path(a, a));
+    EXPECT_TRUE(machine.path(a, a)->links.empty());
+    EXPECT_FALSE(machine.path(a, a)->all_nvlink);
+    EXPECT_EQ(machine.describe(*machine.path(a, a)), "inside one device");
+}
+
+// GPU 0 and 1 share a switch, 2 hangs below a second switch of the same bridge, 3 below the bridge itself,
+// 4 below another bridge of the node, 5 on the other node.
+TEST(PathClassOf, FollowsNvidiaSmi) {
+    Builder b;
+    DeviceId gpu[6];
+    for (DeviceId& id : gpu) id = b.add(DeviceKind::gpu);
+    const DeviceId cpu = b.add(DeviceKind::cpu);
+    const DeviceId far_cpu = b.add(DeviceKind::cpu);
+    const DeviceId bridge = b.add(DeviceKind::host_bridge);
+    const DeviceId other_bridge = b.add(DeviceKind::host_bridge);
+    const DeviceId far_bridge = b.add(DeviceKind::host_bridge);
+    const DeviceId top = b.add(DeviceKind::pcie_switch);
+    const DeviceId below = b.add(DeviceKind::pcie_switch);
+    b.join(cpu, far_cpu, LinkKind::socket, 64);
+    b.join(bridge, cpu, LinkKind::pcie, 126);
+    b.join(other_bridge, cpu, LinkKind::pcie, 63);
+    b.join(far_bridge, far_cpu, LinkKind::pcie, 63);
+    b.join(top, bridge, LinkKind::pcie, 63);
+    b.join(below, top, LinkKind::pcie, 63);
+    b.join(gpu[0], top, LinkKind::pcie, 63);
+    b.join(gpu[1], top, LinkKind::pcie, 63);
+    b.join(gpu[2], below, LinkKind::pcie, 63);
+    b.join(gpu[3], bridge, LinkKind::pcie, 63);
+    b.join(gpu[4], other_bridge, LinkKind::pcie, 63);
+    b.join(gpu[5], far_bridge, LinkKind::pcie, 63);
+    const auto letters = [&](const Topology& machine, int x, int y) {
+        return to_string(topology::classify(machine, gpu[x], gpu[y]));
+    };
+    const Topology machine = b.build();
+    EXPECT_EQ(letters(machine, 0, 0), "X");
+    EXPECT_EQ(letters(machine, 0, 1), "PIX");
+    EXPECT_EQ(letters(machine, 0, 2), "PXB");
+    EXPECT_EQ(letters(machine, 0, 3), "PHB");
+    EXPECT_EQ(letters(machine, 2, 3), "PHB");
+    EXPECT_EQ(letters(machine, 0, 4), "NODE");
+    EXPECT_EQ(letters(machine, 4, 5), "SYS");
+    for (int x = 0; x < 6; ++x) {
+        for (int y = 0; y < 6; ++y)
+            EXPECT_EQ(letters(machine, x, y), letters(machine, y, x)) << x << " " << y;
+    }
+
+    b.join(gpu[0], gpu[5], LinkKind::nvlink, 25, 0.1, 1);
+    EXPECT_EQ(letters(b.build(), 0, 5), "NV1") << "NVLink overrides the rest";
+    b.join(gpu[0], gpu[5], LinkKind::nvlink, 25, 0.1, 1);
+    EXPECT_EQ(letters(b.build(), 0, 5), "NV2");
+}
+
+TEST(PathClassOf, UnjoinedIsSys) {
+    Builder b;
+    const DeviceId a = b.add(DeviceKind::gpu);
+    const DeviceId c = b.add(DeviceKind::gpu);
+    EXPECT_EQ(topology::classify(b.build(), a, c), (PairClass{PathClass::sys, 0}));
+}
+
+// No table of pairs: a search in a machine of 100,000 GPUs takes as much memory as its links.
+TEST(TopologyPath, WorksInAHundredThousandGpus) {
+    Builder b;
+    const DeviceId root = b.add(DeviceKind::host_bridge);
+    DeviceId first = 0;
+    DeviceId last = 0;
+    for (int rack = 0; rack < 1000; ++rack) {
+        const DeviceId pcie_switch = b.add(DeviceKind::pcie_switch);
+        b.join(pcie_switch, root, LinkKind::pcie, 63);
+        for (int i = 0; i < 100; ++i) {
+            last = b.add(DeviceKind::gpu);
+            if (first == 0) first = last;
+            b.join(last, pcie_switch, LinkKind::pcie, 63);
+        }
+    }
+    const Topology machine = b.build();
+    EXPECT_EQ(machine.gpu_count(), 100000);
+    const auto path = machine.path(first, last);
+    ASSERT_TRUE(path);
+    EXPECT_EQ(path->links.size(), 4U);
+    EXPECT_FALSE(machine.peer_access(0, 99999).allowed);
+    EXPECT_NE(machine.to_text().find("matrix is left out above 64 GPUs"), std::string::npos);
+}
+
+TEST(TopologyDescribe, NamesWhatAPathCrosses) {
+    Builder b;
+    const DeviceId a = b.add(DeviceKind::gpu);
+    const DeviceId c = b.add(DeviceKind::gpu);
+    const DeviceId cpu = b.add(DeviceKind::cpu);
+    const DeviceId far = b.add(DeviceKind::cpu);
+    b.join(a, cpu, LinkKind::pcie, 63.015, 0.4, 16);
+    b.join(c, far, LinkKind::pcie, 15.754, 0.4, 16);
+    b.join(cpu, far, LinkKind::socket, 64);
+    Topology machine = b.build();
+    EXPECT_EQ(machine.describe(*machine.path(a, cpu)), "PCIe gen5 x16");
+    EXPECT_EQ(machine.describe(*machine.path(a, c)), "PCIe gen3 x16 + socket link")
+        << "the narrowest link of a kind";
+    b.join(a, c, LinkKind::nvlink, 25, 0.1, 1);
+    machine = b.build();
+    EXPECT_EQ(machine.describe(*machine.path(a, c)), "NVLink (1 link)");
+    b.join(a, cpu, LinkKind::c2c, 450, 0.1, 1);
+    machine = b.build();
+    EXPECT_EQ(machine.describe(*machine.path(a, cpu)), "NVLink-C2C");
+    const DeviceId odd = b.add(DeviceKind::nic);
+    b.join(odd, cpu, LinkKind::pcie, 7, 0.4, 3);
+    machine = b.build();
+    EXPECT_EQ(machine.describe(*machine.path(odd, cpu)), "PCIe x3 (7.00 GB/s)");
+}
+
+}  // namespace
+}  // namespace sidestep

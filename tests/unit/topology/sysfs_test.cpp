@@ -1,0 +1,239 @@
+#include "topology/sysfs_reader.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "fake_tree.hpp"
+#include "topology/path_class.hpp"
+#include "topology/pci_names.hpp"
+
+namespace sidestep::topology {
+namespace {
+
+Topology read(const FakeTree& tree) {
+    auto topology = Topology::live(tree.root());
+    EXPECT_TRUE(topology.ok()) << topology.error().to_string();
+    return *topology;
+}
+
+std::optional<DeviceId> named(const Topology& topology, const std::string& name) {
+    for (DeviceId id = 0; id < topology.devices().size(); ++id) {
+        if (topology.device(id).name == name) return id;
+    }
+    return std::nullopt;
+}
+
+const Link& link_of(const Topology& topology, const std::string& name) {
+    const DeviceId id = named(topology, name).value();
+    for (const Link& link : topology.links()) {
+        if (link.a == id) return link;
+    }
+    throw std::logic_error(name + " has no link");
+}
+
+// Two sockets. Node 0: GPU and network card below one switch, a GPU below two switches in a row, a drive at
+// a root port. Node 1: a GPU below a root port of another bridge. An NVSwitch on node 1.
+void two_sockets(FakeTree& tree) {
+    tree.node(0, 1000);
+    tree.node(1, 2000);
+    const std::string switched = "pci0000:15/0000:15:01.0/0000:16:00.0/";
+    tree.pci("pci0000:15/0000:15:01.0", {bridge_class, "0x8086", "0x352a", "0"});
+    tree.pci("pci0000:15/0000:15:01.0/0000:16:00.0", {bridge_class, "0x1000", "0xc030", "0"});
+    tree.pci(switched + "0000:17:00.0", {bridge_class, "0x1000", "0xc030", "0"});
+    tree.pci(switched + "0000:17:00.0/0000:18:00.0", {nic_class, "0x15b3", "0x1021", "0"});
+    tree.folder("/sys/devices/" + switched + "0000:17:00.0/0000:18:00.0/infiniband/mlx5_0");
+    tree.pci(switched + "0000:17:01.0", {bridge_class, "0x1000", "0xc030", "0"});
+    tree.pci(switched + "0000:17:01.0/0000:1b:00.0", {gpu_class, "0x10de", "0x2330", "0"});
+    tree.pci(switched + "0000:17:02.0", {bridge_class, "0x1000", "0xc030", "0"});
+    tree.pci(switched + "0000:17:02.0/0000:20:00.0", {bridge_class, "0x1000", "0xc030", "0"});
+    tree.pci(switched + "0000:17:02.0/0000:20:00.0/0000:21:00.0", {bridge_class, "0x1000", "0xc030", "0"});
+    tree.pci(switched + "0000:17:02.0/0000:20:00.0/0000:21:00.0/0000:22:00.0",
+             {gpu_class, "0x10de", "0x2330", "0"});
+    tree.pci("pci0000:15/0000:15:02.0", {bridge_class, "0x8086", "0x352a", "0", "16.0 GT/s PCIe", "4"});
+    tree.pci("pci0000:15/0000:15:02.0/0000:30:00.0",
+             {nvme_class, "0x144d", "0xa824", "0", "32.0 GT/s PCIe", "4", "16.0 GT/s PCIe", "4"});
+    tree.write("/sys/devices/pci0000:15/0000:15:02.0/0000:30:00.0/nvme/nvme0/model", "A drive   ");
+    tree.pci("pci0000:97/0000:97:01.0", {bridge_class, "0x8086", "0x352a", "1"});
+    tree.pci("pci0000:97/0000:97:01.0/0000:98:00.0", {gpu_class, "0x10de", "0x2330", "1"});
+    tree.pci("pci0000:97/0000:97:05.0", {bridge_class, "0x8086", "0x352a", "1"});
+    tree.pci("pci0000:97/0000:97:05.0/0000:a0:00.0", {nvswitch_class, "0x10de", "0x22a3", "1"});
+    tree.pci("pci0000:97/0000:97:1f.0", {"0x060100", "0x8086", "0x1", "1"});  // no device of ours
+}
+
+TEST(SysfsReader, ReadsThePciTree) {
+    FakeTree tree;
+    two_sockets(tree);
+    const Topology machine = read(tree);
+    EXPECT_EQ(machine.gpu_count(), 3);
+    EXPECT_TRUE(machine.emulated());
+
+    const Device& gpu = machine.device(*machine.find(DeviceKind::gpu, 1));
+    EXPECT_EQ(gpu.bus_id, "0000:22:00.0");
+    EXPECT_EQ(gpu.numa_node, 0);
+    EXPECT_EQ(gpu.model, "PCI 10de:2330");
+    EXPECT_EQ(machine.device(named(machine, "nic:mlx5_0").value()).model, "NVIDIA ConnectX-7");
+    EXPECT_EQ(machine.device(named(machine, "drive:nvme0").value()).model, "A drive");
+    EXPECT_EQ(machine.device(*machine.find(Place::host(1))).memory, Bytes{2000} << 10);
+
+    const auto letters = [&](const char* a, const char* b) {
+        return to_string(classify(machine, named(machine, a).value(), named(machine, b).value()));
+    };
+    EXPECT_EQ(letters("gpu:0", "nic:mlx5_0"), "PIX");
+    EXPECT_EQ(letters("gpu:0", "gpu:1"), "PXB");
+    EXPECT_EQ(letters("gpu:0", "drive:nvme0"), "PHB");
+    EXPECT_EQ(letters("gpu:0", "gpu:2"), "SYS");
+    EXPECT_EQ(letters("nvswitch:0", "gpu:2"), "SYS") << "its PCIe link carries no bytes of ours";
+}
+
+TEST(SysfsReader, CountsTheLesserOfDeviceAndPort) {
+    FakeTree tree;
+    two_sockets(tree);
+    const Topology machine = read(tree);
+    const Link& drive = link_of(machine, "drive:nvme0");
+    EXPECT_EQ(drive.width, 4);
+    EXPECT_NEAR(drive.gb_per_s, 7.877, 0.001) << "the port does gen4";
+    EXPECT_NEAR(link_of(machine, "gpu:0").gb_per_s, 63.015, 0.001);
+    // The bridge of node 0 has one switch and the drive below it.
+    EXPECT_NEAR(link_of(machine, "host_bridge:0").gb_per_s, 63.015 + 7.877, 0.001);
+    EXPECT_EQ(link_of(machine, "host_bridge:0").width, 20);
+}
+
+TEST(SysfsReader, CountsTheCapabilityOfAnIdleLinkAndSaysSo) {
+    FakeTree tree;
+    tree.node(0, 1000);
+    tree.pci("pci0000:15/0000:15:01.0", {bridge_class, "0x8086", "0x1", "0"});
+    tree.pci("pci0000:15/0000:15:01.0/0000:16:00.0",
+             {gpu_class, "0x10de", "0x2330", "0", "32.0 GT/s PCIe", "16", "2.5 GT/s PCIe", "16"});
+    tree.pci("pci0000:15/0000:15:02.0", {bridge_class, "0x8086", "0x1", "0"});
+    tree.pci("pci0000:15/0000:15:02.0/0000:17:00.0",
+             {gpu_class, "0x10de", "0x2330", "0", "32.0 GT/s PCIe", "16", "32.0 GT/s PCIe", "8"});
+    const Topology machine = read(tree);
+    EXPECT_NEAR(link_of(machine, "gpu:0").gb_per_s, 63.015, 0.001);
+    EXPECT_TRUE(
+        has_note(machine.notes(),
+                 "gpu:0 (0000:16:00.0): the PCIe link runs at gen1 x16 now and can do gen5 x16; idle"));
+    EXPECT_TRUE(has_note(machine.notes(),
+                         "gpu:1 (0000:17:00.0): the PCIe link runs at gen5 x8 now and can do gen5 x16"));
+}
+
+TEST(SysfsReader, DisbelievesPortsThatHypervisorsMakeUp) {
+    FakeTree tree;
+    tree.node(0, 1000);
+    // One by its vendor, one because more runs through it than it claims.
+    tree.pci("pci0000:00/0000:00:01.0", {bridge_class, "0x1b36", "0x000c", "-1", "2.5 GT/s PCIe", "1"});
+    tree.pci("pci0000:00/0000:00:01.0/0000:01:00.0",
+             {gpu_class, "0x10de", "0x2330", "-1", "32.0 GT/s PCIe", "16", "2.5 GT/s PCIe", "1"});
+    tree.pci("pci0000:00/0000:00:02.0", {bridge_class, "0x8086", "0x1", "-1", "2.5 GT/s PCIe", "1"});
+    tree.pci("pci0000:00/0000:00:02.0/0000:02:00.0", {gpu_class});
+    const Topology machine = read(tree);
+    EXPECT_NEAR(link_of(machine, "gpu:0").gb_per_s, 63.015, 0.001);
+    EXPECT_NEAR(link_of(machine, "gpu:1").gb_per_s, 63.015, 0.001);
+}
+
+TEST(SysfsReader, TakesOtherLinkFiguresWhereSomeAreMissing) {
+    FakeTree tree;
+    tree.node(0, 1000);
+    tree.pci("pci0000:00/0000:00:04.0",
+             {gpu_class, "0x10de", "0x1", "-1", "Unknown", "255", "16.0 GT/s PCIe", "8"});
+    tree.pci("pci0000:00/0000:00:05.0", {gpu_class, "0x10de", "0x1", "-1", ""});
+    const Topology machine = read(tree);
+    EXPECT_NEAR(link_of(machine, "gpu:0").gb_per_s, 15.754, 0.001) << "gen4 x8, what it runs at";
+    EXPECT_NEAR(link_of(machine, "gpu:1").gb_per_s, 15.754, 0.001) << "assumed gen3 x16";
+    EXPECT_TRUE(has_note(machine.notes(), "are counted as gen3 x16: 1"));
+}
+
+TEST(SysfsReader, LeavesVirtualFunctionsAndOtherVendorsOut) {
+    FakeTree tree;
+    tree.node(0, 1000);
+    tree.pci("pci0000:00/0000:00:02.0", {"0x030000", "0x1234", "0x1111"});  // a hypervisor's screen
+    tree.pci("pci0000:00/0000:00:03.0", {"0x020000", "0x1af4", "0x1041", "-1", ""});
+    tree.folder("/sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0");
+    tree.pci("pci0000:00/0000:00:04.0", {nic_class, "0x15b3", "0x101e"});
+    tree.write("/sys/devices/pci0000:00/0000:00:04.0/physfn", "");
+    const Topology machine = read(tree);
+    EXPECT_EQ(machine.gpu_count(), 0);
+    EXPECT_TRUE(named(machine, "nic:eth0"));
+    EXPECT_FALSE(machine.find(DeviceKind::nic, 1));
+    EXPECT_TRUE(has_note(machine.notes(), "left out: 1"));
+}
+
+TEST(SysfsReader, TreatsUnknownNodesAsTheFirst) {
+    FakeTree tree;
+    tree.node(1, 1000);
+    tree.node(10, 1000);
+    tree.pci("pci0000:00/0000:00:04.0", {gpu_class});
+    const Topology machine = read(tree);
+    EXPECT_EQ(machine.device(*machine.find(Place::gpu(0))).numa_node, -1);
+    EXPECT_EQ(machine.find(Place::host()), machine.find(Place::host(1)));
+    EXPECT_EQ(machine.path(*machine.find(Place::gpu(0)), *machine.find(Place::host(1)))->links.size(), 2U);
+    EXPECT_EQ(machine.path(*machine.find(Place::gpu(0)), *machine.find(Place::host(10)))->links.size(), 3U);
+    EXPECT_TRUE(has_note(machine.notes(), "0000:00"));
+}
+
+TEST(SysfsReader, AnEmptyRootIsAMachineWithNotes) {
+    FakeTree tree;
+    tree.write("/proc/meminfo", "MemTotal:        512 kB");
+    tree.write("/proc/cpuinfo", "processor : 0\nmodel name\t: A processor\n");
+    const Topology machine = read(tree);
+    EXPECT_EQ(machine.gpu_count(), 0);
+    ASSERT_EQ(machine.devices().size(), 1U);
+    EXPECT_EQ(machine.device(0),
+              (Device{DeviceKind::cpu, 0, "cpu:0", "A processor", "", -1, Bytes{512} << 10}));
+    EXPECT_TRUE(has_note(machine.notes(), "shows no NUMA nodes"));
+    EXPECT_TRUE(has_note(machine.notes(), "shows no PCI devices"));
+    EXPECT_TRUE(Topology::live(tree.root() + "/nowhere").ok());
+}
+
+TEST(SysfsReader, SurvivesNonsense) {
+    FakeTree tree;
+    tree.write("/sys/devices/system/node/node0/meminfo", "rubbish");
+    tree.write("/sys/devices/system/node/node1x/meminfo", "Node 1 MemTotal: 5 kB");
+    tree.write("/sys/bus/pci/devices/no-link/class", "0x030200");  // a folder, not a link
+    tree.write("/sys/bus/pci/devices/no-link/vendor", "0x10de");
+    tree.write("/sys/bus/pci/devices/0000:01:00.0/class", "banana");
+    tree.write("/sys/bus/pci/devices/0000:02:00.0/class", "");
+    tree.pci("pci0000:00/0000:00:04.0",
+             {gpu_class, "0x10de", "", "99999999999999999999", "fast", "-3", "slow", "x"});
+    std::filesystem::create_symlink("../../../devices/gone",
+                                    tree.root() + "/sys/bus/pci/devices/0000:03:00.0");
+    const Topology machine = read(tree);
+    EXPECT_EQ(machine.gpu_count(), 2);
+    EXPECT_TRUE(has_note(machine.notes(), "cpu:0: its memory cannot be read"));
+    EXPECT_TRUE(has_note(machine.notes(), "0000:01:00.0: its class cannot be read"));
+    EXPECT_TRUE(has_note(machine.notes(), "0000:02:00.0: its class"));
+    EXPECT_TRUE(has_note(machine.notes(), "0000:03:00.0: its class"));
+    EXPECT_FALSE(machine.find(Place::host(1)));
+    EXPECT_TRUE(machine.path(*machine.find(Place::gpu(0)), *machine.find(Place::host()))) << "still joined";
+}
+
+TEST(PciNames, KindsAndModels) {
+    EXPECT_EQ(kind_of_class(0x030200, true), DeviceKind::gpu);
+    EXPECT_EQ(kind_of_class(0x030000, true), DeviceKind::gpu);
+    EXPECT_FALSE(kind_of_class(0x030000, false));
+    EXPECT_FALSE(kind_of_class(0x040300, true)) << "the sound function of a card";
+    EXPECT_EQ(kind_of_class(0x068000, true), DeviceKind::nvswitch);
+    EXPECT_FALSE(kind_of_class(0x068000, false));
+    EXPECT_EQ(kind_of_class(0x020000, false), DeviceKind::nic);
+    EXPECT_EQ(kind_of_class(0x010802, false), DeviceKind::drive);
+    EXPECT_EQ(pci_model(0x15b3, 0x1021), "NVIDIA ConnectX-7");
+    EXPECT_EQ(pci_model(0x8086, 0x1), "PCI 8086:0001");
+    EXPECT_EQ(pci_model(0, 0), "");
+    EXPECT_EQ(numbered("node12", "node"), 12);
+    EXPECT_FALSE(numbered("node", "node"));
+    EXPECT_FALSE(numbered("node1x", "node"));
+    EXPECT_FALSE(numbered("node-1", "node"));
+    EXPECT_EQ(cpu_model("x\nmodel name\t: Abc\nmodel name\t: D\n"), "Abc");
+    EXPECT_EQ(cpu_model("model name"), "");
+    EXPECT_EQ(cpu_model(""), "");
+}
+
+TEST(TopologyLive, ReadsThisMachine) {
+    const auto machine = Topology::live();
+    ASSERT_TRUE(machine.ok()) << machine.error().to_string();
+    EXPECT_EQ(machine->name(), "live");
+    EXPECT_FALSE(machine->emulated());
+    EXPECT_TRUE(machine->find(Place::host()));
+}
+
+}  // namespace
+}  // namespace sidestep::topology
