@@ -1,0 +1,175 @@
+#include "route/candidate.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace sidestep::route {
+namespace {
+
+using backend::Capability;
+using backend::Offer;
+using backend::Reach;
+
+// The cpu whose memory a GPU reaches over the shortest way.
+std::optional<DeviceId> near_cpu(const Topology& topology, DeviceId gpu) {
+    const int node = topology.device(gpu).numa_node;
+    if (const auto cpu = topology.find(DeviceKind::cpu, std::max(node, 0))) return cpu;
+    return topology.find(Place::host());
+}
+
+// The device that holds an end's bytes; host memory without a node is taken to lie beside `other`.
+std::optional<DeviceId> device_of(const Topology& topology, const Place& place, const Place& other) {
+    if (place.is_host() && place.index() < 0 && other.is_gpu())
+        if (const auto gpu = topology.find(other)) return near_cpu(topology, *gpu);
+    return topology.find(place);
+}
+
+void refuse(HopOption& option, std::string reason, std::string remedy = {}) {
+    option.refusal = std::move(reason);
+    option.remedy = std::move(remedy);
+}
+
+std::string memory_refusal(const Offer& offer, const Capability& capability, const End& end,
+                           const char* verb) {
+    return fmt::format("the {} of the {} backend cannot {} {} memory", capability.engine, offer.name, verb,
+                       to_string(end.memory));
+}
+
+// Whether the memory at both ends is of a kind the engine takes.
+void check_memory(HopOption& option, const Offer& offer, const Capability& capability, const End& from,
+                  const End& to) {
+    const bool reads = capability.from_memory.has(from.memory);
+    if (reads && capability.to_memory.has(to.memory)) return;
+    const End& bad = reads ? to : from;
+    const bool pageable = bad.memory == MemoryKind::pageable;
+    refuse(option, memory_refusal(offer, capability, bad, reads ? "write" : "read"),
+           pageable ? "use pinned host memory: Context::allocate, cudaHostAlloc or cudaHostRegister" : "");
+}
+
+// Whether the two places are related as the capability needs, and over which links.
+void check_reach(HopOption& option, const Topology& topology, const Capability& capability, const End& from,
+                 const End& to) {
+    const bool same = from.place == to.place;
+    if (capability.reach == Reach::storage || capability.reach == Reach::storage_gpu) return;
+    if (capability.reach == Reach::same_gpu) {
+        if (!same) refuse(option, "the engine works inside one GPU only");
+        return;
+    }
+    if (capability.reach == Reach::peer_access) {
+        if (same) return refuse(option, "both ends are the same GPU");
+        const PeerAccess access = topology.peer_access(from.place.index(), to.place.index());
+        if (!access.allowed)
+            return refuse(option, access.reason.empty() ? "no peer access between the two GPUs" : access.reason,
+                          access.remedy);
+    }
+    const auto a = device_of(topology, from.place, to.place);
+    const auto b = device_of(topology, to.place, from.place);
+    if (!a || !b)
+        return refuse(option, fmt::format("the topology has no {}",
+                                          a ? to.place.to_string() : from.place.to_string()));
+    option.start = *a;
+    if (*a == *b) return;
+    const Fabric first = capability.reach == Reach::peer_access ? Fabric::nvlink : Fabric::any;
+    auto path = topology.path(*a, *b, first);
+    if (!path && first != Fabric::any) path = topology.path(*a, *b, Fabric::any);
+    if (!path) return refuse(option, "the topology knows no links between the two");
+    option.path = *path;
+}
+
+HopOption make_option(const Topology& topology, const Offer& offer, const Capability& capability,
+                      const End& from, const End& to) {
+    HopOption option;
+    option.hop.from = from.place;
+    option.hop.to = to.place;
+    option.hop.from_memory = from.memory;
+    option.hop.to_memory = to.memory;
+    option.hop.backend = offer.name;
+    option.hop.engine = capability.engine;
+    option.hop.reason = capability.reason;
+    if (!offer.support.usable) {
+        refuse(option, offer.support.reason, offer.support.remedy);
+        return option;
+    }
+    check_reach(option, topology, capability, from, to);
+    if (option.possible()) check_memory(option, offer, capability, from, to);
+    if (!option.possible()) return option;
+    option.hop.link = option.path.links.empty() ? "" : topology.describe(option.path);
+    option.hop.latency_us = capability.latency_us + option.path.latency_us;
+    option.hop.gb_per_s = option.path.gb_per_s * capability.efficiency;
+    if (capability.max_gb_per_s > 0 &&
+        (option.path.links.empty() || option.hop.gb_per_s > capability.max_gb_per_s))
+        option.hop.gb_per_s = capability.max_gb_per_s;
+    return option;
+}
+
+bool any_allocates(const std::vector<Offer>& offers, MemoryKind kind) {
+    return std::any_of(offers.begin(), offers.end(), [&](const Offer& offer) {
+        return offer.support.usable && offer.host_memory.has(kind);
+    });
+}
+
+// The host memory where a GPU's bytes wait: its own NUMA node's.
+Place staging_place(const Topology& topology, const Request& request) {
+    for (const End* end : {&request.from, &request.to}) {
+        if (!end->place.is_gpu()) continue;
+        const auto gpu = topology.find(end->place);
+        if (gpu && topology.device(*gpu).numa_node >= 0) return Place::host(topology.device(*gpu).numa_node);
+    }
+    return Place::host();
+}
+
+}  // namespace
+
+std::vector<HopOption> hop_options(const Topology& topology, const std::vector<Offer>& offers,
+                                   const End& from, const End& to) {
+    std::vector<HopOption> options;
+    for (std::size_t o = 0; o < offers.size(); ++o) {
+        for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
+            const Capability& capability = offers[o].capabilities[c];
+            if (capability.from != from.place.kind() || capability.to != to.place.kind()) continue;
+            // Inside one GPU and between two are different questions: the wrong one is no refusal.
+            const bool same = from.place == to.place;
+            if (capability.reach == Reach::same_gpu && !same) continue;
+            if (capability.reach == Reach::peer_access && same) continue;
+            options.push_back(make_option(topology, offers[o], capability, from, to));
+            options.back().choice = {o, c};
+        }
+    }
+    return options;
+}
+
+std::vector<End> host_stops(const Topology& topology, const std::vector<Offer>& offers,
+                            const Request& request) {
+    std::vector<End> stops;
+    if (request.from.place.is_host() && request.to.place.is_host()) return stops;
+    const Place place = staging_place(topology, request);
+    for (MemoryKind kind : {MemoryKind::pinned, MemoryKind::pageable})
+        if (any_allocates(offers, kind)) stops.push_back({place, kind});
+    return stops;
+}
+
+std::vector<End> gpu_stops(const Topology& topology, const Request& request) {
+    std::vector<End> stops;
+    const Place& from = request.from.place;
+    const Place& to = request.to.place;
+    if (!from.is_gpu() || !to.is_gpu() || from == to) return stops;
+    // On machines of this size or less every relay is priced; relays of larger ones are all alike.
+    constexpr int most_relays = 16;
+    for (int relay = 0; relay < std::min(topology.gpu_count(), most_relays); ++relay) {
+        const Place place = Place::gpu(relay);
+        if (place == from || place == to) continue;
+        if (!topology.peer_access(from.index(), relay).allowed) continue;
+        if (!topology.peer_access(relay, to.index()).allowed) continue;
+        stops.push_back({place, MemoryKind::device});
+    }
+    return stops;
+}
+
+std::string name_of(const std::vector<End>& stops) {
+    std::string text;
+    for (const End& stop : stops) text += (text.empty() ? "" : " -> ") + stop.place.to_string();
+    return text;
+}
+
+}  // namespace sidestep::route

@@ -1,0 +1,51 @@
+// Topology and offers in, Route out. Pure functions: no clock, no device, no file is asked.
+#pragma once
+
+#include <vector>
+
+#include "backend/capability.hpp"
+#include <sidestep/options.hpp>
+#include <sidestep/route.hpp>
+#include <sidestep/topology.hpp>
+
+namespace sidestep::route {
+
+// One end of a copy: a place and the kind of memory that lies there.
+struct End {
+    Place place;
+    MemoryKind memory = MemoryKind::pageable;
+
+    bool operator==(const End&) const = default;
+};
+
+struct Request {
+    End from;
+    End to;
+    Bytes bytes = 0;
+    Require require = Require::any;
+    Prefer prefer = Prefer::automatic;
+    Bytes max_staging = Bytes{256} << 20;
+};
+
+// Which offer and which of its capabilities carries out a hop.
+struct Choice {
+    std::size_t offer = 0;
+    std::size_t capability = 0;
+};
+
+// A Route for people, and the same route for the executor: `choices[l][h]` belongs to
+// `route.lanes[l].hops[h]`.
+struct Plan {
+    Route route;
+    std::vector<std::vector<Choice>> choices;
+};
+
+// The best lane there is, every other candidate with the reason it was refused. Fails with
+// ErrorCode::path_unavailable, the message holding every refusal, where no candidate is left.
+Result<Plan> plan(const Topology& topology, const std::vector<backend::Offer>& offers,
+                  const Request& request);
+
+// Bytes that a staged lane moves at a time when nobody asks for another size.
+constexpr Bytes staged_chunk = Bytes{4} << 20;
+
+}  // namespace sidestep::route

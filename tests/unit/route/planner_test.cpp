@@ -1,0 +1,247 @@
+// Planning over small made-up machines: what is chosen, what is refused, and with which words.
+#include "route/planner.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace sidestep {
+namespace {
+
+using backend::Capability;
+using backend::MemorySet;
+using backend::Offer;
+using backend::Reach;
+using backend::Support;
+
+constexpr MemorySet on_gpu{MemoryKind::device};
+constexpr MemorySet on_pinned{MemoryKind::pinned};
+constexpr MemorySet on_host{MemoryKind::pinned, MemoryKind::pageable};
+constexpr MemorySet in_file{MemoryKind::storage};
+
+Capability capability(PlaceKind from, PlaceKind to, MemorySet reads, MemorySet writes, Reach reach,
+                      const char* engine, double efficiency, double most = 0) {
+    Capability made;
+    made.from = from;
+    made.to = to;
+    made.from_memory = reads;
+    made.to_memory = writes;
+    made.reach = reach;
+    made.engine = engine;
+    made.efficiency = efficiency;
+    made.max_gb_per_s = most;
+    made.latency_us = 2;
+    return made;
+}
+
+std::vector<Offer> offers(bool cuda_usable = true) {
+    using enum PlaceKind;
+    Offer host_offer{"host", Support::yes(""), {capability(host, host, on_host, on_host, Reach::host_memory, "memcpy", 1, 40)}, {}, {}};
+    host_offer.host_memory = {MemoryKind::pageable};
+    Offer file_offer{"file", Support::yes(""),
+                     {capability(file, host, in_file, on_host, Reach::storage, "file I/O", 1, 5),
+                      capability(host, file, on_host, in_file, Reach::storage, "file I/O", 1, 4)},
+                     {}, {}};
+    Offer cuda{"cuda", cuda_usable ? Support::yes("") : Support::no("no NVIDIA driver", "install one"),
+               {capability(host, gpu, on_pinned, on_gpu, Reach::host_link, "copy engine", 0.9),
+                capability(gpu, host, on_gpu, on_pinned, Reach::host_link, "copy engine", 0.9),
+                capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "copy engine", 0.8),
+                capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "kernel", 0.7),
+                capability(gpu, gpu, on_gpu, on_gpu, Reach::same_gpu, "copy engine", 1, 2000)},
+               {}, {}};
+    cuda.host_memory = {MemoryKind::pinned};
+    cuda.gpu_memory = {MemoryKind::device};
+    Offer cufile{"cufile", Support::no("not part of this build"),
+                 {capability(file, gpu, in_file, on_gpu, Reach::storage_gpu, "direct storage", 1)}, {}, {}};
+    return {host_offer, file_offer, cuda, cufile};
+}
+
+// Four GPUs on one host; NVLink between 0-1, 1-2 and 2-3 only.
+Topology chain() {
+    Topology::Parts parts;
+    parts.name = "chain";
+    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
+    for (int i = 0; i < 4; ++i) {
+        parts.devices.push_back({DeviceKind::gpu, i, "gpu:" + std::to_string(i), "", "", 0, 1_GiB});
+        parts.links.push_back({0, static_cast<DeviceId>(i + 1), LinkKind::pcie, 16, 60, 0.5});
+        if (i > 0)
+            parts.links.push_back({static_cast<DeviceId>(i), static_cast<DeviceId>(i + 1), LinkKind::nvlink, 4, 100, 0.3});
+    }
+    return *Topology::create(std::move(parts));
+}
+
+route::Request request(Place from, MemoryKind from_memory, Place to, MemoryKind to_memory, Bytes bytes = 1_GiB) {
+    route::Request made;
+    made.from = {std::move(from), from_memory};
+    made.to = {std::move(to), to_memory};
+    made.bytes = bytes;
+    return made;
+}
+
+route::Request between_gpus(int a, int b) {
+    return request(Place::gpu(a), MemoryKind::device, Place::gpu(b), MemoryKind::device);
+}
+
+bool refuses(const Route& route, std::string_view path, std::string_view reason) {
+    return std::any_of(route.refused.begin(), route.refused.end(), [&](const Refused& refused) {
+        return refused.path.find(path) != std::string::npos && refused.reason.find(reason) != std::string::npos;
+    });
+}
+
+TEST(Planner, LinkedGpusTakeTheLink) {
+    const auto plan = route::plan(chain(), offers(), between_gpus(0, 1));
+    ASSERT_TRUE(plan) << plan.error().to_string();
+    ASSERT_EQ(plan->route.lanes.size(), 1u);
+    ASSERT_EQ(plan->route.lanes[0].hops.size(), 1u);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].engine, "copy engine");
+    EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 80);
+    EXPECT_TRUE(plan->route.direct());
+    EXPECT_TRUE(refuses(plan->route, "by cuda kernel", "kernel")) << plan->route.to_string();
+    EXPECT_TRUE(refuses(plan->route, "-> host:0 ->", "2 copies through host memory")) << plan->route.to_string();
+}
+
+TEST(Planner, UnlinkedGpusGoThroughANeighbourNotTheHost) {
+    const auto plan = route::plan(chain(), offers(), between_gpus(0, 2));
+    ASSERT_TRUE(plan);
+    ASSERT_EQ(plan->route.lanes[0].hops.size(), 2u);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].to, Place::gpu(1));
+    EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 80);
+    EXPECT_TRUE(refuses(plan->route, "gpu:0 -> gpu:2", "")) << plan->route.to_string();
+}
+
+TEST(Planner, GpusWithoutACommonNeighbourGoThroughTheHost) {
+    const auto plan = route::plan(chain(), offers(), between_gpus(0, 3));
+    ASSERT_TRUE(plan);
+    ASSERT_EQ(plan->route.lanes[0].hops.size(), 2u);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].to, Place::host(0));
+    EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 54);  // PCIe up and down are different directions
+}
+
+TEST(Planner, PageableMemoryIsStagedAndSaysWhy) {
+    const auto plan = route::plan(chain(), offers(),
+                                  request(Place::host(), MemoryKind::pageable, Place::gpu(1), MemoryKind::device));
+    ASSERT_TRUE(plan);
+    ASSERT_EQ(plan->route.lanes[0].hops.size(), 2u);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].to_memory, MemoryKind::pinned);
+    EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 40);
+    EXPECT_TRUE(refuses(plan->route, "by cuda copy engine", "cannot read pageable memory"));
+    EXPECT_FALSE(plan->route.refused[0].remedy.empty());
+}
+
+TEST(Planner, FilesReachGpusThroughTheHostAndNameTheMissingDirectPath) {
+    const auto plan = route::plan(chain(), offers(),
+                                  request(Place::file("/x"), MemoryKind::storage, Place::gpu(0), MemoryKind::device));
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].backend, "file");
+    EXPECT_EQ(plan->route.lanes[0].hops[1].backend, "cuda");
+    EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 5);
+    EXPECT_TRUE(refuses(plan->route, "cufile direct storage", "not part of this build"));
+}
+
+TEST(Planner, RequireDirectFailsWithEveryReason) {
+    auto asked = request(Place::file("/x"), MemoryKind::storage, Place::gpu(0), MemoryKind::device);
+    asked.require = Require::direct;
+    const auto plan = route::plan(chain(), offers(), asked);
+    ASSERT_FALSE(plan);
+    EXPECT_EQ(plan.error().code, ErrorCode::path_unavailable);
+    EXPECT_NE(plan.error().message.find("not part of this build"), std::string::npos) << plan.error().message;
+    EXPECT_NE(plan.error().message.find("a direct path is required"), std::string::npos);
+}
+
+TEST(Planner, AnUnusableBackendGivesItsReasonAndRemedy) {
+    const auto plan = route::plan(chain(), offers(false), between_gpus(0, 1));
+    ASSERT_FALSE(plan);
+    EXPECT_NE(plan.error().message.find("no NVIDIA driver"), std::string::npos);
+    EXPECT_EQ(plan.error().hint, "install one");
+}
+
+TEST(Planner, PreferenceIsKeptOrItsLossIsNoted) {
+    auto asked = between_gpus(0, 1);
+    asked.prefer = Prefer::kernel;
+    auto plan = route::plan(chain(), offers(), asked);
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].engine, "kernel");
+    EXPECT_TRUE(refuses(plan->route, "copy engine", "a kernel is preferred"));
+
+    asked = request(Place::host(), MemoryKind::pinned, Place::gpu(1), MemoryKind::device);
+    asked.prefer = Prefer::kernel;
+    plan = route::plan(chain(), offers(), asked);
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(plan->route.lanes[0].hops[0].engine, "copy engine");
+    EXPECT_TRUE(refuses(plan->route, "by kernel", "none can carry these bytes")) << plan->route.to_string();
+}
+
+TEST(Planner, WithoutStagingMemoryNothingIsStaged) {
+    auto asked = request(Place::host(), MemoryKind::pageable, Place::gpu(1), MemoryKind::device);
+    asked.max_staging = 0;
+    const auto plan = route::plan(chain(), offers(), asked);
+    ASSERT_FALSE(plan);
+    EXPECT_NE(plan.error().message.find("no staging memory is allowed"), std::string::npos);
+}
+
+TEST(Planner, ASharedLinkIsDivided) {
+    // Both GPUs hang off one switch: up and down of the shared link are different directions, so the pair
+    // still gets all of it; a copy that would cross it twice the same way would get half.
+    Topology::Parts parts;
+    parts.name = "switch";
+    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0},
+                     {DeviceKind::pcie_switch, 0, "switch:0", "", "", 0, 0},
+                     {DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB},
+                     {DeviceKind::gpu, 1, "gpu:1", "", "", 0, 1_GiB}};
+    parts.links = {{0, 1, LinkKind::pcie, 16, 60, 0.5}, {1, 2, LinkKind::pcie, 16, 60, 0.5}, {1, 3, LinkKind::pcie, 16, 60, 0.5}};
+    const auto plan = route::plan(*Topology::create(std::move(parts)), offers(), between_gpus(0, 1));
+    ASSERT_TRUE(plan) << plan.error().to_string();
+    EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 54);
+}
+
+// Over random machines: the lane taken is never longer in time than any refused one that works, every
+// refused candidate has a reason, and planning twice gives the same route.
+TEST(PlannerProperty, TheBestIsTakenAndEveryRefusalHasAReason) {
+    std::mt19937 random(20261121);
+    const auto uniform = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    for (int round = 0; round < 300; ++round) {
+        Topology::Parts parts;
+        parts.name = "random";
+        const int gpus = uniform(1, 6);
+        parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
+        for (int i = 0; i < gpus; ++i) {
+            parts.devices.push_back({DeviceKind::gpu, i, "gpu:" + std::to_string(i), "", "", 0, 1_GiB});
+            parts.links.push_back({0, static_cast<DeviceId>(i + 1), LinkKind::pcie, 16, double(uniform(4, 64)), 0.5});
+            for (int j = 0; j < i; ++j)
+                if (uniform(0, 2) == 0)
+                    parts.links.push_back({static_cast<DeviceId>(j + 1), static_cast<DeviceId>(i + 1),
+                                           LinkKind::nvlink, 1, double(uniform(10, 400)), 0.3});
+        }
+        const Topology topology = *Topology::create(std::move(parts));
+        const Place places[] = {Place::host(), Place::gpu(uniform(0, gpus - 1)), Place::gpu(uniform(0, gpus - 1)), Place::file("/f")};
+        const MemoryKind kinds[] = {uniform(0, 1) ? MemoryKind::pinned : MemoryKind::pageable, MemoryKind::device, MemoryKind::device, MemoryKind::storage};
+        const int a = uniform(0, 3), b = uniform(0, 3);
+        auto asked = request(places[a], kinds[a], places[b], kinds[b], Bytes{1} << uniform(0, 34));
+        asked.require = uniform(0, 3) == 0 ? Require::direct : Require::any;
+        const auto plan = route::plan(topology, offers(), asked);
+        if (!plan) {
+            EXPECT_EQ(plan.error().code, ErrorCode::path_unavailable);
+            EXPECT_FALSE(plan.error().message.empty());
+            continue;
+        }
+        const Route& route = plan->route;
+        ASSERT_EQ(route.lanes.size(), 1u);
+        if (asked.require == Require::direct) {
+            EXPECT_TRUE(route.direct());
+        }
+        EXPECT_EQ(route.lanes[0].hops.front().from, asked.from.place);
+        EXPECT_EQ(route.lanes[0].hops.back().to, asked.to.place);
+        for (const Refused& refused : route.refused) {
+            EXPECT_FALSE(refused.reason.empty());
+            EXPECT_FALSE(refused.path.empty());
+            // At a size where latency is nothing, nothing refused for its speed is faster.
+            if (asked.bytes < 1_GiB || asked.require == Require::direct) continue;
+            EXPECT_LE(refused.gb_per_s, route.expected_gb_per_s * 1.000001) << route.to_string();
+        }
+        EXPECT_EQ(route::plan(topology, offers(), asked)->route, route);
+    }
+}
+
+}  // namespace
+}  // namespace sidestep
