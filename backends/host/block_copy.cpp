@@ -1,0 +1,103 @@
+#include "backends/host/block_copy.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace sidestep::backends::host {
+namespace {
+
+#if defined(__x86_64__)
+
+constexpr std::size_t line = 64;  // bytes of a cache line
+constexpr std::size_t step = 4 * line;
+
+// `to` is aligned to a cache line and `bytes` is a multiple of `step`. Three of a kind, since what an
+// instruction set permits is decided when the program runs.
+using Streamer = void (*)(char* to, const char* from, std::size_t bytes);
+
+__attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += step) {
+        const __m512i a = _mm512_loadu_si512(from + at);
+        const __m512i b = _mm512_loadu_si512(from + at + 64);
+        const __m512i c = _mm512_loadu_si512(from + at + 128);
+        const __m512i d = _mm512_loadu_si512(from + at + 192);
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), a);
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 64), b);
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 128), c);
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 192), d);
+    }
+}
+
+__attribute__((target("avx2"))) void stream_avx2(char* to, const char* from, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += step / 2) {
+        const auto* source = reinterpret_cast<const __m256i*>(from + at);
+        auto* target = reinterpret_cast<__m256i*>(to + at);
+        const __m256i a = _mm256_loadu_si256(source);
+        const __m256i b = _mm256_loadu_si256(source + 1);
+        const __m256i c = _mm256_loadu_si256(source + 2);
+        const __m256i d = _mm256_loadu_si256(source + 3);
+        _mm256_stream_si256(target, a);
+        _mm256_stream_si256(target + 1, b);
+        _mm256_stream_si256(target + 2, c);
+        _mm256_stream_si256(target + 3, d);
+    }
+}
+
+void stream_sse2(char* to, const char* from, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += step / 4) {
+        const auto* source = reinterpret_cast<const __m128i*>(from + at);
+        auto* target = reinterpret_cast<__m128i*>(to + at);
+        const __m128i a = _mm_loadu_si128(source);
+        const __m128i b = _mm_loadu_si128(source + 1);
+        const __m128i c = _mm_loadu_si128(source + 2);
+        const __m128i d = _mm_loadu_si128(source + 3);
+        _mm_stream_si128(target, a);
+        _mm_stream_si128(target + 1, b);
+        _mm_stream_si128(target + 2, c);
+        _mm_stream_si128(target + 3, d);
+    }
+}
+
+Streamer choose_streamer() {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f")) return stream_avx512;
+    if (__builtin_cpu_supports("avx2")) return stream_avx2;
+    return stream_sse2;
+}
+
+#endif
+
+}  // namespace
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes) {
+#if defined(__x86_64__)
+    static const Streamer stream = choose_streamer();
+    auto* target = static_cast<char*>(to);
+    const auto* source = static_cast<const char*>(from);
+    const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(target) % line) % line);
+    const std::size_t body = (bytes - head) / step * step;
+    std::memcpy(target, source, head);
+    if (body != 0) stream(target + head, source + head, body);
+    std::memcpy(target + head + body, source + head + body, bytes - head - body);
+    // Streaming stores are not ordered by the release of an atomic.
+    _mm_sfence();
+#else
+    std::memcpy(to, from, bytes);
+#endif
+}
+
+std::size_t cache_share(int threads) {
+    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const auto share =
+        static_cast<std::size_t>(std::max(cache, 0l)) / static_cast<std::size_t>(std::max(threads, 1));
+    return std::clamp<std::size_t>(share, std::size_t{1} << 20, std::size_t{4} << 20);
+}
+
+}  // namespace sidestep::backends::host

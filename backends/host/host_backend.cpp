@@ -1,0 +1,349 @@
+#include "backends/host/host_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "backends/host/copy_pool.hpp"
+#include "backends/host/emulated_memory.hpp"
+#include "backends/host/figures.hpp"
+#include "backends/host/machine_memory.hpp"
+#include "base/try.hpp"
+#include "driver/cpus.hpp"
+
+namespace sidestep::backends::host {
+namespace {
+
+using backend::Capability;
+using backend::MemorySet;
+using backend::Reach;
+
+// Up to this size a copy costs less than telling a thread about it.
+constexpr Bytes copied_on_the_spot = 64_KiB;
+
+// More threads than this gain nothing on one memory controller, and take processors from others.
+constexpr int most_chosen_threads = 16;
+constexpr int most_threads = 256;
+
+// Memory made ready. `gpu` is -1 for host memory.
+class HostRegistration final : public backend::Registration {
+public:
+    HostRegistration(const Buffer& of, int on_gpu, MemoryKind memory, CopyPool* copied_by)
+        : Registration(of),
+          base(static_cast<char*>(of.address())),
+          size(of.size()),
+          gpu(on_gpu),
+          kind(memory),
+          pool(copied_by) {}
+
+    char* const base;
+    const Bytes size;
+    const int gpu;
+    const MemoryKind kind;
+    CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
+};
+
+// The copy engines of one emulated GPU, a thread each.
+struct GpuEngines {
+    CopyPool inbound{1, {}};   // from the host
+    CopyPool outbound{1, {}};  // to the host, to peers, and within the GPU
+};
+
+Capability memcpy_capability(int threads) {
+    Capability copy;
+    copy.from_memory = copy.to_memory = {MemoryKind::pageable, MemoryKind::pinned};
+    copy.reach = Reach::host_memory;
+    copy.engine = "memcpy";
+    copy.max_gb_per_s =
+        std::min(figures::memcpy_gb_per_s_per_thread * threads, figures::memcpy_gb_per_s_ceiling);
+    copy.latency_us = figures::memcpy_latency_us;
+    copy.reason = "copied by the CPU's own threads";
+    return copy;
+}
+
+Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel) {
+    const auto memory = [](PlaceKind kind) {
+        return kind == PlaceKind::gpu ? MemorySet{MemoryKind::device} : MemorySet{MemoryKind::pinned};
+    };
+    Capability copy;
+    copy.from = from;
+    copy.to = to;
+    copy.from_memory = memory(from);
+    copy.to_memory = memory(to);
+    copy.reach = reach;
+    copy.engine = kernel ? "host-emulated kernel" : "host-emulated copy engine";
+    copy.latency_us = kernel ? figures::kernel_latency_us : figures::copy_engine_latency_us;
+    copy.reason = kernel ? "loads and stores of an emulated kernel" : "DMA of an emulated GPU";
+    if (reach == Reach::host_link) copy.efficiency = figures::pcie_copy_engine;
+    if (reach == Reach::peer_access) {
+        copy.efficiency = kernel ? figures::nvlink_kernel : figures::nvlink_copy_engine;
+    }
+    if (reach == Reach::same_gpu) copy.max_gb_per_s = figures::local_copy_gb_per_s;
+    return copy;
+}
+
+Error invalid(std::string message, std::string where) {
+    return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
+}
+
+Error out_of_reach(std::string message, std::string hint = {}) {
+    return {ErrorCode::unsupported, std::move(message), "host backend", std::move(hint)};
+}
+
+class HostBackend final : public backend::Backend {
+public:
+    explicit HostBackend(HostOptions options) : options_(options) {}
+
+    std::string_view name() const override { return "host"; }
+    backend::Support probe(const Topology& topology) override;
+    std::vector<Capability> capabilities() const override { return capabilities_; }
+    MemorySet allocates(PlaceKind kind) const override;
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
+    Result<backend::Description> locate(const void* address, Bytes bytes) override;
+    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions& options) override;
+    Result<backend::Ticket> start(const backend::Piece& piece) override;
+    Result<backend::Progress> poll(backend::Ticket ticket) override;
+
+private:
+    void emulate(const Topology& topology);
+    Result<int> node_to_bind(const Place& place) const;
+    Result<CopyPool*> pool_for(const Place& place);
+    Result<void> check_reach(const Capability& by, const HostRegistration& from,
+                             const HostRegistration& to) const;
+    Result<void> check_peer(int from, int to) const;
+    CopyPool& engine_for(const HostRegistration& from, const HostRegistration& to);
+
+    // Constant after probe().
+    const HostOptions options_;
+    int threads_ = 1;
+    std::vector<Capability> capabilities_;
+    std::vector<std::vector<PeerAccess>> peers_;  // by GPU that reaches, GPU that is reached
+    std::vector<int> model_nodes_;                // NUMA nodes of an emulated machine
+    const std::shared_ptr<MachineMemory> machine_ = std::make_shared<MachineMemory>();
+    std::shared_ptr<EmulatedMemory> emulated_;  // null on the real machine
+
+    std::mutex mutex_;  // guards what follows
+    std::unordered_map<std::uint64_t, std::shared_ptr<CopyJob>> in_flight_;
+    std::uint64_t next_ticket_ = 1;
+    std::map<int, std::unique_ptr<CopyPool>> node_pools_;
+
+    // After everything their threads use: destroyed first.
+    std::unique_ptr<CopyPool> pool_;
+    std::vector<std::unique_ptr<GpuEngines>> engines_;  // by GPU; constant after probe()
+};
+
+backend::Support HostBackend::probe(const Topology& topology) {
+    const int usable = driver::usable_cpu_count();
+    threads_ = options_.threads > 0 ? std::min(options_.threads, most_threads)
+                                    : std::min(usable, most_chosen_threads);
+    pool_ = std::make_unique<CopyPool>(threads_, std::vector<int>{});
+    capabilities_.push_back(memcpy_capability(threads_));
+    if (topology.emulated()) emulate(topology);
+    const std::string found = fmt::format("{} thread{} for copies", threads_, threads_ == 1 ? "" : "s");
+    if (engines_.empty()) return backend::Support::yes(found);
+    return backend::Support::yes(
+        fmt::format("{}, {} emulated GPU{}", found, engines_.size(), engines_.size() == 1 ? "" : "s"));
+}
+
+void HostBackend::emulate(const Topology& topology) {
+    std::vector<Bytes> gpu_bytes;
+    for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) {
+        engines_.push_back(std::make_unique<GpuEngines>());
+        const auto id = topology.find(DeviceKind::gpu, gpu);
+        const Bytes model = id ? topology.device(*id).memory : 0;
+        gpu_bytes.push_back(options_.emulated_gpu_memory != 0 ? options_.emulated_gpu_memory : model);
+        auto& row = peers_.emplace_back();
+        for (int other = 0; other < topology.gpu_count(); ++other) {
+            row.push_back(other == gpu ? PeerAccess{} : topology.peer_access(gpu, other));
+        }
+    }
+    for (const Device& device : topology.devices()) {
+        if (device.kind == DeviceKind::cpu) model_nodes_.push_back(device.index);
+    }
+    emulated_ = std::make_shared<EmulatedMemory>(std::move(gpu_bytes), machine_);
+    if (engines_.empty()) return;
+    constexpr auto on_host = PlaceKind::host;
+    constexpr auto on_gpu = PlaceKind::gpu;
+    capabilities_.push_back(gpu_capability(on_host, on_gpu, Reach::host_link, false));
+    capabilities_.push_back(gpu_capability(on_gpu, on_host, Reach::host_link, false));
+    for (const bool kernel : {false, true}) {
+        capabilities_.push_back(gpu_capability(on_gpu, on_gpu, Reach::same_gpu, kernel));
+        capabilities_.push_back(gpu_capability(on_gpu, on_gpu, Reach::peer_access, kernel));
+    }
+}
+
+MemorySet HostBackend::allocates(PlaceKind kind) const {
+    if (kind == PlaceKind::host && emulated_) return {MemoryKind::pageable, MemoryKind::pinned};
+    if (kind == PlaceKind::host) return {MemoryKind::pageable};
+    if (kind == PlaceKind::gpu && !engines_.empty()) return {MemoryKind::device};
+    return {};
+}
+
+// On the real machine what lies at an address is known to the driver of the GPUs, not here.
+Result<std::optional<backend::Description>> HostBackend::describe(const Buffer& buffer) {
+    if (!emulated_ || buffer.place().is_file()) return std::optional<backend::Description>{};
+    SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
+    return std::optional(description);
+}
+
+Result<backend::Description> HostBackend::locate(const void* address, Bytes bytes) {
+    if (!emulated_) return Backend::locate(address, bytes);
+    return emulated_->locate(address, bytes);
+}
+
+// The node to bind memory to, -1 for none. A model's nodes are not this machine's: its memory comes from
+// anywhere, once the node is known to be in the model.
+Result<int> HostBackend::node_to_bind(const Place& place) const {
+    const int node = place.index();
+    if (node < 0) return -1;
+    if (emulated_) {
+        if (std::find(model_nodes_.begin(), model_nodes_.end(), node) != model_nodes_.end()) return -1;
+        return Error{ErrorCode::not_found, fmt::format("the modelled machine has no NUMA node {}", node),
+                     place.to_string(), "use a node that is there, or plain `host`"};
+    }
+    SIDESTEP_CHECK(driver::node_cpus(node));
+    return node;
+}
+
+Result<Allocation> HostBackend::allocate(const Place& place, Bytes bytes, MemoryKind kind) {
+    if (!allocates(place.kind()).has(kind)) {
+        return out_of_reach(
+            fmt::format("the host backend allocates no {} memory at {}", to_string(kind), place.to_string()));
+    }
+    if (place.is_gpu()) {
+        SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
+        return emulated_->allocate(place, bytes, kind);
+    }
+    SIDESTEP_TRY(const int node, node_to_bind(place));
+    if (kind == MemoryKind::pinned) return emulated_->allocate(place, bytes, kind);
+    SIDESTEP_TRY(auto memory, machine_->take(bytes, node, "of host memory"));
+    const Buffer buffer = Buffer::memory(place, memory->address(), bytes);
+    return Allocation(buffer, kind, [memory]() mutable { memory.reset(); });
+}
+
+Result<CopyPool*> HostBackend::pool_for(const Place& place) {
+    if (place.index() < 0) return pool_.get();
+    const std::lock_guard lock(mutex_);
+    const auto found = node_pools_.find(place.index());
+    if (found != node_pools_.end()) return found->second.get();
+    SIDESTEP_TRY(const int node, node_to_bind(place));
+    if (node < 0) return pool_.get();
+    SIDESTEP_TRY(auto cpus, driver::node_cpus(node));
+    // A node with memory alone is served by all processors.
+    const int count = cpus.empty() ? threads_ : std::min(threads_, static_cast<int>(cpus.size()));
+    auto& pool = node_pools_[node] = std::make_unique<CopyPool>(count, std::move(cpus));
+    return pool.get();
+}
+
+Result<std::unique_ptr<backend::Registration>> HostBackend::attach(const Buffer& buffer,
+                                                                   const backend::AttachOptions& options) {
+    const Place& place = buffer.place();
+    if (place.is_file() || (place.is_gpu() && engines_.empty())) {
+        return out_of_reach(fmt::format("the host backend cannot reach {}", place.to_string()));
+    }
+    if (options.access == backend::Access::write && buffer.read_only()) {
+        return invalid("memory that was given as const cannot be a target", buffer.to_string());
+    }
+    if (buffer.address() == nullptr && buffer.size() != 0) {
+        return invalid("a null address holds no bytes", buffer.to_string());
+    }
+    MemoryKind kind = MemoryKind::pageable;
+    if (emulated_) {
+        SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
+        kind = description.memory;
+    }
+    CopyPool* pool = nullptr;
+    if (place.is_host()) {
+        SIDESTEP_TRY(pool, pool_for(place));
+    }
+    const int gpu = place.is_gpu() ? place.index() : -1;
+    return std::unique_ptr<backend::Registration>(
+        std::make_unique<HostRegistration>(buffer, gpu, kind, pool));
+}
+
+Result<void> HostBackend::check_peer(int from, int to) const {
+    const PeerAccess& access = peers_[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    if (access.allowed) return {};
+    return out_of_reach(fmt::format("gpu:{} cannot reach gpu:{}: {}", from, to, access.reason),
+                        access.remedy);
+}
+
+Result<void> HostBackend::check_reach(const Capability& by, const HostRegistration& from,
+                                      const HostRegistration& to) const {
+    const auto fits = [](PlaceKind kind, const MemorySet& memory, const HostRegistration& end) {
+        return (kind == PlaceKind::gpu) == (end.gpu >= 0) && memory.has(end.kind);
+    };
+    if (!fits(by.from, by.from_memory, from) || !fits(by.to, by.to_memory, to)) {
+        return out_of_reach(fmt::format("{} cannot copy from {} ({}) to {} ({})", by.engine,
+                                        from.buffer().place().to_string(), to_string(from.kind),
+                                        to.buffer().place().to_string(), to_string(to.kind)));
+    }
+    if (by.reach == Reach::same_gpu && from.gpu != to.gpu) {
+        return out_of_reach(fmt::format("gpu:{} and gpu:{} are two GPUs", from.gpu, to.gpu));
+    }
+    if (by.reach == Reach::peer_access) {
+        if (from.gpu == to.gpu) return out_of_reach(fmt::format("both ends lie in gpu:{}", to.gpu));
+        return check_peer(from.gpu, to.gpu);
+    }
+    return {};
+}
+
+CopyPool& HostBackend::engine_for(const HostRegistration& from, const HostRegistration& to) {
+    if (from.gpu >= 0) return engines_[static_cast<std::size_t>(from.gpu)]->outbound;
+    if (to.gpu >= 0) return engines_[static_cast<std::size_t>(to.gpu)]->inbound;
+    return *to.pool;
+}
+
+Result<backend::Ticket> HostBackend::start(const backend::Piece& piece) {
+    const auto& from = static_cast<const HostRegistration&>(*piece.from);
+    const auto& to = static_cast<const HostRegistration&>(*piece.to);
+    const auto inside = [&piece](const HostRegistration& end, Bytes offset) {
+        return offset <= end.size && piece.size <= end.size - offset;
+    };
+    if (!inside(from, piece.from_offset) || !inside(to, piece.to_offset)) {
+        return invalid("a piece reaches beyond its buffer", "host backend");
+    }
+    char* const target = to.base + piece.to_offset;
+    const char* const source = from.base + piece.from_offset;
+    if (target < source + piece.size && source < target + piece.size) {
+        return invalid("source and target of a piece overlap", to.buffer().to_string());
+    }
+    if (piece.stream != nullptr) return out_of_reach("the host backend knows no streams");
+    if (piece.capability >= capabilities_.size()) return invalid("there is no such engine", "host backend");
+    SIDESTEP_CHECK(check_reach(capabilities_[piece.capability], from, to));
+    if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
+        std::memcpy(target, source, piece.size);
+        return backend::Ticket{};
+    }
+    auto job = std::make_shared<CopyJob>(target, source, piece.size);
+    SIDESTEP_CHECK(engine_for(from, to).submit(job));
+    const std::lock_guard lock(mutex_);
+    const backend::Ticket ticket{next_ticket_++};
+    in_flight_.emplace(ticket.id, std::move(job));
+    return ticket;
+}
+
+Result<backend::Progress> HostBackend::poll(backend::Ticket ticket) {
+    if (ticket.done()) return backend::Progress::done;
+    const std::lock_guard lock(mutex_);
+    const auto found = in_flight_.find(ticket.id);
+    if (found == in_flight_.end())
+        return invalid(fmt::format("ticket {} is not in flight", ticket.id), "host backend");
+    if (!found->second->done()) return backend::Progress::pending;
+    in_flight_.erase(found);
+    return backend::Progress::done;
+}
+
+}  // namespace
+
+std::unique_ptr<backend::Backend> create(HostOptions options) {
+    return std::make_unique<HostBackend>(options);
+}
+
+}  // namespace sidestep::backends::host
