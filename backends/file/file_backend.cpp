@@ -1,0 +1,210 @@
+#include "backends/file/file_backend.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "backends/file/file_buffers.hpp"
+#include "backends/file/file_jobs.hpp"
+#include "backends/file/file_registration.hpp"
+#include "backends/file/slices.hpp"
+#include "base/try.hpp"
+#include "driver/cpus.hpp"
+#include "driver/file_threads.hpp"
+#include "driver/uring.hpp"
+
+namespace sidestep::backends::file {
+namespace {
+
+using backend::Capability;
+using backend::Reach;
+using backend::Support;
+
+// Requests with the kernel at once: 128 of 2 MiB keep any storage busy that answers within 2 ms and
+// delivers 100 GB/s.
+constexpr unsigned depth = 128;
+
+// Threads that copy between page cache and memory. Reading a warm file took 32 of them to fill two PCIe
+// gen5 links on a Xeon host of four H200 (95 GB/s), and gained nothing from more.
+constexpr int most_io_threads = 32;
+
+// A warm file on that host: 7.7 GB/s with one thread, 46 with 16.
+constexpr double first_thread_gb_per_s = 7.7;
+constexpr double further_thread_gb_per_s = 2.5;
+// Writes to one file take turns (its lock is held while bytes are copied to the page cache). One Zen 5
+// core: 3 GB/s on ext4.
+constexpr double write_gb_per_s = 3;
+// From the call until the bytes of one small read of a warm file are there.
+constexpr double latency_us = 10;
+
+// Host memory needs nothing to be read or written by the kernel.
+class MemoryRegistration final : public backend::Registration {
+public:
+    using Registration::Registration;
+};
+
+Error invalid(std::string message, std::string where) {
+    return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
+}
+
+class FileBackend final : public backend::Backend {
+public:
+    explicit FileBackend(FileOptions options) : options_(options) {}
+    explicit FileBackend(std::unique_ptr<driver::FileIoEngine> engine) : given_(std::move(engine)) {}
+
+    std::string_view name() const override { return "file"; }
+    Support probe(const Topology& topology) override;
+    std::vector<Capability> capabilities() const override;
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions& options) override;
+    Result<backend::Ticket> start(const backend::Piece& piece) override;
+    Result<backend::Progress> poll(backend::Ticket ticket) override;
+
+private:
+    Result<backend::Ticket> start(FileRegistration& file, Bytes file_offset, const MemoryRegistration& memory,
+                                  Bytes memory_offset, Bytes size, bool write);
+
+    const FileOptions options_;
+    std::unique_ptr<driver::FileIoEngine> given_;
+    unsigned threads_ = 1;
+    std::unique_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
+};
+
+Support FileBackend::probe(const Topology&) {
+    // More threads than processors: some wait for a device while others copy.
+    threads_ = static_cast<unsigned>(std::clamp(2 * driver::usable_cpu_count(), 4, most_io_threads));
+    if (given_) {
+        const std::string engine(given_->name());
+        jobs_ = std::make_unique<FileJobs>(std::move(given_));
+        return Support::yes(engine);
+    }
+    std::string why = "as asked for";
+    if (options_.io != base::FileIo::threads) {
+        auto ring = driver::create_uring_engine(depth, threads_);
+        if (ring) {
+            jobs_ = std::make_unique<FileJobs>(std::move(*ring));
+            return Support::yes(fmt::format("io_uring, {} requests deep", depth));
+        }
+        if (options_.io == base::FileIo::uring) return Support::no(ring.error().message, ring.error().hint);
+        why = ring.error().to_string();
+    }
+    jobs_ = std::make_unique<FileJobs>(driver::create_thread_engine(depth, threads_));
+    return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}", threads_, why));
+}
+
+std::vector<Capability> FileBackend::capabilities() const {
+    Capability read;
+    read.from = PlaceKind::file;
+    read.to = PlaceKind::host;
+    read.from_memory = {MemoryKind::storage};
+    read.to_memory = {MemoryKind::pageable, MemoryKind::pinned};
+    read.reach = Reach::storage;
+    read.engine = "file I/O";
+    read.max_gb_per_s = first_thread_gb_per_s + further_thread_gb_per_s * (threads_ - 1);
+    read.latency_us = latency_us;
+    read.reason = "read by the kernel";
+    Capability write = read;
+    std::swap(write.from, write.to);
+    std::swap(write.from_memory, write.to_memory);
+    write.max_gb_per_s = write_gb_per_s;
+    write.reason = "written by the kernel";
+    return {read, write};
+}
+
+Result<std::optional<backend::Description>> FileBackend::describe(const Buffer& buffer) {
+    if (!buffer.place().is_file()) return std::optional<backend::Description>{};
+    SIDESTEP_TRY(const auto facts, inspect(buffer));
+    backend::Description description;
+    description.place = buffer.place();
+    description.memory = MemoryKind::storage;
+    description.size = facts ? facts->size : 0;
+    description.identity = facts ? facts->identity : 0;
+    return std::optional(description);
+}
+
+Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer& buffer,
+                                                                   const backend::AttachOptions& options) {
+    using Attached = std::unique_ptr<backend::Registration>;
+    if (buffer.place().is_file()) {
+        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options));
+        return Attached(std::move(file));
+    }
+    if (buffer.place().is_gpu()) {
+        return Error{ErrorCode::unsupported,
+                     fmt::format("the file backend cannot reach {}", buffer.place().to_string()),
+                     buffer.to_string(), "stage through host memory"};
+    }
+    if (options.access == backend::Access::write && buffer.read_only()) {
+        return invalid("memory that was given as const cannot be a target", buffer.to_string());
+    }
+    if (buffer.address() == nullptr && buffer.size() != 0) {
+        return invalid("a null address holds no bytes", buffer.to_string());
+    }
+    return Attached(std::make_unique<MemoryRegistration>(buffer));
+}
+
+Result<backend::Ticket> FileBackend::start(const backend::Piece& piece) {
+    if (piece.stream != nullptr || piece.capability > 1) {
+        return Error{
+            ErrorCode::unsupported, "the file backend knows no such engine, nor streams", "file backend", {}};
+    }
+    const bool write = piece.capability == 1;
+    auto* const file = dynamic_cast<FileRegistration*>(write ? piece.to : piece.from);
+    auto* const memory = dynamic_cast<MemoryRegistration*>(write ? piece.from : piece.to);
+    if (file == nullptr || memory == nullptr) {
+        return Error{
+            ErrorCode::unsupported,
+            fmt::format("the file backend cannot copy from {} to {} that way",
+                        piece.from->buffer().place().to_string(), piece.to->buffer().place().to_string()),
+            "file backend",
+            {}};
+    }
+    if (write && !file->writable())
+        return invalid("a file that is open for reading was to be written", file->path());
+    return write ? start(*file, piece.to_offset, *memory, piece.from_offset, piece.size, true)
+                 : start(*file, piece.from_offset, *memory, piece.to_offset, piece.size, false);
+}
+
+Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset,
+                                           const MemoryRegistration& memory, Bytes memory_offset, Bytes size,
+                                           bool write) {
+    const auto inside = [size](const Buffer& buffer, Bytes offset) {
+        return offset <= buffer.size() && size <= buffer.size() - offset;
+    };
+    if (!inside(file.buffer(), file_offset) || !inside(memory.buffer(), memory_offset)) {
+        return invalid("a piece reaches beyond its buffer", file.path());
+    }
+    char* const address = static_cast<char*>(memory.buffer().address()) + memory_offset;
+    const Bytes offset = file.buffer().offset() + file_offset;
+    const bool direct = file.direct() && can_go_direct(address, offset, size);
+    if (file.direct() && !direct && file.strict() && size >= direct_block) {
+        return Error{ErrorCode::path_unavailable,
+                     fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
+                                 size, offset, file.path(), static_cast<void*>(address)),
+                     "file backend", "align the memory and the offset to 4 KiB, or leave direct_io out"};
+    }
+    const std::vector<Slice> slices = cut(address, offset, size, direct);
+    if (file.direct()) {
+        for (const Slice& slice : slices) {
+            if (!slice.direct) file.count_through_cache(slice.size);
+        }
+    }
+    return jobs_->start(file, write, slices);
+}
+
+Result<backend::Progress> FileBackend::poll(backend::Ticket ticket) {
+    return jobs_->poll(ticket);
+}
+
+}  // namespace
+
+std::unique_ptr<backend::Backend> create(FileOptions options) {
+    return std::make_unique<FileBackend>(options);
+}
+
+std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine) {
+    return std::make_unique<FileBackend>(std::move(engine));
+}
+
+}  // namespace sidestep::backends::file

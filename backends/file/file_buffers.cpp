@@ -1,0 +1,84 @@
+#include "backends/file/file_buffers.hpp"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::file {
+namespace {
+
+using driver::FileFacts;
+using driver::FileType;
+
+Error wrong_kind(const std::string& path, FileType type) {
+    std::string hint = "give a regular file or a block device";
+    if (type == FileType::directory) hint = "give a file in it";
+    if (type == FileType::fifo || type == FileType::socket) hint = "write its bytes to a file first";
+    return {ErrorCode::invalid_argument,
+            fmt::format("{} is a {}, which cannot be read at an offset", path, driver::to_string(type)),
+            "file:" + path, std::move(hint)};
+}
+
+Result<void> check_folder(const std::string& path) {
+    SIDESTEP_TRY(const std::string target, driver::follow_links(path));
+    const auto [folder, name] = driver::split_path(target);
+    if (name.empty()) return missing(path);
+    SIDESTEP_TRY(const auto facts, driver::file_facts(folder));
+    if (facts && facts->type == FileType::directory) return {};
+    return Error{ErrorCode::not_found, fmt::format("there is no {}, nor the folder {}", path, folder),
+                 "file:" + path, "create the folder, or check the path"};
+}
+
+}  // namespace
+
+Error missing(const std::string& path) {
+    return {ErrorCode::not_found, fmt::format("there is no file {}", path), "file:" + path, "check the path"};
+}
+
+Result<std::optional<FileFacts>> inspect(const Buffer& buffer) {
+    const std::string& path = buffer.place().path();
+    if (path.empty() || path.find('\0') != std::string::npos) {
+        return Error{ErrorCode::invalid_argument, "a file needs a path", "file:" + path, {}};
+    }
+    constexpr auto highest = static_cast<Bytes>(std::numeric_limits<std::int64_t>::max());
+    if (buffer.offset() > highest ||
+        (buffer.size() != Buffer::whole && buffer.size() > highest - buffer.offset())) {
+        return Error{ErrorCode::invalid_argument, "no file reaches so far", buffer.to_string(), {}};
+    }
+    SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+    if (!facts) {
+        if (!buffer.whole_file()) return missing(path);
+        SIDESTEP_CHECK(check_folder(path));
+        return std::optional<FileFacts>{};
+    }
+    if (facts->type != FileType::regular && facts->type != FileType::block_device) {
+        return wrong_kind(path, facts->type);
+    }
+    if (buffer.offset() > facts->size) {
+        return Error{ErrorCode::end_of_file,
+                     fmt::format("offset {} lies beyond the end of {}, which has {} bytes", buffer.offset(),
+                                 path, facts->size),
+                     buffer.to_string(), "give an offset within the file"};
+    }
+    return facts;
+}
+
+Result<void> check_read_range(const Buffer& buffer, const FileFacts& facts) {
+    if (buffer.size() == Buffer::whole || buffer.offset() + buffer.size() <= facts.size) return {};
+    return Error{ErrorCode::end_of_file,
+                 fmt::format("{} bytes from {} on were asked for, but {} has {} bytes", buffer.size(),
+                             buffer.offset(), buffer.place().path(), facts.size),
+                 buffer.to_string(), "give a range within the file"};
+}
+
+Result<void> check_write_range(const Buffer& buffer, Bytes bytes, const FileFacts& facts) {
+    if (facts.type != FileType::block_device || buffer.offset() + bytes <= facts.size) return {};
+    return Error{ErrorCode::no_space,
+                 fmt::format("{} bytes from {} on do not fit in {}, which has {} bytes", bytes,
+                             buffer.offset(), buffer.place().path(), facts.size),
+                 buffer.to_string(), "write less, or to a larger device"};
+}
+
+}  // namespace sidestep::backends::file

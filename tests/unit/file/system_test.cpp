@@ -1,0 +1,203 @@
+// The file backend against real kernels: refused io_uring, full file systems, O_DIRECT.
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "file_test.hpp"
+
+namespace sidestep::backends::file {
+namespace {
+
+using backend::Access;
+
+// Runs in a thread of its own, since what is done to it cannot be undone.
+void in_a_thread(const std::function<void()>& body) {
+    std::thread(body).join();
+}
+
+// Lets this thread's io_uring_setup fail with EPERM, as container runtimes do.
+bool forbid_io_uring() {
+    sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{sizeof code / sizeof code[0], code};
+    return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+using SystemTest = FileTest;
+
+TEST_F(SystemTest, WhereTheKernelRefusesIoUringThreadsDoAndSaySo) {
+    std::string skip;
+    in_a_thread([&] {
+        if (!forbid_io_uring()) {
+            skip = "seccomp is not to be had";
+            return;
+        }
+        open(create(FileOptions{base::FileIo::uring}));
+        EXPECT_FALSE(support_.usable);
+        EXPECT_TRUE(says(support_.reason, "io_uring: Operation not permitted")) << support_.reason;
+        EXPECT_NE(support_.remedy, "");
+        open(create(FileOptions{base::FileIo::automatic}));
+        EXPECT_TRUE(support_.usable);
+        EXPECT_TRUE(says(support_.reason, "pread") && says(support_.reason, "Operation not permitted"))
+            << support_.reason;
+        ASSERT_TRUE(replace(folder_ / "x", text_of(5'000'000)).ok());
+    });
+    if (!skip.empty()) GTEST_SKIP() << skip;
+    EXPECT_EQ(get(folder_ / "x"), text_of(5'000'000));
+}
+
+TEST_F(SystemTest, ThreadsAreUsedWhereAskedFor) {
+    open(create(FileOptions{base::FileIo::threads}));
+    EXPECT_TRUE(support_.usable);
+    EXPECT_TRUE(says(support_.reason, "pread and pwrite, as asked for")) << support_.reason;
+}
+
+TEST_F(SystemTest, APieceOutlivesTheThreadThatStartedIt) {
+    const std::string text = text_of(40'000'000);
+    put(folder_ / "x", text);
+    auto file = attach(Buffer::file(folder_ / "x", 0, text.size()), Access::read);
+    std::string back(text.size(), '\0');
+    auto memory = attach(Buffer::host(back.data(), back.size()), Access::write);
+    ASSERT_TRUE(file.ok() && memory.ok());
+    backend::Ticket ticket;
+    in_a_thread([&] {
+        ticket = *backend_->start({file->get(), 0, memory->get(), 0, back.size(), 0, nullptr});
+    });
+    const auto moved = finish(ticket);
+    ASSERT_TRUE(moved.ok()) << moved.error().to_string();
+    EXPECT_EQ(back, text);
+}
+
+// A file system of 1 MiB that this thread alone sees.
+bool mount_tiny(const std::string& path) {
+    return ::unshare(CLONE_FS | CLONE_NEWNS) == 0 &&
+           ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           ::mount("tmpfs", path.c_str(), "tmpfs", 0, "size=1m") == 0;
+}
+
+TEST_F(SystemTest, AFullFileSystemIsFoundOutBeforeTheFirstByte) {
+    std::string skip;
+    in_a_thread([&] {
+        if (!mount_tiny(folder_.path())) {
+            skip = std::string("no file system can be mounted: ") + std::strerror(errno);
+            return;
+        }
+        backend::AttachOptions options;
+        options.expected_size = 2_MiB;
+        auto file = attach(Buffer::file(folder_ / "x"), Access::write, options);
+        ASSERT_FALSE(file.ok());
+        EXPECT_EQ(file.error().code, ErrorCode::no_space) << file.error().to_string();
+        // In place, too.
+        put(folder_ / "y", "1");
+        file = attach(Buffer::file(folder_ / "y", 1, 2_MiB), Access::write);
+        ASSERT_FALSE(file.ok());
+        EXPECT_EQ(file.error().code, ErrorCode::no_space) << file.error().to_string();
+        // Not foretold, it is found out by the writes.
+        std::string text = text_of(2_MiB);
+        file = attach(Buffer::file(folder_ / "x"), Access::write);
+        ASSERT_TRUE(file.ok());
+        const auto moved = move(**file, 0, text.data(), text.size(), true);
+        ASSERT_FALSE(moved.ok());
+        EXPECT_EQ(moved.error().code, ErrorCode::no_space) << moved.error().to_string();
+        EXPECT_EQ(folder_.names(), std::set<std::string>{"y"});
+    });
+    if (!skip.empty()) GTEST_SKIP() << skip;
+}
+
+TEST_F(SystemTest, ALimitOnFileSizesDoesNotEndTheProcess) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    rlimit low = before;
+    low.rlim_cur = 1_MiB;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+    const auto written = replace(folder_ / "x", text_of(1_MiB + 1));
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_FALSE(written.ok());
+    EXPECT_EQ(written.error().code, ErrorCode::no_space);
+    EXPECT_TRUE(says(written.error().hint, "ulimit -f"));
+}
+
+class DirectTest : public FileTest {
+protected:
+    void SetUp() override {
+        FileTest::SetUp();
+        put(folder_ / "x", text_);
+        const driver::Fd file(::open((folder_ / "x").c_str(), O_RDONLY | O_DIRECT));
+        if (!file) GTEST_SKIP() << "the file system of " << folder_.path() << " refuses O_DIRECT";
+        options_.direct_io = true;
+    }
+
+    const std::string text_ = text_of(5'000'001);
+    std::unique_ptr<char, decltype(&std::free)> memory_{static_cast<char*>(std::aligned_alloc(4096, 8_MiB)),
+                                                        &std::free};
+    backend::AttachOptions options_;
+};
+
+TEST_F(DirectTest, WholeBlocksGoAroundTheCacheAndTheRestIsNoted) {
+    auto file = attach(Buffer::file(folder_ / "x", 0, text_.size()), Access::read, options_);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(move(**file, 0, memory_.get(), 4_MiB, false).ok());
+    EXPECT_TRUE((*file)->notes().empty());
+    ASSERT_TRUE(move(**file, 4_MiB, memory_.get() + 4_MiB, text_.size() - 4_MiB, false).ok());
+    EXPECT_EQ(std::string(memory_.get(), text_.size()), text_);
+    ASSERT_EQ((*file)->notes().size(), 1u);
+    EXPECT_TRUE((*file)->notes()[0].starts_with("2881 bytes of")) << (*file)->notes()[0];  // 5000001 % 4096
+}
+
+TEST_F(DirectTest, WritesToo) {
+    std::memcpy(memory_.get(), text_.data(), text_.size());
+    options_.expected_size = text_.size();
+    auto file = attach(Buffer::file(folder_ / "y"), Access::write, options_);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(move(**file, 0, memory_.get(), text_.size(), true).ok());
+    ASSERT_TRUE((*file)->commit().ok());
+    EXPECT_EQ(get(folder_ / "y"), text_);
+    EXPECT_EQ((*file)->notes().size(), 1u);
+}
+
+TEST_F(DirectTest, UnalignedMemoryIsNotedOrRefused) {
+    auto file = attach(Buffer::file(folder_ / "x", 0, text_.size()), Access::read, options_);
+    ASSERT_TRUE(move(**file, 0, memory_.get() + 1, 1_MiB, false).ok());
+    EXPECT_EQ(std::string(memory_.get() + 1, 1_MiB), text_.substr(0, 1_MiB));
+    ASSERT_EQ((*file)->notes().size(), 1u);
+    EXPECT_TRUE(says((*file)->notes()[0], "1048576 bytes"));
+    options_.strict = true;
+    file = attach(Buffer::file(folder_ / "x", 0, text_.size()), Access::read, options_);
+    const auto moved = move(**file, 0, memory_.get() + 1, 1_MiB, false);
+    ASSERT_FALSE(moved.ok());
+    EXPECT_EQ(moved.error().code, ErrorCode::path_unavailable);
+}
+
+TEST_F(SystemTest, AFileSystemWithoutDirectIoIsNotedOrRefused) {
+    // Files of /sys never take O_DIRECT; tmpfs took to it with Linux 6.6.
+    const Buffer buffer = Buffer::file("/sys/devices/system/cpu/online", 0, 1);
+    backend::AttachOptions options;
+    options.direct_io = true;
+    auto file = attach(buffer, Access::read, options);
+    ASSERT_TRUE(file.ok()) << file.error().to_string();
+    ASSERT_EQ((*file)->notes().size(), 1u);
+    EXPECT_TRUE(says((*file)->notes()[0], "refuses O_DIRECT")) << (*file)->notes()[0];
+    char byte = 0;
+    ASSERT_TRUE(move(**file, 0, &byte, 1, false).ok());
+    EXPECT_NE(byte, 0);
+    options.strict = true;
+    file = attach(buffer, Access::read, options);
+    ASSERT_FALSE(file.ok());
+    EXPECT_EQ(file.error().code, ErrorCode::path_unavailable);
+}
+
+}  // namespace
+}  // namespace sidestep::backends::file
