@@ -1,0 +1,189 @@
+#include "backends/cuda/gpus.hpp"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::cuda {
+namespace {
+
+// A PCI address as numbers: NVML, sysfs and CUDA write its domain with 4 or 8 digits, in either case.
+struct PciAddress {
+    unsigned domain = 0, bus = 0, device = 0;
+    bool operator==(const PciAddress&) const = default;
+};
+
+std::optional<PciAddress> parse_pci(const std::string& text) {
+    PciAddress address;
+    if (std::sscanf(text.c_str(), "%x:%x:%x", &address.domain, &address.bus, &address.device) != 3)
+        return std::nullopt;
+    return address;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Gpu>> Gpu::open(std::shared_ptr<const driver::Cuda> cuda, int index, int ordinal) {
+    SIDESTEP_TRY(auto context, driver::CudaContext::retain(std::move(cuda), ordinal));
+    std::unique_ptr<Gpu> gpu(new Gpu(index, context));
+    for (Lane& lane : gpu->lanes_) {
+        for (std::size_t i = 0; i < streams_a_traffic; ++i) {
+            SIDESTEP_TRY(auto stream, driver::CudaStream::create(context));
+            lane.streams.push_back(std::move(stream));
+        }
+    }
+    SIDESTEP_TRY(auto allocation_stream, driver::CudaStream::create(context));
+    gpu->allocation_stream_ = std::make_shared<const driver::CudaStream>(std::move(allocation_stream));
+    gpu->kernel_.emplace(CopyKernel::load(context));
+    return gpu;
+}
+
+Gpu::~Gpu() {
+    driver::ScopedCudaContext current(*context_);
+    for (const Flight& flight : flights_) context_->cuda().cuEventDestroy(flight.event);
+}
+
+CUstream Gpu::stream(Traffic traffic) const {
+    const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
+    const unsigned turn = lane.turn.fetch_add(1, std::memory_order_relaxed);
+    return lane.streams[turn % lane.streams.size()].get();
+}
+
+Result<Flight*> Gpu::take_flight() {
+    std::lock_guard lock(mutex_);
+    if (free_) {
+        Flight* flight = free_;
+        free_ = flight->next_free;
+        return flight;
+    }
+    if (flights_.size() >= most_flights)
+        return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", most_flights),
+                     fmt::format("gpu:{}", index_), "wait for some of them"};
+    CUevent event = nullptr;
+    const driver::Cuda& cuda = context_->cuda();
+    SIDESTEP_CHECK(cuda.check(cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    return &flights_.emplace_back(Flight{this, event, nullptr});
+}
+
+void Gpu::give_back(Flight* flight) {
+    std::lock_guard lock(mutex_);
+    flight->next_free = free_;
+    free_ = flight;
+}
+
+Result<std::unique_ptr<Gpus>> Gpus::find(std::shared_ptr<const driver::Cuda> cuda, const Topology& topology) {
+    SIDESTEP_CHECK(cuda->check(cuda->cuInit(0), "cuInit"));
+    std::unique_ptr<Gpus> gpus(new Gpus(cuda));
+    for (const Device& device : topology.devices())
+        gpus->numa_nodes_ += device.kind == DeviceKind::cpu ? 1 : 0;
+    SIDESTEP_CHECK(cuda->check(cuda->cuDriverGetVersion(&gpus->driver_version_), "cuDriverGetVersion"));
+    int devices = 0;
+    SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
+    SIDESTEP_CHECK(gpus->match(topology, devices));
+    return gpus;
+}
+
+Result<void> Gpus::match(const Topology& topology, int devices) {
+    std::vector<std::optional<PciAddress>> addresses;
+    for (int index = 0; index < topology.gpu_count(); ++index) {
+        auto slot = std::make_unique<Slot>();
+        const auto id = topology.find(DeviceKind::gpu, index);
+        addresses.push_back(id ? parse_pci(topology.device(*id).bus_id) : std::nullopt);
+        slot->numa_node = id ? topology.device(*id).numa_node : -1;
+        slots_.push_back(std::move(slot));
+    }
+    index_of_.assign(static_cast<std::size_t>(devices), -1);
+    int matched = 0;
+    for (int ordinal = 0; ordinal < devices; ++ordinal) {
+        std::array<char, 32> text{};
+        CUdevice device = 0;
+        SIDESTEP_CHECK(cuda_->check(cuda_->cuDeviceGet(&device, ordinal), "cuDeviceGet"));
+        CUresult status = cuda_->cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
+        SIDESTEP_CHECK(cuda_->check(status, "cuDeviceGetPCIBusId"));
+        const auto address = parse_pci(text.data());
+        for (std::size_t index = 0; address && index < slots_.size(); ++index) {
+            if (addresses[index] != address || slots_[index]->ordinal >= 0) continue;
+            slots_[index]->ordinal = ordinal;
+            index_of_[static_cast<std::size_t>(ordinal)] = static_cast<int>(index);
+            ++matched;
+            break;
+        }
+    }
+    if (matched > 0) return {};
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return Error{
+        ErrorCode::not_found,
+        fmt::format("CUDA shows this process none of the machine's {} GPUs ({} devices in all)",
+                    slots_.size(), devices),
+        "cuDeviceGetCount",
+        visible ? fmt::format("CUDA_VISIBLE_DEVICES is '{}': name a GPU there or unset it", visible) : ""};
+}
+
+std::string Gpus::summary() const {
+    std::size_t visible = 0;
+    for (const auto& slot : slots_) visible += slot->ordinal >= 0 ? 1 : 0;
+    std::string gpus = fmt::format("{} GPU{}", visible, visible == 1 ? "" : "s");
+    if (visible < slots_.size())
+        gpus = fmt::format("{} of {} GPUs (CUDA_VISIBLE_DEVICES hides the rest)", visible, slots_.size());
+    return fmt::format("{}, CUDA driver {}.{}", gpus, driver_version_ / 1000, driver_version_ % 1000 / 10);
+}
+
+Result<void> Gpus::check(int index) const {
+    if (index < 0 || static_cast<std::size_t>(index) >= slots_.size())
+        return Error{ErrorCode::not_found, fmt::format("gpu:{} is not there", index), "cuda",
+                     fmt::format("this machine has {} GPUs", slots_.size())};
+    if (ordinal_of(index) >= 0) return {};
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return Error{ErrorCode::not_found, fmt::format("gpu:{} is not visible to this process", index), "cuda",
+                 fmt::format("CUDA_VISIBLE_DEVICES is '{}'", visible ? visible : "not set")};
+}
+
+Result<Gpu*> Gpus::open(int index) {
+    SIDESTEP_CHECK(check(index));
+    Slot& slot = *slots_[static_cast<std::size_t>(index)];
+    if (Gpu* gpu = slot.open.load(std::memory_order_acquire)) return gpu;
+    std::lock_guard lock(slot.mutex);
+    if (Gpu* gpu = slot.open.load(std::memory_order_acquire)) return gpu;
+    auto opened = Gpu::open(cuda_, index, slot.ordinal);
+    if (!opened) {
+        Error error = opened.error();
+        error.where = fmt::format("gpu:{}", index);
+        return error;
+    }
+    slot.owned = std::move(*opened);
+    slot.open.store(slot.owned.get(), std::memory_order_release);
+    return slot.owned.get();
+}
+
+Gpu* Gpus::any_opened() const {
+    for (const auto& slot : slots_)
+        if (Gpu* gpu = slot->open.load(std::memory_order_acquire)) return gpu;
+    return nullptr;
+}
+
+Result<Gpu*> Gpus::open_near(int node) {
+    int best = -1;
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+        if (slots_[index]->ordinal < 0) continue;
+        const bool near = node >= 0 && slots_[index]->numa_node == node;
+        if (near && slots_[index]->open.load()) return slots_[index]->open.load();
+        if (best < 0 || (near && slots_[static_cast<std::size_t>(best)]->numa_node != node))
+            best = static_cast<int>(index);
+    }
+    Gpu* any = any_opened();
+    const bool best_is_near =
+        node >= 0 && best >= 0 && slots_[static_cast<std::size_t>(best)]->numa_node == node;
+    if (any && !best_is_near) return any;
+    return open(best);
+}
+
+std::optional<int> Gpus::index_of(CUdevice ordinal) const {
+    if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= index_of_.size()) return std::nullopt;
+    const int index = index_of_[static_cast<std::size_t>(ordinal)];
+    return index < 0 ? std::nullopt : std::optional<int>(index);
+}
+
+}  // namespace sidestep::backends::cuda

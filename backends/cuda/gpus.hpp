@@ -1,0 +1,125 @@
+// The GPUs of this process, numbered as the topology numbers them.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <sidestep/topology.hpp>
+#include "backend/support.hpp"
+#include "backends/cuda/copy_kernel.hpp"
+#include "driver/cuda_handles.hpp"
+
+namespace sidestep::backends::cuda {
+
+class Gpu;
+
+// One piece in flight: the event that ends it. Belongs to a Gpu, which hands it out again and again.
+struct Flight {
+    Gpu* gpu = nullptr;
+    CUevent event = nullptr;
+    Flight* next_free = nullptr;
+};
+
+// What work a stream is for. Each has streams of its own, so that opposite directions run side by side.
+enum class Traffic { to_gpu, to_host, to_peer, local, kernel };
+
+// An open GPU: its context, streams, events and copy kernel. Safe to use from several threads.
+class Gpu {
+public:
+    static Result<std::unique_ptr<Gpu>> open(std::shared_ptr<const driver::Cuda> cuda, int index,
+                                             int ordinal);
+    ~Gpu();
+    Gpu(const Gpu&) = delete;
+    Gpu& operator=(const Gpu&) = delete;
+
+    int index() const { return index_; }
+    const std::shared_ptr<const driver::CudaContext>& context() const { return context_; }
+    const std::shared_ptr<const driver::CudaStream>& allocation_stream() const { return allocation_stream_; }
+
+    // The stream whose turn it is.
+    CUstream stream(Traffic traffic) const;
+
+    // The copy kernel, or why this GPU has none.
+    const Result<CopyKernel>& kernel() const { return *kernel_; }
+
+    // An event for a piece; the GPU's context is current. Fails when too many are in flight.
+    Result<Flight*> take_flight();
+    void give_back(Flight* flight);
+
+private:
+    // Several streams hide the submission of one copy behind the run of another, and keep copies to
+    // several peers from queueing behind each other.
+    static constexpr std::size_t streams_a_traffic = 4;
+    static constexpr std::size_t traffics = 5;
+    static constexpr std::size_t most_flights = 65536;
+    struct Lane {
+        std::vector<driver::CudaStream> streams;
+        mutable std::atomic<unsigned> turn{0};
+    };
+
+    Gpu(int index, std::shared_ptr<const driver::CudaContext> context)
+        : index_(index), context_(std::move(context)) {}
+
+    int index_;
+    std::shared_ptr<const driver::CudaContext> context_;
+    std::shared_ptr<const driver::CudaStream> allocation_stream_;
+    Lane lanes_[traffics];
+    std::optional<Result<CopyKernel>> kernel_;
+    std::mutex mutex_;
+    std::deque<Flight> flights_;
+    Flight* free_ = nullptr;
+};
+
+// Every GPU of the topology; those that CUDA hides from this process are known as such.
+class Gpus {
+public:
+    // Initialises the driver and matches its devices to the topology's GPUs by their PCI addresses.
+    static Result<std::unique_ptr<Gpus>> find(std::shared_ptr<const driver::Cuda> cuda,
+                                              const Topology& topology);
+
+    const std::shared_ptr<const driver::Cuda>& cuda() const { return cuda_; }
+    // "4 GPUs, CUDA driver 13.0".
+    std::string summary() const;
+    std::size_t count() const { return slots_.size(); }
+    bool several_numa_nodes() const { return numa_nodes_ > 1; }
+
+    // Fails with not_found for a GPU that is not there, or that CUDA_VISIBLE_DEVICES hides.
+    Result<void> check(int index) const;
+    // The GPU, opened now if it was not.
+    Result<Gpu*> open(int index);
+    // The GPU if it is open, else null.
+    Gpu* opened(int index) const { return slots_[static_cast<std::size_t>(index)]->open.load(); }
+    // Any open GPU, or null.
+    Gpu* any_opened() const;
+    // A GPU for work that belongs to none, such as pinning host memory of NUMA node `node` (-1: any): one
+    // that is near the node, of those one that is open already.
+    Result<Gpu*> open_near(int node);
+
+    // The topology's number of a CUDA device; nothing for a device that the topology lacks.
+    std::optional<int> index_of(CUdevice ordinal) const;
+    // CUDA's number of a GPU, -1 if hidden.
+    int ordinal_of(int index) const { return slots_[static_cast<std::size_t>(index)]->ordinal; }
+
+private:
+    struct Slot {
+        int ordinal = -1;
+        int numa_node = -1;
+        std::mutex mutex;
+        std::unique_ptr<Gpu> owned;
+        std::atomic<Gpu*> open{nullptr};
+    };
+    explicit Gpus(std::shared_ptr<const driver::Cuda> cuda) : cuda_(std::move(cuda)) {}
+    Result<void> match(const Topology& topology, int devices);
+
+    std::shared_ptr<const driver::Cuda> cuda_;
+    int driver_version_ = 0;
+    int numa_nodes_ = 0;
+    std::vector<std::unique_ptr<Slot>> slots_;  // by topology index
+    std::vector<int> index_of_;                 // by CUDA ordinal, -1: not in the topology
+};
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,72 @@
+#include "backends/cuda/offers.hpp"
+
+namespace sidestep::backends::cuda {
+namespace {
+
+using backend::Capability;
+using backend::MemorySet;
+using backend::Reach;
+
+// Shares of the links' rate, measured with nvbandwidth 0.8 on a host with 4 H200 (driver 580.159.04,
+// NVLink 18 x 26.562 GB/s = 478.1 GB/s a direction through NVSwitch, PCIe Gen5 x16 = 63.015 GB/s).
+constexpr double copy_engine_over_pcie = 55.5 / 63.015;
+constexpr double copy_engine_over_nvlink = 396 / 478.1;
+constexpr double kernel_over_nvlink = 376 / 478.1;
+
+// Copies inside one GPU meet no link; its memory is the ceiling. The kernel's own figure is below the
+// copy engine's, so that it is chosen only when asked for.
+constexpr double copy_engine_local_gb_per_s = 2093;
+constexpr double kernel_local_gb_per_s = 2000;
+
+// From the call to the completed event, for a piece of a few bytes: estimates.
+constexpr double copy_engine_host_us = 6;
+constexpr double copy_engine_peer_us = 7;
+constexpr double copy_engine_local_us = 5;
+constexpr double kernel_us = 8;
+
+const MemorySet host_memory{MemoryKind::pinned, MemoryKind::managed};
+const MemorySet gpu_memory{MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed};
+
+Capability capability(PlaceKind from, PlaceKind to, Reach reach, const char* engine, const char* reason) {
+    Capability made;
+    made.from = from;
+    made.to = to;
+    made.from_memory = from == PlaceKind::host ? host_memory : gpu_memory;
+    made.to_memory = to == PlaceKind::host ? host_memory : gpu_memory;
+    made.reach = reach;
+    made.engine = engine;
+    made.reason = reason;
+    made.streams = true;
+    return made;
+}
+
+}  // namespace
+
+std::vector<Capability> capabilities() {
+    const PlaceKind host = PlaceKind::host;
+    const PlaceKind gpu = PlaceKind::gpu;
+    std::vector<Capability> all(6);
+    all[host_to_gpu] =
+        capability(host, gpu, Reach::host_link, "copy engine", "DMA from pinned memory, without the CPU");
+    all[gpu_to_host] =
+        capability(gpu, host, Reach::host_link, "copy engine", "DMA to pinned memory, without the CPU");
+    all[peer_copy] =
+        capability(gpu, gpu, Reach::peer_access, "copy engine", "peer DMA, without host memory or SMs");
+    all[peer_kernel] = capability(gpu, gpu, Reach::peer_access, "kernel",
+                                  "loads over peer-mapped memory, without host memory");
+    all[local_copy] = capability(gpu, gpu, Reach::same_gpu, "copy engine", "DMA inside the GPU");
+    all[local_kernel] = capability(gpu, gpu, Reach::same_gpu, "kernel", "loads and stores inside the GPU");
+
+    all[host_to_gpu].efficiency = all[gpu_to_host].efficiency = copy_engine_over_pcie;
+    all[peer_copy].efficiency = copy_engine_over_nvlink;
+    all[peer_kernel].efficiency = kernel_over_nvlink;
+    all[local_copy].max_gb_per_s = copy_engine_local_gb_per_s;
+    all[local_kernel].max_gb_per_s = kernel_local_gb_per_s;
+    all[host_to_gpu].latency_us = all[gpu_to_host].latency_us = copy_engine_host_us;
+    all[peer_copy].latency_us = copy_engine_peer_us;
+    all[local_copy].latency_us = copy_engine_local_us;
+    all[peer_kernel].latency_us = all[local_kernel].latency_us = kernel_us;
+    return all;
+}
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,87 @@
+#include "backends/cuda/reach.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::cuda {
+namespace {
+
+Error refused(const Error& cause, int gpu, const std::string& what) {
+    return Error{ErrorCode::unsupported, fmt::format("gpu:{} may not reach {}: {}", gpu, what, cause.message),
+                 cause.where, cause.hint};
+}
+
+Result<void> enable_one_way(const Gpu& from, const Gpu& to) {
+    const driver::CudaContext& context = *from.context();
+    const driver::Cuda& cuda = context.cuda();
+    int allowed = 0;
+    CUresult status = cuda.cuDeviceCanAccessPeer(&allowed, context.device(), to.context()->device());
+    SIDESTEP_CHECK(cuda.check(status, "cuDeviceCanAccessPeer"));
+    if (!allowed)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("gpu:{} cannot access the memory of gpu:{}", from.index(), to.index()),
+                     "cuDeviceCanAccessPeer", "see `nvidia-smi topo -p2p rw`"};
+    driver::ScopedCudaContext current(context);
+    status = cuda.cuCtxEnablePeerAccess(to.context()->get(), 0);
+    if (status == CUDA_SUCCESS || status == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return {};
+    return refused(cuda.error(status, "cuCtxEnablePeerAccess"), from.index(),
+                   fmt::format("gpu:{}", to.index()));
+}
+
+CUmemAccessDesc access_of(const Gpu& gpu) {
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = gpu.context()->device();
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return access;
+}
+
+Result<void> grant_pool(const Gpu& gpu, CUmemoryPool pool) {
+    const driver::Cuda& cuda = gpu.context()->cuda();
+    CUmemAccessDesc access = access_of(gpu);
+    CUmemAccess_flags now = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    CUresult status = cuda.cuMemPoolGetAccess(&now, pool, &access.location);
+    if (status == CUDA_SUCCESS && now == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return {};
+    return cuda.check(cuda.cuMemPoolSetAccess(pool, &access, 1), "cuMemPoolSetAccess");
+}
+
+Result<void> grant_mappings(const Gpu& gpu, const Buffer& buffer) {
+    const driver::Cuda& cuda = gpu.context()->cuda();
+    CUmemAccessDesc access = access_of(gpu);
+    auto grant_one = [&](CUdeviceptr base, Bytes size) -> Result<void> {
+        unsigned long long now = 0;
+        CUresult status = cuda.cuMemGetAccess(&now, &access.location, base);
+        if (status == CUDA_SUCCESS && now == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return {};
+        return cuda.check(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
+    };
+    return for_each_mapping(cuda, reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(), grant_one);
+}
+
+}  // namespace
+
+Result<void> Peers::enable(const Gpu& a, const Gpu& b) {
+    const auto low = static_cast<std::size_t>(std::min(a.index(), b.index()));
+    const auto high = static_cast<std::size_t>(std::max(a.index(), b.index()));
+    std::atomic<bool>& enabled = enabled_[low * gpus_ + high];
+    if (enabled.load(std::memory_order_acquire)) return {};
+    std::lock_guard lock(mutex_);
+    if (enabled.load(std::memory_order_acquire)) return {};
+    SIDESTEP_CHECK(enable_one_way(a, b));
+    SIDESTEP_CHECK(enable_one_way(b, a));
+    enabled.store(true, std::memory_order_release);
+    return {};
+}
+
+Result<void> grant(const Gpu& gpu, const Buffer& buffer, const Pointer& pointer) {
+    if (pointer.gpu == gpu.index()) return {};
+    Result<void> granted;
+    if (pointer.kind == MemoryKind::pool) granted = grant_pool(gpu, pointer.pool);
+    if (pointer.kind == MemoryKind::vmm) granted = grant_mappings(gpu, buffer);
+    if (granted) return {};
+    return refused(granted.error(), gpu.index(), buffer.to_string());
+}
+
+}  // namespace sidestep::backends::cuda

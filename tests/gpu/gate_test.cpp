@@ -1,0 +1,181 @@
+// Gates: a stream that waits for the host, and what the driver still does meanwhile.
+#include <future>
+
+#include <fmt/format.h>
+
+#include "tests/gpu/raw_memory.hpp"
+#include "tests/gpu/slow_stream.hpp"
+
+namespace sidestep::gpu_tests {
+namespace {
+
+using backends::cuda::Engine;
+using std::chrono::milliseconds;
+
+class Gates : public GpuTest {};
+
+TEST_F(Gates, HoldsTheStreamUntilOpened) {
+    SlowStream stream(0);
+    std::atomic<bool> before{false};
+    std::atomic<bool> behind{false};
+    stream.sleep(milliseconds(200));
+    stream.run([&before] { before = true; });
+    auto gate = backend().gate(stream.get());
+    ASSERT_TRUE(gate) << gate.error().to_string();
+    stream.run([&behind] { behind = true; });
+    for (;;) {
+        auto ready = (*gate)->ready();
+        ASSERT_TRUE(ready) << ready.error().to_string();
+        if (*ready) break;
+    }
+    EXPECT_TRUE(before);
+    EXPECT_FALSE(stream.drained(milliseconds(200)));
+    EXPECT_FALSE(behind);
+    (*gate)->open();
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
+    EXPECT_TRUE(behind);
+}
+
+TEST_F(Gates, OpensWhenDestroyed) {
+    SlowStream stream(0);
+    {
+        auto gate = backend().gate(stream.get());
+        ASSERT_TRUE(gate) << gate.error().to_string();
+        EXPECT_FALSE(stream.drained(milliseconds(100)));
+    }
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
+}
+
+// The word of a gate that was opened before its stream came to it must not serve another gate meanwhile.
+TEST_F(Gates, OpenedEarlyStaysOpen) {
+    SlowStream stream(0);
+    SlowStream other(0);
+    stream.sleep(milliseconds(300));
+    {
+        auto early = backend().gate(stream.get());
+        ASSERT_TRUE(early) << early.error().to_string();
+    }
+    auto closed = backend().gate(other.get());
+    ASSERT_TRUE(closed) << closed.error().to_string();
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
+    EXPECT_FALSE(other.drained(milliseconds(50)));
+    (*closed)->open();
+}
+
+TEST_F(Gates, ManyOneAfterTheOther) {
+    SlowStream stream(0);
+    for (int i = 0; i < 5000; ++i) {
+        auto gate = backend().gate(stream.get());
+        ASSERT_TRUE(gate) << i << ": " << gate.error().to_string();
+    }
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
+}
+
+TEST_F(Gates, TooManyAtATimeAreRefused) {
+    SlowStream stream(0);
+    std::vector<std::unique_ptr<backend::Gate>> gates;
+    for (int i = 0; i < 1100; ++i) {
+        auto gate = backend().gate(stream.get());
+        if (!gate) {
+            EXPECT_EQ(gate.error().code, ErrorCode::unsupported) << gate.error().to_string();
+            break;
+        }
+        gates.push_back(std::move(*gate));
+    }
+    EXPECT_LE(gates.size(), 1024u);
+    EXPECT_GE(gates.size(), 512u);
+    gates.clear();
+}
+
+// A staged copy works while its gate is closed: nothing it does may wait for the stream.
+class ClosedGate : public GpuTest {
+protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (IsSkipped()) return;
+        host_ = raw_memory(Raw::host_alloc, 0, 1_MiB);
+        gpu_ = raw_memory(Raw::device, 0, 1_MiB);
+        ASSERT_TRUE(move(backend(), host_.buffer(), gpu_.buffer(), Engine::host_to_gpu));
+        stream_.emplace(0);
+        auto gate = backend().gate(stream_->get());
+        ASSERT_TRUE(gate) << gate.error().to_string();
+        gate_ = std::move(*gate);
+    }
+
+    // Whether the call came back while the gate was closed; opens the gate if it did not.
+    bool comes_back(const char* what, std::function<void()> call) {
+        std::packaged_task<void()> task(std::move(call));
+        auto done = task.get_future();
+        std::thread thread(std::move(task));
+        const bool back = done.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+        fmt::print("    with a gate closed, {} {}\n", what, back ? "goes on" : "WAITS for the gate");
+        if (!back) gate_->open();
+        thread.join();
+        return back;
+    }
+
+    Allocation host_;
+    Allocation gpu_;
+    std::optional<SlowStream> stream_;
+    std::unique_ptr<backend::Gate> gate_;
+};
+
+TEST_F(ClosedGate, LetsPiecesThrough) {
+    const auto copy = [&](std::size_t engine, const Buffer& from, const Buffer& to) {
+        auto moved = move(backend(), from, to, engine);
+        EXPECT_TRUE(moved) << moved.error().to_string();
+    };
+    const Buffer lower = gpu_.buffer().slice(0, 500'000);
+    const Buffer upper = gpu_.buffer().slice(500'000, 500'000);
+    EXPECT_TRUE(comes_back("a copy from the host",
+                           [&] { copy(Engine::host_to_gpu, host_.buffer(), gpu_.buffer()); }));
+    EXPECT_TRUE(
+        comes_back("a copy to the host", [&] { copy(Engine::gpu_to_host, gpu_.buffer(), host_.buffer()); }));
+    EXPECT_TRUE(comes_back("a copy inside the GPU", [&] { copy(Engine::local_copy, lower, upper); }));
+    EXPECT_TRUE(comes_back("a copy by the kernel", [&] { copy(Engine::local_kernel, lower, upper); }));
+}
+
+TEST_F(ClosedGate, LetsAllocationsThrough) {
+    std::vector<Allocation> kept;
+    const auto allocate = [&](const Place& place, MemoryKind kind) {
+        auto memory = backend().allocate(place, 8_MiB, kind);
+        ASSERT_TRUE(memory) << memory.error().to_string();
+        kept.push_back(std::move(*memory));
+    };
+    EXPECT_TRUE(comes_back("allocating pinned memory", [&] { allocate(Place::host(), MemoryKind::pinned); }));
+    EXPECT_TRUE(
+        comes_back("pinning memory of a node", [&] { allocate(Place::host(0), MemoryKind::pinned); }));
+    EXPECT_TRUE(comes_back("allocating device memory", [&] { allocate(Place::gpu(0), MemoryKind::device); }));
+    EXPECT_TRUE(comes_back("allocating VMM memory", [&] { allocate(Place::gpu(0), MemoryKind::vmm); }));
+    EXPECT_TRUE(comes_back("allocating pool memory", [&] { allocate(Place::gpu(0), MemoryKind::pool); }));
+}
+
+// Freeing may wait, as CUDA documents: printed, for whoever decides when to free.
+TEST_F(ClosedGate, FreeingIsObserved) {
+    for (MemoryKind kind : {MemoryKind::device, MemoryKind::vmm, MemoryKind::pool, MemoryKind::pinned}) {
+        gate_->open();
+        const Place place = kind == MemoryKind::pinned ? Place::host() : Place::gpu(0);
+        auto memory = backend().allocate(place, 8_MiB, kind);
+        ASSERT_TRUE(memory) << memory.error().to_string();
+        auto gate = backend().gate(stream_->get());
+        ASSERT_TRUE(gate) << gate.error().to_string();
+        gate_ = std::move(*gate);
+        comes_back(fmt::format("freeing {} memory", sidestep::to_string(kind)).c_str(),
+                   [&] { *memory = Allocation(); });
+    }
+}
+
+TEST_F(ClosedGate, OpensAnotherGpu) {
+    if (machine().gpus() < 2) GTEST_SKIP() << "needs two GPUs, this machine has one";
+    const int other = machine().gpus() - 1;
+    EXPECT_TRUE(comes_back("opening another GPU", [&] {
+        auto memory = backend().allocate(Place::gpu(other), 1_MiB, MemoryKind::device);
+        ASSERT_TRUE(memory) << memory.error().to_string();
+        if (!machine().topology().peer_access(0, other).allowed) return;
+        auto moved = move(backend(), gpu_.buffer(), memory->buffer(), Engine::peer_copy);
+        EXPECT_TRUE(moved) << moved.error().to_string();
+    }));
+}
+
+}  // namespace
+}  // namespace sidestep::gpu_tests

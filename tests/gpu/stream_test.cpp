@@ -1,0 +1,250 @@
+// Copies in the order of a caller's stream.
+//
+// Each test makes the stream slow before the copy and changes the source at the end of that slow work: a
+// copy that does not wait carries the old bytes. Behind the copy the stream reads the target: work that
+// does not wait for the copy sees the old target.
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <sidestep/context.hpp>
+#include <sidestep/cuda.hpp>
+
+#include "tests/gpu/raw_memory.hpp"
+#include "tests/gpu/slow_stream.hpp"
+
+namespace sidestep::gpu_tests {
+namespace {
+
+using backends::cuda::Engine;
+using std::chrono::milliseconds;
+
+constexpr Bytes size = 6_MiB + 3;
+constexpr unsigned char old_source = 0x11;
+constexpr unsigned char old_target = 0x22;
+constexpr unsigned char fresh = 0x77;
+constexpr milliseconds slow{300};
+
+// The memory of one test: what is copied, and where the stream puts what it saw in the target.
+struct Ends {
+    Ends(Raw from_raw, int from_gpu, Raw to_raw, int to_gpu)
+        : from(raw_memory(from_raw, from_gpu, size)),
+          to(raw_memory(to_raw, to_gpu, size)),
+          seen(raw_memory(Raw::host_alloc, to_gpu, size)) {
+        clear(from.buffer(), old_source);
+        clear(to.buffer(), old_target);
+        clear(seen.buffer(), 0);
+    }
+    Allocation from;
+    Allocation to;
+    Allocation seen;
+};
+
+// Makes the source fresh, in the order of the stream, after a while.
+void slow_source(SlowStream& stream, const Ends& ends) {
+    stream.sleep(slow);
+    if (ends.from.place().is_gpu()) {
+        stream.set(ends.from.buffer(), fresh);
+        return;
+    }
+    stream.run([&ends] { std::memset(ends.from.address(), fresh, size); });
+}
+
+void look_at_target(SlowStream& stream, const Ends& ends) {
+    if (ends.to.place().is_gpu()) {
+        stream.copy(ends.seen.buffer(), ends.to.buffer());
+        return;
+    }
+    stream.run([&ends] { std::memcpy(ends.seen.address(), ends.to.address(), size); });
+}
+
+class BackendStream : public GpuTest {
+protected:
+    // A piece on the stream with work before and behind it.
+    void piece_in_order(const Ends& ends, std::size_t engine, int stream_gpu) {
+        SlowStream stream(stream_gpu);
+        auto source = backend().attach(ends.from.buffer(), {});
+        auto target = backend().attach(ends.to.buffer(), {backend::Access::write});
+        ASSERT_TRUE(source && target);
+        slow_source(stream, ends);
+        backend::Piece piece;
+        piece.from = source->get();
+        piece.to = target->get();
+        piece.size = size;
+        piece.capability = engine;
+        piece.stream = stream.get();
+        auto ticket = backend().start(piece);
+        ASSERT_TRUE(ticket) << ticket.error().to_string();
+        look_at_target(stream, ends);
+        auto ended = await(backend(), *ticket);
+        ASSERT_TRUE(ended) << ended.error().to_string();
+        ASSERT_TRUE(stream.drained(milliseconds(30'000)));
+        expect_value(ends.to.buffer(), fresh);
+        expect_value(ends.seen.buffer(), fresh);
+    }
+};
+
+class BackendStreamOfTwo : public BackendStream {
+protected:
+    void SetUp() override {
+        BackendStream::SetUp();
+        if (!IsSkipped() && (machine().gpus() < 2 || !machine().topology().peer_access(0, 1).allowed))
+            GTEST_SKIP() << "needs two GPUs with peer access";
+    }
+};
+
+TEST_F(BackendStream, OneHopWaitsAndIsWaitedFor) {
+    piece_in_order(Ends(Raw::host_alloc, 0, Raw::device, 0), Engine::host_to_gpu, 0);
+    piece_in_order(Ends(Raw::device, 0, Raw::host_registered, 0), Engine::gpu_to_host, 0);
+    piece_in_order(Ends(Raw::device, 0, Raw::device, 0), Engine::local_copy, 0);
+    piece_in_order(Ends(Raw::device, 0, Raw::pool, 0), Engine::local_kernel, 0);
+}
+
+TEST_F(BackendStreamOfTwo, PeersOnTheStreamOfEitherEnd) {
+    for (int stream_gpu : {0, 1}) {
+        SCOPED_TRACE(stream_gpu);
+        piece_in_order(Ends(Raw::device, 0, Raw::device, 1), Engine::peer_copy, stream_gpu);
+        piece_in_order(Ends(Raw::device, 0, Raw::device, 1), Engine::peer_kernel, stream_gpu);
+    }
+}
+
+TEST_F(BackendStreamOfTwo, StreamOfAGpuThatTakesNoPart) {
+    piece_in_order(Ends(Raw::host_alloc, 0, Raw::device, 0), Engine::host_to_gpu, 1);
+    piece_in_order(Ends(Raw::device, 0, Raw::device, 0), Engine::local_kernel, 1);
+}
+
+TEST_F(BackendStream, DefaultStream) {
+    const Ends ends(Raw::device, 0, Raw::device, 0);
+    driver::ScopedCudaContext current(machine().context(0));
+    const auto address = reinterpret_cast<CUdeviceptr>(ends.from.address());
+    expect_success(cuda().cuMemsetD8Async(address, fresh, size, CU_STREAM_LEGACY), "cuMemsetD8Async");
+    auto moved = move(backend(), ends.from.buffer(), ends.to.buffer(), Engine::local_copy, CU_STREAM_LEGACY);
+    ASSERT_TRUE(moved) << moved.error().to_string();
+    expect_value(ends.to.buffer(), fresh);
+}
+
+TEST_F(BackendStream, RefusesACapturedStream) {
+    const Ends ends(Raw::device, 0, Raw::device, 0);
+    SlowStream stream(0);
+    driver::ScopedCudaContext current(machine().context(0));
+    expect_success(cuda().cuStreamBeginCapture(stream.get(), CU_STREAM_CAPTURE_MODE_RELAXED),
+                   "cuStreamBeginCapture");
+    auto moved = move(backend(), ends.from.buffer(), ends.to.buffer(), Engine::local_copy, stream.get());
+    auto gate = backend().gate(stream.get());
+    CUgraph graph = nullptr;
+    expect_success(cuda().cuStreamEndCapture(stream.get(), &graph), "cuStreamEndCapture");
+    cuda().cuGraphDestroy(graph);
+    ASSERT_FALSE(moved);
+    EXPECT_EQ(moved.error().code, ErrorCode::unsupported) << moved.error().to_string();
+    ASSERT_FALSE(gate);
+    EXPECT_EQ(gate.error().code, ErrorCode::unsupported) << gate.error().to_string();
+}
+
+class ContextStream : public GpuTest {
+protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (IsSkipped()) return;
+        auto opened = Context::open({"live"});
+        ASSERT_TRUE(opened) << opened.error().to_string();
+        context_.emplace(std::move(*opened));
+    }
+
+    void copy_in_order(const Ends& ends, int stream_gpu, const CopyOptions& options = {}) {
+        SlowStream stream(stream_gpu);
+        slow_source(stream, ends);
+        Transfer transfer =
+            cuda::copy(*context_, ends.from.buffer(), ends.to.buffer(), stream.get(), options);
+        look_at_target(stream, ends);
+        auto receipt = transfer.wait();
+        ASSERT_TRUE(receipt) << receipt.error().to_string();
+        ASSERT_TRUE(stream.drained(milliseconds(30'000)));
+        expect_value(ends.to.buffer(), fresh);
+        expect_value(ends.seen.buffer(), fresh);
+    }
+
+    // A staged copy that cannot end well, held up by its stream; answers how it ended. The stream must go
+    // on all the same.
+    ErrorCode fail_behind_slow_work(const CopyOptions& options, bool cancel) {
+        const Ends ends(Raw::pageable, 0, Raw::device, 0);
+        SlowStream stream(0);
+        stream.sleep(milliseconds(1000));
+        Transfer transfer =
+            cuda::copy(*context_, ends.from.buffer(), ends.to.buffer(), stream.get(), options);
+        std::atomic<bool> went_on{false};
+        stream.run([&went_on] { went_on = true; });
+        if (cancel) transfer.cancel();
+        auto receipt = transfer.wait();
+        EXPECT_TRUE(stream.drained(milliseconds(30'000))) << "the stream is stuck at the gate";
+        EXPECT_TRUE(went_on);
+        return receipt ? ErrorCode{} : receipt.error().code;
+    }
+
+    std::optional<Context> context_;
+};
+
+TEST_F(ContextStream, OneHop) {
+    copy_in_order(Ends(Raw::host_alloc, 0, Raw::device, 0), 0);
+    copy_in_order(Ends(Raw::device, 0, Raw::host_alloc, 0), 0);
+}
+
+TEST_F(ContextStream, StagedFromPageable) {
+    copy_in_order(Ends(Raw::pageable, 0, Raw::device, 0), 0);
+}
+
+TEST_F(ContextStream, StagedToPageable) {
+    copy_in_order(Ends(Raw::device, 0, Raw::pageable, 0), 0);
+}
+
+TEST_F(ContextStream, StagedInSmallChunks) {
+    CopyOptions options;
+    options.chunk = 64_KiB;
+    options.max_staging = 256_KiB;
+    copy_in_order(Ends(Raw::pageable, 0, Raw::device, 0), 0, options);
+    copy_in_order(Ends(Raw::device, 0, Raw::pageable, 0), 0, options);
+}
+
+TEST_F(ContextStream, PeersWithEitherEngine) {
+    if (machine().gpus() < 2 || !machine().topology().peer_access(0, 1).allowed)
+        GTEST_SKIP() << "needs two GPUs with peer access";
+    for (Prefer prefer : {Prefer::copy_engine, Prefer::kernel}) {
+        CopyOptions options;
+        options.prefer = prefer;
+        copy_in_order(Ends(Raw::device, 0, Raw::device, 1), 0, options);
+        copy_in_order(Ends(Raw::device, 0, Raw::device, 1), 1, options);
+    }
+}
+
+TEST_F(ContextStream, OneAfterTheOtherOnOneStream) {
+    const Ends first(Raw::pageable, 0, Raw::device, 0);
+    const Allocation last = raw_memory(Raw::pageable, 0, size);
+    SlowStream stream(0);
+    slow_source(stream, first);
+    Transfer there = cuda::copy(*context_, first.from.buffer(), first.to.buffer(), stream.get());
+    Transfer back = cuda::copy(*context_, first.to.buffer(), last.buffer(), stream.get());
+    auto receipt = back.wait();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    ASSERT_TRUE(there.wait());
+    expect_value(last.buffer(), fresh);
+}
+
+TEST_F(ContextStream, GateOpensWhenTheCopyIsCancelled) {
+    EXPECT_EQ(fail_behind_slow_work({}, true), ErrorCode::cancelled);
+}
+
+TEST_F(ContextStream, GateOpensWhenTheDeadlinePasses) {
+    CopyOptions options;
+    options.deadline = milliseconds(100);
+    EXPECT_EQ(fail_behind_slow_work(options, false), ErrorCode::timed_out);
+}
+
+TEST_F(ContextStream, GateOpensWhenTheTransferIsDropped) {
+    const Ends ends(Raw::pageable, 0, Raw::device, 0);
+    SlowStream stream(0);
+    stream.sleep(slow);
+    { Transfer dropped = cuda::copy(*context_, ends.from.buffer(), ends.to.buffer(), stream.get()); }
+    EXPECT_TRUE(stream.drained(milliseconds(30'000))) << "the stream is stuck at the gate";
+}
+
+}  // namespace
+}  // namespace sidestep::gpu_tests
