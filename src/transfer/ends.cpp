@@ -1,0 +1,124 @@
+#include "transfer/ends.hpp"
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+using backend::Description;
+
+Error wrong(std::string message, std::string where, std::string hint = {}) {
+    return Error{ErrorCode::invalid_argument, std::move(message), std::move(where), std::move(hint)};
+}
+
+Error no_such_device(const char* what, const char* form, const Place& place, int count) {
+    std::string hint = fmt::format("this machine has no {}s", what);
+    if (count == 1) hint = fmt::format("this machine has one {}, {}:0", what, form);
+    if (count > 1) hint = fmt::format("this machine has {} {}s, {}:0 to {}:{}", count, what, form, form, count - 1);
+    return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "topology",
+                 std::move(hint)};
+}
+
+int count_of(const Topology& topology, DeviceKind kind) {
+    int count = 0;
+    for (const Device& device : topology.devices()) count += device.kind == kind ? 1 : 0;
+    return count;
+}
+
+// What a buffer is. Host memory is described only where its kind matters: a copy with a GPU at the other
+// end, since asking costs as much as a small copy.
+Result<Description> describe(const backend::Registry& registry, const Buffer& buffer, bool other_is_gpu) {
+    const Description plain{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
+    if (buffer.place().is_host() && !other_is_gpu) return plain;
+    for (backend::Backend* backend : registry.usable()) {
+        SIDESTEP_TRY(auto found, backend->describe(buffer));
+        if (found) return *found;
+    }
+    if (buffer.place().is_host()) return plain;
+    if (buffer.place().is_file())
+        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
+    Error error{ErrorCode::path_unavailable,
+                fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe", {}};
+    for (const backend::Offer& offer : registry.offers())
+        if (!offer.support.usable && error.hint.empty() && offer.name != "file")
+            error.hint = fmt::format("{}: {}", offer.name, offer.support.reason);
+    return error;
+}
+
+Result<void> check_buffer(const Topology& topology, const Buffer& buffer) {
+    SIDESTEP_CHECK(check_place(topology, buffer.place()));
+    if (buffer.place().is_file()) {
+        if (buffer.size() == Buffer::whole && buffer.offset() != 0)
+            return wrong("a file range needs a size", buffer.to_string(), "give offset and size, or neither");
+        if (buffer.size() != Buffer::whole && buffer.offset() > Buffer::whole - buffer.size())
+            return wrong("the range ends past the largest file offset", buffer.to_string());
+        return {};
+    }
+    if (buffer.size() == Buffer::whole) return wrong("memory needs a size", buffer.to_string());
+    if (buffer.address() == nullptr && buffer.size() > 0)
+        return wrong("the address is null", buffer.to_string());
+    return {};
+}
+
+bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
+    if (a_size == 0 || b_size == 0) return false;
+    return a < b ? b - a < a_size : a - b < b_size;
+}
+
+Result<void> check_overlap(const Ends& ends, const Description& from, const Description& to) {
+    bool overlaps = false;
+    if (ends.from.place().is_file() && ends.to.place().is_file()) {
+        const bool same = from.identity != 0 && from.identity == to.identity;
+        overlaps = same && (ends.to.whole_file() ||
+                            overlap(ends.from.offset(), ends.bytes, ends.to.offset(), ends.bytes));
+    } else if (!ends.from.place().is_file() && !ends.to.place().is_file()) {
+        // One address space holds host memory and the memory of every GPU.
+        overlaps = overlap(reinterpret_cast<std::uintptr_t>(ends.from.address()), ends.bytes,
+                           reinterpret_cast<std::uintptr_t>(ends.to.address()), ends.bytes);
+    }
+    if (!overlaps) return {};
+    return wrong("source and target overlap",
+                 fmt::format("{} and {}", ends.from.to_string(), ends.to.to_string()),
+                 "copy to a place of its own");
+}
+
+}  // namespace
+
+Result<void> check_place(const Topology& topology, const Place& place) {
+    if (!place.node().empty())
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{} is on another machine, and this build has no network backend",
+                                 place.to_string()),
+                     "topology", "use places of this machine"};
+    if (place.is_gpu() && !topology.find(place))
+        return no_such_device("GPU", "gpu", place, topology.gpu_count());
+    if (place.is_host() && place.index() >= 0 && !topology.find(place))
+        return no_such_device("NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
+    return {};
+}
+
+Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry, const Buffer& from,
+                          const Buffer& to) {
+    SIDESTEP_CHECK(check_buffer(topology, from));
+    SIDESTEP_CHECK(check_buffer(topology, to));
+    if (to.read_only()) return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
+    SIDESTEP_TRY(const Description source, describe(registry, from, to.place().is_gpu()));
+    SIDESTEP_TRY(const Description target, describe(registry, to, from.place().is_gpu()));
+
+    Ends ends;
+    ends.bytes = from.size() == Buffer::whole ? source.size : from.size();
+    if (to.size() != Buffer::whole && to.size() != ends.bytes)
+        return wrong(fmt::format("the source has {} bytes and the target {}", ends.bytes, to.size()),
+                     fmt::format("{} and {}", from.to_string(), to.to_string()),
+                     "sizes must agree; name a range of the larger one");
+    ends.from = from.place().is_file() ? Buffer::file(from.place().path(), from.offset(), ends.bytes) : from;
+    ends.to = to;
+    ends.from_end = {from.place(), source.memory};
+    ends.to_end = {to.place(), target.memory};
+    SIDESTEP_CHECK(check_overlap(ends, source, target));
+    return ends;
+}
+
+}  // namespace sidestep::transfer

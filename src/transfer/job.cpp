@@ -1,0 +1,315 @@
+#include "transfer/job.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+// Chunk sizes. A direct copy between memories is cut only so that it can be cancelled, at every 10 ms or
+// so; a file is read in pieces that several requests carry at once; a staged copy overlaps its hops chunk
+// by chunk.
+constexpr Bytes direct_host_chunk = Bytes{128} << 20;
+constexpr Bytes direct_gpu_chunk = Bytes{512} << 20;
+constexpr Bytes direct_file_chunk = Bytes{4} << 20;
+constexpr Bytes staged_file_chunk = Bytes{2} << 20;
+constexpr Bytes least_staged_chunk = Bytes{256} << 10;
+constexpr Bytes page = 4096;
+// Staging memory for each stop: enough chunks in flight to keep 16 readers and the GPU busy.
+constexpr Bytes most_staging_a_stop = Bytes{64} << 20;
+
+Bytes round_up(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
+
+bool touches_file(const Ends& ends) { return ends.from.place().is_file() || ends.to.place().is_file(); }
+
+bool touches_gpu(const Ends& ends) { return ends.from.place().is_gpu() || ends.to.place().is_gpu(); }
+
+Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
+    if (on_stream) return ends.bytes;
+    if (options.chunk != 0) return round_up(options.chunk, page);
+    if (!staged && touches_file(ends)) return direct_file_chunk;
+    if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
+    const Bytes most = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
+    // Eight chunks or more let the hops of a small copy overlap too.
+    return std::clamp(round_up(ends.bytes / 8, page), least_staged_chunk, most);
+}
+
+// A wish that the route could not meet is said in the receipt, not only among the refused paths.
+std::string unmet_preference(const CopyOptions& options, const Route& route) {
+    if (options.prefer == Prefer::automatic) return {};
+    const char* wanted = options.prefer == Prefer::kernel ? "kernel" : "copy engine";
+    for (const auto& lane : route.lanes)
+        for (const Hop& hop : lane.hops)
+            if (hop.engine.find(wanted) != std::string::npos) return {};
+    return fmt::format("a {} was preferred, but none can carry these bytes", wanted);
+}
+
+}  // namespace
+
+Job::Job(const Machine& machine, const CopyOptions& options, void* stream)
+    : machine_(machine), options_(options), stream_(stream) {}
+
+Job::~Job() = default;
+
+void Job::begin(const Buffer& from, const Buffer& to) {
+    std::lock_guard lock(mutex_);
+    if (auto prepared = prepare(from, to); !prepared) {
+        fail(prepared.error());
+        end();
+        return;
+    }
+    advance(false);
+}
+
+Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
+    SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to));
+    total_.store(ends_.bytes, std::memory_order_relaxed);
+    route::Request request{ends_.from_end,   ends_.to_end,    ends_.bytes,
+                           options_.require, options_.prefer, options_.max_staging};
+    SIDESTEP_TRY(plan_, machine_.plans.get(request));
+    if (auto note = unmet_preference(options_, plan_->route); !note.empty()) receipt_.notes.push_back(std::move(note));
+    // Both ends are attached, and errors found, before a byte moves.
+    for (const auto& hops : plan_->lanes) {
+        SIDESTEP_CHECK(attach(hops.front().backend, backend::Access::read));
+        SIDESTEP_CHECK(attach(hops.back().backend, backend::Access::write));
+    }
+    cursor_ = Cursor(ends_.bytes);
+    if (stream_ != nullptr) SIDESTEP_CHECK(add_gate());
+    if (ends_.bytes > 0)
+        for (std::size_t lane = 0; lane < plan_->lanes.size(); ++lane) SIDESTEP_CHECK(add_lane(lane));
+    return {};
+}
+
+// The registration of one end with one backend, shared by the lanes that use it.
+Result<backend::Registration*> Job::attach(backend::Backend* backend, backend::Access access) {
+    for (const Attached& attached : attached_)
+        if (attached.backend == backend && attached.access == access) return attached.registration.get();
+    backend::AttachOptions options;
+    options.access = access;
+    options.direct_io = options_.direct_io;
+    options.sync_file = options_.sync_file;
+    options.strict = options_.require == Require::direct;
+    options.expected_size = ends_.bytes;
+    const Buffer& buffer = access == backend::Access::read ? ends_.from : ends_.to;
+    SIDESTEP_TRY(auto registration, backend->attach(buffer, options));
+    attached_.push_back({backend, access, std::move(registration)});
+    return attached_.back().registration.get();
+}
+
+Result<void> Job::add_lane(std::size_t lane) {
+    const auto& hops = plan_->lanes[lane];
+    const Bytes stops = hops.size() - 1;
+    LaneSetup setup;
+    setup.hops = &hops;
+    SIDESTEP_TRY(setup.from, attach(hops.front().backend, backend::Access::read));
+    SIDESTEP_TRY(setup.to, attach(hops.back().backend, backend::Access::write));
+    const bool on_stream = stream_ != nullptr && gate_ == nullptr;
+    if (on_stream) setup.stream = stream_;
+    setup.chunk = chunk_of(ends_, options_, stops > 0, on_stream);
+    setup.depth = touches_file(ends_) ? 16 : 2;
+    if (stops > 0) {
+        // A power of two, since that is what the pool hands out.
+        const Bytes bound = options_.max_staging / (stops * plan_->lanes.size());
+        const Bytes ring = std::bit_floor(std::max(std::min(bound, most_staging_a_stop), page));
+        setup.chunk = std::min(setup.chunk, ring);
+        setup.staging = std::min(ring, round_up(ends_.bytes, setup.chunk));
+    }
+    SIDESTEP_TRY(auto made, Lane::create(std::move(setup), machine_.pool));
+    lanes_.push_back(std::move(made));
+    const bool one_piece = stops == 0 && ends_.bytes <= lanes_.back()->chunk() && plan_->lanes.size() == 1;
+    needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || gate_ != nullptr;
+    return {};
+}
+
+// A copy of one hop goes onto the caller's stream itself. Any other holds the stream at a gate.
+Result<void> Job::add_gate() {
+    const bool one_hop = plan_->lanes.size() == 1 && plan_->lanes[0].size() == 1;
+    if (one_hop && plan_->lanes[0][0].streams) return {};
+    Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream", {}};
+    for (backend::Backend* backend : machine_.registry.usable()) {
+        auto gate = backend->gate(stream_);
+        if (!gate) {
+            last = gate.error();
+            continue;
+        }
+        gate_ = std::move(*gate);
+        state_ = State::gated;
+        return {};
+    }
+    return last;
+}
+
+bool Job::step(bool may_block) {
+    std::lock_guard lock(mutex_);
+    return advance(may_block);
+}
+
+bool Job::try_step(bool may_block) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && advance(may_block);
+}
+
+bool Job::advance(bool may_block) {
+    if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
+    if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
+    bool moved = false;
+    if (state_ == State::gated) {
+        auto ready = gate_->ready();
+        if (!ready)
+            fail(ready.error());
+        else if (*ready)
+            state_ = State::moving;
+    }
+    if (state_ == State::moving) moved |= move();
+    if (state_ == State::verifying) moved |= verify();
+    if (state_ == State::committing && (may_block || !ends_.to.place().is_file())) moved |= commit();
+    if (state_ == State::draining || state_ == State::ended) moved |= drain();
+    if (moved) last_move_ = Clock::now();
+    return moved;
+}
+
+bool Job::move() {
+    bool moved = false;
+    bool all_idle = true;
+    Bytes arrived = 0;
+    for (auto& lane : lanes_) {
+        auto stepped = lane->step(cursor_);
+        if (stepped)
+            moved |= *stepped;
+        else
+            fail(stepped.error());
+        all_idle &= lane->idle();
+        arrived += lane->arrived();
+    }
+    done_.store(arrived, std::memory_order_relaxed);
+    if (state_ == State::moving && all_idle && cursor_.empty()) {
+        all_arrived();
+        moved = true;
+    }
+    return moved;
+}
+
+void Job::all_arrived() {
+    receipt_.bytes = ends_.bytes;
+    receipt_.seconds = seconds_since_start();
+    for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane->arrived());
+    if (lanes_.empty()) receipt_.lane_bytes.assign(plan_->lanes.size(), 0);
+    state_ = State::committing;
+    if (!options_.verify || ends_.bytes == 0) {
+        receipt_.verified = options_.verify;
+        return;
+    }
+    backend::Registration* written = nullptr;
+    if (ends_.to.place().is_file())
+        for (const Attached& attached : attached_)
+            if (attached.access == backend::Access::write) written = attached.registration.get();
+    auto verifier = Verifier::create(machine_.plans, machine_.pool, ends_, written);
+    if (!verifier) return fail(verifier.error());
+    verifier_ = std::move(*verifier);
+    state_ = State::verifying;
+}
+
+bool Job::verify() {
+    auto stepped = verifier_->step();
+    if (!stepped) {
+        fail(stepped.error());
+        return true;
+    }
+    if (!verifier_->finished()) return *stepped;
+    receipt_.verified = true;
+    receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;
+    state_ = State::committing;
+    return true;
+}
+
+bool Job::commit() {
+    const double before = seconds_since_start();
+    for (Attached& attached : attached_) {
+        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
+        if (attached.access != backend::Access::write) continue;
+        if (auto made_final = attached.registration->commit(); !made_final) {
+            fail(made_final.error());
+            return true;
+        }
+    }
+    if (ends_.to.place().is_file()) receipt_.seconds += seconds_since_start() - before;
+    end();
+    return true;
+}
+
+bool Job::drain() {
+    bool moved = false;
+    for (auto& lane : lanes_)
+        if (auto stepped = lane->step(cursor_); stepped) moved |= *stepped;
+    if (verifier_)
+        if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
+    if (idle()) {
+        end();
+        return true;
+    }
+    if (state_ == State::draining && Clock::now() - drain_since_ > machine_.drain_limit) {
+        failure_->message += "; pieces are still in flight, so the buffers may still be written to";
+        end();
+        moved = true;
+    }
+    return moved;
+}
+
+void Job::watch(Clock::time_point now) {
+    if (cancel_.load(std::memory_order_relaxed))
+        return fail({ErrorCode::cancelled, "the copy was cancelled", ends_.to.to_string(), {}});
+    if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
+        return fail({ErrorCode::timed_out,
+                     fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
+                                 options_.deadline.count(), bytes_done(), bytes_total()),
+                     ends_.to.to_string(), "raise the deadline"});
+    if (options_.stall_limit.count() > 0 && now - last_move_ > options_.stall_limit)
+        fail({ErrorCode::timed_out,
+              fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
+                          bytes_done(), bytes_total()),
+              ends_.to.to_string(), "a device or file system hangs: see the kernel's log"});
+}
+
+void Job::fail(Error error) {
+    if (state_ == State::draining || state_ == State::ended) return;
+    failure_ = std::move(error);
+    for (auto& lane : lanes_) lane->stop();
+    if (verifier_) verifier_->stop();
+    state_ = State::draining;
+    drain_since_ = Clock::now();
+}
+
+// Publishes the result, and lets go of everything if nothing is in flight.
+void Job::end() {
+    state_ = State::ended;
+    if (gate_) gate_->open();
+    if (!finished_.load(std::memory_order_relaxed)) {
+        receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
+        if (failure_)
+            result_.emplace(*failure_);
+        else
+            result_.emplace(std::move(receipt_));
+    }
+    if (idle()) {
+        lanes_.clear();
+        verifier_.reset();
+        attached_.clear();
+        drained_.store(true, std::memory_order_release);
+    }
+    finished_.store(true, std::memory_order_release);
+}
+
+bool Job::idle() const {
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); }) &&
+           (!verifier_ || verifier_->idle());
+}
+
+double Job::seconds_since_start() const {
+    return std::chrono::duration<double>(Clock::now() - started_).count();
+}
+
+}  // namespace sidestep::transfer

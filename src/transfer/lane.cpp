@@ -1,0 +1,156 @@
+#include "transfer/lane.hpp"
+
+#include <algorithm>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+
+Cursor::Span Cursor::take(Bytes chunk) {
+    const Span span{next_, std::min(chunk, total_ - next_)};
+    next_ += span.size;
+    return span;
+}
+
+Result<std::unique_ptr<Lane>> Lane::create(LaneSetup setup, StagingPool& pool) {
+    std::unique_ptr<Lane> lane(new Lane(std::move(setup)));
+    const std::size_t stops = lane->setup_.hops->size() - (lane->setup_.sink ? 0 : 1);
+    for (std::size_t hop = 0; hop < stops; ++hop) SIDESTEP_CHECK(lane->add_stop(hop, pool));
+    return lane;
+}
+
+Result<void> Lane::add_stop(std::size_t hop, StagingPool& pool) {
+    const ReadyHop& before = (*setup_.hops)[hop];
+    const std::size_t slots = std::max<Bytes>(setup_.staging / setup_.chunk, 1);
+    slots_ = slots;
+    Stop stop;
+    SIDESTEP_TRY(stop.lease, pool.acquire(before.to, before.to_memory, slots * setup_.chunk));
+    const Buffer ring = stop.lease.buffer().slice(0, slots * setup_.chunk);
+    backend::AttachOptions options;
+    options.access = backend::Access::write;
+    SIDESTEP_TRY(stop.written, before.backend->attach(ring, options));
+    if (hop + 1 < setup_.hops->size()) {
+        options.access = backend::Access::read;
+        SIDESTEP_TRY(stop.read, (*setup_.hops)[hop + 1].backend->attach(ring, options));
+    }
+    for (std::size_t slot = slots; slot-- > 0;) stop.free_slots.push_back(slot);
+    stops_.push_back(std::move(stop));
+    return {};
+}
+
+Result<bool> Lane::step(Cursor& cursor) {
+    bool moved = false;
+    std::optional<Error> failure;
+    const auto note = [&](Result<bool> result) {
+        if (result) {
+            moved |= *result;
+            return;
+        }
+        stopped_ = true;
+        if (!failure) failure = result.error();
+    };
+    // The chunk furthest along first, so that slots come free for those behind it.
+    for (Flight& flight : flights_) note(advance(flight));
+    std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
+
+    const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * slots_;
+    while (!stopped_ && !cursor.empty() && flights_.size() < limit) {
+        if (has_stop_after(0) && stops_[0].free_slots.empty()) break;
+        Flight flight;
+        flight.span = cursor.take(setup_.chunk);
+        note(advance(flight));
+        moved = true;
+        if (!flight.ended) flights_.push_back(flight);
+    }
+    if (failure) return *failure;
+    return moved;
+}
+
+// Takes one chunk as far as it goes without waiting.
+Result<bool> Lane::advance(Flight& flight) {
+    bool moved = false;
+    while (!flight.ended) {
+        if (!flight.running) {
+            if (stopped_) {
+                drop(flight);
+                return true;
+            }
+            auto begun = begin(flight);
+            if (!begun) {
+                drop(flight);
+                return begun.error();
+            }
+            if (!*begun) return moved;
+            moved = true;
+        }
+        if (!flight.ticket.done()) {
+            auto progress = (*setup_.hops)[flight.hop].backend->poll(flight.ticket);
+            if (!progress) {
+                drop(flight);
+                return progress.error();
+            }
+            if (*progress == backend::Progress::pending) return moved;
+        }
+        moved = true;
+        SIDESTEP_CHECK(land(flight));
+    }
+    return moved;
+}
+
+// Starts the flight's next hop; false where no slot is free to receive it.
+Result<bool> Lane::begin(Flight& flight) {
+    const ReadyHop& hop = (*setup_.hops)[flight.hop];
+    backend::Piece piece;
+    piece.size = flight.span.size;
+    piece.capability = hop.capability;
+    piece.stream = setup_.stream;
+    piece.from = setup_.from;
+    piece.from_offset = flight.span.offset;
+    if (flight.source_slot) {
+        piece.from = stops_[flight.hop - 1].read.get();
+        piece.from_offset = *flight.source_slot * setup_.chunk;
+    }
+    piece.to = setup_.to;
+    piece.to_offset = flight.span.offset;
+    if (has_stop_after(flight.hop)) {
+        Stop& stop = stops_[flight.hop];
+        if (stop.free_slots.empty()) return false;
+        flight.target_slot = stop.free_slots.back();
+        stop.free_slots.pop_back();
+        piece.to = stop.written.get();
+        piece.to_offset = *flight.target_slot * setup_.chunk;
+    }
+    SIDESTEP_TRY(flight.ticket, hop.backend->start(piece));
+    flight.running = true;
+    return true;
+}
+
+// The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.
+Result<void> Lane::land(Flight& flight) {
+    flight.running = false;
+    if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
+    flight.source_slot = flight.target_slot;
+    flight.target_slot.reset();
+    ++flight.hop;
+    if (flight.hop < setup_.hops->size()) return {};
+
+    Result<void> seen;
+    if (setup_.sink) {
+        const Buffer& ring = stops_.back().lease.buffer();
+        const auto* data = static_cast<const char*>(ring.address()) + *flight.source_slot * setup_.chunk;
+        seen = setup_.sink(flight.span.offset, data, flight.span.size);
+        stops_.back().free_slots.push_back(*flight.source_slot);
+    }
+    arrived_ += flight.span.size;
+    flight.ended = true;
+    return seen;
+}
+
+// Gives up a chunk of which nothing is in flight.
+void Lane::drop(Flight& flight) {
+    if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
+    if (flight.target_slot) stops_[flight.hop].free_slots.push_back(*flight.target_slot);
+    flight.ended = true;
+}
+
+}  // namespace sidestep::transfer

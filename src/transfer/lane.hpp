@@ -1,0 +1,97 @@
+// One lane of a plan at work: chunks moving through hops, with staging slots between them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transfer/plans.hpp"
+#include "transfer/staging.hpp"
+
+namespace sidestep::transfer {
+
+// The bytes of a copy that no lane has taken yet. Shared by the lanes of one copy: one that falls behind
+// takes fewer.
+class Cursor {
+public:
+    explicit Cursor(Bytes total = 0) : total_(total) {}
+    struct Span {
+        Bytes offset = 0;
+        Bytes size = 0;
+    };
+    bool empty() const { return next_ == total_; }
+    Span take(Bytes chunk);
+
+private:
+    Bytes next_ = 0;
+    Bytes total_ = 0;
+};
+
+// Looks at a chunk that has arrived in host memory.
+using Sink = std::function<Result<void>(Bytes offset, const void* data, Bytes size)>;
+
+// How a lane is set up.
+struct LaneSetup {
+    const std::vector<ReadyHop>* hops = nullptr;  // outlives the lane
+    backend::Registration* from = nullptr;        // attached to the first hop's backend; outlives the lane
+    backend::Registration* to = nullptr;          // attached to the last hop's backend; null with a sink
+    Sink sink;                                    // where `to` is null: the last hop ends in host memory
+    Bytes chunk = 0;
+    std::size_t depth = 1;                        // chunks in flight where no slots bound them
+    Bytes staging = 0;                            // bytes of staging memory for each stop
+    void* stream = nullptr;                       // a caller's stream, for a lane of one hop
+};
+
+// Driven by step(), by one thread at a time. Must be drained before it is destroyed.
+class Lane {
+public:
+    static Result<std::unique_ptr<Lane>> create(LaneSetup setup, StagingPool& pool);
+
+    // Polls what is in flight, moves arrived chunks on, takes new ones from the cursor as long as slots
+    // are free. Answers whether anything moved. After an error no new piece is started; step() then only
+    // waits for the pieces in flight.
+    Result<bool> step(Cursor& cursor);
+
+    // From now on nothing new is started.
+    void stop() { stopped_ = true; }
+
+    bool idle() const { return flights_.empty(); }
+    Bytes chunk() const { return setup_.chunk; }
+    Bytes arrived() const { return arrived_; }
+
+private:
+    // The staging memory between hop i and hop i + 1, cut into slots of one chunk.
+    struct Stop {
+        StagingLease lease;
+        std::unique_ptr<backend::Registration> written;  // by the hop before
+        std::unique_ptr<backend::Registration> read;     // by the hop after; null at a sink
+        std::vector<std::size_t> free_slots;
+    };
+    struct Flight {
+        Cursor::Span span;
+        std::size_t hop = 0;
+        std::optional<std::size_t> source_slot;  // of the stop before `hop`
+        std::optional<std::size_t> target_slot;  // of the stop after `hop`
+        backend::Ticket ticket;
+        bool running = false;
+        bool ended = false;
+    };
+
+    explicit Lane(LaneSetup setup) : setup_(std::move(setup)) {}
+    Result<void> add_stop(std::size_t hop, StagingPool& pool);
+    Result<bool> advance(Flight& flight);
+    Result<bool> begin(Flight& flight);
+    Result<void> land(Flight& flight);
+    void drop(Flight& flight);
+    bool has_stop_after(std::size_t hop) const { return hop < stops_.size(); }
+
+    LaneSetup setup_;
+    std::vector<Stop> stops_;
+    std::size_t slots_ = 0;  // of each stop
+    std::vector<Flight> flights_;
+    Bytes arrived_ = 0;
+    bool stopped_ = false;
+};
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,54 @@
+#include "transfer/plans.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+bool interchangeable(const route::Request& a, const route::Request& b) {
+    return std::bit_width(a.bytes) == std::bit_width(b.bytes) && a.from.memory == b.from.memory &&
+           a.to.memory == b.to.memory && a.require == b.require && a.prefer == b.prefer &&
+           (a.max_staging == 0) == (b.max_staging == 0) && a.from.place == b.from.place &&
+           a.to.place == b.to.place;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ReadyPlan>> Plans::get(const route::Request& request) {
+    if (request.from.place.is_file() || request.to.place.is_file()) return make(request);
+    {
+        std::lock_guard lock(mutex_);
+        for (const Kept& kept : kept_)
+            if (interchangeable(kept.request, request)) return kept.plan;
+    }
+    SIDESTEP_TRY(auto plan, make(request));
+    std::lock_guard lock(mutex_);
+    if (kept_.size() >= most_kept) kept_.erase(kept_.begin());
+    kept_.push_back({request, plan});
+    return plan;
+}
+
+Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& request) const {
+    SIDESTEP_TRY(auto plan, route::plan(topology_, registry_.offers(), request));
+    auto ready = std::make_shared<ReadyPlan>();
+    for (std::size_t l = 0; l < plan.choices.size(); ++l) {
+        std::vector<ReadyHop> hops;
+        for (std::size_t h = 0; h < plan.choices[l].size(); ++h) {
+            const auto [offer, capability] = plan.choices[l][h];
+            const Hop& hop = plan.route.lanes[l].hops[h];
+            backend::Backend* backend = registry_.find(hop.backend);
+            if (backend == nullptr)
+                return Error{ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
+            const bool streams = registry_.offers()[offer].capabilities[capability].streams;
+            hops.push_back({backend, capability, streams, hop.to, hop.to_memory});
+        }
+        ready->lanes.push_back(std::move(hops));
+    }
+    ready->route = std::move(plan.route);
+    return std::shared_ptr<const ReadyPlan>(std::move(ready));
+}
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,53 @@
+// Plans ready to run, kept because planning costs more than a small copy.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/registry.hpp"
+#include "route/planner.hpp"
+
+namespace sidestep::transfer {
+
+// One hop of a plan with the backend it names looked up.
+struct ReadyHop {
+    backend::Backend* backend = nullptr;
+    std::size_t capability = 0;
+    bool streams = false;  // the engine enqueues on a caller's stream
+    Place to;
+    MemoryKind to_memory = MemoryKind::automatic;
+};
+
+// A plan with the backends it names looked up.
+struct ReadyPlan {
+    Route route;
+    std::vector<std::vector<ReadyHop>> lanes;
+};
+
+// Plans over one machine. Safe to use from several threads.
+class Plans {
+public:
+    Plans(const Topology& topology, const backend::Registry& registry)
+        : topology_(topology), registry_(registry) {}
+
+    // The plan for a request. Plans between memory are kept and shared by requests whose sizes fall
+    // between the same two powers of two (Route::bytes says which size the prices were made for).
+    Result<std::shared_ptr<const ReadyPlan>> get(const route::Request& request);
+
+private:
+    struct Kept {
+        route::Request request;
+        std::shared_ptr<const ReadyPlan> plan;
+    };
+    static constexpr std::size_t most_kept = 256;
+
+    Result<std::shared_ptr<const ReadyPlan>> make(const route::Request& request) const;
+
+    const Topology& topology_;
+    const backend::Registry& registry_;
+    std::mutex mutex_;
+    std::vector<Kept> kept_;  // newest last; few in practice, so a scan is quick
+};
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,88 @@
+#include "transfer/verify.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+constexpr Bytes block_size = Bytes{4} << 20;
+constexpr Bytes staging_of_a_side = Bytes{32} << 20;
+
+}  // namespace
+
+Verifier::Verifier(const Ends& ends)
+    : bytes_(ends.bytes), blocks_((ends.bytes + block_size - 1) / block_size) {}
+
+Result<std::unique_ptr<Verifier>> Verifier::create(Plans& plans, StagingPool& pool, const Ends& ends,
+                                                   backend::Registration* written) {
+    std::unique_ptr<Verifier> verifier(new Verifier(ends));
+    SIDESTEP_CHECK(verifier->open(0, plans, pool, ends.from, ends.from_end, nullptr));
+    SIDESTEP_CHECK(verifier->open(1, plans, pool, ends.to, ends.to_end, written));
+    return verifier;
+}
+
+Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buffer& buffer,
+                            const route::End& end, backend::Registration* written) {
+    route::Request request;
+    request.from = end;
+    request.to = {Place::host(), end.place.is_gpu() ? MemoryKind::pinned : MemoryKind::pageable};
+    request.bytes = bytes_;
+    Side& mine = sides_[side];
+    SIDESTEP_TRY(mine.plan, plans.get(request));
+    mine.cursor = Cursor(bytes_);
+
+    LaneSetup setup;
+    setup.hops = &mine.plan->lanes[0];
+    setup.chunk = block_size;
+    setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
+    setup.from = written;
+    if (written == nullptr) {
+        SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, {}));
+        setup.from = mine.attached.get();
+    }
+    setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
+        return see(side, offset, data, size);
+    };
+    SIDESTEP_TRY(mine.lane, Lane::create(std::move(setup), pool));
+    return {};
+}
+
+Result<void> Verifier::see(int side, Bytes offset, const void* data, Bytes size) {
+    Block& block = blocks_[offset / block_size];
+    block.hash[side] = XXH3_64bits(data, size);
+    block.seen[side] = true;
+    if (!block.seen[0] || !block.seen[1]) return {};
+    ++compared_;
+    if (block.hash[0] == block.hash[1]) return {};
+    return Error{ErrorCode::mismatch,
+                 fmt::format("source and target differ in the {} that start at byte {}", format_bytes(size), offset),
+                 "verify", "copy again; if it happens twice, suspect the path: prefer another with --prefer"};
+}
+
+Result<bool> Verifier::step() {
+    bool moved = false;
+    for (Side& side : sides_) {
+        SIDESTEP_TRY(const bool step_moved, side.lane->step(side.cursor));
+        moved |= step_moved;
+    }
+    return moved;
+}
+
+void Verifier::stop() {
+    for (Side& side : sides_)
+        if (side.lane) side.lane->stop();
+}
+
+bool Verifier::idle() const {
+    return std::all_of(std::begin(sides_), std::end(sides_),
+                       [](const Side& side) { return !side.lane || side.lane->idle(); });
+}
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,281 @@
+// The executor over a scripted backend: what it promises when pieces are slow, fail, hang or lie.
+#include "transfer/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "fake_backend.hpp"
+
+namespace sidestep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::FakeBackend;
+using transfer::Engine;
+
+Topology machine() {
+    Topology::Parts parts;
+    parts.name = "test";
+    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
+    parts.devices.push_back({DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB});
+    parts.links.push_back({0, 1, LinkKind::pcie, 16, 50, 1});
+    return *Topology::create(std::move(parts));
+}
+
+// An engine with one fake backend, and memory at either end.
+struct Rig {
+    explicit Rig(FakeBackend::Script script, Bytes bytes = 1_MiB) : topology(machine()), size(bytes) {
+        auto owned = std::make_unique<FakeBackend>(std::move(script));
+        fake = owned.get();
+        registry.add(std::move(owned), topology);
+        source = *fake->allocate(Place::host(), bytes, MemoryKind::pageable);
+        target = *fake->allocate(Place::gpu(0), bytes, MemoryKind::device);
+        auto* bytes_of = static_cast<unsigned char*>(source.address());
+        for (Bytes i = 0; i < bytes; ++i) bytes_of[i] = static_cast<unsigned char>(i * 131 + (i >> 9));
+        std::memset(target.address(), 0xEE, bytes);
+        engine = std::make_unique<Engine>(topology, registry);
+    }
+    Result<Receipt> copy(const CopyOptions& options = {}) {
+        auto job = engine->submit(source.buffer(), target.buffer(), options, nullptr);
+        engine->wait(job, 0ns);
+        return job->result();
+    }
+    bool equal() const { return std::memcmp(source.address(), target.address(), size) == 0; }
+
+    Topology topology;
+    Bytes size;
+    backend::Registry registry;
+    FakeBackend* fake = nullptr;
+    Allocation source, target;
+    std::unique_ptr<Engine> engine;
+};
+
+CopyOptions small_chunks() {
+    CopyOptions options;
+    options.chunk = 64_KiB;
+    return options;
+}
+
+Error broken(ErrorCode code = ErrorCode::io_error) { return {code, "scripted failure", "fake", {}}; }
+
+TEST(Engine, CopiesThroughStagingChunkByChunk) {
+    Rig rig({.polls = 3});
+    const auto receipt = rig.copy(small_chunks());
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    EXPECT_EQ(receipt->bytes, 1_MiB);
+    EXPECT_EQ(receipt->lane_bytes, std::vector<Bytes>{1_MiB});
+    ASSERT_TRUE(receipt->route);
+    EXPECT_EQ(receipt->route->lanes[0].hops.size(), 2u) << receipt->explain();
+    EXPECT_EQ(rig.fake->pieces.size(), 32u);  // 16 chunks, two hops each
+    EXPECT_EQ(rig.fake->attached, 0);
+    EXPECT_EQ(rig.fake->commits, 1);
+}
+
+TEST(Engine, OddSizesArriveWhole) {
+    for (const Bytes size : {Bytes{1}, Bytes{4097}, 64_KiB, 64_KiB + 1, 300_KiB + 7}) {
+        Rig rig({.polls = 2}, size);
+        ASSERT_TRUE(rig.copy(small_chunks()));
+        EXPECT_TRUE(rig.equal()) << size;
+    }
+}
+
+TEST(Engine, NothingIsAValidSize) {
+    Rig rig({});
+    auto job = rig.engine->submit(rig.source.buffer().slice(0, 0), rig.target.buffer().slice(0, 0), {}, nullptr);
+    rig.engine->wait(job, 0ns);
+    ASSERT_TRUE(job->result()) << job->result().error().to_string();
+    EXPECT_EQ(job->result()->bytes, 0u);
+    EXPECT_TRUE(rig.fake->pieces.empty());
+}
+
+TEST(Engine, StagingStaysUnderItsBound) {
+    Rig rig({.polls = 5}, 4_MiB);
+    const Bytes before = rig.fake->allocated;
+    CopyOptions options = small_chunks();
+    options.max_staging = 200_KiB;
+    ASSERT_TRUE(rig.copy(options));
+    EXPECT_TRUE(rig.equal());
+    EXPECT_LE(rig.fake->allocated - before, 200_KiB);
+    EXPECT_LE(rig.fake->most_in_flight, 2);  // 128 KiB of slots
+}
+
+TEST(Engine, StagingMemoryIsUsedAgain) {
+    Rig rig({});
+    ASSERT_TRUE(rig.copy(small_chunks()));
+    const Bytes after_first = rig.fake->allocated;
+    ASSERT_TRUE(rig.copy(small_chunks()));
+    EXPECT_EQ(rig.fake->allocated, after_first);
+}
+
+TEST(Engine, DirectIsRequiredAndRefused) {
+    Rig rig({});
+    CopyOptions options;
+    options.require = Require::direct;
+    const auto receipt = rig.copy(options);
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().code, ErrorCode::path_unavailable);
+    EXPECT_NE(receipt.error().message.find("pageable"), std::string::npos) << receipt.error().message;
+    EXPECT_TRUE(rig.fake->pieces.empty());
+}
+
+TEST(Engine, AFailedStartEndsTheCopyAndDrains) {
+    Rig rig({.polls = 4, .fail_start = [](std::size_t piece) -> std::optional<Error> {
+                 if (piece == 5) return broken();
+                 return std::nullopt;
+             }});
+    const auto receipt = rig.copy(small_chunks());
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().message, "scripted failure");
+    EXPECT_EQ(rig.fake->in_flight, 0);
+    EXPECT_EQ(rig.fake->attached, 0);
+    EXPECT_EQ(rig.fake->commits, 0);
+}
+
+TEST(Engine, AFailedPieceEndsTheCopyAndDrains) {
+    Rig rig({.polls = 4, .fail_poll = [](std::size_t piece) -> std::optional<Error> {
+                 if (piece == 7) return broken(ErrorCode::device_error);
+                 return std::nullopt;
+             }});
+    const auto receipt = rig.copy(small_chunks());
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().code, ErrorCode::device_error);
+    EXPECT_EQ(rig.fake->in_flight, 0);
+    EXPECT_EQ(rig.fake->attached, 0);
+}
+
+TEST(Engine, FailuresOfAttachAndCommitAreReported) {
+    Rig attach({.fail_attach = broken(ErrorCode::out_of_memory)});
+    EXPECT_EQ(attach.copy().error().code, ErrorCode::out_of_memory);
+    Rig commit({.fail_commit = broken(ErrorCode::no_space)});
+    EXPECT_EQ(commit.copy().error().code, ErrorCode::no_space);
+    EXPECT_EQ(commit.fake->attached, 0);
+}
+
+TEST(Engine, CancelStopsWithinTheChunksInFlight) {
+    std::atomic<bool> hang{true};
+    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }}, 8_MiB);
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr);
+    EXPECT_FALSE(rig.engine->wait(job, 1ms));
+    job->cancel();
+    EXPECT_FALSE(rig.engine->wait(job, 5ms));  // the pieces in flight are awaited
+    const std::size_t started = rig.fake->pieces.size();
+    EXPECT_LT(started, 256u);
+    hang = false;
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
+    EXPECT_EQ(rig.fake->pieces.size(), started);
+    EXPECT_EQ(rig.fake->in_flight, 0);
+    EXPECT_EQ(rig.fake->attached, 0);
+}
+
+TEST(Engine, TheDeadlineEndsACopy) {
+    std::atomic<bool> hang{true};
+    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    CopyOptions options;
+    options.deadline = 5ms;
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+    EXPECT_FALSE(rig.engine->wait(job, 20ms));
+    hang = false;
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::timed_out);
+    EXPECT_NE(job->result().error().message.find("the deadline of 5 ms"), std::string::npos);
+}
+
+TEST(Engine, AStallIsNoticedAndNamesHowFarItGot) {
+    std::atomic<bool> hang{true};
+    Rig rig({.polls = 0, .hang = [&](std::size_t piece) { return piece == 6 && hang; }});
+    CopyOptions options = small_chunks();
+    options.stall_limit = 20ms;
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+    EXPECT_FALSE(rig.engine->wait(job, 100ms));
+    hang = false;  // the device comes back
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::timed_out);
+    EXPECT_NE(job->result().error().message.find("nothing moved for 20 ms"), std::string::npos);
+    EXPECT_EQ(rig.fake->in_flight, 0);
+}
+
+TEST(Engine, ADeviceThatNeverComesBackIsReportedAndItsMemoryKept) {
+    std::atomic<bool> hang{true};
+    Rig rig({.polls = 0, .hang = [&](std::size_t piece) { return piece == 2 && hang; }});
+    rig.engine = std::make_unique<Engine>(rig.topology, rig.registry, 30ms);
+    CopyOptions options = small_chunks();
+    options.stall_limit = 20ms;
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_NE(job->result().error().message.find("still in flight"), std::string::npos);
+    EXPECT_FALSE(job->drained());
+    EXPECT_GT(rig.fake->attached, 0);
+    hang = false;  // the engine goes on driving it
+    for (int i = 0; i < 5000 && !job->drained(); ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(job->drained());
+    EXPECT_EQ(rig.fake->attached, 0);
+}
+
+TEST(Engine, VerifyPassesOnEqualBytes) {
+    Rig rig({.polls = 1}, 9_MiB + 5);
+    CopyOptions options;
+    options.verify = true;
+    const auto receipt = rig.copy(options);
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(receipt->verified);
+}
+
+TEST(Engine, VerifyFindsAFlippedBitAndSaysWhere) {
+    // Piece 3 is the second chunk's copy into the GPU or the staging memory: either way it lies at 4 MiB.
+    Rig rig({.polls = 0, .corrupt = [](std::size_t piece) { return piece == 3; }}, 12_MiB);
+    CopyOptions options;
+    options.verify = true;
+    options.chunk = 4_MiB;
+    const auto receipt = rig.copy(options);
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().code, ErrorCode::mismatch);
+    EXPECT_NE(receipt.error().message.find("at byte 4194304"), std::string::npos) << receipt.error().message;
+    EXPECT_EQ(rig.fake->commits, 0);
+}
+
+TEST(Engine, ACopyRunsOnWhenNobodyLooks) {
+    Rig rig({.polls = 10});
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr);
+    for (int i = 0; i < 5000 && !job->finished(); ++i) std::this_thread::sleep_for(1ms);
+    ASSERT_TRUE(job->finished());
+    EXPECT_TRUE(rig.equal());
+}
+
+TEST(Engine, ManyCopiesAtOnceFromManyThreads) {
+    Rig rig({.polls = 2}, 2_MiB);
+    std::vector<std::thread> threads;
+    std::atomic<int> good{0};
+    for (int t = 0; t < 4; ++t)
+        threads.emplace_back([&, t] {
+            const Bytes part = 512_KiB;
+            for (int round = 0; round < 5; ++round) {
+                auto job = rig.engine->submit(rig.source.buffer().slice(t * part, part),
+                                              rig.target.buffer().slice(t * part, part), small_chunks(), nullptr);
+                rig.engine->wait(job, 0ns);
+                good += job->result().ok() ? 1 : 0;
+            }
+        });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(good, 20);
+    EXPECT_TRUE(rig.equal());
+}
+
+TEST(Engine, AStreamNeedsABackendThatKnowsStreams) {
+    Rig rig({});
+    int stream = 0;
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), {}, &stream);
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::unsupported);
+}
+
+}  // namespace
+}  // namespace sidestep

@@ -1,0 +1,147 @@
+// A backend whose pieces end when a test says so.
+#pragma once
+
+#include <cstring>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <set>
+
+#include "backend/registry.hpp"
+
+namespace sidestep::test {
+
+// One gpu (number 0) with memory that is host memory, one host; pieces between them are started, and end
+// with the script's answer once poll() has been asked `polls` times.
+class FakeBackend final : public backend::Backend {
+public:
+    struct Script {
+        int polls = 1;                              // pending answers before a piece ends
+        std::optional<Error> fail_attach;
+        std::optional<Error> fail_commit;
+        std::function<std::optional<Error>(std::size_t piece)> fail_start;
+        std::function<std::optional<Error>(std::size_t piece)> fail_poll;
+        std::function<bool(std::size_t piece)> hang; // never ends
+        std::function<bool(std::size_t piece)> corrupt;
+        bool stage_only = false;                    // no direct gpu <-> pageable host
+    };
+
+    explicit FakeBackend(Script given) : script(std::move(given)) {}
+
+    std::string_view name() const override { return "fake"; }
+    backend::Support probe(const Topology&) override { return backend::Support::yes("scripted"); }
+    std::vector<backend::Capability> capabilities() const override {
+        using enum MemoryKind;
+        const backend::MemorySet host{pinned};
+        const backend::MemorySet any{pinned, pageable};
+        const backend::MemorySet gpu{device};
+        return {capability(PlaceKind::host, PlaceKind::gpu, host, gpu, backend::Reach::host_link),
+                capability(PlaceKind::gpu, PlaceKind::host, gpu, host, backend::Reach::host_link),
+                capability(PlaceKind::host, PlaceKind::host, any, any, backend::Reach::host_memory)};
+    }
+    backend::MemorySet allocates(PlaceKind kind) const override {
+        if (kind == PlaceKind::host) return {MemoryKind::pinned, MemoryKind::pageable};
+        if (kind == PlaceKind::gpu) return {MemoryKind::device};
+        return {};
+    }
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
+        const bool pinned = pinned_.contains(buffer.address());
+        const MemoryKind kind = buffer.place().is_gpu() ? MemoryKind::device
+                                : pinned                ? MemoryKind::pinned
+                                                        : MemoryKind::pageable;
+        return std::optional<backend::Description>({buffer.place(), kind, buffer.size(), 0});
+    }
+    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
+        allocated += bytes;
+        most_allocated = std::max(most_allocated, allocated);
+        auto* memory = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+        if (kind == MemoryKind::pinned) pinned_.insert(memory);
+        return Allocation(Buffer::memory(place, memory, bytes), kind, [memory] { std::free(memory); });
+    }
+
+    class FakeRegistration final : public backend::Registration {
+    public:
+        FakeRegistration(FakeBackend& backend, const Buffer& buffer) : Registration(buffer), backend_(backend) {
+            ++backend_.attached;
+        }
+        ~FakeRegistration() override { --backend_.attached; }
+        Result<void> commit() override {
+            ++backend_.commits;
+            if (backend_.script.fail_commit) return *backend_.script.fail_commit;
+            return {};
+        }
+
+    private:
+        FakeBackend& backend_;
+    };
+
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions&) override {
+        if (script.fail_attach) return *script.fail_attach;
+        return std::unique_ptr<backend::Registration>(std::make_unique<FakeRegistration>(*this, buffer));
+    }
+
+    Result<backend::Ticket> start(const backend::Piece& piece) override {
+        std::lock_guard lock(mutex_);
+        const std::size_t number = pieces.size();
+        pieces.push_back(piece.size);
+        if (script.fail_start)
+            if (auto error = script.fail_start(number)) return *error;
+        flights_.push_back({piece, script.polls, false});
+        ++in_flight;
+        most_in_flight = std::max(most_in_flight, in_flight);
+        return backend::Ticket{flights_.size()};
+    }
+
+    Result<backend::Progress> poll(backend::Ticket ticket) override {
+        std::lock_guard lock(mutex_);
+        Flight& flight = flights_[ticket.id - 1];
+        const std::size_t number = ticket.id - 1;
+        if (script.hang && script.hang(number)) return backend::Progress::pending;
+        if (flight.polls-- > 0) return backend::Progress::pending;
+        --in_flight;
+        if (script.fail_poll)
+            if (auto error = script.fail_poll(number)) return *error;
+        auto* to = static_cast<char*>(flight.piece.to->buffer().address()) + flight.piece.to_offset;
+        const auto* from = static_cast<const char*>(flight.piece.from->buffer().address()) + flight.piece.from_offset;
+        std::memcpy(to, from, flight.piece.size);
+        if (script.corrupt && script.corrupt(number)) to[flight.piece.size / 2] ^= 1;
+        return backend::Progress::done;
+    }
+
+    Script script;
+    std::vector<Bytes> pieces;  // sizes, in the order of start()
+    int in_flight = 0;
+    int most_in_flight = 0;
+    int attached = 0;
+    int commits = 0;
+    Bytes allocated = 0;
+    Bytes most_allocated = 0;
+
+private:
+    struct Flight {
+        backend::Piece piece;
+        int polls;
+        bool ended;
+    };
+    static backend::Capability capability(PlaceKind from, PlaceKind to, backend::MemorySet reads,
+                                          backend::MemorySet writes, backend::Reach reach) {
+        backend::Capability capability;
+        capability.from = from;
+        capability.to = to;
+        capability.from_memory = reads;
+        capability.to_memory = writes;
+        capability.reach = reach;
+        capability.engine = "scripted engine";
+        capability.max_gb_per_s = 10;
+        capability.latency_us = 1;
+        return capability;
+    }
+
+    std::mutex mutex_;
+    std::deque<Flight> flights_;
+    std::set<void*> pinned_;
+};
+
+}  // namespace sidestep::test
