@@ -1,0 +1,354 @@
+// sidestep.h over the C++ API. Nothing here decides anything; it translates, and lets no exception out.
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+
+#include <sidestep/sidestep.h>
+#include <sidestep/sidestep.hpp>
+
+using sidestep::Buffer;
+using sidestep::Context;
+using sidestep::CopyOptions;
+using sidestep::Error;
+using sidestep::ErrorCode;
+using sidestep::Place;
+using sidestep::Receipt;
+using sidestep::Result;
+using sidestep::Transfer;
+
+static_assert(int(SIDESTEP_INVALID_ARGUMENT) == int(ErrorCode::invalid_argument));
+static_assert(int(SIDESTEP_NOT_FOUND) == int(ErrorCode::not_found));
+static_assert(int(SIDESTEP_PERMISSION_DENIED) == int(ErrorCode::permission_denied));
+static_assert(int(SIDESTEP_UNSUPPORTED) == int(ErrorCode::unsupported));
+static_assert(int(SIDESTEP_PATH_UNAVAILABLE) == int(ErrorCode::path_unavailable));
+static_assert(int(SIDESTEP_OUT_OF_MEMORY) == int(ErrorCode::out_of_memory));
+static_assert(int(SIDESTEP_NO_SPACE) == int(ErrorCode::no_space));
+static_assert(int(SIDESTEP_END_OF_FILE) == int(ErrorCode::end_of_file));
+static_assert(int(SIDESTEP_IO_ERROR) == int(ErrorCode::io_error));
+static_assert(int(SIDESTEP_MISMATCH) == int(ErrorCode::mismatch));
+static_assert(int(SIDESTEP_CANCELLED) == int(ErrorCode::cancelled));
+static_assert(int(SIDESTEP_TIMED_OUT) == int(ErrorCode::timed_out));
+static_assert(int(SIDESTEP_DEVICE_ERROR) == int(ErrorCode::device_error));
+static_assert(int(SIDESTEP_INTERNAL) == int(ErrorCode::internal));
+static_assert(SIDESTEP_WHOLE == Buffer::whole);
+
+struct sidestep_context {
+    Context context;
+};
+
+struct sidestep_allocation {
+    sidestep::Allocation memory;
+    std::string place;
+};
+
+struct sidestep_receipt {
+    Receipt receipt;
+};
+
+struct sidestep_transfer {
+    explicit sidestep_transfer(Transfer started) : transfer(std::move(started)) {}
+    Transfer transfer;
+    std::optional<Result<Receipt>> ended;
+};
+
+namespace {
+
+// The calling thread's last failure: sidestep_last_error promises one a thread.
+struct LastError {
+    Error error;
+    sidestep_error view{SIDESTEP_OK, "", "", ""};
+};
+
+LastError& last_error() {
+    thread_local LastError last;
+    return last;
+}
+
+sidestep_status keep(Error error) noexcept {
+    LastError& last = last_error();
+    last.error = std::move(error);
+    last.view = {static_cast<sidestep_status>(last.error.code), last.error.message.c_str(),
+                 last.error.where.c_str(), last.error.hint.c_str()};
+    return last.view.code;
+}
+
+// For failures that a new string may not survive.
+sidestep_status keep_constant(ErrorCode code, const char* message) noexcept {
+    LastError& last = last_error();
+    last.view = {static_cast<sidestep_status>(code), message, "", ""};
+    return last.view.code;
+}
+
+// Runs `call`, which returns a Result<void>; what it throws becomes a status.
+template <typename Call>
+sidestep_status guarded(Call&& call) noexcept {
+    try {
+        Result<void> result = call();
+        return result ? SIDESTEP_OK : keep(result.error());
+    } catch (const std::bad_alloc&) {
+        return keep_constant(ErrorCode::out_of_memory, "host memory is exhausted");
+    } catch (...) {
+        return keep_constant(ErrorCode::internal, "an exception reached the C interface");
+    }
+}
+
+Error null_argument(const char* name) {
+    return Error{ErrorCode::invalid_argument, std::string(name) + " is NULL", "sidestep.h", {}};
+}
+
+Result<Place> read_place(const char* text, const char* name) {
+    if (text == nullptr) return null_argument(name);
+    return Place::parse(text);
+}
+
+Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
+    if (buffer == nullptr) return null_argument(name);
+    auto place = read_place(buffer->place, "place");
+    if (!place) return place.error();
+    if (!place->node().empty())
+        return Error{ErrorCode::unsupported, "a buffer is on this machine, not on " + place->node(),
+                     place->to_string(), {}};
+    if (!place->is_file()) {
+        if (buffer->offset != 0)
+            return Error{ErrorCode::invalid_argument, "memory has an address, its offset is 0",
+                         place->to_string(), {}};
+        return Buffer::memory(*place, buffer->address, buffer->size);
+    }
+    if (buffer->address != nullptr)
+        return Error{ErrorCode::invalid_argument, "a file has an offset, its address is NULL",
+                     place->to_string(), {}};
+    return Buffer::file(place->path(), buffer->offset, buffer->size);
+}
+
+// Brings the caller's struct, which may be that of another version, to this version's.
+Result<sidestep_options> read_struct(const sidestep_options* given) {
+    sidestep_options options = SIDESTEP_OPTIONS;
+    if (given == nullptr) return options;
+    constexpr std::size_t first_version = sizeof(sidestep_options);
+    if (given->struct_size < first_version || given->struct_size > 4096)
+        return Error{ErrorCode::invalid_argument,
+                     "struct_size is " + std::to_string(given->struct_size), "sidestep_options",
+                     "start with sidestep_options options = SIDESTEP_OPTIONS"};
+    const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+    for (std::size_t i = sizeof(options); i < given->struct_size; ++i)
+        if (bytes[i] != 0)
+            return Error{ErrorCode::unsupported, "an option was set that this version does not know",
+                         "sidestep_options", "use the header of the library that is linked in"};
+    std::memcpy(&options, given, sizeof(options));
+    return options;
+}
+
+Error bad_member(const char* name, std::uint64_t value) {
+    return Error{ErrorCode::invalid_argument, std::string(name) + " is " + std::to_string(value),
+                 "sidestep_options", {}};
+}
+
+std::chrono::milliseconds read_limit(std::uint64_t limit_ms) {
+    // A hundred years stand for more, so that adding the limit to a clock cannot overflow.
+    constexpr std::uint64_t longest = 100ull * 365 * 24 * 3600 * 1000;
+    return std::chrono::milliseconds(limit_ms > longest ? longest : limit_ms);
+}
+
+Result<CopyOptions> read_options(const sidestep_options* given) {
+    auto read = read_struct(given);
+    if (!read) return read.error();
+    if (read->require > SIDESTEP_REQUIRE_DIRECT) return bad_member("require", read->require);
+    if (read->prefer > SIDESTEP_PREFER_KERNEL) return bad_member("prefer", read->prefer);
+    if (read->reserved != 0) return bad_member("reserved", read->reserved);
+    CopyOptions options;
+    options.require = static_cast<sidestep::Require>(read->require);
+    options.prefer = static_cast<sidestep::Prefer>(read->prefer);
+    options.verify = read->verify != 0;
+    options.sync_file = read->sync_file != 0;
+    options.direct_io = read->direct_io != 0;
+    if (read->deadline_ms != SIDESTEP_NO_LIMIT) options.deadline = read_limit(read->deadline_ms);
+    if (read->stall_limit_ms == SIDESTEP_NO_LIMIT)
+        options.stall_limit = std::chrono::milliseconds(0);
+    else if (read->stall_limit_ms != 0)
+        options.stall_limit = read_limit(read->stall_limit_ms);
+    if (read->max_staging != 0) options.max_staging = read->max_staging;
+    options.chunk = read->chunk;
+    return options;
+}
+
+Error bad_format(sidestep_format format) {
+    return Error{ErrorCode::invalid_argument, "format is " + std::to_string(static_cast<int>(format)),
+                 "sidestep.h", "use SIDESTEP_TEXT or SIDESTEP_JSON"};
+}
+
+Result<void> hand_out(const std::string& text, char** out) {
+    auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+    if (copy == nullptr) throw std::bad_alloc();
+    std::memcpy(copy, text.c_str(), text.size() + 1);
+    *out = copy;
+    return {};
+}
+
+Result<Transfer> begin(sidestep_context* context, const sidestep_buffer* from, const sidestep_buffer* to,
+                       const sidestep_options* options) {
+    if (context == nullptr) return null_argument("context");
+    auto source = read_buffer(from, "from");
+    if (!source) return source.error();
+    auto target = read_buffer(to, "to");
+    if (!target) return target.error();
+    auto read = read_options(options);
+    if (!read) return read.error();
+    return context->context.copy(*source, *target, *read);
+}
+
+Result<void> finish(const Result<Receipt>& result, sidestep_receipt** receipt) {
+    if (!result) return result.error();
+    if (receipt != nullptr) *receipt = new sidestep_receipt{*result};
+    return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+const sidestep_error* sidestep_last_error(void) { return &last_error().view; }
+
+const char* sidestep_status_text(sidestep_status status) {
+    return status == SIDESTEP_OK ? "done" : sidestep::to_string(static_cast<ErrorCode>(status));
+}
+
+const char* sidestep_version(void) { return sidestep::version(); }
+
+void sidestep_free(char* text) { std::free(text); }
+
+sidestep_status sidestep_open(const char* machine, sidestep_context** context) {
+    return guarded([&]() -> Result<void> {
+        if (context == nullptr) return null_argument("context");
+        sidestep::ContextOptions options;
+        if (machine != nullptr) options.machine = machine;
+        auto opened = Context::open(std::move(options));
+        if (!opened) return opened.error();
+        *context = new sidestep_context{std::move(*opened)};
+        return {};
+    });
+}
+
+void sidestep_close(sidestep_context* context) { delete context; }
+
+sidestep_status sidestep_allocate(sidestep_context* context, const char* place, uint64_t size,
+                                  sidestep_allocation** allocation) {
+    return guarded([&]() -> Result<void> {
+        if (context == nullptr) return null_argument("context");
+        if (allocation == nullptr) return null_argument("allocation");
+        auto where = read_place(place, "place");
+        if (!where) return where.error();
+        auto memory = context->context.allocate(*where, size);
+        if (!memory) return memory.error();
+        std::string name = memory->place().to_string();
+        *allocation = new sidestep_allocation{std::move(*memory), std::move(name)};
+        return {};
+    });
+}
+
+sidestep_buffer sidestep_allocation_buffer(const sidestep_allocation* allocation) {
+    if (allocation == nullptr) return {nullptr, nullptr, 0, 0};
+    return {allocation->place.c_str(), allocation->memory.address(), 0, allocation->memory.size()};
+}
+
+void sidestep_release(sidestep_allocation* allocation) { delete allocation; }
+
+sidestep_status sidestep_route(sidestep_context* context, const char* from, const char* to, uint64_t size,
+                               const sidestep_options* options, sidestep_format format, char** text) {
+    return guarded([&]() -> Result<void> {
+        if (context == nullptr) return null_argument("context");
+        if (text == nullptr) return null_argument("text");
+        if (format != SIDESTEP_TEXT && format != SIDESTEP_JSON) return bad_format(format);
+        auto source = read_place(from, "from");
+        if (!source) return source.error();
+        auto target = read_place(to, "to");
+        if (!target) return target.error();
+        auto read = read_options(options);
+        if (!read) return read.error();
+        auto route = context->context.route(*source, *target, size, *read);
+        if (!route) return route.error();
+        return hand_out(format == SIDESTEP_JSON ? route->to_json() : route->to_string(), text);
+    });
+}
+
+sidestep_status sidestep_copy(sidestep_context* context, const sidestep_buffer* from,
+                              const sidestep_buffer* to, const sidestep_options* options,
+                              sidestep_receipt** receipt) {
+    return guarded([&]() -> Result<void> {
+        auto transfer = begin(context, from, to, options);
+        if (!transfer) return transfer.error();
+        return finish(transfer->wait(), receipt);
+    });
+}
+
+sidestep_status sidestep_copy_start(sidestep_context* context, const sidestep_buffer* from,
+                                    const sidestep_buffer* to, const sidestep_options* options,
+                                    sidestep_transfer** transfer) {
+    return guarded([&]() -> Result<void> {
+        if (transfer == nullptr) return null_argument("transfer");
+        auto started = begin(context, from, to, options);
+        if (!started) return started.error();
+        *transfer = new sidestep_transfer(std::move(*started));
+        return {};
+    });
+}
+
+sidestep_status sidestep_copy_poll(sidestep_transfer* transfer, int* ended) {
+    return guarded([&]() -> Result<void> {
+        if (transfer == nullptr) return null_argument("transfer");
+        if (ended == nullptr) return null_argument("ended");
+        if (!transfer->ended) transfer->ended = transfer->transfer.poll();
+        *ended = transfer->ended ? 1 : 0;
+        return transfer->ended ? finish(*transfer->ended, nullptr) : Result<void>();
+    });
+}
+
+sidestep_status sidestep_copy_wait(sidestep_transfer* transfer, sidestep_receipt** receipt) {
+    return guarded([&]() -> Result<void> {
+        if (transfer == nullptr) return null_argument("transfer");
+        if (!transfer->ended) transfer->ended = transfer->transfer.wait();
+        return finish(*transfer->ended, receipt);
+    });
+}
+
+void sidestep_copy_cancel(sidestep_transfer* transfer) {
+    if (transfer == nullptr) return;
+    (void)guarded([&]() -> Result<void> {
+        transfer->transfer.cancel();
+        return {};
+    });
+}
+
+void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, uint64_t* total) {
+    if (done != nullptr) *done = transfer != nullptr ? transfer->transfer.bytes_done() : 0;
+    if (total != nullptr) *total = transfer != nullptr ? transfer->transfer.bytes_total() : 0;
+}
+
+void sidestep_copy_free(sidestep_transfer* transfer) { delete transfer; }
+
+uint64_t sidestep_receipt_bytes(const sidestep_receipt* receipt) {
+    return receipt != nullptr ? receipt->receipt.bytes : 0;
+}
+
+double sidestep_receipt_seconds(const sidestep_receipt* receipt) {
+    return receipt != nullptr ? receipt->receipt.seconds : 0;
+}
+
+int sidestep_receipt_verified(const sidestep_receipt* receipt) {
+    return receipt != nullptr && receipt->receipt.verified ? 1 : 0;
+}
+
+sidestep_status sidestep_explain(const sidestep_receipt* receipt, sidestep_format format, char** text) {
+    return guarded([&]() -> Result<void> {
+        if (receipt == nullptr) return null_argument("receipt");
+        if (text == nullptr) return null_argument("text");
+        if (format != SIDESTEP_TEXT && format != SIDESTEP_JSON) return bad_format(format);
+        return hand_out(format == SIDESTEP_JSON ? receipt->receipt.to_json() : receipt->receipt.explain(),
+                        text);
+    });
+}
+
+void sidestep_receipt_free(sidestep_receipt* receipt) { delete receipt; }
+
+}  // extern "C"

@@ -1,0 +1,207 @@
+// Whole copies over an emulated machine and over this machine's host memory and files.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include <sidestep/cuda.hpp>
+#include <sidestep/sidestep.hpp>
+
+namespace sidestep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ContextTest : public testing::Test {
+protected:
+    ContextTest() : context(*Context::open({"dgx-h100"})) {
+        directory = fs::temp_directory_path() / ("sidestep-context-" + std::to_string(::getpid()));
+        fs::create_directories(directory);
+    }
+    ~ContextTest() override { fs::remove_all(directory); }
+
+    std::string path(const char* name) const { return (directory / name).string(); }
+    std::string make_file(const char* name, Bytes bytes) {
+        std::ofstream(path(name), std::ios::binary).write(random_bytes(bytes).data(), static_cast<std::streamsize>(bytes));
+        return path(name);
+    }
+    static std::string random_bytes(Bytes bytes) {
+        std::mt19937_64 random(bytes);
+        std::string text(bytes, '\0');
+        for (char& c : text) c = static_cast<char>(random());
+        return text;
+    }
+    static std::string contents(const std::string& name) {
+        std::ifstream in(name, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), {}};
+    }
+
+    Context context;
+    fs::path directory;
+};
+
+TEST_F(ContextTest, FileToGpuToGpuToFile) {
+    const Bytes size = 9'000'001;
+    const std::string source = make_file("source", size);
+    auto a = context.allocate(Place::gpu(0), size);
+    auto b = context.allocate(Place::gpu(5), size);
+    ASSERT_TRUE(a) << a.error().to_string();
+    ASSERT_TRUE(b);
+    CopyOptions verify;
+    verify.verify = true;
+    auto loaded = context.copy(Buffer::file(source), a->buffer(), verify).wait();
+    ASSERT_TRUE(loaded) << loaded.error().to_string();
+    EXPECT_TRUE(loaded->verified);
+    EXPECT_EQ(loaded->bytes, size);
+    auto moved = context.copy(a->buffer(), b->buffer(), verify).wait();
+    ASSERT_TRUE(moved) << moved.error().to_string();
+    EXPECT_TRUE(moved->route->direct());
+    auto stored = context.copy(b->buffer(), Buffer::file(path("target")), verify).wait();
+    ASSERT_TRUE(stored) << stored.error().to_string();
+    EXPECT_EQ(contents(path("target")), contents(source));
+}
+
+TEST_F(ContextTest, FileToFileAndRanges) {
+    const std::string source = make_file("source", 100'000);
+    ASSERT_TRUE(context.copy(Buffer::file(source), Buffer::file(path("copy"))).wait());
+    EXPECT_EQ(contents(path("copy")), contents(source));
+    // Bytes 10 to 1010 into the middle of the copy.
+    auto done = context.copy(Buffer::file(source, 10, 1000), Buffer::file(path("copy"), 50'000, 1000)).wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    std::string expected = contents(source);
+    expected.replace(50'000, 1000, expected.substr(10, 1000));
+    EXPECT_EQ(contents(path("copy")), expected);
+}
+
+TEST_F(ContextTest, AnEmptyFileIsCopied) {
+    make_file("empty", 0);
+    auto done = context.copy(Buffer::file(path("empty")), Buffer::file(path("copy"))).wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    EXPECT_TRUE(fs::exists(path("copy")));
+    EXPECT_EQ(fs::file_size(path("copy")), 0u);
+}
+
+TEST_F(ContextTest, AFileOntoItselfIsRefusedUnderEveryName) {
+    const std::string source = make_file("source", 1000);
+    fs::create_symlink(source, path("link"));
+    fs::create_hard_link(source, path("hard"));
+    for (const std::string& other : {source, path("link"), path("hard")}) {
+        const auto done = context.copy(Buffer::file(source), Buffer::file(other)).wait();
+        ASSERT_FALSE(done) << other;
+        EXPECT_EQ(done.error().code, ErrorCode::invalid_argument);
+    }
+    EXPECT_EQ(contents(source), random_bytes(1000));
+}
+
+TEST_F(ContextTest, AFailedCopyLeavesTheOldFile) {
+    const std::string target = make_file("target", 100);
+    const std::string before = contents(target);
+    auto gpu = context.allocate(Place::gpu(0), 1_MiB);
+    CopyOptions options;
+    options.require = Require::direct;  // no direct path from a GPU to a file
+    const auto done = context.copy(gpu->buffer(), Buffer::file(target), options).wait();
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::path_unavailable);
+    EXPECT_EQ(contents(target), before);
+    auto cancelled = context.copy(gpu->buffer(), Buffer::file(target));
+    cancelled.cancel();
+    if (!cancelled.wait()) {
+        EXPECT_EQ(contents(target), before);
+    }
+    EXPECT_EQ(std::distance(fs::directory_iterator(directory), {}), 1);
+}
+
+TEST_F(ContextTest, PageableAndPinnedHostMemory) {
+    const std::string bytes = random_bytes(5'000'003);
+    auto gpu = context.allocate(Place::gpu(3), bytes.size());
+    auto pinned = context.allocate(Place::host(), bytes.size());
+    ASSERT_EQ(pinned->kind(), MemoryKind::pinned);
+    auto staged = context.copy(Buffer::host(bytes.data(), bytes.size()), gpu->buffer()).wait();
+    ASSERT_TRUE(staged) << staged.error().to_string();
+    EXPECT_FALSE(staged->route->direct());
+    auto direct = context.copy(gpu->buffer(), pinned->buffer()).wait();
+    ASSERT_TRUE(direct) << direct.error().to_string();
+    EXPECT_TRUE(direct->route->direct());
+    EXPECT_EQ(std::memcmp(pinned->address(), bytes.data(), bytes.size()), 0);
+}
+
+TEST_F(ContextTest, GpuMemoryOfAnotherGpuIsFoundOut) {
+    auto gpu = context.allocate(Place::gpu(3), 4096);
+    std::vector<char> memory(4096);
+    const auto done = context.copy(Buffer::gpu(2, gpu->address(), 4096), Buffer::host(memory.data(), 4096)).wait();
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::invalid_argument) << done.error().to_string();
+}
+
+TEST_F(ContextTest, ATransferDroppedHalfWayIsCancelledCleanly) {
+    auto gpu = context.allocate(Place::gpu(0), 64_MiB);
+    {
+        auto transfer = context.copy(gpu->buffer(), Buffer::file(path("target")));
+    }
+    // Nothing is in flight any more, and no half file has the name.
+    if (fs::exists(path("target"))) {
+        EXPECT_EQ(fs::file_size(path("target")), 64_MiB);
+    }
+}
+
+TEST_F(ContextTest, AllocationsAndTransfersOutliveTheContext) {
+    auto other = *Context::open({"dgx-h100"});
+    auto gpu = std::make_unique<Result<Allocation>>(other.allocate(Place::gpu(0), 1_MiB));
+    std::vector<char> memory(1_MiB, 7);
+    auto transfer = std::make_unique<Transfer>(other.copy(Buffer::host(memory.data(), 1_MiB), (*gpu)->buffer()));
+    {
+        const Context dropped = std::move(other);
+    }
+    EXPECT_TRUE(transfer->wait());
+}
+
+TEST_F(ContextTest, ManyThreadsManyCopies) {
+    std::vector<std::thread> threads;
+    std::atomic<int> good{0};
+    for (int t = 0; t < 6; ++t)
+        threads.emplace_back([&, t] {
+            auto gpu = context.allocate(Place::gpu(t), 1_MiB);
+            const std::string bytes = random_bytes(1_MiB - t);
+            std::string back(bytes.size(), '\0');
+            const Buffer there = gpu->buffer().slice(0, bytes.size());
+            for (int round = 0; round < 10; ++round) {
+                if (!context.copy(Buffer::host(bytes.data(), bytes.size()), there).wait()) return;
+                if (!context.copy(there, Buffer::host(back.data(), back.size())).wait()) return;
+                good += back == bytes ? 1 : 0;
+                back.assign(bytes.size(), '\0');
+            }
+        });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(good, 60);
+}
+
+TEST_F(ContextTest, OpenNamesWhatIsWrong) {
+    EXPECT_EQ(Context::open({"dgx-h1000"}).error().code, ErrorCode::not_found);
+    EXPECT_EQ(Context::open({"/nowhere/machine.json"}).error().code, ErrorCode::not_found);
+    ASSERT_TRUE(Context::open({"live"}));
+}
+
+TEST_F(ContextTest, BackendsSayWhetherTheyWork) {
+    bool absent = false;
+    for (const BackendStatus& status : context.backends()) {
+        EXPECT_FALSE(status.reason.empty()) << status.name;
+        absent |= status.name == "cufile" && !status.usable;
+    }
+    EXPECT_TRUE(absent);
+}
+
+TEST_F(ContextTest, PointersOfUnknownKindAreLocated) {
+    auto gpu = context.allocate(Place::gpu(6), 4096);
+    const auto found = cuda::buffer(context, static_cast<char*>(gpu->address()) + 16, 64);
+    ASSERT_TRUE(found) << found.error().to_string();
+    EXPECT_EQ(found->place(), Place::gpu(6));
+    int local = 0;
+    EXPECT_EQ(cuda::buffer(context, &local, sizeof local)->place(), Place::host());
+}
+
+}  // namespace
+}  // namespace sidestep
