@@ -1,0 +1,342 @@
+#include "backend_contract.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "contract_ends.hpp"
+
+namespace sidestep::contract {
+namespace {
+
+using backend::Access;
+using backend::Capability;
+using backend::Piece;
+using backend::Progress;
+using backend::Registration;
+using backend::Ticket;
+
+// A backend that has been probed.
+struct Opened {
+    std::unique_ptr<Topology> topology;
+    std::unique_ptr<backend::Backend> backend;
+};
+
+Opened open_backend(const BackendUnderTest& under_test) {
+    auto topology = under_test.topology();
+    EXPECT_TRUE(topology.ok()) << topology.error().to_string();
+    Opened opened;
+    opened.topology = std::make_unique<Topology>(std::move(*topology));
+    opened.backend = under_test.make();
+    const auto support = opened.backend->probe(*opened.topology);
+    EXPECT_TRUE(support.usable) << support.reason;
+    return opened;
+}
+
+std::unique_ptr<Registration> attach(backend::Backend& backend, const Buffer& buffer, Access access) {
+    backend::AttachOptions options;
+    options.access = access;
+    auto registration = backend.attach(buffer, options);
+    if (registration) return std::move(*registration);
+    ADD_FAILURE() << registration.error().to_string();
+    return nullptr;
+}
+
+// Waits for a piece, at most a minute.
+testing::AssertionResult finish(backend::Backend& backend, Ticket ticket) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!ticket.done()) {
+        const auto progress = backend.poll(ticket);
+        if (!progress) return testing::AssertionFailure() << progress.error().to_string();
+        if (*progress == Progress::done) break;
+        if (std::chrono::steady_clock::now() > limit)
+            return testing::AssertionFailure() << "still pending after 60 s";
+        std::this_thread::yield();
+    }
+    return testing::AssertionSuccess();
+}
+
+testing::AssertionResult move(backend::Backend& backend, const Piece& piece) {
+    const auto ticket = backend.start(piece);
+    if (!ticket) return testing::AssertionFailure() << ticket.error().to_string();
+    return finish(backend, *ticket);
+}
+
+testing::AssertionResult equal(const Content& expected, const Content& found) {
+    if (expected.size() != found.size()) return testing::AssertionFailure() << "sizes differ";
+    const auto [a, b] = std::mismatch(expected.begin(), expected.end(), found.begin());
+    if (a == expected.end()) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "the first wrong byte is at " << a - expected.begin() << ": "
+                                       << int{*b} << " instead of " << int{*a};
+}
+
+// Calls `test` with every capability and pair of ends that fit each other (or, the other way round, do
+// not).
+template <typename Test>
+void for_each_pair(const BackendUnderTest& under_test, const Opened& opened, bool fitting, Test test) {
+    const auto capabilities = opened.backend->capabilities();
+    for (std::size_t i = 0; i < capabilities.size(); ++i) {
+        for (const auto& [from, to] : under_test.pairs) {
+            if (fits(capabilities[i], from, to, *opened.topology) != fitting) continue;
+            const testing::ScopedTrace trace(__FILE__, __LINE__, words(capabilities[i], from, to));
+            test(i, from, to);
+        }
+    }
+}
+
+#define SIDESTEP_SKIP_CONTRACT() \
+    if (!GetParam().skip.empty()) GTEST_SKIP() << GetParam().skip
+
+TEST_P(BackendContract, ProbeSaysWhatItFound) {
+    SIDESTEP_SKIP_CONTRACT();
+    auto topology = GetParam().topology();
+    ASSERT_TRUE(topology.ok()) << topology.error().to_string();
+    const auto backend = GetParam().make();
+    EXPECT_FALSE(backend->name().empty());
+    const auto support = backend->probe(*topology);
+    EXPECT_TRUE(support.usable);
+    EXPECT_NE(support.reason, "");
+}
+
+TEST_P(BackendContract, CapabilitiesAreConstantAndSane) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    const auto capabilities = opened.backend->capabilities();
+    ASSERT_FALSE(capabilities.empty());
+    const auto again = opened.backend->capabilities();
+    ASSERT_EQ(capabilities.size(), again.size());
+    for (std::size_t i = 0; i < capabilities.size(); ++i) {
+        const Capability& capability = capabilities[i];
+        EXPECT_EQ(capability.engine, again[i].engine);
+        EXPECT_EQ(capability.reason, again[i].reason);
+        EXPECT_NE(capability.engine, "");
+        EXPECT_NE(capability.reason, "");
+        EXPECT_FALSE(capability.from_memory.empty());
+        EXPECT_FALSE(capability.to_memory.empty());
+        EXPECT_GT(capability.efficiency, 0);
+        EXPECT_LE(capability.efficiency, 1);
+        EXPECT_GE(capability.max_gb_per_s, 0);
+        EXPECT_GT(capability.latency_us, 0);
+    }
+}
+
+TEST_P(BackendContract, EveryCapabilityIsTested) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    std::set<std::size_t> tested;
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End&, const End&) { tested.insert(i); });
+    EXPECT_EQ(tested.size(), opened.backend->capabilities().size());
+}
+
+TEST_P(BackendContract, MovesTheseBytesAndNoOthers) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    constexpr Bytes room = 8_MiB + 8_KiB;
+    constexpr std::pair<Bytes, Bytes> offsets[] = {{0, 0}, {3, 5}, {4096, 4097}};
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
+        TestBuffer source(GetParam(), *opened.backend, from, room);
+        TestBuffer target(GetParam(), *opened.backend, to, room);
+        const Content bytes = pattern(room, i + 1);
+        source.write(bytes);
+        const auto reading = attach(*opened.backend, source.buffer(), Access::read);
+        const auto writing = attach(*opened.backend, target.buffer(), Access::write);
+        ASSERT_TRUE(reading && writing);
+        for (const Bytes size : {Bytes{1}, Bytes{63}, 4_KiB, 64_KiB, 64_KiB + 1, 1_MiB + 3, 8_MiB + 1}) {
+            for (const auto& [from_offset, to_offset] : offsets) {
+                Content expected(room, 0xEE);
+                target.write(expected);
+                ASSERT_TRUE(move(*opened.backend,
+                                 {reading.get(), from_offset, writing.get(), to_offset, size, i, nullptr}));
+                std::memcpy(expected.data() + to_offset, bytes.data() + from_offset, size);
+                ASSERT_TRUE(equal(expected, target.read()))
+                    << size << " bytes from " << from_offset << " to " << to_offset;
+            }
+        }
+        EXPECT_TRUE(equal(bytes, source.read())) << "the source has changed";
+        EXPECT_TRUE(writing->commit().ok());
+    });
+}
+
+TEST_P(BackendContract, ManyPiecesAreInFlightAtOnce) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    constexpr Bytes size = 100'003;
+    constexpr std::size_t count = 200;
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
+        TestBuffer source(GetParam(), *opened.backend, from, size * count);
+        TestBuffer target(GetParam(), *opened.backend, to, size * count);
+        const Content bytes = pattern(size * count, i + 7);
+        source.write(bytes);
+        const auto reading = attach(*opened.backend, source.buffer(), Access::read);
+        const auto writing = attach(*opened.backend, target.buffer(), Access::write);
+        ASSERT_TRUE(reading && writing);
+        std::vector<Ticket> tickets;
+        std::set<std::uint64_t> pending;
+        for (std::size_t n = 0; n < count; ++n) {
+            const auto ticket =
+                opened.backend->start({reading.get(), n * size, writing.get(), n * size, size, i, nullptr});
+            ASSERT_TRUE(ticket.ok()) << ticket.error().to_string();
+            tickets.push_back(*ticket);
+            if (!ticket->done()) {
+                EXPECT_TRUE(pending.insert(ticket->id).second) << "two tickets of one id";
+            }
+        }
+        // Ended in another order than begun.
+        for (std::size_t n = count; n > 0; --n) EXPECT_TRUE(finish(*opened.backend, tickets[n - 1]));
+        EXPECT_TRUE(equal(bytes, target.read()));
+    });
+}
+
+TEST_P(BackendContract, SeveralThreadsMayCall) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    constexpr Bytes size = 70'001;
+    constexpr std::size_t rounds = 12;
+    constexpr std::size_t thread_count = 4;
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
+        constexpr Bytes share = size * rounds;
+        TestBuffer source(GetParam(), *opened.backend, from, share * thread_count);
+        TestBuffer target(GetParam(), *opened.backend, to, share * thread_count);
+        const Content bytes = pattern(share * thread_count, i + 99);
+        source.write(bytes);
+        // Shared by all, while each attaches and drops the source anew.
+        const auto writing = attach(*opened.backend, target.buffer(), Access::write);
+        ASSERT_TRUE(writing);
+        std::vector<std::thread> threads;
+        for (std::size_t t = 0; t < thread_count; ++t) {
+            threads.emplace_back([&, t] {
+                for (std::size_t n = 0; n < rounds; ++n) {
+                    const auto reading = attach(*opened.backend, source.buffer(), Access::read);
+                    if (!reading) return;
+                    const Bytes at = t * share + n * size;
+                    EXPECT_TRUE(
+                        move(*opened.backend, {reading.get(), at, writing.get(), at, size, i, nullptr}));
+                }
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_TRUE(equal(bytes, target.read()));
+    });
+}
+
+TEST_P(BackendContract, OutOfReachIsRefused) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    for_each_pair(GetParam(), opened, false, [&](std::size_t i, const End& from, const End& to) {
+        TestBuffer source(GetParam(), *opened.backend, from, 4_KiB);
+        TestBuffer target(GetParam(), *opened.backend, to, 4_KiB);
+        const Content before(4_KiB, 0xEE);
+        target.write(before);
+        backend::AttachOptions options;
+        const auto reading = opened.backend->attach(source.buffer(), options);
+        options.access = Access::write;
+        const auto writing = opened.backend->attach(target.buffer(), options);
+        if (!reading || !writing) return;  // refused even earlier
+        const auto ticket = opened.backend->start({reading->get(), 0, writing->get(), 0, 4_KiB, i, nullptr});
+        ASSERT_FALSE(ticket.ok());
+        EXPECT_EQ(ticket.error().code, ErrorCode::unsupported) << ticket.error().to_string();
+        EXPECT_NE(ticket.error().message, "");
+        EXPECT_TRUE(equal(before, target.read()));
+    });
+}
+
+TEST_P(BackendContract, RegistrationsComeAndGo) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
+        TestBuffer source(GetParam(), *opened.backend, from, 256_KiB);
+        TestBuffer target(GetParam(), *opened.backend, to, 256_KiB);
+        const Content bytes = pattern(256_KiB, i + 3);
+        source.write(bytes);
+        attach(*opened.backend, source.buffer(), Access::read).reset();  // never used
+        for (int round = 0; round < 3; ++round) {
+            const auto reading = attach(*opened.backend, source.buffer(), Access::read);
+            const auto also_reading = attach(*opened.backend, source.buffer(), Access::read);
+            const auto writing = attach(*opened.backend, target.buffer(), Access::write);
+            ASSERT_TRUE(reading && also_reading && writing);
+            EXPECT_EQ(reading->buffer().size(), 256_KiB);
+            EXPECT_TRUE(move(*opened.backend, {reading.get(), 0, writing.get(), 0, 256_KiB, i, nullptr}));
+            EXPECT_TRUE(writing->commit().ok());
+            EXPECT_TRUE(writing->notes().empty()) << writing->notes()[0];
+        }
+        EXPECT_TRUE(equal(bytes, target.read()));
+    });
+}
+
+TEST_P(BackendContract, EmptyBuffersCanBeAttached) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    for_each_pair(GetParam(), opened, true, [&](std::size_t, const End& from, const End& to) {
+        TestBuffer source(GetParam(), *opened.backend, from, 4_KiB);
+        TestBuffer target(GetParam(), *opened.backend, to, 4_KiB);
+        EXPECT_TRUE(attach(*opened.backend, source.buffer().slice(0, 0), Access::read));
+        EXPECT_TRUE(attach(*opened.backend, target.buffer().slice(4_KiB, 0), Access::write));
+    });
+}
+
+// Every place of the pairs at which the backend allocates, with every kind it gives there.
+std::vector<End> allocated_ends(const BackendUnderTest& under_test, const backend::Backend& backend) {
+    constexpr MemoryKind kinds[] = {MemoryKind::pageable, MemoryKind::pinned, MemoryKind::device,
+                                    MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed};
+    std::set<Place> places;
+    for (const auto& [from, to] : under_test.pairs) places.insert({from.place, to.place});
+    std::vector<End> ends;
+    for (const Place& place : places) {
+        for (const MemoryKind kind : kinds) {
+            if (!place.is_file() && backend.allocates(place.kind()).has(kind)) ends.push_back({place, kind});
+        }
+    }
+    return ends;
+}
+
+TEST_P(BackendContract, AllocatesAlignedMemoryThatItKnowsAgain) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    for (const End& end : allocated_ends(GetParam(), *opened.backend)) {
+        SCOPED_TRACE(end.place.to_string() + " " + std::string(to_string(end.memory)));
+        for (const Bytes size : {Bytes{1}, 4_KiB, 5_MiB + 1}) {
+            const auto memory = opened.backend->allocate(end.place, size, end.memory);
+            ASSERT_TRUE(memory.ok()) << memory.error().to_string();
+            const auto address = reinterpret_cast<std::uintptr_t>(memory->address());
+            EXPECT_EQ(address % (end.place.is_host() ? 4096 : 256), 0u);
+            EXPECT_EQ(memory->size(), size);
+            EXPECT_EQ(memory->kind(), end.memory);
+            EXPECT_EQ(memory->place(), end.place);
+            const auto description = opened.backend->describe(memory->buffer());
+            ASSERT_TRUE(description.ok()) << description.error().to_string();
+            if (!description->has_value()) continue;  // another backend knows
+            EXPECT_EQ((*description)->place.kind(), end.place.kind());
+            EXPECT_EQ((*description)->memory, end.memory);
+        }
+    }
+}
+
+TEST_P(BackendContract, MemoryThatIsNotThereIsRefused) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    for (const End& end : allocated_ends(GetParam(), *opened.backend)) {
+        const auto memory = opened.backend->allocate(end.place, Bytes{1} << 50, end.memory);
+        ASSERT_FALSE(memory.ok()) << end.place.to_string();
+        EXPECT_EQ(memory.error().code, ErrorCode::out_of_memory) << memory.error().to_string();
+        EXPECT_NE(memory.error().message.find("1024 TiB"), std::string::npos) << memory.error().to_string();
+    }
+}
+
+TEST_P(BackendContract, AllocationsOutliveTheBackend) {
+    SIDESTEP_SKIP_CONTRACT();
+    auto opened = open_backend(GetParam());
+    std::vector<Allocation> kept;
+    for (const End& end : allocated_ends(GetParam(), *opened.backend)) {
+        auto memory = opened.backend->allocate(end.place, 64_KiB, end.memory);
+        ASSERT_TRUE(memory.ok()) << memory.error().to_string();
+        kept.push_back(std::move(*memory));
+    }
+    opened.backend.reset();
+    for (const Allocation& memory : kept) {
+        if (memory.place().is_host()) std::memset(memory.address(), 1, memory.size());
+    }
+}
+
+}  // namespace
+}  // namespace sidestep::contract
