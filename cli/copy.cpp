@@ -1,0 +1,151 @@
+// sidestep copy SRC DST: one real copy, and the quickest measurement of a path.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "interrupt.hpp"
+#include "operand.hpp"
+#include "pattern.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// How often the copy is looked at: for the bar, and for Ctrl-C.
+constexpr std::chrono::milliseconds glance{50};
+
+struct CopyCommand {
+    std::string from;
+    std::string to;
+    CopyFlags flags;
+    int repeat = 1;
+    bool explain = false;
+};
+
+Error interrupted() {
+    return Error{ErrorCode::cancelled, "interrupted", {}, {}};
+}
+
+// Places on other machines have routes or refusals, but no buffers here.
+Result<void> refuse_remote(const Context& context, const Operand& from, const Operand& to, Bytes bytes) {
+    if (from.place.node().empty() && to.place.node().empty()) return {};
+    const auto route = context.route(from.place, to.place, bytes);
+    if (!route) return route.error();
+    return Error{ErrorCode::unsupported, "copy makes buffers on this machine only", from.place.to_string(), {}};
+}
+
+Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Buffer& from, const Buffer& to,
+                          const CopyOptions& options, bool bar) {
+    const Interrupt::Cancellable cancellable(interrupt);
+    Progress progress(bar);
+    Transfer transfer = context.copy(from, to, options);
+    bool cancelled = false;
+    for (;;) {
+        auto ended = transfer.wait_for(glance);
+        if (ended) return std::move(*ended);
+        if (interrupt.requested() && !cancelled) {
+            transfer.cancel();
+            cancelled = true;
+        }
+        progress.update(transfer.bytes_done(), transfer.bytes_total());
+    }
+}
+
+// The receipts of all runs, in the order of their times.
+Result<std::vector<Receipt>> run_copies(const Context& context, Interrupt& interrupt, const Globals& globals,
+                                        const CopyCommand& command, const End& from, const End& to) {
+    const bool bar = !globals.quiet && !globals.json;
+    std::vector<Receipt> runs;
+    for (int run = 0; run < command.repeat; ++run) {
+        // Fresh pages are touched before the clock runs, and what an earlier run left in the target must
+        // not pass for a copy.
+        if (to.memory && (run == 0 || globals.verify)) {
+            auto filled = fill(context, to.buffer, Pattern::inverse);
+            if (!filled) return filled.error();
+        }
+        auto receipt = copy_once(context, interrupt, from.buffer, to.buffer,
+                                 copy_options(globals, command.flags), bar);
+        if (!receipt) return receipt.error();
+        if (interrupt.requested()) return interrupted();
+        runs.push_back(std::move(*receipt));
+    }
+    std::sort(runs.begin(), runs.end(),
+              [](const Receipt& a, const Receipt& b) { return a.seconds < b.seconds; });
+    return runs;
+}
+
+std::string json_of(const Receipt& median, const std::vector<Receipt>& runs) {
+    Json json = Json::parse(median.to_json());
+    json["runs"] = Json::array();
+    for (const Receipt& run : runs)
+        json["runs"].push_back({{"seconds", run.seconds}, {"gb_per_s", run.gb_per_s()}});
+    return json.dump(2) + "\n";
+}
+
+std::string text_of(const Receipt& median, const std::vector<Receipt>& runs, bool explain) {
+    std::string text = explain ? median.explain() : median.summary();
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    if (!explain && median.route && median.route->emulated)
+        text += " (the rate is that of this machine's memory, not the model's)";
+    if (runs.size() > 1)
+        text += fmt::format("{}median of {} runs, {} to {}", explain ? "\n" : "; ", runs.size(),
+                            format_rate(runs.back().gb_per_s()), format_rate(runs.front().gb_per_s()));
+    return text + "\n";
+}
+
+Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
+    const auto from = parse_operand(command.from, "SRC");
+    if (!from) return from.error();
+    const auto to = parse_operand(command.to, "DST");
+    if (!to) return to.error();
+    const auto bytes = copy_size(*from, *to, command.flags);
+    if (!bytes) return bytes.error();
+
+    Interrupt interrupt;
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    if (auto here = refuse_remote(*context, *from, *to, *bytes); !here) return here;
+    const auto source = open_end(*context, *from, *bytes);
+    if (!source) return source.error();
+    const auto target = open_end(*context, *to, *bytes);
+    if (!target) return target.error();
+    if (source->memory) {
+        if (auto filled = fill(*context, source->buffer, Pattern::known); !filled) return filled;
+    }
+    const auto runs = run_copies(*context, interrupt, globals, command, *source, *target);
+    if (!runs) return runs.error();
+
+    const Receipt& median = (*runs)[runs->size() / 2];
+    if (globals.json) return print(json_of(median, *runs));
+    if (globals.quiet) return {};
+    if (!command.explain) {
+        for (const std::string& note : median.notes) print_note(note);
+    }
+    return print(text_of(median, *runs, command.explain));
+}
+
+}  // namespace
+
+Action define_copy(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<CopyCommand>();
+    app.add_option("SRC", command->from, "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE]")
+        ->required()
+        ->type_name("");
+    app.add_option("DST", command->to, "where they go")->required()->type_name("");
+    add_copy_flags(app, command->flags);
+    app.add_option("--repeat", command->repeat, "copy N times and report the median run (default: 1)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 100000).description(""));
+    app.add_flag("--explain", command->explain, "print the path hop by hop, and the better paths refused");
+    return [command, &globals] { return run_copy(globals, *command); };
+}
+
+}  // namespace sidestep::cli

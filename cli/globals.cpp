@@ -1,0 +1,104 @@
+#include "globals.hpp"
+
+#include <charconv>
+#include <functional>
+#include <memory>
+
+#include <fmt/format.h>
+
+namespace sidestep::cli {
+namespace {
+
+// An option whose text a parser of the library reads; its Error becomes CLI11's.
+template <typename T>
+CLI::Option* add_parsed(CLI::App& app, const char* name, Result<T> (*parse)(std::string_view),
+                        std::function<void(T)> store, const char* text) {
+    return app.add_option_function<std::string>(
+        name,
+        [=](const std::string& value) {
+            auto parsed = parse(value);
+            if (!parsed) throw CLI::ValidationError(name, parsed.error().to_string());
+            store(*parsed);
+        },
+        text);
+}
+
+}  // namespace
+
+void add_globals(CLI::App& app, Globals& globals) {
+    app.add_option("--machine", globals.machine,
+                   "live, the name of a built-in machine, or a topology file (default: SIDESTEP_MACHINE, "
+                   "else live)")
+        ->type_name("NAME|FILE");
+    app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
+    app.add_option("--require", globals.require, "any path, or direct: one hop or exit code 3")
+        ->type_name("any|direct")
+        ->check(CLI::IsMember({"any", "direct"}).description(""));
+    app.add_flag("--verify", globals.verify, "after a copy, read both ends and compare them");
+    app.add_flag("--quiet", globals.quiet, "no progress bar, no result line, no notes; only errors");
+}
+
+void add_copy_flags(CLI::App& app, CopyFlags& flags) {
+    add_parsed<Bytes>(
+        app, "--size", parse_bytes, [&flags](Bytes value) { flags.size = value; },
+        "bytes of a memory source, such as 4KiB or 1.5GiB (default: 256MiB)")
+        ->type_name("SIZE");
+    app.add_option("--prefer", flags.prefer, "the engine that moves GPU memory, where both can")
+        ->type_name("copy-engine|kernel")
+        ->check(CLI::IsMember({"copy-engine", "kernel"}).description(""));
+    add_parsed<Bytes>(
+        app, "--chunk", parse_bytes, [&flags](Bytes value) { flags.chunk = value; },
+        "bytes moved at a time through a staged path (default: chosen by the library)")
+        ->type_name("SIZE");
+    add_parsed<Bytes>(
+        app, "--max-staging", parse_bytes, [&flags](Bytes value) { flags.max_staging = value; },
+        "staging memory the copy may hold at once (default: 256MiB)")
+        ->type_name("SIZE");
+    add_parsed<std::chrono::milliseconds>(
+        app, "--deadline", parse_duration,
+        [&flags](std::chrono::milliseconds value) { flags.deadline = value; },
+        "fail when the copy takes longer, such as 500ms, 30s or 2m (default: none)")
+        ->type_name("TIME");
+    app.add_flag("--direct-io", flags.direct_io, "read and write files around the page cache");
+    app.add_flag("--sync", flags.sync, "flush a written file to its device before it gets its name");
+}
+
+CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
+    CopyOptions options;
+    options.require = globals.require == "direct" ? Require::direct : Require::any;
+    if (flags.prefer == "copy-engine") options.prefer = Prefer::copy_engine;
+    if (flags.prefer == "kernel") options.prefer = Prefer::kernel;
+    options.verify = globals.verify;
+    options.deadline = flags.deadline;
+    if (flags.max_staging) options.max_staging = *flags.max_staging;
+    options.chunk = flags.chunk;
+    options.sync_file = flags.sync;
+    options.direct_io = flags.direct_io;
+    return options;
+}
+
+Result<Context> open_context(const Globals& globals) {
+    ContextOptions options;
+    options.machine = globals.machine;
+    return Context::open(std::move(options));
+}
+
+Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
+    const Error bad{ErrorCode::invalid_argument, fmt::format("'{}' is not a time", text), {},
+                    "write it as 500ms, 30s, 2m or 1h"};
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{}) return bad;
+    const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+    double scale = 1000;
+    if (unit == "ms") scale = 1;
+    else if (unit == "m") scale = 60e3;
+    else if (unit == "h") scale = 3600e3;
+    else if (!unit.empty() && unit != "s") return bad;
+    const double milliseconds = number * scale;
+    // Written so that a NaN fails too.
+    if (!(milliseconds >= 1 && milliseconds <= 1000 * 3600e3)) return bad;
+    return std::chrono::milliseconds(static_cast<long long>(milliseconds));
+}
+
+}  // namespace sidestep::cli

@@ -1,0 +1,49 @@
+// The options that every verb takes, and those that copy and route share.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+#include <sidestep/sidestep.hpp>
+
+namespace sidestep::cli {
+
+// What stands before or after the verb.
+struct Globals {
+    std::string machine;  // empty: the library chooses (SIDESTEP_MACHINE, else the live machine)
+    bool json = false;
+    bool quiet = false;
+    bool verify = false;
+    std::string require = "any";
+};
+
+// What a copy and its route can be asked beyond that.
+struct CopyFlags {
+    std::optional<Bytes> size;  // of memory sources
+    std::string prefer;         // empty: whatever the prices say
+    Bytes chunk = 0;
+    std::optional<Bytes> max_staging;
+    std::chrono::milliseconds deadline{0};
+    bool direct_io = false;
+    bool sync = false;
+};
+
+// Bytes a memory source holds when nobody says how many: enough for a steady rate, small enough to
+// be ready at once.
+constexpr Bytes default_size = Bytes{256} << 20;
+
+void add_globals(CLI::App& app, Globals& globals);
+void add_copy_flags(CLI::App& app, CopyFlags& flags);
+CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
+
+// Opens the machine that --machine names.
+Result<Context> open_context(const Globals& globals);
+
+// Reads "500ms", "30s", "2m", "1h" and, as seconds, a bare number. Fails with
+// ErrorCode::invalid_argument on anything else, and on more than 1000 hours.
+Result<std::chrono::milliseconds> parse_duration(std::string_view text);
+
+}  // namespace sidestep::cli

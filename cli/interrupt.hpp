@@ -1,0 +1,41 @@
+// Ctrl-C.
+#pragma once
+
+#include <csignal>
+#include <memory>
+
+namespace sidestep::cli {
+
+// While it lives, SIGINT and SIGTERM reach a thread of its own instead of ending the process at any
+// instruction. To be made before any other thread, so that those inherit the blocked signals and no
+// system call of theirs is interrupted.
+//
+// A signal ends the process at once with exit code 130, unless `Cancellable` says that there is something
+// to cancel first; then requested() turns true, and only a second signal ends the process.
+class Interrupt {
+public:
+    Interrupt();
+    ~Interrupt();
+    Interrupt(const Interrupt&) = delete;
+    Interrupt& operator=(const Interrupt&) = delete;
+
+    bool requested() const;
+
+    // The time in which a signal is a wish, not the end.
+    class Cancellable {
+    public:
+        explicit Cancellable(Interrupt& interrupt);
+        ~Cancellable();
+        Cancellable(const Cancellable&) = delete;
+        Cancellable& operator=(const Cancellable&) = delete;
+
+    private:
+        Interrupt& interrupt_;
+    };
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace sidestep::cli

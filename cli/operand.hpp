@@ -1,0 +1,44 @@
+// SRC and TARGET of the command line, from text to bytes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <sidestep/sidestep.hpp>
+
+#include "globals.hpp"
+
+namespace sidestep::cli {
+
+// A part of a file.
+struct FileRange {
+    Bytes offset = 0;
+    Bytes size = 0;
+};
+
+// A place as it stands on the command line; a file may carry a range.
+struct Operand {
+    Place place;
+    std::optional<FileRange> range;
+};
+
+// Reads a place. A file place may end in "@OFFSET+SIZE"; the last such suffix counts, and only where both
+// parts are sizes that parse_bytes reads, so that file names may hold '@' and '+'. `where` names the
+// argument in errors.
+Result<Operand> parse_operand(std::string_view text, const char* where);
+
+// Bytes a copy between the two moves: a file's or range's own size; --size, the target's range, or
+// default_size for a memory source. --size with a file source is refused: its size is known.
+Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags& flags);
+
+// A buffer and, where it is memory, its owner.
+struct End {
+    Buffer buffer;
+    Allocation memory;
+};
+
+// A fresh allocation of `bytes` bytes for a memory place, or the file.
+Result<End> open_end(const Context& context, const Operand& operand, Bytes bytes);
+
+}  // namespace sidestep::cli

@@ -1,0 +1,49 @@
+#include "pattern.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace sidestep::cli {
+namespace {
+
+// Host memory that GPU memory is filled through.
+constexpr Bytes window = Bytes{32} << 20;
+
+// Writes the pattern's bytes [from, from + bytes) to `target`; `from` is a multiple of 8.
+void write_pattern(void* target, Bytes from, Bytes bytes, Pattern pattern) {
+    auto* out = static_cast<unsigned char*>(target);
+    const std::uint64_t flip = pattern == Pattern::inverse ? ~std::uint64_t{0} : 0;
+    std::uint64_t index = from / 8;
+    for (Bytes at = 0; at < bytes; at += 8, ++index) {
+        const std::uint64_t word = pattern_word(index) ^ flip;
+        std::memcpy(out + at, &word, std::min<Bytes>(8, bytes - at));
+    }
+}
+
+}  // namespace
+
+std::uint64_t pattern_word(std::uint64_t index) {
+    std::uint64_t word = (index + 1) * 0x9e3779b97f4a7c15u;
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+}
+
+Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern) {
+    if (memory.size() == 0) return {};
+    if (memory.place().is_host()) {
+        write_pattern(memory.address(), 0, memory.size(), pattern);
+        return {};
+    }
+    auto staging = context.allocate(Place::host(), std::min(window, memory.size()));
+    if (!staging) return staging.error();
+    for (Bytes from = 0; from < memory.size(); from += staging->size()) {
+        const Bytes bytes = std::min(staging->size(), memory.size() - from);
+        write_pattern(staging->address(), from, bytes, pattern);
+        auto copied = context.copy(staging->buffer().slice(0, bytes), memory.slice(from, bytes)).wait();
+        if (!copied) return copied.error();
+    }
+    return {};
+}
+
+}  // namespace sidestep::cli

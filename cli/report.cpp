@@ -1,0 +1,91 @@
+#include "report.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+namespace sidestep::cli {
+namespace {
+
+// Messages that list several reasons have a line each; on a terminal the error stays one line. Other
+// control characters of file names do not reach the terminal either.
+std::string one_line(std::string_view text) {
+    std::string line;
+    for (const char c : text) {
+        if (c == '\n') {
+            if (!line.empty() && line.back() != ';') line += ';';
+        } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+            line += '?';
+        } else {
+            if (!line.empty() && line.back() == ';' && c != ' ') line += ' ';
+            line += c;
+        }
+    }
+    while (!line.empty() && (line.back() == ';' || line.back() == ' ')) line.pop_back();
+    return line;
+}
+
+}  // namespace
+
+ExitCode exit_code(ErrorCode code) {
+    switch (code) {
+        case ErrorCode::invalid_argument:
+        case ErrorCode::not_found: return ExitCode::usage;
+        case ErrorCode::path_unavailable: return ExitCode::path_unavailable;
+        case ErrorCode::cancelled: return ExitCode::interrupted;
+        default: return ExitCode::failed;
+    }
+}
+
+std::string_view error_word(ErrorCode code) {
+    switch (code) {
+        case ErrorCode::invalid_argument: return "invalid_argument";
+        case ErrorCode::not_found: return "not_found";
+        case ErrorCode::permission_denied: return "permission_denied";
+        case ErrorCode::unsupported: return "unsupported";
+        case ErrorCode::path_unavailable: return "path_unavailable";
+        case ErrorCode::out_of_memory: return "out_of_memory";
+        case ErrorCode::no_space: return "no_space";
+        case ErrorCode::end_of_file: return "end_of_file";
+        case ErrorCode::io_error: return "io_error";
+        case ErrorCode::mismatch: return "mismatch";
+        case ErrorCode::cancelled: return "cancelled";
+        case ErrorCode::timed_out: return "timed_out";
+        case ErrorCode::device_error: return "device_error";
+        case ErrorCode::internal: return "internal";
+    }
+    return "internal";
+}
+
+void report(const Error& error, bool json) {
+    if (!json) {
+        const std::string line = "sidestep: " + one_line(error.to_string()) + "\n";
+        std::fwrite(line.data(), 1, line.size(), stderr);
+        return;
+    }
+    const nlohmann::ordered_json object = {{"error",
+                                            {{"code", error_word(error.code)},
+                                             {"message", error.message},
+                                             {"where", error.where},
+                                             {"hint", error.hint}}}};
+    // A path may hold bytes that are no UTF-8.
+    const auto text = object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    // The exit code still tells where this cannot be written.
+    (void)print(text).ok();
+}
+
+Result<void> print(std::string_view text) {
+    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+    if (written && std::fflush(stdout) == 0) return {};
+    return Error{ErrorCode::io_error, "the output cannot be written: " + std::generic_category().message(errno),
+                 "standard output", {}};
+}
+
+void print_note(std::string_view text) {
+    const std::string line = "sidestep: note: " + one_line(text) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace sidestep::cli

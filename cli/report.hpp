@@ -1,0 +1,34 @@
+// What the command says, where it says it, and the number it ends with.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <sidestep/result.hpp>
+
+namespace sidestep::cli {
+
+// The command's exit codes, documented in docs/commands.md.
+enum class ExitCode : int {
+    done = 0,
+    failed = 1,
+    usage = 2,             // a place, option, file or machine that does not exist or makes no sense
+    path_unavailable = 3,  // the required path
+    interrupted = 130,     // by SIGINT or SIGTERM
+};
+
+ExitCode exit_code(ErrorCode code);
+
+// The word of docs/json.md for an error code: "not_found".
+std::string_view error_word(ErrorCode code);
+
+// Prints the error: one line on standard error, or as JSON on standard output.
+void report(const Error& error, bool json);
+
+// Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
+Result<void> print(std::string_view text);
+
+// Prints "sidestep: note: text" on standard error.
+void print_note(std::string_view text);
+
+}  // namespace sidestep::cli

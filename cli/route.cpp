@@ -1,0 +1,47 @@
+// sidestep route SRC DST: the planner's answer; moves nothing.
+#include <memory>
+
+#include "operand.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+struct RouteCommand {
+    std::string from;
+    std::string to;
+    CopyFlags flags;
+};
+
+Result<void> run_route(const Globals& globals, const RouteCommand& command) {
+    const auto from = parse_operand(command.from, "SRC");
+    if (!from) return from.error();
+    const auto to = parse_operand(command.to, "DST");
+    if (!to) return to.error();
+    // With --size the source file need not be there: the question may be about another machine.
+    const auto bytes = command.flags.size ? Result<Bytes>(*command.flags.size)
+                                          : copy_size(*from, *to, command.flags);
+    if (!bytes) return bytes.error();
+
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    const auto route =
+        context->route(from->place, to->place, *bytes, copy_options(globals, command.flags));
+    if (!route) return route.error();
+    return print(globals.json ? route->to_json() + "\n" : route->to_string());
+}
+
+}  // namespace
+
+Action define_route(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<RouteCommand>();
+    app.add_option("SRC", command->from, "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE]")
+        ->required()
+        ->type_name("");
+    app.add_option("DST", command->to, "where they go")->required()->type_name("");
+    add_copy_flags(app, command->flags);
+    return [command, &globals] { return run_route(globals, *command); };
+}
+
+}  // namespace sidestep::cli

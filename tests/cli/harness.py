@@ -1,0 +1,101 @@
+"""Runs the real command; nothing but the standard library."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BINARY = os.environ["SIDESTEP_BINARY"]
+SOURCE_DIR = pathlib.Path(os.environ["SIDESTEP_SOURCE_DIR"])
+MACHINE = "dgx-h100"  # a built-in machine whose GPUs are emulated, so that every test runs anywhere
+# A hang is a failure, not a wait for the whole suite's limit.
+LIMIT_SECONDS = 120
+
+DONE, FAILED, USAGE, PATH_UNAVAILABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def environment(**changes):
+    """The process's environment without SIDESTEP_* of the developer's shell."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SIDESTEP_")}
+    kept.update(changes)
+    return kept
+
+
+def bytes_that_differ(size):
+    """Test bytes without a period that a chunk could share."""
+    words = bytearray()
+    state = 88172645463325252
+    while len(words) < min(size, 1 << 16):
+        state ^= (state << 13) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 7
+        state ^= (state << 17) & 0xFFFFFFFFFFFFFFFF
+        words += state.to_bytes(8, "little")
+    block = bytes(words[: 1 << 16])
+    out = bytearray()
+    number = 0
+    while len(out) < size:
+        out += number.to_bytes(8, "little") + block[8:]
+        number += 1
+    return bytes(out[:size])
+
+
+class Outcome:
+    def __init__(self, done):
+        self.code = done.returncode
+        self.out = done.stdout.decode()
+        self.err = done.stderr.decode()
+
+
+class CommandTest(unittest.TestCase):
+    """A folder of its own for each test, and the command run in it."""
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sidestep-test-"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+
+    def run_command(self, *arguments, machine=MACHINE, env=None, **how):
+        line = [BINARY] + (["--machine", machine] if machine else []) + [str(word) for word in arguments]
+        return Outcome(
+            subprocess.run(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=LIMIT_SECONDS,
+                cwd=self.dir,
+                env=env or environment(),
+                **how,
+            )
+        )
+
+    def succeed(self, *arguments, **how):
+        outcome = self.run_command(*arguments, **how)
+        self.assertEqual(outcome.code, DONE, outcome.err + outcome.out)
+        return outcome
+
+    def refused(self, code, names, *arguments, **how):
+        """The command ends with `code` and one line on standard error that names every word of `names`."""
+        outcome = self.run_command(*arguments, **how)
+        self.assertEqual(outcome.code, code, outcome.err + outcome.out)
+        self.assertEqual(outcome.out, "")
+        self.assertEqual(outcome.err.count("\n"), 1, outcome.err)
+        self.assertTrue(outcome.err.startswith("sidestep: "), outcome.err)
+        for name in [names] if isinstance(names, str) else names:
+            self.assertIn(name, outcome.err)
+        return outcome
+
+    def json_of(self, *arguments, **how):
+        outcome = self.succeed(*arguments, "--json", **how)
+        self.assertEqual(outcome.err, "")
+        return json.loads(outcome.out)
+
+    def write(self, name, content):
+        path = self.dir / name
+        path.write_bytes(content)
+        return path
+
+    def names(self):
+        return sorted(path.name for path in self.dir.iterdir())

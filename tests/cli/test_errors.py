@@ -1,0 +1,280 @@
+"""Every bad input: the exit code, one line that names the thing, and targets left alone."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import unittest
+
+import harness
+from harness import DONE, FAILED, PATH_UNAVAILABLE, USAGE
+
+NOBODY = 65534
+
+
+class BadPlaces(harness.CommandTest):
+    def test_not_a_place(self):
+        for text in ["gpuu:0", "gpu:", "gpu:-1", "gpu:1x", "host:", "", "node7", "gpu:0/host"]:
+            self.refused(USAGE, f"'{text}'", "copy", text, "host")
+            self.refused(USAGE, f"'{text}'", "route", "host", text)
+
+    def test_bare_path_is_refused_with_the_form_to_write(self):
+        self.write("a.bin", b"x")
+        self.refused(USAGE, "file:a.bin", "copy", "a.bin", "host")
+        self.refused(USAGE, "file:./a.bin", "copy", "./a.bin", "host")
+
+    def test_gpu_that_is_not_there(self):
+        for line in [("copy", "host", "gpu:8"), ("copy", "gpu:99", "host"), ("route", "gpu:0", "gpu:8")]:
+            self.refused(USAGE, [word for word in line if word in ("gpu:8", "gpu:99")], *line)
+
+    def test_numa_node_that_is_not_there(self):
+        self.refused(USAGE, "host:7", "copy", "host:7", "gpu:0")
+
+    def test_other_machine(self):
+        for verb in ["copy", "route"]:
+            outcome = self.run_command(verb, "node7/gpu:1", "gpu:0")
+            self.assertIn(outcome.code, (FAILED, USAGE))
+            self.assertIn("node7", outcome.err)
+
+    def test_range_beyond_64_bits(self):
+        self.refused(USAGE, "2^64", "copy", "file:a@16000000TiB+16000000TiB", "host")
+
+
+class BadMachines(harness.CommandTest):
+    def topology(self):
+        return json.loads(self.succeed("topo", "--json").out)
+
+    def refused_topology(self, name, content):
+        self.write("machine.json", content)
+        self.refused(USAGE, name, "topo", machine="./machine.json")
+        self.refused(USAGE, name, "copy", "host", "host", "--size", "1", machine="machine.json")
+
+    def test_unknown_machine(self):
+        self.refused(USAGE, ["dgx-h1000", harness.MACHINE], "topo", machine="dgx-h1000")
+
+    def test_missing_file(self):
+        self.refused(USAGE, "nowhere.json", "topo", machine="./nowhere.json")
+
+    def test_saved_machine_works(self):
+        self.write("machine.json", json.dumps(self.topology()).encode())
+        self.succeed("copy", "host", "gpu:0", "--size", "4KiB", machine="machine.json")
+
+    def test_broken_json(self):
+        self.refused_topology("machine.json", b'{"devices": [')
+        self.refused_topology("machine.json", b"")
+        self.refused_topology("machine.json", b"[1, 2]")
+
+    def test_link_to_nowhere(self):
+        topology = self.topology()
+        link = topology["links"][0]
+        link["b"] = "gpu:99"
+        self.refused_topology("gpu:99", json.dumps(topology).encode())
+
+    def test_variable_that_cannot_be_read(self):
+        env = harness.environment(SIDESTEP_FILE_IO="carrier-pigeon")
+        self.refused(USAGE, "SIDESTEP_FILE_IO", "topo", env=env)
+
+
+class BadOptions(harness.CommandTest):
+    def test_unknown_option(self):
+        self.refused(USAGE, "--fast", "copy", "host", "gpu:0", "--fast")
+        self.refused(USAGE, "--fast", "--fast", "topo")
+
+    def test_unknown_verb(self):
+        self.refused(USAGE, "frobnicate", "frobnicate")
+        self.refused(USAGE, "frobnicate", "help", "frobnicate")
+
+    def test_no_verb(self):
+        self.refused(USAGE, "verb")
+
+    def test_missing_and_surplus_arguments(self):
+        self.refused(USAGE, "DST", "copy", "host")
+        self.refused(USAGE, "gpu:1", "copy", "host", "gpu:0", "gpu:1")
+
+    def test_values_that_cannot_be_read(self):
+        for option, value in [
+            ("--size", "many"),
+            ("--size", "-1"),
+            ("--chunk", "4KX"),
+            ("--max-staging", "1.5B"),
+            ("--deadline", "soon"),
+            ("--deadline", "-3s"),
+            ("--repeat", "0"),
+            ("--repeat", "x"),
+            ("--require", "everything"),
+            ("--prefer", "turtle"),
+        ]:
+            self.refused(USAGE, [option.lstrip("-"), value], "copy", "host", "gpu:0", f"{option}={value}")
+
+    def test_size_of_a_file_source(self):
+        self.write("a", b"x" * 100)
+        self.refused(USAGE, "--size", "copy", "file:a", "host", "--size", "50")
+
+
+class BadFiles(harness.CommandTest):
+    """Each: nothing written, nothing left behind."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = self.write("source", harness.bytes_that_differ(100_000))
+        self.target = self.write("target", b"old target")
+
+    def untouched(self, code, names, *arguments, **how):
+        before = self.names()
+        self.refused(code, names, "copy", *arguments, **how)
+        self.assertEqual(self.target.read_bytes(), b"old target")
+        self.assertEqual(self.source.read_bytes(), harness.bytes_that_differ(100_000))
+        self.assertEqual(self.names(), before)
+
+    def test_missing_source(self):
+        self.untouched(USAGE, "file:nowhere", "file:nowhere", "file:target")
+        self.untouched(USAGE, "file:nowhere", "file:nowhere", "gpu:0")
+        self.untouched(USAGE, "nowhere", "file:nowhere/x", "file:target")
+
+    def test_missing_folder_of_the_target(self):
+        self.untouched(USAGE, "nowhere", "file:source", "file:nowhere/target")
+
+    def test_missing_target_of_a_range(self):
+        self.untouched(USAGE, "fresh", "file:source@0+10", "file:fresh@0+10")
+
+    def test_file_onto_itself(self):
+        self.untouched(USAGE, "source", "file:source", "file:source")
+        self.untouched(USAGE, "source", "file:source", "file:./source")
+
+    def test_file_onto_itself_by_a_link(self):
+        os.symlink("source", self.dir / "symbolic")
+        os.link(self.source, self.dir / "hard")
+        for name in ["symbolic", "hard"]:
+            self.untouched(USAGE, name, "file:source", f"file:{name}")
+            self.untouched(USAGE, name, f"file:{name}", "file:source")
+
+    def test_overlapping_ranges(self):
+        os.link(self.source, self.dir / "hard")
+        self.untouched(USAGE, "source", "file:source@0+1000", "file:source@999+1000")
+        self.untouched(USAGE, "hard", "file:source@0+1000", "file:hard@500+1000")
+
+    def test_sizes_that_do_not_fit(self):
+        self.untouched(USAGE, "target", "file:source@0+9", "file:target@0+5")
+        self.untouched(USAGE, "target", "host", "file:target@0+5", "--size", "9")
+
+    def test_range_beyond_the_end(self):
+        self.untouched(FAILED, "source", "file:source@99999+2", "file:target")
+        self.untouched(FAILED, "source", "file:source@99999+2", "gpu:0")
+        # A target may grow, but gets no hole.
+        self.untouched(FAILED, "target", "file:source@0+4", "file:target@11+4")
+
+    def test_things_that_are_no_files(self):
+        (self.dir / "folder").mkdir()
+        os.mkfifo(self.dir / "pipe")
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        here = os.open(".", os.O_RDONLY)
+        os.chdir(self.dir)  # the path of a socket is limited to 108 bytes
+        try:
+            listener.bind("socket")
+        finally:
+            os.fchdir(here)
+            os.close(here)
+        for name in ["folder", "pipe", "socket", "/dev/null"]:
+            self.untouched(USAGE, name, f"file:{name}", "file:target")
+            self.untouched(USAGE, name, f"file:{name}", "gpu:0")
+            self.untouched(USAGE, name, "file:source", f"file:{name}")
+            self.untouched(USAGE, name, "gpu:0", f"file:{name}", "--size", "4KiB")
+
+    def test_name_that_is_too_long(self):
+        self.untouched(USAGE, "File name too long", "file:" + "x" * 300, "file:target")
+
+
+class Permissions(harness.CommandTest):
+    """Run as an ordinary user: root is refused nothing."""
+
+    def setUp(self):
+        super().setUp()
+        self.how = {}
+        if os.getuid() == 0:
+            self.how = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            # The build folder may be closed to others.
+            self.binary = pathlib.Path(shutil.copy(harness.BINARY, self.dir / "sidestep"))
+            self.binary.chmod(0o755)
+            self.addCleanup(setattr, harness, "BINARY", harness.BINARY)
+            harness.BINARY = str(self.binary)
+        self.dir.chmod(0o755)
+        self.source = self.write("source", b"new")
+
+    def test_source_that_may_not_be_read(self):
+        self.source.chmod(0)
+        for target in ["file:/tmp/sidestep-test-never", "gpu:0"]:
+            self.refused(FAILED, ["source", "ermission denied"], "copy", "file:source", target, **self.how)
+        self.assertFalse(os.path.exists("/tmp/sidestep-test-never"))
+
+    def test_folder_that_may_not_be_written(self):
+        self.source.chmod(0o644)
+        closed = self.dir / "closed"
+        closed.mkdir()
+        target = closed / "target"
+        target.write_bytes(b"old")
+        closed.chmod(0o555)
+        self.addCleanup(closed.chmod, 0o755)
+        self.refused(FAILED, ["closed", "ermission denied"], "copy", "file:source", "file:closed/target", **self.how)
+        self.assertEqual(target.read_bytes(), b"old")
+        self.assertEqual(os.listdir(closed), ["target"])
+
+
+class RequiredPath(harness.CommandTest):
+    def test_no_direct_path(self):
+        self.write("a", b"x" * 5000)
+        self.write("b", b"old")
+        self.refused(PATH_UNAVAILABLE, "file:a", "copy", "file:a", "file:b", "--require", "direct")
+        self.refused(PATH_UNAVAILABLE, "file:a", "route", "file:a", "file:b", "--require", "direct")
+        self.assertEqual((self.dir / "b").read_bytes(), b"old")
+
+    def test_deadline(self):
+        self.write("b", b"old")
+        with open(self.dir / "a", "wb") as source:
+            source.truncate(8 << 30)
+        self.refused(FAILED, [], "copy", "file:a", "file:b", "--deadline", "1ms")
+        self.assertEqual((self.dir / "b").read_bytes(), b"old")
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            outcome = harness.subprocess.run(
+                [harness.BINARY, "--machine", harness.MACHINE, "topo"],
+                stdout=full,
+                stderr=harness.subprocess.PIPE,
+                timeout=harness.LIMIT_SECONDS,
+                env=harness.environment(),
+                check=False,
+            )
+        self.assertEqual(outcome.returncode, FAILED)
+        self.assertIn(b"standard output", outcome.stderr)
+
+
+class ErrorsAsJson(harness.CommandTest):
+    def error(self, code, *arguments):
+        outcome = self.run_command(*arguments, "--json")
+        self.assertEqual(outcome.code, code)
+        self.assertEqual(outcome.err, "")
+        error = json.loads(outcome.out)
+        self.assertEqual(list(error), ["error"])
+        self.assertEqual(list(error["error"]), ["code", "message", "where", "hint"])
+        for value in error["error"].values():
+            self.assertIsInstance(value, str)
+        self.assertNotEqual(error["error"]["message"], "")
+        return error["error"]["code"]
+
+    def test_codes(self):
+        self.write("a", b"x")
+        self.assertEqual(self.error(USAGE, "copy", "host", "gpu:8"), "not_found")
+        self.assertEqual(self.error(USAGE, "copy", "hostt", "gpu:0"), "invalid_argument")
+        self.assertEqual(self.error(USAGE, "copy", "host", "gpu:0", "--fast"), "invalid_argument")
+        self.assertEqual(
+            self.error(PATH_UNAVAILABLE, "copy", "file:a", "file:b", "--require", "direct"), "path_unavailable"
+        )
+
+    def test_success_is_no_error(self):
+        self.assertEqual(self.run_command("topo", "--json").code, DONE)
+
+
+if __name__ == "__main__":
+    unittest.main()

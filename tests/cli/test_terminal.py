@@ -1,0 +1,157 @@
+"""The progress bar, Ctrl-C, and being killed in the middle."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+import unittest
+
+import harness
+from harness import DONE, INTERRUPTED
+
+GIB = 1 << 30
+
+
+class Terminal:
+    """The command with its standard error on a terminal."""
+
+    def __init__(self, test, *arguments, columns=80):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [harness.BINARY, "--machine", harness.MACHINE, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=slave,
+            cwd=test.dir,
+            env=harness.environment(),
+        )
+        os.close(slave)
+        self.seen = b""
+        test.addCleanup(self.close)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        os.close(self.master)
+
+    def read_until(self, text):
+        """Reads until `text` was seen; False if the terminal closed before."""
+        end = time.monotonic() + harness.LIMIT_SECONDS
+        while text is None or text not in self.seen:
+            ready, _, _ = select.select([self.master], [], [], max(0, end - time.monotonic()))
+            if not ready:
+                raise AssertionError(f"nothing more within the limit; seen: {self.seen!r}")
+            try:
+                part = os.read(self.master, 65536)
+            except OSError:  # EIO: the last writer closed the terminal
+                part = b""
+            if not part:
+                return False
+            self.seen += part
+        return True
+
+    def end(self):
+        self.read_until(None)
+        out = self.process.stdout.read().decode()
+        return self.process.wait(timeout=harness.LIMIT_SECONDS), out
+
+
+class Progress(harness.CommandTest):
+    def sparse(self, name, size):
+        with open(self.dir / name, "wb") as file:
+            file.truncate(size)
+
+    def test_bar(self):
+        self.sparse("a", 2 * GIB)
+        terminal = Terminal(self, "copy", "file:a", "host")
+        code, out = terminal.end()
+        self.assertEqual(code, DONE)
+        seen = terminal.seen.decode()
+        self.assertRegex(seen, r"\r\[#*-*\] +\d+ %  .* of 2 GiB  .*GB/s  .* left")
+        self.assertTrue(seen.endswith("\r\x1b[K"), seen[-40:])
+        self.assertIn("2 GiB", out)
+        self.assertNotIn("\x1b", out)
+
+    def test_fits_a_narrow_terminal(self):
+        self.sparse("a", 2 * GIB)
+        terminal = Terminal(self, "copy", "file:a", "host", columns=30)
+        self.assertEqual(terminal.end()[0], DONE)
+        lines = terminal.seen.decode().replace("\x1b[K", "").split("\r")
+        self.assertGreater(len(lines), 2)
+        self.assertLess(max(map(len, lines)), 30)
+
+    def test_no_bar_when_asked_or_as_json(self):
+        self.sparse("a", 1 * GIB)
+        for option in ["--quiet", "--json"]:
+            terminal = Terminal(self, "copy", "file:a", "host", option)
+            self.assertEqual(terminal.end()[0], DONE)
+            self.assertEqual(terminal.seen, b"")
+
+    def test_no_bar_without_a_terminal(self):
+        self.sparse("a", 1 * GIB)
+        self.assertEqual(self.succeed("copy", "file:a", "host").err, "")
+
+
+class Stopped(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        # Sparse and long: no test waits for its end.
+        with open(self.dir / "a", "wb") as file:
+            file.truncate(16 * GIB)
+        self.target = self.write("b", b"old target")
+
+    def start(self, *arguments):
+        terminal = Terminal(self, "copy", "file:a", *arguments)
+        self.assertTrue(terminal.read_until(b"GB/s"), terminal.seen)  # bytes are moving
+        return terminal
+
+    def test_interrupt(self):
+        for number in [signal.SIGINT, signal.SIGTERM]:
+            terminal = self.start("file:b")
+            terminal.process.send_signal(number)
+            code, out = terminal.end()
+            self.assertEqual(code, INTERRUPTED)
+            self.assertEqual(out, "")
+            self.assertIn(b"sidestep: ", terminal.seen)
+            self.assertEqual(self.target.read_bytes(), b"old target")
+            self.assertEqual(self.names(), ["a", "b"])
+
+    def test_interrupt_leaves_no_new_file(self):
+        terminal = self.start("file:fresh")
+        terminal.process.send_signal(signal.SIGINT)
+        self.assertEqual(terminal.end()[0], INTERRUPTED)
+        self.assertEqual(self.names(), ["a", "b"])
+
+    def test_kill(self):
+        terminal = self.start("file:b")
+        terminal.process.kill()
+        self.assertEqual(terminal.end()[0], -signal.SIGKILL)
+        self.assertEqual(self.target.read_bytes(), b"old target")
+
+    def test_interrupt_between_runs(self):
+        with open(self.dir / "small", "wb") as file:
+            file.truncate(64 << 20)
+        process = subprocess.Popen(
+            [harness.BINARY, "copy", "file:small", "host", "--repeat", "100000", "--machine", harness.MACHINE],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.dir,
+            env=harness.environment(),
+        )
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=harness.LIMIT_SECONDS)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertEqual(out, b"")
+
+
+if __name__ == "__main__":
+    unittest.main()
