@@ -1,0 +1,41 @@
+# The short way to everything; CMakePresets.json holds the settings.
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+PRESET ?= release
+
+.PHONY: demo build setup test test-sanitizers bundle install format clean
+
+# Builds the command and moves bytes on an emulated DGX H100.
+demo: setup
+	@tools/build.sh $(PRESET) $(JOBS) sidestep
+	@tools/demo.sh build/$(PRESET)/cli/sidestep
+
+build: setup
+	@tools/build.sh $(PRESET) $(JOBS) all
+
+test: build
+	@ctest --preset $(PRESET) -j $(JOBS)
+
+# The unit and contract tests under the address, undefined behaviour and thread sanitizers.
+test-sanitizers: setup
+	@tools/build.sh asan $(JOBS) sanitized_tests
+	@ctest --preset asan -j $(JOBS)
+	@tools/build.sh tsan $(JOBS) sanitized_tests
+	@ctest --preset tsan -j $(JOBS)
+
+# One archive with the command, the benchmark and the tests, to carry to a machine with GPUs.
+bundle: setup
+	@tools/build.sh release $(JOBS) bundle
+
+# make install PREFIX=/opt/sidestep
+install: build
+	@cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+format:
+	@git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' | xargs clang-format -i
+
+setup:
+	@tools/setup.sh
+
+clean:
+	rm -rf build

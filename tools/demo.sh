@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# tools/demo.sh COMMAND: moves real bytes on the model of a DGX H100, which every machine can emulate, and
+# prints the paths. Ends with 0 only if every copy was verified.
+set -euo pipefail
+
+sidestep=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+step() {
+    printf '\n$ sidestep'
+    printf ' %q' "$@"
+    printf '\n'
+    "$sidestep" "$@"
+}
+
+head -c 8388608 /dev/urandom >"$folder/weights.bin"
+export SIDESTEP_MACHINE=dgx-h100
+
+step topo
+step route gpu:0 gpu:5
+step copy "file:$folder/weights.bin" gpu:0 --verify --explain
+step copy gpu:0 gpu:5 --size 64MiB --verify
+step copy host gpu:3 --size 64MiB --verify
+
+# The way back: what comes out of GPU memory is what the file holds.
+step copy "file:$folder/weights.bin" "file:$folder/copy.bin" --verify
+cmp "$folder/weights.bin" "$folder/copy.bin"
+
+# A path that is asked for and not there is an error with its reason, not a slower copy.
+printf '\n$ sidestep copy file:... gpu:0 --require direct    (has to fail)\n'
+if "$sidestep" copy "file:$folder/weights.bin" gpu:0 --require direct; then
+    echo "demo: a direct path from a file to an emulated GPU was not to be had" >&2
+    exit 1
+fi
+printf '\ndemo: all copies verified\n'

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
+# they are all there. Elsewhere it says which tools and headers are missing.
+set -euo pipefail
+
+# The second column is what to look for where there is no dpkg: a command, or a header.
+packages="
+g++              c++
+cmake            cmake
+ninja-build      ninja
+ccache           ccache
+pkg-config       pkg-config
+git              git
+python3          python3
+libfmt-dev       fmt/format.h
+libcli11-dev     CLI/CLI.hpp
+nlohmann-json3-dev nlohmann/json.hpp
+liburing-dev     liburing.h
+libxxhash-dev    xxhash.h
+libgtest-dev     gtest/gtest.h
+"
+
+os_release=${SIDESTEP_OS_RELEASE:-/etc/os-release}  # another file in the tests of this script
+os_id=$(. "$os_release" && echo "${ID:-} ${ID_LIKE:-} ${VERSION_ID:-}")
+
+# C++20 needs GCC 12; Ubuntu 22.04 has it beside its default of 11. tools/compiler.sh chooses it.
+case $os_id in
+    ubuntu*" 22.04") packages=${packages/g++ /g++-12 } ;;
+esac
+
+is_there() {
+    case $1 in
+        *.h | *.hpp) echo "#include <$1>" | "$(tools/compiler.sh)" -x c++ -E - >/dev/null 2>&1 ;;
+        *) command -v "$1" >/dev/null ;;
+    esac
+}
+
+cd "$(dirname "$0")/.."
+missing=()
+while read -r package tool; do
+    [ -n "$package" ] || continue
+    if command -v dpkg-query >/dev/null; then
+        state=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+        [ "$state" = installed ] || missing+=("$package")
+    elif ! is_there "$tool"; then
+        missing+=("$tool")
+    fi
+done <<<"$packages"
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+case $os_id in
+    *debian* | *ubuntu*) ;;
+    *)
+        echo "setup: this is neither Debian nor Ubuntu. Install what provides: ${missing[*]}" >&2
+        exit 1
+        ;;
+esac
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "setup: not root, and no sudo. Have an administrator run: apt-get install ${missing[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+echo "setup: installing ${missing[*]}"
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
