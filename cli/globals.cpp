@@ -84,17 +84,23 @@ Result<Context> open_context(const Globals& globals) {
 }
 
 Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
-    const Error bad{ErrorCode::invalid_argument, fmt::format("'{}' is not a time", text), {},
+    const Error bad{ErrorCode::invalid_argument,
+                    fmt::format("'{}' is not a time", text),
+                    {},
                     "write it as 500ms, 30s, 2m or 1h"};
     double number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{}) return bad;
     const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
     double scale = 1000;
-    if (unit == "ms") scale = 1;
-    else if (unit == "m") scale = 60e3;
-    else if (unit == "h") scale = 3600e3;
-    else if (!unit.empty() && unit != "s") return bad;
+    if (unit == "ms")
+        scale = 1;
+    else if (unit == "m")
+        scale = 60e3;
+    else if (unit == "h")
+        scale = 3600e3;
+    else if (!unit.empty() && unit != "s")
+        return bad;
     const double milliseconds = number * scale;
     // Written so that a NaN fails too.
     if (!(milliseconds >= 1 && milliseconds <= 1000 * 3600e3)) return bad;

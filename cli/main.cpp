@@ -31,9 +31,9 @@ std::string options_of(const CLI::App& app) {
 // What CLI11 found wrong, in the words of this command.
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
-    const std::string hint = chosen.empty() ? "sidestep --help lists the verbs and options"
-                                            : fmt::format("sidestep help {} lists the options",
-                                                          chosen.front()->get_name());
+    const std::string hint =
+        chosen.empty() ? "sidestep --help lists the verbs and options"
+                       : fmt::format("sidestep help {} lists the options", chosen.front()->get_name());
     std::string message = error.what();
     const auto left = app.remaining(true);
     if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !left.empty()) {
@@ -74,8 +74,8 @@ Result<void> run(int argc, const char* const* argv) {
     }
     for (const auto& [child, action] : actions)
         if (child->parsed()) return action();
-    return Error{ErrorCode::invalid_argument, "a verb is missing", {},
-                 "sidestep --help lists the verbs and options"};
+    return Error{
+        ErrorCode::invalid_argument, "a verb is missing", {}, "sidestep --help lists the verbs and options"};
 }
 
 // Errors of the command line itself are told as JSON too.

@@ -77,7 +77,8 @@ Result<Operand> parse_operand(std::string_view text, const char* where) {
     operand.range = take_range(path);
     if (!operand.range) return operand;
     if (operand.range->offset + operand.range->size < operand.range->offset)
-        return Error{ErrorCode::invalid_argument, fmt::format("'{}' ends beyond 2^64 bytes", text), where, {}};
+        return Error{
+            ErrorCode::invalid_argument, fmt::format("'{}' ends beyond 2^64 bytes", text), where, {}};
     operand.place = Place::file(std::string(path)).on(place->node());
     return operand;
 }

@@ -27,7 +27,8 @@ void write_terminal(const std::string& text) {
 std::string progress_line(Bytes done, Bytes total, double seconds, int columns) {
     const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0;
     const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-    std::string text = fmt::format(" {:3.0f} %  {} of {}", share * 100, format_bytes(done), format_bytes(total));
+    std::string text =
+        fmt::format(" {:3.0f} %  {} of {}", share * 100, format_bytes(done), format_bytes(total));
     if (done > 0) text += "  " + format_rate(rate / 1e9);
     if (total > 0 && done >= total)
         text += "  finishing";
@@ -54,8 +55,7 @@ void Progress::update(Bytes done, Bytes total) {
     if (!enabled_ || total == 0) return;
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun_;
     // The old line's rest is wiped, not padded: the window may have been resized.
-    write_terminal(
-        fmt::format("\r{}\033[K", progress_line(done, total, passed.count(), terminal_columns())));
+    write_terminal(fmt::format("\r{}\033[K", progress_line(done, total, passed.count(), terminal_columns())));
     drawn_ = true;
 }
 

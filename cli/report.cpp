@@ -32,29 +32,47 @@ std::string one_line(std::string_view text) {
 ExitCode exit_code(ErrorCode code) {
     switch (code) {
         case ErrorCode::invalid_argument:
-        case ErrorCode::not_found: return ExitCode::usage;
-        case ErrorCode::path_unavailable: return ExitCode::path_unavailable;
-        case ErrorCode::cancelled: return ExitCode::interrupted;
-        default: return ExitCode::failed;
+        case ErrorCode::not_found:
+            return ExitCode::usage;
+        case ErrorCode::path_unavailable:
+            return ExitCode::path_unavailable;
+        case ErrorCode::cancelled:
+            return ExitCode::interrupted;
+        default:
+            return ExitCode::failed;
     }
 }
 
 std::string_view error_word(ErrorCode code) {
     switch (code) {
-        case ErrorCode::invalid_argument: return "invalid_argument";
-        case ErrorCode::not_found: return "not_found";
-        case ErrorCode::permission_denied: return "permission_denied";
-        case ErrorCode::unsupported: return "unsupported";
-        case ErrorCode::path_unavailable: return "path_unavailable";
-        case ErrorCode::out_of_memory: return "out_of_memory";
-        case ErrorCode::no_space: return "no_space";
-        case ErrorCode::end_of_file: return "end_of_file";
-        case ErrorCode::io_error: return "io_error";
-        case ErrorCode::mismatch: return "mismatch";
-        case ErrorCode::cancelled: return "cancelled";
-        case ErrorCode::timed_out: return "timed_out";
-        case ErrorCode::device_error: return "device_error";
-        case ErrorCode::internal: return "internal";
+        case ErrorCode::invalid_argument:
+            return "invalid_argument";
+        case ErrorCode::not_found:
+            return "not_found";
+        case ErrorCode::permission_denied:
+            return "permission_denied";
+        case ErrorCode::unsupported:
+            return "unsupported";
+        case ErrorCode::path_unavailable:
+            return "path_unavailable";
+        case ErrorCode::out_of_memory:
+            return "out_of_memory";
+        case ErrorCode::no_space:
+            return "no_space";
+        case ErrorCode::end_of_file:
+            return "end_of_file";
+        case ErrorCode::io_error:
+            return "io_error";
+        case ErrorCode::mismatch:
+            return "mismatch";
+        case ErrorCode::cancelled:
+            return "cancelled";
+        case ErrorCode::timed_out:
+            return "timed_out";
+        case ErrorCode::device_error:
+            return "device_error";
+        case ErrorCode::internal:
+            return "internal";
     }
     return "internal";
 }
@@ -79,8 +97,10 @@ void report(const Error& error, bool json) {
 Result<void> print(std::string_view text) {
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
     if (written && std::fflush(stdout) == 0) return {};
-    return Error{ErrorCode::io_error, "the output cannot be written: " + std::generic_category().message(errno),
-                 "standard output", {}};
+    return Error{ErrorCode::io_error,
+                 "the output cannot be written: " + std::generic_category().message(errno),
+                 "standard output",
+                 {}};
 }
 
 void print_note(std::string_view text) {

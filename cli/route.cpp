@@ -20,14 +20,13 @@ Result<void> run_route(const Globals& globals, const RouteCommand& command) {
     const auto to = parse_operand(command.to, "DST");
     if (!to) return to.error();
     // With --size the source file need not be there: the question may be about another machine.
-    const auto bytes = command.flags.size ? Result<Bytes>(*command.flags.size)
-                                          : copy_size(*from, *to, command.flags);
+    const auto bytes =
+        command.flags.size ? Result<Bytes>(*command.flags.size) : copy_size(*from, *to, command.flags);
     if (!bytes) return bytes.error();
 
     const auto context = open_context(globals);
     if (!context) return context.error();
-    const auto route =
-        context->route(from->place, to->place, *bytes, copy_options(globals, command.flags));
+    const auto route = context->route(from->place, to->place, *bytes, copy_options(globals, command.flags));
     if (!route) return route.error();
     return print(globals.json ? route->to_json() + "\n" : route->to_string());
 }

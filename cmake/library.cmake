@@ -18,9 +18,11 @@ target_include_directories(sidestep_shared INTERFACE
 target_compile_features(sidestep_shared INTERFACE cxx_std_20)
 target_link_libraries(sidestep_shared PRIVATE Threads::Threads sidestep_uring ${CMAKE_DL_LIBS})
 target_link_options(sidestep_shared PRIVATE
-    LINKER:--version-script=${exports} LINKER:--exclude-libs,ALL
+    LINKER:--version-script=${exports} LINKER:--exclude-libs,ALL)
+if(NOT SIDESTEP_SANITIZE)
     # A sanitizer's own symbols come from the program.
-    $<$<STREQUAL:${SIDESTEP_SANITIZE},>:LINKER:--no-undefined>)
+    target_link_options(sidestep_shared PRIVATE LINKER:--no-undefined)
+endif()
 set_target_properties(sidestep_shared PROPERTIES
     OUTPUT_NAME sidestep EXPORT_NAME sidestep
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}

@@ -207,7 +207,7 @@ Result<void> CudaBackend::make_reachable(const Work& work) {
     SIDESTEP_CHECK(peers_->enable(*source, *target));
     for (auto [end, other] : {std::pair{work.from, target}, std::pair{work.to, source}}) {
         if (end->granted(*other)) continue;
-        SIDESTEP_CHECK(grant(*other, end->buffer(), end->pointer()));
+        SIDESTEP_CHECK(grant(*other, *end->gpu(), end->buffer(), end->pointer()));
         end->set_granted(*other);
     }
     return {};

@@ -42,8 +42,10 @@ private:
         driver::CudaEvent passed;
         CUcontext context;
     };
-    // Gates that may wait or rest at a time.
-    static constexpr std::size_t most_words = 1024;
+    // Gates that may wait or rest at a time. A stream's queue in the driver holds about 1024 entries, and the
+    // call that would add one more blocks until the first ends: behind a closed gate, for ever (seen on an
+    // H200, driver 580.159.04). Each gate takes two or three entries.
+    static constexpr std::size_t most_words = 128;
     static constexpr std::size_t bytes_a_word = 64;  // a cache line each
 
     Result<std::uint32_t*> take(Gpus& gpus);

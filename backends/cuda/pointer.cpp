@@ -80,8 +80,10 @@ Error too_long(const Buffer& buffer, Bytes start, Bytes size) {
 }
 
 // Pool and VMM memory: the attributes tell the reserved addresses, so the mappings are asked for.
-Result<void> check_mapped(const driver::Cuda& cuda, const Buffer& buffer) {
-    auto found = for_each_mapping(cuda, reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(),
+Result<void> check_mapped(Gpus& gpus, const Buffer& buffer) {
+    SIDESTEP_TRY(Gpu * gpu, gpus.open(buffer.place().index()));
+    driver::ScopedCudaContext current(*gpu->context());
+    auto found = for_each_mapping(*gpus.cuda(), reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(),
                                   [](CUdeviceptr, Bytes) { return Result<void>(); });
     if (found) return {};
     return Error{ErrorCode::invalid_argument, "part of the buffer is not mapped to memory",
@@ -104,7 +106,7 @@ Result<std::optional<Pointer>> look_up_host(const Gpus& gpus, const Buffer& buff
     return std::optional(Pointer{MemoryKind::pinned, -1, nullptr});
 }
 
-Result<std::optional<Pointer>> look_up_gpu(const Gpus& gpus, const Buffer& buffer,
+Result<std::optional<Pointer>> look_up_gpu(Gpus& gpus, const Buffer& buffer,
                                            const Attributes& attributes) {
     const int claimed = buffer.place().index();
     if (attributes.managed) return std::optional(Pointer{MemoryKind::managed, -1, nullptr});
@@ -125,7 +127,7 @@ Result<std::optional<Pointer>> look_up_gpu(const Gpus& gpus, const Buffer& buffe
         pointer.kind = MemoryKind::vmm;
     if (attributes.size != 0 && !fits(buffer, attributes.start, attributes.size))
         return too_long(buffer, attributes.start, attributes.size);
-    if (pointer.kind != MemoryKind::device) SIDESTEP_CHECK(check_mapped(*gpus.cuda(), buffer));
+    if (pointer.kind != MemoryKind::device) SIDESTEP_CHECK(check_mapped(gpus, buffer));
     return std::optional(pointer);
 }
 

@@ -25,7 +25,8 @@ Result<std::optional<Pointer>> look_up(Gpus& gpus, const Buffer& buffer);
 Result<backend::Description> locate(Gpus& gpus, const void* address, Bytes bytes);
 
 // Calls `visit(base, size)` for each mapping that [address, address + bytes) touches, in order, until one
-// fails. Fails itself where part of the range is not mapped.
+// fails. Fails itself where part of the range is not mapped. A context must be current, or the driver
+// answers CUDA_ERROR_INVALID_CONTEXT.
 template <typename Visit>
 Result<void> for_each_mapping(const driver::Cuda& cuda, CUdeviceptr address, Bytes bytes, Visit visit) {
     const CUdeviceptr end = address + bytes;

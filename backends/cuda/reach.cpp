@@ -48,7 +48,8 @@ Result<void> grant_pool(const Gpu& gpu, CUmemoryPool pool) {
     return cuda.check(cuda.cuMemPoolSetAccess(pool, &access, 1), "cuMemPoolSetAccess");
 }
 
-Result<void> grant_mappings(const Gpu& gpu, const Buffer& buffer) {
+// `owner`: the GPU whose memory it is; the driver looks mappings up in its context only.
+Result<void> grant_mappings(const Gpu& gpu, const Gpu& owner, const Buffer& buffer) {
     const driver::Cuda& cuda = gpu.context()->cuda();
     CUmemAccessDesc access = access_of(gpu);
     auto grant_one = [&](CUdeviceptr base, Bytes size) -> Result<void> {
@@ -57,6 +58,7 @@ Result<void> grant_mappings(const Gpu& gpu, const Buffer& buffer) {
         if (status == CUDA_SUCCESS && now == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return {};
         return cuda.check(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
     };
+    driver::ScopedCudaContext current(*owner.context());
     return for_each_mapping(cuda, reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(), grant_one);
 }
 
@@ -75,11 +77,11 @@ Result<void> Peers::enable(const Gpu& a, const Gpu& b) {
     return {};
 }
 
-Result<void> grant(const Gpu& gpu, const Buffer& buffer, const Pointer& pointer) {
+Result<void> grant(const Gpu& gpu, const Gpu& owner, const Buffer& buffer, const Pointer& pointer) {
     if (pointer.gpu == gpu.index()) return {};
     Result<void> granted;
     if (pointer.kind == MemoryKind::pool) granted = grant_pool(gpu, pointer.pool);
-    if (pointer.kind == MemoryKind::vmm) granted = grant_mappings(gpu, buffer);
+    if (pointer.kind == MemoryKind::vmm) granted = grant_mappings(gpu, owner, buffer);
     if (granted) return {};
     return refused(granted.error(), gpu.index(), buffer.to_string());
 }

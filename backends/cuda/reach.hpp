@@ -25,8 +25,8 @@ private:
     std::mutex mutex_;
 };
 
-// Lets `gpu` read and write pool or VMM memory of another GPU, if it may not yet. The pool keeps that
+// Lets `gpu` read and write pool or VMM memory of another GPU, `owner`, if it may not yet. The pool keeps that
 // access for all its memory, a mapping for itself. Nothing to do for other kinds of memory.
-Result<void> grant(const Gpu& gpu, const Buffer& buffer, const Pointer& pointer);
+Result<void> grant(const Gpu& gpu, const Gpu& owner, const Buffer& buffer, const Pointer& pointer);
 
 }  // namespace sidestep::backends::cuda

@@ -22,8 +22,7 @@ constexpr Bytes background_from = 64_KiB + 1;
 Error end_of_file(const FileRegistration& file, const Slice& at) {
     std::string why = "the device is smaller than it says";
     if (const auto size = driver::size_now(file.fd(false))) {
-        why = fmt::format(*size <= at.offset ? "it has shrunk to {} bytes" : "it claims to have {} bytes",
-                          *size);
+        why = fmt::format("it {} {} bytes", *size <= at.offset ? "has shrunk to" : "claims to have", *size);
     }
     return {ErrorCode::end_of_file,
             fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), at.offset, at.size, why),

@@ -18,10 +18,7 @@ namespace {
 constexpr std::size_t line = 64;  // bytes of a cache line
 constexpr std::size_t step = 4 * line;
 
-// `to` is aligned to a cache line and `bytes` is a multiple of `step`. Three of a kind, since what an
-// instruction set permits is decided when the program runs.
-using Streamer = void (*)(char* to, const char* from, std::size_t bytes);
-
+// Several of a kind, since what the processor can do is known when the program runs.
 __attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from, std::size_t bytes) {
     for (std::size_t at = 0; at < bytes; at += step) {
         const __m512i a = _mm512_loadu_si512(from + at);
@@ -33,6 +30,26 @@ __attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from
         _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 128), c);
         _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 192), d);
     }
+}
+
+// Eight pages side by side, two lines of each in turn: Intel's memory controllers like many open pages. A
+// Xeon of the 5th generation copied 13.4 GB/s so with one thread and 82 with 16, against 11.0 and 74 line
+// by line (an EPYC of the Zen 5 kind is the other way round: 17 against 25).
+__attribute__((target("avx512f"))) void stream_avx512_pages(char* to, const char* from, std::size_t bytes) {
+    constexpr std::size_t page = 4096;
+    constexpr std::size_t group = 8 * page;
+    const std::size_t grouped = bytes / group * group;
+    for (std::size_t begin = 0; begin < grouped; begin += group) {
+        for (std::size_t in_page = 0; in_page < page; in_page += 2 * line) {
+            for (std::size_t at = begin + in_page; at < begin + group; at += page) {
+                const __m512i a = _mm512_loadu_si512(from + at);
+                const __m512i b = _mm512_loadu_si512(from + at + line);
+                _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), a);
+                _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + line), b);
+            }
+        }
+    }
+    stream_avx512(to + grouped, from + grouped, bytes - grouped);
 }
 
 __attribute__((target("avx2"))) void stream_avx2(char* to, const char* from, std::size_t bytes) {
@@ -65,20 +82,25 @@ void stream_sse2(char* to, const char* from, std::size_t bytes) {
     }
 }
 
-Streamer choose_streamer() {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) return stream_avx512;
-    if (__builtin_cpu_supports("avx2")) return stream_avx2;
-    return stream_sse2;
-}
-
 #endif
 
 }  // namespace
 
-void copy_around_caches(void* to, const void* from, std::size_t bytes) {
 #if defined(__x86_64__)
-    static const Streamer stream = choose_streamer();
+
+std::vector<Streamer> streamers() {
+    std::vector<Streamer> all;
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f")) {
+        all = {stream_avx512, stream_avx512_pages};
+        if (__builtin_cpu_is("intel")) std::swap(all[0], all[1]);
+    }
+    if (__builtin_cpu_supports("avx2")) all.push_back(stream_avx2);
+    all.push_back(stream_sse2);
+    return all;
+}
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer stream) {
     auto* target = static_cast<char*>(to);
     const auto* source = static_cast<const char*>(from);
     const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(target) % line) % line);
@@ -88,10 +110,28 @@ void copy_around_caches(void* to, const void* from, std::size_t bytes) {
     std::memcpy(target + head + body, source + head + body, bytes - head - body);
     // Streaming stores are not ordered by the release of an atomic.
     _mm_sfence();
-#else
-    std::memcpy(to, from, bytes);
-#endif
 }
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes) {
+    static const Streamer stream = streamers().front();
+    copy_around_caches(to, from, bytes, stream);
+}
+
+#else
+
+std::vector<Streamer> streamers() {
+    return {};
+}
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer) {
+    std::memcpy(to, from, bytes);
+}
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+}
+
+#endif
 
 std::size_t cache_share(int threads) {
     const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);

@@ -17,7 +17,8 @@ SIDESTEP_API Result<Buffer> buffer(const Context& context, const void* pointer, 
 // A copy in the order of `stream`: it starts after the work already on the stream, and work put on the
 // stream later starts after the copy. Where the route is one hop of the CUDA backend, the copy is
 // enqueued on the stream itself and this costs nothing; a staged route holds the stream at a gate until
-// its last byte has arrived or it has failed. The stream belongs to the caller and outlives the copy.
+// its last byte has arrived or it has failed. A null stream is the legacy default stream. The stream
+// belongs to the caller and outlives the copy.
 SIDESTEP_API Transfer copy(const Context& context, const Buffer& from, const Buffer& to, CUstream_st* stream,
                            const CopyOptions& options = {});
 

@@ -108,17 +108,21 @@ Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
     auto place = read_place(buffer->place, "place");
     if (!place) return place.error();
     if (!place->node().empty())
-        return Error{ErrorCode::unsupported, "a buffer is on this machine, not on " + place->node(),
-                     place->to_string(), {}};
+        return Error{ErrorCode::unsupported,
+                     "a buffer is on this machine, not on " + place->node(),
+                     place->to_string(),
+                     {}};
     if (!place->is_file()) {
         if (buffer->offset != 0)
-            return Error{ErrorCode::invalid_argument, "memory has an address, its offset is 0",
-                         place->to_string(), {}};
+            return Error{ErrorCode::invalid_argument,
+                         "memory has an address, its offset is 0",
+                         place->to_string(),
+                         {}};
         return Buffer::memory(*place, buffer->address, buffer->size);
     }
     if (buffer->address != nullptr)
-        return Error{ErrorCode::invalid_argument, "a file has an offset, its address is NULL",
-                     place->to_string(), {}};
+        return Error{
+            ErrorCode::invalid_argument, "a file has an offset, its address is NULL", place->to_string(), {}};
     return Buffer::file(place->path(), buffer->offset, buffer->size);
 }
 
@@ -128,9 +132,8 @@ Result<sidestep_options> read_struct(const sidestep_options* given) {
     if (given == nullptr) return options;
     constexpr std::size_t first_version = sizeof(sidestep_options);
     if (given->struct_size < first_version || given->struct_size > 4096)
-        return Error{ErrorCode::invalid_argument,
-                     "struct_size is " + std::to_string(given->struct_size), "sidestep_options",
-                     "start with sidestep_options options = SIDESTEP_OPTIONS"};
+        return Error{ErrorCode::invalid_argument, "struct_size is " + std::to_string(given->struct_size),
+                     "sidestep_options", "start with sidestep_options options = SIDESTEP_OPTIONS"};
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     for (std::size_t i = sizeof(options); i < given->struct_size; ++i)
         if (bytes[i] != 0)
@@ -141,8 +144,10 @@ Result<sidestep_options> read_struct(const sidestep_options* given) {
 }
 
 Error bad_member(const char* name, std::uint64_t value) {
-    return Error{ErrorCode::invalid_argument, std::string(name) + " is " + std::to_string(value),
-                 "sidestep_options", {}};
+    return Error{ErrorCode::invalid_argument,
+                 std::string(name) + " is " + std::to_string(value),
+                 "sidestep_options",
+                 {}};
 }
 
 std::chrono::milliseconds read_limit(std::uint64_t limit_ms) {
@@ -208,15 +213,21 @@ Result<void> finish(const Result<Receipt>& result, sidestep_receipt** receipt) {
 
 extern "C" {
 
-const sidestep_error* sidestep_last_error(void) { return &last_error().view; }
+const sidestep_error* sidestep_last_error(void) {
+    return &last_error().view;
+}
 
 const char* sidestep_status_text(sidestep_status status) {
     return status == SIDESTEP_OK ? "done" : sidestep::to_string(static_cast<ErrorCode>(status));
 }
 
-const char* sidestep_version(void) { return sidestep::version(); }
+const char* sidestep_version(void) {
+    return sidestep::version();
+}
 
-void sidestep_free(char* text) { std::free(text); }
+void sidestep_free(char* text) {
+    std::free(text);
+}
 
 sidestep_status sidestep_open(const char* machine, sidestep_context** context) {
     return guarded([&]() -> Result<void> {
@@ -230,7 +241,9 @@ sidestep_status sidestep_open(const char* machine, sidestep_context** context) {
     });
 }
 
-void sidestep_close(sidestep_context* context) { delete context; }
+void sidestep_close(sidestep_context* context) {
+    delete context;
+}
 
 sidestep_status sidestep_allocate(sidestep_context* context, const char* place, uint64_t size,
                                   sidestep_allocation** allocation) {
@@ -252,7 +265,9 @@ sidestep_buffer sidestep_allocation_buffer(const sidestep_allocation* allocation
     return {allocation->place.c_str(), allocation->memory.address(), 0, allocation->memory.size()};
 }
 
-void sidestep_release(sidestep_allocation* allocation) { delete allocation; }
+void sidestep_release(sidestep_allocation* allocation) {
+    delete allocation;
+}
 
 sidestep_status sidestep_route(sidestep_context* context, const char* from, const char* to, uint64_t size,
                                const sidestep_options* options, sidestep_format format, char** text) {
@@ -325,7 +340,9 @@ void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, u
     if (total != nullptr) *total = transfer != nullptr ? transfer->transfer.bytes_total() : 0;
 }
 
-void sidestep_copy_free(sidestep_transfer* transfer) { delete transfer; }
+void sidestep_copy_free(sidestep_transfer* transfer) {
+    delete transfer;
+}
 
 uint64_t sidestep_receipt_bytes(const sidestep_receipt* receipt) {
     return receipt != nullptr ? receipt->receipt.bytes : 0;
@@ -349,6 +366,8 @@ sidestep_status sidestep_explain(const sidestep_receipt* receipt, sidestep_forma
     });
 }
 
-void sidestep_receipt_free(sidestep_receipt* receipt) { delete receipt; }
+void sidestep_receipt_free(sidestep_receipt* receipt) {
+    delete receipt;
+}
 
 }  // extern "C"

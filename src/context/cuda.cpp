@@ -20,6 +20,9 @@ Result<Buffer> buffer(const Context& context, const void* pointer, Bytes bytes) 
 
 Transfer copy(const Context& context, const Buffer& from, const Buffer& to, CUstream_st* stream,
               const CopyOptions& options) {
+    // A null stream is CUDA's legacy default stream, which has a handle of its own (cuda.h:
+    // CU_STREAM_LEGACY); inside the library null means a stream of the backend's.
+    if (stream == nullptr) stream = reinterpret_cast<CUstream_st*>(1);
     return ContextAccess::submit(context, from, to, options, stream);
 }
 

@@ -29,7 +29,9 @@ double shared_rate(const Topology& topology, const HopOption& hop,
     const double efficiency = hop.hop.gb_per_s / hop.path.gb_per_s;
     for (const DirectedLink& link : directed(topology, hop)) {
         const int users = crossings.at(link);
-        if (users > 1) rate = std::min(rate, topology.links()[link.first].gb_per_s / users * efficiency);
+        // A walk over several switches counts them all in its rate, and names the links of one.
+        const double whole = std::max(topology.links()[link.first].gb_per_s, hop.path.gb_per_s);
+        if (users > 1) rate = std::min(rate, whole / users * efficiency);
     }
     return rate;
 }

@@ -10,21 +10,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a driver that sees nothing move waits before it looks again. Short copies are met by looking
-// at once; long ones must not cost a core that moves bytes.
+// How long a driver that sees nothing move waits before it looks again. A copy is looked at again and
+// again from shortly before its expected end until well after it, so that the end is seen at once; at
+// other times the core is left to those who move bytes.
 class Backoff {
 public:
-    void moved() { misses_ = 0; }
+    explicit Backoff(Clock::duration expected = {}) : expected_(expected) {}
+    void moved() { since_ = Clock::now(); }
     // Zero: look again at once.
     std::chrono::microseconds next() {
-        ++misses_;
-        if (misses_ < 200) return std::chrono::microseconds(0);
-        if (misses_ < 400) return std::chrono::microseconds(20);
-        return std::chrono::microseconds(100);
+        const auto still = Clock::now() - since_;
+        const auto longest_look = std::chrono::microseconds(100) + expected_ / 2;
+        if (still > expected_ + longest_look) return std::chrono::microseconds(100);
+        // A sleep of 50 us lasts up to 110 (the kernel's timer slack), hence the early wake.
+        if (still + std::chrono::microseconds(250) < expected_ * 9 / 10) return std::chrono::microseconds(50);
+        std::this_thread::yield();
+        return std::chrono::microseconds(0);
     }
 
 private:
-    int misses_ = 0;
+    Clock::duration expected_;
+    Clock::time_point since_ = Clock::now();
 };
 
 struct Attending {
@@ -80,14 +86,16 @@ bool Engine::wait(const std::shared_ptr<Job>& job, std::chrono::nanoseconds limi
     if (job->finished()) return true;
     const Attending attending(*job);
     const auto until = Clock::now() + limit;
-    Backoff backoff;
+    Backoff backoff(job->expected());
     while (!job->finished()) {
-        if (job->step(true)) {
+        const bool moved = job->step(true);
+        if (job->finished()) break;
+        // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
+        if (limit.count() > 0 && Clock::now() >= until) return false;
+        if (moved) {
             backoff.moved();
             continue;
         }
-        if (job->finished()) break;
-        if (limit.count() > 0 && Clock::now() >= until) return false;
         if (const auto pause = backoff.next(); pause.count() > 0) std::this_thread::sleep_for(pause);
     }
     settle(job);

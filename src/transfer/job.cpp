@@ -78,10 +78,11 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
         SIDESTEP_CHECK(attach(hops.back().backend, backend::Access::write));
     }
     cursor_ = Cursor(ends_.bytes);
-    if (stream_ != nullptr) SIDESTEP_CHECK(add_gate());
     if (ends_.bytes > 0)
         for (std::size_t lane = 0; lane < plan_->lanes.size(); ++lane) SIDESTEP_CHECK(add_lane(lane));
-    return {};
+    if (options_.verify && ends_.bytes > 0) SIDESTEP_CHECK(add_verifier());
+    // The gate comes last: behind a closed one, a driver may block whoever allocates or pins memory.
+    return needs_gate() ? add_gate() : Result<void>();
 }
 
 // The registration of one end with one backend, shared by the lanes that use it.
@@ -107,7 +108,7 @@ Result<void> Job::add_lane(std::size_t lane) {
     setup.hops = &hops;
     SIDESTEP_TRY(setup.from, attach(hops.front().backend, backend::Access::read));
     SIDESTEP_TRY(setup.to, attach(hops.back().backend, backend::Access::write));
-    const bool on_stream = stream_ != nullptr && gate_ == nullptr;
+    const bool on_stream = stream_ != nullptr && !needs_gate();
     if (on_stream) setup.stream = stream_;
     setup.chunk = chunk_of(ends_, options_, stops > 0, on_stream);
     setup.depth = touches_file(ends_) ? 16 : 2;
@@ -118,17 +119,34 @@ Result<void> Job::add_lane(std::size_t lane) {
         setup.chunk = std::min(setup.chunk, ring);
         setup.staging = std::min(ring, round_up(ends_.bytes, setup.chunk));
     }
+    if (stops == 0 && !plan_->route.emulated && plan_->route.expected_gb_per_s > 0) {
+        const double bytes = static_cast<double>(std::min(ends_.bytes, setup.chunk));
+        expected_ = std::chrono::nanoseconds(static_cast<long>(bytes / plan_->route.expected_gb_per_s));
+    }
     SIDESTEP_TRY(auto made, Lane::create(std::move(setup), machine_.pool));
     lanes_.push_back(std::move(made));
     const bool one_piece = stops == 0 && ends_.bytes <= lanes_.back()->chunk() && plan_->lanes.size() == 1;
-    needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || gate_ != nullptr;
+    needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
+    return {};
+}
+
+// Verification has its own lanes and staging memory, made ready before the first byte moves.
+Result<void> Job::add_verifier() {
+    backend::Registration* written = nullptr;
+    if (ends_.to.place().is_file())
+        for (const Attached& attached : attached_)
+            if (attached.access == backend::Access::write) written = attached.registration.get();
+    SIDESTEP_TRY(verifier_, Verifier::create(machine_.plans, machine_.pool, ends_, written));
     return {};
 }
 
 // A copy of one hop goes onto the caller's stream itself. Any other holds the stream at a gate.
-Result<void> Job::add_gate() {
+bool Job::needs_gate() const {
     const bool one_hop = plan_->lanes.size() == 1 && plan_->lanes[0].size() == 1;
-    if (one_hop && plan_->lanes[0][0].streams) return {};
+    return stream_ != nullptr && !(one_hop && plan_->lanes[0][0].streams);
+}
+
+Result<void> Job::add_gate() {
     Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream", {}};
     for (backend::Backend* backend : machine_.registry.usable()) {
         auto gate = backend->gate(stream_);
@@ -198,19 +216,10 @@ void Job::all_arrived() {
     receipt_.seconds = seconds_since_start();
     for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane->arrived());
     if (lanes_.empty()) receipt_.lane_bytes.assign(plan_->lanes.size(), 0);
-    state_ = State::committing;
-    if (!options_.verify || ends_.bytes == 0) {
-        receipt_.verified = options_.verify;
-        return;
-    }
-    backend::Registration* written = nullptr;
-    if (ends_.to.place().is_file())
-        for (const Attached& attached : attached_)
-            if (attached.access == backend::Access::write) written = attached.registration.get();
-    auto verifier = Verifier::create(machine_.plans, machine_.pool, ends_, written);
-    if (!verifier) return fail(verifier.error());
-    verifier_ = std::move(*verifier);
-    state_ = State::verifying;
+    // The bytes are there: whoever waits on the stream may use them while they are verified.
+    if (gate_) gate_->open();
+    if (!verifier_) receipt_.verified = options_.verify;  // nothing to compare in no bytes
+    state_ = verifier_ ? State::verifying : State::committing;
 }
 
 bool Job::verify() {

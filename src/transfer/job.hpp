@@ -64,6 +64,10 @@ public:
     Bytes bytes_done() const { return done_.load(std::memory_order_relaxed); }
     Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }
 
+    // How long the copy should take from its start by the route's prices; zero where it has no route, where
+    // it moves in chunks, or where the machine is a model. Constant after begin().
+    std::chrono::steady_clock::duration expected() const { return expected_; }
+
     // Set while a caller drives the job, so that the engine's thread leaves it alone.
     std::atomic<int> attended{0};
 
@@ -78,7 +82,9 @@ private:
 
     Result<void> prepare(const Buffer& from, const Buffer& to);
     Result<void> add_lane(std::size_t lane);
+    Result<void> add_verifier();
     Result<void> add_gate();
+    bool needs_gate() const;
     Result<backend::Registration*> attach(backend::Backend* backend, backend::Access access);
     bool advance(bool may_block);
     bool move();
@@ -111,6 +117,7 @@ private:
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
     bool needs_driving_ = true;
+    Clock::duration expected_{0};
 
     std::optional<Result<Receipt>> result_;
     std::atomic<bool> cancel_{false};

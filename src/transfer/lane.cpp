@@ -54,7 +54,10 @@ Result<bool> Lane::step(Cursor& cursor) {
     std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
 
     const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * slots_;
-    while (!stopped_ && !cursor.empty() && flights_.size() < limit) {
+    // Small chunks may end on the spot; a bound on those of one step lets the job see a cancellation, a
+    // deadline and its waiters in between.
+    for (std::size_t taken = 0; taken < limit; ++taken) {
+        if (stopped_ || cursor.empty() || flights_.size() >= limit) break;
         if (has_stop_after(0) && stops_[0].free_slots.empty()) break;
         Flight flight;
         flight.span = cursor.take(setup_.chunk);

@@ -53,8 +53,10 @@ StagingLease::~StagingLease() {
 
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
     const Bytes size = std::max<Bytes>(std::bit_ceil(bytes), Bytes{64} << 10);
+    std::vector<Allocation> freed;  // outside the lock: unpinning is slow
     {
         std::lock_guard lock(mutex_);
+        freed.swap(to_free_);
         const auto fit = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& idle) {
             return idle.block.size() == size && idle.block.kind() == kind && idle.asked == place;
         });
@@ -71,10 +73,9 @@ Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, B
 }
 
 void StagingPool::give_back(Place asked, Allocation block) noexcept {
-    Allocation freed;  // released outside the lock: unpinning is slow
     std::lock_guard lock(mutex_);
     if (idle_bytes_ + block.size() > most_idle) {
-        freed = std::move(block);
+        to_free_.push_back(std::move(block));
         return;
     }
     idle_bytes_ += block.size();

@@ -47,13 +47,15 @@ private:
         Place asked;
         Allocation block;
     };
-    // Blocks beyond this total are freed when they come back.
+    // Blocks beyond this total are freed, by the next caller of acquire(): a driver may block whoever frees
+    // memory while a stream is held at a gate, and the engine's thread must never be blocked.
     static constexpr Bytes most_idle = Bytes{512} << 20;
 
     const backend::Registry& registry_;
     std::mutex mutex_;
     std::vector<Idle> idle_;
     Bytes idle_bytes_ = 0;
+    std::vector<Allocation> to_free_;
 };
 
 // Memory of one kind from the first usable backend that gives it; `automatic` is the fastest kind there.

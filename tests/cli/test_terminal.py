@@ -65,39 +65,39 @@ class Terminal:
 
 
 class Progress(harness.CommandTest):
-    def sparse(self, name, size):
-        with open(self.dir / name, "wb") as file:
-            file.truncate(size)
+    # Small pieces make a copy that is slow enough to be seen.
+    SLOW_COPY = ["copy", "file:a", "gpu:0", "--chunk", "4KiB"]
+
+    def setUp(self):
+        super().setUp()
+        with open(self.dir / "a", "wb") as file:
+            file.truncate(256 << 20)
 
     def test_bar(self):
-        self.sparse("a", 2 * GIB)
-        terminal = Terminal(self, "copy", "file:a", "host")
+        terminal = Terminal(self, *self.SLOW_COPY)
         code, out = terminal.end()
         self.assertEqual(code, DONE)
         seen = terminal.seen.decode()
-        self.assertRegex(seen, r"\r\[#*-*\] +\d+ %  .* of 2 GiB  .*GB/s  .* left")
+        self.assertRegex(seen, r"\r\[#*-*\] +\d+ %  .* of 256 MiB  .*GB/s  .* left")
         self.assertTrue(seen.endswith("\r\x1b[K"), seen[-40:])
-        self.assertIn("2 GiB", out)
+        self.assertIn("256 MiB", out)
         self.assertNotIn("\x1b", out)
 
     def test_fits_a_narrow_terminal(self):
-        self.sparse("a", 2 * GIB)
-        terminal = Terminal(self, "copy", "file:a", "host", columns=30)
+        terminal = Terminal(self, *self.SLOW_COPY, columns=30)
         self.assertEqual(terminal.end()[0], DONE)
         lines = terminal.seen.decode().replace("\x1b[K", "").split("\r")
         self.assertGreater(len(lines), 2)
         self.assertLess(max(map(len, lines)), 30)
 
     def test_no_bar_when_asked_or_as_json(self):
-        self.sparse("a", 1 * GIB)
         for option in ["--quiet", "--json"]:
-            terminal = Terminal(self, "copy", "file:a", "host", option)
+            terminal = Terminal(self, *self.SLOW_COPY, option)
             self.assertEqual(terminal.end()[0], DONE)
             self.assertEqual(terminal.seen, b"")
 
     def test_no_bar_without_a_terminal(self):
-        self.sparse("a", 1 * GIB)
-        self.assertEqual(self.succeed("copy", "file:a", "host").err, "")
+        self.assertEqual(self.succeed(*self.SLOW_COPY).err, "")
 
 
 class Stopped(harness.CommandTest):

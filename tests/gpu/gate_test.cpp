@@ -74,7 +74,7 @@ TEST_F(Gates, ManyOneAfterTheOther) {
 TEST_F(Gates, TooManyAtATimeAreRefused) {
     SlowStream stream(0);
     std::vector<std::unique_ptr<backend::Gate>> gates;
-    for (int i = 0; i < 1100; ++i) {
+    for (int i = 0; i < 150; ++i) {
         auto gate = backend().gate(stream.get());
         if (!gate) {
             EXPECT_EQ(gate.error().code, ErrorCode::unsupported) << gate.error().to_string();
@@ -82,8 +82,7 @@ TEST_F(Gates, TooManyAtATimeAreRefused) {
         }
         gates.push_back(std::move(*gate));
     }
-    EXPECT_LE(gates.size(), 1024u);
-    EXPECT_GE(gates.size(), 512u);
+    EXPECT_EQ(gates.size(), 128u);
     gates.clear();
 }
 
@@ -109,8 +108,11 @@ protected:
         std::thread thread(std::move(task));
         const bool back = done.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
         fmt::print("    with a gate closed, {} {}\n", what, back ? "goes on" : "WAITS for the gate");
+        std::fflush(stdout);
         if (!back) gate_->open();
         thread.join();
+        fmt::print("    ended\n");
+        std::fflush(stdout);
         return back;
     }
 

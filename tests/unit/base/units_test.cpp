@@ -76,6 +76,7 @@ TEST(ParseBytes, LargeWholeNumbersAreExact) {
     EXPECT_EQ(bytes_of("9007199254740993"), 9007199254740993u);
     EXPECT_EQ(bytes_of("18446744073709551615"), max_bytes);
     EXPECT_EQ(bytes_of("18446744073709551614"), max_bytes - 1);
+    EXPECT_EQ(bytes_of("18446744.073709551615TB"), max_bytes);
     EXPECT_EQ(bytes_of("16777215 TiB"), Bytes{16777215} << 40);
     EXPECT_EQ(bytes_of("17179869183GiB"), Bytes{17179869183} << 30);
 }
@@ -83,7 +84,7 @@ TEST(ParseBytes, LargeWholeNumbersAreExact) {
 TEST(ParseBytes, RefusesWhatDoesNotFit) {
     for (const char* text : {"18446744073709551616", "18446744073709551615K", "99999999999999999999",
                              "16777216TiB", "17179869184GiB", "18446744073709551616.0", "18446744073709552TB",
-                             "1000000000000000000000000", "16777216.5TiB"}) {
+                             "1000000000000000000000000", "16777216.5TiB", "18446744.073709551616TB"}) {
         const auto bytes = parse_bytes(text);
         ASSERT_FALSE(bytes.ok()) << text;
         EXPECT_EQ(bytes.error().code, ErrorCode::invalid_argument);
