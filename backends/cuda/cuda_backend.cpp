@@ -1,5 +1,7 @@
 #include "backends/cuda/cuda_backend.hpp"
 
+#include <mutex>
+
 #include <fmt/format.h>
 
 #include "backends/cuda/allocate.hpp"
@@ -80,6 +82,7 @@ private:
     std::shared_ptr<const driver::Cuda> cuda_;
     std::unique_ptr<Gpus> gpus_;
     std::unique_ptr<Peers> peers_;
+    std::mutex grants_;  // held while the access of a mapping or pool is changed
     std::shared_ptr<GateWords> gate_words_;
 };
 
@@ -207,6 +210,9 @@ Result<void> CudaBackend::make_reachable(const Work& work) {
     SIDESTEP_CHECK(peers_->enable(*source, *target));
     for (auto [end, other] : {std::pair{work.from, target}, std::pair{work.to, source}}) {
         if (end->granted(*other)) continue;
+        // Two threads that set the access of one mapping at a time disturb each other: one gets
+        // CUDA_ERROR_ALREADY_MAPPED, the other faults (seen on H200, driver 580.159.04).
+        std::lock_guard lock(grants_);
         SIDESTEP_CHECK(grant(*other, *end->gpu(), end->buffer(), end->pointer()));
         end->set_granted(*other);
     }

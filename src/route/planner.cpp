@@ -102,7 +102,8 @@ std::string candidate_name(const Candidate& candidate) {
     std::string text = candidate.lane.hops.front().from.to_string();
     for (const Hop& hop : candidate.lane.hops) text += " -> " + hop.to.to_string();
     if (candidate.lane.hops.size() == 1) text += " by " + engine_name(candidate.lane.hops[0]);
-    if (candidate.alternatives > 0) text += fmt::format(" (or {} other GPUs)", candidate.alternatives);
+    const int others = candidate.alternatives;
+    if (others > 0) text += fmt::format(" (or {} other GPU{})", others, others == 1 ? "" : "s");
     return text;
 }
 

@@ -150,6 +150,7 @@ TEST_F(ClosedGate, LetsAllocationsThrough) {
     EXPECT_TRUE(comes_back("allocating device memory", [&] { allocate(Place::gpu(0), MemoryKind::device); }));
     EXPECT_TRUE(comes_back("allocating VMM memory", [&] { allocate(Place::gpu(0), MemoryKind::vmm); }));
     EXPECT_TRUE(comes_back("allocating pool memory", [&] { allocate(Place::gpu(0), MemoryKind::pool); }));
+    gate_->open();  // freeing waits for it
 }
 
 // Freeing may wait, as CUDA documents: printed, for whoever decides when to free.

@@ -104,6 +104,18 @@ TEST_F(FaultsTest, InterruptionsPass) {
     EXPECT_EQ(back_, text_);
 }
 
+TEST_F(FaultsTest, SoDoManyAsLongAsBytesMoveInBetween) {
+    script_->most = 100'000;
+    int calls = 0;
+    script_->answer = [&](const FileRequest&) -> std::optional<std::int64_t> {
+        if (++calls % 200 != 0) return -EAGAIN;
+        return std::nullopt;
+    };
+    ASSERT_TRUE(move(*file_, 0, back_.data(), 1'000'000, false).ok());
+    EXPECT_EQ(calls, 2000);
+    EXPECT_EQ(back_.substr(0, 1'000'000), text_.substr(0, 1'000'000));
+}
+
 TEST_F(FaultsTest, EndlessInterruptionsDoNot) {
     script_->answer = [](const FileRequest&) { return -EAGAIN; };
     EXPECT_EQ(fails(read()).code, ErrorCode::io_error);

@@ -71,12 +71,8 @@ inline bool says(const std::string& text, const std::string& part) {
 // The user "nobody" as long as it lives, where the process may change.
 class Unprivileged {
 public:
-    Unprivileged() : was_root_(::geteuid() == 0) {
-        EXPECT_TRUE(!was_root_ || ::seteuid(65534) == 0);
-    }
-    ~Unprivileged() {
-        EXPECT_TRUE(!was_root_ || ::seteuid(0) == 0);
-    }
+    Unprivileged() : was_root_(::geteuid() == 0) { EXPECT_TRUE(!was_root_ || ::seteuid(65534) == 0); }
+    ~Unprivileged() { EXPECT_TRUE(!was_root_ || ::seteuid(0) == 0); }
     Unprivileged(const Unprivileged&) = delete;
     Unprivileged& operator=(const Unprivileged&) = delete;
 

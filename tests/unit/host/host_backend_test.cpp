@@ -227,6 +227,8 @@ TEST_F(HostPieceTest, PiecesThatMakeNoSenseAreRefused) {
     const Buffer all = Buffer::host(memory.data(), memory.size());
     EXPECT_EQ(refused_piece(all.slice(0, 500), all.slice(500, 500), 1, 500, 0).code,
               ErrorCode::invalid_argument);
+    EXPECT_EQ(refused_piece(all.slice(0, 500), all.slice(500, 499), 0, 500, 0).code,
+              ErrorCode::invalid_argument);
     EXPECT_EQ(refused_piece(all.slice(0, 500), all.slice(500, 500), Buffer::whole, 2, 0).code,
               ErrorCode::invalid_argument);
     EXPECT_EQ(refused_piece(all.slice(0, 500), all.slice(499, 501), 0, 500, 0).code,
@@ -264,6 +266,7 @@ TEST_F(HostPieceTest, SmallCopiesAreDoneOnTheSpot) {
     while (progress.ok() && *progress == Progress::pending) progress = backend_->poll(*ticket);
     EXPECT_TRUE(progress.ok());
     EXPECT_EQ(from, to);
+    EXPECT_EQ(backend_->poll(*ticket).error().code, ErrorCode::invalid_argument);  // spent
 }
 
 }  // namespace
