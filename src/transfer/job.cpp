@@ -137,7 +137,9 @@ Result<void> Job::add_verifier() {
     if (ends_.to.place().is_file())
         for (const Attached& attached : attached_)
             if (attached.access == backend::Access::write) written = attached.registration.get();
+    const double before = seconds_since_start();
     SIDESTEP_TRY(verifier_, Verifier::create(machine_.plans, machine_.pool, ends_, written));
+    receipt_.verify_seconds = seconds_since_start() - before;
     return {};
 }
 
@@ -214,7 +216,7 @@ bool Job::move() {
 
 void Job::all_arrived() {
     receipt_.bytes = ends_.bytes;
-    receipt_.seconds = seconds_since_start();
+    receipt_.seconds = seconds_since_start() - receipt_.verify_seconds;
     for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane->arrived());
     if (lanes_.empty()) receipt_.lane_bytes.assign(plan_->lanes.size(), 0);
     // The bytes are there: whoever waits on the stream may use them while they are verified.
@@ -231,7 +233,7 @@ bool Job::verify() {
     }
     if (!verifier_->finished()) return *stepped;
     receipt_.verified = true;
-    receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;
+    receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;  // its making ready too
     state_ = State::committing;
     return true;
 }
