@@ -62,6 +62,7 @@ void Job::begin(const Buffer& from, const Buffer& to) {
         end();
         return;
     }
+    last_move_ = Clock::now();  // pinning staging memory is no stall
     advance(false);
 }
 
