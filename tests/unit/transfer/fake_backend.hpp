@@ -1,8 +1,9 @@
 // A backend whose pieces end when a test says so.
 #pragma once
 
-#include <cstring>
+#include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -46,6 +47,7 @@ public:
         return {};
     }
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
+        std::lock_guard lock(mutex_);
         const bool pinned = pinned_.contains(buffer.address());
         const MemoryKind kind = buffer.place().is_gpu() ? MemoryKind::device
                                 : pinned                ? MemoryKind::pinned
@@ -53,6 +55,7 @@ public:
         return std::optional<backend::Description>({buffer.place(), kind, buffer.size(), 0});
     }
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
+        std::lock_guard lock(mutex_);
         allocated += bytes;
         most_allocated = std::max(most_allocated, allocated);
         auto* memory = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
@@ -114,8 +117,8 @@ public:
     std::vector<Bytes> pieces;  // sizes, in the order of start()
     int in_flight = 0;
     int most_in_flight = 0;
-    int attached = 0;
-    int commits = 0;
+    std::atomic<int> attached{0};
+    std::atomic<int> commits{0};
     Bytes allocated = 0;
     Bytes most_allocated = 0;
 
