@@ -86,6 +86,8 @@ LAYERS = [
     Layer(10, "tests/contract", "one suite that every backend passes",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
+    Layer(10, "tests/fake_cuda", "libraries that stand in for those of the GPU driver",
+          ("src/base", "src/driver"), ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/gpu", "tests that need a GPU",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),

@@ -1,0 +1,121 @@
+// A made-up machine with two GPUs for the CUDA driver of this folder: their memory is the process's own,
+// their streams are threads. It exists so that the tests of the CUDA backend run where there is no GPU, and
+// so that calls which only happen to work, or work on some machines, are refused here on every one.
+//
+// One object holds everything, as a driver does: a C interface has nowhere else to keep it.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "tests/fake_cuda/stream.hpp"
+
+namespace sidestep::fake_cuda {
+
+constexpr int device_count = 2;
+constexpr std::size_t memory_of_a_device = std::size_t{8} << 30;
+constexpr std::size_t granularity = std::size_t{2} << 20;  // of physical memory, as on H200
+
+// PCI addresses are 0000:BUS:00.0; NVML and CUDA must tell the same ones.
+constexpr unsigned pci_bus(int device) {
+    return 0xe1 + static_cast<unsigned>(device);
+}
+
+// The primary context of a device. It is alive while somebody retains it.
+struct Context {
+    int device = 0;
+    int users = 0;
+    std::set<int> peers;  // devices whose cuMemAlloc memory this one may reach
+    std::shared_ptr<Stream> default_stream;
+};
+
+// The default pool of a device.
+struct Pool {
+    int device = 0;
+    std::set<int> access;  // devices that may reach its memory, its own always among them
+};
+
+enum class Kind { device, managed, pool, mapped, host };
+
+// Memory at an address. A range of mapped memory may consist of several.
+struct Block {
+    std::size_t size = 0;
+    Kind kind = Kind::device;
+    int device = 0;
+    CUmemGenericAllocationHandle physical = 0;  // of mapped memory, like the next two
+    std::set<int> access;
+    bool changing_access = false;
+};
+
+// What cuMemCreate gives. It goes when its handle is released and it is mapped nowhere.
+struct Physical {
+    std::size_t size = 0;
+    int device = 0;
+    bool released = false;
+    bool mapped = false;
+};
+
+struct Event {
+    Context* context = nullptr;
+    Flag reached;  // null: never recorded, which counts as reached
+};
+
+struct Function {
+    Context* context = nullptr;
+    unsigned width = 0;  // bytes of the words it copies
+};
+
+// The copy kernel as loaded into one context: words of 1, 2, 4, 8 and 16 bytes.
+struct Module {
+    std::array<Function, 5> functions;
+};
+
+struct Machine {
+    // Never destroyed: static objects of a program may call the driver after main().
+    static Machine& get();
+    Machine();
+
+    std::mutex mutex;  // of all that follows; no stream is waited for while it is held
+    bool initialised = false;
+    std::array<Context, device_count> contexts;
+    std::array<Pool, device_count> pools;
+    std::array<std::size_t, device_count> used{};
+    std::map<CUdeviceptr, Block> blocks;              // by their first address
+    std::map<CUdeviceptr, std::size_t> reservations;  // of cuMemAddressReserve
+    std::map<CUmemGenericAllocationHandle, Physical> physicals;
+    CUmemGenericAllocationHandle next_physical = 1;
+    std::map<CUstream, std::shared_ptr<Stream>> streams;
+    std::map<CUevent, std::unique_ptr<Event>> events;
+    std::map<CUmodule, std::unique_ptr<Module>> modules;
+    int held_streams = 0;  // waits for a word that are enqueued and not over
+    std::condition_variable none_held;
+
+    // The block that holds an address and where it begins, or blocks.end().
+    std::map<CUdeviceptr, Block>::iterator block_at(CUdeviceptr address);
+    // Whether a device may touch every byte of a range. Says which rule forbids it on stderr.
+    bool reaches(int device, CUdeviceptr address, std::size_t bytes);
+    // Gives the memory of a physical allocation back once nothing holds it.
+    void drop_if_unheld(CUmemGenericAllocationHandle physical);
+};
+
+// The context that is current on this thread, or null.
+Context* current_context();
+
+// The stream that a handle names; null for one that was destroyed, and for a default stream without a
+// current context. The machine's mutex must not be held.
+std::shared_ptr<Stream> find_stream(CUstream stream);
+
+// Puts work on the stream that a handle names.
+CUresult enqueue(CUstream stream, Work work);
+
+// Fresh addresses, readable and writable or neither; 0 where the kernel has none.
+CUdeviceptr map_pages(std::size_t bytes, bool usable);
+void unmap_pages(CUdeviceptr address, std::size_t bytes);
+
+}  // namespace sidestep::fake_cuda

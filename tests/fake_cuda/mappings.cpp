@@ -1,0 +1,166 @@
+// Physical memory, addresses for it, and who may reach it there. None of these calls needs a context.
+#include <sys/mman.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "tests/fake_cuda/machine.hpp"
+
+using namespace sidestep::fake_cuda;
+
+namespace {
+
+// Long enough for a second thread to meet a change of access that nothing keeps apart from its own.
+constexpr std::chrono::milliseconds time_of_an_access_change{2};
+
+// The blocks that make up exactly [address, address + bytes), or none. The machine's mutex is held.
+std::vector<std::map<CUdeviceptr, Block>::iterator> mapped_blocks(CUdeviceptr address, std::size_t bytes) {
+    std::vector<std::map<CUdeviceptr, Block>::iterator> found;
+    auto& blocks = Machine::get().blocks;
+    const CUdeviceptr end = address + bytes;
+    while (address < end) {
+        const auto block = blocks.find(address);
+        if (block == blocks.end() || block->second.kind != Kind::mapped) return {};
+        found.push_back(block);
+        address += block->second.size;
+    }
+    if (address != end) found.clear();
+    return found;
+}
+
+// Whether a range lies in reserved addresses with nothing mapped there yet. The machine's mutex is held.
+bool reserved_and_empty(CUdeviceptr address, std::size_t bytes) {
+    Machine& machine = Machine::get();
+    auto after = machine.reservations.upper_bound(address);
+    if (after == machine.reservations.begin()) return false;
+    const auto reserved = std::prev(after);
+    if (address + bytes > reserved->first + reserved->second) return false;
+    const auto next = machine.blocks.lower_bound(address);
+    const bool overlaps = next != machine.blocks.end() && next->first < address + bytes;
+    return !overlaps && machine.block_at(address) == machine.blocks.end();
+}
+
+}  // namespace
+
+CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*,
+                                       CUmemAllocationGranularity_flags) {
+    *bytes = granularity;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                     const CUmemAllocationProp* properties, unsigned long long) {
+    const int device = properties->location.id;
+    if (device < 0 || device >= device_count) return CUDA_ERROR_INVALID_DEVICE;
+    if (bytes == 0 || bytes % granularity != 0) return CUDA_ERROR_INVALID_VALUE;
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    std::size_t& used = machine.used[static_cast<std::size_t>(device)];
+    if (bytes > memory_of_a_device - used) return CUDA_ERROR_OUT_OF_MEMORY;
+    used += bytes;
+    *handle = machine.next_physical++;
+    machine.physicals[*handle] = {bytes, device, false, false};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto found = machine.physicals.find(handle);
+    if (found == machine.physicals.end() || found->second.released) return CUDA_ERROR_INVALID_VALUE;
+    found->second.released = true;
+    machine.drop_if_unheld(handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t, CUdeviceptr,
+                             unsigned long long) {
+    if (bytes == 0 || bytes % granularity != 0) return CUDA_ERROR_INVALID_VALUE;
+    *address = map_pages(bytes, false);
+    if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::lock_guard lock(Machine::get().mutex);
+    Machine::get().reservations[*address] = bytes;
+    return CUDA_SUCCESS;
+}
+
+// The whole reservation at once, and empty.
+CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto found = machine.reservations.find(address);
+    if (found == machine.reservations.end() || found->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (!reserved_and_empty(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    machine.reservations.erase(found);
+    unmap_pages(address, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto physical = machine.physicals.find(handle);
+    if (physical == machine.physicals.end() || physical->second.released) return CUDA_ERROR_INVALID_VALUE;
+    // One handle in two places would have to show the same bytes in both: not made up here.
+    if (physical->second.mapped) return CUDA_ERROR_NOT_SUPPORTED;
+    if (physical->second.size != bytes || !reserved_and_empty(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+    Block block;
+    block.size = bytes;
+    block.kind = Kind::mapped;
+    block.device = physical->second.device;
+    block.physical = handle;
+    machine.blocks[address] = block;
+    physical->second.mapped = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto found = mapped_blocks(address, bytes);
+    if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto& block : found) {
+        const CUmemGenericAllocationHandle physical = block->second.physical;
+        machine.physicals[physical].mapped = false;
+        machine.blocks.erase(block);
+        machine.drop_if_unheld(physical);
+    }
+    ::madvise(reinterpret_cast<void*>(address), bytes, MADV_DONTNEED);
+    ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_NONE);
+    return CUDA_SUCCESS;
+}
+
+// Two threads that set the access of one mapping at a time disturb each other: one gets
+// CUDA_ERROR_ALREADY_MAPPED (seen on H200, driver 580.159.04).
+CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descriptions,
+                        std::size_t count) {
+    Machine& machine = Machine::get();
+    {
+        std::lock_guard lock(machine.mutex);
+        const auto found = mapped_blocks(address, bytes);
+        if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
+        for (const auto& block : found)
+            if (block->second.changing_access) return CUDA_ERROR_ALREADY_MAPPED;
+        for (const auto& block : found) block->second.changing_access = true;
+    }
+    std::this_thread::sleep_for(time_of_an_access_change);
+    std::lock_guard lock(machine.mutex);
+    for (const auto& block : mapped_blocks(address, bytes)) {
+        block->second.changing_access = false;
+        for (std::size_t i = 0; i < count; ++i) block->second.access.insert(descriptions[i].location.id);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto found = machine.block_at(address);
+    if (found == machine.blocks.end() || found->second.kind != Kind::mapped) return CUDA_ERROR_INVALID_VALUE;
+    const bool granted = found->second.access.count(location->id) != 0;
+    *flags = granted ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}

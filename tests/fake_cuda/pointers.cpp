@@ -1,0 +1,154 @@
+// What an address is, and copies.
+#include <cstring>
+
+#include "tests/fake_cuda/machine.hpp"
+
+using namespace sidestep::fake_cuda;
+
+namespace {
+
+// What the driver tells about an address; zeros for memory that it does not know.
+struct Answers {
+    unsigned memory = 0;  // CUmemorytype
+    bool managed = false;
+    int device = CU_DEVICE_INVALID;
+    bool legacy_ipc = false;
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr start = 0;
+    std::size_t size = 0;
+};
+
+// The machine's mutex is held.
+Answers answers_for(CUdeviceptr address) {
+    Machine& machine = Machine::get();
+    Answers answers;
+    const auto found = machine.block_at(address);
+    if (found == machine.blocks.end()) return answers;
+    const Block& block = found->second;
+    answers.memory = block.kind == Kind::host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    answers.managed = block.kind == Kind::managed;
+    answers.device = block.device;
+    answers.legacy_ipc = block.kind == Kind::device;
+    if (block.kind == Kind::pool)
+        answers.pool = reinterpret_cast<CUmemoryPool>(&machine.pools[static_cast<std::size_t>(block.device)]);
+    answers.start = found->first;
+    answers.size = block.size;
+    if (block.kind == Kind::mapped) {
+        // The reserved addresses, whether or not all of them are mapped.
+        const auto reserved = std::prev(machine.reservations.upper_bound(address));
+        answers.start = reserved->first;
+        answers.size = reserved->second;
+    }
+    return answers;
+}
+
+template <typename Value>
+void put(void* place, Value value) {
+    std::memcpy(place, &value, sizeof value);
+}
+
+bool answer(const Answers& answers, CUpointer_attribute attribute, void* place) {
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            put(place, answers.memory);
+            return true;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            put(place, answers.managed);
+            return true;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            put(place, answers.device);
+            return true;
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+            put(place, answers.legacy_ipc);
+            return true;
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            put(place, answers.pool);
+            return true;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            put(place, answers.start);
+            return true;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            put(place, answers.size);
+            return true;
+        default:
+            return false;
+    }
+}
+
+bool reaches(int device, CUdeviceptr address, std::size_t bytes) {
+    std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().reaches(device, address, bytes);
+}
+
+// A copy between host memory of any kind and a GPU, behind what is on the default stream.
+CUresult copy_now(void* to, const void* from, CUdeviceptr on_gpu, std::size_t bytes) {
+    Context* const context = current_context();
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!reaches(context->device, on_gpu, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    context->default_stream->wait_until_idle();
+    std::memcpy(to, from, bytes);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** places,
+                                CUdeviceptr address) {
+    std::lock_guard lock(Machine::get().mutex);
+    const Answers answers = answers_for(address);
+    for (unsigned i = 0; i < count; ++i)
+        if (!answer(answers, attributes[i], places[i])) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+// Nothing prefers a place here.
+CUresult cuMemRangeGetAttribute(void* place, std::size_t, CUmem_range_attribute attribute, CUdeviceptr,
+                                std::size_t) {
+    if (attribute != CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) return CUDA_ERROR_INVALID_VALUE;
+    put(place, int{CU_DEVICE_INVALID});
+    return CUDA_SUCCESS;
+}
+
+// Without a current context the driver answers CUDA_ERROR_INVALID_CONTEXT, and pool memory and mappings it
+// finds in the context of their own device only: CUDA_ERROR_NOT_FOUND in another (both seen on H200, driver
+// 580.159.04).
+CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* size, CUdeviceptr address) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto found = machine.block_at(address);
+    if (found == machine.blocks.end()) return CUDA_ERROR_NOT_FOUND;
+    const bool only_at_home = found->second.kind == Kind::pool || found->second.kind == Kind::mapped;
+    if (only_at_home && found->second.device != current_context()->device) return CUDA_ERROR_NOT_FOUND;
+    *base = found->first;
+    *size = found->second.size;
+    return CUDA_SUCCESS;
+}
+
+// Stricter than the driver, which would take memory out of reach through the host, or pageable memory through
+// pages of its own: a backend that asks for that has gone wrong.
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    const int device = found->context()->device;
+    if (!reaches(device, to, bytes) || !reaches(device, from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return found->push(
+        [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (!reaches(found->context()->device, to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return found->push([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
+}
+
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t bytes) {
+    return copy_now(reinterpret_cast<void*>(to), from, to, bytes);
+}
+
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t bytes) {
+    return copy_now(to, reinterpret_cast<const void*>(from), from, bytes);
+}

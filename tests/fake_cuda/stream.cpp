@@ -1,0 +1,67 @@
+#include "tests/fake_cuda/stream.hpp"
+
+#include <thread>
+#include <utility>
+
+namespace sidestep::fake_cuda {
+
+std::shared_ptr<Stream> Stream::start(Context* context) {
+    std::shared_ptr<Stream> stream(new Stream(context));
+    std::thread([stream] { stream->run(); }).detach();
+    return stream;
+}
+
+CUresult Stream::push(Work work) {
+    std::unique_lock lock(mutex_);
+    if (capturing_) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    changed_.wait(lock, [this] { return work_.size() < most_entries; });
+    work_.push_back(std::move(work));
+    changed_.notify_all();
+    return CUDA_SUCCESS;
+}
+
+bool Stream::idle() {
+    std::lock_guard lock(mutex_);
+    return work_.empty() && !busy_;
+}
+
+void Stream::wait_until_idle() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return work_.empty() && !busy_; });
+}
+
+void Stream::finish() {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+    changed_.notify_all();
+}
+
+bool Stream::capturing() {
+    std::lock_guard lock(mutex_);
+    return capturing_;
+}
+
+void Stream::set_capturing(bool capturing) {
+    std::lock_guard lock(mutex_);
+    capturing_ = capturing;
+}
+
+void Stream::run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return finished_ || !work_.empty(); });
+        if (work_.empty()) return;
+        {
+            const Work work = std::move(work_.front());
+            work_.pop_front();
+            busy_ = true;
+            lock.unlock();
+            work();
+        }
+        lock.lock();
+        busy_ = false;
+        changed_.notify_all();
+    }
+}
+
+}  // namespace sidestep::fake_cuda

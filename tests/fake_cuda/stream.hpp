@@ -1,0 +1,52 @@
+// A stream of the made-up driver: a thread that does one thing after the other.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace sidestep::fake_cuda {
+
+struct Context;
+using Work = std::function<void()>;
+using Flag = std::shared_ptr<std::atomic<bool>>;
+
+class Stream {
+public:
+    // The thread keeps its stream alive until finish() was called and the work is done.
+    static std::shared_ptr<Stream> start(Context* context);
+
+    Context* context() const { return context_; }
+    // Waits for room first. Refuses a stream that is being captured: a captured call would not be carried
+    // out, and whoever waits for it would wait for ever.
+    CUresult push(Work work);
+    bool idle();
+    void wait_until_idle();
+    void finish();
+
+    bool capturing();
+    void set_capturing(bool capturing);
+
+private:
+    // The driver's queue holds about that many; the call that would add one more blocks until the first
+    // ends, which may be never (seen on H200, driver 580.159.04).
+    static constexpr std::size_t most_entries = 1024;
+
+    explicit Stream(Context* context) : context_(context) {}
+    void run();
+
+    Context* const context_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Work> work_;
+    bool busy_ = false;
+    bool finished_ = false;
+    bool capturing_ = false;
+};
+
+}  // namespace sidestep::fake_cuda

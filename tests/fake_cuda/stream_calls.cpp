@@ -1,0 +1,176 @@
+// Streams and events.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/fake_cuda/machine.hpp"
+
+using namespace sidestep::fake_cuda;
+
+namespace {
+
+constexpr std::chrono::microseconds between_looks{20};
+
+// The machine's mutex is held. Null for an event that was destroyed.
+Event* find_event(CUevent event) {
+    const auto found = Machine::get().events.find(event);
+    return found == Machine::get().events.end() ? nullptr : found->second.get();
+}
+
+// Counts a stream as held from the call on that will hold it: what is enqueued before the wait may be over at
+// any time.
+void hold(int by) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    machine.held_streams += by;
+    if (machine.held_streams == 0) machine.none_held.notify_all();
+}
+
+}  // namespace
+
+// A stream that waits for the default stream, and is waited for, is not made up here.
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_NOT_SUPPORTED;
+    const std::shared_ptr<Stream> made = Stream::start(current_context());
+    *stream = reinterpret_cast<CUstream>(made.get());
+    std::lock_guard lock(Machine::get().mutex);
+    Machine::get().streams[*stream] = made;
+    return CUDA_SUCCESS;
+}
+
+// Returns at once; the work on the stream goes on.
+CUresult cuStreamDestroy(CUstream stream) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    {
+        std::lock_guard lock(Machine::get().mutex);
+        if (Machine::get().streams.erase(stream) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    }
+    found->finish();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    found->wait_until_idle();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    *context = reinterpret_cast<CUcontext>(found->context());
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    *status = found->capturing() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    found->set_capturing(true);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    found->set_capturing(false);
+    *graph = nullptr;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph) {
+    return CUDA_SUCCESS;
+}
+
+// For the recording that the event holds now, even if it is recorded anew or destroyed before the stream
+// comes there. The event may be of another context.
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+    Flag reached;
+    {
+        std::lock_guard lock(Machine::get().mutex);
+        const Event* found = find_event(event);
+        if (!found) return CUDA_ERROR_INVALID_HANDLE;
+        reached = found->reached;
+    }
+    if (!reached) return CUDA_SUCCESS;
+    return enqueue(stream, [reached] {
+        while (!reached->load(std::memory_order_acquire)) std::this_thread::sleep_for(between_looks);
+    });
+}
+
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+    {
+        std::lock_guard lock(Machine::get().mutex);
+        const bool known = Machine::get().reaches(found->context()->device, address, sizeof value);
+        if (address % sizeof value != 0 || !known) return CUDA_ERROR_INVALID_VALUE;
+    }
+    hold(1);
+    const CUresult status = found->push([address, value] {
+        const std::atomic_ref word(*reinterpret_cast<cuuint32_t*>(address));
+        while (word.load(std::memory_order_acquire) < value) std::this_thread::sleep_for(between_looks);
+        hold(-1);
+    });
+    if (status != CUDA_SUCCESS) hold(-1);
+    return status;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    return enqueue(stream, [function, data] { function(data); });
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    auto made = std::make_unique<Event>();
+    made->context = current_context();
+    *event = reinterpret_cast<CUevent>(made.get());
+    std::lock_guard lock(Machine::get().mutex);
+    Machine::get().events[*event] = std::move(made);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent event) {
+    std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().events.erase(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// On a stream of the event's own context only.
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    const auto reached = std::make_shared<std::atomic<bool>>(false);
+    {
+        std::lock_guard lock(Machine::get().mutex);
+        Event* const recorded = find_event(event);
+        if (!recorded || recorded->context != found->context()) return CUDA_ERROR_INVALID_HANDLE;
+        recorded->reached = reached;
+    }
+    return found->push([reached] { reached->store(true, std::memory_order_release); });
+}
+
+CUresult cuEventQuery(CUevent event) {
+    std::lock_guard lock(Machine::get().mutex);
+    const Event* found = find_event(event);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    const bool over = !found->reached || found->reached->load(std::memory_order_acquire);
+    return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
