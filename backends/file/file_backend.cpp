@@ -68,6 +68,7 @@ private:
 
     const FileOptions options_;
     std::unique_ptr<driver::FileIoEngine> given_;
+    std::string how_ = "nothing";     // the engine, and why no better one: part of every route
     unsigned threads_ = 1;            // of the engine
     unsigned copying_ = 1;            // that really run at once
     std::unique_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
@@ -81,6 +82,7 @@ Support FileBackend::probe(const Topology&) {
     if (given_) {
         const std::string engine(given_->name());
         jobs_ = std::make_unique<FileJobs>(std::move(given_));
+        how_ = engine;
         return Support::yes(engine);
     }
     std::string why = "as asked for";
@@ -88,12 +90,14 @@ Support FileBackend::probe(const Topology&) {
         auto ring = driver::create_uring_engine(depth, threads_);
         if (ring) {
             jobs_ = std::make_unique<FileJobs>(std::move(*ring));
+            how_ = "io_uring";
             return Support::yes(fmt::format("io_uring, {} requests deep", depth));
         }
         if (options_.io == base::FileIo::uring) return Support::no(ring.error().message, ring.error().hint);
         why = ring.error().to_string();
     }
     jobs_ = std::make_unique<FileJobs>(driver::create_thread_engine(depth, threads_));
+    how_ = "threads, " + why;
     return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}", threads_, why));
 }
 
@@ -107,12 +111,12 @@ std::vector<Capability> FileBackend::capabilities() const {
     read.engine = "file I/O";
     read.max_gb_per_s = first_thread_gb_per_s + further_thread_gb_per_s * (copying_ - 1);
     read.latency_us = latency_us;
-    read.reason = "read by the kernel";
+    read.reason = "read through " + how_;
     Capability write = read;
     std::swap(write.from, write.to);
     std::swap(write.from_memory, write.to_memory);
     write.max_gb_per_s = write_gb_per_s;
-    write.reason = "written by the kernel";
+    write.reason = "written through " + how_;
     return {read, write};
 }
 

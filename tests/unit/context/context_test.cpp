@@ -179,6 +179,44 @@ TEST_F(ContextTest, ManyThreadsManyCopies) {
     EXPECT_EQ(good, 60);
 }
 
+// Four GPUs in a row: 0 reaches 2 through its neighbour, and 3 through the host only.
+TEST_F(ContextTest, GpusWithoutALinkAreReachedThroughANeighbourOrTheHost) {
+    Topology::Parts parts;
+    parts.name = "row";
+    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
+    for (DeviceId i = 1; i <= 4; ++i) {
+        const int gpu = static_cast<int>(i) - 1;
+        parts.devices.push_back({DeviceKind::gpu, gpu, "gpu:" + std::to_string(gpu), "", "", -1, 1_GiB});
+        parts.links.push_back({0, i, LinkKind::pcie, 16, 63, 0.5});
+        if (i > 1) parts.links.push_back({i - 1, i, LinkKind::nvlink, 4, 100, 0.3});
+    }
+    std::ofstream(path("row.json")) << Topology::create(std::move(parts))->to_json();
+    const Context row = *Context::open({path("row.json")});
+    const std::string bytes = random_bytes(9'000'001);
+    for (const auto& [target, stop] : {std::pair{2, Place::gpu(1)}, std::pair{3, Place::host()}}) {
+        auto from = row.allocate(Place::gpu(0), bytes.size());
+        auto to = row.allocate(Place::gpu(target), bytes.size());
+        ASSERT_TRUE(row.copy(Buffer::host(bytes.data(), bytes.size()), from->buffer()).wait());
+        const auto done = row.copy(from->buffer(), to->buffer()).wait();
+        ASSERT_TRUE(done) << done.error().to_string();
+        EXPECT_EQ(done->route->lanes[0].hops[0].to, stop) << done->explain();
+        std::string back(bytes.size(), '\0');
+        ASSERT_TRUE(row.copy(to->buffer(), Buffer::host(back.data(), back.size())).wait());
+        EXPECT_EQ(back, bytes);
+    }
+}
+
+TEST_F(ContextTest, ARouteSaysWhichFileEngineItTakesAndWhy) {
+    const std::string source = make_file("source", 1000);
+    ::setenv("SIDESTEP_FILE_IO", "threads", 1);
+    const auto threads = Context::open({"dgx-h100"});
+    ::unsetenv("SIDESTEP_FILE_IO");
+    ASSERT_TRUE(threads);
+    const auto route = threads->route(Place::file(source), Place::host(), 1000);
+    ASSERT_TRUE(route) << route.error().to_string();
+    EXPECT_NE(route->to_string().find("read through threads, as asked for"), std::string::npos) << route->to_string();
+}
+
 TEST_F(ContextTest, OpenNamesWhatIsWrong) {
     EXPECT_EQ(Context::open({"dgx-h1000"}).error().code, ErrorCode::not_found);
     EXPECT_EQ(Context::open({"/nowhere/machine.json"}).error().code, ErrorCode::not_found);
