@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,11 @@
 
 namespace sidestep {
 
-enum class DeviceKind { cpu, host_bridge, pcie_switch, gpu, nvswitch, nic, drive };
-enum class LinkKind { pcie, nvlink, c2c, socket };  // socket: UPI, Infinity Fabric, ... between CPUs
+// net_switch: a switch of the network between the machines of a cluster.
+enum class DeviceKind { cpu, host_bridge, pcie_switch, gpu, nvswitch, nic, drive, net_switch };
+// c2c: NVLink-C2C between a CPU and a GPU of one package; socket: UPI, Infinity Fabric, ... between CPUs;
+// xgmi: AMD's Infinity Fabric between GPUs; network: InfiniBand or Ethernet.
+enum class LinkKind { pcie, nvlink, c2c, socket, xgmi, network };
 
 SIDESTEP_API std::string_view to_string(DeviceKind kind);
 SIDESTEP_API std::string_view to_string(LinkKind kind);
@@ -22,15 +26,25 @@ SIDESTEP_API std::string_view to_string(LinkKind kind);
 // The position of a device in Topology::devices().
 using DeviceId = std::uint32_t;
 
+// Facts that no route depends on, by name: {"iommu_group", "12"}. docs/topology.md lists the names.
+using Properties = std::map<std::string, std::string, std::less<>>;
+
 // One device. A `cpu` is one NUMA node: its cores and its memory.
 struct Device {
     DeviceKind kind = DeviceKind::cpu;
-    int index = 0;          // counts within the kind; of a GPU: NVML's number, of a cpu: the NUMA node
-    std::string name;       // unique: "gpu:0", "cpu:1", "nvswitch:2", "nic:mlx5_0"
-    std::string model;      // "NVIDIA H200", may be empty
-    std::string bus_id;     // "0000:1b:00.0", may be empty
-    int numa_node = -1;     // -1: the machine does not say
-    Bytes memory = 0;       // of a GPU or cpu, 0 when not known
+    int index = 0;       // counts within the kind; of a GPU: NVML's number, of a cpu: the NUMA node
+    std::string name;    // unique: "gpu:0", "cpu:1", "nvswitch:2", "nic:mlx5_0"
+    std::string model;   // "NVIDIA H200", may be empty
+    std::string bus_id;  // "0000:1b:00.0", may be empty
+    int numa_node = -1;  // -1: the machine does not say
+    Bytes memory = 0;    // of a GPU or cpu, 0 when not known
+    // Which machine of a cluster; -1: shared by all, as the switches between them are. The devices of node
+    // k are called "nodeK/gpu:3" where there are several, with indices that count over the whole cluster,
+    // except numa_node, which counts within the machine.
+    int node = 0;
+    // Of a PCIe switch: access control (ACS) sends traffic between its ports up to the host bridge.
+    bool acs_redirect = false;
+    Properties properties;
 
     bool operator==(const Device&) const = default;
 };
@@ -40,9 +54,9 @@ struct Link {
     DeviceId a = 0;
     DeviceId b = 0;
     LinkKind kind = LinkKind::pcie;
-    int width = 1;             // PCIe lanes, or the number of NVLinks in the bundle
-    double gb_per_s = 0;       // the whole bundle, one direction, as signalled less line coding
-    double latency_us = 0;     // one crossing
+    int width = 1;          // PCIe lanes, or the number of NVLinks in the bundle
+    double gb_per_s = 0;    // the whole bundle, one direction, as signalled less line coding
+    double latency_us = 0;  // one crossing
 
     bool operator==(const Link&) const = default;
 };
@@ -50,9 +64,9 @@ struct Link {
 // Whether one GPU may read and write another's memory directly, and why not.
 struct PeerAccess {
     bool allowed = false;
-    bool atomics = false;      // native atomics work over the path
-    std::string reason;        // why it is refused; empty when allowed
-    std::string remedy;        // what would allow it; may be empty
+    bool atomics = false;  // native atomics work over the path
+    std::string reason;    // why it is refused; empty when allowed
+    std::string remedy;    // what would allow it; may be empty
 
     bool operator==(const PeerAccess&) const = default;
 };
@@ -67,13 +81,49 @@ struct Path {
     double gb_per_s = 0;               // of the narrowest link, one direction; 0 without links
     double latency_us = 0;             // sum of the crossings
 
-    // True where every link is NVLink (through switches or not).
+    // True where every link is NVLink or Infinity Fabric between GPUs (through switches or not).
     bool all_nvlink = false;
     int nvlinks = 0;  // how many run side by side where all_nvlink is true, else 0
 };
 
-// Which links a walk may use.
-enum class Fabric { any, nvlink, pcie };  // pcie: PCIe and links between sockets
+// Which links a walk may use. nvlink: NVLink and xgmi; pcie: PCIe and links between sockets.
+enum class Fabric { any, nvlink, pcie };
+
+// How two devices are joined, in the words of nvidia-smi, nearest first.
+enum class PathClass {
+    self,    // X: the same device
+    nvlink,  // NV#: NVLink all the way, # links
+    xgmi,    // XGMI: AMD's Infinity Fabric all the way
+    pix,     // at most one PCIe switch
+    pxb,     // several PCIe switches, no host bridge
+    phb,     // one host bridge
+    node,    // several host bridges of one NUMA node
+    sys,     // across NUMA nodes, or not joined by anything that is known
+    net,     // NET: in different machines of a cluster, joined by its network
+};
+
+struct PairClass {
+    PathClass kind = PathClass::sys;
+    int links = 0;  // NVLinks or Infinity Fabric links side by side, else 0
+
+    bool operator==(const PairClass&) const = default;
+};
+
+// "X", "NV18", "XGMI", "PIX", "PXB", "PHB", "NODE", "SYS", "NET".
+SIDESTEP_API std::string to_string(const PairClass& pair);
+// "self", "nvlink", "xgmi", "pix", ...: as files write it.
+SIDESTEP_API std::string_view to_string(PathClass kind);
+
+// What two devices have between them, as far as the topology tells.
+struct Pair {
+    PairClass pair;
+    std::optional<std::uint32_t> narrowest;  // position in Topology::links() of the worst link
+    double gb_per_s = 0;      // what a copy reaches over the path, one direction: the narrowest link's rate
+                              // less what packets and engines cost (docs/topology.md); 0 where unjoined
+    double latency_us = 0;    // of one crossing
+    bool redirected = false;  // ACS takes the traffic through the host bridge, a switch could have turned it
+    std::string words;        // "NVLink (18 links through NVSwitch)"
+};
 
 // An immutable snapshot. Copying is cheap enough for tests, not for hot paths. All methods may be
 // called from several threads at once.
@@ -81,8 +131,8 @@ class SIDESTEP_API Topology {
 public:
     // What a Topology is made of, before it is checked.
     struct Parts {
-        std::string name;      // "dgx-h100", "live"
-        bool emulated = false; // true for models and files: the GPUs are not in this machine
+        std::string name;       // "dgx-h100", "live"
+        bool emulated = false;  // true for models and files: the GPUs are not in this machine
         std::vector<Device> devices;
         std::vector<Link> links;
         // Peer access that was read from a driver. Pairs not listed follow the rule of peer_access().
@@ -93,6 +143,10 @@ public:
             bool operator==(const Peer&) const = default;
         };
         std::vector<Peer> peers;
+        // Pairs of GPUs up to this class may reach each other over PCIe where no driver said otherwise;
+        // `self`: none.
+        PathClass pcie_peers = PathClass::self;
+        Properties properties;           // of the machine: "kernel", "iommu", ...
         std::vector<std::string> notes;  // what could not be read, and why
         bool operator==(const Parts&) const = default;
     };
@@ -101,12 +155,20 @@ public:
     // sensible; ErrorCode::invalid_argument names the element that is wrong.
     static Result<Topology> create(Parts parts);
 
+    // Any machine by name: "live" (or empty), a built-in machine or a cluster of it ("dgx-h100*128"), a
+    // topology file (a name that holds a '/' or ends in ".json" or ".xml"), a folder that `sidestep topo
+    // --record` wrote. `as` names a built-in machine that lends NVLinks and GPU names to an NCCL XML file
+    // that lacks them; it is an error for other machines.
+    static Result<Topology> open(std::string_view machine, std::string_view as = "");
+
     // The machine this process runs on: /sys and, where it is there, NVML. `root` is put before every
-    // path that is read ("" for the real machine), so a recorded tree can be read instead; NVML is
-    // asked only for the real one. A machine without GPUs is a valid topology.
+    // path that is read ("" for the real machine), so a recorded tree can be read instead; NVML's answers
+    // then come out of the record. A machine without GPUs is a valid topology.
     static Result<Topology> live(const std::string& root = "");
 
-    // One of the built-in machines ("dgx-h100"). ErrorCode::not_found lists the names there are.
+    // One of the built-in machines ("dgx-h100"), or a rail-optimised cluster of N of it ("dgx-h100*128"):
+    // docs/topology.md says how it is wired. ErrorCode::not_found lists the names there are;
+    // invalid_argument for a cluster of no machines or more than 200,000 GPUs.
     static Result<Topology> model(std::string_view name);
     static std::vector<std::string> model_names();
 
@@ -126,33 +188,52 @@ public:
     const Device& device(DeviceId id) const { return parts_.devices[id]; }
     // The device of that kind and index.
     std::optional<DeviceId> find(DeviceKind kind, int index) const;
-    // The GPU or cpu that holds a place's bytes; host memory without a node is that of the first cpu.
-    // Files have no device.
+    // The device of that name.
+    std::optional<DeviceId> find(std::string_view name) const;
+    // The GPU or cpu that holds a place's bytes; host memory without a node is that of the first cpu. A
+    // place on another machine ("node7/gpu:1") is looked for in that machine of the cluster. Files have no
+    // device.
     std::optional<DeviceId> find(const Place& place) const;
 
     // The widest walk from `a` to `b` over links of `fabric`; of equally wide ones the quickest. A walk
-    // passes through switches, bridges and cpus, never through a GPU, network card or drive; what enters
-    // an NVSwitch by NVLink leaves it by NVLink. No links where `a` is `b`. The work is linear in the
-    // number of links, nothing is kept between calls.
+    // passes through switches, bridges and cpus, never through a GPU or drive, and through a network card
+    // only between machines; what enters an NVSwitch by NVLink leaves it by NVLink; a PCIe switch with
+    // acs_redirect passes traffic between its lower ports up to the host bridge and back, so a walk may
+    // cross a link once each way. No links where `a` is `b`. The work is linear in the links of the two
+    // machines and of the switches between machines, nothing is kept between calls.
     std::optional<Path> path(DeviceId a, DeviceId b, Fabric fabric = Fabric::any) const;
 
-    // Whether GPU `from` may reach GPU `to`: what a driver said, else: allowed where an all-NVLink walk
-    // connects them.
+    // The class of a pair alone: the work is that of climbing from both ends to what they have in common.
+    PairClass pair_class(DeviceId a, DeviceId b) const;
+    // Class, worst link, expected rate and latency of a pair.
+    Pair pair(DeviceId a, DeviceId b) const;
+    // What a device hangs below in the PCIe tree: a switch, host bridge or, for a host bridge and a GPU
+    // with C2C, a cpu. Nothing for cpus, NVSwitches and devices that nothing joins.
+    std::optional<DeviceId> parent(DeviceId id) const;
+    // The cpu at the top of a device's tree; without one the cpu of its NUMA node, or its machine's first.
+    std::optional<DeviceId> cpu_of(DeviceId id) const;
+
+    // Whether GPU `from` may reach GPU `to`: what a driver said, else: allowed, with atomics, where an
+    // all-NVLink walk connects them, and without atomics over PCIe up to parts().pcie_peers.
     PeerAccess peer_access(int from, int to) const;
 
     // Words for a path: "NVLink (18 links through NVSwitch)", "PCIe gen5 x16".
     std::string describe(const Path& path) const;
 
-    // The whole machine for people to read: the matrix of GPU pairs with nvidia-smi's letters (NV#, PIX,
-    // PXB, PHB, NODE, SYS), then the devices, then the notes. Ends in a newline. The matrix is left out
-    // above 64 GPUs.
+    // The whole machine for people to read: the matrix of GPUs, network cards and drives with nvidia-smi's
+    // letters (NV#, PIX, PXB, PHB, NODE, SYS), then the devices, then the notes. Ends in a newline. The
+    // matrix is left out above 64 devices.
     std::string to_text() const;
 
 private:
     explicit Topology(Parts parts);
     Parts parts_;
     int gpu_count_ = 0;
+    void find_parents();
+    void place_below(DeviceId above, std::vector<bool>& placed, std::vector<DeviceId>& order);
+    PairClass fabric_class(DeviceId a, DeviceId b) const;
     std::vector<std::vector<std::uint32_t>> links_of_;  // by device
+    std::vector<DeviceId> parents_;                     // by device; itself where there is none
     std::vector<DeviceId> by_kind_;                     // sorted by kind, then index
     std::vector<std::uint32_t> peers_by_pair_;          // positions in parts_.peers, sorted by from, to
 };

@@ -25,8 +25,9 @@ std::string nvlink_words(const Topology& topology, const Path& path) {
                topology.device(link.b).kind == DeviceKind::nvswitch;
     };
     const bool through_switch = std::any_of(path.links.begin(), path.links.end(), at_switch);
-    return fmt::format("NVLink ({} link{}{})", path.nvlinks, path.nvlinks == 1 ? "" : "s",
-                       through_switch ? " through NVSwitch" : "");
+    const bool xgmi = topology.links()[path.links.front()].kind == LinkKind::xgmi;
+    return fmt::format("{} ({} link{}{})", xgmi ? "Infinity Fabric" : "NVLink", path.nvlinks,
+                       path.nvlinks == 1 ? "" : "s", through_switch ? " through NVSwitch" : "");
 }
 
 }  // namespace
@@ -62,6 +63,12 @@ std::string Topology::describe(const Path& path) const {
                 break;
             case LinkKind::socket:
                 words += "socket link";
+                break;
+            case LinkKind::xgmi:
+                words += fmt::format("Infinity Fabric x{}", link->width);
+                break;
+            case LinkKind::network:
+                words += fmt::format("network {:.0f} Gb/s", link->gb_per_s * 8);
                 break;
         }
     }

@@ -18,6 +18,9 @@ Json device_json(const Device& device) {
     if (!device.bus_id.empty()) json["bus_id"] = device.bus_id;
     if (device.numa_node != -1) json["numa_node"] = device.numa_node;
     if (device.memory != 0) json["memory"] = device.memory;
+    if (device.node != 0) json["node"] = device.node;
+    if (device.acs_redirect) json["acs_redirect"] = true;
+    if (!device.properties.empty()) json["properties"] = device.properties;
     return json;
 }
 
@@ -58,6 +61,11 @@ std::string Topology::to_json() const {
     std::string text = "{\n  \"format\": \"" + std::string(topology::json_format) +
                        "\",\n  \"version\": " + std::to_string(topology::json_version) +
                        ",\n  \"name\": " + name.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (parts_.pcie_peers != PathClass::self)
+        text += ",\n  \"pcie_peers\": \"" + std::string(to_string(parts_.pcie_peers)) + "\"";
+    if (!parts_.properties.empty())
+        text += ",\n  \"properties\": " +
+                Json(parts_.properties).dump(-1, ' ', false, Json::error_handler_t::replace);
     text += lines("devices", parts_.devices, device_json);
     text += lines("links", parts_.links, [this](const Link& link) { return link_json(link, *this); });
     text += lines("peers", parts_.peers, [this](const Parts::Peer& peer) { return peer_json(peer, *this); });

@@ -77,6 +77,22 @@ public:
         return value->get<Bytes>();
     }
 
+    // An object of strings.
+    Properties properties(const char* member) {
+        const json* value = get(member, false);
+        if (value == nullptr) return {};
+        if (!value->is_object()) return fail_type(member, *value, "an object"), Properties();
+        Properties properties;
+        for (const auto& [name, text] : value->items()) {
+            if (!text.is_string()) {
+                fail(fmt::format("{}.{}", member, name), "is no string");
+                return {};
+            }
+            properties.emplace(name, text.get<std::string>());
+        }
+        return properties;
+    }
+
     double number(const char* member, std::optional<double> otherwise) {
         const json* value = get(member, !otherwise);
         if (value == nullptr) return otherwise.value_or(0);
@@ -128,6 +144,9 @@ Result<Device> read_device(const json& element, const std::string& where) {
     device.bus_id = reader.text("bus_id", false);
     device.numa_node = reader.integer("numa_node", -1);
     device.memory = reader.bytes("memory");
+    device.node = reader.integer("node", 0);
+    device.acs_redirect = reader.boolean("acs_redirect", false);
+    device.properties = reader.properties("properties");
     if (const auto known = topology::parse_device_kind(kind)) {
         device.kind = *known;
     } else {
@@ -225,6 +244,14 @@ Result<Topology::Parts> read_parts(const json& root) {
     parts.emulated = true;
     Reader reader(root, "");
     parts.name = reader.text("name", false);
+    parts.properties = reader.properties("properties");
+    const std::string peers = reader.text("pcie_peers", false);
+    if (const auto known = topology::parse_path_class(peers.empty() ? "self" : peers)) {
+        parts.pcie_peers = *known;
+    } else {
+        reader.fail("pcie_peers", fmt::format("is \"{}\", which is no class of paths", peers),
+                    "the classes are: " + topology::path_class_names());
+    }
     SIDESTEP_CHECK(reader.result());
 
     Names names;

@@ -6,12 +6,15 @@ namespace sidestep {
 
 namespace {
 
-constexpr std::array<DeviceKind, 7> device_kinds = {
+constexpr std::array<DeviceKind, 8> device_kinds = {
     DeviceKind::cpu,      DeviceKind::host_bridge, DeviceKind::pcie_switch, DeviceKind::gpu,
-    DeviceKind::nvswitch, DeviceKind::nic,         DeviceKind::drive,
+    DeviceKind::nvswitch, DeviceKind::nic,         DeviceKind::drive,       DeviceKind::net_switch,
 };
-constexpr std::array<LinkKind, 4> link_kinds = {LinkKind::pcie, LinkKind::nvlink, LinkKind::c2c,
-                                                LinkKind::socket};
+constexpr std::array<LinkKind, 6> link_kinds = {LinkKind::pcie,   LinkKind::nvlink, LinkKind::c2c,
+                                                LinkKind::socket, LinkKind::xgmi,   LinkKind::network};
+constexpr std::array<PathClass, 9> path_classes = {PathClass::self, PathClass::nvlink, PathClass::xgmi,
+                                                   PathClass::pix,  PathClass::pxb,    PathClass::phb,
+                                                   PathClass::node, PathClass::sys,    PathClass::net};
 
 template <typename Kind, std::size_t count>
 std::optional<Kind> parse(const std::array<Kind, count>& kinds, std::string_view text) {
@@ -49,6 +52,8 @@ std::string_view to_string(DeviceKind kind) {
             return "nic";
         case DeviceKind::drive:
             return "drive";
+        case DeviceKind::net_switch:
+            return "net_switch";
     }
     return "unknown";
 }
@@ -63,6 +68,34 @@ std::string_view to_string(LinkKind kind) {
             return "c2c";
         case LinkKind::socket:
             return "socket";
+        case LinkKind::xgmi:
+            return "xgmi";
+        case LinkKind::network:
+            return "network";
+    }
+    return "unknown";
+}
+
+std::string_view to_string(PathClass kind) {
+    switch (kind) {
+        case PathClass::self:
+            return "self";
+        case PathClass::nvlink:
+            return "nvlink";
+        case PathClass::xgmi:
+            return "xgmi";
+        case PathClass::pix:
+            return "pix";
+        case PathClass::pxb:
+            return "pxb";
+        case PathClass::phb:
+            return "phb";
+        case PathClass::node:
+            return "node";
+        case PathClass::sys:
+            return "sys";
+        case PathClass::net:
+            return "net";
     }
     return "unknown";
 }
@@ -75,11 +108,17 @@ std::optional<DeviceKind> parse_device_kind(std::string_view text) {
 std::optional<LinkKind> parse_link_kind(std::string_view text) {
     return parse(link_kinds, text);
 }
+std::optional<PathClass> parse_path_class(std::string_view text) {
+    return parse(path_classes, text);
+}
 std::string device_kind_names() {
     return names(device_kinds);
 }
 std::string link_kind_names() {
     return names(link_kinds);
+}
+std::string path_class_names() {
+    return names(path_classes);
 }
 
 }  // namespace topology

@@ -45,4 +45,19 @@ std::optional<int> pcie_generation_of(double gb_per_s, int lanes) {
     return std::nullopt;
 }
 
+double reached_part(LinkKind kind) {
+    switch (kind) {
+        case LinkKind::nvlink:
+        case LinkKind::xgmi:
+            return 396 / 478.1;
+        case LinkKind::network:
+            return 0.97;
+        case LinkKind::pcie:
+        case LinkKind::c2c:
+        case LinkKind::socket:
+            break;
+    }
+    return 55.5 / 63.015;
+}
+
 }  // namespace sidestep::topology

@@ -3,6 +3,8 @@
 
 #include <optional>
 
+#include <sidestep/topology.hpp>
+
 namespace sidestep::topology {
 
 // Of a PCIe link of generation 1 to 6 and `lanes` lanes; 0 for an unknown generation. Generations 1
@@ -15,6 +17,12 @@ std::optional<int> pcie_generation(double gigatransfers);
 
 // The generation of a PCIe link of that rate and width; nullopt where none comes within one percent.
 std::optional<int> pcie_generation_of(double gb_per_s, int lanes);
+
+// The part of a link's rate that a large copy reaches: packet headers and the copy engines take the rest.
+// NVLink and PCIe as measured on a machine with four H200 (docs/benchmarks.md): 396 of 478.1 and 55.5 of
+// 63.015 GB/s. Of a network card 97 of 100, as RDMA benchmarks of 400 Gb/s cards show (396 of 400 Gb/s with
+// perftest). Others are taken to be like PCIe.
+double reached_part(LinkKind kind);
 
 // One Intel UPI 2.0 link: 16 GT/s, two bytes a transfer (Intel ARK, Xeon Platinum 8480+: 4 links).
 constexpr double upi2_gb_per_s = 32;
@@ -29,5 +37,7 @@ constexpr double nvlink_latency_us = 0.1;
 constexpr double pcie_latency_us = 0.4;
 constexpr double host_bridge_latency_us = 0.1;
 constexpr double socket_latency_us = 0.1;
+constexpr double c2c_latency_us = 0.1;
+constexpr double network_latency_us = 0.6;
 
 }  // namespace sidestep::topology

@@ -1,6 +1,7 @@
 // The machine this process runs on.
 #include <sidestep/topology.hpp>
 
+#include "driver/machine_files.hpp"
 #include "driver/nvml.hpp"
 #include "topology/nvml_reader.hpp"
 #include "topology/sysfs_reader.hpp"
@@ -8,7 +9,7 @@
 namespace sidestep {
 
 Result<Topology> Topology::live(const std::string& root) {
-    topology::PartsBuilder builder = topology::read_sysfs(root);
+    topology::PartsBuilder builder = topology::read_sysfs(driver::MachineFiles(root));
     builder.parts().name = root.empty() ? "live" : "recorded";
     builder.parts().emulated = !root.empty();
     if (root.empty()) {

@@ -1,9 +1,10 @@
-// The search for walks. One search looks at every link at most twice per pass and keeps nothing, so that
-// a topology of a hundred thousand GPUs needs no table of pairs.
+// The search for walks. One search looks at every link of the two machines, and of the switches between them,
+// at most twice per pass and keeps nothing, so that a cluster of a hundred thousand GPUs needs no table of
+// pairs.
 #include <algorithm>
 #include <limits>
 #include <queue>
-#include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,29 +17,30 @@ namespace {
 constexpr std::uint32_t no_link = std::numeric_limits<std::uint32_t>::max();
 constexpr double unreached = std::numeric_limits<double>::infinity();
 
-bool carries(Fabric fabric, LinkKind kind) {
-    switch (fabric) {
-        case Fabric::any:
-            return true;
-        case Fabric::nvlink:
-            return kind == LinkKind::nvlink;
-        case Fabric::pcie:
-            return kind == LinkKind::pcie || kind == LinkKind::socket;
-    }
-    return false;
-}
-
 bool passes_through(DeviceKind kind) {
-    return kind != DeviceKind::gpu && kind != DeviceKind::nic && kind != DeviceKind::drive;
+    return kind != DeviceKind::gpu && kind != DeviceKind::drive;
 }
 
 using LinksOf = std::vector<std::vector<std::uint32_t>>;
 
+// Where a walk stands: a device, and whether it came into a redirecting switch from below, so that it can
+// only leave upwards.
+using Stand = std::uint64_t;
+Stand stand_at(DeviceId device, bool upwards) {
+    return (Stand{device} << 1) | (upwards ? 1 : 0);
+}
+DeviceId device_of(Stand stand) {
+    return static_cast<DeviceId>(stand >> 1);
+}
+bool goes_upwards(Stand stand) {
+    return (stand & 1) != 0;
+}
+
 // Walks from `from` to `to`, over links that `fabric` carries and that are not in `taken`.
 class Search {
 public:
-    Search(const Topology::Parts& parts, const LinksOf& links_of, DeviceId from, DeviceId to, Fabric fabric)
-        : parts_(parts), links_of_(links_of), from_(from), to_(to), fabric_(fabric) {}
+    Search(const Topology& topology, const LinksOf& links_of, DeviceId from, DeviceId to, Fabric fabric)
+        : topology_(topology), links_of_(links_of), from_(from), to_(to), fabric_(fabric) {}
 
     // The widest walk, of equally wide ones the quickest, of equally quick ones that with the fewest
     // links. Two passes, since a search that carries (width, latency) along can miss the quickest: the
@@ -53,26 +55,21 @@ public:
     void take(const Path& path) { taken_.insert(taken_.end(), path.links.begin(), path.links.end()); }
 
 private:
-    // Calls visit(link, device at the other end) for every link a walk at `at` may go on with.
+    // Calls visit(link, next stand) for every link a walk may go on with.
     template <typename Visit>
-    void each_next(DeviceId at, Visit visit) const {
-        const DeviceKind kind = parts_.devices[at].kind;
-        if (at != from_ && !passes_through(kind)) return;
-        for (const std::uint32_t position : links_of_[at]) {
-            const Link& link = parts_.links[position];
-            if (!carries(fabric_, link.kind)) continue;
-            // An NVSwitch forwards NVLink traffic only; its PCIe link is for management.
-            if (kind == DeviceKind::nvswitch && at != from_ && link.kind != LinkKind::nvlink) continue;
-            if (std::find(taken_.begin(), taken_.end(), position) != taken_.end()) continue;
-            visit(position, link.a == at ? link.b : link.a);
-        }
-    }
+    void each_next(Stand stand, Visit visit) const;
+    bool carries(LinkKind kind) const;
+    // Whether a walk at `at`, which is not its start, may go on over `link`.
+    bool leaves_by(const Device& at, const Link& link) const;
+    // The machines at both ends, and what machines share.
+    bool in_reach(const Device& device) const;
 
     double widest() const;
     Path quickest(double at_least) const;
-    Path walk_back(const std::vector<std::uint32_t>& came_by, double latency) const;
+    Path walk_back(const std::unordered_map<Stand, std::pair<std::uint32_t, Stand>>& came_by, Stand end,
+                   double latency) const;
 
-    const Topology::Parts& parts_;
+    const Topology& topology_;
     const LinksOf& links_of_;
     DeviceId from_;
     DeviceId to_;
@@ -80,21 +77,68 @@ private:
     std::vector<std::uint32_t> taken_;  // short: a GPU has a few dozen links
 };
 
+bool Search::carries(LinkKind kind) const {
+    const bool nvlink = kind == LinkKind::nvlink || kind == LinkKind::xgmi;
+    if (kind == LinkKind::network)
+        return fabric_ == Fabric::any && topology_.device(from_).node != topology_.device(to_).node;
+    if (fabric_ == Fabric::any) return true;
+    if (fabric_ == Fabric::nvlink) return nvlink;
+    return kind == LinkKind::pcie || kind == LinkKind::socket;
+}
+
+bool Search::leaves_by(const Device& at, const Link& link) const {
+    // An NVSwitch forwards NVLink traffic only; its PCIe link is for management.
+    if (at.kind == DeviceKind::nvswitch) return link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi;
+    // A network card takes bytes out of the machine they start in, and into the one they end in.
+    if (at.kind == DeviceKind::nic)
+        return (link.kind == LinkKind::network) == (at.node == topology_.device(from_).node);
+    return true;
+}
+
+bool Search::in_reach(const Device& device) const {
+    return device.node == topology_.device(from_).node || device.node == topology_.device(to_).node ||
+           device.node < 0;
+}
+
+template <typename Visit>
+void Search::each_next(Stand stand, Visit visit) const {
+    const DeviceId id = device_of(stand);
+    const Device& at = topology_.device(id);
+    if (id != from_ && !passes_through(at.kind)) return;
+    const auto up = topology_.parent(id);
+    for (const std::uint32_t position : links_of_[id]) {
+        const Link& link = topology_.links()[position];
+        const DeviceId next = link.a == id ? link.b : link.a;
+        const Device& there = topology_.device(next);
+        if (!carries(link.kind) || !in_reach(there)) continue;
+        if (id != from_ && !leaves_by(at, link)) continue;
+        // A card of this machine that is no end of the walk leads to other machines only.
+        if (there.kind == DeviceKind::nic && next != to_ &&
+            topology_.device(from_).node == topology_.device(to_).node)
+            continue;
+        if (goes_upwards(stand) && next != up) continue;
+        if (std::find(taken_.begin(), taken_.end(), position) != taken_.end()) continue;
+        visit(position, stand_at(next, there.acs_redirect && topology_.parent(id) == next));
+    }
+}
+
 // The rate of the widest walk, 0 where there is none.
 double Search::widest() const {
-    std::vector<double> width(parts_.devices.size(), 0);
-    std::priority_queue<std::pair<double, DeviceId>> open;
-    width[from_] = unreached;
-    open.emplace(unreached, from_);
+    std::unordered_map<Stand, double> width;
+    std::priority_queue<std::pair<double, Stand>> open;
+    const Stand start = stand_at(from_, false);
+    width[start] = unreached;
+    open.emplace(unreached, start);
     while (!open.empty()) {
         const auto [reached, at] = open.top();
         open.pop();
-        if (at == to_) return reached;
+        if (device_of(at) == to_) return reached;
         if (reached < width[at]) continue;
-        each_next(at, [&, through = reached](std::uint32_t position, DeviceId next) {
-            const double now = std::min(through, parts_.links[position].gb_per_s);
-            if (now <= width[next]) return;
-            width[next] = now;
+        each_next(at, [&, through = reached](std::uint32_t position, Stand next) {
+            const double now = std::min(through, topology_.links()[position].gb_per_s);
+            double& best = width[next];
+            if (now <= best) return;
+            best = now;
             open.emplace(now, next);
         });
     }
@@ -104,44 +148,47 @@ double Search::widest() const {
 // The quickest walk over links of at least that rate; there is one.
 Path Search::quickest(double at_least) const {
     using Cost = std::pair<double, int>;  // latency, links
-    std::vector<Cost> cost(parts_.devices.size(), Cost{unreached, 0});
-    std::vector<std::uint32_t> came_by(parts_.devices.size(), no_link);
-    std::priority_queue<std::pair<Cost, DeviceId>, std::vector<std::pair<Cost, DeviceId>>, std::greater<>>
-        open;
-    cost[from_] = {0, 0};
-    open.emplace(cost[from_], from_);
+    std::unordered_map<Stand, Cost> cost;
+    std::unordered_map<Stand, std::pair<std::uint32_t, Stand>> came_by;
+    std::priority_queue<std::pair<Cost, Stand>, std::vector<std::pair<Cost, Stand>>, std::greater<>> open;
+    Stand end = stand_at(from_, false);
+    cost[end] = {0, 0};
+    open.emplace(cost[end], end);
     while (!open.empty()) {
         const auto [so_far, at] = open.top();
         open.pop();
-        if (at == to_) break;
+        end = at;
+        if (device_of(at) == to_) break;
         if (so_far > cost[at]) continue;
-        each_next(at, [&, spent = so_far](std::uint32_t position, DeviceId next) {
-            const Link& link = parts_.links[position];
+        each_next(at, [&, spent = so_far, here = at](std::uint32_t position, Stand next) {
+            const Link& link = topology_.links()[position];
             if (link.gb_per_s < at_least) return;
             const Cost now{spent.first + link.latency_us, spent.second + 1};
-            if (now >= cost[next]) return;
+            const auto known = cost.find(next);
+            if (known != cost.end() && now >= known->second) return;
             cost[next] = now;
-            came_by[next] = position;
+            came_by[next] = {position, here};
             open.emplace(now, next);
         });
     }
-    Path path = walk_back(came_by, cost[to_].first);
+    Path path = walk_back(came_by, end, cost[end].first);
     path.gb_per_s = at_least;
     return path;
 }
 
-Path Search::walk_back(const std::vector<std::uint32_t>& came_by, double latency) const {
+Path Search::walk_back(const std::unordered_map<Stand, std::pair<std::uint32_t, Stand>>& came_by, Stand end,
+                       double latency) const {
     Path path;
     path.latency_us = latency;
     path.all_nvlink = true;
     path.nvlinks = std::numeric_limits<int>::max();
-    for (DeviceId at = to_; at != from_;) {
-        const std::uint32_t position = came_by[at];
-        const Link& link = parts_.links[position];
+    for (Stand at = end; device_of(at) != from_;) {
+        const auto& [position, before] = came_by.at(at);
+        const Link& link = topology_.links()[position];
         path.links.push_back(position);
-        path.all_nvlink = path.all_nvlink && link.kind == LinkKind::nvlink;
+        path.all_nvlink = path.all_nvlink && (link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi);
         path.nvlinks = std::min(path.nvlinks, link.width);
-        at = link.a == at ? link.b : link.a;
+        at = before;
     }
     if (!path.all_nvlink) path.nvlinks = 0;
     std::reverse(path.links.begin(), path.links.end());
@@ -173,10 +220,10 @@ std::optional<Path> Topology::path(DeviceId a, DeviceId b, Fabric fabric) const 
     const bool two_gpus = device(a).kind == DeviceKind::gpu && device(b).kind == DeviceKind::gpu;
     std::optional<Path> bundle;
     if (two_gpus && fabric != Fabric::pcie) {
-        bundle = nvlink_bundle(Search(parts_, links_of_, a, b, Fabric::nvlink));
+        bundle = nvlink_bundle(Search(*this, links_of_, a, b, Fabric::nvlink));
         if (fabric == Fabric::nvlink) return bundle;
     }
-    auto walk = Search(parts_, links_of_, a, b, fabric).best();
+    auto walk = Search(*this, links_of_, a, b, fabric).best();
     if (bundle && walk && bundle->gb_per_s >= walk->gb_per_s) return bundle;
     return walk;
 }

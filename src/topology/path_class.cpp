@@ -1,42 +1,118 @@
-#include "topology/path_class.hpp"
-
+// How two devices are joined, in nvidia-smi's letters: climbing a tree, never searching the machine.
 #include <fmt/format.h>
 
-namespace sidestep::topology {
+#include <algorithm>
+#include <vector>
+
+#include <sidestep/topology.hpp>
+
+#include "topology/link_rates.hpp"
+
+namespace sidestep {
 
 namespace {
 
-// The class of a walk over PCIe and links between sockets, by what it passes through.
-PathClass class_of_walk(const Topology& topology, DeviceId from, const Path& path) {
+// The devices from `id` to the top of its tree, `id` first.
+std::vector<DeviceId> climb(const Topology& topology, DeviceId id) {
+    std::vector<DeviceId> chain{id};
+    while (const auto above = topology.parent(chain.back())) chain.push_back(*above);
+    return chain;
+}
+
+// The class over PCIe, by what the two chains have in common. nvidia-smi counts the same way: NVML's levels
+// are the deepest common ancestor (nvmlGpuTopologyLevel_t).
+PathClass class_of_chains(const Topology& topology, const std::vector<DeviceId>& a,
+                          const std::vector<DeviceId>& b) {
     int switches = 0;
     int bridges = 0;
-    int cpus = 0;
-    const auto count = [&](DeviceKind kind) {
-        if (kind == DeviceKind::pcie_switch) ++switches;
-        if (kind == DeviceKind::host_bridge) ++bridges;
-        if (kind == DeviceKind::cpu) ++cpus;
+    const auto count = [&](DeviceId id) {
+        switches += topology.device(id).kind == DeviceKind::pcie_switch ? 1 : 0;
+        bridges += topology.device(id).kind == DeviceKind::host_bridge ? 1 : 0;
     };
-    count(topology.device(from).kind);
-    DeviceId at = from;
-    for (const std::uint32_t position : path.links) {
-        const Link& link = topology.links()[position];
-        at = link.a == at ? link.b : link.a;
-        count(topology.device(at).kind);
+    for (const DeviceId common : a) {
+        const auto met = std::find(b.begin(), b.end(), common);
+        if (met == b.end()) {
+            count(common);
+            continue;
+        }
+        count(common);
+        std::for_each(b.begin(), met, count);
+        const DeviceKind kind = topology.device(common).kind;
+        // A GPU that hangs at its cpu by C2C has a host bridge of its own that nobody sees.
+        if (kind == DeviceKind::cpu)
+            return bridges == 1 && (common == a[0] || common == b[0]) ? PathClass::phb : PathClass::node;
+        if (kind == DeviceKind::host_bridge) return PathClass::phb;
+        return switches > 1 ? PathClass::pxb : PathClass::pix;
     }
-    if (cpus > 1) return PathClass::sys;
-    if (bridges > 1) return PathClass::node;
-    if (bridges == 1 || cpus == 1) return PathClass::phb;
-    return switches > 1 ? PathClass::pxb : PathClass::pix;
+    return PathClass::sys;
+}
+
+bool is_fabric(LinkKind kind) {
+    return kind == LinkKind::nvlink || kind == LinkKind::xgmi;
 }
 
 }  // namespace
 
-PairClass classify(const Topology& topology, DeviceId a, DeviceId b) {
+// NVLink from GPU to GPU, or through one switch, is seen from the two ends' own links; what takes several
+// switches is searched for.
+PairClass Topology::fabric_class(DeviceId a, DeviceId b) const {
+    int direct = 0;
+    int through = 0;
+    bool xgmi = false;
+    bool several = false;  // a switch of `a` has NVLinks to another switch
+    for (const std::uint32_t position : links_of_[a]) {
+        const Link& first = links()[position];
+        if (!is_fabric(first.kind)) continue;
+        xgmi = first.kind == LinkKind::xgmi;
+        const DeviceId far = first.a == a ? first.b : first.a;
+        if (far == b) direct += first.width;
+        if (device(far).kind != DeviceKind::nvswitch) continue;
+        // The smaller list: a GPU has few links, a switch has many.
+        for (const std::uint32_t other : links_of_[b]) {
+            const Link& second = links()[other];
+            if (is_fabric(second.kind) && (second.a == far || second.b == far)) {
+                through += std::min(first.width, second.width);
+            }
+        }
+        several = true;
+    }
+    if (direct + through > 0) return {xgmi ? PathClass::xgmi : PathClass::nvlink, direct + through};
+    if (!several) return {PathClass::sys, 0};
+    if (const auto walk = path(a, b, Fabric::nvlink)) return {PathClass::nvlink, walk->nvlinks};
+    return {PathClass::sys, 0};
+}
+
+PairClass Topology::pair_class(DeviceId a, DeviceId b) const {
+    if (a >= parts_.devices.size() || b >= parts_.devices.size()) return {};
     if (a == b) return {PathClass::self, 0};
-    if (const auto nvlink = topology.path(a, b, Fabric::nvlink)) return {PathClass::nvlink, nvlink->nvlinks};
-    const auto walk = topology.path(a, b, Fabric::pcie);
-    if (!walk) return {PathClass::sys, 0};
-    return {class_of_walk(topology, a, *walk), 0};
+    if (device(a).kind == DeviceKind::gpu && device(b).kind == DeviceKind::gpu) {
+        const PairClass fabric = fabric_class(a, b);
+        if (fabric.links > 0) return fabric;
+    }
+    if (device(a).node != device(b).node) return {PathClass::net, 0};
+    return {class_of_chains(*this, climb(*this, a), climb(*this, b)), 0};
+}
+
+Pair Topology::pair(DeviceId a, DeviceId b) const {
+    Pair result;
+    result.pair = pair_class(a, b);
+    std::optional<Path> way;
+    if (result.pair.links > 0) way = path(a, b, Fabric::nvlink);
+    if (!way) way = path(a, b, Fabric::any);
+    if (!way || way->links.empty()) return result;
+    const auto narrower = [&](std::uint32_t x, std::uint32_t y) {
+        return links()[x].gb_per_s < links()[y].gb_per_s;
+    };
+    result.narrowest = *std::min_element(way->links.begin(), way->links.end(), narrower);
+    result.gb_per_s = way->gb_per_s * topology::reached_part(links()[*result.narrowest].kind);
+    result.latency_us = way->latency_us;
+    // Only a redirected walk crosses one link twice.
+    std::vector<std::uint32_t> sorted = way->links;
+    std::sort(sorted.begin(), sorted.end());
+    result.redirected = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+    result.words = describe(*way);
+    if (result.redirected) result.words += ", turned around at the host bridge by ACS";
+    return result;
 }
 
 std::string to_string(const PairClass& pair) {
@@ -44,7 +120,9 @@ std::string to_string(const PairClass& pair) {
         case PathClass::self:
             return "X";
         case PathClass::nvlink:
-            return fmt::format("NV{}", pair.nvlinks);
+            return fmt::format("NV{}", pair.links);
+        case PathClass::xgmi:
+            return "XGMI";
         case PathClass::pix:
             return "PIX";
         case PathClass::pxb:
@@ -55,8 +133,10 @@ std::string to_string(const PairClass& pair) {
             return "NODE";
         case PathClass::sys:
             return "SYS";
+        case PathClass::net:
+            return "NET";
     }
     return "SYS";
 }
 
-}  // namespace sidestep::topology
+}  // namespace sidestep

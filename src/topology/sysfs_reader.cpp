@@ -10,9 +10,9 @@
 #include <string_view>
 #include <utility>
 
+#include "driver/machine_files.hpp"
 #include "topology/link_rates.hpp"
 #include "topology/pci_names.hpp"
-#include "topology/sysfs_files.hpp"
 
 namespace sidestep::topology {
 
@@ -39,7 +39,7 @@ PcieLink narrower(PcieLink a, PcieLink b) {
 
 class Reader {
 public:
-    explicit Reader(const std::string& root) : files_(root) {}
+    explicit Reader(const driver::MachineFiles& files) : files_(files) {}
 
     PartsBuilder read() {
         read_nodes();
@@ -61,7 +61,7 @@ private:
     PcieLink link_in(const std::string& folder, const char* which) const;
     PcieLink link_of(const std::string& folder, const std::string& port_folder);
 
-    SysfsFiles files_;
+    const driver::MachineFiles& files_;
     PartsBuilder builder_;
     std::map<std::string, DeviceId> bridges_;  // by "0000:15"
     std::map<DeviceId, int> node_of_bridge_;
@@ -295,8 +295,8 @@ DeviceId cpu_of_node(const PartsBuilder& builder, int numa_node) {
     return first.value_or(0);
 }
 
-PartsBuilder read_sysfs(const std::string& root) {
-    return Reader(root).read();
+PartsBuilder read_sysfs(const driver::MachineFiles& files) {
+    return Reader(files).read();
 }
 
 }  // namespace sidestep::topology

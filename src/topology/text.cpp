@@ -7,8 +7,6 @@
 
 #include <sidestep/topology.hpp>
 
-#include "topology/path_class.hpp"
-
 namespace sidestep {
 
 namespace {
@@ -55,7 +53,7 @@ std::string matrix(const Topology& topology, const std::vector<DeviceId>& gpus) 
     rows.front().push_back("NUMA");
     for (const DeviceId from : gpus) {
         Row row{topology.device(from).name};
-        for (const DeviceId to : gpus) row.push_back(to_string(topology::classify(topology, from, to)));
+        for (const DeviceId to : gpus) row.push_back(to_string(topology.pair_class(from, to)));
         row.push_back(numa_of(topology.device(from)));
         rows.push_back(std::move(row));
     }
@@ -70,7 +68,7 @@ std::string link_words(const Topology& topology, const std::vector<std::uint32_t
     Path nvlink;
     for (const std::uint32_t position : links) {
         const Link& link = topology.links()[position];
-        if (link.kind == LinkKind::nvlink) {
+        if (link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi) {
             nvlink.links.push_back(position);
             nvlink.gb_per_s += link.gb_per_s;
             nvlink.nvlinks += link.width;
@@ -88,16 +86,16 @@ std::string link_words(const Topology& topology, const std::vector<std::uint32_t
 // "PIX to gpu:0": the GPUs that are nearest to a device.
 std::string nearest_gpus(const Topology& topology, DeviceId id, const std::vector<DeviceId>& gpus) {
     if (gpus.empty() || gpus.size() > std::size_t{most_matrix_gpus}) return "";
-    topology::PairClass best;
+    PairClass best;
     std::string names;
     for (const DeviceId gpu : gpus) {
-        const auto pair = topology::classify(topology, id, gpu);
+        const auto pair = topology.pair_class(id, gpu);
         if (pair.kind > best.kind) continue;
         if (pair.kind < best.kind) names.clear();
         best = pair;
         names += (names.empty() ? "" : ", ") + topology.device(gpu).name;
     }
-    return best.kind == topology::PathClass::sys ? "" : to_string(best) + " to " + names;
+    return best.kind == PathClass::sys ? "" : to_string(best) + " to " + names;
 }
 
 std::string section(const Topology& topology, DeviceKind kind, const char* title,

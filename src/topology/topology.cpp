@@ -12,6 +12,22 @@
 
 namespace sidestep {
 
+namespace {
+
+// Whether a PCIe tree can have a device of the kind `below` under one of the kind `above`.
+bool hangs_below(DeviceKind below, DeviceKind above) {
+    if (below == DeviceKind::nvswitch || below == DeviceKind::net_switch) return false;
+    if (below == DeviceKind::pcie_switch) return above <= DeviceKind::pcie_switch;
+    return above <= DeviceKind::pcie_switch && above < below;
+}
+
+// "node7/gpu:1", "node7/cpu:0".
+std::string device_place_name(const Place& place) {
+    return fmt::format("{}/{}:{}", place.node(), place.is_gpu() ? "gpu" : "cpu", place.index());
+}
+
+}  // namespace
+
 Result<Topology> Topology::create(Parts parts) {
     SIDESTEP_CHECK(topology::validate(parts));
     return Topology(std::move(parts));
@@ -22,6 +38,8 @@ Topology::Topology(Parts parts) : parts_(std::move(parts)), links_of_(parts_.dev
         links_of_[parts_.links[i].a].push_back(i);
         links_of_[parts_.links[i].b].push_back(i);
     }
+
+    find_parents();
 
     const auto is_gpu = [](const Device& device) { return device.kind == DeviceKind::gpu; };
     gpu_count_ = static_cast<int>(std::count_if(parts_.devices.begin(), parts_.devices.end(), is_gpu));
@@ -49,9 +67,71 @@ std::optional<DeviceId> Topology::find(DeviceKind kind, int index) const {
     return *at;
 }
 
+// From the cpus down, so that of two ways up a device takes the one with fewer steps. Bridges and switches
+// that no cpu is known for are tops of their own.
+void Topology::find_parents() {
+    parents_.resize(parts_.devices.size());
+    std::iota(parents_.begin(), parents_.end(), DeviceId{0});
+    std::vector<bool> placed(parts_.devices.size(), false);
+    std::vector<DeviceId> order;
+    std::size_t done = 0;
+    for (const DeviceKind top : {DeviceKind::cpu, DeviceKind::host_bridge, DeviceKind::pcie_switch}) {
+        for (DeviceId id = 0; id < parts_.devices.size(); ++id) {
+            if (device(id).kind != top || placed[id]) continue;
+            placed[id] = true;
+            order.push_back(id);
+            if (top != DeviceKind::pcie_switch) continue;
+            for (; done < order.size(); ++done) place_below(order[done], placed, order);
+        }
+        for (; done < order.size(); ++done) place_below(order[done], placed, order);
+    }
+}
+
+void Topology::place_below(DeviceId above, std::vector<bool>& placed, std::vector<DeviceId>& order) {
+    for (const std::uint32_t position : links_of_[above]) {
+        const Link& link = parts_.links[position];
+        const DeviceId below = link.a == above ? link.b : link.a;
+        const bool tree = link.kind == LinkKind::c2c || link.kind == LinkKind::pcie;
+        if (!tree || placed[below] || !hangs_below(device(below).kind, device(above).kind)) continue;
+        placed[below] = true;
+        parents_[below] = above;
+        order.push_back(below);
+    }
+}
+
+std::optional<DeviceId> Topology::parent(DeviceId id) const {
+    if (id >= parents_.size() || parents_[id] == id) return std::nullopt;
+    return parents_[id];
+}
+
+std::optional<DeviceId> Topology::cpu_of(DeviceId id) const {
+    if (id >= parts_.devices.size()) return std::nullopt;
+    DeviceId top = id;
+    while (parents_[top] != top) top = parents_[top];
+    if (device(top).kind == DeviceKind::cpu) return top;
+    std::optional<DeviceId> first;
+    for (const DeviceId cpu : by_kind_) {
+        if (device(cpu).kind != DeviceKind::cpu) break;
+        if (device(cpu).node != device(id).node) continue;
+        if (!first) first = cpu;
+        if (device(cpu).numa_node == device(id).numa_node) return cpu;
+    }
+    return first;
+}
+
+std::optional<DeviceId> Topology::find(std::string_view name) const {
+    for (DeviceId id = 0; id < parts_.devices.size(); ++id) {
+        if (device(id).name == name) return id;
+    }
+    return std::nullopt;
+}
+
 std::optional<DeviceId> Topology::find(const Place& place) const {
-    // A snapshot holds one machine; a place on another one is not in it.
-    if (!place.node().empty()) return std::nullopt;
+    if (!place.node().empty()) {
+        // The name a device of a cluster has is its place.
+        const bool any_node = place.is_host() && place.index() < 0;
+        return find(any_node ? place.node() + "/cpu:0" : device_place_name(place));
+    }
     switch (place.kind()) {
         case PlaceKind::gpu:
             return find(DeviceKind::gpu, place.index());
@@ -84,7 +164,20 @@ PeerAccess Topology::peer_access(int from, int to) const {
         if (peer.from == from && peer.to == to) return peer.access;
     }
 
-    if (path(*a, *b, Fabric::nvlink)) return {true, true, "", ""};
+    const PairClass pair = pair_class(*a, *b);
+    if (pair.links > 0) return {true, true, "", ""};
+    // No GPU has native atomics over PCIe to another GPU.
+    if (pair.kind <= parts_.pcie_peers) return {true, false, "", ""};
+    if (pair.kind == PathClass::net)
+        return {false, false, fmt::format("gpu:{} and gpu:{} are in different machines", from, to), ""};
+    if (parts_.pcie_peers != PathClass::self) {
+        return {
+            false, false,
+            fmt::format("gpu:{} and gpu:{} are joined by {}, and GPUs of this machine reach each other over "
+                        "PCIe up to {} only",
+                        from, to, to_string(pair), to_string(PairClass{parts_.pcie_peers, 0})),
+            ""};
+    }
     return {
         false, false,
         fmt::format("no NVLink joins gpu:{} and gpu:{}, and no driver said that they may reach each other "

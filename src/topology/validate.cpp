@@ -51,6 +51,10 @@ Result<void> check_device(const Device& device, std::size_t position) {
                      fmt::format("{} is on NUMA node {}", device.name, device.numa_node),
                      "use -1 where the node is not known");
     }
+    if (device.node < -1 || device.node > highest_index) {
+        return wrong(where + ".node", fmt::format("{} is in machine {}", device.name, device.node),
+                     "machines of a cluster count from 0; -1 stands for what they share");
+    }
     return {};
 }
 

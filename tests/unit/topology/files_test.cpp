@@ -7,8 +7,6 @@
 
 #include <sidestep/topology.hpp>
 
-#include "topology/path_class.hpp"
-
 namespace sidestep {
 namespace {
 
@@ -27,9 +25,8 @@ TEST(TopologyFiles, TheExampleInTheDocumentationLoads) {
         Topology::from_json(page.substr(start + 8, page.find("```", start + 8) - start - 8), "");
     ASSERT_TRUE(machine.ok()) << machine.error().to_string();
     EXPECT_EQ(machine->gpu_count(), 2);
-    EXPECT_EQ(
-        to_string(topology::classify(*machine, *machine->find(Place::gpu(0)), *machine->find(Place::gpu(1)))),
-        "NV18");
+    EXPECT_EQ(to_string(machine->pair_class(*machine->find(Place::gpu(0)), *machine->find(Place::gpu(1)))),
+              "NV18");
 }
 
 TEST(TopologyFiles, RecordedMachinesLoadAndReachTheirHost) {

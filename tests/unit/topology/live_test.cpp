@@ -5,7 +5,6 @@
 #include "fake_nvml.hpp"
 #include "fake_tree.hpp"
 #include "topology/nvml_reader.hpp"
-#include "topology/path_class.hpp"
 #include "topology/peer_reasons.hpp"
 #include "topology/sysfs_reader.hpp"
 
@@ -19,7 +18,7 @@ using driver::P2pCapability;
 using driver::P2pStatus;
 
 Topology merged(const FakeTree& tree, const FakeNvml& nvml) {
-    PartsBuilder builder = read_sysfs(tree.root());
+    PartsBuilder builder = read_sysfs(driver::MachineFiles(tree.root()));
     merge_nvml(builder, nvml);
     auto topology = Topology::create(std::move(builder.parts()));
     EXPECT_TRUE(topology.ok()) << topology.error().to_string();
@@ -27,7 +26,7 @@ Topology merged(const FakeTree& tree, const FakeNvml& nvml) {
 }
 
 std::string letters(const Topology& machine, int a, int b) {
-    return to_string(classify(machine, *machine.find(Place::gpu(a)), *machine.find(Place::gpu(b))));
+    return to_string(machine.pair_class(*machine.find(Place::gpu(a)), *machine.find(Place::gpu(b))));
 }
 
 const char* const vm_bus_ids[] = {"0000:00:04.0", "0000:00:05.0", "0000:00:06.0", "0000:00:07.0"};

@@ -3,7 +3,6 @@
 #include <sidestep/topology.hpp>
 
 #include "topology/link_rates.hpp"
-#include "topology/path_class.hpp"
 
 namespace sidestep {
 namespace {
@@ -77,7 +76,7 @@ TEST(DgxH100, PathsAreThoseOfTheMachine) {
     EXPECT_EQ(dgx->path(gpu7, *dgx->find(Place::host(0)))->links.size(), 4U)
         << "over the link between the sockets";
 
-    const auto letters = [&](DeviceId a, DeviceId b) { return to_string(topology::classify(*dgx, a, b)); };
+    const auto letters = [&](DeviceId a, DeviceId b) { return to_string(dgx->pair_class(a, b)); };
     EXPECT_EQ(letters(gpu0, gpu7), "NV18");
     EXPECT_EQ(letters(gpu0, *dgx->find(DeviceKind::nic, 0)), "PIX");
     EXPECT_EQ(letters(gpu0, *dgx->find(DeviceKind::nic, 1)), "NODE");

@@ -2,13 +2,8 @@
 
 #include <sidestep/topology.hpp>
 
-#include "topology/path_class.hpp"
-
 namespace sidestep {
 namespace {
-
-using topology::PairClass;
-using topology::PathClass;
 
 class Builder {
 public:
@@ -188,7 +183,7 @@ TEST(PathClassOf, FollowsNvidiaSmi) {
     b.join(gpu[4], other_bridge, LinkKind::pcie, 63);
     b.join(gpu[5], far_bridge, LinkKind::pcie, 63);
     const auto letters = [&](const Topology& machine, int x, int y) {
-        return to_string(topology::classify(machine, gpu[x], gpu[y]));
+        return to_string(machine.pair_class(gpu[x], gpu[y]));
     };
     const Topology machine = b.build();
     EXPECT_EQ(letters(machine, 0, 0), "X");
@@ -213,7 +208,7 @@ TEST(PathClassOf, UnjoinedIsSys) {
     Builder b;
     const DeviceId a = b.add(DeviceKind::gpu);
     const DeviceId c = b.add(DeviceKind::gpu);
-    EXPECT_EQ(topology::classify(b.build(), a, c), (PairClass{PathClass::sys, 0}));
+    EXPECT_EQ(b.build().pair_class(a, c), (PairClass{PathClass::sys, 0}));
 }
 
 // No table of pairs: a search in a machine of 100,000 GPUs takes as much memory as its links.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "fake_tree.hpp"
-#include "topology/path_class.hpp"
 #include "topology/pci_names.hpp"
 
 namespace sidestep::topology {
@@ -76,7 +75,7 @@ TEST(SysfsReader, ReadsThePciTree) {
     EXPECT_EQ(machine.device(*machine.find(Place::host(1))).memory, Bytes{2000} << 10);
 
     const auto letters = [&](const char* a, const char* b) {
-        return to_string(classify(machine, named(machine, a).value(), named(machine, b).value()));
+        return to_string(machine.pair_class(named(machine, a).value(), named(machine, b).value()));
     };
     EXPECT_EQ(letters("gpu:0", "nic:mlx5_0"), "PIX");
     EXPECT_EQ(letters("gpu:0", "gpu:1"), "PXB");

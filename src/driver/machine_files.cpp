@@ -1,4 +1,4 @@
-#include "topology/sysfs_files.hpp"
+#include "driver/machine_files.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -10,11 +10,9 @@
 #include <cstdlib>
 #include <memory>
 
-namespace sidestep::topology {
+namespace sidestep::driver {
 
 namespace {
-
-constexpr std::size_t longest_text = 64 * 1024;
 
 std::string trimmed(const std::string& text) {
     const auto first = text.find_first_not_of(" \t\r\n");
@@ -41,17 +39,31 @@ std::optional<std::string> read_text(const std::string& path, std::size_t most) 
 
 }  // namespace
 
-std::optional<std::string> SysfsFiles::line(const std::string& path) const {
+MachineFiles::MachineFiles(std::string root) : root_(std::move(root)) {
+    if (root_.empty()) return;
+    const std::string list = read_text(root_ + denied_list, std::size_t{1} << 20).value_or("");
+    for (std::size_t at = 0; at < list.size();) {
+        const std::size_t end = std::min(list.find('\n', at), list.size());
+        denied_.insert(list.substr(at, end - at));
+        at = end + 1;
+    }
+}
+
+std::optional<std::string> MachineFiles::line(const std::string& path) const {
+    if (accesses_) accesses_->read.insert(path);
+    if (denied_.count(path) != 0) return std::nullopt;
     const auto read = read_text(root_ + path, 4096);
     if (!read) return std::nullopt;
     return trimmed(read->substr(0, read->find('\n')));
 }
 
-std::optional<std::string> SysfsFiles::text(const std::string& path) const {
-    return read_text(root_ + path, longest_text);
+std::optional<std::string> MachineFiles::text(const std::string& path, std::size_t most) const {
+    if (accesses_) accesses_->read.insert(path);
+    if (denied_.count(path) != 0) return std::nullopt;
+    return read_text(root_ + path, most);
 }
 
-std::optional<long> SysfsFiles::number(const std::string& path) const {
+std::optional<long> MachineFiles::number(const std::string& path) const {
     const auto read = line(path);
     if (!read || read->empty()) return std::nullopt;
     char* end = nullptr;
@@ -62,7 +74,8 @@ std::optional<long> SysfsFiles::number(const std::string& path) const {
     return value;
 }
 
-std::vector<std::string> SysfsFiles::names(const std::string& folder) const {
+std::vector<std::string> MachineFiles::names(const std::string& folder) const {
+    if (accesses_) accesses_->listed.insert(folder);
     std::vector<std::string> names;
     const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir((root_ + folder).c_str()), ::closedir);
     if (open == nullptr) return names;
@@ -74,11 +87,28 @@ std::vector<std::string> SysfsFiles::names(const std::string& folder) const {
     return names;
 }
 
-bool SysfsFiles::exists(const std::string& path) const {
+bool MachineFiles::exists(const std::string& path) const {
+    if (accesses_) accesses_->asked.insert(path);
     return ::access((root_ + path).c_str(), F_OK) == 0;
 }
 
-std::string SysfsFiles::real_path(const std::string& path) const {
+FileState MachineFiles::state(const std::string& path) const {
+    if (accesses_) accesses_->asked.insert(path);
+    if (denied_.count(path) != 0) return FileState::denied;
+    if (::access((root_ + path).c_str(), R_OK) == 0) return FileState::there;
+    return errno == EACCES || errno == EPERM ? FileState::denied : FileState::missing;
+}
+
+std::optional<std::string> MachineFiles::link_target(const std::string& path) const {
+    if (accesses_) accesses_->followed.insert(path);
+    std::array<char, 4096> target{};
+    const ssize_t got = ::readlink((root_ + path).c_str(), target.data(), target.size());
+    if (got < 0) return std::nullopt;
+    return std::string(target.data(), static_cast<std::size_t>(got));
+}
+
+std::string MachineFiles::real_path(const std::string& path) const {
+    if (accesses_) accesses_->followed.insert(path);
     const auto follow = [](const std::string& from) {
         const std::unique_ptr<char, void (*)(void*)> real(::realpath(from.c_str(), nullptr), std::free);
         return real == nullptr ? std::string() : std::string(real.get());
@@ -90,4 +120,4 @@ std::string SysfsFiles::real_path(const std::string& path) const {
     return real.substr(real_root.size());
 }
 
-}  // namespace sidestep::topology
+}  // namespace sidestep::driver
