@@ -80,9 +80,9 @@ Action define_completion(CLI::App& app, const Globals& globals) {
         ->check(CLI::IsMember({"bash", "verbs", "options", "machines", "places"}).description(""));
     app.add_option("VERB", arguments->verb, "the verb whose options are wanted")->type_name("");
     const CLI::App* command = app.get_parent();
-    return [arguments, command, &globals] {
+    return done_or_fails([arguments, command, &globals] {
         return run_completion(*command, globals, arguments->what, arguments->verb);
-    };
+    });
 }
 
 }  // namespace sidestep::cli

@@ -160,7 +160,7 @@ Action define_copy(CLI::App& app, const Globals& globals) {
         ->type_name("N")
         ->check(CLI::Range(1, 100000).description(""));
     app.add_flag("--explain", command->explain, "print the path hop by hop, and the better paths refused");
-    return [command, &globals] { return run_copy(globals, *command); };
+    return done_or_fails([command, &globals] { return run_copy(globals, *command); });
 }
 
 }  // namespace sidestep::cli

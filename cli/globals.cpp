@@ -25,15 +25,20 @@ CLI::Option* add_parsed(CLI::App& app, const char* name, Result<T> (*parse)(std:
 
 }  // namespace
 
+CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text) {
+    return add_parsed<Bytes>(app, name, parse_bytes, std::move(store), text)->type_name("SIZE");
+}
+
 void add_globals(CLI::App& app, Globals& globals) {
     app.add_option("--machine", globals.machine,
-                   "live, the name of a built-in machine, or a topology file (default: SIDESTEP_MACHINE, "
-                   "else live)")
+                   "live, a built-in machine or a cluster of it (dgx-h100*4), a topology file or a recorded "
+                   "folder (default: SIDESTEP_MACHINE, else live)")
         ->type_name("NAME|FILE");
     app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
-    app.add_option("--require", globals.require, "any path, or direct: one hop or exit code 3")
-        ->type_name("any|direct")
-        ->check(CLI::IsMember({"any", "direct"}).description(""));
+    app.add_option("--require", globals.require,
+                   "any path; direct: one hop or exit code 3; host: through host memory")
+        ->type_name("any|direct|host")
+        ->check(CLI::IsMember({"any", "direct", "host"}).description(""));
     app.add_flag("--verify", globals.verify, "after a copy, read both ends and compare them");
     app.add_flag("--quiet", globals.quiet, "no progress bar, no result line, no notes; only errors");
 }
@@ -65,7 +70,8 @@ void add_copy_flags(CLI::App& app, CopyFlags& flags) {
 
 CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
     CopyOptions options;
-    options.require = globals.require == "direct" ? Require::direct : Require::any;
+    if (globals.require == "direct") options.require = Require::direct;
+    if (globals.require == "host") options.require = Require::host;
     if (flags.prefer == "copy-engine") options.prefer = Prefer::copy_engine;
     if (flags.prefer == "kernel") options.prefer = Prefer::kernel;
     options.verify = globals.verify;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +36,8 @@ struct CopyFlags {
 // be ready at once.
 constexpr Bytes default_size = Bytes{256} << 20;
 
+// An option of a number of bytes, "4KiB"; `store` is called with what was read.
+CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text);
 void add_globals(CLI::App& app, Globals& globals);
 void add_copy_flags(CLI::App& app, CopyFlags& flags);
 CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);

@@ -27,7 +27,7 @@ Action define_help(CLI::App& app, const Globals&) {
     auto verb = std::make_shared<std::string>();
     app.add_option("VERB", *verb, "one of those of sidestep --help")->type_name("");
     CLI::App* command = app.get_parent();
-    return [verb, command] { return run_help(*command, *verb); };
+    return done_or_fails([verb, command] { return run_help(*command, *verb); });
 }
 
 }  // namespace sidestep::cli

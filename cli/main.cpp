@@ -14,8 +14,9 @@ namespace sidestep::cli {
 namespace {
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 done; 1 failed; 2 a place, option, file or machine that does not exist or\n"
-    "makes no sense; 3 the required path is not available; 130 interrupted.";
+    "Exit codes: 0 done; 1 failed, or doctor found a failure, or topo diff a difference; 2 a place,\n"
+    "option, file or machine that does not exist or makes no sense; 3 the required path is not\n"
+    "available; 4 doctor found only warnings; 130 interrupted.";
 
 std::string options_of(const CLI::App& app) {
     std::string text = "Options of every verb, before or after it:\n";
@@ -46,7 +47,13 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
     return Error{ErrorCode::invalid_argument, message, {}, hint};
 }
 
-Result<void> run(int argc, const char* const* argv) {
+Result<ExitCode> printed(const std::string& text) {
+    const auto result = print(text);
+    if (!result) return result.error();
+    return ExitCode::done;
+}
+
+Result<ExitCode> run(int argc, const char* const* argv) {
     Globals globals;
     CLI::App app("Moves bytes between GPU memory, host memory and files on the shortest path.", "sidestep");
     app.set_version_flag("--version", fmt::format("sidestep {}", version()), "print the version");
@@ -66,9 +73,9 @@ Result<void> run(int argc, const char* const* argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
-        return print(app.help());
+        return printed(app.help());
     } catch (const CLI::CallForVersion& version_text) {
-        return print(std::string(version_text.what()) + "\n");
+        return printed(std::string(version_text.what()) + "\n");
     } catch (const CLI::ParseError& error) {
         return usage_error(app, error);
     }
@@ -87,7 +94,7 @@ bool wants_json(int argc, const char* const* argv) {
 
 int run_and_report(int argc, const char* const* argv) {
     const auto result = run(argc, argv);
-    if (result) return static_cast<int>(ExitCode::done);
+    if (result) return static_cast<int>(*result);
     report(result.error(), wants_json(argc, argv));
     return static_cast<int>(exit_code(result.error().code));
 }

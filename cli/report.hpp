@@ -11,9 +11,10 @@ namespace sidestep::cli {
 // The command's exit codes, documented in docs/commands.md.
 enum class ExitCode : int {
     done = 0,
-    failed = 1,
+    failed = 1,            // also: doctor found a failure, topo diff a difference
     usage = 2,             // a place, option, file or machine that does not exist or makes no sense
     path_unavailable = 3,  // the required path
+    warnings = 4,          // doctor: nothing fails, something warns
     interrupted = 130,     // by SIGINT or SIGTERM
 };
 

@@ -40,7 +40,7 @@ Action define_route(CLI::App& app, const Globals& globals) {
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");
     add_copy_flags(app, command->flags);
-    return [command, &globals] { return run_route(globals, *command); };
+    return done_or_fails([command, &globals] { return run_route(globals, *command); });
 }
 
 }  // namespace sidestep::cli

@@ -2,15 +2,27 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
 #include "globals.hpp"
+#include "report.hpp"
 
 namespace sidestep::cli {
 
-// What a verb does once the command line has been read. A failure is printed and becomes the exit code.
-using Action = std::function<Result<void>()>;
+// What a verb does once the command line has been read: the exit code, or a failure that is printed and
+// becomes one.
+using Action = std::function<Result<ExitCode>()>;
+
+// An action of a verb that is done or fails.
+inline Action done_or_fails(std::function<Result<void>()> run) {
+    return [run = std::move(run)]() -> Result<ExitCode> {
+        const auto result = run();
+        if (!result) return result.error();
+        return ExitCode::done;
+    };
+}
 
 // One verb. `define` declares the verb's arguments on `app` (a child of the whole command's app) and
 // returns its action; both references outlive the action, which reads `globals` when it runs.
@@ -24,6 +36,7 @@ struct Verb {
 Action define_copy(CLI::App& app, const Globals& globals);
 Action define_route(CLI::App& app, const Globals& globals);
 Action define_topo(CLI::App& app, const Globals& globals);
+Action define_doctor(CLI::App& app, const Globals& globals);
 Action define_help(CLI::App& app, const Globals& globals);
 Action define_completion(CLI::App& app, const Globals& globals);
 
@@ -32,6 +45,7 @@ inline constexpr Verb verbs[] = {
     {"copy", "copy bytes between memory, GPUs and files", define_copy},
     {"route", "print the path a copy would take, and the paths refused", define_route},
     {"topo", "print the machine: devices and the links between them", define_topo},
+    {"doctor", "find out why a fast path is off or slow, and what to type", define_doctor},
     {"help", "print the help of a verb", define_help},
     {"completion", "print what a shell needs to complete command lines", define_completion},
 };

@@ -29,6 +29,7 @@ GROUPS = [
     ("fmt", r"fmt/.*"),
     ("nlohmann-json", r"nlohmann/.*"),
     ("xxhash", r"xxhash\.h"),
+    ("expat", r"expat\.h"),
     ("CLI11", r"CLI/.*"),
     ("GoogleTest", r"g(test|mock)/.*"),
     ("std", r"[a-z_]+|(assert|errno|inttypes|limits|math|stdbool|stddef|stdint|stdio|stdlib|string|strings|time)\.h"),
@@ -60,7 +61,7 @@ LAYERS = [
     Layer(2, "src/topology", "the model (pure) and its readers; built-in machines; classes; drawing",
           ("src/base",), ("fmt", "nlohmann-json"),
           only=((r".*_reader\.(cpp|hpp)|sysfs_.*|live\.(cpp|hpp)|unseen_gpus\..*|peer_reasons\..*",
-            ("src/driver", "POSIX")),)),
+            ("src/driver", "POSIX")), (r"xml_parser\.cpp", ("expat",)))),
     Layer(3, "src/backend", "the contract of a backend, Support, Capability, registry",
           ("src/base", "src/topology")),
     Layer(4, "src/route", "topology and capabilities -> Route; pure functions",
@@ -76,6 +77,8 @@ LAYERS = [
           ("src/base", "src/topology", "src/backend", "src/route"), ("fmt", "xxhash")),
     Layer(7, "src/context", "the composition root: builds the topology, registers backends; the C ABI",
           ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer", "backends")),
+    Layer(8, "src/diagnose", "the doctor's checks, records of machines, trials of every pair of GPUs",
+          ("src/base", "src/driver", "src/topology"), ("fmt", "nlohmann-json", "POSIX")),
     Layer(8, "bench", "measured cases", (), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
           only=((r"raw_cuda.*", ("CUDA", "kernel")),)),
     Layer(8, "examples", "programs that use the library", groups=()),
@@ -98,10 +101,11 @@ LAYERS = [
 HOMES = {
     "src/base": ("api.h", "result.hpp", "place.hpp", "buffer.hpp", "units.hpp", "memory_kind.hpp",
                  "version.hpp", "options.hpp", "allocation.hpp"),
-    "src/topology": ("topology.hpp",),
+    "src/topology": ("topology.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
-    "src/context": ("context.hpp", "cuda.hpp", "sidestep.hpp", "sidestep.h"),
+    "src/diagnose": ("doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
+    "src/context": ("context.hpp", "cuda.hpp", "sidestep.h"),
 }
 
 # Headers the build writes -> who may include them.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# tools/setup.sh [fuzz]
 # Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
@@ -17,15 +18,24 @@ libcli11-dev     CLI/CLI.hpp
 nlohmann-json3-dev nlohmann/json.hpp
 liburing-dev     liburing.h
 libxxhash-dev    xxhash.h
+libexpat1-dev    expat.h
 libgtest-dev     gtest/gtest.h
 "
+
+# `tools/setup.sh fuzz` also installs what tests/fuzz/run.sh needs.
+if [ "${1:-}" = fuzz ]; then
+    packages+="clang clang++
+libclang-rt-dev clang++
+"
+fi
 
 os_release=${SIDESTEP_OS_RELEASE:-/etc/os-release}  # another file in the tests of this script
 os_id=$(. "$os_release" && echo "${ID:-} ${ID_LIKE:-} ${VERSION_ID:-}")
 
 # C++20 needs GCC 12; Ubuntu 22.04 has it beside its default of 11. tools/compiler.sh chooses it.
 case $os_id in
-    ubuntu*" 22.04") packages=${packages/g++ /g++-12 } ;;
+    # Its clang brings the fuzzer's runtime itself.
+    ubuntu*" 22.04") packages=${packages/g++ /g++-12 }; packages=${packages/libclang-rt-dev clang++/} ;;
 esac
 
 is_there() {

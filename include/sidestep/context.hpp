@@ -16,9 +16,13 @@
 namespace sidestep {
 
 struct ContextOptions {
-    // "live", the name of a built-in machine, or the path of a topology file (it contains a '/' or ends
-    // in ".json"). Empty: the environment's SIDESTEP_MACHINE, else "live".
+    // A name that Topology::open() takes: "live", a built-in machine or a cluster of it, a topology file.
+    // Empty: the environment's SIDESTEP_MACHINE, else "live".
     std::string machine;
+    // What `sidestep doctor --probe --save FILE` wrote: pairs of GPUs that carried wrong bytes, or that are
+    // slower than the way through host memory, are not used directly. Pairs are found by their bus ids; a
+    // file of another machine is an error. Empty: the environment's SIDESTEP_PROBE_FILE, else none.
+    std::string probe_file;
 };
 
 // Whether one way to move bytes works here.

@@ -10,6 +10,7 @@ namespace sidestep {
 enum class Require {
     any,     // take the best path there is; staging where nothing better exists, and say so
     direct,  // one hop, or fail with ErrorCode::path_unavailable and the reason
+    host,    // through host memory even where a direct path exists: to compare the two
 };
 
 enum class Prefer {

@@ -55,8 +55,7 @@ public:
     auto operator<=>(const Place&) const = default;
 
 private:
-    Place(PlaceKind kind, int index, std::string path)
-        : kind_(kind), index_(index), path_(std::move(path)) {}
+    Place(PlaceKind kind, int index, std::string path) : kind_(kind), index_(index), path_(std::move(path)) {}
 
     PlaceKind kind_ = PlaceKind::host;
     int index_ = -1;

@@ -13,13 +13,13 @@ namespace sidestep {
 // Plain data, cheap to copy.
 struct SIDESTEP_API Receipt {
     Bytes bytes = 0;
-    double seconds = 0;                 // from submission until the end was seen by poll(), wait() or the
-                                        // library's own thread; verification left out
-    std::shared_ptr<const Route> route; // the route that carried the bytes, never null after a success
-    std::vector<Bytes> lane_bytes;      // in the order of route->lanes; sums to `bytes`
-    bool verified = false;              // both ends were hashed and are equal
+    double seconds = 0;                  // from submission until the end was seen by poll(), wait() or the
+                                         // library's own thread; verification left out
+    std::shared_ptr<const Route> route;  // the route that carried the bytes, never null after a success
+    std::vector<Bytes> lane_bytes;       // in the order of route->lanes; sums to `bytes`
+    bool verified = false;               // both ends were hashed and are equal
     double verify_seconds = 0;
-    std::vector<std::string> notes;     // anything that went otherwise than asked, in plain sentences
+    std::vector<std::string> notes;  // anything that went otherwise than asked, in plain sentences
 
     double gb_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0; }
     // Rate as a share of the expected one, 0 where nothing was expected or the machine is emulated.

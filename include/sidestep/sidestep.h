@@ -104,8 +104,9 @@ SIDESTEP_API void sidestep_release(sidestep_allocation* allocation);
 /* ---- Options ---- */
 
 typedef enum sidestep_require {
-    SIDESTEP_REQUIRE_ANY = 0,   /* the best path there is */
-    SIDESTEP_REQUIRE_DIRECT = 1 /* one hop, or SIDESTEP_PATH_UNAVAILABLE */
+    SIDESTEP_REQUIRE_ANY = 0,    /* the best path there is */
+    SIDESTEP_REQUIRE_DIRECT = 1, /* one hop, or SIDESTEP_PATH_UNAVAILABLE */
+    SIDESTEP_REQUIRE_HOST = 2   /* through host memory even where a direct path exists */
 } sidestep_require;
 
 typedef enum sidestep_prefer {

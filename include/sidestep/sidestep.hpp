@@ -4,10 +4,14 @@
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/context.hpp>
+#include <sidestep/doctor.hpp>
 #include <sidestep/memory_kind.hpp>
 #include <sidestep/options.hpp>
 #include <sidestep/place.hpp>
+#include <sidestep/probe.hpp>
+#include <sidestep/probe_report.hpp>
 #include <sidestep/receipt.hpp>
+#include <sidestep/record.hpp>
 #include <sidestep/result.hpp>
 #include <sidestep/route.hpp>
 #include <sidestep/topology.hpp>

@@ -10,6 +10,7 @@
 
 #include <sidestep/api.h>
 #include <sidestep/place.hpp>
+#include <sidestep/probe_report.hpp>
 #include <sidestep/units.hpp>
 
 namespace sidestep {
@@ -84,6 +85,9 @@ struct Path {
     // True where every link is NVLink or Infinity Fabric between GPUs (through switches or not).
     bool all_nvlink = false;
     int nvlinks = 0;  // how many run side by side where all_nvlink is true, else 0
+
+    // Whether a link is crossed twice: ACS took the walk up to the host bridge and back.
+    SIDESTEP_API bool redirected() const;
 };
 
 // Which links a walk may use. nvlink: NVLink and xgmi; pcie: PCIe and links between sockets.
@@ -177,6 +181,11 @@ public:
     static Result<Topology> from_json(std::string_view text, const std::string& where);
     std::string to_json() const;
 
+    // This machine with what a trial found: pairs that carried wrong bytes, and pairs that were slower than
+    // the way through host memory by every engine, count as refused, with the finding as the reason. GPUs
+    // are matched by their bus ids; ErrorCode::invalid_argument where one of the report is not here.
+    Result<Topology> with_probe(const ProbeReport& report) const;
+
     const std::string& name() const { return parts_.name; }
     bool emulated() const { return parts_.emulated; }
     const std::vector<Device>& devices() const { return parts_.devices; }
@@ -230,10 +239,12 @@ private:
     Parts parts_;
     int gpu_count_ = 0;
     void find_parents();
+    void find_islands();
     void place_below(DeviceId above, std::vector<bool>& placed, std::vector<DeviceId>& order);
     PairClass fabric_class(DeviceId a, DeviceId b) const;
     std::vector<std::vector<std::uint32_t>> links_of_;  // by device
     std::vector<DeviceId> parents_;                     // by device; itself where there is none
+    std::vector<DeviceId> islands_;                     // by device: one of those that NVLinks join it to
     std::vector<DeviceId> by_kind_;                     // sorted by kind, then index
     std::vector<std::uint32_t> peers_by_pair_;          // positions in parts_.peers, sorted by from, to
 };

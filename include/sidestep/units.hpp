@@ -17,9 +17,15 @@ namespace sidestep {
 using Bytes = std::uint64_t;
 
 inline namespace literals {
-constexpr Bytes operator""_KiB(unsigned long long n) { return n << 10; }
-constexpr Bytes operator""_MiB(unsigned long long n) { return n << 20; }
-constexpr Bytes operator""_GiB(unsigned long long n) { return n << 30; }
+constexpr Bytes operator""_KiB(unsigned long long n) {
+    return n << 10;
+}
+constexpr Bytes operator""_MiB(unsigned long long n) {
+    return n << 20;
+}
+constexpr Bytes operator""_GiB(unsigned long long n) {
+    return n << 30;
+}
 }  // namespace literals
 
 // Reads "4096", "4KiB", "1.5 GiB", "64M". A bare K, M, G or T means KiB, MiB, GiB or TiB; "kB", "MB",

@@ -37,6 +37,7 @@ Result<int> parse_threads(const std::string& text) {
 Result<Environment> Environment::read() {
     Environment environment;
     environment.machine = text_of("SIDESTEP_MACHINE", environment.machine);
+    environment.probe_file = text_of("SIDESTEP_PROBE_FILE", "");
     environment.log = text_of("SIDESTEP_LOG", environment.log);
     if (environment.log != "error" && environment.log != "warn" && environment.log != "info" &&
         environment.log != "debug")

@@ -13,6 +13,8 @@ enum class FileIo { automatic, uring, threads };
 struct Environment {
     // SIDESTEP_MACHINE: the machine of contexts that name none: live, a built-in name, or a file.
     std::string machine = "live";
+    // SIDESTEP_PROBE_FILE: what sidestep doctor --probe --save wrote, for contexts that name none.
+    std::string probe_file;
     // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error.
     std::string log = "warn";
     // SIDESTEP_HOST_THREADS: threads of the host backend's copy pool; 0: chosen from the cores.

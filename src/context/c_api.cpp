@@ -6,7 +6,8 @@
 #include <optional>
 
 #include <sidestep/sidestep.h>
-#include <sidestep/sidestep.hpp>
+#include <sidestep/context.hpp>
+#include <sidestep/version.hpp>
 
 using sidestep::Buffer;
 using sidestep::Context;
@@ -159,7 +160,7 @@ std::chrono::milliseconds read_limit(std::uint64_t limit_ms) {
 Result<CopyOptions> read_options(const sidestep_options* given) {
     auto read = read_struct(given);
     if (!read) return read.error();
-    if (read->require > SIDESTEP_REQUIRE_DIRECT) return bad_member("require", read->require);
+    if (read->require > SIDESTEP_REQUIRE_HOST) return bad_member("require", read->require);
     if (read->prefer > SIDESTEP_PREFER_KERNEL) return bad_member("prefer", read->prefer);
     if (read->reserved != 0) return bad_member("reserved", read->reserved);
     CopyOptions options;

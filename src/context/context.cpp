@@ -6,16 +6,6 @@
 #include "context/impl.hpp"
 
 namespace sidestep {
-namespace {
-
-Result<Topology> open_machine(const std::string& name) {
-    if (name == "live") return Topology::live();
-    if (name.find('/') != std::string::npos || name.ends_with(".json")) return Topology::load(name);
-    return Topology::model(name);
-}
-
-}  // namespace
-
 Context::Context(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
@@ -24,7 +14,12 @@ Context::~Context() = default;
 Result<Context> Context::open(ContextOptions options) {
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
     const std::string& machine = options.machine.empty() ? environment.machine : options.machine;
-    SIDESTEP_TRY(Topology topology, open_machine(machine));
+    SIDESTEP_TRY(Topology topology, Topology::open(machine));
+    const std::string& probe = options.probe_file.empty() ? environment.probe_file : options.probe_file;
+    if (!probe.empty()) {
+        SIDESTEP_TRY(const ProbeReport report, ProbeReport::load(probe));
+        SIDESTEP_TRY(topology, topology.with_probe(report));
+    }
 
     auto impl = std::make_shared<Impl>(std::move(topology));
     backends::add_builtin(impl->registry, impl->topology, environment);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -86,11 +87,15 @@ public:
     Result<std::vector<NvmlLink>> links(int index) const override;
     Result<P2pStatus> p2p(int from, int to, P2pCapability capability) const override;
     Result<CommonAncestor> common_ancestor(int a, int b) const override;
+    Result<NvmlFabric> fabric(int index) const override;
+    Result<bool> confidential_computing() const override;
 
 private:
     Error failure(const char* what, Return code, const std::string& where) const;
     Result<Device> device(int index) const;
     double field(Device device, unsigned int id, unsigned int scope) const;
+    void read_bus_facts(Device device, NvmlGpu& gpu) const;
+    void read_modes(Device device, NvmlGpu& gpu) const;
     int link_count(Device device) const;
     bool link_active(Device device, unsigned int link, bool by_field) const;
     NvmlLink link(Device device, unsigned int number, bool by_field) const;
@@ -168,15 +173,43 @@ Result<NvmlGpu> LoadedNvml::gpu(int index) const {
         gpu.cc_major = major;
         gpu.cc_minor = minor;
     }
-    unsigned int number = 0;
-    if (call(functions_.pcie_generation, handle, &number) == success)
-        gpu.pcie_generation = static_cast<int>(number);
-    if (call(functions_.pcie_width, handle, &number) == success) gpu.pcie_width = static_cast<int>(number);
+    read_bus_facts(handle, gpu);
+    read_modes(handle, gpu);
+    return gpu;
+}
+
+void LoadedNvml::read_bus_facts(Device handle, NvmlGpu& gpu) const {
+    const auto read = [&](auto* function, int& into) {
+        unsigned int number = 0;
+        if (call(function, handle, &number) == success) into = static_cast<int>(number);
+    };
+    read(functions_.pcie_generation, gpu.pcie_generation);
+    read(functions_.pcie_width, gpu.pcie_width);
+    read(functions_.pcie_generation_now, gpu.pcie_generation_now);
+    read(functions_.pcie_width_now, gpu.pcie_width_now);
+    unsigned int replays = 0;
+    if (call(functions_.pcie_replays, handle, &replays) == success) gpu.pcie_replays = replays;
     unsigned long nodes = 0;
     if (call(functions_.memory_affinity, handle, 1U, &nodes, affinity_scope_node) == success && nodes != 0) {
         gpu.numa_node = __builtin_ctzl(nodes);
     }
-    return gpu;
+    const double count = field(handle, field_c2c_count, 0);
+    for (int link = 0; link < max_nvlinks && link < count; ++link) {
+        const auto scope = static_cast<unsigned int>(link);
+        if (field(handle, field_c2c_state, scope) != 1) continue;
+        ++gpu.c2c_links;
+        gpu.c2c_gb_per_s += std::max(0.0, field(handle, field_c2c_speed, scope)) / 1000;
+    }
+}
+
+void LoadedNvml::read_modes(Device handle, NvmlGpu& gpu) const {
+    unsigned int mig = 0;
+    unsigned int pending = 0;
+    if (call(functions_.mig_mode, handle, &mig, &pending) == success) gpu.mig = mig == 1;
+    int mode = 0;
+    const bool told = call(functions_.virtualization, handle, &mode) == success;
+    if (told && mode >= 0 && mode <= static_cast<int>(NvmlVirtualization::host_vsga))
+        gpu.virtualization = static_cast<NvmlVirtualization>(mode);
 }
 
 double LoadedNvml::field(Device device, unsigned int id, unsigned int scope) const {
@@ -267,6 +300,29 @@ Result<CommonAncestor> LoadedNvml::common_ancestor(int first, int second) const 
         if (level <= static_cast<int>(known)) return known;
     }
     return CommonAncestor::system;
+}
+
+Result<NvmlFabric> LoadedNvml::fabric(int index) const {
+    SIDESTEP_TRY(const Device handle, device(index));
+    FabricInfo info = {};
+    info.version = fabric_info_version;
+    const Return code = call(functions_.fabric_info, handle, &info);
+    if (code != success) return failure("tell the state of the fabric", code, fmt::format("gpu:{}", index));
+    NvmlFabric fabric;
+    if (info.state <= static_cast<unsigned char>(FabricState::completed))
+        fabric.state = static_cast<FabricState>(info.state);
+    fabric.status = info.status;
+    for (const unsigned char byte : info.cluster_uuid) fabric.cluster_uuid += fmt::format("{:02x}", byte);
+    fabric.clique = info.clique;
+    fabric.health = info.health;
+    return fabric;
+}
+
+Result<bool> LoadedNvml::confidential_computing() const {
+    ConfidentialState state = {};
+    const Return code = call(functions_.confidential_state, &state);
+    if (code != success) return failure("tell the confidential computing mode", code, library_.name());
+    return state.feature == 1;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include <sidestep/units.hpp>
 
 namespace sidestep::driver {
+
+// How a GPU is given to this machine: nvmlGpuVirtualizationMode_t.
+enum class NvmlVirtualization { none = 0, passthrough = 1, vgpu = 2, host_vgpu = 3, host_vsga = 4 };
 
 // One GPU. What NVML would not tell stays at its default.
 struct NvmlGpu {
@@ -22,9 +26,27 @@ struct NvmlGpu {
     Bytes bar1 = 0;
     int cc_major = 0;  // compute capability
     int cc_minor = 0;
-    int pcie_generation = 0;  // the best that card and slot agree on, not what an idle GPU runs at
-    int pcie_width = 0;       // lanes, likewise
-    int numa_node = -1;       // only the first 64 nodes can be told
+    int pcie_generation = 0;      // the best that card and slot agree on, not what an idle GPU runs at
+    int pcie_width = 0;           // lanes, likewise
+    int numa_node = -1;           // only the first 64 nodes can be told
+    int pcie_generation_now = 0;  // what the link runs at; idle GPUs slow it down
+    int pcie_width_now = 0;
+    std::optional<unsigned> pcie_replays;  // packets sent again since the driver was loaded
+    std::optional<bool> mig;
+    std::optional<NvmlVirtualization> virtualization;
+    int c2c_links = 0;        // active NVLink-C2C links to the CPU of the package
+    double c2c_gb_per_s = 0;  // of all of them, one direction; 0: not told
+};
+
+// Where a GPU stands in the fabric of NVSwitches: nvmlGpuFabricState_t.
+enum class FabricState { not_supported = 0, not_started = 1, in_progress = 2, completed = 3 };
+
+struct NvmlFabric {
+    FabricState state = FabricState::not_supported;
+    int status = 0;            // an nvmlReturn_t, of a completed registration; 0: well
+    std::string cluster_uuid;  // 32 hexadecimal digits, all zero outside multi-node NVLink
+    unsigned clique = 0;
+    unsigned health = 0;  // NVML_GPU_FABRIC_HEALTH_MASK_*; 0: not told
 };
 
 enum class NvlinkRemote { unknown, gpu, cpu, nvswitch };
@@ -74,6 +96,10 @@ public:
     virtual Result<std::vector<NvmlLink>> links(int index) const = 0;
     virtual Result<P2pStatus> p2p(int from, int to, P2pCapability capability) const = 0;
     virtual Result<CommonAncestor> common_ancestor(int a, int b) const = 0;
+    // ErrorCode::unsupported where the driver or the GPU knows no fabric.
+    virtual Result<NvmlFabric> fabric(int index) const = 0;
+    // Whether the machine's GPUs work in confidential computing mode.
+    virtual Result<bool> confidential_computing() const = 0;
 };
 
 // Loads and initialises the library. Fails with ErrorCode::unsupported, saying why: no library, one

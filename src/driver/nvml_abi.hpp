@@ -38,6 +38,24 @@ struct Bar1Memory {  // nvmlBAR1Memory_t
     unsigned long long used;
 };
 
+constexpr unsigned int fabric_info_version = 36U | (2U << 24);  // nvmlGpuFabricInfo_v2
+
+struct FabricInfo {  // nvmlGpuFabricInfo_v2_t
+    unsigned int version;
+    unsigned char cluster_uuid[16];
+    Return status;
+    unsigned int clique;
+    unsigned char state;
+    unsigned int health;
+};
+static_assert(sizeof(FabricInfo) == 36 && offsetof(FabricInfo, health) == 32);
+
+struct ConfidentialState {  // nvmlConfComputeSystemState_t
+    unsigned int environment;
+    unsigned int feature;  // 1: on
+    unsigned int dev_tools;
+};
+
 union Value {  // nvmlValue_t
     double real;
     int signed_int;
@@ -76,6 +94,11 @@ constexpr unsigned int field_nvlink_count = 91;
 constexpr unsigned int field_nvlink_speed = 164;
 constexpr unsigned int field_nvlink_state = 165;  // 0 inactive, 1 active, 2 asleep
 
+// NVML_FI_DEV_C2C_*; the status and the speed (MB/s) are asked link by link.
+constexpr unsigned int field_c2c_count = 170;
+constexpr unsigned int field_c2c_state = 171;
+constexpr unsigned int field_c2c_speed = 172;
+
 constexpr int max_nvlinks = 36;  // NVML_NVLINK_MAX_LINKS
 
 // nvmlIntNvLinkDeviceType_t
@@ -108,7 +131,14 @@ constexpr unsigned int affinity_scope_node = 0;  // NVML_AFFINITY_SCOPE_NODE
     X(nvlink_remote_pci, "nvmlDeviceGetNvLinkRemotePciInfo_v2", (Device, unsigned int, PciInfo*))           \
     X(nvlink_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType", (Device, unsigned int, int*))              \
     X(p2p_status, "nvmlDeviceGetP2PStatus", (Device, Device, int, int*))                                    \
-    X(common_ancestor, "nvmlDeviceGetTopologyCommonAncestor", (Device, Device, int*))
+    X(common_ancestor, "nvmlDeviceGetTopologyCommonAncestor", (Device, Device, int*))                       \
+    X(pcie_generation_now, "nvmlDeviceGetCurrPcieLinkGeneration", (Device, unsigned int*))                  \
+    X(pcie_width_now, "nvmlDeviceGetCurrPcieLinkWidth", (Device, unsigned int*))                            \
+    X(pcie_replays, "nvmlDeviceGetPcieReplayCounter", (Device, unsigned int*))                              \
+    X(mig_mode, "nvmlDeviceGetMigMode", (Device, unsigned int*, unsigned int*))                             \
+    X(virtualization, "nvmlDeviceGetVirtualizationMode", (Device, int*))                                    \
+    X(fabric_info, "nvmlDeviceGetGpuFabricInfoV", (Device, FabricInfo*))                                    \
+    X(confidential_state, "nvmlSystemGetConfComputeState", (ConfidentialState*))
 
 struct Functions {
 #define SIDESTEP_NVML_MEMBER(member, symbol, arguments) Return(*member) arguments = nullptr;

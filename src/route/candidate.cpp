@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "topology/link_rates.hpp"
+#include "topology/peer_rate.hpp"
+
 namespace sidestep::route {
 namespace {
 
@@ -11,17 +14,10 @@ using backend::Capability;
 using backend::Offer;
 using backend::Reach;
 
-// The cpu whose memory a GPU reaches over the shortest way.
-std::optional<DeviceId> near_cpu(const Topology& topology, DeviceId gpu) {
-    const int node = topology.device(gpu).numa_node;
-    if (const auto cpu = topology.find(DeviceKind::cpu, std::max(node, 0))) return cpu;
-    return topology.find(Place::host());
-}
-
 // The device that holds an end's bytes; host memory without a node is taken to lie beside `other`.
 std::optional<DeviceId> device_of(const Topology& topology, const Place& place, const Place& other) {
     if (place.is_host() && place.index() < 0 && other.is_gpu())
-        if (const auto gpu = topology.find(other)) return near_cpu(topology, *gpu);
+        if (const auto gpu = topology.find(other)) return topology.cpu_of(*gpu);
     return topology.find(place);
 }
 
@@ -60,16 +56,20 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
         if (same) return refuse(option, "both ends are the same GPU");
         const PeerAccess access = topology.peer_access(from.place.index(), to.place.index());
         if (!access.allowed)
-            return refuse(option, access.reason.empty() ? "no peer access between the two GPUs" : access.reason,
+            return refuse(option,
+                          access.reason.empty() ? "no peer access between the two GPUs" : access.reason,
                           access.remedy);
     }
     const auto a = device_of(topology, from.place, to.place);
     const auto b = device_of(topology, to.place, from.place);
     if (!a || !b)
-        return refuse(option, fmt::format("the topology has no {}",
-                                          a ? to.place.to_string() : from.place.to_string()));
+        return refuse(
+            option, fmt::format("the topology has no {}", a ? to.place.to_string() : from.place.to_string()));
     option.start = *a;
     if (*a == *b) return;
+    const bool nvlink = topology.pair_class(*a, *b).links > 0;
+    if (topology.device(*a).node != topology.device(*b).node && !nvlink)
+        return refuse(option, "the two are in different machines, and no backend here uses a network");
     const Fabric first = capability.reach == Reach::peer_access ? Fabric::nvlink : Fabric::any;
     auto path = topology.path(*a, *b, first);
     if (!path && first != Fabric::any) path = topology.path(*a, *b, Fabric::any);
@@ -95,8 +95,13 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     if (option.possible()) check_memory(option, offer, capability, from, to);
     if (!option.possible()) return option;
     option.hop.link = option.path.links.empty() ? "" : topology.describe(option.path);
+    if (option.path.redirected()) option.hop.link += ", turned around at the host bridge by ACS";
     option.hop.latency_us = capability.latency_us + option.path.latency_us;
     option.hop.gb_per_s = option.path.gb_per_s * capability.efficiency;
+    // An engine's efficiency between peers is that over NVLink; PCIe gives peers what it gives the host.
+    if (capability.reach == Reach::peer_access && !option.path.all_nvlink)
+        option.hop.gb_per_s = option.path.gb_per_s * topology::reached_part(LinkKind::pcie) *
+                              topology::peer_part(topology, option.start, option.path);
     if (capability.max_gb_per_s > 0 &&
         (option.path.links.empty() || option.hop.gb_per_s > capability.max_gb_per_s))
         option.hop.gb_per_s = capability.max_gb_per_s;
@@ -114,7 +119,8 @@ Place staging_place(const Topology& topology, const Request& request) {
     for (const End* end : {&request.from, &request.to}) {
         if (!end->place.is_gpu()) continue;
         const auto gpu = topology.find(end->place);
-        if (gpu && topology.device(*gpu).numa_node >= 0) return Place::host(topology.device(*gpu).numa_node);
+        if (!gpu || topology.device(*gpu).numa_node < 0) continue;
+        if (const auto cpu = topology.cpu_of(*gpu)) return Place::host(topology.device(*cpu).index);
     }
     return Place::host();
 }

@@ -91,9 +91,9 @@ void add_through_gpus(const Topology& topology, const std::vector<Offer>& offers
     for (const End& stop : gpu_stops(topology, request))
         add_staged(topology, offers, request, stop, relays, found.refused);
     if (relays.empty()) return;
-    const auto best = std::min_element(relays.begin(), relays.end(), [](const Candidate& a, const Candidate& b) {
-        return a.seconds < b.seconds;
-    });
+    const auto best =
+        std::min_element(relays.begin(), relays.end(),
+                         [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
     best->alternatives = static_cast<int>(relays.size()) - 1;
     found.candidates.push_back(std::move(*best));
 }
@@ -111,17 +111,19 @@ std::string candidate_name(const Candidate& candidate) {
 std::string why_slower(const Candidate& loser, const Candidate& winner) {
     const std::size_t hops = loser.lane.hops.size();
     const bool host = loser.lane.hops[0].to.is_host();
-    const std::string what = hops == 1 ? loser.lane.hops[0].engine
-                                       : fmt::format("{} copies through {}", hops,
-                                                     host ? "host memory" : loser.lane.hops[0].to.to_string());
+    const std::string what = hops == 1
+                                 ? loser.lane.hops[0].engine
+                                 : fmt::format("{} copies through {}", hops,
+                                               host ? "host memory" : loser.lane.hops[0].to.to_string());
     const double times = winner.seconds > 0 ? loser.seconds / winner.seconds : 1;
     if (times < 1.05) return what + ", no faster than the path taken";
-    return fmt::format("{}, {} times as long", what, times < 10 ? fmt::format("{:.2g}", times)
-                                                               : fmt::format("{:.0f}", times));
+    return fmt::format("{}, {} times as long", what,
+                       times < 10 ? fmt::format("{:.2g}", times) : fmt::format("{:.0f}", times));
 }
 
 bool is_kernel(const Candidate& candidate) {
-    return candidate.lane.hops.size() == 1 && candidate.lane.hops[0].engine.find("kernel") != std::string::npos;
+    return candidate.lane.hops.size() == 1 &&
+           candidate.lane.hops[0].engine.find("kernel") != std::string::npos;
 }
 
 bool is_copy_engine(const Candidate& candidate) {
@@ -137,9 +139,9 @@ void apply_preference(const Request& request, Found& found) {
     const auto wanted = kernel ? is_kernel : is_copy_engine;
     const char* name = kernel ? "kernel" : "copy engine";
     if (std::none_of(found.candidates.begin(), found.candidates.end(), wanted)) {
-        add_refusal(found.refused, {name_of({request.from, request.to}) + " by " + name,
-                                    fmt::format("a {} was preferred, and none can carry these bytes", name), "",
-                                    0});
+        add_refusal(found.refused,
+                    {name_of({request.from, request.to}) + " by " + name,
+                     fmt::format("a {} was preferred, and none can carry these bytes", name), "", 0});
         return;
     }
     std::vector<Candidate> kept;
@@ -153,6 +155,12 @@ void apply_preference(const Request& request, Found& found) {
     found.candidates = std::move(kept);
 }
 
+bool through_host(const Candidate& candidate) {
+    const auto& hops = candidate.lane.hops;
+    return hops.front().from.is_host() ||
+           std::any_of(hops.begin(), hops.end(), [](const Hop& hop) { return hop.to.is_host(); });
+}
+
 void apply_requirement(const Request& request, Found& found) {
     std::vector<Candidate> kept;
     for (Candidate& candidate : found.candidates) {
@@ -160,6 +168,9 @@ void apply_requirement(const Request& request, Found& found) {
         if (request.require == Require::direct && hops > 1)
             add_refusal(found.refused, {candidate_name(candidate), "a direct path is required", "",
                                         candidate.lane.gb_per_s});
+        else if (request.require == Require::host && !through_host(candidate))
+            add_refusal(found.refused, {candidate_name(candidate), "a path through host memory is required",
+                                        "", candidate.lane.gb_per_s});
         else if (hops > 1 && request.max_staging == 0)
             add_refusal(found.refused, {candidate_name(candidate), "no staging memory is allowed",
                                         "raise max_staging", candidate.lane.gb_per_s});
@@ -170,9 +181,10 @@ void apply_requirement(const Request& request, Found& found) {
 }
 
 Error nothing_left(const Request& request, const Found& found) {
-    std::string message = fmt::format("no {}path from {} to {}",
-                                      request.require == Require::direct ? "direct " : "",
-                                      request.from.place.to_string(), request.to.place.to_string());
+    std::string message =
+        fmt::format("no {}path from {} to {}{}", request.require == Require::direct ? "direct " : "",
+                    request.from.place.to_string(), request.to.place.to_string(),
+                    request.require == Require::host ? " through host memory" : "");
     std::string hint;
     for (const Refused& refused : found.refused) {
         message += fmt::format("; {}: {}", refused.path, refused.reason);

@@ -1,12 +1,7 @@
 // Reading of the own JSON format. Files come from anywhere: whatever they hold, the answer is a Topology or
 // an Error with the place in the file.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -16,6 +11,7 @@
 #include "base/try.hpp"
 #include "topology/json_format.hpp"
 #include "topology/kinds.hpp"
+#include "topology/text_file_reader.hpp"
 
 namespace sidestep {
 
@@ -310,44 +306,6 @@ Error at_file(Error error, const std::string& where) {
     return error;
 }
 
-Error file_error(const std::string& path, const char* what, int number) {
-    ErrorCode code = ErrorCode::io_error;
-    std::string hint;
-    if (number == ENOENT || number == ENOTDIR) {
-        code = ErrorCode::not_found;
-        hint = "give the path of a topology file, or the name of a built-in machine";
-    }
-    if (number == EACCES || number == EPERM) code = ErrorCode::permission_denied;
-    return Error{code, fmt::format("the topology file cannot be {}: {}", what, std::strerror(number)), path,
-                 hint};
-}
-
-Result<std::string> read_all(int fd, const std::string& path) {
-    struct stat status = {};
-    if (::fstat(fd, &status) != 0) return file_error(path, "read", errno);
-    if (!S_ISREG(status.st_mode)) {
-        return Error{ErrorCode::invalid_argument, "the topology file is no regular file", path, ""};
-    }
-    const auto size = static_cast<std::size_t>(status.st_size);
-    if (size > largest_file) {
-        return Error{ErrorCode::invalid_argument,
-                     fmt::format("the topology file holds {}, more than {}", format_bytes(size),
-                                 format_bytes(largest_file)),
-                     path, ""};
-    }
-    std::string text(size, '\0');
-    std::size_t filled = 0;
-    while (filled < size) {
-        const ssize_t got = ::read(fd, text.data() + filled, size - filled);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return file_error(path, "read", errno);
-        if (got == 0) break;  // cut off meanwhile; the parser will say where it ends
-        filled += static_cast<std::size_t>(got);
-    }
-    text.resize(filled);
-    return text;
-}
-
 }  // namespace
 
 Result<Topology> Topology::from_json(std::string_view text, const std::string& where) {
@@ -359,13 +317,8 @@ Result<Topology> Topology::from_json(std::string_view text, const std::string& w
 }
 
 Result<Topology> Topology::load(const std::string& path) {
-    // O_NONBLOCK: a pipe without a writer would keep open() waiting.
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return file_error(path, "opened", errno);
-    auto text = read_all(fd, path);
-    ::close(fd);
-    if (!text.ok()) return text.error();
-    return from_json(*text, path);
+    SIDESTEP_TRY(const std::string text, topology::read_text_file(path, largest_file));
+    return from_json(text, path);
 }
 
 }  // namespace sidestep

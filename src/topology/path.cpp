@@ -213,6 +213,12 @@ std::optional<Path> nvlink_bundle(Search search) {
 
 }  // namespace
 
+bool Path::redirected() const {
+    std::vector<std::uint32_t> sorted = links;
+    std::sort(sorted.begin(), sorted.end());
+    return std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+}
+
 std::optional<Path> Topology::path(DeviceId a, DeviceId b, Fabric fabric) const {
     if (a >= parts_.devices.size() || b >= parts_.devices.size()) return std::nullopt;
     if (a == b) return Path{};

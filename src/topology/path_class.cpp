@@ -7,6 +7,7 @@
 #include <sidestep/topology.hpp>
 
 #include "topology/link_rates.hpp"
+#include "topology/peer_rate.hpp"
 
 namespace sidestep {
 
@@ -17,6 +18,21 @@ std::vector<DeviceId> climb(const Topology& topology, DeviceId id) {
     std::vector<DeviceId> chain{id};
     while (const auto above = topology.parent(chain.back())) chain.push_back(*above);
     return chain;
+}
+
+// Of two chains that meet at a cpu. A GPU that hangs there by C2C has a PCIe domain of its own, and nvidia-smi
+// prints SYS between it and what hangs below the cpu's bridges (published matrices of GB200 and GH200).
+PathClass class_below_cpu(const Topology& topology, DeviceId cpu, const std::vector<DeviceId>& a,
+                          const std::vector<DeviceId>& b, int bridges) {
+    if (cpu == a[0] || cpu == b[0]) return bridges == 1 ? PathClass::phb : PathClass::node;
+    for (const auto* chain : {&a, &b}) {
+        const auto below = std::find(chain->begin(), chain->end(), cpu) - 1;
+        // A bridge whose NUMA node is not told may be at any cpu.
+        if (topology.device(*below).properties.count("cpu_assumed") != 0) return PathClass::sys;
+        if (chain->size() >= 2 && (*chain)[1] == cpu && topology.device(chain->front()).kind == DeviceKind::gpu)
+            return PathClass::sys;
+    }
+    return PathClass::node;
 }
 
 // The class over PCIe, by what the two chains have in common. nvidia-smi counts the same way: NVML's levels
@@ -38,9 +54,7 @@ PathClass class_of_chains(const Topology& topology, const std::vector<DeviceId>&
         count(common);
         std::for_each(b.begin(), met, count);
         const DeviceKind kind = topology.device(common).kind;
-        // A GPU that hangs at its cpu by C2C has a host bridge of its own that nobody sees.
-        if (kind == DeviceKind::cpu)
-            return bridges == 1 && (common == a[0] || common == b[0]) ? PathClass::phb : PathClass::node;
+        if (kind == DeviceKind::cpu) return class_below_cpu(topology, common, a, b, bridges);
         if (kind == DeviceKind::host_bridge) return PathClass::phb;
         return switches > 1 ? PathClass::pxb : PathClass::pix;
     }
@@ -56,6 +70,7 @@ bool is_fabric(LinkKind kind) {
 // NVLink from GPU to GPU, or through one switch, is seen from the two ends' own links; what takes several
 // switches is searched for.
 PairClass Topology::fabric_class(DeviceId a, DeviceId b) const {
+    if (islands_[a] != islands_[b]) return {PathClass::sys, 0};
     int direct = 0;
     int through = 0;
     bool xgmi = false;
@@ -105,11 +120,10 @@ Pair Topology::pair(DeviceId a, DeviceId b) const {
     };
     result.narrowest = *std::min_element(way->links.begin(), way->links.end(), narrower);
     result.gb_per_s = way->gb_per_s * topology::reached_part(links()[*result.narrowest].kind);
+    if (device(a).kind == DeviceKind::gpu && device(b).kind == DeviceKind::gpu)
+        result.gb_per_s *= topology::peer_part(*this, a, *way);
     result.latency_us = way->latency_us;
-    // Only a redirected walk crosses one link twice.
-    std::vector<std::uint32_t> sorted = way->links;
-    std::sort(sorted.begin(), sorted.end());
-    result.redirected = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+    result.redirected = way->redirected();
     result.words = describe(*way);
     if (result.redirected) result.words += ", turned around at the host bridge by ACS";
     return result;

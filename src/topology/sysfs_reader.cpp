@@ -20,6 +20,7 @@ namespace {
 
 constexpr long nvidia = 0x10de;
 constexpr long highest_node = 1 << 20;
+constexpr long nvme_class = 0x0108;
 constexpr long redhat = 0x1b36;  // the bridges that QEMU makes up
 
 // A PCIe link as it can be, and as it runs now. Zero: not told.
@@ -33,6 +34,13 @@ int generation_in(const std::string& text) {
     return pcie_generation(std::strtod(text.c_str(), nullptr)).value_or(0);
 }
 
+// "0000:1b:00.0", also with a domain of eight digits.
+bool is_bus_id(const std::string& text) {
+    const auto colon = text.find(':');
+    return colon != std::string::npos && text.size() == colon + 8 && text[colon + 3] == ':' &&
+           text[colon + 6] == '.' && text.find_first_not_of("0123456789abcdef:.") == std::string::npos;
+}
+
 PcieLink narrower(PcieLink a, PcieLink b) {
     return {std::min(a.generation, b.generation), std::min(a.lanes, b.lanes)};
 }
@@ -44,6 +52,7 @@ public:
     PartsBuilder read() {
         read_nodes();
         read_pci();
+        read_virtual_rdma();
         join_cpus(builder_, assumed_socket_gb_per_s);
         return std::move(builder_);
     }
@@ -52,7 +61,9 @@ private:
     void read_nodes();
     Bytes memory_in(const std::string& path, const std::string& key) const;
     void read_pci();
-    void add_endpoint(const std::string& bus_id, DeviceKind kind);
+    void read_block_devices();
+    void read_virtual_rdma();
+    void add_endpoint(const std::string& bus_id, DeviceKind kind, std::string name = "");
     std::string endpoint_name(const std::string& folder, DeviceKind kind) const;
     std::string endpoint_model(const std::string& folder, DeviceKind kind) const;
     DeviceId parent_of(const std::vector<std::string>& walk, int numa_node);
@@ -122,9 +133,11 @@ void Reader::read_pci() {
         }
         add_endpoint(bus_id, *kind);
     }
+    read_block_devices();
     for (const auto& [bridge, node] : node_of_bridge_) {
         const DeviceId cpu = cpu_of_node(builder_, node);
         if (node < 0 && nodes_ > 1) {
+            builder_.device(bridge).properties["cpu_assumed"] = "yes";
             builder_.note(fmt::format("{}: the NUMA node of PCI bus {} is not told; counted as at {}",
                                       builder_.device(bridge).name, builder_.device(bridge).bus_id,
                                       builder_.device(cpu).name));
@@ -141,11 +154,39 @@ void Reader::read_pci() {
     }
 }
 
-void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind) {
+// Disks that hang at another PCI device than an NVMe controller: virtio, SATA, SAS.
+void Reader::read_block_devices() {
+    for (const std::string& name : files_.names("/sys/block")) {
+        const std::string place = files_.real_path("/sys/block/" + name);
+        std::string bus_id;
+        for (std::size_t at = place.find('/'); at != std::string::npos;) {
+            const std::size_t next = place.find('/', at + 1);
+            const std::string part = place.substr(at + 1, next == std::string::npos ? next : next - at - 1);
+            if (is_bus_id(part)) bus_id = part;
+            at = next;
+        }
+        if (bus_id.empty()) continue;
+        const auto pci_class = files_.number("/sys/bus/pci/devices/" + bus_id + "/class");
+        if (!pci_class || (*pci_class >> 8) == nvme_class) continue;
+        add_endpoint(bus_id, DeviceKind::drive, "drive:" + name);
+    }
+}
+
+// Soft-RoCE and the like: RDMA devices without a place in the PCI tree.
+void Reader::read_virtual_rdma() {
+    for (const std::string& name : files_.names("/sys/class/infiniband")) {
+        if (files_.exists("/sys/class/infiniband/" + name + "/device")) continue;
+        builder_.add({DeviceKind::nic, builder_.next_index(DeviceKind::nic), "nic:" + name,
+                      "software RDMA, no PCI device", "", -1, 0});
+    }
+}
+
+void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind, std::string name) {
     const std::string folder = "/sys/bus/pci/devices/" + bus_id;
     const long told_node = files_.number(folder + "/numa_node").value_or(-1);
     const int numa_node = told_node >= 0 && told_node <= highest_node ? static_cast<int>(told_node) : -1;
-    const DeviceId device = builder_.add({kind, builder_.next_index(kind), endpoint_name(folder, kind),
+    if (name.empty()) name = endpoint_name(folder, kind);
+    const DeviceId device = builder_.add({kind, builder_.next_index(kind), std::move(name),
                                           endpoint_model(folder, kind), bus_id, numa_node, 0});
     // The PCIe link of an NVSwitch is for management: no bytes of ours take it.
     if (kind == DeviceKind::nvswitch) return;

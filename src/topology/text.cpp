@@ -1,144 +1,187 @@
-// The whole machine for people to read.
+// The whole machine for people to read: matrix, devices, peer access, notes.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sidestep/topology.hpp>
+
+#include "topology/text_parts.hpp"
 
 namespace sidestep {
 
 namespace {
 
-// A terminal shows no more columns, and the work grows with the square.
-constexpr int most_matrix_gpus = 64;
+using topology::Outline;
+using topology::Row;
 
-std::vector<DeviceId> devices_of(const Topology& topology, DeviceKind kind) {
-    std::vector<DeviceId> ids;
-    for (DeviceId id = 0; id < topology.devices().size(); ++id) {
-        if (topology.device(id).kind == kind) ids.push_back(id);
-    }
-    std::sort(ids.begin(), ids.end(),
-              [&](DeviceId a, DeviceId b) { return topology.device(a).index < topology.device(b).index; });
-    return ids;
-}
-
-using Row = std::vector<std::string>;
-
-// Lines up the columns of a table, two blanks apart.
-std::string table(const std::vector<Row>& rows, const std::string& indent) {
-    std::vector<std::size_t> width;
-    for (const Row& row : rows) {
-        width.resize(std::max(width.size(), row.size()));
-        for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
-    }
-    std::string text;
-    for (const Row& row : rows) {
-        std::string line = indent;
-        for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], width[i]);
-        line.erase(line.find_last_not_of(' ') + 1);
-        text += line + "\n";
-    }
-    return text;
-}
+// A terminal that shows more lines than this of one kind helps nobody.
+constexpr std::size_t most_refusals = 8;
 
 std::string numa_of(const Device& device) {
     return device.numa_node < 0 ? "-" : std::to_string(device.numa_node);
 }
 
-std::string matrix(const Topology& topology, const std::vector<DeviceId>& gpus) {
-    std::vector<Row> rows(1, Row{""});
-    for (const DeviceId gpu : gpus) rows.front().push_back(topology.device(gpu).name);
-    rows.front().push_back("NUMA");
-    for (const DeviceId from : gpus) {
-        Row row{topology.device(from).name};
-        for (const DeviceId to : gpus) row.push_back(to_string(topology.pair_class(from, to)));
-        row.push_back(numa_of(topology.device(from)));
-        rows.push_back(std::move(row));
-    }
-    return table(rows, "");
-}
-
-using LinksOf = std::vector<std::vector<std::uint32_t>>;  // positions of links, by device
-
 // The links that end at a device, NVLinks taken together: "PCIe gen5 x16, 63.0 GB/s; NVLink (18 links ...)".
-std::string link_words(const Topology& topology, const std::vector<std::uint32_t>& links) {
+std::string links_in_words(const Outline& outline, DeviceId id) {
     std::vector<std::string> words;
     Path nvlink;
-    for (const std::uint32_t position : links) {
-        const Link& link = topology.links()[position];
-        if (link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi) {
+    for (const std::uint32_t position : outline.links_of(id)) {
+        const Link& link = outline.link(position);
+        if (topology::is_fabric(link.kind)) {
             nvlink.links.push_back(position);
             nvlink.gb_per_s += link.gb_per_s;
             nvlink.nvlinks += link.width;
             nvlink.all_nvlink = true;
             continue;
         }
-        words.push_back(fmt::format("{}, {}",
-                                    topology.describe({{position}, link.gb_per_s, link.latency_us, false, 0}),
-                                    format_rate(link.gb_per_s)));
+        const Path one{{position}, link.gb_per_s, link.latency_us, false, 0};
+        words.push_back(fmt::format("{}, {}", outline.topology().describe(one), format_rate(link.gb_per_s)));
     }
-    if (nvlink.all_nvlink) words.push_back(topology.describe(nvlink) + ", " + format_rate(nvlink.gb_per_s));
+    if (nvlink.all_nvlink)
+        words.push_back(outline.topology().describe(nvlink) + ", " + format_rate(nvlink.gb_per_s));
+    if (const std::string now = topology::pcie_shortfall(outline.device(id)); !now.empty())
+        words.push_back("now " + now);
     return words.empty() ? "no link known" : fmt::format("{}", fmt::join(words, "; "));
 }
 
 // "PIX to gpu:0": the GPUs that are nearest to a device.
-std::string nearest_gpus(const Topology& topology, DeviceId id, const std::vector<DeviceId>& gpus) {
-    if (gpus.empty() || gpus.size() > std::size_t{most_matrix_gpus}) return "";
+std::string nearest_gpus(const Outline& outline, DeviceId id, const std::vector<DeviceId>& gpus) {
+    if (gpus.empty() || gpus.size() > topology::most_matrix_devices) return "";
     PairClass best;
     std::string names;
     for (const DeviceId gpu : gpus) {
-        const auto pair = topology.pair_class(id, gpu);
-        if (pair.kind > best.kind) continue;
+        const auto pair = outline.topology().pair_class(id, gpu);
+        if (pair.kind > best.kind || pair.kind >= PathClass::sys) continue;
         if (pair.kind < best.kind) names.clear();
         best = pair;
-        names += (names.empty() ? "" : ", ") + topology.device(gpu).name;
+        names += (names.empty() ? "" : ", ") + outline.device(gpu).name;
     }
-    return best.kind == PathClass::sys ? "" : to_string(best) + " to " + names;
+    return best.kind >= PathClass::sys ? "" : to_string(best) + " to " + names;
 }
 
-std::string section(const Topology& topology, DeviceKind kind, const char* title,
-                    const std::vector<DeviceId>& gpus, const LinksOf& links_of) {
-    const auto ids = devices_of(topology, kind);
-    if (ids.empty()) return "";
-    std::vector<Row> rows;
-    for (const DeviceId id : ids) {
-        const Device& device = topology.device(id);
-        Row row{device.name};
-        if (kind != DeviceKind::cpu) row.push_back(device.bus_id.empty() ? "-" : device.bus_id);
-        row.push_back(device.model.empty() ? "-" : device.model);
-        if (kind == DeviceKind::gpu || kind == DeviceKind::cpu) {
-            row.push_back(device.memory == 0 ? "-" : format_bytes(device.memory));
-        }
-        if (kind == DeviceKind::gpu || kind == DeviceKind::nic || kind == DeviceKind::drive) {
-            row.push_back("numa " + numa_of(device));
-            row.push_back(link_words(topology, links_of[id]));
-        }
-        if (kind == DeviceKind::nic || kind == DeviceKind::drive)
-            row.push_back(nearest_gpus(topology, id, gpus));
-        rows.push_back(std::move(row));
+Row device_row(const Outline& outline, DeviceId id, const std::vector<DeviceId>& gpus) {
+    const Device& device = outline.device(id);
+    Row row{device.name};
+    if (device.kind != DeviceKind::cpu) row.push_back(device.bus_id.empty() ? "-" : device.bus_id);
+    row.push_back(device.model.empty() ? "-" : device.model);
+    if (device.kind == DeviceKind::gpu || device.kind == DeviceKind::cpu)
+        row.push_back(device.memory == 0 ? "-" : format_bytes(device.memory));
+    if (topology::is_matrix_kind(device.kind)) {
+        row.push_back(fmt::format("numa {}", numa_of(device)));
+        row.push_back(links_in_words(outline, id));
     }
-    return fmt::format("\n{}\n{}", title, table(rows, "  "));
+    if (device.kind == DeviceKind::nic || device.kind == DeviceKind::drive)
+        row.push_back(nearest_gpus(outline, id, gpus));
+    return row;
+}
+
+// The devices of one kind in one machine (-1: in all).
+std::string section(const Outline& outline, DeviceKind kind, const char* title, int node) {
+    const auto of = [&](DeviceKind wanted) {
+        return node < 0 ? outline.of(wanted) : outline.of(wanted, node);
+    };
+    const std::vector<DeviceId> ids = of(kind);
+    if (ids.empty()) return "";
+    const std::vector<DeviceId> gpus = of(DeviceKind::gpu);
+    std::vector<Row> rows;
+    for (const DeviceId id : ids) rows.push_back(device_row(outline, id, gpus));
+    return fmt::format("\n{}\n{}", title, topology::table(rows, "  "));
+}
+
+std::string sections(const Outline& outline, int node) {
+    std::string text = section(outline, DeviceKind::gpu, "GPUs", node);
+    text += section(outline, DeviceKind::cpu, "NUMA nodes", node);
+    text += section(outline, DeviceKind::nvswitch, "NVSwitches", node);
+    text += section(outline, DeviceKind::nic, "network cards", node);
+    text += section(outline, DeviceKind::drive, "drives", node);
+    return text;
+}
+
+std::string matrix(const Outline& outline, int node) {
+    const auto ids = topology::matrix_devices(outline, node);
+    if (ids.empty()) return "";
+    if (ids.size() <= topology::most_matrix_devices)
+        return fmt::format("\n{}", topology::matrix_text(outline, ids));
+    const auto gpus = node < 0 ? outline.of(DeviceKind::gpu) : outline.of(DeviceKind::gpu, node);
+    if (gpus.size() > topology::most_matrix_devices)
+        return fmt::format("\nthe matrix is left out above {} devices\n", topology::most_matrix_devices);
+    std::string text =
+        fmt::format("\nnetwork cards and drives are left out of the matrix: more than {} devices together\n",
+                    topology::most_matrix_devices);
+    if (!gpus.empty()) text += fmt::format("\n{}", topology::matrix_text(outline, gpus));
+    return text;
+}
+
+// A reason with the two GPUs' names taken out, so that pairs that are refused alike come together.
+std::string without_names(std::string reason, const std::string& a, const std::string& b) {
+    for (const std::string& name : {a, b}) {
+        for (auto at = reason.find(name); at != std::string::npos; at = reason.find(name))
+            reason = fmt::format("{}?{}", reason.substr(0, at), reason.substr(at + name.size()));
+    }
+    return reason;
+}
+
+// The pairs of GPUs that may not reach each other, by reason; nothing where all may or NVLink joins none and
+// no driver was asked.
+std::string refusals(const Outline& outline, int node) {
+    const auto gpus = node < 0 ? outline.of(DeviceKind::gpu) : outline.of(DeviceKind::gpu, node);
+    if (gpus.size() > topology::most_matrix_devices) return "";
+    struct Group {
+        std::string reason;
+        std::string remedy;
+        std::vector<std::string> pairs;
+    };
+    std::map<std::string, Group> groups;
+    for (const DeviceId a : gpus) {
+        for (const DeviceId b : gpus) {
+            const PeerAccess access =
+                outline.topology().peer_access(outline.device(a).index, outline.device(b).index);
+            if (access.allowed || outline.topology().pair_class(a, b).kind == PathClass::net) continue;
+            const std::string& from = outline.device(a).name;
+            const std::string& to = outline.device(b).name;
+            Group& group = groups[without_names(access.reason, from, to)];
+            if (group.pairs.empty()) group = {access.reason, access.remedy, {}};
+            group.pairs.push_back(from + " -> " + to);
+        }
+    }
+    if (groups.empty()) return "";
+    std::string text = "\npeer access that is refused\n";
+    for (const auto& [key, group] : groups) {
+        text += "  " + group.reason + (group.remedy.empty() ? "" : "; " + group.remedy) + "\n";
+        std::string line;
+        const std::size_t shown = std::min(group.pairs.size(), most_refusals);
+        for (std::size_t i = 0; i < shown; ++i) line += (i == 0 ? "" : ", ") + group.pairs[i];
+        if (shown < group.pairs.size()) line += fmt::format(" and {} more", group.pairs.size() - shown);
+        text += "    " + line + "\n";
+    }
+    return text;
+}
+
+std::string machine_facts(const Topology& topology) {
+    std::vector<Row> rows;
+    for (const auto& [name, value] : topology.parts().properties) rows.push_back({name, value});
+    return rows.empty() ? "" : fmt::format("\nmachine\n{}", topology::table(rows, "  "));
 }
 
 }  // namespace
 
 std::string Topology::to_text() const {
-    const auto gpus = devices_of(*this, DeviceKind::gpu);
-    std::string text = fmt::format("machine {}{}: {} GPU{}\n", name(), emulated() ? " (emulated)" : "",
-                                   gpu_count(), gpu_count() == 1 ? "" : "s");
-    if (gpu_count() > most_matrix_gpus) {
-        text += fmt::format("\nthe matrix is left out above {} GPUs\n", most_matrix_gpus);
-    } else if (!gpus.empty()) {
-        text += '\n';
-        text += matrix(*this, gpus);
-    }
-    text += section(*this, DeviceKind::gpu, "GPUs", gpus, links_of_);
-    text += section(*this, DeviceKind::cpu, "NUMA nodes", gpus, links_of_);
-    text += section(*this, DeviceKind::nvswitch, "NVSwitches", gpus, links_of_);
-    text += section(*this, DeviceKind::nic, "network cards", gpus, links_of_);
-    text += section(*this, DeviceKind::drive, "NVMe drives", gpus, links_of_);
+    const Outline outline(*this);
+    std::string text = fmt::format("machine {}\n", topology::headline(outline));
+    const bool whole = outline.nodes().size() < 2 ||
+                       topology::matrix_devices(outline, -1).size() <= topology::most_matrix_devices;
+    // Of many machines one stands for all that are like it.
+    const int shown = whole ? -1 : topology::alike_machines(outline).front().front();
+    text += topology::cluster_text(outline);
+    if (!whole) text += fmt::format("\nnode{}, as all that are alike:\n", shown);
+    text += matrix(outline, shown);
+    text += sections(outline, shown);
+    text += refusals(outline, shown);
+    text += machine_facts(*this);
     if (!notes().empty()) text += "\nnotes\n";
     for (const std::string& note : notes()) text += "  " + note + "\n";
     return text;

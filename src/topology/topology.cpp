@@ -40,6 +40,7 @@ Topology::Topology(Parts parts) : parts_(std::move(parts)), links_of_(parts_.dev
     }
 
     find_parents();
+    find_islands();
 
     const auto is_gpu = [](const Device& device) { return device.kind == DeviceKind::gpu; };
     gpu_count_ = static_cast<int>(std::count_if(parts_.devices.begin(), parts_.devices.end(), is_gpu));
@@ -97,6 +98,24 @@ void Topology::place_below(DeviceId above, std::vector<bool>& placed, std::vecto
         parents_[below] = above;
         order.push_back(below);
     }
+}
+
+// What NVLinks and links of Infinity Fabric hang together, so that a pair without a way over them is seen at
+// once. A union of sets: every device points to another of its set, the last one to itself.
+void Topology::find_islands() {
+    islands_.resize(parts_.devices.size());
+    std::iota(islands_.begin(), islands_.end(), DeviceId{0});
+    const auto last = [this](DeviceId id) {
+        while (islands_[id] != id) id = islands_[id] = islands_[islands_[id]];
+        return id;
+    };
+    for (const Link& link : parts_.links) {
+        if (link.kind != LinkKind::nvlink && link.kind != LinkKind::xgmi) continue;
+        const DeviceId a = last(link.a);
+        const DeviceId b = last(link.b);
+        islands_[std::max(a, b)] = std::min(a, b);
+    }
+    for (DeviceId id = 0; id < islands_.size(); ++id) islands_[id] = last(id);
 }
 
 std::optional<DeviceId> Topology::parent(DeviceId id) const {

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/try.hpp"
 
@@ -34,74 +38,111 @@ bool is_plain(std::string_view name) {
 }
 
 Result<void> check_device(const Device& device, std::size_t position) {
-    const std::string where = fmt::format("devices[{}]", position);
-    if (device.name.empty()) return wrong(where + ".name", "a device has no name", "name it like gpu:0");
+    // Made on failure only: a cluster has a million devices.
+    const auto where = [position](const char* member) {
+        return fmt::format("devices[{}].{}", position, member);
+    };
+    if (device.name.empty()) return wrong(where("name"), "a device has no name", "name it like gpu:0");
     if (device.name.size() > longest_name || !is_plain(device.name)) {
-        return wrong(where + ".name",
+        return wrong(where("name"),
                      fmt::format("the name of {}:{} is too long, or holds blanks or control characters",
                                  to_string(device.kind), device.index),
                      fmt::format("use up to {} printable characters", longest_name));
     }
     if (device.index < 0 || device.index > highest_index) {
-        return wrong(where + ".index", fmt::format("{} has index {}", device.name, device.index),
+        return wrong(where("index"), fmt::format("{} has index {}", device.name, device.index),
                      fmt::format("an index lies between 0 and {}", highest_index));
     }
     if (device.numa_node < -1 || device.numa_node > highest_index) {
-        return wrong(where + ".numa_node",
-                     fmt::format("{} is on NUMA node {}", device.name, device.numa_node),
+        return wrong(where("numa_node"), fmt::format("{} is on NUMA node {}", device.name, device.numa_node),
                      "use -1 where the node is not known");
     }
     if (device.node < -1 || device.node > highest_index) {
-        return wrong(where + ".node", fmt::format("{} is in machine {}", device.name, device.node),
+        return wrong(where("node"), fmt::format("{} is in machine {}", device.name, device.node),
                      "machines of a cluster count from 0; -1 stands for what they share");
     }
     return {};
+}
+
+// Names and indices are compared in sorted order: a table of a cluster's devices would be larger than the
+// processor's caches, and take longer than everything else here.
+struct Key {
+    std::uint64_t key;
+    std::uint32_t position;
+};
+
+// The first device that is the same as an earlier one, and that one: equal in key, and neither `before` the
+// other. Keys may collide (they are hashes of names).
+template <typename Before>
+std::optional<std::pair<std::size_t, std::size_t>> first_twins(std::vector<Key> keys, Before before) {
+    std::sort(keys.begin(), keys.end(), [&](const Key& a, const Key& b) {
+        if (a.key != b.key) return a.key < b.key;
+        if (before(a.position, b.position)) return true;
+        return !before(b.position, a.position) && a.position < b.position;
+    });
+    std::optional<std::pair<std::size_t, std::size_t>> first;
+    for (std::size_t i = 1; i < keys.size(); ++i) {
+        if (keys[i - 1].key != keys[i].key || before(keys[i - 1].position, keys[i].position)) continue;
+        if (!first || keys[i].position < first->first) first = {keys[i].position, keys[i - 1].position};
+    }
+    return first;
 }
 
 Result<void> check_devices(const std::vector<Device>& devices) {
     if (devices.size() > static_cast<std::size_t>(highest_index)) {
         return wrong("devices", fmt::format("{} devices are too many", devices.size()));
     }
-    std::unordered_map<std::string_view, std::size_t> names;
-    std::map<std::pair<DeviceKind, int>, std::size_t> indices;
-    for (std::size_t i = 0; i < devices.size(); ++i) {
+    std::vector<Key> names;
+    std::vector<Key> indices;
+    names.reserve(devices.size());
+    indices.reserve(devices.size());
+    for (std::uint32_t i = 0; i < devices.size(); ++i) {
         const Device& device = devices[i];
         SIDESTEP_CHECK(check_device(device, i));
-        const auto [named, new_name] = names.emplace(device.name, i);
-        if (!new_name) {
-            return wrong(fmt::format("devices[{}].name", i),
-                         fmt::format("the name {} is taken by devices[{}]", device.name, named->second));
-        }
-        const auto [numbered, new_index] = indices.emplace(std::pair{device.kind, device.index}, i);
-        if (!new_index) {
-            return wrong(fmt::format("devices[{}].index", i),
-                         fmt::format("{} and {} are both {} number {}", devices[numbered->second].name,
-                                     device.name, to_string(device.kind), device.index));
-        }
+        names.push_back({std::hash<std::string_view>{}(device.name), i});
+        indices.push_back(
+            {(static_cast<std::uint64_t>(device.kind) << 32) | static_cast<std::uint32_t>(device.index), i});
+    }
+    const auto by_name = [&](std::uint32_t a, std::uint32_t b) { return devices[a].name < devices[b].name; };
+    if (const auto twins = first_twins(std::move(names), by_name)) {
+        return wrong(
+            fmt::format("devices[{}].name", twins->first),
+            fmt::format("the name {} is taken by devices[{}]", devices[twins->first].name, twins->second));
+    }
+    const auto never = [](std::uint32_t, std::uint32_t) { return false; };
+    if (const auto twins = first_twins(std::move(indices), never)) {
+        const Device& device = devices[twins->first];
+        return wrong(fmt::format("devices[{}].index", twins->first),
+                     fmt::format("{} and {} are both {} number {}", devices[twins->second].name, device.name,
+                                 to_string(device.kind), device.index));
     }
     return {};
 }
 
 Result<void> check_link(const Link& link, std::size_t position, const std::vector<Device>& devices) {
-    const std::string where = fmt::format("links[{}]", position);
+    const auto where = [position](std::string_view member) {
+        return fmt::format("links[{}]{}", position, member);
+    };
     for (const auto& [end, id] : {std::pair{"a", link.a}, std::pair{"b", link.b}}) {
         if (id >= devices.size()) {
-            return wrong(where + "." + end, fmt::format("the link ends at device {}, and there are only {}",
-                                                        id, devices.size()));
+            return wrong(
+                where(fmt::format(".{}", end)),
+                fmt::format("the link ends at device {}, and there are only {}", id, devices.size()));
         }
     }
-    const std::string ends = devices[link.a].name + " to " + devices[link.b].name;
-    if (link.a == link.b) return wrong(where, fmt::format("a link joins {} to itself", devices[link.a].name));
+    const auto ends = [&] { return devices[link.a].name + " to " + devices[link.b].name; };
+    if (link.a == link.b)
+        return wrong(where(""), fmt::format("a link joins {} to itself", devices[link.a].name));
     if (link.width < 1 || link.width > most_lanes) {
-        return wrong(where + ".width", fmt::format("the link {} has width {}", ends, link.width),
+        return wrong(where(".width"), fmt::format("the link {} has width {}", ends(), link.width),
                      fmt::format("a width lies between 1 and {}", most_lanes));
     }
     if (!std::isfinite(link.gb_per_s) || link.gb_per_s <= 0 || link.gb_per_s > most_gb_per_s) {
-        return wrong(where + ".gb_per_s", fmt::format("the link {} carries {} GB/s", ends, link.gb_per_s),
+        return wrong(where(".gb_per_s"), fmt::format("the link {} carries {} GB/s", ends(), link.gb_per_s),
                      "a rate is above 0; it counts 10^9 bytes a second, one direction, the whole bundle");
     }
     if (!std::isfinite(link.latency_us) || link.latency_us < 0 || link.latency_us > most_latency_us) {
-        return wrong(where + ".latency_us", fmt::format("the link {} takes {} us", ends, link.latency_us),
+        return wrong(where(".latency_us"), fmt::format("the link {} takes {} us", ends(), link.latency_us),
                      "a latency is 0 or above, in microseconds");
     }
     return {};

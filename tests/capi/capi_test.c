@@ -235,7 +235,7 @@ static void test_struct_size(sidestep_context* context) {
     sidestep_options empty = {0};
     CHECK(sidestep_copy(context, &source, &target, &empty, NULL) == SIDESTEP_INVALID_ARGUMENT);
     sidestep_options unknown = SIDESTEP_OPTIONS;
-    unknown.require = 2;
+    unknown.require = 3;
     CHECK(sidestep_copy(context, &source, &target, &unknown, NULL) == SIDESTEP_INVALID_ARGUMENT);
     sidestep_options patient = SIDESTEP_OPTIONS;
     patient.deadline_ms = SIDESTEP_NO_LIMIT;

@@ -1,4 +1,5 @@
 // What an address is, and copies.
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/fake_cuda/machine.hpp"
@@ -80,6 +81,15 @@ bool reaches(int device, CUdeviceptr address, std::size_t bytes) {
     return Machine::get().reaches(device, address, bytes);
 }
 
+bool between_gpus(CUdeviceptr to, CUdeviceptr from) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto a = machine.block_at(to);
+    const auto b = machine.block_at(from);
+    if (a == machine.blocks.end() || b == machine.blocks.end()) return false;
+    return a->second.kind != Kind::host && b->second.kind != Kind::host && a->second.device != b->second.device;
+}
+
 // A copy between host memory of any kind and a GPU, behind what is on the default stream.
 CUresult copy_now(void* to, const void* from, CUdeviceptr on_gpu, std::size_t bytes) {
     Context* const context = current_context();
@@ -133,8 +143,12 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     const int device = found->context()->device;
     if (!reaches(device, to, bytes) || !reaches(device, from, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return found->push(
-        [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+    // A broken bridge, for tests of what finds it: the copy says it went well.
+    const bool broken = std::getenv("FAKE_CUDA_CORRUPT_PEER") != nullptr && between_gpus(to, from);
+    return found->push([=] {
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+        if (broken) *(reinterpret_cast<unsigned char*>(to) + bytes / 2) ^= 1;
+    });
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {

@@ -29,9 +29,9 @@ class SetupTest(TreeTest):
         self.command("dpkg-query", f'case " {" ".join(packages)} " in *" ${{@: -1}} "*) echo -n installed ;; '
                                    f'*) {"echo -n installed" if everything else "exit 1"} ;; esac')
 
-    def setup_with(self, system):
+    def setup_with(self, system, *arguments):
         release = self.write("os-release", system)
-        ended = subprocess.run([ROOT / "tools" / "setup.sh"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        ended = subprocess.run([ROOT / "tools" / "setup.sh", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, timeout=60,
                                env={"PATH": str(self.bin), "SIDESTEP_OS_RELEASE": str(release)})
         return ended.returncode, ended.stdout, self.log.read_text() if self.log.exists() else ""
@@ -48,7 +48,16 @@ class SetupTest(TreeTest):
         self.assertEqual(code, 0, text)
         first, second = log.splitlines()
         self.assertTrue(first.endswith("update"), first)
-        self.assertTrue(second.endswith("install -y --no-install-recommends libxxhash-dev libgtest-dev"), second)
+        self.assertTrue(second.endswith("install -y --no-install-recommends libxxhash-dev libexpat1-dev "
+                                        "libgtest-dev"), second)
+
+    def test_fuzzing_needs_more(self):
+        self.installed()
+        self.assertNotIn("clang", self.setup_with(DEBIAN)[2])
+        self.log.unlink()
+        self.assertIn(" clang libclang-rt-dev", self.setup_with(DEBIAN, "fuzz")[2])
+        self.log.unlink()
+        self.assertNotIn("libclang-rt-dev", self.setup_with(UBUNTU_22, "fuzz")[2])
 
     def test_the_compiler_of_each_system(self):
         self.installed()

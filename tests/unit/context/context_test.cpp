@@ -241,5 +241,14 @@ TEST_F(ContextTest, PointersOfUnknownKindAreLocated) {
     EXPECT_EQ(cuda::buffer(context, &local, sizeof local)->place(), Place::host());
 }
 
+// PCIe gives peers what it gives the host, so the switch between two GPUs beats the way through host memory.
+TEST(Routes, PeersBelowOneSwitchAvoidTheHost) {
+    const auto box = Context::open({"pcie-4l40s", ""});
+    ASSERT_TRUE(box.ok());
+    const auto route = box->route(Place::gpu(0), Place::gpu(1), 256_MiB);
+    ASSERT_TRUE(route.ok());
+    EXPECT_TRUE(route->direct()) << route->to_string();
+}
+
 }  // namespace
 }  // namespace sidestep

@@ -140,10 +140,59 @@ FAKE Return nvmlDeviceGetFieldValues(Device device, int count, FieldValue* value
         } else if (field.field == field_nvlink_speed_common && device->index == 1) {
             field.type = type_unsigned_long_long;
             field.value.unsigned_long_long = 25781;
+        } else if (field.field == field_c2c_count && device->index == 0) {
+            field.value.unsigned_int = 3;
+        } else if (field.field == field_c2c_state && device->index == 0) {
+            field.value.unsigned_int = field.scope == 1 ? 0 : 1;
+        } else if (field.field == field_c2c_speed && device->index == 0) {
+            field.value.unsigned_int = 45000;
         } else {
             field.result = error_not_supported;
         }
     }
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetCurrPcieLinkGeneration(Device, unsigned int* value) {
+    *value = 1;
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetCurrPcieLinkWidth(Device, unsigned int* value) {
+    *value = 8;
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetPcieReplayCounter(Device device, unsigned int* value) {
+    *value = 7;
+    return device->index == 2 ? error_not_supported : 0;
+}
+
+FAKE Return nvmlDeviceGetMigMode(Device device, unsigned int* current, unsigned int* pending) {
+    if (device->index == 2) return error_not_supported;
+    *current = device->index == 1 ? 1 : 0;
+    *pending = 1;
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetVirtualizationMode(Device device, int* mode) {
+    *mode = device->index == 1 ? 99 : 1;  // a mode of the future, pass-through
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetGpuFabricInfoV(Device device, FabricInfo* info) {
+    if (device->index == 2) return error_not_supported;
+    if (info->version != fabric_info_version) return 25;  // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+    for (unsigned char& byte : info->cluster_uuid) byte = device->index == 0 ? 0xab : 0;
+    info->status = 0;
+    info->clique = 32766;
+    info->state = 3;
+    info->health = 2;
+    return 0;
+}
+
+FAKE Return nvmlSystemGetConfComputeState(ConfidentialState* state) {
+    *state = {0, 1, 0};
     return 0;
 }
 

@@ -88,8 +88,19 @@ TEST_F(NvmlLibrary, ReadsTheGpus) {
     EXPECT_EQ(first->pcie_width, 16);
     EXPECT_EQ(first->numa_node, -1);
 
+    EXPECT_EQ(first->pcie_generation_now, 1);
+    EXPECT_EQ(first->pcie_width_now, 8);
+    EXPECT_EQ(first->pcie_replays, 7U);
+    EXPECT_EQ(first->mig, false);
+    EXPECT_EQ(first->virtualization, NvmlVirtualization::passthrough);
+    EXPECT_EQ(first->c2c_links, 2) << "one of three is down";
+    EXPECT_DOUBLE_EQ(first->c2c_gb_per_s, 90);
+
     const auto second = nvml->gpu(1);
     ASSERT_TRUE(second.ok());
+    EXPECT_EQ(second->mig, true);
+    EXPECT_EQ(second->c2c_links, 0);
+    EXPECT_FALSE(second->virtualization) << "a mode that is not known";
     EXPECT_EQ(second->bus_id, "10000:1c:0a.0") << "a domain of five digits";
     EXPECT_EQ(second->numa_node, 3);
 
@@ -99,10 +110,28 @@ TEST_F(NvmlLibrary, ReadsTheGpus) {
     EXPECT_EQ(third->memory, 0U);
     EXPECT_EQ(third->bar1, 0U);
     EXPECT_EQ(third->pcie_generation, 0);
+    EXPECT_FALSE(third->mig);
+    EXPECT_FALSE(third->pcie_replays);
 
     EXPECT_EQ(nvml->gpu(3).error().code, ErrorCode::device_error);
     EXPECT_EQ(nvml->gpu(3).error().where, "gpu:3");
     EXPECT_EQ(nvml->gpu(-1).error().code, ErrorCode::invalid_argument);
+}
+
+TEST_F(NvmlLibrary, ReadsTheFabricAndTheModeOfTheMachine) {
+    const auto nvml = load(library);
+    const auto fabric = nvml->fabric(0);
+    ASSERT_TRUE(fabric.ok()) << fabric.error().to_string();
+    EXPECT_EQ(fabric->state, FabricState::completed);
+    EXPECT_EQ(fabric->cluster_uuid, "abababababababababababababababab");
+    EXPECT_EQ(fabric->clique, 32766U);
+    EXPECT_EQ(fabric->health, 2U);
+    EXPECT_EQ(nvml->fabric(2).error().code, ErrorCode::unsupported);
+    EXPECT_EQ(*nvml->confidential_computing(), true);
+
+    const auto old = load(old_library);
+    EXPECT_EQ(old->fabric(0).error().code, ErrorCode::unsupported);
+    EXPECT_EQ(old->confidential_computing().error().code, ErrorCode::unsupported);
 }
 
 TEST_F(NvmlLibrary, ReadsNvlinks) {

@@ -197,6 +197,70 @@ TEST(Planner, ASharedLinkIsDivided) {
 
 // Over random machines: the lane taken is never longer in time than any refused one that works, every
 // refused candidate has a reason, and planning twice gives the same route.
+// DGX-1: pairs without a link have a neighbour in common, and NVLink is wider than the way through the host.
+TEST(Planner, HybridCubeMeshPairsWithoutALinkGoThroughANeighbour) {
+    const auto dgx = Topology::model("dgx-1v");
+    ASSERT_TRUE(dgx.ok());
+    for (int a = 0; a < 8; ++a) {
+        for (int b = 0; b < 8; ++b) {
+            if (a == b) continue;
+            const auto plan = route::plan(*dgx, offers(), between_gpus(a, b));
+            ASSERT_TRUE(plan.ok()) << plan.error().to_string();
+            const auto& hops = plan->route.lanes.front().hops;
+            const bool linked = dgx->pair_class(*dgx->find(Place::gpu(a)), *dgx->find(Place::gpu(b))).links > 0;
+            if (linked) continue;  // by their link, or by a wider way over a neighbour
+            ASSERT_EQ(hops.size(), 2U) << a << " " << b;
+            EXPECT_TRUE(hops.front().to.is_gpu()) << plan->route.to_string();
+        }
+    }
+}
+
+// Two GPUs below one switch of an Intel machine.
+Topology switched(bool redirects) {
+    Topology::Parts parts;
+    parts.name = "switched";
+    parts.pcie_peers = PathClass::pxb;
+    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "Intel Xeon", "", 0, 0},
+                     {DeviceKind::host_bridge, 0, "host_bridge:0", "", "", 0, 0},
+                     {DeviceKind::pcie_switch, 0, "pcie_switch:0", "", "", 0, 0},
+                     {DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB},
+                     {DeviceKind::gpu, 1, "gpu:1", "", "", 0, 1_GiB}};
+    parts.devices[2].acs_redirect = redirects;
+    parts.links = {{0, 1, LinkKind::pcie, 16, 200, 0.1},
+                   {1, 2, LinkKind::pcie, 16, 60, 0.4},
+                   {2, 3, LinkKind::pcie, 16, 60, 0.4},
+                   {2, 4, LinkKind::pcie, 16, 60, 0.4}};
+    return *Topology::create(std::move(parts));
+}
+
+TEST(Planner, PeersThatAccessControlRedirectsArePricedAsWhatTheyAre) {
+    route::Request asked = between_gpus(0, 1);
+    asked.require = Require::direct;
+    const auto direct = route::plan(switched(false), offers(), asked);
+    const auto redirected = route::plan(switched(true), offers(), asked);
+    ASSERT_TRUE(direct.ok() && redirected.ok());
+    const double reached = 60 * 55.5 / 63.015;
+    EXPECT_NEAR(direct->route.expected_gb_per_s, reached, 1e-9);
+    // Through the bridge of an Intel processor five sixths are left.
+    EXPECT_NEAR(redirected->route.expected_gb_per_s, reached * 5 / 6, 1e-9);
+    const Hop& hop = redirected->route.lanes.front().hops.front();
+    EXPECT_GT(hop.latency_us, direct->route.lanes.front().hops.front().latency_us + 0.7);
+    EXPECT_NE(hop.link.find("turned around at the host bridge by ACS"), std::string::npos) << hop.link;
+}
+
+TEST(Planner, OtherMachinesOfAClusterAreOutOfReach) {
+    const auto cluster = Topology::model("dgx-h100*2");
+    ASSERT_TRUE(cluster.ok());
+    const auto plan = route::plan(*cluster, offers(), between_gpus(0, 9));
+    ASSERT_FALSE(plan.ok());
+    EXPECT_NE(plan.error().message.find("different machines"), std::string::npos) << plan.error().to_string();
+    EXPECT_TRUE(route::plan(*cluster, offers(), between_gpus(8, 9)).ok());
+    const auto staged = route::plan(*cluster, offers(),
+                                    request(Place::file("/x"), MemoryKind::storage, Place::gpu(12), MemoryKind::device));
+    ASSERT_TRUE(staged.ok()) << staged.error().to_string();
+    EXPECT_EQ(staged->route.lanes.front().hops.front().to.to_string(), "host:3") << "beside the GPU, not the first";
+}
+
 TEST(PlannerProperty, TheBestIsTakenAndEveryRefusalHasAReason) {
     std::mt19937 random(20261121);
     const auto uniform = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };

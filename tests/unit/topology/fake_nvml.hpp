@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -17,7 +18,9 @@ public:
         driver::NvmlGpu facts;
         std::vector<driver::NvmlLink> links;
         bool lost = false;
+        std::optional<driver::NvmlFabric> fabric;
     };
+    std::optional<bool> confidential;
     std::vector<Gpu> gpus;
     std::map<std::tuple<int, int, driver::P2pCapability>, driver::P2pStatus> p2p_status;  // others: ok
     std::map<std::pair<int, int>, driver::CommonAncestor> ancestors;                      // others: system
@@ -45,6 +48,15 @@ public:
     Result<driver::CommonAncestor> common_ancestor(int a, int b) const override {
         const auto found = ancestors.find({std::min(a, b), std::max(a, b)});
         return found == ancestors.end() ? driver::CommonAncestor::system : found->second;
+    }
+    Result<driver::NvmlFabric> fabric(int index) const override {
+        const auto& told = gpus.at(static_cast<std::size_t>(index)).fabric;
+        if (!told) return refusal();
+        return *told;
+    }
+    Result<bool> confidential_computing() const override {
+        if (!confidential) return refusal();
+        return *confidential;
     }
 
 private:

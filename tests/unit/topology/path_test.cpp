@@ -18,11 +18,13 @@ public:
         parts_.links.push_back({a, b, kind, width, rate, latency});
         return static_cast<std::uint32_t>(parts_.links.size() - 1);
     }
+    Device& device(DeviceId id) { return parts_.devices[id]; }
+    Topology::Parts& parts() { return parts_; }
     Topology build() const { return *Topology::create(parts_); }
 
 private:
     Topology::Parts parts_;
-    int counts_[7] = {};
+    int counts_[8] = {};
 };
 
 using Links = std::vector<std::uint32_t>;
@@ -211,6 +213,143 @@ TEST(PathClassOf, UnjoinedIsSys) {
     EXPECT_EQ(b.build().pair_class(a, c), (PairClass{PathClass::sys, 0}));
 }
 
+// Two GPUs and a card below one switch, below a bridge of an Intel processor.
+struct Switched {
+    Builder b;
+    DeviceId cpu = b.add(DeviceKind::cpu);
+    DeviceId bridge = b.add(DeviceKind::host_bridge);
+    DeviceId upper = b.add(DeviceKind::pcie_switch);
+    DeviceId lower = b.add(DeviceKind::pcie_switch);
+    DeviceId gpu0 = b.add(DeviceKind::gpu);
+    DeviceId gpu1 = b.add(DeviceKind::gpu);
+    DeviceId nic = b.add(DeviceKind::nic);
+    std::uint32_t top = b.join(cpu, bridge, LinkKind::pcie, 200, 0.1);
+    std::uint32_t up = b.join(bridge, upper, LinkKind::pcie, 60);
+    std::uint32_t middle = b.join(upper, lower, LinkKind::pcie, 60);
+    std::uint32_t to0 = b.join(lower, gpu0, LinkKind::pcie, 60);
+    std::uint32_t to1 = b.join(lower, gpu1, LinkKind::pcie, 60);
+    std::uint32_t to_nic = b.join(upper, nic, LinkKind::pcie, 30);
+
+    Switched() { b.device(cpu).model = "Intel Xeon"; }
+};
+
+TEST(TopologyPath, AccessControlTakesPeersToTheHostBridge) {
+    Switched m;
+    EXPECT_EQ(m.b.build().path(m.gpu0, m.gpu1)->links, (Links{m.to0, m.to1}));
+    EXPECT_FALSE(m.b.build().pair(m.gpu0, m.gpu1).redirected);
+
+    m.b.device(m.lower).acs_redirect = true;
+    const Topology machine = m.b.build();
+    const auto path = machine.path(m.gpu0, m.gpu1);
+    ASSERT_TRUE(path);
+    EXPECT_TRUE(path->redirected());
+    EXPECT_EQ(path->links, (Links{m.to0, m.middle, m.middle, m.to1}))
+        << "the upper switch may turn it around";
+    EXPECT_DOUBLE_EQ(path->latency_us, 4);
+    EXPECT_EQ(machine.path(m.gpu0, m.cpu)->links, (Links{m.to0, m.middle, m.up, m.top})) << "upwards as ever";
+    EXPECT_EQ(machine.path(m.cpu, m.gpu0)->links, (Links{m.top, m.up, m.middle, m.to0}));
+    EXPECT_EQ(machine.path(m.gpu0, m.nic)->links, (Links{m.to0, m.middle, m.to_nic}));
+
+    m.b.device(m.upper).acs_redirect = true;
+    const Topology both = m.b.build();
+    EXPECT_EQ(both.path(m.gpu0, m.gpu1)->links, (Links{m.to0, m.middle, m.up, m.up, m.middle, m.to1}));
+    EXPECT_EQ(both.pair_class(m.gpu0, m.gpu1).kind, PathClass::pix) << "the letters do not see it";
+    const Pair pair = both.pair(m.gpu0, m.gpu1);
+    EXPECT_TRUE(pair.redirected);
+    EXPECT_NEAR(pair.gb_per_s, 60 * (55.5 / 63.015) * 5 / 6, 1e-9) << "through an Intel host bridge";
+    EXPECT_NE(pair.words.find("turned around at the host bridge by ACS"), std::string::npos);
+}
+
+TEST(TopologyPair, NamesTheWorstLink) {
+    Switched m;
+    const Topology machine = m.b.build();
+    const Pair pair = machine.pair(m.gpu0, m.nic);
+    EXPECT_EQ(pair.pair, (PairClass{PathClass::pxb, 0}));
+    EXPECT_EQ(pair.narrowest, m.to_nic);
+    EXPECT_NEAR(pair.gb_per_s, 30 * 55.5 / 63.015, 1e-9);
+    EXPECT_DOUBLE_EQ(pair.latency_us, 3);
+    EXPECT_FALSE(machine.pair(m.gpu0, m.gpu0).narrowest);
+    EXPECT_EQ(machine.pair(m.gpu0, m.gpu0).pair.kind, PathClass::self);
+}
+
+TEST(TopologyParents, FollowTheTree) {
+    Switched m;
+    const Topology machine = m.b.build();
+    EXPECT_EQ(machine.parent(m.gpu0), m.lower);
+    EXPECT_EQ(machine.parent(m.lower), m.upper);
+    EXPECT_EQ(machine.parent(m.bridge), m.cpu);
+    EXPECT_FALSE(machine.parent(m.cpu));
+    EXPECT_FALSE(machine.parent(999));
+    EXPECT_EQ(machine.cpu_of(m.nic), m.cpu);
+
+    // Nothing leads to the cpu: its NUMA node does, or else the first.
+    Builder b;
+    const DeviceId first = b.add(DeviceKind::cpu);
+    const DeviceId second = b.add(DeviceKind::cpu);
+    const DeviceId lone = b.add(DeviceKind::gpu);
+    b.device(first).numa_node = 0;
+    b.device(second).numa_node = 1;
+    EXPECT_EQ(b.build().cpu_of(lone), first);
+    b.device(lone).numa_node = 1;
+    EXPECT_EQ(b.build().cpu_of(lone), second);
+}
+
+TEST(TopologyPeers, OverPcieUpToAClassAndWithoutAtomics) {
+    Switched m;
+    EXPECT_FALSE(m.b.build().peer_access(0, 1).allowed);
+    m.b.parts().pcie_peers = PathClass::pix;
+    EXPECT_TRUE(m.b.build().peer_access(0, 1).allowed);
+    EXPECT_FALSE(m.b.build().peer_access(0, 1).atomics);
+    const DeviceId far = m.b.add(DeviceKind::gpu);
+    m.b.join(m.upper, far, LinkKind::pcie, 60);
+    const PeerAccess access = m.b.build().peer_access(0, 2);
+    EXPECT_FALSE(access.allowed);
+    EXPECT_NE(access.reason.find("joined by PXB"), std::string::npos) << access.reason;
+    EXPECT_NE(access.reason.find("up to PIX only"), std::string::npos) << access.reason;
+    m.b.join(m.gpu0, far, LinkKind::nvlink, 50);
+    EXPECT_TRUE(m.b.build().peer_access(0, 2).atomics);
+}
+
+// Two machines with a GPU and a card each, and one switch between them.
+TEST(TopologyPath, LeavesAMachineThroughItsCardOnly) {
+    Builder b;
+    DeviceId gpu[2];
+    DeviceId nic[2];
+    std::uint32_t to_gpu[2];
+    std::uint32_t to_nic[2];
+    std::uint32_t wire[2];
+    const DeviceId leaf = b.add(DeviceKind::net_switch);
+    b.device(leaf).node = -1;
+    for (int node = 0; node < 2; ++node) {
+        const DeviceId bridge = b.add(DeviceKind::host_bridge);
+        gpu[node] = b.add(DeviceKind::gpu);
+        nic[node] = b.add(DeviceKind::nic);
+        for (const DeviceId id : {bridge, gpu[node], nic[node]}) b.device(id).node = node;
+        to_gpu[node] = b.join(bridge, gpu[node], LinkKind::pcie, 60);
+        to_nic[node] = b.join(bridge, nic[node], LinkKind::pcie, 60);
+        wire[node] = b.join(nic[node], leaf, LinkKind::network, 50);
+    }
+    const Topology machine = b.build();
+    EXPECT_EQ(machine.pair_class(gpu[0], gpu[1]).kind, PathClass::net);
+    EXPECT_EQ(to_string(machine.pair_class(gpu[0], gpu[1])), "NET");
+    EXPECT_EQ(machine.path(gpu[0], gpu[1])->links,
+              (Links{to_gpu[0], to_nic[0], wire[0], wire[1], to_nic[1], to_gpu[1]}));
+    EXPECT_EQ(machine.pair(gpu[0], gpu[1]).narrowest, wire[0]);
+    EXPECT_NEAR(machine.pair(gpu[0], gpu[1]).gb_per_s, 48.5, 1e-9);
+    EXPECT_FALSE(machine.path(gpu[0], gpu[1], Fabric::pcie));
+    EXPECT_EQ(machine.path(gpu[0], nic[0])->links, (Links{to_gpu[0], to_nic[0]}));
+    EXPECT_EQ(machine.path(nic[0], gpu[1])->links, (Links{wire[0], wire[1], to_nic[1], to_gpu[1]}));
+    EXPECT_FALSE(machine.peer_access(0, 1).allowed);
+    EXPECT_NE(machine.peer_access(0, 1).reason.find("different machines"), std::string::npos);
+
+    // A second card of the first machine is no way around.
+    const DeviceId lone = b.add(DeviceKind::gpu);
+    const DeviceId other = b.add(DeviceKind::nic);
+    b.join(lone, other, LinkKind::pcie, 60);
+    b.join(other, leaf, LinkKind::network, 50);
+    EXPECT_FALSE(b.build().path(gpu[0], lone));
+}
+
 // No table of pairs: a search in a machine of 100,000 GPUs takes as much memory as its links.
 TEST(TopologyPath, WorksInAHundredThousandGpus) {
     Builder b;
@@ -232,7 +371,7 @@ TEST(TopologyPath, WorksInAHundredThousandGpus) {
     ASSERT_TRUE(path);
     EXPECT_EQ(path->links.size(), 4U);
     EXPECT_FALSE(machine.peer_access(0, 99999).allowed);
-    EXPECT_NE(machine.to_text().find("matrix is left out above 64 GPUs"), std::string::npos);
+    EXPECT_NE(machine.to_text().find("matrix is left out above 64 devices"), std::string::npos);
 }
 
 TEST(TopologyDescribe, NamesWhatAPathCrosses) {

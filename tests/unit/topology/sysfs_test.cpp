@@ -1,6 +1,8 @@
 #include "topology/sysfs_reader.hpp"
 
 #include <gtest/gtest.h>
+
+#include <filesystem>
 #include <unistd.h>
 
 #include "fake_tree.hpp"
@@ -180,7 +182,54 @@ TEST(SysfsReader, AnEmptyRootIsAMachineWithNotes) {
               (Device{DeviceKind::cpu, 0, "cpu:0", "A processor", "", -1, Bytes{512} << 10}));
     EXPECT_TRUE(has_note(machine.notes(), "shows no NUMA nodes"));
     EXPECT_TRUE(has_note(machine.notes(), "shows no PCI devices"));
-    EXPECT_TRUE(Topology::live(tree.root() + "/nowhere").ok());
+    EXPECT_EQ(Topology::live(tree.root() + "/nowhere").error().code, ErrorCode::not_found);
+}
+
+TEST(SysfsReader, AnUnknownNumaNodeIsFarFromEverything) {
+    FakeTree tree;
+    tree.node(0, 1 << 20);
+    tree.node(1, 1 << 20);
+    PciFiles known{gpu_class};
+    known.numa_node = "0";
+    tree.pci("pci0000:10/0000:10:00.0", known);
+    tree.pci("pci0000:20/0000:20:00.0", known);
+    tree.pci("pci0000:30/0000:30:00.0", {gpu_class});
+    const Topology machine = read(tree);
+    const auto letters = [&](int a, int b) {
+        return to_string(machine.pair_class(*machine.find(Place::gpu(a)), *machine.find(Place::gpu(b))));
+    };
+    EXPECT_EQ(letters(0, 1), "NODE");
+    EXPECT_EQ(letters(0, 2), "SYS");
+    EXPECT_TRUE(has_note(machine.notes(), "is not told; counted as at cpu:0"));
+}
+
+TEST(SysfsReader, ReadsDisksAndSoftwareRdma) {
+    FakeTree tree;
+    tree.node(0, 1 << 20);
+    tree.pci("pci0000:00/0000:00:05.0", {"0x010000", "0x1af4", "0x1042"});
+    tree.folder("/sys/devices/pci0000:00/0000:00:05.0/virtio2/block/vda");
+    tree.pci("pci0000:00/0000:00:06.0", {nvme_class, "0x144d"});
+    tree.folder("/sys/devices/pci0000:00/0000:00:06.0/nvme/nvme0/nvme0n1");
+    tree.folder("/sys/devices/virtual/block/loop0");
+    tree.folder("/sys/block");
+    const auto block = [&](const std::string& name, const std::string& place) {
+        std::filesystem::create_symlink("../devices/" + place, tree.root() + "/sys/block/" + name);
+    };
+    block("vda", "pci0000:00/0000:00:05.0/virtio2/block/vda");
+    block("nvme0n1", "pci0000:00/0000:00:06.0/nvme/nvme0/nvme0n1");
+    block("loop0", "virtual/block/loop0");
+    tree.folder("/sys/class/infiniband/rxe0");
+    const auto machine = Topology::live(tree.root());
+    ASSERT_TRUE(machine.ok()) << machine.error().to_string();
+    const auto vda = machine->find("drive:vda");
+    const auto nvme = machine->find("drive:nvme0");
+    ASSERT_TRUE(vda && nvme);
+    EXPECT_EQ(machine->device(*vda).bus_id, "0000:00:05.0");
+    EXPECT_EQ(machine->device(*nvme).properties.at("block"), "nvme0n1");
+    EXPECT_FALSE(machine->find("drive:loop0"));
+    EXPECT_EQ(to_string(machine->pair_class(*vda, *nvme)), "PHB");
+    ASSERT_TRUE(machine->find("nic:rxe0"));
+    EXPECT_FALSE(machine->parent(*machine->find("nic:rxe0")));
 }
 
 TEST(SysfsReader, SurvivesNonsense) {

@@ -1,0 +1,22 @@
+// Trust, but verify: real bytes over every pair of GPUs, checked and timed.
+#pragma once
+
+#include <sidestep/api.h>
+#include <sidestep/context.hpp>
+#include <sidestep/probe_report.hpp>
+#include <sidestep/result.hpp>
+#include <sidestep/units.hpp>
+
+namespace sidestep {
+
+struct ProbeOptions {
+    Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB
+    int repeats = 5;                // timed copies of each pair, after one that is checked
+};
+
+// Copies between every two GPUs of the context, each way, by each engine, and back through host memory.
+// Allocates two buffers of `bytes` on each GPU and frees them. ErrorCode::unsupported with fewer than two
+// GPUs or more than 32. Takes a second or so a pair.
+SIDESTEP_API Result<ProbeReport> probe_pairs(const Context& context, const ProbeOptions& options = {});
+
+}  // namespace sidestep

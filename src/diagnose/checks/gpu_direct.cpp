@@ -1,0 +1,109 @@
+#include "diagnose/checks/gpu_direct.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "diagnose/checks/process_facts.hpp"
+#include "diagnose/checks/rdma_cards.hpp"
+#include "topology/machine_facts_reader.hpp"
+
+namespace sidestep::diagnose {
+
+std::optional<std::string> no_gpu_direct(const Evidence& evidence) {
+    if (evidence.topology.gpu_count() == 0) return "there is no NVIDIA GPU";
+    const std::string refuses = "its GPUs let no other device reach their memory (no GPUDirect RDMA)";
+    const auto& gpus = evidence.cuda.gpus;
+    const bool all_refuse =
+        !gpus.empty() && std::all_of(gpus.begin(), gpus.end(), [](const driver::CudaGpuFacts& gpu) {
+            const auto found = gpu.attributes.find("GPU_DIRECT_RDMA_SUPPORTED");
+            return found != gpu.attributes.end() && found->second == 0;
+        });
+    // Where CUDA does not tell, the name does: products for games have none.
+    const auto& devices = evidence.topology.devices();
+    const bool all_geforce = std::all_of(devices.begin(), devices.end(), [](const Device& device) {
+        return device.kind != DeviceKind::gpu || device.model.find("GeForce") != std::string::npos;
+    });
+    if (all_refuse || all_geforce) return refuses;
+    return std::nullopt;
+}
+
+std::optional<bool> every_gpu_has(const Evidence& evidence, const std::string& attribute) {
+    bool told = !evidence.cuda.gpus.empty();
+    for (const driver::CudaGpuFacts& gpu : evidence.cuda.gpus) {
+        const auto found = gpu.attributes.find(attribute);
+        if (found == gpu.attributes.end()) {
+            told = false;
+        } else if (found->second == 0) {
+            return false;
+        }
+    }
+    return told ? std::optional(true) : std::nullopt;
+}
+
+bool has_c2c(const Topology& topology, DeviceId gpu) {
+    return std::any_of(topology.links().begin(), topology.links().end(), [&](const Link& link) {
+        return link.kind == LinkKind::c2c && (link.a == gpu || link.b == gpu);
+    });
+}
+
+bool all_c2c(const Topology& topology) {
+    int without = 0;
+    for (DeviceId id = 0; id < topology.devices().size(); ++id) {
+        if (topology.device(id).kind == DeviceKind::gpu && !has_c2c(topology, id)) ++without;
+    }
+    return topology.gpu_count() > 0 && without == 0;
+}
+
+std::vector<int> version_numbers(const std::string& version) {
+    std::vector<int> numbers;
+    const char* at = version.c_str();
+    while (*at >= '0' && *at <= '9') {
+        char* end = nullptr;
+        numbers.push_back(static_cast<int>(std::min(std::strtol(at, &end, 10), 1'000'000'000L)));
+        at = *end == '.' ? end + 1 : end;
+        if (*end != '.') break;
+    }
+    return numbers;
+}
+
+std::optional<bool> cards_take_dma_buf(const Evidence& evidence) {
+    bool told = true;
+    int cards = 0;
+    const auto& devices = evidence.verbs.devices;
+    for (const RdmaCard& card : rdma_cards(evidence.files)) {
+        ++cards;
+        const auto found = std::find_if(devices.begin(), devices.end(),
+                                        [&](const auto& device) { return device.name == card.name; });
+        if (found == devices.end() || !found->dma_buf) {
+            told = false;
+        } else if (!*found->dma_buf) {
+            return false;
+        }
+    }
+    return told && cards > 0 ? std::optional(true) : std::nullopt;
+}
+
+std::optional<NcclSetting> nccl_setting(const driver::MachineFiles& files, const std::string& name) {
+    const char* environ_path = "/proc/self/environ";
+    const auto environment = process_environment(files);
+    if (environment) {
+        const auto found = environment->find(name);
+        if (found != environment->end()) return NcclSetting{found->second, environ_path};
+    }
+    // The environment comes before the file (NCCL user guide, environment variables).
+    const char* settings = "/etc/nccl.conf";
+    std::istringstream lines(files.text(settings).value_or(""));
+    std::optional<NcclSetting> setting;
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with(name + "=")) setting = NcclSetting{line.substr(name.size() + 1), settings};
+    }
+    return setting;
+}
+
+std::string container_words(const Evidence& evidence) {
+    const std::string kind = topology::container(evidence.files).value;
+    return kind == "none" ? "" : kind;
+}
+
+}  // namespace sidestep::diagnose

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include <sidestep/doctor.hpp>
+
+#include "base/environment.hpp"
+#include "base/try.hpp"
+#include "diagnose/check.hpp"
+#include "diagnose/diagnose.hpp"
+
+namespace sidestep {
+
+namespace diagnose {
+
+Finding examine(const Check& check, const Evidence& evidence) {
+    Outcome outcome = check.look(evidence);
+    Finding finding;
+    finding.id = check.id;
+    finding.group = check.group;
+    finding.title = check.title;
+    finding.page = fmt::format("docs/doctor/{}.md", check.id);
+    finding.verdict = outcome.verdict;
+    finding.applies = outcome.applies;
+    finding.summary = std::move(outcome.summary);
+    finding.seen = std::move(outcome.seen);
+    if (outcome.verdict == Verdict::pass) return finding;
+    finding.cost_gb_per_s = outcome.cost_gb_per_s;
+    finding.cost = check.cost;
+    finding.remedy = outcome.remedy.empty() ? check.remedy : std::move(outcome.remedy);
+    finding.command = outcome.command.empty() ? check.command : std::move(outcome.command);
+    finding.needs_root = check.needs_root && !finding.command.empty();
+    return finding;
+}
+
+Diagnosis examine_all(const Evidence& evidence) {
+    Diagnosis diagnosis;
+    diagnosis.machine = evidence.topology.name();
+    if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
+    if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
+    if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
+    for (const Check& check : all_checks()) diagnosis.findings.push_back(examine(check, evidence));
+    return diagnosis;
+}
+
+}  // namespace diagnose
+
+namespace {
+
+// The root below which the machine's files lie.
+Result<std::string> root_of(std::string machine) {
+    if (machine.empty()) {
+        SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
+        machine = environment.machine;
+    }
+    if (machine == "live") return std::string();
+    std::error_code error;
+    if (std::filesystem::is_directory(machine, error)) return machine;
+    const bool path = machine.find('/') != std::string::npos;
+    return Error{path ? ErrorCode::not_found : ErrorCode::unsupported,
+                 fmt::format("{} holds nothing to examine", machine), "doctor",
+                 "examine this machine (--machine live), or a folder that sidestep topo --record wrote"};
+}
+
+}  // namespace
+
+Result<Diagnosis> run_doctor(const DoctorOptions& options) {
+    SIDESTEP_TRY(const std::string root, root_of(options.machine));
+    SIDESTEP_TRY(diagnose::Evidence evidence, diagnose::gather(root));
+    evidence.probe = options.probe;
+    return diagnose::examine_all(evidence);
+}
+
+std::string_view to_string(Verdict verdict) {
+    switch (verdict) {
+        case Verdict::pass:
+            return "pass";
+        case Verdict::warn:
+            return "warn";
+        case Verdict::fail:
+            return "fail";
+        case Verdict::unknown:
+            return "unknown";
+    }
+    return "unknown";
+}
+
+std::string_view to_string(CheckGroup group) {
+    switch (group) {
+        case CheckGroup::gpu_gpu:
+            return "gpu-gpu";
+        case CheckGroup::gpu_nic:
+            return "gpu-nic";
+        case CheckGroup::gpu_storage:
+            return "gpu-storage";
+        case CheckGroup::host:
+            return "host";
+        case CheckGroup::container:
+            return "container";
+        case CheckGroup::versions:
+            return "versions";
+    }
+    return "unknown";
+}
+
+int Diagnosis::count(Verdict verdict) const {
+    return static_cast<int>(std::count_if(findings.begin(), findings.end(), [&](const Finding& finding) {
+        return finding.verdict == verdict;
+    }));
+}
+
+}  // namespace sidestep

@@ -1,0 +1,16 @@
+// The checks run over one machine's evidence.
+#pragma once
+
+#include <sidestep/doctor.hpp>
+
+#include "diagnose/check.hpp"
+
+namespace sidestep::diagnose {
+
+// One check: what it found, with the words of the check where it did not pass.
+Finding examine(const Check& check, const Evidence& evidence);
+
+// Every check, in the order of the groups.
+Diagnosis examine_all(const Evidence& evidence);
+
+}  // namespace sidestep::diagnose

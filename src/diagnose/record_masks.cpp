@@ -1,0 +1,145 @@
+#include "diagnose/record_masks.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+#include <vector>
+
+namespace sidestep::diagnose {
+
+namespace {
+
+std::vector<std::string> split(const std::string& text, char at) {
+    std::vector<std::string> parts;
+    for (std::size_t start = 0; start < text.size();) {
+        const std::size_t end = std::min(text.find(at, start), text.size());
+        parts.push_back(text.substr(start, end - start));
+        start = end + 1;
+    }
+    return parts;
+}
+
+template <typename Keep>
+std::string only(const std::string& text, char separator, Keep keep) {
+    std::string kept;
+    for (const std::string& part : split(text, separator)) {
+        if (keep(part)) kept += part + separator;
+    }
+    return kept;
+}
+
+bool starts_with_any(const std::string& text, const std::vector<std::string_view>& prefixes) {
+    return std::any_of(prefixes.begin(), prefixes.end(),
+                       [&](std::string_view prefix) { return text.starts_with(prefix); });
+}
+
+std::string masked_command_line(const std::string& text) {
+    const std::vector<std::string_view> known = {
+        "iommu",  "intel_iommu", "amd_iommu", "pci",      "hugepages",   "default_hugepagesz",
+        "nvidia", "nvme",        "numa",      "isolcpus", "mitigations", "transparent_hugepage"};
+    std::string line = text;
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    return only(line, ' ', [&](const std::string& word) { return starts_with_any(word, known); }) + "\n";
+}
+
+std::string masked_environment(const std::string& text) {
+    const std::vector<std::string_view> known = {
+        "NCCL_", "UCX_", "CUFILE_", "CUDA_", "NVIDIA_VISIBLE", "NVSHMEM_", "PYTORCH_", "TORCH_", "SIDESTEP_"};
+    std::string kept =
+        only(text, '\0', [&](const std::string& entry) { return starts_with_any(entry, known); });
+    // Which cluster it is says nothing about a path.
+    if (text.find("KUBERNETES_SERVICE_HOST=") != std::string::npos)
+        kept += std::string("KUBERNETES_SERVICE_HOST=masked") + '\0';
+    return kept;
+}
+
+// An address of the same kind: link-local, mapped IPv4, or global; an empty entry stays empty.
+std::string masked_gid(const std::string& text) {
+    if (text.find_first_not_of("0:\n") == std::string::npos) return text;
+    if (text.starts_with("fe80")) return "fe80:0000:0000:0000:0000:0000:0000:0001\n";
+    if (text.find("0000:0000:0000:0000:0000:ffff:") == 0) return "0000:0000:0000:0000:0000:ffff:0a00:0001\n";
+    return "2001:0db8:0000:0000:0000:0000:0000:0001\n";
+}
+
+// "server:/export" -> "masked:/export"; the sources of mounts stand after " - TYPE ".
+std::string masked_mounts(const std::string& text) {
+    std::string result;
+    for (std::string line : split(text, '\n')) {
+        const auto type = line.find(" - ");
+        const auto source = type == std::string::npos ? type : line.find(' ', type + 3);
+        const auto remote = source == std::string::npos ? source : line.find(":/", source);
+        if (remote != std::string::npos && line.find(' ', source + 1) > remote)
+            line = line.substr(0, source + 1) + "masked" + line.substr(remote);
+        result += line + "\n";
+    }
+    return result;
+}
+
+unsigned byte_at(const std::string& text, std::size_t at) {
+    return static_cast<unsigned char>(text[at]);
+}
+
+// Zeroes the device serial number: extended capability 0x0003, eight bytes at its offset 4 (PCI Express base
+// specification).
+std::string masked_configuration(std::string space) {
+    std::set<std::size_t> been;
+    for (std::size_t at = 0x100; at >= 0x100 && at + 12 <= space.size() && been.insert(at).second;) {
+        const unsigned id = byte_at(space, at) | byte_at(space, at + 1) << 8;
+        if (id == 0x0003) std::fill_n(space.begin() + static_cast<std::ptrdiff_t>(at) + 4, 8, '\0');
+        at = (byte_at(space, at + 2) | byte_at(space, at + 3) << 8) >> 4;
+    }
+    return space;
+}
+
+std::string without_serials(const std::string& text) {
+    return only(text, '\n', [](const std::string& line) {
+        return line.find("UUID") == std::string::npos && line.find("erial") == std::string::npos;
+    });
+}
+
+// Who built a kernel or driver, and where: "(user@host)".
+std::string without_builders(std::string text) {
+    for (auto open = text.find('('); open != std::string::npos; open = text.find('(', open + 1)) {
+        const auto close = text.find(')', open);
+        if (close == std::string::npos) break;
+        if (text.substr(open, close - open).find('@') != std::string::npos) text.erase(open, close - open + 1);
+    }
+    return text;
+}
+
+// One processor speaks for all.
+std::string first_processor(const std::string& text) {
+    const auto end = text.find("\n\n");
+    return end == std::string::npos ? text : text.substr(0, end + 2);
+}
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+    for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+        text.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+std::string masked(const std::string& path, std::string text, const std::string& host_name) {
+    if (path.ends_with("/config") && path.starts_with("/sys/")) return masked_configuration(std::move(text));
+    if (path == "/proc/kallsyms") {
+        return only(text, '\n',
+                    [](const std::string& line) {
+                        return line.find("p2pdma_pgmap_ops") != std::string::npos;
+                    }) +
+               "recorded: only the symbols that are looked for\n";
+    }
+    if (path == "/proc/cmdline") text = masked_command_line(text);
+    if (path == "/proc/self/environ") text = masked_environment(text);
+    if (path.find("/gids/") != std::string::npos) text = masked_gid(text);
+    if (path.ends_with("/mountinfo") || path.ends_with("/mounts")) text = masked_mounts(text);
+    if (path.starts_with("/proc/driver/")) text = without_serials(text);
+    if (path == "/proc/version" || path.starts_with("/proc/driver/")) text = without_builders(text);
+    if (path == "/proc/cpuinfo") text = first_processor(text);
+    // A shorter name would hit parts of other words.
+    if (host_name.size() >= 4) replace_all(text, host_name, "host");
+    return text;
+}
+
+}  // namespace sidestep::diagnose

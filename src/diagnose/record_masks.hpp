@@ -1,0 +1,16 @@
+// What a record leaves out: nothing in it may name a machine, its network or the people on it.
+#pragma once
+
+#include <string>
+
+namespace sidestep::diagnose {
+
+// The text of a file as a record may hold it. `host_name` is replaced wherever it stands.
+//
+// Kernel command line: only words that the readers know. Environment: only variables of GPU and network
+// libraries. Lines with a UUID or serial number: left out. Network file systems: without their servers.
+// Addresses in GID tables: replaced by ones of the same kind. PCI configuration space: the device serial
+// number capability is zeroed. Symbol tables: only the symbols that are looked for.
+std::string masked(const std::string& path, std::string text, const std::string& host_name);
+
+}  // namespace sidestep::diagnose

@@ -1,0 +1,99 @@
+// What a built-in machine lends to a file without NVLinks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "topology/nccl_xml/attributes.hpp"
+#include "topology/nccl_xml/draft.hpp"
+#include "topology/parts_builder.hpp"
+
+namespace sidestep::topology::nccl_xml {
+
+namespace {
+
+bool is_fabric(LinkKind kind) {
+    return kind == LinkKind::nvlink || kind == LinkKind::xgmi;
+}
+
+Error refused(const Topology& from, std::string message, std::string hint) {
+    return Error{ErrorCode::invalid_argument, std::move(message), fmt::format("as {}", from.name()),
+                 std::move(hint)};
+}
+
+// In the order of their numbers.
+std::vector<DeviceId> gpus_of(const std::vector<Device>& devices) {
+    std::vector<DeviceId> gpus;
+    for (DeviceId id = 0; id < devices.size(); ++id) {
+        if (devices[id].kind == DeviceKind::gpu) gpus.push_back(id);
+    }
+    std::sort(gpus.begin(), gpus.end(),
+              [&](DeviceId a, DeviceId b) { return devices[a].index < devices[b].index; });
+    return gpus;
+}
+
+}  // namespace
+
+Result<void> overlay(Topology::Parts& parts, const Topology& from) {
+    const auto machines = [](const std::vector<Device>& devices) {
+        return std::any_of(devices.begin(), devices.end(), [](const Device& d) { return d.node > 0; });
+    };
+    if (machines(from.devices()) || machines(parts.devices)) {
+        return refused(from, "the file, or the machine that should lend NVLinks to it, is a cluster",
+                       "lend a single machine to the file of a single machine");
+    }
+    for (const Link& link : parts.links) {
+        if (!is_fabric(link.kind)) continue;
+        return refused(from,
+                       fmt::format("the file has links of its own between GPUs, such as that of {}",
+                                   parts.devices[link.a].name),
+                       "read it without another machine's");
+    }
+    const std::vector<DeviceId> own = gpus_of(parts.devices);
+    const std::vector<DeviceId> lent = gpus_of(from.devices());
+    if (own.size() != lent.size()) {
+        return refused(from,
+                       fmt::format("the file has {} GPUs, {} has {}", own.size(), from.name(), lent.size()),
+                       "choose a machine with as many GPUs");
+    }
+    std::map<DeviceId, DeviceId> here;  // of the lender's devices
+    for (std::size_t i = 0; i < own.size(); ++i) {
+        const Device& model = from.device(lent[i]);
+        Device& gpu = parts.devices[own[i]];
+        if (gpu.model.empty()) {
+            gpu.model = model.model;
+            for (const std::string_view name : {compute_capability, gfx}) {
+                const auto told = model.properties.find(name);
+                if (told != model.properties.end()) gpu.properties.insert(*told);
+            }
+        }
+        if (gpu.memory == 0) gpu.memory = model.memory;
+        here[lent[i]] = own[i];
+    }
+    int next = 0;
+    for (const Device& device : parts.devices) {
+        if (device.kind == DeviceKind::nvswitch) next = std::max(next, device.index + 1);
+    }
+    for (DeviceId id = 0; id < from.devices().size(); ++id) {
+        if (from.device(id).kind != DeviceKind::nvswitch) continue;
+        Device made = from.device(id);
+        made.index = next++;
+        made.name = device_name(made.kind, made.index);
+        made.bus_id.clear();  // the file's machine has its own, if it shows them at all
+        made.node = 0;
+        here[id] = static_cast<DeviceId>(parts.devices.size());
+        parts.devices.push_back(std::move(made));
+    }
+    for (Link link : from.links()) {
+        if (!is_fabric(link.kind) || here.count(link.a) == 0 || here.count(link.b) == 0) continue;
+        link.a = here[link.a];
+        link.b = here[link.b];
+        parts.links.push_back(link);
+    }
+    parts.notes.push_back(
+        fmt::format("NVLinks, and GPU names and memory that the file lacks, are those of {}", from.name()));
+    parts.properties["nccl.as"] = from.name();
+    return {};
+}
+
+}  // namespace sidestep::topology::nccl_xml

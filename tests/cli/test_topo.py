@@ -1,0 +1,255 @@
+"""sidestep topo: formats, files, drawings that a real XML parser reads, and what differs between two machines."""
+
+import json
+import re
+import unittest
+import xml.etree.ElementTree
+
+import harness
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def models():
+    """The built-in machines, as the completion offers them."""
+    command = [harness.BINARY, "completion", "machines"]
+    done = harness.subprocess.run(command, capture_output=True, env=harness.environment(), timeout=60, check=True)
+    return [name for name in done.stdout.decode().split() if name != "live"]
+
+
+class Formats(harness.CommandTest):
+    def test_text_is_the_default(self):
+        text = self.succeed("topo").out
+        self.assertEqual(text, self.succeed("topo", "--format", "text").out)
+        self.assertTrue(text.startswith("machine dgx-h100 (emulated): 8 GPUs\n"), text)
+        row = next(line for line in text.splitlines() if line.startswith("gpu:3 ")).split()
+        self.assertEqual(row[1:9], ["NV18"] * 3 + ["X"] + ["NV18"] * 4)
+        for word in ["mlx5_0", "NUMA", "NODE", "network cards"]:
+            self.assertIn(word, text)
+
+    def test_tree(self):
+        text = self.succeed("topo", "--format", "tree").out
+        self.assertIn("├─ cpu:0", text)
+        self.assertIn("─ gpu:7", text)
+
+    def test_json_is_the_global_option(self):
+        out = self.succeed("topo", "--format", "json").out
+        self.assertEqual(out, self.succeed("topo", "--json").out)
+        self.assertEqual(json.loads(out)["format"], "sidestep-topology")
+
+    def test_xml(self):
+        root = xml.etree.ElementTree.fromstring(self.succeed("topo", "--format", "xml").out)
+        self.assertEqual(root.tag, "system")
+        self.assertEqual(len(root.findall(".//gpu")), 8)
+
+    def test_xml_as_a_model(self):
+        # A file without NVLinks, and the same with those of a model.
+        tree = xml.etree.ElementTree.fromstring(self.succeed("topo", "--format", "xml").out)
+        for gpu in tree.iter("gpu"):
+            for link in gpu.findall("nvlink"):
+                gpu.remove(link)
+        self.write("bare.xml", xml.etree.ElementTree.tostring(tree))
+        bare = self.succeed("topo", machine="bare.xml").out
+        self.assertNotIn("NV18", bare)
+        self.assertIn("NV18", self.succeed("topo", "--as", "dgx-h100", machine="bare.xml").out)
+        self.refused(harness.USAGE, "dgx-h100", "topo", "--as", "dgx-h100")
+
+    def test_dot(self):
+        text = self.succeed("topo", "--format", "dot").out
+        self.assertTrue(text.startswith('graph "dgx-h100" {\n'), text[:100])
+        self.assertEqual(text.count("{"), text.count("}"))
+        self.assertIn('"gpu:0" -- "nvswitch:0"', text)
+
+    def test_live_machine_in_every_format(self):
+        for name in ["text", "tree", "json", "dot", "svg"]:
+            self.assertTrue(self.succeed("topo", "--format", name, machine="live").out, name)
+
+    def test_what_makes_no_sense(self):
+        self.refused(harness.USAGE, "png", "topo", "--format", "png")
+        self.refused(harness.USAGE, ["--theme", "svg"], "topo", "--theme", "dark")
+        self.refused(harness.USAGE, "--node", "topo", "--node", "1")
+        self.refused(harness.USAGE, "node7", "topo", "--format", "svg", "--node", "7")
+        self.refused(harness.USAGE, "nowhere", "topo", machine="nowhere")
+        outcome = self.run_command("topo", "--json", "--format", "svg")
+        self.assertEqual(outcome.code, harness.USAGE)
+        self.assertEqual(json.loads(outcome.out)["error"]["code"], "invalid_argument")
+
+    def test_options_are_completed(self):
+        options = self.succeed("completion", "options", "topo").out.split()
+        for option in ["--format", "--output", "--as", "--record", "--theme", "--node", "--machine"]:
+            self.assertIn(option, options)
+
+
+class Output(harness.CommandTest):
+    def test_the_ending_decides(self):
+        for name, start in [
+            ("a.svg", "<?xml"), ("a.dot", "graph "), ("a.gv", "graph "), ("a.json", "{"), ("a.txt", "machine "),
+            ("a.xml", "<system"), ("a", "machine "),
+        ]:
+            outcome = self.succeed("topo", "--output", name)
+            self.assertEqual((outcome.out, outcome.err), ("", ""))
+            self.assertTrue((self.dir / name).read_text().startswith(start), name)
+
+    def test_the_format_decides_over_the_ending(self):
+        self.succeed("topo", "--format", "tree", "--output", "a.svg")
+        self.assertTrue((self.dir / "a.svg").read_text().startswith("dgx-h100"))
+
+    def test_a_file_is_what_standard_output_would_get(self):
+        self.succeed("topo", "--output", "a.svg")
+        self.assertEqual((self.dir / "a.svg").read_text(), self.succeed("topo", "--format", "svg").out)
+        self.assertEqual(self.succeed("topo", "--output", "-").out, self.succeed("topo").out)
+
+    def test_a_file_can_be_a_machine(self):
+        self.succeed("topo", "--output", "mine.json")
+        self.assertEqual(self.succeed("topo", machine="./mine.json").out, self.succeed("topo").out)
+
+    def test_where_nothing_can_be_written(self):
+        self.refused(harness.USAGE, "absent/a.svg", "topo", "--output", "absent/a.svg")
+        self.refused(harness.USAGE, str(self.dir), "topo", "--output", self.dir)
+        self.refused(harness.FAILED, "/dev/full", "topo", "--output", "/dev/full")
+
+
+class Drawings(harness.CommandTest):
+    def drawing(self, machine, *options):
+        return xml.etree.ElementTree.fromstring(
+            self.succeed("topo", "--format", "svg", *options, machine=machine).out
+        )
+
+    def test_every_model_draws(self):
+        names = models()
+        self.assertIn("dgx-h100", names)
+        for name in names + ["dgx-h100*128", "gb200-nvl72*4"]:
+            with self.subTest(machine=name):
+                root = self.drawing(name)
+                self.assertEqual(root.tag, SVG + "svg")
+                self.assertEqual(root.find(SVG + "title").text, name)
+                width, height = (float(root.get(side)) for side in ["width", "height"])
+                self.assertEqual(root.get("viewBox"), f"0 0 {root.get('width')} {root.get('height')}")
+                sizes = [float(text.get("font-size")) for text in root.iter(SVG + "text")]
+                self.assertGreaterEqual(min(sizes), 11)
+                for rect in root.iter(SVG + "rect"):
+                    if rect.get("width") != "100%":
+                        self.assertLessEqual(float(rect.get("x")) + float(rect.get("width")), width)
+                        self.assertLessEqual(float(rect.get("y")) + float(rect.get("height")), height)
+
+    def test_every_recorded_machine_draws(self):
+        files = sorted((harness.SOURCE_DIR / "tests" / "recorded").glob("*.json"))
+        self.assertTrue(files)
+        for file in files:
+            self.drawing(str(file))
+
+    def test_it_stands_alone(self):
+        for element in self.drawing("dgx-1v").iter():
+            self.assertNotIn(element.tag, [SVG + "script", SVG + "image", SVG + "use", SVG + "foreignObject"])
+            for name, value in element.attrib.items():
+                self.assertNotIn("href", name)
+                self.assertNotIn("url(", value)
+
+    def test_it_has_its_details(self):
+        titles = [title.text for title in self.drawing("dgx-h100").iter(SVG + "title")]
+        self.assertTrue(any("gpu:0 - nvswitch:0: NVLink x5" in title for title in titles))
+        self.assertTrue(any(title.startswith("gpu:0\nNVIDIA H100 80GB HBM3\n0000:1b:00.0") for title in titles))
+
+    def test_themes(self):
+        style = {name: self.drawing("laptop", *options).find(SVG + "style").text
+                 for name, options in [("auto", ()), ("light", ("--theme", "light")), ("dark", ("--theme", "dark"))]}
+        self.assertIn("prefers-color-scheme", style["auto"])
+        for name in ["light", "dark"]:
+            self.assertNotIn("prefers-color-scheme", style[name])
+        self.assertNotEqual(style["light"], style["dark"])
+
+    def test_a_machine_of_a_cluster(self):
+        texts = [text.text for text in self.drawing("dgx-h100*64", "--node", "40").iter(SVG + "text")]
+        self.assertTrue(any(text.startswith("node40 of 64 machines") for text in texts), texts[:5])
+
+    def test_odd_names(self):
+        machine = {
+            "format": "sidestep-topology", "version": 1, "name": "</title>&\"'\u0007",
+            "devices": [{"name": "gpu:<0>", "kind": "gpu", "index": 0, "model": "]]>\u0001<!--"}],
+            "links": [], "notes": ["<svg>"],
+        }
+        self.write("odd.json", json.dumps(machine).encode())
+        root = self.drawing("./odd.json")
+        self.assertEqual(root.find(SVG + "title").text, "</title>&\"'\ufffd")
+
+
+class Diff(harness.CommandTest):
+    def changed(self):
+        """A file like the machine, but for one link that came up half as wide and a card that is gone."""
+        machine = self.json_of("topo")
+        for link in machine["links"]:
+            if "gpu:2" in (link["a"], link["b"]) and link["kind"] == "pcie":
+                link["width"] //= 2
+                link["gb_per_s"] /= 2
+        machine["devices"] = [device for device in machine["devices"] if device["name"] != "nic:mlx5_0"]
+        machine["links"] = [link for link in machine["links"] if "nic:mlx5_0" not in (link["a"], link["b"])]
+        self.write("changed.json", json.dumps(machine).encode())
+        return "./changed.json"
+
+    def test_the_same(self):
+        outcome = self.run_command("topo", "diff", "dgx-h100", "dgx-h100")
+        self.assertEqual((outcome.code, outcome.out), (0, "dgx-h100 and dgx-h100 are the same\n"))
+        self.succeed("topo", "--output", "mine.json")
+        self.assertEqual(self.run_command("topo", "diff", "dgx-h100", "./mine.json").code, 0)
+
+    def test_what_differs(self):
+        outcome = self.run_command("topo", "diff", "dgx-h100", self.changed())
+        self.assertEqual(outcome.code, 1, outcome.err)
+        self.assertEqual(outcome.err, "")
+        self.assertIn("nic:mlx5_0 is gone (NVIDIA ConnectX-7, 0000:18:00.0)\n", outcome.out)
+        self.assertRegex(outcome.out, r"gpu:2 - pcie_switch:\d+: width 16 -> 8, worse\n|"
+                                      r"pcie_switch:\d+ - gpu:2: width 16 -> 8, worse\n")
+        self.assertRegex(outcome.out, r"\n\d+ differences\n$")
+        quiet = self.run_command("topo", "diff", "dgx-h100", "./changed.json", "--quiet")
+        self.assertEqual((quiet.code, quiet.out), (1, ""))
+
+    def test_json(self):
+        outcome = self.run_command("topo", "diff", "dgx-h100", self.changed(), "--json")
+        self.assertEqual((outcome.code, outcome.err), (1, ""))
+        answer = json.loads(outcome.out)
+        self.assertEqual((answer["before"], answer["after"], answer["same"]), ("dgx-h100", "dgx-h100", False))
+        kinds = {difference["kind"] for difference in answer["differences"]}
+        self.assertEqual(kinds, {"device-gone", "link-changed"})
+        for difference in answer["differences"]:
+            self.assertEqual(set(difference), {"kind", "what", "aspect", "before", "after", "worse", "text"})
+            self.assertTrue(difference["worse"])
+        same = self.run_command("topo", "diff", "dgx-h100", "dgx-h100", "--json")
+        self.assertEqual((same.code, json.loads(same.out)["differences"]), (0, []))
+
+    def test_what_makes_no_sense(self):
+        self.refused(harness.USAGE, "nowhere", "topo", "diff", "dgx-h100", "nowhere")
+        self.refused(harness.USAGE, "B", "topo", "diff", "dgx-h100")
+        self.refused(harness.USAGE, "'c'", "topo", "diff", "dgx-h100", "laptop", "c")
+
+
+class Record(harness.CommandTest):
+    def test_a_record_replays(self):
+        outcome = self.succeed("topo", "--record", "here", machine="live")
+        self.assertTrue(outcome.out)
+        self.assertTrue((self.dir / "here").is_dir())
+        # The name of the machine, and whether it is this one, is all that may differ.
+        self.assertEqual(self.run_command("topo", "diff", "live", "./here").out, "live and ./here are the same\n")
+
+    def test_only_this_machine_can_be_recorded(self):
+        self.refused(harness.USAGE, "dgx-h100", "topo", "--record", "there")
+        self.refused(harness.USAGE, "--record", "topo", "--record", "there", "--format", "svg", machine="live")
+        self.assertEqual(self.names(), [])
+
+
+class Document(harness.CommandTest):
+    """docs/topology.md names what there is."""
+
+    def test_classes_and_formats(self):
+        text = (harness.SOURCE_DIR / "docs" / "topology.md").read_text()
+        for word in ["NV#", "XGMI", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]:
+            self.assertIn(f"| `{word}` |", text)
+        formats = re.search(r"--format (\S+)", self.succeed("help", "topo").out).group(1)
+        for name in formats.split("|"):
+            self.assertIn(f"| `{name}` |", text)
+        for kind in ["device-gone", "device-new", "device-changed", "link-gone", "link-new", "link-changed",
+                     "class-changed", "peer-changed", "property-changed"]:
+            self.assertIn(f"`{kind}`", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
