@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 PRESET ?= release
 
-.PHONY: demo build setup test test-sanitizers bundle install format clean
+.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle install format clean
 
 # Builds the command and moves bytes on an emulated DGX H100.
 demo: setup
@@ -14,7 +14,17 @@ build: setup
 	@tools/build.sh $(PRESET) $(JOBS) all
 
 test: build
-	@ctest --preset $(PRESET) -j $(JOBS)
+	@ctest --preset $(PRESET) -LE vm -j $(JOBS)
+
+# The tests in virtual machines with real kernels; they skip, with the reason, where what they need cannot be had.
+test-vm: build
+	-@tests/vm/setup.py
+	@ctest --preset $(PRESET) -L vm
+
+# Half a minute for each reader of topology files, with clang's fuzzer.
+fuzz: setup
+	@tools/setup.sh fuzz
+	@tests/fuzz/run.sh 30
 
 # The unit and contract tests under the address, undefined behaviour and thread sanitizers.
 test-sanitizers: setup

@@ -1,0 +1,2 @@
+#!/bin/sh
+exec "$VM_PYTHON" "$VM_JOB/check.py"
