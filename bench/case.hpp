@@ -45,6 +45,7 @@ struct Case {
 
 std::vector<Case> host_cases();
 std::vector<Case> gpu_cases();
+std::vector<Case> topology_cases();
 
 // Runs `once` (which answers seconds) options.samples times after one warm-up, alternating with `peer`
 // so that both see the same noise, and turns seconds into GB/s of `bytes`. `peer` may be empty.

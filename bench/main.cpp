@@ -101,6 +101,7 @@ int main_of(int argc, char** argv) {
     }
     std::vector<Case> cases = host_cases();
     for (Case& test : gpu_cases()) cases.push_back(std::move(test));
+    for (Case& test : topology_cases()) cases.push_back(std::move(test));
     for (const std::string& key : wanted)
         if (std::none_of(cases.begin(), cases.end(), [&](const Case& test) { return test.key == key; })) {
             fmt::print(stderr, "sidestep-bench: there is no case '{}'; see --list\n", key);

@@ -1,4 +1,5 @@
 // sidestep doctor: why a fast path is off or slow, and what to type.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -58,6 +59,14 @@ ExitCode worst(const Diagnosis& diagnosis) {
     return diagnosis.count(Verdict::warn) > 0 ? ExitCode::warnings : ExitCode::done;
 }
 
+Result<ExitCode> print_probe(const ProbeReport& report, const Globals& globals) {
+    const auto printed = print(globals.json ? report.to_json() : report.to_string());
+    if (!printed) return printed.error();
+    const bool intact = std::all_of(report.pairs.begin(), report.pairs.end(),
+                                    [](const PairProbe& pair) { return pair.intact; });
+    return intact ? ExitCode::done : ExitCode::failed;
+}
+
 Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& globals) {
     if (!command.pages.empty()) {
         const auto written = write_pages(command.pages);
@@ -74,6 +83,9 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
         options.probe = std::move(*report);
     }
     const auto diagnosis = run_doctor(options);
+    // A modelled machine has pairs to try, and nothing else to examine.
+    const bool modelled = !diagnosis && diagnosis.error().code == ErrorCode::unsupported;
+    if (modelled && options.probe) return print_probe(*options.probe, globals);
     if (!diagnosis) return diagnosis.error();
     std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();

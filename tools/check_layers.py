@@ -61,7 +61,7 @@ LAYERS = [
     Layer(2, "src/topology", "the model (pure) and its readers; built-in machines; classes; drawing",
           ("src/base",), ("fmt", "nlohmann-json"),
           only=((r".*_reader\.(cpp|hpp)|sysfs_.*|live\.(cpp|hpp)|unseen_gpus\..*|peer_reasons\..*",
-            ("src/driver", "POSIX")), (r"xml_parser\.cpp", ("expat",)))),
+            ("src/driver", "POSIX")), (r"xml_parser\.cpp", ("expat", "kernel")))),
     Layer(3, "src/backend", "the contract of a backend, Support, Capability, registry",
           ("src/base", "src/topology")),
     Layer(4, "src/route", "topology and capabilities -> Route; pure functions",

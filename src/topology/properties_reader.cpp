@@ -119,6 +119,14 @@ void add_rdma(Device& device, const MachineFiles& files, const std::string& name
     }
 }
 
+// The second memory region (BAR1) is the window into a GPU's memory.
+void add_gpu_window(Device& device, const MachineFiles& files) {
+    const Bytes now = bar_size(files, device.bus_id, 1);
+    const Bytes most = bar_largest(files, device.bus_id, 1);
+    if (now > 0) device.properties["bar1"] = std::to_string(now);
+    if (most > 0) device.properties["bar1_largest"] = std::to_string(most);
+}
+
 void add_nic(Device& device, const MachineFiles& files) {
     const std::string folder = fmt::format("/sys/bus/pci/devices/{}", device.bus_id);
     const std::string name = device.name.substr(device.name.find(':') + 1);
@@ -189,6 +197,11 @@ void add_machine(Properties& properties, const MachineSource& source) {
 void add_properties(PartsBuilder& builder, const MachineSource& source) {
     for (Device& device : builder.parts().devices) {
         if (!device.bus_id.empty() && device.kind != DeviceKind::host_bridge) add_pci(device, source.files);
+        if (device.kind == DeviceKind::cpu) {
+            put(device.properties, "cpus",
+                source.files.line(fmt::format("/sys/devices/system/node/node{}/cpulist", device.index)).value_or(""));
+        }
+        if (device.kind == DeviceKind::gpu) add_gpu_window(device, source.files);
         if (device.kind == DeviceKind::gpu && source.nvml) add_gpu(device, *source.nvml);
         if (device.kind == DeviceKind::nic) add_nic(device, source.files);
         if (device.kind == DeviceKind::drive) add_drive(device, source.files);

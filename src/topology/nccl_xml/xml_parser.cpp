@@ -2,13 +2,38 @@
 
 #include <expat.h>
 #include <fmt/format.h>
+#include <sys/random.h>
 
+#include <cerrno>
+#include <chrono>
 #include <climits>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <utility>
 
 #include <sidestep/units.hpp>
+
+// libexpat.a of Debian 12 takes the salt of its hash tables from this function, which glibc has since 2.36
+// only. With one of our own, programs built there run on older systems as well. Hidden: it is for expat
+// alone.
+extern "C" __attribute__((visibility("hidden"))) void arc4random_buf(void* bytes, std::size_t size) noexcept {
+    auto* at = static_cast<unsigned char*>(bytes);
+    while (size > 0) {
+        const ssize_t got = ::getrandom(at, size, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        at += got;
+        size -= static_cast<std::size_t>(got);
+    }
+    // Where a sandbox forbids the call, the clock and where the kernel put the stack have to do, as in expat.
+    auto weak = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^
+                reinterpret_cast<std::uintptr_t>(&bytes);
+    for (; size > 0; --size, ++at) {
+        weak = weak * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX
+        *at = static_cast<unsigned char>(weak >> 56);
+    }
+}
 
 namespace sidestep::topology::nccl_xml {
 
