@@ -14,10 +14,7 @@ find_path(SIDESTEP_EXPAT_INCLUDE expat.h REQUIRED)
 find_library(SIDESTEP_EXPAT_LIBRARY libexpat.a REQUIRED)
 add_library(sidestep_expat INTERFACE)
 target_include_directories(sidestep_expat SYSTEM INTERFACE ${SIDESTEP_EXPAT_INCLUDE})
-# After expat, which asks it for what an older glibc does not have.
-add_library(sidestep_expat_entropy STATIC ${CMAKE_SOURCE_DIR}/src/driver/expat_entropy.cpp)
-set_target_properties(sidestep_expat_entropy PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
-target_link_libraries(sidestep_expat INTERFACE ${SIDESTEP_EXPAT_LIBRARY} sidestep_expat_entropy)
+target_link_libraries(sidestep_expat INTERFACE ${SIDESTEP_EXPAT_LIBRARY})
 
 find_path(SIDESTEP_XXHASH_INCLUDE xxhash.h REQUIRED)
 

@@ -37,7 +37,8 @@ _sidestep() {
         case $word in
             --machine) machine=${_sidestep_line[++i]} ;;
             --machine=*) machine=${word#*=} ;;
-            --require | --prefer | --size | --chunk | --max-staging | --deadline | --repeat) ((++i)) ;;
+            --require | --prefer | --size | --chunk | --max-staging | --deadline | --repeat | --format | --output | \
+                --as | --record | --theme | --node | --save | --pages) ((++i)) ;;
             -*) ;;
             *) [[ -z $verb ]] && verb=$word ;;
         esac
@@ -50,11 +51,20 @@ _sidestep() {
     case $previous in
         --machine)
             _sidestep_offer "$("$command" completion machines 2>/dev/null)" "$current"
-            while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -X '!*.json' -- "$current")
+            while IFS= read -r word; do COMPREPLY+=("$word"); done < <(
+                compgen -f -X '!*.json' -- "$current"
+                compgen -f -X '!*.xml' -- "$current"
+            )
             return ;;
-        --require) _sidestep_offer $'any\ndirect' "$current"; return ;;
+        --as) _sidestep_offer "$("$command" completion machines 2>/dev/null)" "$current"; return ;;
+        --require) _sidestep_offer $'any\ndirect\nhost' "$current"; return ;;
+        --format) _sidestep_offer $'text\ntree\njson\nxml\ndot\nsvg' "$current"; return ;;
+        --theme) _sidestep_offer $'light\ndark' "$current"; return ;;
+        --output | --record | --save | --pages)
+            while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current")
+            return ;;
         --prefer) _sidestep_offer $'copy-engine\nkernel' "$current"; return ;;
-        --size | --chunk | --max-staging | --deadline | --repeat) return ;;
+        --size | --chunk | --max-staging | --deadline | --repeat | --node) return ;;
     esac
     if [[ $current == -* ]]; then
         _sidestep_offer "$("$command" completion options $verb 2>/dev/null)" "$current"
@@ -63,6 +73,7 @@ _sidestep() {
     case $verb in
         "") _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         help) _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
+        topo) _sidestep_offer diff "$current" ;;
         completion) _sidestep_offer $'bash\nverbs\noptions\nmachines\nplaces' "$current" ;;
         copy | route)
             if [[ $current == file:* ]]; then

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <system_error>
 
@@ -14,6 +15,25 @@
 namespace sidestep {
 
 namespace diagnose {
+
+bool needs_root(std::string_view command) {
+    // Programs that change the machine, or read what only root may.
+    constexpr std::array programs = {"setpci ",           "modprobe ",        "rmmod ",
+                                     "sysctl ",           "mount ",           "mkfs",
+                                     "tune2fs ",          "apt-get ",         "systemctl start",
+                                     "systemctl restart", "systemctl enable", "chmod ",
+                                     "docker ",           "udevadm ",         "sudo ",
+                                     "mlxconfig ",        "lspci -s",         "lspci -vv",
+                                     "nv-fabricmanager ", "cma_roce_tos ",    "ip link set",
+                                     "nvidia-smi -mig"};
+    const bool listed = std::any_of(programs.begin(), programs.end(), [&](const char* program) {
+        const auto at = command.find(program);
+        // At the start of the line, or of a part of it.
+        return at == 0 || (at != std::string_view::npos && command[at - 1] == ' ');
+    });
+    return listed ||
+           (command.starts_with("nvidia-smi -i") && command.find(" -mig ") != std::string_view::npos);
+}
 
 Finding examine(const Check& check, const Evidence& evidence) {
     Outcome outcome = check.look(evidence);
@@ -30,8 +50,9 @@ Finding examine(const Check& check, const Evidence& evidence) {
     finding.cost_gb_per_s = outcome.cost_gb_per_s;
     finding.cost = check.cost;
     finding.remedy = outcome.remedy.empty() ? check.remedy : std::move(outcome.remedy);
-    finding.command = outcome.command.empty() ? check.command : std::move(outcome.command);
-    finding.needs_root = check.needs_root && !finding.command.empty();
+    const bool own = outcome.command.empty();
+    finding.command = own ? check.command : std::move(outcome.command);
+    finding.needs_root = !finding.command.empty() && (own ? check.needs_root : needs_root(finding.command));
     return finding;
 }
 

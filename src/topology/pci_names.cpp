@@ -19,7 +19,7 @@ struct PciName {
 constexpr std::array<PciName, 13> pci_table = {{
     {0x10de, 0x1af1, "NVIDIA NVSwitch 2"},
     {0x10de, 0x22a3, "NVIDIA NVSwitch 3"},
-    {0x10de, 0x2901, "NVIDIA NVSwitch 4"},
+    {0x10de, 0x2901, "NVIDIA B200"},
     {0x15b3, 0x1017, "Mellanox ConnectX-5"},
     {0x15b3, 0x1019, "Mellanox ConnectX-5 Ex"},
     {0x15b3, 0x101b, "Mellanox ConnectX-6"},

@@ -113,6 +113,16 @@ class Completion(harness.CommandTest):
         self.assertEqual(self.complete("sidestep --re"), ["--require"])
         self.assertEqual(self.complete("sidestep copy --prefer k"), ["kernel"])
 
+    def test_values_of_topo_and_doctor(self):
+        self.assertEqual(self.complete("sidestep topo --format s"), ["svg"])
+        self.assertEqual(self.complete("sidestep topo --theme d"), ["dark"])
+        self.assertEqual(self.complete("sidestep topo d"), ["diff"])
+        self.assertIn("dgx-a100", self.complete("sidestep topo --as dgx"))
+        self.assertEqual(self.complete("sidestep copy --require h"), ["host"])
+        self.assertEqual(self.complete("sidestep doctor --pr"), ["--probe"])
+        self.write("machine.xml", b"")
+        self.assertIn("machine.xml", self.complete("sidestep --machine ma"))
+
     def test_printed_script_is_the_installed_one(self):
         script = (harness.SOURCE_DIR / "completions" / "sidestep.bash").read_text()
         self.assertEqual(self.succeed("completion", "bash").out, script)

@@ -55,10 +55,6 @@ Outcome with_shm_remedy(Outcome outcome, bool contained) {
     return outcome;
 }
 
-// The numbers that the kernel gives the first namespaces of the machine (enum init_ns_ino of Linux).
-constexpr const char* first_ipc = "ipc:[4026531839]";
-constexpr const char* first_pid = "pid:[4026531836]";
-
 // GPUs that the PCI tree shows, whoever may use them.
 int gpus_in_tree(const driver::MachineFiles& files) {
     int count = 0;
@@ -130,7 +126,7 @@ Outcome look_namespaces(const Evidence& evidence) {
     if (gpus.there < 2) return does_not_apply("fewer than two GPUs");
     const auto ipc = evidence.files.link_target("/proc/self/ns/ipc");
     const auto pid = evidence.files.link_target("/proc/self/ns/pid");
-    const bool apart = (ipc && *ipc != first_ipc) || (pid && *pid != first_pid);
+    const bool apart = (ipc && *ipc != first_ipc_namespace) || (pid && *pid != first_pid_namespace);
     Outcome outcome;
     if (gpus.shown == 1 && gpus.given > 1) {
         outcome = warn(fmt::format("CUDA shows this process one of {} GPUs", gpus.given));

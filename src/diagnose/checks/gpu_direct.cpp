@@ -103,7 +103,14 @@ std::optional<NcclSetting> nccl_setting(const driver::MachineFiles& files, const
 
 std::string container_words(const Evidence& evidence) {
     const std::string kind = topology::container(evidence.files).value;
-    return kind == "none" ? "" : kind;
+    if (kind == "none") return {};
+    // An overlay as the root is all that speaks for a container: machines that boot from an image have one
+    // too, and then everything runs in the first namespaces.
+    const bool inferred = kind == "container";
+    if (inferred && evidence.files.link_target("/proc/self/ns/pid").value_or("") == first_pid_namespace &&
+        evidence.files.link_target("/proc/self/ns/ipc").value_or("") == first_ipc_namespace)
+        return {};
+    return kind;
 }
 
 }  // namespace sidestep::diagnose

@@ -39,7 +39,12 @@ struct NcclSetting {
 };
 std::optional<NcclSetting> nccl_setting(const driver::MachineFiles& files, const std::string& name);
 
-// "container": the words for a container this process runs in; empty outside, and where it cannot be told.
+// The numbers that the kernel gives the first namespaces of the machine (enum init_ns_ino of Linux).
+constexpr const char* first_ipc_namespace = "ipc:[4026531839]";
+constexpr const char* first_pid_namespace = "pid:[4026531836]";
+
+// "docker", "container": the words for a container this process runs in; empty outside, and where it cannot
+// be told.
 std::string container_words(const Evidence& evidence);
 
 }  // namespace sidestep::diagnose

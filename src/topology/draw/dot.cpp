@@ -139,8 +139,7 @@ private:
         const DeviceId above = below == link.a ? link.b : link.a;
         const Ink ink =
             tree ? ink_of_link_up(outline_.topology(), below, above, link.kind) : ink_of_link(link.kind);
-        // Upper ends first, so that Graphviz ranks from the processors down. Links that are no part of the
-        // tree do not rank.
+        // Upper ends first, so that Graphviz ranks from the processors down; the sockets stand side by side.
         text_ += fmt::format("  \"{}\" -- \"{}\" [penwidth={:.1f}, color=\"{}\", tooltip=\"{}\"{}{}];\n",
                              escape_dot(outline_.device(above).name), escape_dot(outline_.device(below).name),
                              stroke_width(link.gb_per_s), colour_of(ink),

@@ -76,6 +76,18 @@ TEST(Doctor, ExaminesRealMachinesOnly) {
     EXPECT_EQ(run_doctor({"/no/such/folder", {}}).error().code, ErrorCode::not_found);
 }
 
+TEST(Doctor, KnowsWhichCommandsNeedRoot) {
+    for (const char* command :
+         {"setpci -s 02:00.0 ECAP_ACS+0x6.w=0000", "sudo sidestep doctor", "nvidia-smi -i 0 -mig 0",
+          "for port in 02:00.0; do setpci -s $port ECAP_ACS+0x6.w=0000; done",
+          "systemctl start nvidia-fabricmanager", "mount -o remount,size=50% /dev/shm"})
+        EXPECT_TRUE(needs_root(command)) << command;
+    for (const char* command :
+         {"ulimit -l unlimited", "systemctl status nvidia-fabricmanager", "nvidia-smi topo -p2p r",
+          "numactl --hardware", "sidestep doctor --probe", "findmnt -o TARGET", "lspci -d 15b3:"})
+        EXPECT_FALSE(needs_root(command)) << command;
+}
+
 TEST(Doctor, ReportsForPeopleAndPrograms) {
     Diagnosis diagnosis;
     diagnosis.machine = "live";
