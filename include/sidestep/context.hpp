@@ -22,7 +22,7 @@ struct ContextOptions {
     // What `sidestep doctor --probe --save FILE` wrote: pairs of GPUs that carried wrong bytes, or that are
     // slower than the way through host memory, are not used directly. Pairs are found by their bus ids; a
     // file of another machine is an error. Empty: the environment's SIDESTEP_PROBE_FILE, else none.
-    std::string probe_file;
+    std::string probe_file = {};  // with a value, so that {"live"} alone draws no warning
 };
 
 // Whether one way to move bytes works here.

@@ -152,9 +152,10 @@ Outcome look_hidden_switches(const Evidence& evidence) {
             unknown("no GPU is below a PCIe switch, and whether this is a virtual machine cannot be told");
         outcome.remedy = "On bare metal nothing is wrong. In a virtual machine, give NCCL a topology file.";
     } else if (tree) {
-        outcome = warn(fmt::format(
-            "this virtual machine ({}) shows a PCI tree without switches: near and far look alike",
-            hypervisor.value));
+        const bool named = hypervisor.value != "virtual machine";
+        outcome = warn(
+            fmt::format("this virtual machine{} shows a PCI tree without switches: near and far look alike",
+                        named ? " (" + hypervisor.value + ")" : ""));
     } else {
         outcome = warn("this sandbox shows no PCI tree: near and far look alike");
     }

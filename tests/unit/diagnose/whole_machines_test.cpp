@@ -54,6 +54,17 @@ TEST(WholeMachines, ACloudGuestLacksFiveThings) {
     EXPECT_EQ(found(evidence, Verdict::unknown), Ids{});
 }
 
+// As machines that boot from an image have it: no container, and the remedies are those of a host.
+TEST(WholeMachines, AnOverlayAsRootMakesNoContainer) {
+    CloudGuest machine;
+    machine.raw("/proc/self/mountinfo", mount_line("0:30", "/", "overlay", "overlay", "rw,lowerdir=/a") +
+                                            mount_line("0:20", "/dev/shm", "tmpfs", "tmpfs", "rw"));
+    EXPECT_EQ(look(gpu_storage_checks(), "no-udev", machine.evidence()).command, "");
+    machine.link("/proc/self/ns/pid", "pid:[4026533002]");
+    EXPECT_NE(look(gpu_storage_checks(), "no-udev", machine.evidence()).command.find("docker"),
+              std::string::npos);
+}
+
 TEST(WholeMachines, ALaptopWithoutAGpuIsLeftAlone) {
     Laptop machine;
     const Evidence evidence = machine.evidence();
