@@ -79,6 +79,7 @@ Result<std::string> written(const Topology& topology, const std::string& format,
         return Error{ErrorCode::not_found, fmt::format("there is no node{} in this machine", options.node),
                      "topo", "sidestep topo lists the machines of a cluster"};
     if (format == "tree") return draw_tree(topology);
+    if (format == "pairs") return list_pairs(topology);
     if (format == "json") return topology.to_json();
     if (format == "dot") return draw_dot(topology, options);
     if (format == "svg") return draw_svg(topology, options);
@@ -188,10 +189,10 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<TopoCommand>();
     app.require_subcommand(0, 1);
     app.add_option("--format", command->format,
-                   "text: matrix and devices; tree; json; xml: for NCCL_TOPO_FILE; dot: for Graphviz; svg "
+                   "text: matrix and devices; tree; pairs: rates; json; xml: for NCCL_TOPO_FILE; dot: for Graphviz; svg "
                    "(default: text, or by the ending of --output)")
-        ->type_name("text|tree|json|xml|dot|svg")
-        ->check(CLI::IsMember({"text", "tree", "json", "xml", "dot", "svg"}).description(""));
+        ->type_name("text|tree|pairs|json|xml|dot|svg")
+        ->check(CLI::IsMember({"text", "tree", "pairs", "json", "xml", "dot", "svg"}).description(""));
     app.add_option("--output", command->output, "write there instead of to standard output")
         ->type_name("FILE");
     app.add_option("--as", command->as,

@@ -58,7 +58,7 @@ _sidestep() {
             return ;;
         --as) _sidestep_offer "$("$command" completion machines 2>/dev/null)" "$current"; return ;;
         --require) _sidestep_offer $'any\ndirect\nhost' "$current"; return ;;
-        --format) _sidestep_offer $'text\ntree\njson\nxml\ndot\nsvg' "$current"; return ;;
+        --format) _sidestep_offer $'text\ntree\npairs\njson\nxml\ndot\nsvg' "$current"; return ;;
         --theme) _sidestep_offer $'light\ndark' "$current"; return ;;
         --output | --record | --save | --pages)
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current")

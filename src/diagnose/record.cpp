@@ -57,6 +57,7 @@ private:
 };
 
 constexpr int most_links = 40;
+constexpr const char* working_folder = "/proc/self/cwd";
 
 // The process is called by a number that the record must not have.
 bool stays(const std::string& path) {
@@ -151,6 +152,13 @@ void Writer::write_names(const std::string& folder) {
 
 Result<void> Writer::write_all(const FileAccesses& accesses, const MachineFiles& files) {
     for (const std::string& path : accesses.followed) {
+        if (path == working_folder) {
+            // Its name may be somebody's: the record's process works in the root.
+            std::error_code ignored;
+            fs::create_directories(folder_ + "/proc/self", ignored);
+            fs::create_symlink("../..", folder_ + path, ignored);
+            continue;
+        }
         const std::string at = place(path, true);
         // Links such as /proc/self/ns/pid say something and lead nowhere.
         if (at.empty() || path.starts_with("/proc/self/")) {

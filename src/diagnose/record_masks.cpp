@@ -1,7 +1,9 @@
 #include "diagnose/record_masks.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
+#include <map>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -108,6 +110,25 @@ std::string without_builders(std::string text) {
     return text;
 }
 
+// The table of IPv4 routes: networks and gateways become made-up ones, equal ones stay equal, none stays none.
+std::string masked_routes(const std::string& text) {
+    std::map<std::string, std::string> networks{{"00000000", "00000000"}};
+    std::string result;
+    for (const std::string& line : split(text, '\n')) {
+        std::vector<std::string> columns = split(line, '\t');
+        for (std::size_t i = 1; i < std::min<std::size_t>(columns.size(), 3); ++i) {
+            std::string& address = columns[i];
+            if (address.size() != 8 || address.find_first_not_of("0123456789ABCDEF") != std::string::npos) continue;
+            // Little-endian: 10.0.N.0.
+            const auto next = networks.size();
+            address = networks.emplace(address, fmt::format("00{:02X}000A", next)).first->second;
+        }
+        for (std::size_t i = 0; i < columns.size(); ++i) result += fmt::format("{}{}", i > 0 ? "\t" : "", columns[i]);
+        result += '\n';
+    }
+    return result;
+}
+
 // One processor speaks for all.
 std::string first_processor(const std::string& text) {
     const auto end = text.find("\n\n");
@@ -136,6 +157,7 @@ std::string masked(const std::string& path, std::string text, const std::string&
     if (path.ends_with("/mountinfo") || path.ends_with("/mounts")) text = masked_mounts(text);
     if (path.starts_with("/proc/driver/")) text = without_serials(text);
     if (path == "/proc/version" || path.starts_with("/proc/driver/")) text = without_builders(text);
+    if (path == "/proc/net/route") text = masked_routes(text);
     if (path == "/proc/cpuinfo") text = first_processor(text);
     // A shorter name would hit parts of other words.
     if (host_name.size() >= 4) replace_all(text, host_name, "host");

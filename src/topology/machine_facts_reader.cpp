@@ -185,7 +185,9 @@ Fact nvidia_peermem(const MachineFiles& files) {
 
 Fact nvidia_fs(const MachineFiles& files) {
     const std::string source = "/proc/driver/nvidia-fs/version";
-    if (const auto version = files.line(source)) return {*version, source};
+    // "version: 2.28"
+    const auto line = words(files.line(source).value_or(""));
+    if (!line.empty()) return {line.back(), source};
     return module(files, "nvidia_fs");
 }
 

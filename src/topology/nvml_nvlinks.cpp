@@ -110,6 +110,10 @@ void Joiner::join_gpu(const KnownGpu& gpu) {
     if (active < links->size()) {
         builder_.note(fmt::format("{}: {} of {} NVLinks are active", name, active, links->size()));
     }
+    if (gpu.facts.c2c_links > 0 && gpu.facts.c2c_gb_per_s > 0) {
+        builder_.join({gpu.id, cpu_of_node(builder_, builder_.device(gpu.id).numa_node), LinkKind::c2c,
+                       gpu.facts.c2c_links, gpu.facts.c2c_gb_per_s, c2c_latency_us});
+    }
     for (const auto& [end, bundle] : bundles) {
         // Both GPUs report a link between them; the one with the lower number makes it.
         const Device& other = builder_.device(end);

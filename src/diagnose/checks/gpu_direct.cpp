@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "diagnose/checks/mounts.hpp"
 #include "diagnose/checks/process_facts.hpp"
 #include "diagnose/checks/rdma_cards.hpp"
 #include "topology/machine_facts_reader.hpp"
@@ -104,13 +105,16 @@ std::optional<NcclSetting> nccl_setting(const driver::MachineFiles& files, const
 std::string container_words(const Evidence& evidence) {
     const std::string kind = topology::container(evidence.files).value;
     if (kind == "none") return {};
-    // An overlay as the root is all that speaks for a container: machines that boot from an image have one
-    // too, and then everything runs in the first namespaces.
-    const bool inferred = kind == "container";
-    if (inferred && evidence.files.link_target("/proc/self/ns/pid").value_or("") == first_pid_namespace &&
-        evidence.files.link_target("/proc/self/ns/ipc").value_or("") == first_ipc_namespace)
-        return {};
-    return kind;
+    if (evidence.files.link_target("/proc/self/ns/pid").value_or("") != first_pid_namespace ||
+        evidence.files.link_target("/proc/self/ns/ipc").value_or("") != first_ipc_namespace)
+        return kind;
+    // In the first namespaces of the machine. Machines that boot from the image of a container keep its
+    // marks: an overlay as the root where nothing else speaks for a container, or a file of Docker's on a
+    // drive.
+    const auto all = mounts(evidence.files);
+    const Mount* root = all ? mount_of(*all, "/") : nullptr;
+    const bool on_drive = root != nullptr && !root->device.starts_with("0:");
+    return kind == "container" || on_drive ? "" : kind;
 }
 
 }  // namespace sidestep::diagnose

@@ -146,11 +146,12 @@ Rails rails_of(const driver::MachineFiles& files, const std::vector<RdmaPort>& p
     return rails;
 }
 
-// Whether each rail's network device has a route through a gateway to every other rail's network.
+// Whether each rail's network device has a route of its own, other than the default one, to every other
+// rail's network.
 bool all_routed(const Rails& rails, const std::vector<Route>& table) {
     const auto reaches = [&](const Route& from, const Route& to) {
         return std::any_of(table.begin(), table.end(), [&](const Route& route) {
-            return route.netdev == from.netdev && route.gateway != 0 && route.mask != 0 &&
+            return route.netdev == from.netdev && route.mask != 0 &&
                    (to.destination & route.mask) == route.destination;
         });
     };

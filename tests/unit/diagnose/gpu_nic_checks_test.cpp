@@ -265,7 +265,7 @@ TEST(GidIndex, IsUnknownWithoutTypesAndDoesNotApplyToInfiniband) {
 // Networks 10.0.1.0/24 to 10.0.4.0/24, with a gateway to 10.0.0.0/16 at some of the cards.
 std::string rails(int gateways) {
     std::string text = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n";
-    text += "eth9\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\n";
+    text += "eth3\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\n";
     for (int card = 0; card < 4; ++card) {
         const std::string name = HgxServer::netdev(card);
         text += name + "\t000" + std::to_string(card + 1) + "000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n";

@@ -244,6 +244,9 @@ TEST(FileSystem, SeesThroughRaidAndLvm) {
     outcome = with_mount(machine, "253:0", "ext4", "rw");
     EXPECT_EQ(outcome.verdict, Verdict::warn);
     EXPECT_TRUE(saw(outcome, "dm-0", "device mapper (LVM, encryption or multipath) on RAID (raid0)"));
+    machine.tree.write("/sys/devices/virtual/block/md1/md1p1/partition", "1");
+    machine.link_to("/sys/dev/block/259:20", "/sys/devices/virtual/block/md1/md1p1");
+    EXPECT_TRUE(saw(with_mount(machine, "259:20", "xfs", "rw"), "md1", "RAID (raid1)"));
     machine.remove("/proc/driver/nvidia-fs");
     EXPECT_EQ(with_mount(machine, "9:0", "xfs", "rw").verdict, Verdict::warn);
 }

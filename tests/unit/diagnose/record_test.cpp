@@ -57,6 +57,12 @@ TEST(RecordMasks, LeaveOutWhatNamesAMachine) {
               "Linux version 6.1  (gcc 12) #1");
     EXPECT_EQ(masked("/proc/cpuinfo", "processor: 0\nflags: a\n\nprocessor: 1\n", ""),
               "processor: 0\nflags: a\n\n");
+    EXPECT_EQ(masked("/proc/net/route",
+                     "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0105A8C0\t0003\neth0\t0005A8C0\t00000000\t1\n"
+                     "eth1\t0005A8C0\t0105A8C0\t1\n",
+                     ""),
+              "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0001000A\t0003\neth0\t0002000A\t00000000\t1\n"
+              "eth1\t0002000A\t0001000A\t1\n");
     EXPECT_EQ(masked("/etc/any", "this is myhost speaking", "myhost"), "this is host speaking");
 }
 

@@ -54,15 +54,19 @@ TEST(WholeMachines, ACloudGuestLacksFiveThings) {
     EXPECT_EQ(found(evidence, Verdict::unknown), Ids{});
 }
 
-// As machines that boot from an image have it: no container, and the remedies are those of a host.
-TEST(WholeMachines, AnOverlayAsRootMakesNoContainer) {
+// Machines that boot from the image of a container keep its marks; the remedies are those of a host.
+TEST(WholeMachines, ABootedImageIsNoContainer) {
     CloudGuest machine;
-    machine.raw("/proc/self/mountinfo", mount_line("0:30", "/", "overlay", "overlay", "rw,lowerdir=/a") +
-                                            mount_line("0:20", "/dev/shm", "tmpfs", "tmpfs", "rw"));
-    EXPECT_EQ(look(gpu_storage_checks(), "no-udev", machine.evidence()).command, "");
+    const auto command = [&] { return look(gpu_storage_checks(), "no-udev", machine.evidence()).command; };
+    machine.raw("/.dockerenv", "");
+    EXPECT_EQ(command(), "");
+    const std::string overlay = mount_line("0:30", "/", "overlay", "overlay", "rw,lowerdir=/a");
+    machine.raw("/proc/self/mountinfo", overlay);
+    EXPECT_NE(command().find("docker"), std::string::npos);  // docker run --pid=host --ipc=host
+    machine.remove("/.dockerenv");
+    EXPECT_EQ(command(), "");
     machine.link("/proc/self/ns/pid", "pid:[4026533002]");
-    EXPECT_NE(look(gpu_storage_checks(), "no-udev", machine.evidence()).command.find("docker"),
-              std::string::npos);
+    EXPECT_NE(command().find("docker"), std::string::npos);
 }
 
 TEST(WholeMachines, ALaptopWithoutAGpuIsLeftAlone) {

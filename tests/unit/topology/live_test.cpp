@@ -69,6 +69,21 @@ TEST(LiveTopology, VirtualMachineWithFourH200) {
         4 * 63.015, 0.01);
 }
 
+TEST(LiveTopology, C2cJoinsAGpuToItsProcessor) {
+    FakeTree tree;
+    FakeNvml nvml;
+    h200_vm(tree, nvml);
+    nvml.gpus[1].facts.c2c_links = 5;
+    nvml.gpus[1].facts.c2c_gb_per_s = 223.5;
+    const Topology machine = merged(tree, nvml);
+    const auto path = machine.path(*machine.find(Place::gpu(1)), *machine.find(Place::host()));
+    ASSERT_TRUE(path);
+    EXPECT_EQ(machine.describe(*path), "NVLink-C2C");
+    EXPECT_DOUBLE_EQ(path->gb_per_s, 223.5);
+    EXPECT_EQ(machine.describe(*machine.path(*machine.find(Place::gpu(0)), *machine.find(Place::host()))),
+              "PCIe gen5 x16");
+}
+
 TEST(LiveTopology, NumbersGpusAsNvmlDoes) {
     FakeTree tree;
     FakeNvml nvml;

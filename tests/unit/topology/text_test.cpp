@@ -79,6 +79,25 @@ Topology small_machine() {
     return *Topology::create(parts);
 }
 
+TEST(PairsText, TellsRateAndWorstLink) {
+    const auto dgx = Topology::model("dgx-h100");
+    ASSERT_TRUE(dgx.ok());
+    const std::string text = list_pairs(*dgx);
+    const auto line = [&](const std::string& from, const std::string& to) {
+        for (std::size_t at = 0; at < text.size();) {
+            const std::size_t end = text.find('\n', at);
+            const std::string found = text.substr(at, end - at);
+            if (found.starts_with(from + " ") && found.find(" " + to + " ") != std::string::npos) return found;
+            at = end + 1;
+        }
+        return std::string();
+    };
+    EXPECT_NE(line("gpu:0", "gpu:7").find("NV18   396"), std::string::npos) << line("gpu:0", "gpu:7");
+    EXPECT_NE(line("gpu:0", "gpu:7").find("18 links through NVSwitch"), std::string::npos);
+    EXPECT_NE(line("gpu:0", "nic:mlx5_0").find("PXB    55.5"), std::string::npos) << line("gpu:0", "nic:mlx5_0");
+    EXPECT_TRUE(line("nic:mlx5_0", "nic:mlx5_3").empty()) << "pairs without a GPU are left out";
+}
+
 TEST(MatrixText, HasGpusThenCardsThenDrives) {
     const std::string text = small_machine().to_text();
     EXPECT_EQ(text.substr(0, text.find("\n\nGPUs\n")),
