@@ -350,6 +350,28 @@ TEST(TopologyPath, LeavesAMachineThroughItsCardOnly) {
     EXPECT_FALSE(b.build().path(gpu[0], lone));
 }
 
+// A card with two ports joins two networks no more than it joins two GPUs.
+TEST(TopologyPath, ACardForwardsNothingBetweenItsPorts) {
+    Builder b;
+    const DeviceId leaf[2] = {b.add(DeviceKind::net_switch), b.add(DeviceKind::net_switch)};
+    for (const DeviceId id : leaf) b.device(id).node = -1;
+    const DeviceId from = b.add(DeviceKind::gpu);
+    const DeviceId near_card = b.add(DeviceKind::nic);
+    const DeviceId two_ports = b.add(DeviceKind::nic);
+    const DeviceId far_card = b.add(DeviceKind::nic);
+    const DeviceId to = b.add(DeviceKind::gpu);
+    for (const DeviceId id : {two_ports, far_card, to}) b.device(id).node = 1;
+    b.join(from, near_card, LinkKind::pcie, 60);
+    b.join(near_card, leaf[0], LinkKind::network, 50);
+    b.join(two_ports, leaf[0], LinkKind::network, 50);
+    b.join(two_ports, leaf[1], LinkKind::network, 50);
+    b.join(far_card, leaf[1], LinkKind::network, 50);
+    b.join(far_card, to, LinkKind::pcie, 60);
+    EXPECT_FALSE(b.build().path(from, to));
+    b.join(leaf[0], leaf[1], LinkKind::network, 50);
+    EXPECT_EQ(b.build().path(from, to)->links.size(), 5U);
+}
+
 // No table of pairs: a search in a machine of 100,000 GPUs takes as much memory as its links.
 TEST(TopologyPath, WorksInAHundredThousandGpus) {
     Builder b;

@@ -227,6 +227,7 @@ TEST(SysfsReader, ReadsDisksAndSoftwareRdma) {
     EXPECT_EQ(machine->device(*vda).bus_id, "0000:00:05.0");
     EXPECT_EQ(machine->device(*nvme).properties.at("block"), "nvme0n1");
     EXPECT_FALSE(machine->find("drive:loop0"));
+    EXPECT_FALSE(machine->find("drive:nvme0n1")) << "the controller is the drive";
     EXPECT_EQ(to_string(machine->pair_class(*vda, *nvme)), "PHB");
     ASSERT_TRUE(machine->find("nic:rxe0"));
     EXPECT_FALSE(machine->parent(*machine->find("nic:rxe0")));
