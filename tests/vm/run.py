@@ -164,6 +164,13 @@ def say(text):
     print(f"vm: {text}", flush=True)
 
 
+def telling_end(console):
+    """The console's last 40 lines, or all from the guest's own words of a crash on: its call trace may be longer."""
+    lines = console.splitlines()
+    crash = [number for number, line in enumerate(lines) if "Kernel panic" in line]
+    return lines[min(crash[:1] + [max(len(lines) - 40, 0)]):][:200]
+
+
 def run(parts, wanted, job, limit, keep=None):
     """Boots until there is a verdict, twice at most. Prints what a person needs. Returns the exit code."""
     kernel = parts.kernel(wanted)
@@ -177,7 +184,7 @@ def run(parts, wanted, job, limit, keep=None):
             print(outcome.output.removesuffix("\n"), flush=True)
         if not outcome.verdict or outcome.code != 0:
             say("the guest's console ends with:")
-            print("\n".join("    " + line for line in outcome.console.splitlines()[-40:]), flush=True)
+            print("\n".join("    " + line for line in telling_end(outcome.console)), flush=True)
         if outcome.verdict:
             say(f"{job.name} on {kernel.name}: exit code {outcome.code}")
             return outcome.code

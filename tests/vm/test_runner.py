@@ -6,6 +6,7 @@ import sys
 import unittest
 
 import cache
+import run as runner
 
 HERE = pathlib.Path(__file__).resolve().parent
 HELLO = HERE / "jobs/hello"
@@ -73,6 +74,17 @@ class NoVerdict(unittest.TestCase):
         done = subprocess.run([sys.executable, "-B", HERE / "run.py", "any", HELLO, "-device", "no-such-device"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         self.check(done, "no-such-device")
+
+
+class TellingEnd(unittest.TestCase):
+    def test_starts_at_a_panic_however_long_its_trace_is(self):
+        console = "\n".join(["boot"] * 90 + ["[ 3.0] Kernel panic - not syncing"] + ["frame"] * 90)
+        self.assertEqual(runner.telling_end(console)[0], "[ 3.0] Kernel panic - not syncing")
+        self.assertEqual(len(runner.telling_end(console)), 91)
+
+    def test_is_40_lines_otherwise(self):
+        self.assertEqual(runner.telling_end("\n".join(map(str, range(100)))), [str(n) for n in range(60, 100)])
+        self.assertEqual(runner.telling_end("one\ntwo"), ["one", "two"])
 
 
 if __name__ == "__main__":
