@@ -183,6 +183,8 @@ TEST(TopologyJson, DeepNestingIsRefusedAndDoesNotOverflow) {
     expect_refusal(
         {with("\"version\": 1", "\"version\": 1, \"x\": " + std::string(100, '[') + std::string(100, ']')),
          "", "levels deep"});
+    const std::string brackets = "\"\\\"" + std::string(100, '[') + "\"";
+    EXPECT_TRUE(Topology::from_json(with("\"version\": 1", "\"version\": 1, \"x\": " + brackets), "m").ok());
 }
 
 // Every prefix of a good file, and every file with one byte changed, ends in an answer.
