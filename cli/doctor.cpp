@@ -1,7 +1,6 @@
 // sidestep doctor: why a fast path is off or slow, and what to type.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,14 +21,6 @@ struct DoctorCommand {
     std::string save;
     std::string pages;
 };
-
-Result<void> write_file(const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file << text;
-    file.close();
-    if (file) return {};
-    return Error{ErrorCode::io_error, fmt::format("{} cannot be written", path), "doctor", {}};
-}
 
 Result<void> write_pages(const std::string& folder) {
     std::error_code error;

@@ -108,4 +108,27 @@ void print_note(std::string_view text) {
     std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+Result<void> write_file(const std::string& path, std::string_view text) {
+    const auto failed = [&path] {
+        const int number = errno;
+        const bool absent = number == ENOENT || number == ENOTDIR || number == EISDIR;
+        return Error{absent             ? ErrorCode::not_found
+                     : number == EACCES ? ErrorCode::permission_denied
+                     : number == ENOSPC ? ErrorCode::no_space
+                                        : ErrorCode::io_error,
+                     "the file cannot be written: " + std::generic_category().message(number), path, ""};
+    };
+    std::FILE* file = std::fopen(path.c_str(), "wb");
+    if (file == nullptr) return failed();
+    const bool whole =
+        std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+    if (!whole) {
+        const Error error = failed();
+        std::fclose(file);
+        return error;
+    }
+    if (std::fclose(file) != 0) return failed();
+    return {};
+}
+
 }  // namespace sidestep::cli

@@ -29,6 +29,9 @@ void report(const Error& error, bool json);
 // Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
 Result<void> print(std::string_view text);
 
+// Writes a file, replacing what it held; the error says why it cannot be.
+Result<void> write_file(const std::string& path, std::string_view text);
+
 // Prints "sidestep: note: text" on standard error.
 void print_note(std::string_view text);
 

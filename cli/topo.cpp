@@ -1,12 +1,9 @@
 // sidestep topo: the machine the library sees, as text, tree, data or drawing; and what differs between two.
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -88,29 +85,6 @@ Result<std::string> written(const Topology& topology, const std::string& format,
     return topology.to_text();
 }
 
-Result<void> write_file(const std::string& path, std::string_view text) {
-    const auto failed = [&path] {
-        const int number = errno;
-        const bool absent = number == ENOENT || number == ENOTDIR || number == EISDIR;
-        return Error{absent             ? ErrorCode::not_found
-                     : number == EACCES ? ErrorCode::permission_denied
-                     : number == ENOSPC ? ErrorCode::no_space
-                                        : ErrorCode::io_error,
-                     "the file cannot be written: " + std::generic_category().message(number), path, ""};
-    };
-    std::FILE* file = std::fopen(path.c_str(), "wb");
-    if (file == nullptr) return failed();
-    const bool whole =
-        std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-    if (!whole) {
-        const Error error = failed();
-        std::fclose(file);
-        return error;
-    }
-    if (std::fclose(file) != 0) return failed();
-    return {};
-}
-
 Result<void> record(const TopoCommand& command, const Globals& globals) {
     if (!globals.machine.empty() && globals.machine != "live")
         return misuse(fmt::format("{} cannot be recorded", globals.machine),
@@ -189,8 +163,8 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<TopoCommand>();
     app.require_subcommand(0, 1);
     app.add_option("--format", command->format,
-                   "text: matrix and devices; tree; pairs: rates; json; xml: for NCCL_TOPO_FILE; dot: for Graphviz; svg "
-                   "(default: text, or by the ending of --output)")
+                   "text: matrix and devices; tree; pairs: rates; json; xml: for NCCL_TOPO_FILE; dot: for "
+                   "Graphviz; svg (default: text, or by the ending of --output)")
         ->type_name("text|tree|pairs|json|xml|dot|svg")
         ->check(CLI::IsMember({"text", "tree", "pairs", "json", "xml", "dot", "svg"}).description(""));
     app.add_option("--output", command->output, "write there instead of to standard output")

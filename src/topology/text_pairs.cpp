@@ -38,8 +38,11 @@ std::string list_pairs(const Topology& machine) {
     // Of a cluster the first machine: the others are alike, and a list of all pairs helps nobody.
     auto ids = topology::matrix_devices(outline, 0);
     std::string text;
+    if (ids.size() < topology::matrix_devices(outline, -1).size())
+        text = fmt::format("machine {}: node0 alone, whose pairs stand for those of the others\n",
+                           machine.name());
     if (ids.size() > topology::most_matrix_devices) {
-        text = fmt::format("only the first {} of {} devices\n", topology::most_matrix_devices, ids.size());
+        text += fmt::format("only the first {} of {} devices\n", topology::most_matrix_devices, ids.size());
         ids.resize(topology::most_matrix_devices);
     }
     std::vector<Row> rows{{"from", "to", "class", "GB/s", "us", "worst link", "path"}};

@@ -1,6 +1,11 @@
 // The trial of every pair, and what a machine does with its report. The rates of a real one are for GPUs;
 // what a corrupting driver looks like is tested over the made-up driver (tests/fake_cuda).
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
 
 #include <sidestep/sidestep.hpp>
 
@@ -87,8 +92,22 @@ TEST(ProbeReports, TakePairsOutOfUse) {
     EXPECT_EQ(dgx->with_probe(other).error().code, ErrorCode::invalid_argument);
 }
 
-TEST(ProbeReports, TheDoctorsJudgementReachesTheRoute) {
-    const auto dgx = Topology::model("dgx-h100");
+TEST(ProbeReports, AContextThatIsGivenOneAvoidsThePair) {
+    const std::string path = testing::TempDir() + "sidestep-probe-" + std::to_string(::getpid()) + ".json";
+    std::ofstream(path) << a_report().to_json();
+    const auto context = Context::open({"dgx-h100", path});
+    const auto missing = Context::open({"dgx-h100", path + ".not-there"});
+    std::remove(path.c_str());
+    ASSERT_TRUE(context.ok()) << context.error().to_string();
+    EXPECT_TRUE(context->route(Place::gpu(0), Place::gpu(1), 1_GiB)->direct());
+    const auto avoided = context->route(Place::gpu(2), Place::gpu(3), 1_GiB);
+    ASSERT_TRUE(avoided.ok());
+    EXPECT_FALSE(avoided->direct());
+    EXPECT_NE(avoided->to_string().find("wrong bytes"), std::string::npos) << avoided->to_string();
+    EXPECT_EQ(missing.error().code, ErrorCode::not_found);
+}
+
+TEST(Routes, ThroughTheHostWhereThatIsAskedFor) {
     const auto context = Context::open({"dgx-h100", ""});
     ASSERT_TRUE(context.ok());
     CopyOptions options;

@@ -96,6 +96,8 @@ TEST(PairsText, TellsRateAndWorstLink) {
     EXPECT_NE(line("gpu:0", "gpu:7").find("18 links through NVSwitch"), std::string::npos);
     EXPECT_NE(line("gpu:0", "nic:mlx5_0").find("PXB    55.5"), std::string::npos) << line("gpu:0", "nic:mlx5_0");
     EXPECT_TRUE(line("nic:mlx5_0", "nic:mlx5_3").empty()) << "pairs without a GPU are left out";
+    EXPECT_EQ(text.find("node0 alone"), std::string::npos);
+    EXPECT_NE(list_pairs(*Topology::model("dgx-h100*2")).find("node0 alone"), std::string::npos);
 }
 
 TEST(MatrixText, HasGpusThenCardsThenDrives) {
