@@ -38,10 +38,15 @@ public:
     // the file must exist, and a failed copy leaves the range partly written.
     static Buffer file(std::string path, Bytes offset, Bytes bytes);
 
+    // Memory that a process of this machine published under a name (Context::publish), found when a copy
+    // starts: all of it, or `bytes` bytes from `offset` on. The copy keeps it mapped.
+    static Buffer shared(std::string name);
+    static Buffer shared(std::string name, Bytes offset, Bytes bytes);
+
     const Place& place() const { return place_; }
-    // The first byte's address; null for a file.
+    // The first byte's address; null for a file, and for published memory.
     void* address() const { return address_; }
-    // The first byte's offset in the file; 0 for memory.
+    // The first byte's offset in the file or the published memory; 0 for memory with an address.
     Bytes offset() const { return offset_; }
     // Size in bytes, or `whole`.
     Bytes size() const { return size_; }

@@ -9,6 +9,8 @@
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/options.hpp>
+#include <sidestep/pinned.hpp>
+#include <sidestep/publication.hpp>
 #include <sidestep/route.hpp>
 #include <sidestep/topology.hpp>
 #include <sidestep/transfer.hpp>
@@ -23,6 +25,11 @@ struct ContextOptions {
     // slower than the way through host memory, are not used directly. Pairs are found by their bus ids; a
     // file of another machine is an error. Empty: the environment's SIDESTEP_PROBE_FILE, else none.
     std::string probe_file = {};  // with a value, so that {"live"} alone draws no warning
+    // The folder in which published memory is found, shared by containers that exchange buffers. Empty: the
+    // environment's SIDESTEP_PEER_FOLDER, else /run/user/UID/sidestep, else /tmp/sidestep-UID.
+    std::string peer_folder = {};
+    // See Context::set_relay_memory.
+    Bytes relay_memory = Bytes{64} << 20;
 };
 
 // Whether one way to move bytes works here.
@@ -31,6 +38,12 @@ struct BackendStatus {
     bool usable = false;
     std::string reason;  // why not, or what it found
     std::string remedy;  // what would make it work; may be empty
+};
+
+// One of the copies of a batch.
+struct BatchItem {
+    Buffer from;
+    Buffer to;
 };
 
 // Opens the machine, finds the backends and carries out copies. Cheap to move, not copyable. All const
@@ -63,6 +76,29 @@ public:
     // comes. A failure to start is reported by the Transfer like any other. Both buffers stay valid and
     // unchanged by others until the Transfer has ended.
     Transfer copy(const Buffer& from, const Buffer& to, const CopyOptions& options = {}) const;
+
+    // Starts many copies as one movement with one Receipt: thousands of small ones cost little more than one
+    // large one where a backend takes them in one call. Copies of one batch may run in any order and at the
+    // same time: the target of one overlaps no other buffer of the batch. The first failure stops the rest;
+    // its error names the position. Whole-file targets and verification are as for copy().
+    Transfer copy_batch(const std::vector<BatchItem>& items, const CopyOptions& options = {}) const;
+
+    // Lets other processes of this user on this machine reach the memory as Buffer::shared(name), as long as
+    // the Publication lives. `buffer` is GPU or host memory that can be mapped elsewhere: see docs/sharing.md
+    // for which. ErrorCode::invalid_argument where the name is taken by a process that is alive.
+    Result<Publication> publish(const std::string& name, const Buffer& buffer) const;
+    Result<Publication> publish(const std::string& name, const Allocation& allocation) const {
+        return publish(name, allocation.buffer());
+    }
+
+    // Page-locks ordinary host memory, so that GPUs copy from and to it without staging. A range that is
+    // pinned already costs a look-up. ErrorCode::unsupported where no GPU backend is usable.
+    Result<Pinned> pin(const Buffer& buffer) const;
+
+    // Upper bound of the memory of one GPU that copies between other places may hold as a relay, 64 MiB at
+    // first (ContextOptions::relay_memory); 0 takes the GPU out of such routes. Memory in use stays until its
+    // copy ends. ErrorCode::not_found where there is no such GPU.
+    Result<void> set_relay_memory(const Place& gpu, Bytes bytes) const;
 
 private:
     friend struct ContextAccess;  // cuda.hpp's functions

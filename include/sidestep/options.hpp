@@ -23,6 +23,10 @@ struct CopyOptions {
     Require require = Require::any;
     Prefer prefer = Prefer::automatic;
 
+    // Upper bound of the lanes that carry the copy at once: 1 for the best single path, 0 for as many as make
+    // it quicker by the planner's prices.
+    int lanes = 0;
+
     // After the copy, read both ends, hash them and compare: ErrorCode::mismatch with the offset of the
     // first differing block. Reads every byte twice more, through up to 64 MiB of staging memory.
     bool verify = false;

@@ -10,7 +10,7 @@
 
 namespace sidestep {
 
-enum class PlaceKind { host, gpu, file };
+enum class PlaceKind { host, gpu, file, shared };
 
 // A place is a value that prints and parses the same:
 //
@@ -18,9 +18,10 @@ enum class PlaceKind { host, gpu, file };
 //   host:1          host memory of NUMA node 1
 //   gpu:3           the memory of GPU 3 (NVML's order, which is PCI bus order)
 //   file:/data/x    a file or block device; the path may be relative
+//   shared:kv       memory that some process of this machine published as kv (Context::publish)
 //   node7/gpu:1     the same on the machine called node7
 //
-// A name of a machine is made of letters, digits, '.', '_' and '-'.
+// A name of a machine, and one of published memory, is made of letters, digits, '.', '_' and '-'.
 class SIDESTEP_API Place {
 public:
     // Host memory, on any NUMA node.
@@ -30,6 +31,8 @@ public:
     static Place host(int numa_node) { return Place(PlaceKind::host, numa_node, {}); }
     static Place gpu(int index) { return Place(PlaceKind::gpu, index, {}); }
     static Place file(std::string path) { return Place(PlaceKind::file, -1, std::move(path)); }
+
+    static Place shared(std::string name) { return Place(PlaceKind::shared, -1, std::move(name)); }
 
     // Reads the forms above. Fails with ErrorCode::invalid_argument and a hint; asks no device whether
     // it exists.
@@ -42,10 +45,11 @@ public:
     bool is_host() const { return kind_ == PlaceKind::host; }
     bool is_gpu() const { return kind_ == PlaceKind::gpu; }
     bool is_file() const { return kind_ == PlaceKind::file; }
+    bool is_shared() const { return kind_ == PlaceKind::shared; }
 
-    // The GPU's number, or the NUMA node of host memory (-1: any), or -1 for a file.
+    // The GPU's number, or the NUMA node of host memory (-1: any), or -1 for a file or published memory.
     int index() const { return index_; }
-    // The path of a file place, empty otherwise.
+    // The path of a file place, the name of a shared one, empty otherwise.
     const std::string& path() const { return path_; }
     // The machine's name, empty for this one.
     const std::string& node() const { return node_; }

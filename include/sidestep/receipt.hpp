@@ -17,6 +17,8 @@ struct SIDESTEP_API Receipt {
                                          // library's own thread; verification left out
     std::shared_ptr<const Route> route;  // the route that carried the bytes, never null after a success
     std::vector<Bytes> lane_bytes;       // in the order of route->lanes; sums to `bytes`
+    std::vector<std::string> lane_failures;  // in the order of route->lanes: why one stopped carrying bytes, which
+                                             // the others took over; empty strings where none did
     bool verified = false;               // both ends were hashed and are equal
     double verify_seconds = 0;
     std::vector<std::string> notes;  // anything that went otherwise than asked, in plain sentences

@@ -11,7 +11,7 @@
 namespace sidestep {
 
 namespace transfer {
-class Job;
+class Activity;
 class Engine;
 }  // namespace transfer
 
@@ -44,9 +44,9 @@ public:
 
 private:
     friend struct ContextAccess;
-    Transfer(std::shared_ptr<transfer::Engine> engine, std::shared_ptr<transfer::Job> job);
+    Transfer(std::shared_ptr<transfer::Engine> engine, std::shared_ptr<transfer::Activity> activity);
     std::shared_ptr<transfer::Engine> engine_;
-    std::shared_ptr<transfer::Job> job_;
+    std::shared_ptr<transfer::Activity> activity_;
 };
 
 }  // namespace sidestep

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,7 +28,9 @@ struct Description {
     Place place;                               // where the bytes really are
     MemoryKind memory = MemoryKind::pageable;
     Bytes size = Buffer::whole;                // of the file or block device behind a file buffer
-    std::uint64_t identity = 0;                // equal for two names of one file; 0 for memory
+    // Equal for two names of one file. Of memory: changes when the memory is freed and its address given
+    // out again; 0 where the backend cannot tell.
+    std::uint64_t identity = 0;
 };
 
 enum class Access { read, write };
@@ -73,6 +77,19 @@ struct Piece {
     Bytes size = 0;                // above 0
     std::size_t capability = 0;    // position in capabilities(): which engine
     void* stream = nullptr;        // a caller's CUstream to enqueue on; null: the backend's own
+};
+
+// Memory as another process can open it. Whoever holds `keeps` keeps it so.
+struct Exported {
+    std::string scheme;       // who understands the handle: "cuda-ipc", "cuda-fd", "memfd"
+    std::string handle;       // opaque bytes, at most 1 KiB
+    int descriptor = -1;      // goes with the handle over a Unix socket; -1: none. Belongs to `keeps`
+    Place place;
+    MemoryKind memory = MemoryKind::device;
+    Bytes size = 0;           // of the buffer, which starts `offset` bytes into what the handle opens
+    Bytes offset = 0;
+    std::uint64_t identity = 0;  // of the exported memory, as Description::identity
+    std::shared_ptr<void> keeps;
 };
 
 // A piece in flight. The id 0 says that it ended, well, before start() returned.
@@ -129,9 +146,19 @@ public:
     // the spot. Fails with ErrorCode::unsupported where the two ends are out of the engine's reach.
     virtual Result<Ticket> start(const Piece& piece) = 0;
 
+    // Begins many pieces of one capability, as one ticket. Only for capabilities with `batches`.
+    virtual Result<Ticket> start_batch(std::span<const Piece> pieces);
+
     // Whether the piece has ended. Never blocks. After `done` or an error the ticket is spent. An error
     // means that nothing of this piece is in flight any more.
     virtual Result<Progress> poll(Ticket ticket) = 0;
+
+    // Makes memory openable by other processes; nothing if it is not this backend's.
+    virtual Result<std::optional<Exported>> share(const Buffer&) { return std::optional<Exported>{}; }
+
+    // Opens memory that another process shared; nothing if the scheme is not this backend's. The Allocation
+    // unmaps it. The descriptor is only borrowed. May block.
+    virtual Result<std::optional<Allocation>> open(const Exported&) { return std::optional<Allocation>{}; }
 
     // A gate on a caller's stream, for backends that know streams.
     virtual Result<std::unique_ptr<Gate>> gate(void* stream);

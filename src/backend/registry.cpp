@@ -11,6 +11,10 @@ Result<Description> Backend::locate(const void*, Bytes) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no addresses", {}, {}};
 }
 
+Result<Ticket> Backend::start_batch(std::span<const Piece>) {
+    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend takes no batches", {}, {}};
+}
+
 Result<std::unique_ptr<Gate>> Backend::gate(void*) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no streams", {}, {}};
 }

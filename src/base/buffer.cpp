@@ -42,9 +42,19 @@ Buffer Buffer::file(std::string path, Bytes offset, Bytes bytes) {
     return buffer;
 }
 
+Buffer Buffer::shared(std::string name) { return shared(std::move(name), 0, whole); }
+
+Buffer Buffer::shared(std::string name, Bytes offset, Bytes bytes) {
+    Buffer buffer;
+    buffer.place_ = Place::shared(std::move(name));
+    buffer.offset_ = offset;
+    buffer.size_ = bytes;
+    return buffer;
+}
+
 Buffer Buffer::slice(Bytes from, Bytes bytes) const {
     Buffer part = *this;
-    if (place_.is_file())
+    if (place_.is_file() || place_.is_shared())
         part.offset_ += from;
     else
         part.address_ = static_cast<char*>(address_) + from;
@@ -53,8 +63,9 @@ Buffer Buffer::slice(Bytes from, Bytes bytes) const {
 }
 
 std::string Buffer::to_string() const {
-    if (!place_.is_file()) return fmt::format("{} {} {}", place_.to_string(), address_, format_bytes(size_));
-    if (whole_file()) return place_.to_string();
+    if (place_.is_host() || place_.is_gpu())
+        return fmt::format("{} {} {}", place_.to_string(), address_, format_bytes(size_));
+    if (size_ == whole && offset_ == 0) return place_.to_string();
     return fmt::format("{}@{}+{}", place_.to_string(), offset_,
                        size_ == whole ? "end" : format_bytes(size_));
 }

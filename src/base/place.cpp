@@ -7,13 +7,13 @@
 namespace sidestep {
 namespace {
 
-constexpr std::string_view forms = "a place is host, host:N, gpu:N, file:PATH, or NODE/ before one of these";
+constexpr std::string_view forms = "a place is host, host:N, gpu:N, file:PATH, shared:NAME, or NODE/ before one of these";
 
 Error not_a_place(std::string_view text, std::string hint = std::string(forms)) {
     return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a place", text), {}, std::move(hint)};
 }
 
-bool is_node_name(std::string_view text) {
+bool is_name(std::string_view text) {
     return !text.empty() && text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                                    "0123456789._-") == std::string_view::npos;
 }
@@ -49,8 +49,11 @@ Result<Place> Place::parse(std::string_view text) {
         if (rest.find('\0') != std::string_view::npos) return not_a_place(text, "a path holds no zero byte");
         return Place::file(std::string(rest));
     }
+    if (take_prefix(rest, "shared:"))
+        return is_name(rest) ? Result<Place>(Place::shared(std::string(rest)))
+                             : not_a_place(text, "shared: is followed by a name of letters, digits, '.', '_' and '-'");
     const std::size_t slash = rest.find('/');
-    if (slash != std::string_view::npos && is_node_name(rest.substr(0, slash))) {
+    if (slash != std::string_view::npos && is_name(rest.substr(0, slash))) {
         auto local = parse(rest.substr(slash + 1));
         if (local && local->node().empty()) return local->on(std::string(rest.substr(0, slash)));
     }
@@ -71,6 +74,7 @@ std::string Place::to_string() const {
         case PlaceKind::host: return text + (index_ < 0 ? "host" : fmt::format("host:{}", index_));
         case PlaceKind::gpu: return text + fmt::format("gpu:{}", index_);
         case PlaceKind::file: return text + "file:" + path_;
+        case PlaceKind::shared: return text + "shared:" + path_;
     }
     return text;
 }

@@ -162,10 +162,11 @@ Result<CopyOptions> read_options(const sidestep_options* given) {
     if (!read) return read.error();
     if (read->require > SIDESTEP_REQUIRE_HOST) return bad_member("require", read->require);
     if (read->prefer > SIDESTEP_PREFER_KERNEL) return bad_member("prefer", read->prefer);
-    if (read->reserved != 0) return bad_member("reserved", read->reserved);
+    if (read->lanes > 1024) return bad_member("lanes", read->lanes);
     CopyOptions options;
     options.require = static_cast<sidestep::Require>(read->require);
     options.prefer = static_cast<sidestep::Prefer>(read->prefer);
+    options.lanes = static_cast<int>(read->lanes);
     options.verify = read->verify != 0;
     options.sync_file = read->sync_file != 0;
     options.direct_io = read->direct_io != 0;

@@ -25,6 +25,8 @@ struct Request {
     Require require = Require::any;
     Prefer prefer = Prefer::automatic;
     Bytes max_staging = Bytes{256} << 20;
+    int lanes = 0;                          // as CopyOptions::lanes
+    std::vector<Bytes> relay_memory = {};   // by GPU: what it lends as a relay; empty: all lend
 };
 
 // Which offer and which of its capabilities carries out a hop.

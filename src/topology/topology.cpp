@@ -154,6 +154,7 @@ std::optional<DeviceId> Topology::find(const Place& place) const {
     switch (place.kind()) {
         case PlaceKind::gpu:
             return find(DeviceKind::gpu, place.index());
+        case PlaceKind::shared:
         case PlaceKind::file:
             return std::nullopt;
         case PlaceKind::host:

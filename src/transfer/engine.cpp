@@ -34,9 +34,9 @@ private:
 };
 
 struct Attending {
-    explicit Attending(Job& job) : job_(job) { job_.attended.fetch_add(1, std::memory_order_relaxed); }
+    explicit Attending(Activity& job) : job_(job) { job_.attended.fetch_add(1, std::memory_order_relaxed); }
     ~Attending() { job_.attended.fetch_sub(1, std::memory_order_relaxed); }
-    Job& job_;
+    Activity& job_;
 };
 
 // What Context::allocate gives at a place, for routes that are asked for without buffers.
@@ -70,11 +70,11 @@ Engine::~Engine() {
         if (job->drained()) continue;
         // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
         base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
-        new std::shared_ptr<Job>(job);
+        new std::shared_ptr<Activity>(job);
     }
 }
 
-std::shared_ptr<Job> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
+std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
                                     void* stream) {
     auto job = std::make_shared<Job>(Machine{topology_, registry_, plans_, pool_, drain_limit_}, options, stream);
     job->begin(from, to);
@@ -82,7 +82,7 @@ std::shared_ptr<Job> Engine::submit(const Buffer& from, const Buffer& to, const 
     return job;
 }
 
-bool Engine::wait(const std::shared_ptr<Job>& job, std::chrono::nanoseconds limit) {
+bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
     if (job->finished()) return true;
     const Attending attending(*job);
     const auto until = Clock::now() + limit;
@@ -102,7 +102,7 @@ bool Engine::wait(const std::shared_ptr<Job>& job, std::chrono::nanoseconds limi
     return true;
 }
 
-bool Engine::poll(const std::shared_ptr<Job>& job) {
+bool Engine::poll(const std::shared_ptr<Activity>& job) {
     if (!job->finished()) job->try_step(false);
     if (!job->finished()) return false;
     settle(job);
@@ -110,11 +110,11 @@ bool Engine::poll(const std::shared_ptr<Job>& job) {
 }
 
 // A job that reported while pieces hang goes on to be driven until they end.
-void Engine::settle(const std::shared_ptr<Job>& job) {
+void Engine::settle(const std::shared_ptr<Activity>& job) {
     if (!job->drained()) enroll(job);
 }
 
-void Engine::enroll(std::shared_ptr<Job> job) {
+void Engine::enroll(std::shared_ptr<Activity> job) {
     {
         std::lock_guard lock(mutex_);
         if (std::find(jobs_.begin(), jobs_.end(), job) != jobs_.end()) return;
@@ -126,7 +126,7 @@ void Engine::enroll(std::shared_ptr<Job> job) {
 
 void Engine::drive() {
     Backoff backoff;
-    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<std::shared_ptr<Activity>> jobs;
     std::unique_lock lock(mutex_);
     while (!stop_) {
         std::erase_if(jobs_, [](const auto& job) { return job->finished() && job->drained(); });

@@ -20,12 +20,12 @@ public:
     ~Engine();
 
     // Starts a copy. `stream` is a caller's CUstream, or null.
-    std::shared_ptr<Job> submit(const Buffer& from, const Buffer& to, const CopyOptions& options, void* stream);
+    std::shared_ptr<Activity> submit(const Buffer& from, const Buffer& to, const CopyOptions& options, void* stream);
 
     // Drives the job until it has a result or `limit` (if above zero) has passed; answers whether it has.
-    bool wait(const std::shared_ptr<Job>& job, std::chrono::nanoseconds limit);
+    bool wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit);
     // Looks once, without blocking; answers whether it has a result.
-    bool poll(const std::shared_ptr<Job>& job);
+    bool poll(const std::shared_ptr<Activity>& job);
 
     // The route for two buffers, without moving anything.
     Result<Route> route(const Buffer& from, const Buffer& to, const CopyOptions& options);
@@ -33,8 +33,8 @@ public:
     Result<Route> route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options);
 
 private:
-    void enroll(std::shared_ptr<Job> job);
-    void settle(const std::shared_ptr<Job>& job);
+    void enroll(std::shared_ptr<Activity> job);
+    void settle(const std::shared_ptr<Activity>& job);
     void drive();
 
     const Topology& topology_;
@@ -45,7 +45,7 @@ private:
 
     std::mutex mutex_;  // guards the four below
     std::condition_variable wake_;
-    std::vector<std::shared_ptr<Job>> jobs_;
+    std::vector<std::shared_ptr<Activity>> jobs_;
     std::thread thread_;  // started with the first job that needs driving
     bool stop_ = false;
 };

@@ -273,7 +273,7 @@ bool Job::drain() {
 }
 
 void Job::watch(Clock::time_point now) {
-    if (cancel_.load(std::memory_order_relaxed))
+    if (cancelled())
         return fail({ErrorCode::cancelled, "the copy was cancelled", ends_.to.to_string(), {}});
     if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
         return fail({ErrorCode::timed_out,
@@ -300,7 +300,7 @@ void Job::fail(Error error) {
 void Job::end() {
     state_ = State::ended;
     if (gate_) gate_->open();
-    if (!finished_.load(std::memory_order_relaxed)) {
+    if (!finished()) {
         receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
         if (failure_)
             result_.emplace(*failure_);
@@ -313,7 +313,7 @@ void Job::end() {
         attached_.clear();
         drained_.store(true, std::memory_order_release);
     }
-    finished_.store(true, std::memory_order_release);
+    finish();
 }
 
 bool Job::idle() const {

@@ -1,13 +1,13 @@
 // One copy from submission to receipt: a state machine that whoever is at hand drives.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "transfer/activity.hpp"
 #include "transfer/verify.hpp"
 #include <sidestep/options.hpp>
 #include <sidestep/receipt.hpp>
@@ -34,42 +34,16 @@ struct Machine {
 //   any         draining    a piece failed, cancel, deadline or stall
 //   draining    ended       nothing is in flight any more, or the drain limit has passed
 //
-// step() and the calls built on it may come from any thread; a lock serialises them.
-class Job {
+class Job final : public Activity {
 public:
     Job(const Machine& machine, const CopyOptions& options, void* stream);
-    ~Job();
+    ~Job() override;
 
     // Resolves both ends, plans, attaches and starts the first pieces. Called once, before all else.
     void begin(const Buffer& from, const Buffer& to);
 
-    // Goes on as far as it can without waiting; answers whether anything moved. With `may_block` it also
-    // makes a written target final, which can wait for a device.
-    bool step(bool may_block);
-    // The same if nobody else is driving right now.
-    bool try_step(bool may_block);
-
-    void cancel() { cancel_.store(true, std::memory_order_relaxed); }
-
-    // The result is there. Stays true.
-    bool finished() const { return finished_.load(std::memory_order_acquire); }
-    // Nothing is in flight any more: the job may be destroyed.
-    bool drained() const { return drained_.load(std::memory_order_acquire); }
-    // It ends only if somebody calls step(): there is more to start, or the target to make final.
-    bool needs_driving() const { return needs_driving_ && !finished(); }
-
-    // Only once finished() is true.
-    const Result<Receipt>& result() const { return *result_; }
-
-    Bytes bytes_done() const { return done_.load(std::memory_order_relaxed); }
-    Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }
-
-    // How long the copy should take from its start by the route's prices; zero where it has no route, where
-    // it moves in chunks, or where the machine is a model. Constant after begin().
-    std::chrono::steady_clock::duration expected() const { return expected_; }
-
-    // Set while a caller drives the job, so that the engine's thread leaves it alone.
-    std::atomic<int> attended{0};
+    bool step(bool may_block) override;
+    bool try_step(bool may_block) override;
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -116,15 +90,6 @@ private:
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
-    bool needs_driving_ = true;
-    Clock::duration expected_{0};
-
-    std::optional<Result<Receipt>> result_;
-    std::atomic<bool> cancel_{false};
-    std::atomic<bool> finished_{false};
-    std::atomic<bool> drained_{false};
-    std::atomic<Bytes> done_{0};
-    std::atomic<Bytes> total_{0};
 };
 
 }  // namespace sidestep::transfer

@@ -1,0 +1,64 @@
+// Something in flight that ends in a Receipt: one copy (Job) or a batch of them. Whoever is at hand drives it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#include <sidestep/receipt.hpp>
+#include <sidestep/result.hpp>
+
+namespace sidestep::transfer {
+
+// step() and try_step() may come from any thread; implementations serialise them.
+class Activity {
+public:
+    virtual ~Activity() = default;
+
+    // Goes on as far as it can without waiting; answers whether anything moved. With `may_block` it also
+    // makes a written target final, which can wait for a device.
+    virtual bool step(bool may_block) = 0;
+    // The same if nobody else is driving right now.
+    virtual bool try_step(bool may_block) = 0;
+
+    void cancel() { cancel_.store(true, std::memory_order_relaxed); }
+
+    // The result is there. Stays true.
+    bool finished() const { return finished_.load(std::memory_order_acquire); }
+    // Nothing is in flight any more: the activity may be destroyed.
+    bool drained() const { return drained_.load(std::memory_order_acquire); }
+    // It ends only if somebody calls step(): there is more to start, or the target to make final.
+    bool needs_driving() const { return needs_driving_ && !finished(); }
+
+    // Only once finished() is true.
+    const Result<Receipt>& result() const { return *result_; }
+
+    Bytes bytes_done() const { return done_.load(std::memory_order_relaxed); }
+    Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }
+
+    // How long it should take from its start by the route's prices; zero where it has no route, where it moves
+    // in chunks, or where the machine is a model. Constant after the start.
+    std::chrono::steady_clock::duration expected() const { return expected_; }
+
+    // Set while a caller drives, so that the engine's thread leaves it alone.
+    std::atomic<int> attended{0};
+
+protected:
+    bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
+
+    // Publishes the result; called once, after result_ is set.
+    void finish() { finished_.store(true, std::memory_order_release); }
+
+    std::optional<Result<Receipt>> result_;
+    bool needs_driving_ = true;
+    std::chrono::steady_clock::duration expected_{0};
+    std::atomic<bool> drained_{false};
+    std::atomic<Bytes> done_{0};
+    std::atomic<Bytes> total_{0};
+
+private:
+    std::atomic<bool> cancel_{false};
+    std::atomic<bool> finished_{false};
+};
+
+}  // namespace sidestep::transfer
