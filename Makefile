@@ -14,6 +14,7 @@ build: setup
 	@tools/build.sh $(PRESET) $(JOBS) all
 
 test: build
+	-@tools/setup.sh browser
 	@ctest --preset $(PRESET) -LE vm -j $(JOBS)
 
 # The tests in virtual machines with real kernels; they skip, with the reason, where what they need cannot be had.
@@ -33,7 +34,7 @@ test-sanitizers: setup
 	@tools/build.sh tsan $(JOBS) sanitized_tests
 	@ctest --preset tsan -j $(JOBS)
 
-# One archive with the command, the benchmark and the tests, to carry to a machine with GPUs.
+# One archive with the command and the tests, to carry to a machine with GPUs.
 bundle: setup
 	@tools/build.sh release $(JOBS) bundle
 

@@ -1,38 +1,159 @@
 #include "bench/case.hpp"
 
-#include <chrono>
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "bench/raw_cuda.hpp"
 
 namespace sidestep::bench {
+namespace {
 
-double Samples::median() const {
-    std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t middle = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+constexpr Bytes most_in_smoke = 1_MiB;
+
+bool contains(const std::vector<int>& list, int value) {
+    return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+}  // namespace
+
+std::vector<Bytes> Options::sizes_or(std::vector<Bytes> own) const {
+    if (!sizes.empty()) return sizes;
+    if (!smoke || own.empty()) return own;
+    return {std::min(most_in_smoke, *std::min_element(own.begin(), own.end()))};
+}
+
+bool Options::wants_gpu(int gpu) const {
+    return gpus.empty() || contains(gpus, gpu);
+}
+
+bool Options::wants(const Place& source, const Place& target) const {
+    if ((from && *from != source) || (to && *to != target)) return false;
+    return (!source.is_gpu() || wants_gpu(source.index())) && (!target.is_gpu() || wants_gpu(target.index()));
+}
+
+std::vector<Case> all_cases() {
+    std::vector<Case> all;
+    for (const auto& group : {host_cases(), gpu_cases(), both_ways_cases(), lane_cases(), small_cases(),
+                              latency_cases(), ipc_cases(), file_cases(), topology_cases()})
+        all.insert(all.end(), group.begin(), group.end());
+    return all;
+}
+
+std::string nothing_missing(const Context&) {
+    return {};
+}
+
+std::string no_gpu(const Context& context) {
+    if (context.topology().gpu_count() == 0) return "this machine has no GPU";
+    if (context.topology().emulated()) return {};
+    for (const BackendStatus& status : context.backends())
+        if (status.name == "cuda" && !status.usable) return status.reason;
+    return {};
+}
+
+std::string fewer_than_two_gpus(const Context& context) {
+    std::string missing = no_gpu(context);
+    if (missing.empty() && context.topology().gpu_count() < 2) missing = "this machine has one GPU";
+    return missing;
+}
+
+std::string no_raw_cuda(const Context& context) {
+    if (context.topology().emulated())
+        return "the GPUs are emulated, and kernels of the benchmark need real ones";
+    std::string missing = no_gpu(context);
+    if (!missing.empty()) return missing;
+    const auto raw = raw::available();
+    return raw ? std::string() : raw.error().to_string();
+}
+
+std::vector<int> gpus_of(const Context& context, const Options& options) {
+    std::vector<int> gpus;
+    for (int gpu = 0; gpu < context.topology().gpu_count(); ++gpu)
+        if (options.wants_gpu(gpu)) gpus.push_back(gpu);
+    return gpus;
+}
+
+std::vector<std::pair<Place, Place>> pairs_of(const Context& context, const Options& options) {
+    std::vector<std::pair<Place, Place>> pairs;
+    for (const int from : gpus_of(context, options))
+        for (const int to : gpus_of(context, options))
+            if (from != to && options.wants(Place::gpu(from), Place::gpu(to)))
+                pairs.emplace_back(Place::gpu(from), Place::gpu(to));
+    return pairs;
+}
+
+Figure link_figure(const Context& context, const Place& from, const Place& to, Bytes bytes,
+                   const std::string& words) {
+    Figure figure;
+    figure.from = from.to_string();
+    figure.to = to.to_string();
+    figure.what = fmt::format("{} -> {}", figure.from, figure.to);
+    if (!words.empty()) figure.what += fmt::format(", {}", words);
+    figure.bytes = bytes;
+    figure.unit = "GB/s";
+    const Topology& topology = context.topology();
+    const auto a = topology.find(from), b = topology.find(to);
+    if (topology.emulated() || !a || !b || *a == *b) return figure;
+    const Pair pair = topology.pair(*a, *b);
+    figure.limit = pair.gb_per_s;
+    if (pair.gb_per_s > 0) figure.limit_source = fmt::format("link: {}", pair.words);
+    return figure;
+}
+
+void add_yardstick(Figure& figure, std::string name, Samples samples) {
+    if (samples.empty()) return;
+    if (figure.limit <= 0) {
+        figure.limit = samples.median();
+        figure.limit_source = fmt::format("raw loop, same run: {}", name);
+    }
+    figure.peers.push_back({std::move(name), std::move(samples)});
+}
+
+Result<Figure> measure_rate(Figure figure, const Options& options,
+                            const std::function<Result<double>()>& once, const Yardstick& yardstick) {
+    const auto rate = [&figure](double seconds) {
+        return static_cast<double>(figure.bytes) / std::max(seconds, 1e-9) / 1e9;
+    };
+    Samples raw;
+    for (int round = -1; round < std::max(options.samples, 1); ++round) {
+        const auto seconds = once();
+        if (!seconds) return seconds.error();
+        if (round >= 0) figure.measured.values.push_back(rate(*seconds));
+        if (!yardstick.seconds) continue;
+        const auto plain = yardstick.seconds();
+        if (!plain) return plain.error();
+        if (round >= 0) raw.values.push_back(rate(*plain));
+    }
+    add_yardstick(figure, yardstick.name, std::move(raw));
+    return figure;
+}
+
+Bytes large(const Context& context) {
+    return context.topology().emulated() ? 64_MiB : 1_GiB;
+}
+
+std::string words_of(const Receipt& receipt) {
+    std::string words;
+    for (const Lane& lane : receipt.route ? receipt.route->lanes : std::vector<Lane>{}) {
+        if (!words.empty()) words += "; ";
+        for (const Hop& hop : lane.hops) {
+            if (&hop == &lane.hops.front()) words += hop.from.is_file() ? "file" : hop.from.to_string();
+            words += fmt::format(" -> {} ({})", hop.to.is_file() ? "file" : hop.to.to_string(), hop.engine);
+        }
+    }
+    for (const std::string& note : receipt.notes) words += fmt::format("; note: {}", note);
+    return words;
 }
 
 Result<double> timed_copy(const Context& context, const Buffer& from, const Buffer& to,
-                          const CopyOptions& options) {
+                          const CopyOptions& options, std::string* path) {
     const auto start = std::chrono::steady_clock::now();
-    auto done = context.copy(from, to, options).wait();
+    const auto done = context.copy(from, to, options).wait();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (!done) return done.error();
+    if (path) *path = words_of(*done);
     return seconds;
-}
-
-Result<Figure> rate_figure(std::string what, Bytes bytes, const Options& options,
-                           const std::function<Result<double>()>& once, std::string peer_name,
-                           const std::function<double()>& peer) {
-    Figure figure{std::move(what), "GB/s", {}, {}, std::move(peer_name)};
-    for (int round = -1; round < options.samples; ++round) {
-        const auto seconds = once();
-        if (!seconds) return seconds.error();
-        const double peer_seconds = peer ? peer() : 0;
-        if (round < 0) continue;  // warm-up
-        figure.measured.values.push_back(static_cast<double>(bytes) / *seconds / 1e9);
-        if (peer) figure.peer.values.push_back(static_cast<double>(bytes) / peer_seconds / 1e9);
-    }
-    return figure;
 }
 
 }  // namespace sidestep::bench

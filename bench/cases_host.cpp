@@ -1,15 +1,15 @@
 // Host memory to host memory, beside plain memcpy.
 #include <atomic>
 #include <cstring>
-#include <memory>
+#include <string>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "bench/case.hpp"
 
 namespace sidestep::bench {
 namespace {
-
-std::string nothing_missing(const Context&) { return {}; }
 
 // A plain multi-threaded memcpy: each thread copies one contiguous share. Threads are started per copy, as
 // a program without a pool would, and their start is left out of the time.
@@ -48,50 +48,60 @@ unsigned best_threads(char* to, const char* from, Bytes bytes) {
 }
 
 Result<std::vector<Figure>> run_large(const Context& context, const Options& options) {
-    const Bytes bytes = options.smoke ? 8_MiB : options.bytes;
-    auto from = context.allocate(Place::host(), bytes, MemoryKind::pageable);
-    if (!from) return from.error();
-    auto to = context.allocate(Place::host(), bytes, MemoryKind::pageable);
-    if (!to) return to.error();
-    std::memset(from->address(), 1, bytes);
-    std::memset(to->address(), 2, bytes);
-    auto* target = static_cast<char*>(to->address());
-    const auto* source = static_cast<const char*>(from->address());
-    const unsigned threads = best_threads(target, source, bytes);
-    auto figure = rate_figure(
-        "host -> host, " + format_bytes(bytes), bytes, options,
-        [&] { return timed_copy(context, from->buffer(), to->buffer()); },
-        "memcpy, " + std::to_string(threads) + " threads (the best count)",
-        [&] { return plain_copy(target, source, bytes, threads); });
-    if (!figure) return figure.error();
-    if (std::memcmp(target, source, bytes) != 0)
-        return Error{ErrorCode::mismatch, "host copy differs from its source", "bench", {}};
-    return std::vector<Figure>{std::move(*figure)};
+    std::vector<Figure> figures;
+    for (const Bytes bytes : options.sizes_or({1_GiB})) {
+        auto ends = PaintedPair::make(context, Place::host(), Place::host(), bytes, MemoryKind::pageable,
+                                      MemoryKind::pageable);
+        if (!ends) return ends.error();
+        // The plain copy writes elsewhere, so that the check sees what the library wrote.
+        auto scratch = context.allocate(Place::host(), bytes, MemoryKind::pageable);
+        if (!scratch) return scratch.error();
+        std::memset(scratch->address(), 3, bytes);
+        auto* target = static_cast<char*>(scratch->address());
+        const auto* source = static_cast<const char*>(ends->from().address());
+        const unsigned threads = best_threads(target, source, bytes);
+        const Yardstick plain{fmt::format("memcpy, {} threads (the best count)", threads),
+                              [&]() -> Result<double> { return plain_copy(target, source, bytes, threads); }};
+        std::string path;
+        auto figure = measure_rate(link_figure(context, Place::host(), Place::host(), bytes), options,
+                                   [&] { return timed_copy(context, ends->from(), ends->to(), {}, &path); }, plain);
+        if (!figure) return figure.error();
+        figure->path = path;
+        if (auto same = ends->verify(context, options, *figure); !same) return same.error();
+        figures.push_back(std::move(*figure));
+    }
+    return figures;
 }
 
 // Microseconds of one small copy, averaged over a batch; the batch is repeated for the spread.
 Result<std::vector<Figure>> run_small(const Context& context, const Options& options) {
     constexpr Bytes bytes = 4096;
     const int batch = options.smoke ? 10 : 20'000;
-    std::vector<char> from(bytes, 1), to(bytes, 2);
+    std::vector<char> from(bytes, 1), to(bytes, 2), elsewhere(bytes, 3);
     const Buffer source = Buffer::host(from.data(), bytes), target = Buffer::host(to.data(), bytes);
-    Figure figure{"host -> host, 4 KiB, one at a time", "us", {}, {}, "memcpy"};
+    Figure figure = link_figure(context, Place::host(), Place::host(), bytes, "one at a time");
+    figure.unit = "us";
+    figure.more_is_better = false;
+    Samples plain;
     for (int round = -1; round < options.samples; ++round) {
         bool failed = false;
         const double seconds = seconds_of([&] {
             for (int i = 0; i < batch; ++i) failed |= !context.copy(source, target).wait().ok();
         });
         if (failed) return Error{ErrorCode::internal, "a 4 KiB host copy failed", "bench", {}};
-        const double plain = seconds_of([&] {
+        const double bare = seconds_of([&] {
             for (int i = 0; i < batch; ++i) {
-                std::memcpy(to.data(), from.data(), bytes);
+                std::memcpy(elsewhere.data(), from.data(), bytes);
                 asm volatile("" ::: "memory");
             }
         });
         if (round < 0) continue;
         figure.measured.values.push_back(seconds / batch * 1e6);
-        figure.peer.values.push_back(plain / batch * 1e6);
+        plain.values.push_back(bare / batch * 1e6);
     }
+    add_yardstick(figure, "memcpy", std::move(plain));
+    if (options.verify && from != to) return Error{ErrorCode::mismatch, "host copy differs from its source", "bench", {}};
+    figure.verified = options.verify;
     return std::vector<Figure>{std::move(figure)};
 }
 

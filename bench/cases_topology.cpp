@@ -8,9 +8,13 @@
 namespace sidestep::bench {
 namespace {
 
-std::string nothing_missing(const Context&) { return {}; }
-
-Figure timed(std::string what) { return {std::move(what), "us", {}, {}, ""}; }
+Figure timed(std::string what) {
+    Figure figure;
+    figure.what = std::move(what);
+    figure.unit = "us";
+    figure.more_is_better = false;
+    return figure;
+}
 
 // Every GPU's class with the GPUs of its own machine, the first network card, and 100 others spread over all.
 std::uint64_t classify_all(const Topology& cluster) {

@@ -41,7 +41,7 @@ struct Figure {
     std::string limit_source; // how the limit was had: "link: PCIe gen5 x16", "raw loop, same run"
     std::vector<Peer> peers;
     bool verified = false;    // the bytes were compared after the last sample
-    double threshold = 0;     // that the median has to reach, from the threshold file; 0: none
+    double threshold = 0;     // that the median has to reach (or must not exceed where less is better); 0: none
     Verdict verdict = Verdict::none;
     std::string path;         // what carried the bytes: Receipt's path in words; may be empty
 
@@ -56,6 +56,7 @@ struct CaseResult {
     std::string skipped;  // why it could not run; empty where it did
     std::string failed;   // the error; empty where it did not fail
     std::vector<Figure> figures;
+    std::vector<std::string> notes;  // what people should know about the figures, in plain sentences
 };
 
 struct Report {
@@ -63,11 +64,13 @@ struct Report {
     std::string date;         // "2026-11-21T14:03:12Z"
     std::string command;      // as typed
     std::string machine;      // the topology's name
+    bool emulated = false;    // the GPUs are emulated in host memory: rates say nothing about the modelled machine
     std::string processor;    // "Intel Xeon ..., 64 cores"
     std::string kernel;       // "Linux 6.18.0"
     std::string driver;       // "580.159.04, CUDA 13.0"; empty without GPUs
     std::string topology;     // the machine as JSON text (docs/topology-format.md)
     std::vector<CaseResult> cases;
+    std::vector<std::string> notes;  // tools that are not there, and what else went otherwise than asked
 
     // The object documented in docs/bench-format.md; what is written is read back the same.
     std::string to_json() const;

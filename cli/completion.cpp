@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "bash_completion.hpp"
+#include "bench/case.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -20,6 +21,12 @@ std::string machine_words() {
 std::string verb_words() {
     std::string text;
     for (const Verb& verb : verbs) text += fmt::format("{}\n", verb.name);
+    return text;
+}
+
+std::string case_words() {
+    std::string text;
+    for (const bench::Case& test : bench::all_cases()) text += fmt::format("{}\n", test.key);
     return text;
 }
 
@@ -60,6 +67,7 @@ Result<void> run_completion(const CLI::App& command, const Globals& globals, con
     if (what == "bash") return print(bash_completion);
     if (what == "machines") return print(machine_words());
     if (what == "verbs") return print(verb_words());
+    if (what == "cases") return print(case_words());
     const auto words = what == "options" ? option_words(command, verb) : place_words(globals);
     if (!words) return words.error();
     return print(*words);
@@ -74,10 +82,10 @@ Action define_completion(CLI::App& app, const Globals& globals) {
     };
     auto arguments = std::make_shared<Arguments>();
     app.add_option("WHAT", arguments->what,
-                   "bash: the script to source; verbs, options [VERB], machines, places: words, one a line")
+                   "bash: the script to source; verbs, options [VERB], machines, places, cases: words, one a line")
         ->required()
         ->type_name("")
-        ->check(CLI::IsMember({"bash", "verbs", "options", "machines", "places"}).description(""));
+        ->check(CLI::IsMember({"bash", "verbs", "options", "machines", "places", "cases"}).description(""));
     app.add_option("VERB", arguments->verb, "the verb whose options are wanted")->type_name("");
     const CLI::App* command = app.get_parent();
     return done_or_fails([arguments, command, &globals] {

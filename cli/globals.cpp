@@ -23,6 +23,15 @@ CLI::Option* add_parsed(CLI::App& app, const char* name, Result<T> (*parse)(std:
         text);
 }
 
+// "all" is 0; nothing where the text is no number from 1 to 1024.
+std::optional<int> lanes_of(const std::string& text) {
+    if (text == "all") return 0;
+    int lanes = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lanes);
+    if (error != std::errc{} || end != text.data() + text.size() || lanes < 1 || lanes > 1024) return std::nullopt;
+    return lanes;
+}
+
 }  // namespace
 
 CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text) {
@@ -51,6 +60,10 @@ void add_copy_flags(CLI::App& app, CopyFlags& flags) {
     app.add_option("--prefer", flags.prefer, "the engine that moves GPU memory, where both can")
         ->type_name("copy-engine|kernel")
         ->check(CLI::IsMember({"copy-engine", "kernel"}).description(""));
+    app.add_option("--lanes", flags.lanes, "paths at once: 1, at most N, or all that make it quicker (default: all)")
+        ->type_name("1|all|N")
+        ->check(CLI::Validator([](const std::string& text) { return lanes_of(text) ? "" : "expected 1, all or a number"; },
+                               "", ""));
     add_parsed<Bytes>(
         app, "--chunk", parse_bytes, [&flags](Bytes value) { flags.chunk = value; },
         "bytes moved at a time through a staged path (default: chosen by the library)")
@@ -74,6 +87,7 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
     if (globals.require == "host") options.require = Require::host;
     if (flags.prefer == "copy-engine") options.prefer = Prefer::copy_engine;
     if (flags.prefer == "kernel") options.prefer = Prefer::kernel;
+    options.lanes = lanes_of(flags.lanes).value_or(0);
     options.verify = globals.verify;
     options.deadline = flags.deadline;
     if (flags.max_staging) options.max_staging = *flags.max_staging;

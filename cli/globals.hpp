@@ -25,6 +25,7 @@ struct Globals {
 struct CopyFlags {
     std::optional<Bytes> size;  // of memory sources
     std::string prefer;         // empty: whatever the prices say
+    std::string lanes = "all";
     Bytes chunk = 0;
     std::optional<Bytes> max_staging;
     std::chrono::milliseconds deadline{0};

@@ -62,9 +62,21 @@ Result<Bytes> file_size(const std::string& path) {
                  "SRC", "only regular files and block devices have a size"};
 }
 
+// Before the place is read: no name of published memory holds the characters of a range.
+Result<Operand> parse_shared(std::string_view text, const char* where) {
+    std::string_view name = text;
+    const auto range = take_range(name);
+    auto place = Place::parse(range ? name : text);
+    if (place) return Operand{*place, range};
+    Error error = place.error();
+    error.where = where;
+    return error;
+}
+
 }  // namespace
 
 Result<Operand> parse_operand(std::string_view text, const char* where) {
+    if (text.starts_with("shared:")) return parse_shared(text, where);
     auto place = Place::parse(text);
     if (!place) {
         Error error = place.error();
@@ -93,7 +105,12 @@ Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags&
         if (from.range) return from.range->size;
         return file_size(from.place.path());
     }
+    if (from.place.is_shared() && from.range) return from.range->size;
     if (flags.size) return *flags.size;
+    if (from.place.is_shared() && to.place.is_file()) return Buffer::whole;
+    if (from.place.is_shared())
+        return Error{ErrorCode::invalid_argument, "how many bytes of it are to be copied?", from.place.to_string(),
+                     fmt::format("give --size, or write {}@OFFSET+SIZE", from.place.to_string())};
     return to.range ? to.range->size : default_size;
 }
 
@@ -102,6 +119,10 @@ Result<End> open_end(const Context& context, const Operand& operand, Bytes bytes
         const std::string& path = operand.place.path();
         if (!operand.range) return End{Buffer::file(path), {}};
         return End{Buffer::file(path, operand.range->offset, operand.range->size), {}};
+    }
+    if (operand.place.is_shared()) {
+        const Bytes offset = operand.range ? operand.range->offset : 0;
+        return End{Buffer::shared(operand.place.path(), offset, operand.range ? operand.range->size : bytes), {}};
     }
     // An empty file still needs an address to go to.
     auto memory = context.allocate(operand.place, std::max<Bytes>(bytes, 1));

@@ -11,13 +11,13 @@
 
 namespace sidestep::cli {
 
-// A part of a file.
+// A part of a file, or of published memory.
 struct FileRange {
     Bytes offset = 0;
     Bytes size = 0;
 };
 
-// A place as it stands on the command line; a file may carry a range.
+// A place as it stands on the command line; a file and published memory may carry a range.
 struct Operand {
     Place place;
     std::optional<FileRange> range;
@@ -29,7 +29,8 @@ struct Operand {
 Result<Operand> parse_operand(std::string_view text, const char* where);
 
 // Bytes a copy between the two moves: a file's or range's own size; --size, the target's range, or
-// default_size for a memory source. --size with a file source is refused: its size is known.
+// default_size for a memory source. Published memory has a size that only a copy finds out: Buffer::whole where the
+// target is a file, else --size or a range is needed. --size with a file source is refused: its size is known.
 Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags& flags);
 
 // A buffer and, where it is memory, its owner.
@@ -38,7 +39,7 @@ struct End {
     Allocation memory;
 };
 
-// A fresh allocation of `bytes` bytes for a memory place, or the file.
+// A fresh allocation of `bytes` bytes for a memory place, or the file or published memory.
 Result<End> open_end(const Context& context, const Operand& operand, Bytes bytes);
 
 }  // namespace sidestep::cli

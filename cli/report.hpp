@@ -11,7 +11,7 @@ namespace sidestep::cli {
 // The command's exit codes, documented in docs/commands.md.
 enum class ExitCode : int {
     done = 0,
-    failed = 1,            // also: doctor found a failure, topo diff a difference
+    failed = 1,            // also: doctor found a failure, topo diff a difference, bench a missed threshold
     usage = 2,             // a place, option, file or machine that does not exist or makes no sense
     path_unavailable = 3,  // the required path
     warnings = 4,          // doctor: nothing fails, something warns

@@ -37,6 +37,8 @@ Action define_copy(CLI::App& app, const Globals& globals);
 Action define_route(CLI::App& app, const Globals& globals);
 Action define_topo(CLI::App& app, const Globals& globals);
 Action define_doctor(CLI::App& app, const Globals& globals);
+Action define_publish(CLI::App& app, const Globals& globals);
+Action define_bench(CLI::App& app, const Globals& globals);
 Action define_help(CLI::App& app, const Globals& globals);
 Action define_completion(CLI::App& app, const Globals& globals);
 
@@ -44,8 +46,10 @@ Action define_completion(CLI::App& app, const Globals& globals);
 inline constexpr Verb verbs[] = {
     {"copy", "copy bytes between memory, GPUs and files", define_copy},
     {"route", "print the path a copy would take, and the paths refused", define_route},
+    {"publish", "give memory a name under which other processes copy to and from it", define_publish},
     {"topo", "print the machine: devices and the links between them", define_topo},
     {"doctor", "find out why a fast path is off or slow, and what to type", define_doctor},
+    {"bench", "measure this machine: every figure beside what the hardware can do", define_bench},
     {"help", "print the help of a verb", define_help},
     {"completion", "print what a shell needs to complete command lines", define_completion},
 };

@@ -1,8 +1,8 @@
-# The target `bundle`: one archive with the command, the benchmark and the test programs, for a machine with
+# The target `bundle`: one archive with the command and the test programs, for a machine with
 # GPUs and no compiler.
 get_property(test_programs GLOBAL PROPERTY SIDESTEP_TEST_PROGRAMS)
 set(SIDESTEP_BUNDLE_LIST ${CMAKE_BINARY_DIR}/bundle.txt)
-set(lines "$<TARGET_FILE:sidestep> bin -\n$<TARGET_FILE:sidestep_bench> bin -\n")
+set(lines "$<TARGET_FILE:sidestep> bin -\n")
 foreach(program IN LISTS test_programs)
     get_property(labels TARGET ${program} PROPERTY SIDESTEP_LABELS)
     string(REPLACE ";" "," labels "${labels}")
@@ -13,5 +13,5 @@ file(GENERATE OUTPUT ${SIDESTEP_BUNDLE_LIST} CONTENT "${lines}")
 set(archive ${CMAKE_SOURCE_DIR}/build/sidestep-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}-linux.tar.gz)
 add_custom_target(bundle
     COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${SIDESTEP_BUNDLE_LIST} ${archive}
-    DEPENDS sidestep sidestep_bench ${test_programs}
+    DEPENDS sidestep ${test_programs}
     USES_TERMINAL VERBATIM)

@@ -38,7 +38,8 @@ _sidestep() {
             --machine) machine=${_sidestep_line[++i]} ;;
             --machine=*) machine=${word#*=} ;;
             --require | --prefer | --size | --chunk | --max-staging | --deadline | --repeat | --format | --output | \
-                --as | --record | --theme | --node | --save | --pages) ((++i)) ;;
+                --as | --record | --theme | --node | --save | --pages | --case | --samples | --gpu | --from | --to | --folder | \
+                --thresholds | --html) ((++i)) ;;
             -*) ;;
             *) [[ -z $verb ]] && verb=$word ;;
         esac
@@ -60,11 +61,15 @@ _sidestep() {
         --require) _sidestep_offer $'any\ndirect\nhost' "$current"; return ;;
         --format) _sidestep_offer $'text\ntree\npairs\njson\nxml\ndot\nsvg' "$current"; return ;;
         --theme) _sidestep_offer $'light\ndark' "$current"; return ;;
-        --output | --record | --save | --pages)
+        --case) _sidestep_offer "$("$command" completion cases 2>/dev/null)" "$current"; return ;;
+        --from | --to)
+            _sidestep_offer "$("$command" completion places ${machine:+--machine "$machine"} 2>/dev/null)" "$current"
+            return ;;
+        --output | --record | --save | --pages | --html | --thresholds | --folder)
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current")
             return ;;
         --prefer) _sidestep_offer $'copy-engine\nkernel' "$current"; return ;;
-        --size | --chunk | --max-staging | --deadline | --repeat | --node) return ;;
+        --size | --chunk | --max-staging | --deadline | --repeat | --node | --samples | --gpu) return ;;
     esac
     if [[ $current == -* ]]; then
         _sidestep_offer "$("$command" completion options $verb 2>/dev/null)" "$current"
@@ -74,7 +79,11 @@ _sidestep() {
         "") _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         help) _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         topo) _sidestep_offer diff "$current" ;;
-        completion) _sidestep_offer $'bash\nverbs\noptions\nmachines\nplaces' "$current" ;;
+        bench)
+            _sidestep_offer compare "$current"
+            # The reports that compare takes.
+            while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -X '!*.json' -- "$current") ;;
+        completion) _sidestep_offer $'bash\nverbs\noptions\nmachines\nplaces\ncases' "$current" ;;
         copy | route)
             if [[ $current == file:* ]]; then
                 _sidestep_offer "$(_sidestep_files "$current")" "$current"

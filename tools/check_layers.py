@@ -98,6 +98,7 @@ LAYERS = [
     Layer(10, "tests/gpu", "tests that need a GPU",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
+    Layer(10, "tests/page", "the page of a report, in a browser too", ("bench",), ("fmt",)),
     Layer(10, "tests/install", "projects that use an installed library", groups=()),
 ]
 
@@ -175,7 +176,8 @@ def layer_of_test(file):
     parts = file.split("/")
     tested = None
     if parts[1] == "unit" and len(parts) > 3:
-        tested = next((n for n in (f"src/{parts[2]}", f"backends/{parts[2]}", parts[2])
+        whole = parts[2] if parts[2] != "backends" else ""
+        tested = next((n for n in (f"src/{parts[2]}", whole, f"backends/{parts[2]}")
                        if n in BY_NAME or n.startswith("backends/")), None)
     if tested is None:
         return row_of(folder_layer(file))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/setup.sh [fuzz]
+# tools/setup.sh [fuzz|browser]
 # Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
@@ -29,6 +29,16 @@ libclang-rt-dev clang++
 "
 fi
 
+# `tools/setup.sh browser` installs what opens pages in tests/page and tools/screenshot.py, and nothing else. Any
+# Chromium will do; of Debian's two packages this is the smaller one.
+if [ "${1:-}" = browser ]; then
+    for browser in chromium chromium-headless-shell google-chrome; do
+        if command -v "$browser" >/dev/null; then exit 0; fi
+    done
+    packages="chromium-headless-shell chromium-headless-shell
+"
+fi
+
 os_release=${SIDESTEP_OS_RELEASE:-/etc/os-release}  # another file in the tests of this script
 os_id=$(. "$os_release" && echo "${ID:-} ${ID_LIKE:-} ${VERSION_ID:-}")
 
@@ -36,6 +46,12 @@ os_id=$(. "$os_release" && echo "${ID:-} ${ID_LIKE:-} ${VERSION_ID:-}")
 case $os_id in
     # Its clang brings the fuzzer's runtime itself.
     ubuntu*" 22.04") packages=${packages/g++ /g++-12 }; packages=${packages/libclang-rt-dev clang++/} ;;
+esac
+case ${1:-}" $os_id" in
+    browser*ubuntu*)
+        echo "setup: Ubuntu has Chromium as a snap only: the tests that open a page will be skipped" >&2
+        exit 1
+        ;;
 esac
 
 is_there() {

@@ -1,8 +1,12 @@
 #include "backends/cuda/allocate.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/try.hpp"
+#include "driver/cpus.hpp"
 #include "driver/memory_limits.hpp"
 #include "driver/memory_map.hpp"
 
@@ -152,11 +156,29 @@ Result<Allocation> allocate_kind(const Gpu& gpu, Bytes bytes, MemoryKind kind) {
     }
 }
 
-// Pages of one NUMA node, pinned. A machine with one node has nothing to bind, and containers often forbid
-// the call.
-Result<Allocation> pin_pages(ContextPointer context, bool bind, int node, Bytes bytes) {
-    SIDESTEP_TRY(driver::MemoryMap map, driver::MemoryMap::anonymous(bytes, bind ? node : -1));
+// Below this the driver's own call is as quick.
+constexpr Bytes pinned_as_pages_from = 2_MiB;
+
+void log_pages(const driver::MemoryMap& pages, int node, Bytes bytes) {
+    if (!base::logs(base::LogLevel::info)) return;
+    const bool set_aside = pages.pages() == driver::PageKind::huge;
+    base::log(base::LogLevel::info,
+              fmt::format("{} pinned at {}: {} on huge pages{}", format_bytes(bytes),
+                          Place::host(node).to_string(),
+                          format_bytes(driver::huge_bytes(pages.address(), bytes)),
+                          set_aside ? " that the system had set aside" : ""));
+}
+
+// Pages of one NUMA node (-1: of where the caller runs), pinned. A machine with one node has nothing to bind,
+// and containers often forbid the call.
+Result<Allocation> pin_pages(ContextPointer context, bool several_nodes, int node, Bytes bytes) {
+    // Several threads may run on several nodes, and memory that is bound to none would come from all of them.
+    constexpr int most_threads = 8;
+    const int threads = node < 0 && several_nodes ? 1 : std::min(driver::usable_cpu_count(), most_threads);
+    SIDESTEP_TRY(driver::MemoryMap map,
+                 driver::MemoryMap::populated(bytes, several_nodes ? node : -1, threads));
     auto pages = std::make_shared<const driver::MemoryMap>(std::move(map));
+    log_pages(*pages, node, bytes);
     const driver::Cuda& cuda = context->cuda();
     CUresult status = cuda.cuMemHostRegister(pages->address(), bytes,
                                              CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
@@ -193,7 +215,7 @@ Result<Allocation> allocate_pinned(Gpus& gpus, int node, Bytes bytes) {
                      {}};
     SIDESTEP_TRY(Gpu * gpu, gpus.open_near(node));
     driver::ScopedCudaContext current(*gpu->context());
-    if (node < 0) return allocate_portable(gpu->context(), bytes);
+    if (node < 0 && bytes < pinned_as_pages_from) return allocate_portable(gpu->context(), bytes);
     return pin_pages(gpu->context(), gpus.several_numa_nodes(), node, bytes);
 }
 

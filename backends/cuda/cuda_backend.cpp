@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include "backends/cuda/allocate.hpp"
+#include "backends/cuda/batch.hpp"
 #include "backends/cuda/gate.hpp"
 #include "backends/cuda/gpus.hpp"
+#include "backends/cuda/ipc.hpp"
 #include "backends/cuda/offers.hpp"
+#include "backends/cuda/pin.hpp"
 #include "backends/cuda/pointer.hpp"
 #include "backends/cuda/reach.hpp"
 #include "base/try.hpp"
@@ -32,6 +35,12 @@ public:
         return offset <= buffer().size() && size <= buffer().size() - offset;
     }
 
+    std::vector<std::string> notes() const override {
+        const char* note = note_.load(std::memory_order_acquire);
+        return note ? std::vector<std::string>{note} : std::vector<std::string>{};
+    }
+    void set_note(const char* constant) { note_.store(constant, std::memory_order_release); }
+
     // Whether grant() was done for that GPU, for the first 64 of them.
     bool granted(const Gpu& gpu) const { return (granted_.load(std::memory_order_acquire) & bit(gpu)) != 0; }
     void set_granted(const Gpu& gpu) { granted_.fetch_or(bit(gpu), std::memory_order_release); }
@@ -41,6 +50,7 @@ private:
     Pointer pointer_;
     Gpu* gpu_;
     std::atomic<std::uint64_t> granted_{0};
+    std::atomic<const char*> note_{nullptr};
 };
 
 // A piece with everything decided: which GPU carries it out and with which kind of stream.
@@ -52,13 +62,17 @@ struct Work {
     Bytes size = 0;
     Gpu* gpu = nullptr;
     Traffic traffic = Traffic::local;
+    std::span<const BatchPart> parts = {};  // of a batch: instead of source, target and size
+    bool capturing = false;                 // the stream is
 };
 
 class CudaBackend : public backend::Backend {
 public:
     std::string_view name() const override { return "cuda"; }
     Support probe(const Topology& topology) override;
-    std::vector<backend::Capability> capabilities() const override { return cuda::capabilities(); }
+    std::vector<backend::Capability> capabilities() const override {
+        return cuda::capabilities(!cuda_ || cuda_->has_batch_copy());
+    }
     backend::MemorySet allocates(PlaceKind kind) const override;
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
     Result<backend::Description> locate(const void* address, Bytes bytes) override {
@@ -68,13 +82,19 @@ public:
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
     Result<Ticket> start(const Piece& piece) override;
+    Result<Ticket> start_batch(std::span<const Piece> pieces) override;
     Result<Progress> poll(Ticket ticket) override;
+    Result<std::shared_ptr<void>> pin(const Buffer& buffer) override { return pin_host(*gpus_, buffer); }
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override;
+    Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
+    Result<std::optional<Allocation>> open(const backend::Exported& exported) override { return ipc_->open(exported); }
 
 private:
     Result<Work> plan(const Piece& piece) const;
     Result<void> make_reachable(const Work& work);
     Result<void> enqueue(const Work& work, CUstream stream) const;
+    Result<void> enqueue_parts(const Work& work, CUstream stream) const;
+    Result<Ticket> capture(Work work, const CallersStream& stream) const;
     Result<Ticket> launch(const Work& work, CUstream stream) const;
     Result<Ticket> launch_on_callers_stream(Work work, void* stream);
     Result<Ticket> launch_beside(const Work& work, const CallersStream& stream) const;
@@ -84,6 +104,7 @@ private:
     std::unique_ptr<Peers> peers_;
     std::mutex grants_;  // held while the access of a mapping or pool is changed
     std::shared_ptr<GateWords> gate_words_;
+    std::unique_ptr<Ipc> ipc_;
 };
 
 Support CudaBackend::probe(const Topology& topology) {
@@ -98,6 +119,7 @@ Support CudaBackend::probe(const Topology& topology) {
     gpus_ = std::move(*gpus);
     peers_ = std::make_unique<Peers>(gpus_->count());
     gate_words_ = std::make_shared<GateWords>(cuda_);
+    ipc_ = std::make_unique<Ipc>(*gpus_);
     return Support::yes(gpus_->summary());
 }
 
@@ -116,6 +138,7 @@ Result<std::optional<backend::Description>> CudaBackend::describe(const Buffer& 
     description.place = buffer.place();
     description.memory = pointer->kind;
     description.size = buffer.size();
+    description.identity = pointer->identity;
     return std::optional(std::move(description));
 }
 
@@ -221,12 +244,25 @@ Result<void> CudaBackend::make_reachable(const Work& work) {
 
 // The context of work.gpu is current.
 Result<void> CudaBackend::enqueue(const Work& work, CUstream stream) const {
+    if (!work.parts.empty()) return enqueue_parts(work, stream);
     if (work.traffic != Traffic::kernel)
         return cuda_->check(cuda_->cuMemcpyAsync(work.target, work.source, work.size, stream),
                             "cuMemcpyAsync");
     const auto& kernel = work.gpu->kernel();
     if (!kernel) return kernel.error();
     return kernel->launch(work.target, work.source, work.size, stream);
+}
+
+Result<void> CudaBackend::enqueue_parts(const Work& work, CUstream stream) const {
+    const bool by_kernel = work.traffic == Traffic::kernel;
+    SIDESTEP_TRY(const BatchWay way, enqueue_batch(*work.gpu, work.parts, by_kernel, stream, work.capturing));
+    if (by_kernel || way == BatchWay::batch_call) return {};
+    const char* how = way == BatchWay::kernel ? "a kernel carried copies meant for the copy engine, which takes "
+                                                "longer over many small ones"
+                                              : "copies went to the copy engine one by one: "
+                                                "the driver's batch call is not to be had here";
+    work.to->set_note(how);
+    return {};
 }
 
 // Enqueues the work and the event that ends it on a stream of work.gpu's context.
@@ -274,14 +310,48 @@ Result<Ticket> CudaBackend::launch_on_callers_stream(Work work, void* stream) {
     // Either end of a peer copy can carry it out; better the one whose stream it is.
     for (Gpu* end : {work.from->gpu(), work.to->gpu()})
         if (end && end->context()->get() == callers.context) work.gpu = end;
+    if (callers.capturing) return capture(work, callers);
     if (work.gpu->context()->get() == callers.context) return launch(work, callers.stream);
     return launch_beside(work, callers);
+}
+
+// The work becomes a node of a graph. There is nothing to poll: an event that is recorded in a capture can be
+// asked by nobody.
+Result<Ticket> CudaBackend::capture(Work work, const CallersStream& callers) const {
+    if (work.gpu->context()->get() != callers.context)
+        return Error{ErrorCode::unsupported,
+                     "the stream that is captured into a graph belongs to a GPU that takes no part in the copy",
+                     fmt::format("{} to {}", work.from->buffer().to_string(), work.to->buffer().to_string()),
+                     "capture a stream of one of the copy's GPUs"};
+    work.capturing = true;
+    driver::ScopedCudaContext current(*work.gpu->context());
+    SIDESTEP_CHECK(enqueue(work, callers.stream));
+    return Ticket{};
 }
 
 Result<Ticket> CudaBackend::start(const Piece& piece) {
     SIDESTEP_TRY(const Work work, plan(piece));
     SIDESTEP_CHECK(make_reachable(work));
     if (piece.stream) return launch_on_callers_stream(work, piece.stream);
+    return launch(work, work.gpu->stream(work.traffic));
+}
+
+// The pieces share an engine, and the GPU that it belongs to.
+Result<Ticket> CudaBackend::start_batch(std::span<const Piece> pieces) {
+    Work work;
+    std::vector<BatchPart> parts;
+    parts.reserve(pieces.size());
+    for (const Piece& piece : pieces) {
+        SIDESTEP_TRY(const Work one, plan(piece));
+        if (work.gpu != nullptr && one.gpu != work.gpu)
+            return Error{ErrorCode::internal, "the pieces of a batch belong to several GPUs", "cuda", {}};
+        SIDESTEP_CHECK(make_reachable(one));
+        parts.push_back({one.target, one.source, one.size});
+        if (work.gpu == nullptr) work = one;
+    }
+    if (parts.empty()) return Ticket{};
+    work.parts = parts;
+    if (pieces[0].stream) return launch_on_callers_stream(work, pieces[0].stream);
     return launch(work, work.gpu->stream(work.traffic));
 }
 
@@ -301,6 +371,14 @@ Result<Progress> CudaBackend::poll(Ticket ticket) {
 Result<std::unique_ptr<backend::Gate>> CudaBackend::gate(void* stream) {
     SIDESTEP_TRY(const auto callers, callers_stream(*cuda_, stream, nullptr));
     return gate_words_->put(*gpus_, callers);
+}
+
+Result<std::optional<backend::Exported>> CudaBackend::share(const Buffer& buffer) {
+    if (!buffer.place().is_host() && !buffer.place().is_gpu()) return std::optional<backend::Exported>();
+    SIDESTEP_TRY(const auto pointer, look_up(*gpus_, buffer));
+    if (!pointer) return std::optional<backend::Exported>();
+    SIDESTEP_TRY(auto exported, ipc_->share(buffer, *pointer));
+    return std::optional(std::move(exported));
 }
 
 }  // namespace

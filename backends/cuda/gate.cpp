@@ -64,12 +64,15 @@ Result<CallersStream> callers_stream(const driver::Cuda& cuda, void* stream, CUc
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult status = cuda.cuStreamIsCapturing(found.stream, &capture);
     SIDESTEP_CHECK(cuda.check(status, "cuStreamIsCapturing"));
-    if (capture == CU_STREAM_CAPTURE_STATUS_NONE) return found;
-    return Error{ErrorCode::unsupported, "the stream is being captured into a graph", "stream",
-                 "copy outside of the capture"};
+    found.capturing = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    return found;
 }
 
 Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersStream& stream) {
+    if (stream.capturing)
+        return Error{ErrorCode::unsupported,
+                     "the stream is being captured into a graph, and this copy is no single hop on a stream",
+                     "stream", "copy outside of the capture, or between GPUs and pinned host memory"};
     SIDESTEP_TRY(std::uint32_t * word, take(gpus));
     driver::ScopedCudaContext current(*cuda_, stream.context);
     auto before = driver::CudaEvent::create(cuda_);

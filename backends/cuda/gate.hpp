@@ -15,12 +15,12 @@ namespace sidestep::backends::cuda {
 struct CallersStream {
     CUstream stream = nullptr;
     CUcontext context = nullptr;
+    bool capturing = false;  // into a graph: nothing that is enqueued can be polled
 };
 
 // Finds the context of a caller's stream. The default streams (null, CU_STREAM_LEGACY and
 // CU_STREAM_PER_THREAD) belong to the context that is current on the calling thread, or to `fallback` if
-// there is none. Fails with unsupported for a stream that is being captured into a graph, since a copy
-// cannot be polled there.
+// there is none.
 Result<CallersStream> callers_stream(const driver::Cuda& cuda, void* stream, CUcontext fallback);
 
 // The words that gates wait on. A word that a stream waits on must stay until that wait is over, which may
@@ -32,7 +32,8 @@ public:
     // Leaks the pinned words if a stream still waits on one of them.
     ~GateWords();
 
-    // Enqueues a gate on `stream`. `gpus` is used to allocate the words, in the first call only.
+    // Enqueues a gate on `stream`; ErrorCode::unsupported where it is being captured, since a graph is launched
+    // when nobody is there to open the gate. `gpus` is used to allocate the words, in the first call only.
     Result<std::unique_ptr<backend::Gate>> put(Gpus& gpus, const CallersStream& stream);
 
 private:

@@ -38,6 +38,7 @@ Result<std::unique_ptr<Gpu>> Gpu::open(std::shared_ptr<const driver::Cuda> cuda,
     SIDESTEP_TRY(auto allocation_stream, driver::CudaStream::create(context));
     gpu->allocation_stream_ = std::make_shared<const driver::CudaStream>(std::move(allocation_stream));
     gpu->kernel_.emplace(CopyKernel::load(context));
+    gpu->batch_kernel_.emplace(BatchKernel::load(context));
     return gpu;
 }
 

@@ -10,6 +10,7 @@
 
 #include <sidestep/topology.hpp>
 #include "backend/support.hpp"
+#include "backends/cuda/batch.hpp"
 #include "backends/cuda/copy_kernel.hpp"
 #include "driver/cuda_handles.hpp"
 
@@ -45,6 +46,8 @@ public:
 
     // The copy kernel, or why this GPU has none.
     const Result<CopyKernel>& kernel() const { return *kernel_; }
+    // The same for batches.
+    const Result<BatchKernel>& batch_kernel() const { return *batch_kernel_; }
 
     // An event for a piece; the GPU's context is current. Fails when too many are in flight.
     Result<Flight*> take_flight();
@@ -69,6 +72,7 @@ private:
     std::shared_ptr<const driver::CudaStream> allocation_stream_;
     Lane lanes_[traffics];
     std::optional<Result<CopyKernel>> kernel_;
+    std::optional<Result<BatchKernel>> batch_kernel_;
     std::mutex mutex_;
     std::deque<Flight> flights_;
     Flight* free_ = nullptr;

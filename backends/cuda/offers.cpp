@@ -36,13 +36,15 @@ Capability capability(PlaceKind from, PlaceKind to, Reach reach, const char* eng
     made.reach = reach;
     made.engine = engine;
     made.reason = reason;
+    made.one_by_one = true;
     made.streams = true;
+    made.batches = true;
     return made;
 }
 
 }  // namespace
 
-std::vector<Capability> capabilities() {
+std::vector<Capability> capabilities(bool batch_call) {
     const PlaceKind host = PlaceKind::host;
     const PlaceKind gpu = PlaceKind::gpu;
     std::vector<Capability> all(6);
@@ -66,6 +68,8 @@ std::vector<Capability> capabilities() {
     all[peer_copy].latency_us = copy_engine_peer_us;
     all[local_copy].latency_us = copy_engine_local_us;
     all[peer_kernel].latency_us = all[local_kernel].latency_us = kernel_us;
+    for (std::size_t engine = 0; engine < all.size() && !batch_call; ++engine)
+        if (!is_kernel(engine)) all[engine].reason += "; batches by the kernel or one by one, the driver is of before CUDA 12.8";
     return all;
 }
 

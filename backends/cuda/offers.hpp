@@ -14,6 +14,7 @@ inline bool is_kernel(std::size_t engine) {
     return engine == peer_kernel || engine == local_kernel;
 }
 
-std::vector<backend::Capability> capabilities();
+// `batch_call`: whether the driver has one (CUDA 12.8 and newer); the copy engines' reasons say so where not.
+std::vector<backend::Capability> capabilities(bool batch_call = true);
 
 }  // namespace sidestep::backends::cuda

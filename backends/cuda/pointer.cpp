@@ -18,6 +18,7 @@ struct Attributes {
     CUmemoryPool pool = nullptr;
     CUdeviceptr start = 0;
     std::size_t size = 0;
+    unsigned long long id = 0;  // no other memory of this process has, or had, the same
 };
 
 CUresult ask(const driver::Cuda& cuda, CUdeviceptr address, Attributes& attributes) {
@@ -25,10 +26,10 @@ CUresult ask(const driver::Cuda& cuda, CUdeviceptr address, Attributes& attribut
     std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                     CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+                     CU_POINTER_ATTRIBUTE_RANGE_SIZE,      CU_POINTER_ATTRIBUTE_BUFFER_ID};
     std::array<void*, names.size()> values{&attributes.memory,     &attributes.managed, &attributes.ordinal,
                                            &attributes.legacy_ipc, &attributes.pool,    &attributes.start,
-                                           &attributes.size};
+                                           &attributes.size,       &attributes.id};
     return cuda.cuPointerGetAttributes(static_cast<unsigned>(names.size()), names.data(), values.data(),
                                        address);
 }
@@ -79,20 +80,45 @@ Error too_long(const Buffer& buffer, Bytes start, Bytes size) {
                  fmt::format("the allocation ends {} after the buffer's address", format_bytes(left))};
 }
 
-// Pool and VMM memory: the attributes tell the reserved addresses, so the mappings are asked for.
-Result<void> check_mapped(Gpus& gpus, const Buffer& buffer) {
+// One number of the numbers of several mappings; 0 if one of them has none.
+class MixedId {
+public:
+    void add(unsigned long long id) {
+        known_ = known_ && id != 0;
+        mixed_ = (mixed_ ^ id) * 0x9E3779B97F4A7C15ull;
+        mixed_ ^= mixed_ >> 29;
+    }
+    std::uint64_t value() const { return known_ ? mixed_ | 1 : 0; }
+
+private:
+    bool known_ = true;
+    std::uint64_t mixed_ = 0;
+};
+
+// Pool and VMM memory: the attributes tell the reserved addresses, so the mappings are asked for. Answers the
+// identity of all of them, since each can be replaced on its own.
+Result<std::uint64_t> check_mapped(Gpus& gpus, const Buffer& buffer) {
     SIDESTEP_TRY(Gpu * gpu, gpus.open(buffer.place().index()));
     driver::ScopedCudaContext current(*gpu->context());
-    auto found = for_each_mapping(*gpus.cuda(), reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(),
-                                  [](CUdeviceptr, Bytes) { return Result<void>(); });
-    if (found) return {};
+    const driver::Cuda& cuda = *gpus.cuda();
+    MixedId identity;
+    const auto see = [&](CUdeviceptr base, Bytes) -> Result<void> {
+        CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+        unsigned long long id = 0;
+        void* value = &id;
+        SIDESTEP_CHECK(cuda.check(cuda.cuPointerGetAttributes(1, &name, &value, base), "cuPointerGetAttributes"));
+        identity.add(id);
+        return {};
+    };
+    auto found = for_each_mapping(cuda, reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(), see);
+    if (found) return identity.value();
     return Error{ErrorCode::invalid_argument, "part of the buffer is not mapped to memory",
                  buffer.to_string(), found.error().message};
 }
 
 Result<std::optional<Pointer>> look_up_host(const Gpus& gpus, const Buffer& buffer,
                                             const Attributes& attributes) {
-    if (attributes.managed) return std::optional(Pointer{MemoryKind::managed, -1, nullptr});
+    if (attributes.managed) return std::optional(Pointer{MemoryKind::managed, -1, nullptr, attributes.id});
     if (attributes.memory == CU_MEMORYTYPE_DEVICE) {
         const auto index = gpus.index_of(attributes.ordinal);
         if (!index) return wrong_place(buffer, "memory of a GPU that is not in the topology", "");
@@ -103,13 +129,13 @@ Result<std::optional<Pointer>> look_up_host(const Gpus& gpus, const Buffer& buff
     // A buffer that is pinned in part only is treated as pageable: always correct.
     if (attributes.size != 0 && !fits(buffer, attributes.start, attributes.size))
         return std::optional<Pointer>();
-    return std::optional(Pointer{MemoryKind::pinned, -1, nullptr});
+    return std::optional(Pointer{MemoryKind::pinned, -1, nullptr, attributes.id});
 }
 
 Result<std::optional<Pointer>> look_up_gpu(Gpus& gpus, const Buffer& buffer,
                                            const Attributes& attributes) {
     const int claimed = buffer.place().index();
-    if (attributes.managed) return std::optional(Pointer{MemoryKind::managed, -1, nullptr});
+    if (attributes.managed) return std::optional(Pointer{MemoryKind::managed, -1, nullptr, attributes.id});
     if (attributes.memory == CU_MEMORYTYPE_HOST)
         return wrong_place(buffer, "pinned host memory, not that of a GPU", "give it as Buffer::host(...)");
     if (attributes.memory != CU_MEMORYTYPE_DEVICE)
@@ -120,14 +146,16 @@ Result<std::optional<Pointer>> look_up_gpu(Gpus& gpus, const Buffer& buffer,
                            index ? fmt::format("memory of gpu:{}, not of gpu:{}", *index, claimed)
                                  : "memory of a GPU that is not in the topology",
                            index ? fmt::format("give it as Buffer::gpu({}, ...)", *index) : "");
-    Pointer pointer{MemoryKind::device, claimed, attributes.pool};
+    Pointer pointer{MemoryKind::device, claimed, attributes.pool, attributes.id};
     if (attributes.pool)
         pointer.kind = MemoryKind::pool;
     else if (!attributes.legacy_ipc)
         pointer.kind = MemoryKind::vmm;
     if (attributes.size != 0 && !fits(buffer, attributes.start, attributes.size))
         return too_long(buffer, attributes.start, attributes.size);
-    if (pointer.kind != MemoryKind::device) SIDESTEP_CHECK(check_mapped(gpus, buffer));
+    if (pointer.kind != MemoryKind::device) {
+        SIDESTEP_TRY(pointer.identity, check_mapped(gpus, buffer));
+    }
     return std::optional(pointer);
 }
 
@@ -138,7 +166,7 @@ Result<std::optional<Pointer>> look_up(Gpus& gpus, const Buffer& buffer) {
     // No byte of an empty buffer will be touched, and its address may be the end of an allocation.
     if (buffer.size() == 0)
         return std::optional(buffer.place().is_gpu()
-                                 ? Pointer{MemoryKind::device, buffer.place().index(), nullptr}
+                                 ? Pointer{MemoryKind::device, buffer.place().index(), nullptr, 0}
                                  : Pointer{});
     const int to_open = buffer.place().is_gpu() ? buffer.place().index() : -1;
     SIDESTEP_TRY(const Attributes attributes, attributes_of(gpus, buffer.address(), to_open));

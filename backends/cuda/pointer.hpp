@@ -13,6 +13,7 @@ struct Pointer {
     MemoryKind kind = MemoryKind::pinned;  // pinned, device, pool, vmm or managed
     int gpu = -1;                          // whose memory it is; -1: host or managed memory
     CUmemoryPool pool = nullptr;           // of pool memory
+    std::uint64_t identity = 0;            // backend::Description::identity
 };
 
 // What lies at a host or gpu buffer; nothing for ordinary host memory. One driver call for the common

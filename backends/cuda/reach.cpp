@@ -56,6 +56,9 @@ Result<void> grant_mappings(const Gpu& gpu, const Gpu& owner, const Buffer& buff
         unsigned long long now = 0;
         CUresult status = cuda.cuMemGetAccess(&now, &access.location, base);
         if (status == CUDA_SUCCESS && now == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return {};
+        // No mapping of cuMemMap but cuMemAlloc memory that another process shared: the driver may tell neither
+        // from the other by its attributes. Peer access is all that it takes.
+        if (status == CUDA_ERROR_INVALID_VALUE) return {};
         return cuda.check(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
     };
     driver::ScopedCudaContext current(*owner.context());

@@ -17,9 +17,26 @@ constexpr Bytes block = 1_MiB;
 
 constexpr std::size_t most_jobs = 1 << 16;
 
+// Copies of a batch that a thread takes at a time.
+constexpr std::size_t spans_at_a_time = 16;
+
 }  // namespace
 
+void CopyJob::help_spans() {
+    for (;;) {
+        const std::size_t at = cursor_.fetch_add(spans_at_a_time, std::memory_order_relaxed);
+        if (at >= spans_.size()) return;
+        Bytes bytes = 0;
+        for (std::size_t i = at; i < std::min(at + spans_at_a_time, spans_.size()); ++i) {
+            std::memcpy(spans_[i].to, spans_[i].from, spans_[i].bytes);
+            bytes += spans_[i].bytes;
+        }
+        left_.fetch_sub(bytes, std::memory_order_acq_rel);
+    }
+}
+
 void CopyJob::help(Bytes around_caches_from) {
+    if (!spans_.empty()) return help_spans();
     for (;;) {
         const Bytes at = cursor_.fetch_add(block, std::memory_order_relaxed);
         if (at >= bytes_) return;

@@ -14,11 +14,22 @@
 
 namespace sidestep::backends::host {
 
-// One copy that several threads share: each takes the next block until none is left.
+// One of many copies.
+struct CopySpan {
+    void* to;
+    const void* from;
+    Bytes bytes;
+};
+
+// One copy, or a batch of them, that several threads share: each takes the next block, or the next few copies,
+// until none is left.
 class CopyJob {
 public:
     CopyJob(void* to, const void* from, Bytes bytes)
         : to_(static_cast<char*>(to)), from_(static_cast<const char*>(from)), bytes_(bytes), left_(bytes) {}
+    // `bytes` is what the spans have together, above 0.
+    CopyJob(std::vector<CopySpan> spans, Bytes bytes)
+        : to_(nullptr), from_(nullptr), bytes_(bytes), spans_(std::move(spans)), left_(bytes) {}
 
     // Whether every byte has arrived. Never blocks.
     bool done() const { return left_.load(std::memory_order_acquire) == 0; }
@@ -27,11 +38,13 @@ private:
     friend class CopyPool;
     // Copies blocks until the last one has been taken.
     void help(Bytes around_caches_from);
+    void help_spans();
 
     char* const to_;
     const char* const from_;
     const Bytes bytes_;
-    std::atomic<Bytes> cursor_{0};  // where the next block begins
+    const std::vector<CopySpan> spans_;  // of a batch
+    std::atomic<Bytes> cursor_{0};  // where the next block begins; of a batch: the next span
     std::atomic<Bytes> left_;       // bytes that have not arrived
 };
 

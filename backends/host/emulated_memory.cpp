@@ -42,10 +42,24 @@ Result<Allocation> EmulatedMemory::allocate(const Place& place, Bytes bytes, Mem
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     {
         const std::unique_lock lock(mutex_);
-        ranges_[begin] = {begin + bytes, place, kind};
+        ranges_[begin] = {begin + bytes, place, kind, ++last_identity_};
     }
     // The range goes before its memory, so that nobody else's memory is ever taken for it.
     auto free = [self = shared_from_this(), held = *memory, begin, bytes]() mutable {
+        self->release(begin, bytes);
+        held.reset();
+    };
+    return Allocation(Buffer::memory(place, address, bytes), kind, std::move(free));
+}
+
+Allocation EmulatedMemory::adopt(const Place& place, MemoryKind kind, std::shared_ptr<const void> held, void* address,
+                                 Bytes bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    {
+        const std::unique_lock lock(mutex_);
+        ranges_[begin] = {begin + bytes, place, kind, ++last_identity_, false, true};
+    }
+    auto free = [self = shared_from_this(), held = std::move(held), begin, bytes]() mutable {
         self->release(begin, bytes);
         held.reset();
     };
@@ -56,9 +70,24 @@ void EmulatedMemory::release(std::uintptr_t begin, Bytes bytes) {
     const std::unique_lock lock(mutex_);
     const auto found = ranges_.find(begin);
     if (found == ranges_.end()) return;
-    if (found->second.place.is_gpu())
+    if (found->second.place.is_gpu() && !found->second.adopted)
         gpus_[static_cast<std::size_t>(found->second.place.index())].used -= bytes;
     ranges_.erase(found);
+}
+
+Result<std::shared_ptr<void>> EmulatedMemory::pin(const Buffer& buffer) {
+    const Bytes page = driver::page_size();
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer.address());
+    const std::uintptr_t begin = address / page * page;
+    const std::uintptr_t end = (address + buffer.size() + page - 1) / page * page;
+    const std::unique_lock lock(mutex_);
+    const auto next = ranges_.lower_bound(begin);
+    if (range_at(begin) != nullptr || (next != ranges_.end() && next->first < end))
+        return Error{ErrorCode::invalid_argument, "part of this memory is page-locked already",
+                     buffer.to_string(), "lock the whole range at once, or unlock the part first"};
+    ranges_[begin] = {end, Place::host(), MemoryKind::pinned, ++last_identity_, true};
+    auto let_go = [self = shared_from_this(), begin, end](void*) { self->release(begin, end - begin); };
+    return std::shared_ptr<void>(static_cast<void*>(this), std::move(let_go));
 }
 
 const EmulatedMemory::Range* EmulatedMemory::range_at(std::uintptr_t address) const {
@@ -69,7 +98,10 @@ const EmulatedMemory::Range* EmulatedMemory::range_at(std::uintptr_t address) co
 }
 
 Result<backend::Description> EmulatedMemory::within(const Range& range, std::uintptr_t begin, Bytes bytes) {
-    if (bytes <= range.end - begin) return backend::Description{range.place, range.kind, bytes};
+    if (bytes <= range.end - begin)
+        return backend::Description{range.place, range.kind, bytes, range.identity};
+    // As on a GPU: memory that is pinned in part only is no pinned memory.
+    if (range.foreign) return backend::Description{range.place, MemoryKind::pageable, bytes};
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes reach beyond the {} that were allocated from there on", bytes,
                              range.end - begin),

@@ -23,6 +23,14 @@ public:
     // what is free.
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind);
 
+    // Makes host memory that was allocated elsewhere count as pinned until the holder lets go.
+    // ErrorCode::invalid_argument where part of it is pinned already.
+    Result<std::shared_ptr<void>> pin(const Buffer& buffer);
+
+    // Memory of a process that emulates the same machine, mapped here at `address` for as long as `held` lives.
+    // It counts as used in the process that allocated it.
+    Allocation adopt(const Place& place, MemoryKind kind, std::shared_ptr<const void> held, void* address, Bytes bytes);
+
     // What lies at the buffer's address. Fails where that is not what its place claims: another GPU's
     // memory, memory of none, or more than was allocated there. Host memory that was not allocated here
     // is pageable.
@@ -36,6 +44,9 @@ private:
         std::uintptr_t end = 0;
         Place place;
         MemoryKind kind = MemoryKind::device;
+        std::uint64_t identity = 0;
+        bool foreign = false;  // pinned, not allocated here
+        bool adopted = false;  // another process counts it
     };
     struct Gpu {
         Bytes total = 0;
@@ -51,6 +62,7 @@ private:
 
     const std::shared_ptr<MachineMemory> machine_;
     mutable std::shared_mutex mutex_;  // guards what follows
+    std::uint64_t last_identity_ = 0;
     std::vector<Gpu> gpus_;
     std::map<std::uintptr_t, Range> ranges_;  // by first address
 };

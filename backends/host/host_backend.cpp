@@ -14,6 +14,7 @@
 #include "backends/host/machine_memory.hpp"
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
+#include "driver/shared_pages.hpp"
 
 namespace sidestep::backends::host {
 namespace {
@@ -24,6 +25,9 @@ using backend::Reach;
 
 // Up to this size a copy costs less than telling a thread about it.
 constexpr Bytes copied_on_the_spot = 64_KiB;
+
+// Of shared memory: what goes with it is a descriptor of memfd_create(2).
+constexpr std::string_view memfd_scheme = "memfd";
 
 // More threads than this gain nothing on one memory controller, and take processors from others.
 constexpr int most_chosen_threads = 16;
@@ -62,6 +66,7 @@ Capability memcpy_capability(int threads) {
         std::min(figures::memcpy_gb_per_s_per_thread * threads, figures::memcpy_gb_per_s_ceiling);
     copy.latency_us = figures::memcpy_latency_us;
     copy.reason = "copied by the CPU's own threads";
+    copy.batches = true;
     return copy;
 }
 
@@ -78,6 +83,7 @@ Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel
     copy.engine = kernel ? "host-emulated kernel" : "host-emulated copy engine";
     copy.latency_us = kernel ? figures::kernel_latency_us : figures::copy_engine_latency_us;
     copy.reason = kernel ? "loads and stores of an emulated kernel" : "DMA of an emulated GPU";
+    copy.batches = true;
     if (reach == Reach::host_link) copy.efficiency = figures::pcie_copy_engine;
     if (reach == Reach::peer_access) {
         copy.efficiency = kernel ? figures::nvlink_kernel : figures::nvlink_copy_engine;
@@ -108,7 +114,13 @@ public:
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
     Result<backend::Ticket> start(const backend::Piece& piece) override;
+    Result<backend::Ticket> start_batch(std::span<const backend::Piece> pieces) override;
     Result<backend::Progress> poll(backend::Ticket ticket) override;
+    Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
+    Result<std::optional<Allocation>> open(const backend::Exported& exported) override;
+    Result<std::shared_ptr<void>> pin(const Buffer& buffer) override {
+        return emulated_ ? emulated_->pin(buffer) : Backend::pin(buffer);
+    }
 
 private:
     void emulate(const Topology& topology);
@@ -117,6 +129,8 @@ private:
     Result<void> check_reach(const Capability& by, const HostRegistration& from,
                              const HostRegistration& to) const;
     Result<void> check_peer(int from, int to) const;
+    Result<CopySpan> span_of(const backend::Piece& piece) const;
+    Result<backend::Ticket> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job);
     CopyPool& engine_for(const HostRegistration& from, const HostRegistration& to);
 
     // Constant after probe().
@@ -300,7 +314,8 @@ CopyPool& HostBackend::engine_for(const HostRegistration& from, const HostRegist
     return *to.pool;
 }
 
-Result<backend::Ticket> HostBackend::start(const backend::Piece& piece) {
+// What a piece comes to, once it is known to be sensible and within reach.
+Result<CopySpan> HostBackend::span_of(const backend::Piece& piece) const {
     const auto& from = static_cast<const HostRegistration&>(*piece.from);
     const auto& to = static_cast<const HostRegistration&>(*piece.to);
     const auto inside = [&piece](const HostRegistration& end, Bytes offset) {
@@ -317,16 +332,42 @@ Result<backend::Ticket> HostBackend::start(const backend::Piece& piece) {
     if (piece.stream != nullptr) return out_of_reach("the host backend knows no streams");
     if (piece.capability >= capabilities_.size()) return invalid("there is no such engine", "host backend");
     SIDESTEP_CHECK(check_reach(capabilities_[piece.capability], from, to));
-    if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
-        std::memcpy(target, source, piece.size);
-        return backend::Ticket{};
-    }
-    auto job = std::make_shared<CopyJob>(target, source, piece.size);
+    return CopySpan{target, source, piece.size};
+}
+
+Result<backend::Ticket> HostBackend::submit(const backend::Piece& first, std::shared_ptr<CopyJob> job) {
+    const auto& from = static_cast<const HostRegistration&>(*first.from);
+    const auto& to = static_cast<const HostRegistration&>(*first.to);
     SIDESTEP_CHECK(engine_for(from, to).submit(job));
     const std::lock_guard lock(mutex_);
     const backend::Ticket ticket{next_ticket_++};
     in_flight_.emplace(ticket.id, std::move(job));
     return ticket;
+}
+
+Result<backend::Ticket> HostBackend::start(const backend::Piece& piece) {
+    SIDESTEP_TRY(const CopySpan span, span_of(piece));
+    const auto& from = static_cast<const HostRegistration&>(*piece.from);
+    const auto& to = static_cast<const HostRegistration&>(*piece.to);
+    if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
+        std::memcpy(span.to, span.from, span.bytes);
+        return backend::Ticket{};
+    }
+    return submit(piece, std::make_shared<CopyJob>(span.to, span.from, span.bytes));
+}
+
+// By the engine, or the threads, of the first piece.
+Result<backend::Ticket> HostBackend::start_batch(std::span<const backend::Piece> pieces) {
+    std::vector<CopySpan> spans;
+    spans.reserve(pieces.size());
+    Bytes bytes = 0;
+    for (const backend::Piece& piece : pieces) {
+        SIDESTEP_TRY(const CopySpan span, span_of(piece));
+        spans.push_back(span);
+        bytes += piece.size;
+    }
+    if (bytes == 0) return backend::Ticket{};
+    return submit(pieces.front(), std::make_shared<CopyJob>(std::move(spans), bytes));
 }
 
 Result<backend::Progress> HostBackend::poll(backend::Ticket ticket) {
@@ -338,6 +379,48 @@ Result<backend::Progress> HostBackend::poll(backend::Ticket ticket) {
     if (!found->second->done()) return backend::Progress::pending;
     in_flight_.erase(found);
     return backend::Progress::done;
+}
+
+// What the other process needs is the descriptor alone; the handle tells one memory from another.
+Result<std::optional<backend::Exported>> HostBackend::share(const Buffer& buffer) {
+    if (!buffer.place().is_host() && !buffer.place().is_gpu()) return std::optional<backend::Exported>();
+    backend::Exported exported;
+    exported.place = buffer.place();
+    exported.memory = MemoryKind::pageable;
+    if (emulated_) {
+        SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
+        exported.place = description.place;
+        exported.memory = description.memory;
+    }
+    SIDESTEP_TRY(auto pages, machine_->share(buffer.address(), buffer.size()));
+    if (!pages) return std::optional<backend::Exported>();
+    exported.scheme = memfd_scheme;
+    exported.handle.assign(reinterpret_cast<const char*>(&pages->identity), sizeof(pages->identity));
+    exported.descriptor = pages->descriptor;
+    exported.size = buffer.size();
+    exported.offset = pages->offset;
+    exported.identity = pages->identity;
+    exported.keeps = std::move(pages->memory);
+    return std::optional(std::move(exported));
+}
+
+Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exported) {
+    if (exported.scheme != memfd_scheme) return std::optional<Allocation>();
+    Place place = exported.place;
+    if (place.is_gpu()) {
+        if (!emulated_)
+            return out_of_reach(fmt::format("the memory is that of an emulated {}, and this machine is real", place.to_string()),
+                                "open the machine that the publisher emulates (SIDESTEP_MACHINE)");
+        SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
+    } else if (!node_to_bind(place)) {
+        place = Place::host();  // a node of another model
+    }
+    SIDESTEP_TRY(auto map, driver::SharedMap::open(exported.descriptor, exported.offset + exported.size));
+    auto held = std::make_shared<const driver::SharedMap>(std::move(map));
+    if (emulated_ && exported.memory != MemoryKind::pageable)
+        return std::optional(emulated_->adopt(place, exported.memory, held, held->address(), held->length()));
+    const Buffer buffer = Buffer::memory(place, held->address(), held->length());
+    return std::optional(Allocation(buffer, MemoryKind::pageable, [held]() mutable { held.reset(); }));
 }
 
 }  // namespace

@@ -19,7 +19,21 @@ SIDESTEP_API Result<Buffer> buffer(const Context& context, const void* pointer, 
 // enqueued on the stream itself and this costs nothing; a staged route holds the stream at a gate until
 // its last byte has arrived or it has failed. A null stream is the legacy default stream. The stream
 // belongs to the caller and outlives the copy.
+//
+// The time that a copy waits for the stream's earlier work counts towards its deadline and its stall limit.
+// Once either has passed, a copy that is on the stream already still happens when the stream comes to it.
+//
+// On a stream that is being captured into a graph, a copy of one hop becomes a node of the graph: the bytes
+// move each time the graph is launched, from and to the same addresses, and both buffers stay valid as long
+// as the graph. The Transfer then ends at once, and its Receipt's notes say so. ErrorCode::unsupported for a
+// staged route, for options.verify, and for a stream of another GPU than those of the copy.
 SIDESTEP_API Transfer copy(const Context& context, const Buffer& from, const Buffer& to, CUstream_st* stream,
                            const CopyOptions& options = {});
+
+// The copies of a batch (see Context::copy_batch) in the order of `stream`, enqueued on it in one call for each
+// two places, or a few for tens of thousands; also as nodes of a graph. All copies must have one hop on the
+// CUDA backend: ErrorCode::unsupported names the position of one that has not, and nothing is enqueued then.
+SIDESTEP_API Transfer copy_batch(const Context& context, const std::vector<BatchItem>& items,
+                                 CUstream_st* stream, const CopyOptions& options = {});
 
 }  // namespace sidestep::cuda

@@ -16,7 +16,8 @@ struct SIDESTEP_API Receipt {
     double seconds = 0;                  // from submission until the end was seen by poll(), wait() or the
                                          // library's own thread; verification left out
     std::shared_ptr<const Route> route;  // the route that carried the bytes, never null after a success
-    std::vector<Bytes> lane_bytes;       // in the order of route->lanes; sums to `bytes`
+    std::vector<Bytes> lane_bytes;       // in the order of route->lanes; sums to `bytes`. Of a batch: of its
+                                         // copies that took the route which carried the most
     std::vector<std::string> lane_failures;  // in the order of route->lanes: why one stopped carrying bytes, which
                                              // the others took over; empty strings where none did
     bool verified = false;               // both ends were hashed and are equal

@@ -79,7 +79,8 @@ SIDESTEP_API void sidestep_close(sidestep_context* context);
 /* As the size of a file: all of it as a source, what comes as a target. Its offset is then 0. */
 #define SIDESTEP_WHOLE UINT64_MAX
 
-/* `place` is "host", "host:1", "gpu:0" or "file:PATH". Memory has an address, a file an offset. A whole file
+/* `place` is "host", "host:1", "gpu:0", "file:PATH" or "shared:NAME". Memory has an address, a file and published
+ * memory (see sidestep_publish) an offset; all of them have a size, or SIDESTEP_WHOLE. A whole file
  * is written under another name and renamed when every byte has arrived; a part of a file is written in
  * place. The caller keeps memory and text alive until the call, or the transfer it starts, has ended. */
 typedef struct sidestep_buffer {
@@ -100,6 +101,28 @@ SIDESTEP_API sidestep_buffer sidestep_allocation_buffer(const sidestep_allocatio
 
 /* Frees the memory. Every transfer that uses it must have ended. */
 SIDESTEP_API void sidestep_release(sidestep_allocation* allocation);
+
+typedef struct sidestep_pinned sidestep_pinned;
+
+/* Page-locks ordinary host memory, so that GPUs copy from and to it without staging, until sidestep_unpin();
+ * the memory is freed after that. SIDESTEP_UNSUPPORTED where no GPU is usable. */
+SIDESTEP_API sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t size,
+                                          sidestep_pinned** pinned);
+/* NULL is fine. */
+SIDESTEP_API void sidestep_unpin(sidestep_pinned* pinned);
+
+/* ---- Memory of other processes ---- */
+
+typedef struct sidestep_publication sidestep_publication;
+
+/* Lets other processes of this user on this machine reach GPU or host memory as the place "shared:NAME" until the
+ * publication is freed; docs/sharing.md says which memory. SIDESTEP_INVALID_ARGUMENT where a process that is alive
+ * has the name. */
+SIDESTEP_API sidestep_status sidestep_publish(sidestep_context* context, const char* name,
+                                              const sidestep_buffer* buffer, sidestep_publication** publication);
+
+/* Withdraws the name. Copies of other processes in flight may still use the memory: agree on the end first. */
+SIDESTEP_API void sidestep_publication_free(sidestep_publication* publication);
 
 /* ---- Options ---- */
 
@@ -176,6 +199,30 @@ SIDESTEP_API void sidestep_copy_cancel(sidestep_transfer* transfer);
 
 /* Bytes arrived so far, and in all (0 until known). Either pointer may be NULL. */
 SIDESTEP_API void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, uint64_t* total);
+
+/* A descriptor that becomes readable when the copy has ended, for epoll and its like; sidestep_copy_poll then
+ * has the result. Do not read from it or close it: it is closed by sidestep_copy_free. From then on the
+ * library's own thread drives the copy. */
+SIDESTEP_API sidestep_status sidestep_copy_event_fd(sidestep_transfer* transfer, int* descriptor);
+
+/* One copy of a batch. */
+typedef struct sidestep_batch_item {
+    sidestep_buffer from;
+    sidestep_buffer to;
+} sidestep_batch_item;
+
+/* Many copies as one: thousands of small ones cost little more than one large one. They may run in any order
+ * and at once. The first failure stops the rest; its message names the position. The items are read during
+ * the call only, the memory must stay until the end. */
+SIDESTEP_API sidestep_status sidestep_copy_batch(sidestep_context* context, const sidestep_batch_item* items,
+                                                 size_t count, const sidestep_options* options,
+                                                 sidestep_receipt** receipt);
+
+/* Starts the same; see sidestep_copy_start. */
+SIDESTEP_API sidestep_status sidestep_copy_batch_start(sidestep_context* context,
+                                                       const sidestep_batch_item* items, size_t count,
+                                                       const sidestep_options* options,
+                                                       sidestep_transfer** transfer);
 
 /* Cancels the copy if it is running, waits for the pieces in flight and forgets it. */
 SIDESTEP_API void sidestep_copy_free(sidestep_transfer* transfer);

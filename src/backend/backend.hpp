@@ -47,8 +47,8 @@ public:
 
     const Buffer& buffer() const { return buffer_; }
 
-    // Makes what was written final: flushes if asked to, gives a file its name. Called at most once,
-    // after the last piece succeeded; a registration destroyed without it leaves no trace of a
+    // Makes what was written final: flushes if asked to, gives a file its name. Called after the last piece of a
+    // copy succeeded: once for a file, once a copy for memory that stays attached; a registration destroyed without it leaves no trace of a
     // whole-file target. May block.
     virtual Result<void> commit() { return {}; }
 
@@ -159,6 +159,11 @@ public:
     // Opens memory that another process shared; nothing if the scheme is not this backend's. The Allocation
     // unmaps it. The descriptor is only borrowed. May block.
     virtual Result<std::optional<Allocation>> open(const Exported&) { return std::optional<Allocation>{}; }
+
+    // Page-locks ordinary host memory for every GPU, from the first page that the buffer touches to the last;
+    // unlocked when the last holder lets go, who may outlive the backend. Memory mapped for reading only is
+    // locked for reading. ErrorCode::invalid_argument where part of it is locked already. May block.
+    virtual Result<std::shared_ptr<void>> pin(const Buffer& buffer);
 
     // A gate on a caller's stream, for backends that know streams.
     virtual Result<std::unique_ptr<Gate>> gate(void* stream);

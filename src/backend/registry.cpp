@@ -15,6 +15,11 @@ Result<Ticket> Backend::start_batch(std::span<const Piece>) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend takes no batches", {}, {}};
 }
 
+Result<std::shared_ptr<void>> Backend::pin(const Buffer& buffer) {
+    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend pins no memory",
+                 buffer.to_string(), {}};
+}
+
 Result<std::unique_ptr<Gate>> Backend::gate(void*) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no streams", {}, {}};
 }

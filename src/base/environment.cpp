@@ -32,22 +32,33 @@ Result<int> parse_threads(const std::string& text) {
     return static_cast<int>(count);
 }
 
+// Leaves the value as it is where the variable is not set.
+Result<void> read_size(const char* name, Bytes& value) {
+    const std::string text = text_of(name, "");
+    if (text.empty()) return {};
+    const auto bytes = parse_bytes(text);
+    if (!bytes) return bad(name, text, "a size such as 4GiB");
+    value = *bytes;
+    return {};
+}
+
 }  // namespace
 
 Result<Environment> Environment::read() {
     Environment environment;
     environment.machine = text_of("SIDESTEP_MACHINE", environment.machine);
     environment.probe_file = text_of("SIDESTEP_PROBE_FILE", "");
+    environment.peer_folder = text_of("SIDESTEP_PEER_FOLDER", "");
     environment.log = text_of("SIDESTEP_LOG", environment.log);
     if (environment.log != "error" && environment.log != "warn" && environment.log != "info" &&
         environment.log != "debug")
         return bad("SIDESTEP_LOG", environment.log, "error, warn, info or debug");
     SIDESTEP_TRY(environment.host_threads, parse_threads(text_of("SIDESTEP_HOST_THREADS", "0")));
     SIDESTEP_TRY(environment.file_io, parse_file_io(text_of("SIDESTEP_FILE_IO", "auto")));
-    const std::string memory = text_of("SIDESTEP_EMULATED_GPU_MEMORY", "0");
-    auto bytes = parse_bytes(memory);
-    if (!bytes) return bad("SIDESTEP_EMULATED_GPU_MEMORY", memory, "a size such as 4GiB");
-    environment.emulated_gpu_memory = *bytes;
+    SIDESTEP_CHECK(read_size("SIDESTEP_EMULATED_GPU_MEMORY", environment.emulated_gpu_memory));
+    SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_POOL", environment.pinned_pool));
+    SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_CACHE", environment.pinned_cache));
+    SIDESTEP_CHECK(read_size("SIDESTEP_RELAY_MEMORY", environment.relay_memory));
     return environment;
 }
 

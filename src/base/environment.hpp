@@ -15,6 +15,8 @@ struct Environment {
     std::string machine = "live";
     // SIDESTEP_PROBE_FILE: what sidestep doctor --probe --save wrote, for contexts that name none.
     std::string probe_file;
+    // SIDESTEP_PEER_FOLDER: where published memory is found, for contexts that name no folder; empty: the default.
+    std::string peer_folder;
     // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error.
     std::string log = "warn";
     // SIDESTEP_HOST_THREADS: threads of the host backend's copy pool; 0: chosen from the cores.
@@ -23,6 +25,12 @@ struct Environment {
     FileIo file_io = FileIo::automatic;
     // SIDESTEP_EMULATED_GPU_MEMORY: bytes each emulated GPU may hand out; 0: the model's own size.
     Bytes emulated_gpu_memory = 0;
+    // SIDESTEP_PINNED_POOL: most pinned memory that the staging pool of one NUMA node keeps; 0: no pool.
+    Bytes pinned_pool = Bytes{1} << 30;
+    // SIDESTEP_PINNED_CACHE: most memory of Context::allocate that stays page-locked after its last Pinned.
+    Bytes pinned_cache = Bytes{1} << 30;
+    // SIDESTEP_RELAY_MEMORY: ContextOptions::relay_memory of contexts that leave it at its default.
+    Bytes relay_memory = Bytes{64} << 20;
 
     // Reads the process's environment. A value that cannot be read is an error naming the variable.
     static Result<Environment> read();

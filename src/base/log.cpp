@@ -20,9 +20,13 @@ constexpr const char* names[] = {"error", "warn", "info", "debug"};
 
 }  // namespace
 
-void log(LogLevel level, std::string_view text) noexcept {
+bool logs(LogLevel level) noexcept {
     static const LogLevel wanted = parse_level(std::getenv("SIDESTEP_LOG"));
-    if (level > wanted) return;
+    return level <= wanted;
+}
+
+void log(LogLevel level, std::string_view text) noexcept {
+    if (!logs(level)) return;
     try {
         std::string line = "sidestep: ";
         line.append(names[static_cast<int>(level)]).append(": ").append(text).append("\n");

@@ -11,4 +11,7 @@ enum class LogLevel { error, warn, info, debug };
 // SIDESTEP_LOG asks for lines of this weight. Never fails, never throws.
 void log(LogLevel level, std::string_view text) noexcept;
 
+// Whether lines of this weight are written, for lines that cost something to make.
+bool logs(LogLevel level) noexcept;
+
 }  // namespace sidestep::base

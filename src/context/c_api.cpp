@@ -44,6 +44,14 @@ struct sidestep_allocation {
     std::string place;
 };
 
+struct sidestep_pinned {
+    sidestep::Pinned held;
+};
+
+struct sidestep_publication {
+    sidestep::Publication publication;
+};
+
 struct sidestep_receipt {
     Receipt receipt;
 };
@@ -113,6 +121,13 @@ Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
                      "a buffer is on this machine, not on " + place->node(),
                      place->to_string(),
                      {}};
+    if (place->is_shared()) {
+        if (buffer->address == nullptr) return Buffer::shared(place->path(), buffer->offset, buffer->size);
+        return Error{ErrorCode::invalid_argument,
+                     "published memory has an offset, its address is NULL",
+                     place->to_string(),
+                     {}};
+    }
     if (!place->is_file()) {
         if (buffer->offset != 0)
             return Error{ErrorCode::invalid_argument,
@@ -205,6 +220,27 @@ Result<Transfer> begin(sidestep_context* context, const sidestep_buffer* from, c
     return context->context.copy(*source, *target, *read);
 }
 
+Result<Transfer> begin_batch(sidestep_context* context, const sidestep_batch_item* items, size_t count,
+                             const sidestep_options* options) {
+    if (context == nullptr) return null_argument("context");
+    if (items == nullptr && count > 0) return null_argument("items");
+    auto read = read_options(options);
+    if (!read) return read.error();
+    std::vector<sidestep::BatchItem> batch;
+    batch.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+        auto source = read_buffer(&items[i].from, "from");
+        auto target = read_buffer(&items[i].to, "to");
+        if (!source || !target) {
+            Error error = source ? target.error() : source.error();
+            error.message = "copy " + std::to_string(i) + " of the batch: " + error.message;
+            return error;
+        }
+        batch.push_back({std::move(*source), std::move(*target)});
+    }
+    return context->context.copy_batch(batch, *read);
+}
+
 Result<void> finish(const Result<Receipt>& result, sidestep_receipt** receipt) {
     if (!result) return result.error();
     if (receipt != nullptr) *receipt = new sidestep_receipt{*result};
@@ -269,6 +305,40 @@ sidestep_buffer sidestep_allocation_buffer(const sidestep_allocation* allocation
 
 void sidestep_release(sidestep_allocation* allocation) {
     delete allocation;
+}
+
+sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t size, sidestep_pinned** pinned) {
+    return guarded([&]() -> Result<void> {
+        if (context == nullptr) return null_argument("context");
+        if (pinned == nullptr) return null_argument("pinned");
+        auto held = context->context.pin(sidestep::Buffer::host(address, size));
+        if (!held) return held.error();
+        *pinned = new sidestep_pinned{std::move(*held)};
+        return {};
+    });
+}
+
+void sidestep_unpin(sidestep_pinned* pinned) {
+    delete pinned;
+}
+
+sidestep_status sidestep_publish(sidestep_context* context, const char* name, const sidestep_buffer* buffer,
+                                 sidestep_publication** publication) {
+    return guarded([&]() -> Result<void> {
+        if (context == nullptr) return null_argument("context");
+        if (name == nullptr) return null_argument("name");
+        if (publication == nullptr) return null_argument("publication");
+        auto memory = read_buffer(buffer, "buffer");
+        if (!memory) return memory.error();
+        auto published = context->context.publish(name, *memory);
+        if (!published) return published.error();
+        *publication = new sidestep_publication{std::move(*published)};
+        return {};
+    });
+}
+
+void sidestep_publication_free(sidestep_publication* publication) {
+    delete publication;
 }
 
 sidestep_status sidestep_route(sidestep_context* context, const char* from, const char* to, uint64_t size,
@@ -340,6 +410,38 @@ void sidestep_copy_cancel(sidestep_transfer* transfer) {
 void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, uint64_t* total) {
     if (done != nullptr) *done = transfer != nullptr ? transfer->transfer.bytes_done() : 0;
     if (total != nullptr) *total = transfer != nullptr ? transfer->transfer.bytes_total() : 0;
+}
+
+sidestep_status sidestep_copy_event_fd(sidestep_transfer* transfer, int* descriptor) {
+    return guarded([&]() -> Result<void> {
+        if (transfer == nullptr) return null_argument("transfer");
+        if (descriptor == nullptr) return null_argument("descriptor");
+        auto made = transfer->transfer.event_fd();
+        if (!made) return made.error();
+        *descriptor = *made;
+        return {};
+    });
+}
+
+sidestep_status sidestep_copy_batch(sidestep_context* context, const sidestep_batch_item* items, size_t count,
+                                    const sidestep_options* options, sidestep_receipt** receipt) {
+    return guarded([&]() -> Result<void> {
+        auto transfer = begin_batch(context, items, count, options);
+        if (!transfer) return transfer.error();
+        return finish(transfer->wait(), receipt);
+    });
+}
+
+sidestep_status sidestep_copy_batch_start(sidestep_context* context, const sidestep_batch_item* items,
+                                          size_t count, const sidestep_options* options,
+                                          sidestep_transfer** transfer) {
+    return guarded([&]() -> Result<void> {
+        if (transfer == nullptr) return null_argument("transfer");
+        auto started = begin_batch(context, items, count, options);
+        if (!started) return started.error();
+        *transfer = new sidestep_transfer(std::move(*started));
+        return {};
+    });
 }
 
 void sidestep_copy_free(sidestep_transfer* transfer) {

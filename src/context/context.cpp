@@ -6,6 +6,17 @@
 #include "context/impl.hpp"
 
 namespace sidestep {
+namespace {
+
+// Where published memory really is; any other place as it is.
+Result<Place> real_place(transfer::SharedMemory& shared, const Place& place) {
+    if (!place.is_shared() || !place.node().empty()) return place;
+    SIDESTEP_TRY(const transfer::Import import, shared.import(Buffer::shared(place.path())));
+    return import.buffer.place();
+}
+
+}  // namespace
+
 Context::Context(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
@@ -25,7 +36,17 @@ Result<Context> Context::open(ContextOptions options) {
     backends::add_builtin(impl->registry, impl->topology, environment);
     for (const backend::Offer& offer : impl->registry.offers())
         impl->status.push_back({offer.name, offer.support.usable, offer.support.reason, offer.support.remedy});
+    impl->peer_folder = options.peer_folder.empty() ? environment.peer_folder : options.peer_folder;
+    impl->shared = std::make_unique<transfer::SharedMemory>(impl->registry, impl->peer_folder);
     impl->engine = std::make_unique<transfer::Engine>(impl->topology, impl->registry);
+    impl->engine->use(*impl->shared);
+    transfer::StagingPool& pool = impl->engine->pool();
+    pool.set_pinned_bound(environment.pinned_pool);
+    const bool asked = options.relay_memory != ContextOptions{}.relay_memory;
+    const Bytes relay = asked ? options.relay_memory : environment.relay_memory;
+    if (relay != transfer::StagingPool::default_relay_limit)
+        for (int gpu = 0; gpu < impl->topology.gpu_count(); ++gpu) pool.set_relay_limit(gpu, relay);
+    impl->pins = std::make_shared<sidestep::context::Pins>(environment.pinned_cache);
     return Context(std::move(impl));
 }
 
@@ -35,21 +56,13 @@ const std::vector<BackendStatus>& Context::backends() const { return impl_->stat
 
 Result<Route> Context::route(const Place& from, const Place& to, Bytes bytes,
                              const CopyOptions& options) const {
-    return impl_->engine->route(from, to, bytes, options);
+    SIDESTEP_TRY(const Place real_from, real_place(*impl_->shared, from));
+    SIDESTEP_TRY(const Place real_to, real_place(*impl_->shared, to));
+    return impl_->engine->route(real_from, real_to, bytes, options);
 }
 
 Result<Route> Context::route(const Buffer& from, const Buffer& to, const CopyOptions& options) const {
     return impl_->engine->route(from, to, options);
-}
-
-Result<Allocation> Context::allocate(const Place& place, Bytes bytes, MemoryKind kind) const {
-    SIDESTEP_CHECK(transfer::check_place(impl_->topology, place));
-    if (place.is_file())
-        return Error{ErrorCode::invalid_argument, "memory is allocated at a host or gpu place",
-                     place.to_string(), {}};
-    if (bytes == 0)
-        return Error{ErrorCode::invalid_argument, "an allocation needs a size", place.to_string(), {}};
-    return transfer::allocate(impl_->registry, place, bytes, kind);
 }
 
 Transfer Context::copy(const Buffer& from, const Buffer& to, const CopyOptions& options) const {
@@ -57,10 +70,11 @@ Transfer Context::copy(const Buffer& from, const Buffer& to, const CopyOptions& 
 }
 
 Transfer ContextAccess::submit(const Context& context, const Buffer& from, const Buffer& to,
-                               const CopyOptions& options, void* stream) {
+                               const CopyOptions& options, void* stream, const char* note) {
     // The engine's handle keeps the whole Impl alive.
     std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
     auto job = engine->submit(from, to, options, stream);
+    if (*note != '\0') job->add_note(note);
     return Transfer(std::move(engine), std::move(job));
 }
 

@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "backend/registry.hpp"
+#include "context/pins.hpp"
+#include "peer/publisher.hpp"
 #include "transfer/engine.hpp"
+#include "transfer/shared_memory.hpp"
 #include <sidestep/context.hpp>
 
 namespace sidestep {
@@ -16,14 +19,23 @@ struct Context::Impl {
     const Topology topology;
     backend::Registry registry;
     std::vector<BackendStatus> status;
+    std::shared_ptr<context::Pins> pins;
+    std::string peer_folder;  // as ContextOptions::peer_folder, or the environment's
+    std::shared_ptr<peer::Publisher> publisher = std::make_shared<peer::Publisher>();
+    std::unique_ptr<transfer::SharedMemory> shared;
     std::unique_ptr<transfer::Engine> engine;  // last, so that it goes first: it uses all of the above
 };
 
 // The door for functions that extend Context from another header.
 struct ContextAccess {
     static Context::Impl& impl(const Context& context) { return *context.impl_; }
+    // `note`, unless empty, goes into the Receipt of a copy that has ended when it is handed out.
     static Transfer submit(const Context& context, const Buffer& from, const Buffer& to,
-                           const CopyOptions& options, void* stream);
+                           const CopyOptions& options, void* stream, const char* note = "");
+    static Transfer submit_batch(const Context& context, const std::vector<BatchItem>& items,
+                                 const CopyOptions& options, void* stream, const char* note = "");
+    // A Transfer that has failed.
+    static Transfer refuse(const Context& context, Error error);
 };
 
 }  // namespace sidestep

@@ -73,6 +73,8 @@ const char* hint_of(CUresult status) {
 Result<void> Cuda::bind(const DynamicLibrary& library) {
     Result<void> bound;
     SIDESTEP_CUDA_SYMBOLS(SIDESTEP_CUDA_BIND)
+    library.bind_optional(batch_copy_v2_, "cuMemcpyBatchAsync_v2");
+    library.bind_optional(batch_copy_v1_, "cuMemcpyBatchAsync");
     if (bound) return {};
     Error error = bound.error();
     error.hint = "use a driver of CUDA 12.4 or newer";
@@ -94,6 +96,28 @@ Error Cuda::error(CUresult status, std::string_view call, std::string where) con
     return Error{code_of(status),
                  fmt::format("{} failed: {} ({}: {})", call, name, static_cast<int>(status), text),
                  std::move(where), hint_of(status)};
+}
+
+CUresult Cuda::batch_copy(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
+                          CUstream stream) const {
+    // CUmemcpyAttributes: order of source accesses, hints for managed memory, flags.
+    struct Attributes {
+        int source_order = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        int hints[4] = {};
+        unsigned flags = 0;
+    };
+#if CUDA_VERSION >= 12080
+    static_assert(sizeof(Attributes) == sizeof(CUmemcpyAttributes));
+    static_assert(int(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM) == 1);
+#endif
+    Attributes attributes;
+    std::size_t applies_from = 0;
+    if (batch_copy_v2_ != nullptr)
+        return batch_copy_v2_(to, from, sizes, count, &attributes, &applies_from, 1, stream);
+    std::size_t failed = 0;
+    if (batch_copy_v1_ != nullptr)
+        return batch_copy_v1_(to, from, sizes, count, &attributes, &applies_from, 1, &failed, stream);
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 }  // namespace sidestep::driver

@@ -34,7 +34,10 @@
     X(cuStreamEndCapture) X(cuStreamWaitEvent) X(cuStreamWaitValue32) X(cuStreamQuery) \
     X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) \
     X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncLoad) X(cuLaunchKernel) \
-    X(cuGraphDestroy)
+    X(cuGraphDestroy) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) \
+    X(cuThreadExchangeStreamCaptureMode) X(cuDeviceGetUuid) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) \
+    X(cuIpcCloseMemHandle) X(cuMemRetainAllocationHandle) X(cuMemGetAllocationPropertiesFromHandle) \
+    X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)
 // clang-format on
 
 namespace sidestep::driver {
@@ -58,13 +61,32 @@ public:
         return error(status, call);
     }
 
+    // Whether the driver has a call that takes many copies at once (CUDA 12.8 and newer).
+    bool has_batch_copy() const { return batch_copy_v2_ != nullptr || batch_copy_v1_ != nullptr; }
+
+    // That call: `count` copies in stream order as a whole, in any order among themselves. The arrays are read
+    // during the call. Not on the legacy default stream, nor while the stream is being captured.
+    // CUDA_ERROR_NOT_SUPPORTED where the driver has no such call.
+    CUresult batch_copy(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
+                        CUstream stream) const;
+
 #define SIDESTEP_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
     SIDESTEP_CUDA_SYMBOLS(SIDESTEP_CUDA_MEMBER)
 #undef SIDESTEP_CUDA_MEMBER
 
 private:
+    // cuMemcpyBatchAsync as CUDA 12.8 has it, and as CUDA 13.0 has it, with CUmemcpyAttributes as `void`: the
+    // headers of older toolkits lack both.
+    using BatchCopyV1 = CUresult(CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t, void*, std::size_t*,
+                                 std::size_t, std::size_t*, CUstream);
+    using BatchCopyV2 = CUresult(CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t, void*, std::size_t*,
+                                 std::size_t, CUstream);
+
     Cuda() = default;
     Result<void> bind(const class DynamicLibrary& library);
+
+    BatchCopyV1* batch_copy_v1_ = nullptr;
+    BatchCopyV2* batch_copy_v2_ = nullptr;
 };
 
 }  // namespace sidestep::driver

@@ -34,13 +34,20 @@ private:
 
 // Makes a context current on this thread until the end of the scope, whatever was current before. If
 // that fails, the calls in the scope fail and say so.
+//
+// The scope is in the relaxed mode of stream capture too: a caller, or any thread of the program, may be
+// capturing a stream of its own in the default mode, in which calls such as cuEventQuery and cuMemAlloc are
+// refused to every thread and spoil the capture.
 class ScopedCudaContext {
 public:
     ScopedCudaContext(const Cuda& cuda, CUcontext context)
-        : cuda_(cuda), pushed_(cuda.cuCtxPushCurrent(context) == CUDA_SUCCESS) {}
+        : cuda_(cuda), pushed_(cuda.cuCtxPushCurrent(context) == CUDA_SUCCESS) {
+        cuda_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
+    }
     explicit ScopedCudaContext(const CudaContext& context)
         : ScopedCudaContext(context.cuda(), context.get()) {}
     ~ScopedCudaContext() {
+        cuda_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
         CUcontext popped = nullptr;
         if (pushed_) cuda_.cuCtxPopCurrent(&popped);
     }
@@ -50,6 +57,7 @@ public:
 private:
     const Cuda& cuda_;
     bool pushed_;
+    CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the one before
 };
 
 // A stream that does not wait for the default stream.

@@ -1,18 +1,17 @@
 #include "driver/replaced_file.hpp"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
 #include "driver/files.hpp"
+#include "driver/random.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::driver {
@@ -22,9 +21,7 @@ constexpr int name_attempts = 100;
 
 // ".NAME.sidestep-0a1b2c3d4e5f", shortened where a file name could not hold it (255 bytes).
 std::string temporary_name(const std::string& name) {
-    std::uint64_t random = 0;
-    if (::getrandom(&random, sizeof random, 0) != sizeof random) random = static_cast<unsigned>(::getpid());
-    return fmt::format(".{}.sidestep-{:012x}", name.substr(0, 220), random & 0xFFFF'FFFF'FFFFull);
+    return fmt::format(".{}.sidestep-{:012x}", name.substr(0, 220), random_number() & 0xFFFF'FFFF'FFFFull);
 }
 
 }  // namespace

@@ -125,6 +125,13 @@ Place staging_place(const Topology& topology, const Request& request) {
     return Place::host();
 }
 
+// By NVLink: a detour of host memory over a neighbour's PCIe link and back over PCIe gains nothing.
+bool linked(const Topology& topology, int relay, const Place& gpu) {
+    const auto a = topology.find(Place::gpu(relay));
+    const auto b = topology.find(gpu);
+    return a && b && topology.pair_class(*a, *b).links > 0;
+}
+
 }  // namespace
 
 std::vector<HopOption> hop_options(const Topology& topology, const std::vector<Offer>& offers,
@@ -159,14 +166,17 @@ std::vector<End> gpu_stops(const Topology& topology, const Request& request) {
     std::vector<End> stops;
     const Place& from = request.from.place;
     const Place& to = request.to.place;
-    if (!from.is_gpu() || !to.is_gpu() || from == to) return stops;
+    if (from == to || from.is_file() || to.is_file() || (from.is_host() && to.is_host())) return stops;
+    for (const End* end : {&request.from, &request.to})
+        if (end->place.is_host() && end->memory != MemoryKind::pinned) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.
     constexpr int most_relays = 16;
     for (int relay = 0; relay < std::min(topology.gpu_count(), most_relays); ++relay) {
         const Place place = Place::gpu(relay);
         if (place == from || place == to) continue;
-        if (!topology.peer_access(from.index(), relay).allowed) continue;
-        if (!topology.peer_access(relay, to.index()).allowed) continue;
+        if (from.is_gpu() && !topology.peer_access(from.index(), relay).allowed) continue;
+        if (to.is_gpu() && !topology.peer_access(relay, to.index()).allowed) continue;
+        if (!(from.is_gpu() && to.is_gpu()) && !linked(topology, relay, from.is_gpu() ? from : to)) continue;
         stops.push_back({place, MemoryKind::device});
     }
     return stops;

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "route/planner.hpp"
@@ -25,8 +26,10 @@ struct HopOption {
 struct Candidate {
     Lane lane;
     std::vector<Choice> choices;
+    std::vector<HopOption> options;  // of the hops
     double seconds = 0;
-    int alternatives = 0;  // neighbours that would serve as well
+    double gb_per_s_alone = 0;       // lane.gb_per_s when no other lane runs
+    int alternatives = 0;            // neighbours that would serve as well
 };
 
 // Every capability of every offer that moves this kind of place to that kind, possible or not.
@@ -38,8 +41,14 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<b
 std::vector<End> host_stops(const Topology& topology, const std::vector<backend::Offer>& offers,
                             const Request& request);
 
-// The GPUs with peer access to both ends, where both are GPUs.
+// The GPUs that could pass the bytes on: with peer access to both ends where both are GPUs, to the one that is
+// where the other end is pinned host memory.
 std::vector<End> gpu_stops(const Topology& topology, const Request& request);
+
+// A link walked in one direction: its position, and whether from a to b.
+using DirectedLink = std::pair<std::uint32_t, bool>;
+
+std::vector<DirectedLink> directed(const Topology& topology, const HopOption& hop);
 
 // Rates, latency and seconds of a lane made of these hops: rate = min over hops, links that several hops
 // of the lane cross in the same direction divided among them; seconds = latencies + first chunk through

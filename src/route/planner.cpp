@@ -5,14 +5,19 @@
 #include <fmt/format.h>
 
 #include "route/candidate.hpp"
+#include "route/lanes.hpp"
 
 namespace sidestep::route {
 namespace {
 
 using backend::Offer;
 
+// As many lanes as a copy may have: the GPUs of one machine, of the largest modelled kind.
+constexpr std::size_t most_lanes = 16;
+
 struct Found {
     std::vector<Candidate> candidates;
+    std::vector<Candidate> relays;  // one for each neighbour GPU; the quickest is among the candidates
     std::vector<Refused> refused;
 };
 
@@ -47,6 +52,18 @@ void add_direct(const Topology& topology, const std::vector<Offer>& offers, cons
                                     "no backend moves bytes between these two without staging", "", 0});
 }
 
+// Host memory of no node in particular is taken to lie beside the GPU at the other end of the copy, whichever
+// GPU reads it.
+End seen_from(const Topology& topology, const Request& request, const End& end) {
+    if (!end.place.is_host() || end.place.index() >= 0) return end;
+    for (const End* other : {&request.from, &request.to}) {
+        const auto gpu = other->place.is_gpu() ? topology.find(other->place) : std::nullopt;
+        const auto cpu = gpu ? topology.cpu_of(*gpu) : std::nullopt;
+        if (cpu) return {Place::host(topology.device(*cpu).index), end.memory};
+    }
+    return end;
+}
+
 // Through staging memory at one stop, the best engine for each hop. False, with the reason noted in
 // `refused`, where nobody carries out one of the hops.
 bool add_staged(const Topology& topology, const std::vector<Offer>& offers, const Request& request,
@@ -54,7 +71,8 @@ bool add_staged(const Topology& topology, const std::vector<Offer>& offers, cons
     const End stops[] = {request.from, stop, request.to};
     std::vector<HopOption> hops;
     for (int i = 0; i < 2; ++i) {
-        const auto options = hop_options(topology, offers, stops[i], stops[i + 1]);
+        const auto options = hop_options(topology, offers, seen_from(topology, request, stops[i]),
+                                         seen_from(topology, request, stops[i + 1]));
         const HopOption* best = nullptr;
         for (const HopOption& option : options)
             if (option.possible() && (best == nullptr || option.hop.gb_per_s > best->hop.gb_per_s))
@@ -67,6 +85,8 @@ bool add_staged(const Topology& topology, const std::vector<Offer>& offers, cons
             return false;
         }
         hops.push_back(*best);
+        hops.back().hop.from = stops[i].place;
+        hops.back().hop.to = stops[i + 1].place;
     }
     const char* where = stop.place.is_gpu() ? "staged in a neighbour GPU" : "staged in host memory";
     for (HopOption& hop : hops)
@@ -84,18 +104,28 @@ void add_through_host(const Topology& topology, const std::vector<Offer>& offers
     for (Refused& other : refused) add_refusal(found.refused, std::move(other));
 }
 
+// The quickest of the relays, standing for all.
+Candidate quickest(const std::vector<Candidate>& relays) {
+    Candidate best = *std::min_element(
+        relays.begin(), relays.end(),
+        [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    best.alternatives = static_cast<int>(relays.size()) - 1;
+    return best;
+}
+
 // The quickest neighbour; those that are no quicker are counted, not listed.
 void add_through_gpus(const Topology& topology, const std::vector<Offer>& offers, const Request& request,
                       Found& found) {
-    std::vector<Candidate> relays;
-    for (const End& stop : gpu_stops(topology, request))
-        add_staged(topology, offers, request, stop, relays, found.refused);
-    if (relays.empty()) return;
-    const auto best =
-        std::min_element(relays.begin(), relays.end(),
-                         [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
-    best->alternatives = static_cast<int>(relays.size()) - 1;
-    found.candidates.push_back(std::move(*best));
+    for (const End& stop : gpu_stops(topology, request)) {
+        const auto relay = static_cast<std::size_t>(stop.place.index());
+        if (relay < request.relay_memory.size() && request.relay_memory[relay] < 2 * least_lane_chunk)
+            add_refusal(found.refused, {name_of({request.from, stop, request.to}),
+                                        fmt::format("{} lends copies of others no memory", stop.place.to_string()),
+                                        "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY", 0});
+        else
+            add_staged(topology, offers, request, stop, found.relays, found.refused);
+    }
+    if (!found.relays.empty()) found.candidates.push_back(quickest(found.relays));
 }
 
 std::string candidate_name(const Candidate& candidate) {
@@ -193,6 +223,56 @@ Error nothing_left(const Request& request, const Found& found) {
     return Error{ErrorCode::path_unavailable, std::move(message), "route", std::move(hint)};
 }
 
+// The best candidate, which comes first, and what makes the copy quicker beside it.
+LaneSet lanes_of(const Topology& topology, const Request& request, const Found& found) {
+    const Candidate& best = found.candidates.front();
+    const bool staging = request.require == Require::any && request.prefer != Prefer::kernel;
+    std::size_t most = request.lanes > 0 ? static_cast<std::size_t>(request.lanes) : most_lanes;
+    most = std::min<std::size_t>(most, 1 + request.max_staging / (2 * least_lane_chunk));
+    if (!staging || most == 1) return {{best}, best.lane.gb_per_s, best.seconds};
+    // Of the engines between the same two ends one is enough: they share all links.
+    std::vector<Candidate> others;
+    for (const Candidate& other : found.candidates)
+        if (other.lane.hops.size() == 1 && best.lane.hops.size() != 1 && others.empty()) others.push_back(other);
+    for (const Candidate& relay : found.relays)
+        if (best.lane.hops.size() == 1 || relay.lane.hops[0].to != best.lane.hops[0].to) others.push_back(relay);
+    return combine(topology, best, std::move(others), request.bytes, most);
+}
+
+bool in_set(const LaneSet& set, const Candidate& candidate) {
+    return std::any_of(set.lanes.begin(), set.lanes.end(), [&](const Candidate& lane) {
+        if (lane.choices.size() != candidate.choices.size()) return false;
+        for (std::size_t i = 0; i < lane.choices.size(); ++i)
+            if (lane.lane.hops[i].to != candidate.lane.hops[i].to ||
+                lane.lane.hops[i].engine != candidate.lane.hops[i].engine)
+                return false;
+        return true;
+    });
+}
+
+// Every candidate that was not taken, with the reason.
+std::vector<Refused> losers(const Request& request, const Found& found, const LaneSet& set) {
+    const Candidate& best = set.lanes.front();
+    std::vector<Refused> refused;
+    for (const Candidate& loser : found.candidates) {
+        const bool relay = loser.lane.hops.size() == 2 && loser.lane.hops[0].to.is_gpu();
+        if (relay || in_set(set, loser)) continue;
+        add_refusal(refused, {candidate_name(loser), why_slower(loser, best), "", loser.lane.gb_per_s});
+    }
+    std::vector<Candidate> unused;
+    for (const Candidate& relay : found.relays)
+        if (!in_set(set, relay)) unused.push_back(relay);
+    if (!unused.empty() && request.require == Require::any && request.max_staging > 0) {
+        const Candidate loser = quickest(unused);
+        std::string reason = why_slower(loser, best);
+        if (request.lanes != 1 && may_share_the_work(loser) && may_share_the_work(best))
+            reason += "; as a further lane, no gain";
+        add_refusal(refused, {candidate_name(loser), std::move(reason), "", loser.lane.gb_per_s});
+    }
+    for (const Refused& other : found.refused) add_refusal(refused, other);
+    return refused;
+}
+
 }  // namespace
 
 Result<Plan> plan(const Topology& topology, const std::vector<Offer>& offers, const Request& request) {
@@ -210,24 +290,19 @@ Result<Plan> plan(const Topology& topology, const std::vector<Offer>& offers, co
                          if (a.seconds != b.seconds) return a.seconds < b.seconds;
                          return a.lane.hops.size() < b.lane.hops.size();
                      });
-    Candidate& winner = found.candidates.front();
-    std::vector<Refused> refused;
-    for (std::size_t i = 1; i < found.candidates.size(); ++i) {
-        const Candidate& loser = found.candidates[i];
-        add_refusal(refused, {candidate_name(loser), why_slower(loser, winner), "", loser.lane.gb_per_s});
-    }
-    for (Refused& other : found.refused) add_refusal(refused, std::move(other));
-
+    const LaneSet set = lanes_of(topology, request, found);
     Plan plan;
     plan.route.from = request.from.place;
     plan.route.to = request.to.place;
     plan.route.bytes = request.bytes;
     plan.route.emulated = topology.emulated();
-    plan.route.expected_gb_per_s = winner.lane.gb_per_s;
-    plan.route.expected_seconds = winner.seconds;
-    plan.route.refused = std::move(refused);
-    plan.choices.push_back(winner.choices);
-    plan.route.lanes.push_back(std::move(winner.lane));
+    plan.route.expected_gb_per_s = set.gb_per_s;
+    plan.route.expected_seconds = set.seconds;
+    plan.route.refused = losers(request, found, set);
+    for (const Candidate& lane : set.lanes) {
+        plan.choices.push_back(lane.choices);
+        plan.route.lanes.push_back(lane.lane);
+    }
     return plan;
 }
 

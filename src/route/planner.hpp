@@ -42,12 +42,22 @@ struct Plan {
     std::vector<std::vector<Choice>> choices;
 };
 
-// The best lane there is, every other candidate with the reason it was refused. Fails with
+// The best lane there is, or several where together they are clearly quicker, every other candidate with the
+// reason it was refused. Fails with
 // ErrorCode::path_unavailable, the message holding every refusal, where no candidate is left.
 Result<Plan> plan(const Topology& topology, const std::vector<backend::Offer>& offers,
                   const Request& request);
 
 // Bytes that a staged lane moves at a time when nobody asks for another size.
 constexpr Bytes staged_chunk = Bytes{4} << 20;
+
+// The same for one of several lanes: so small that each moves four chunks or more, so large that a chunk is
+// worth its two copies. The most was the best of 1 to 16 MiB on 4 x H200.
+constexpr Bytes least_lane_chunk = Bytes{1} << 20;
+constexpr Bytes most_lane_chunk = Bytes{8} << 20;
+constexpr Bytes lane_chunk(Bytes bytes, std::size_t lanes) {
+    const Bytes part = (bytes / (4 * lanes) + 4095) / 4096 * 4096;
+    return part < least_lane_chunk ? least_lane_chunk : part > most_lane_chunk ? most_lane_chunk : part;
+}
 
 }  // namespace sidestep::route

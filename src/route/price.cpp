@@ -5,9 +5,6 @@
 #include "route/candidate.hpp"
 
 namespace sidestep::route {
-namespace {
-
-using DirectedLink = std::pair<std::uint32_t, bool>;  // position of the link, walked from a to b
 
 std::vector<DirectedLink> directed(const Topology& topology, const HopOption& hop) {
     std::vector<DirectedLink> links;
@@ -20,6 +17,8 @@ std::vector<DirectedLink> directed(const Topology& topology, const HopOption& ho
     }
     return links;
 }
+
+namespace {
 
 // The hop's rate when links that several hops cross in the same direction are divided among them.
 double shared_rate(const Topology& topology, const HopOption& hop,
@@ -55,7 +54,8 @@ Candidate price(const Topology& topology, const std::vector<HopOption>& hops, By
         candidate.lane.hops.push_back(std::move(hop));
         candidate.choices.push_back(option.choice);
     }
-    candidate.lane.gb_per_s = rate;
+    candidate.lane.gb_per_s = candidate.gb_per_s_alone = rate;
+    candidate.options = hops;
     candidate.seconds += candidate.lane.latency_us * 1e-6;
     if (rate > 0) candidate.seconds += (static_cast<double>(bytes) - first_chunk) / (rate * 1e9);
     return candidate;

@@ -147,7 +147,9 @@ std::string Receipt::explain() const {
     if (route) {
         for (std::size_t i = 0; i < route->lanes.size(); ++i) {
             const Bytes carried = i < lane_bytes.size() ? lane_bytes[i] : 0;
-            text += fmt::format("lane {} carried {}\n", i + 1, format_bytes(carried));
+            const bool failed = i < lane_failures.size() && !lane_failures[i].empty();
+            text += fmt::format("lane {} carried {}{}\n", i + 1, format_bytes(carried),
+                                failed ? ", then failed: " + lane_failures[i] : "");
             text += lane_lines(route->lanes[i], "  ");
         }
         text += refused_lines(route->refused);
@@ -165,6 +167,7 @@ std::string Receipt::to_json() const {
                  {"verified", verified},
                  {"verify_seconds", verify_seconds},
                  {"lane_bytes", lane_bytes},
+                 {"lane_failures", lane_failures},
                  {"notes", notes}};
     json["route"] = route ? route_json(*route) : Json(nullptr);
     return dump(json);

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <string>
+#include <utility>
 
+#include "transfer/completion.hpp"
 #include <sidestep/receipt.hpp>
 #include <sidestep/result.hpp>
 
@@ -20,6 +23,9 @@ public:
     virtual bool step(bool may_block) = 0;
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;
+
+    // Its steps begin whole copies, which may block for a while.
+    virtual bool starts_copies() const { return false; }
 
     void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
@@ -40,14 +46,26 @@ public:
     // in chunks, or where the machine is a model. Constant after the start.
     std::chrono::steady_clock::duration expected() const { return expected_; }
 
+    // Adds to the Receipt's notes, by whoever submitted, before anybody else has the activity. Without effect
+    // unless it has ended well by then.
+    void add_note(std::string text) {
+        if (finished() && *result_) (*result_)->notes.push_back(std::move(text));
+    }
+
+    // Who is told of the end.
+    Completion& completion() { return completion_; }
+
     // Set while a caller drives, so that the engine's thread leaves it alone.
     std::atomic<int> attended{0};
 
 protected:
     bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
 
-    // Publishes the result; called once, after result_ is set.
-    void finish() { finished_.store(true, std::memory_order_release); }
+    // Publishes the result; called after result_ is set, possibly again when the last piece has ended.
+    void finish() {
+        finished_.store(true, std::memory_order_release);
+        completion_.ended();
+    }
 
     std::optional<Result<Receipt>> result_;
     bool needs_driving_ = true;
@@ -59,6 +77,7 @@ protected:
 private:
     std::atomic<bool> cancel_{false};
     std::atomic<bool> finished_{false};
+    Completion completion_;
 };
 
 }  // namespace sidestep::transfer

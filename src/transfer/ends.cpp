@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "transfer/shared_memory.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -84,6 +85,14 @@ Result<void> check_overlap(const Ends& ends, const Description& from, const Desc
                  "copy to a place of its own");
 }
 
+// Published memory as memory of this process; any other buffer as it is.
+Result<Import> local(const Buffer& buffer, SharedMemory* shared, std::chrono::milliseconds limit) {
+    if (!buffer.place().is_shared()) return Import{buffer, nullptr};
+    if (shared == nullptr)
+        return Error{ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
+    return shared->import(buffer, limit);
+}
+
 }  // namespace
 
 Result<void> check_place(const Topology& topology, const Place& place) {
@@ -99,8 +108,13 @@ Result<void> check_place(const Topology& topology, const Place& place) {
     return {};
 }
 
-Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry, const Buffer& from,
-                          const Buffer& to) {
+Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry, const Buffer& given_from,
+                          const Buffer& given_to, SharedMemory* shared, std::chrono::milliseconds limit) {
+    for (const Buffer* given : {&given_from, &given_to}) SIDESTEP_CHECK(check_place(topology, given->place()));
+    SIDESTEP_TRY(Import source_memory, local(given_from, shared, limit));
+    SIDESTEP_TRY(Import target_memory, local(given_to, shared, limit));
+    const Buffer& from = source_memory.buffer;
+    const Buffer& to = target_memory.buffer;
     SIDESTEP_CHECK(check_buffer(topology, from));
     SIDESTEP_CHECK(check_buffer(topology, to));
     if (to.read_only()) return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
@@ -117,7 +131,11 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     ends.to = to;
     ends.from_end = {from.place(), source.memory};
     ends.to_end = {to.place(), target.memory};
+    ends.from_identity = source.identity;
+    ends.to_identity = target.identity;
     SIDESTEP_CHECK(check_overlap(ends, source, target));
+    ends.from_lease = std::move(source_memory.lease);
+    ends.to_lease = std::move(target_memory.lease);
     return ends;
 }
 

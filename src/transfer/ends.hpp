@@ -1,10 +1,15 @@
 // From the buffers a caller names to ends that are known to exist and to fit.
 #pragma once
 
+#include <chrono>
+#include <memory>
+
 #include "backend/registry.hpp"
 #include "route/planner.hpp"
 
 namespace sidestep::transfer {
+
+class SharedMemory;
 
 struct Ends {
     Buffer from;
@@ -12,14 +17,21 @@ struct Ends {
     route::End from_end;
     route::End to_end;
     Bytes bytes = 0;
+    std::uint64_t from_identity = 0;  // backend::Description::identity
+    std::uint64_t to_identity = 0;
+    // Keep memory of other processes mapped; null for an end that is none. To be held until nothing is in flight.
+    std::shared_ptr<const void> from_lease;
+    std::shared_ptr<const void> to_lease;
 };
 
 // Checks that the place is on this machine and there: not_found names the GPUs or NUMA nodes there are.
 Result<void> check_place(const Topology& topology, const Place& place);
 
 // Asks the backends what the buffers are, and checks that sizes agree, that the target may be written
-// and that the two do not overlap. Opens nothing, changes nothing.
+// and that the two do not overlap. Published memory is mapped by `shared` (null: refused), and its end is then
+// what it really is, an address at a host or gpu place; `limit` bounds the wait for its publisher, as for
+// SharedMemory::import. Apart from that it opens nothing, and changes nothing.
 Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry, const Buffer& from,
-                          const Buffer& to);
+                          const Buffer& to, SharedMemory* shared = nullptr, std::chrono::milliseconds limit = {});
 
 }  // namespace sidestep::transfer

@@ -4,33 +4,23 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "transfer/batch.hpp"
 
 namespace sidestep::transfer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a driver that sees nothing move waits before it looks again. A copy is looked at again and
-// again from shortly before its expected end until well after it, so that the end is seen at once; at
-// other times the core is left to those who move bytes.
-class Backoff {
+class RefusedCopy final : public Activity {
 public:
-    explicit Backoff(Clock::duration expected = {}) : expected_(expected) {}
-    void moved() { since_ = Clock::now(); }
-    // Zero: look again at once.
-    std::chrono::microseconds next() {
-        const auto still = Clock::now() - since_;
-        const auto longest_look = std::chrono::microseconds(100) + expected_ / 2;
-        if (still > expected_ + longest_look) return std::chrono::microseconds(100);
-        // A sleep of 50 us lasts up to 110 (the kernel's timer slack), hence the early wake.
-        if (still + std::chrono::microseconds(250) < expected_ * 9 / 10) return std::chrono::microseconds(50);
-        std::this_thread::yield();
-        return std::chrono::microseconds(0);
+    explicit RefusedCopy(Error error) {
+        result_.emplace(std::move(error));
+        needs_driving_ = false;
+        drained_.store(true, std::memory_order_release);
+        finish();
     }
-
-private:
-    Clock::duration expected_;
-    Clock::time_point since_ = Clock::now();
+    bool step(bool) override { return false; }
+    bool try_step(bool) override { return false; }
 };
 
 struct Attending {
@@ -53,33 +43,44 @@ route::End typical_end(const std::vector<backend::Offer>& offers, const Place& p
 
 Engine::Engine(const Topology& topology, const backend::Registry& registry,
                std::chrono::milliseconds drain_limit)
-    : topology_(topology), registry_(registry), drain_limit_(drain_limit), plans_(topology, registry), pool_(registry) {}
+    : topology_(topology), registry_(registry), drain_limit_(drain_limit), plans_(topology, registry), pool_(registry, topology.gpu_count()), traffic_(topology.gpu_count()) {}
 
 Engine::~Engine() {
-    {
-        std::lock_guard lock(mutex_);
-        stop_ = true;
-    }
-    wake_.notify_all();
-    if (thread_.joinable()) thread_.join();
     const auto give_up = Clock::now() + std::chrono::seconds(1);
-    for (auto& job : jobs_) {
-        job->cancel();
-        while (!job->drained() && Clock::now() < give_up)
-            if (!job->step(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
-        if (job->drained()) continue;
-        // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
-        base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
-        new std::shared_ptr<Activity>(job);
+    for (DrivingThread* thread : {&thread_, &starting_thread_}) {
+        for (auto& job : thread->stop()) {
+            job->cancel();
+            while (!job->drained() && Clock::now() < give_up)
+                if (!job->step(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+            if (job->drained()) continue;
+            // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
+            base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
+            new std::shared_ptr<Activity>(job);
+        }
     }
+    registrations_->clear();
 }
 
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
                                     void* stream) {
-    auto job = std::make_shared<Job>(Machine{topology_, registry_, plans_, pool_, drain_limit_}, options, stream);
+    auto job = std::make_shared<Job>(machine(), options, stream);
     job->begin(from, to);
     if (job->needs_driving()) enroll(job);
     return job;
+}
+
+std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies, const CopyOptions& options,
+                                               void* stream) {
+    auto batch = std::make_shared<BatchJob>(machine(), options, stream);
+    batch->begin(copies);
+    if (batch->needs_driving()) enroll(batch);
+    return batch;
+}
+
+std::shared_ptr<Activity> Engine::refuse(Error error) { return std::make_shared<RefusedCopy>(std::move(error)); }
+
+Machine Engine::machine() {
+    return Machine{topology_, registry_, plans_, pool_, traffic_, *registrations_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
@@ -114,52 +115,22 @@ void Engine::settle(const std::shared_ptr<Activity>& job) {
     if (!job->drained()) enroll(job);
 }
 
-void Engine::enroll(std::shared_ptr<Activity> job) {
-    {
-        std::lock_guard lock(mutex_);
-        if (std::find(jobs_.begin(), jobs_.end(), job) != jobs_.end()) return;
-        jobs_.push_back(std::move(job));
-        if (!thread_.joinable()) thread_ = std::thread([this] { drive(); });
-    }
-    wake_.notify_one();
-}
-
-void Engine::drive() {
-    Backoff backoff;
-    std::vector<std::shared_ptr<Activity>> jobs;
-    std::unique_lock lock(mutex_);
-    while (!stop_) {
-        std::erase_if(jobs_, [](const auto& job) { return job->finished() && job->drained(); });
-        jobs = jobs_;
-        if (jobs.empty()) {
-            wake_.wait(lock);
-            backoff.moved();
-            continue;
-        }
-        lock.unlock();
-        bool moved = false;
-        for (auto& job : jobs)
-            if (job->attended.load(std::memory_order_relaxed) == 0) moved |= job->try_step(true);
-        jobs.clear();
-        if (moved) backoff.moved();
-        const auto pause = moved ? std::chrono::microseconds(0) : backoff.next();
-        lock.lock();
-        if (pause.count() > 0 && !stop_) wake_.wait_for(lock, pause);
-    }
+void Engine::enroll(const std::shared_ptr<Activity>& job) {
+    (job->starts_copies() ? starting_thread_ : thread_).add(job);
 }
 
 Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOptions& options) {
-    SIDESTEP_TRY(const Ends ends, resolve_ends(topology_, registry_, from, to));
-    SIDESTEP_TRY(auto plan, plans_.get({ends.from_end, ends.to_end, ends.bytes, options.require,
-                                        options.prefer, options.max_staging}));
+    SIDESTEP_TRY(const Ends ends, resolve_ends(topology_, registry_, from, to, shared_, options.deadline));
+    SIDESTEP_TRY(auto plan, plans_.get({ends.from_end, ends.to_end, ends.bytes, options.require, options.prefer,
+                                        options.max_staging, options.lanes, pool_.relay_limits()}));
     return plan->route;
 }
 
 Result<Route> Engine::route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options) {
     for (const Place* place : {&from, &to}) SIDESTEP_CHECK(check_place(topology_, *place));
     SIDESTEP_TRY(auto plan, plans_.get({typical_end(registry_.offers(), from),
-                                        typical_end(registry_.offers(), to), bytes, options.require,
-                                        options.prefer, options.max_staging}));
+                                        typical_end(registry_.offers(), to), bytes, options.require, options.prefer,
+                                        options.max_staging, options.lanes, pool_.relay_limits()}));
     return plan->route;
 }
 

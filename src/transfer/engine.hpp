@@ -1,14 +1,15 @@
 // Runs the copies of one Context: submission, waiting, and the thread that drives what nobody waits for.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 #include <vector>
 
+#include "transfer/driving.hpp"
 #include "transfer/job.hpp"
+#include "transfer/registrations.hpp"
 
 namespace sidestep::transfer {
+
+struct BatchCopy;  // transfer/batch_plan.hpp
 
 // Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in
 // flight then, for at most a second, and keeps the memory of what still hangs.
@@ -22,6 +23,16 @@ public:
     // Starts a copy. `stream` is a caller's CUstream, or null.
     std::shared_ptr<Activity> submit(const Buffer& from, const Buffer& to, const CopyOptions& options, void* stream);
 
+    // Starts many copies as one. The buffers are looked at during the call only.
+    std::shared_ptr<Activity> submit_batch(const std::vector<BatchCopy>& copies, const CopyOptions& options,
+                                           void* stream);
+
+    // What a copy that cannot be begun ends as.
+    static std::shared_ptr<Activity> refuse(Error error);
+
+    // From now on the Engine's own thread drives the job too, and makes the calls that wait for its end.
+    void attend(const std::shared_ptr<Activity>& job) { enroll(job); }
+
     // Drives the job until it has a result or `limit` (if above zero) has passed; answers whether it has.
     bool wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit);
     // Looks once, without blocking; answers whether it has a result.
@@ -32,22 +43,31 @@ public:
     // The route for two places, with memory as allocate() gives it there.
     Result<Route> route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options);
 
+    // Where published memory is found; to be called before the first copy. Outlives the Engine.
+    void use(SharedMemory& shared) { shared_ = &shared; }
+
+    StagingPool& pool() { return pool_; }
+    // Emptied when the Engine goes, since it holds what belongs to the backends.
+    const std::shared_ptr<Registrations>& registrations() const { return registrations_; }
+
 private:
-    void enroll(std::shared_ptr<Activity> job);
+    Machine machine();
+    void enroll(const std::shared_ptr<Activity>& job);
     void settle(const std::shared_ptr<Activity>& job);
-    void drive();
 
     const Topology& topology_;
     const backend::Registry& registry_;
     const std::chrono::milliseconds drain_limit_;
     Plans plans_;
     StagingPool pool_;
+    const std::shared_ptr<Registrations> registrations_ = std::make_shared<Registrations>();
+    HostLinkTraffic traffic_;
+    SharedMemory* shared_ = nullptr;
 
-    std::mutex mutex_;  // guards the four below
-    std::condition_variable wake_;
-    std::vector<std::shared_ptr<Activity>> jobs_;
-    std::thread thread_;  // started with the first job that needs driving
-    bool stop_ = false;
+    DrivingThread thread_;
+    // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver may
+    // block whoever frees memory while a stream is held at a gate: the other thread must be free to open it.
+    DrivingThread starting_thread_;
 };
 
 }  // namespace sidestep::transfer

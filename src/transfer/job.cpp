@@ -21,6 +21,10 @@ constexpr Bytes least_staged_chunk = Bytes{256} << 10;
 constexpr Bytes page = 4096;
 // Staging memory for each stop: enough chunks in flight to keep 16 readers and the GPU busy.
 constexpr Bytes most_staging_a_stop = Bytes{64} << 20;
+// The same in the memory of a neighbour GPU, and chunks in flight on one of several lanes: enough to keep both
+// of its hops busy, few enough that a lane which falls behind holds little back at the end.
+constexpr Bytes relay_ring = Bytes{32} << 20;
+constexpr std::size_t chunks_on_a_lane = 4;
 
 Bytes round_up(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -67,11 +71,11 @@ void Job::begin(const Buffer& from, const Buffer& to) {
 }
 
 Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
-    SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to));
+    SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to, machine_.shared,
+                                       options_.deadline));
     total_.store(ends_.bytes, std::memory_order_relaxed);
-    route::Request request{ends_.from_end,   ends_.to_end,    ends_.bytes,
-                           options_.require, options_.prefer, options_.max_staging};
-    SIDESTEP_TRY(plan_, machine_.plans.get(request));
+    SIDESTEP_TRY(const route::Request asked, request());
+    SIDESTEP_TRY(plan_, machine_.plans.get(asked));
     if (auto note = unmet_preference(options_, plan_->route); !note.empty()) receipt_.notes.push_back(std::move(note));
     // Both ends are attached, and errors found, before a byte moves.
     for (const auto& hops : plan_->lanes) {
@@ -79,12 +83,23 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
         SIDESTEP_CHECK(attach(hops.back().backend, backend::Access::write));
     }
     cursor_ = Cursor(ends_.bytes);
-    if (ends_.bytes > 0)
-        for (std::size_t lane = 0; lane < plan_->lanes.size(); ++lane) SIDESTEP_CHECK(add_lane(lane));
+    count_traffic();
+    if (ends_.bytes > 0) SIDESTEP_CHECK(add_lanes());
     if (options_.verify && ends_.bytes > 0) SIDESTEP_CHECK(add_verifier());
     // The gate comes last: behind a closed one the CUDA driver blocks whoever frees memory (seen on H200,
     // driver 580.159.04), and does not say which other calls it may block.
     return needs_gate() ? add_gate() : Result<void>();
+}
+
+Result<route::Request> Job::request() const {
+    if (options_.lanes < 0)
+        return Error{ErrorCode::invalid_argument, fmt::format("{} lanes were asked for", options_.lanes), "options",
+                     "0 takes as many as make the copy quicker"};
+    route::Request asked{ends_.from_end,  ends_.to_end,         ends_.bytes,    options_.require,
+                         options_.prefer, options_.max_staging, options_.lanes, machine_.pool.relay_limits()};
+    // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
+    if (stream_ != nullptr && asked.lanes == 0) asked.lanes = 1;
+    return asked;
 }
 
 // The registration of one end with one backend, shared by the lanes that use it.
@@ -98,38 +113,91 @@ Result<backend::Registration*> Job::attach(backend::Backend* backend, backend::A
     options.strict = options_.require == Require::direct;
     options.expected_size = ends_.bytes;
     const Buffer& buffer = access == backend::Access::read ? ends_.from : ends_.to;
-    SIDESTEP_TRY(auto registration, backend->attach(buffer, options));
+    const std::uint64_t identity = access == backend::Access::read ? ends_.from_identity : ends_.to_identity;
+    SIDESTEP_TRY(auto registration, machine_.registrations.get(*backend, buffer, options, identity));
     attached_.push_back({backend, access, std::move(registration)});
     return attached_.back().registration.get();
 }
 
+// All lanes of the plan; of several, those that get no staging memory are left out.
+Result<void> Job::add_lanes() {
+    const std::size_t count = plan_->lanes.size();
+    receipt_.lane_failures.resize(count);
+    lanes_.resize(count);
+    std::optional<Error> first;
+    bool any = false;
+    for (std::size_t lane = 0; lane < count; ++lane) {
+        auto added = add_lane(lane);
+        any |= added.ok();
+        if (added) continue;
+        if (count == 1 || added.error().code != ErrorCode::out_of_memory) return added;
+        receipt_.lane_failures[lane] = added.error().message;
+        receipt_.notes.push_back(fmt::format("lane {} was left out: {}", lane + 1, added.error().message));
+        if (!first) first = added.error();
+    }
+    if (!any) return *first;
+    const bool one_piece = count == 1 && plan_->lanes[0].size() == 1 && ends_.bytes <= lanes_[0]->chunk();
+    needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
+    return {};
+}
+
+// Chunks, depth and staging memory of a lane.
+LaneSetup Job::shape_of(std::size_t lane) const {
+    const std::size_t count = plan_->lanes.size();
+    const Bytes stops = plan_->lanes[lane].size() - 1;
+    LaneSetup setup;
+    if (stream_ != nullptr && !needs_gate()) setup.stream = stream_;
+    setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
+    setup.depth = touches_file(ends_) ? 16 : 2;
+    if (count > 1) {
+        setup.chunk = options_.chunk != 0 ? round_up(options_.chunk, page) : route::lane_chunk(ends_.bytes, count);
+        setup.depth = chunks_on_a_lane;
+        setup.most_new = 1;
+    }
+    if (stops == 0) return setup;
+    std::size_t all_stops = 0;
+    for (const auto& hops : plan_->lanes) all_stops += hops.size() - 1;
+    Bytes bound = std::min(options_.max_staging / all_stops, most_staging_a_stop);
+    for (const ReadyHop& hop : plan_->lanes[lane])
+        if (hop.to_memory == MemoryKind::device && &hop != &plan_->lanes[lane].back())
+            bound = std::min({bound, relay_ring, machine_.pool.relay_limit(hop.to.index())});
+    // A power of two, since that is what the pool hands out.
+    const Bytes ring = std::bit_floor(std::max(bound, page));
+    setup.chunk = std::min(setup.chunk, count > 1 ? std::max(ring / 2, page) : ring);
+    setup.staging = std::min(ring, round_up(ends_.bytes, setup.chunk));
+    if (count > 1) setup.staging = std::min(setup.staging, chunks_on_a_lane * setup.chunk);
+    return setup;
+}
+
 Result<void> Job::add_lane(std::size_t lane) {
     const auto& hops = plan_->lanes[lane];
-    const Bytes stops = hops.size() - 1;
-    LaneSetup setup;
+    LaneSetup setup = shape_of(lane);
     setup.hops = &hops;
+    setup.yields_to = yields_to(lane);
     SIDESTEP_TRY(setup.from, attach(hops.front().backend, backend::Access::read));
     SIDESTEP_TRY(setup.to, attach(hops.back().backend, backend::Access::write));
-    const bool on_stream = stream_ != nullptr && !needs_gate();
-    if (on_stream) setup.stream = stream_;
-    setup.chunk = chunk_of(ends_, options_, stops > 0, on_stream);
-    setup.depth = touches_file(ends_) ? 16 : 2;
-    if (stops > 0) {
-        // A power of two, since that is what the pool hands out.
-        const Bytes bound = options_.max_staging / (stops * plan_->lanes.size());
-        const Bytes ring = std::bit_floor(std::max(std::min(bound, most_staging_a_stop), page));
-        setup.chunk = std::min(setup.chunk, ring);
-        setup.staging = std::min(ring, round_up(ends_.bytes, setup.chunk));
-    }
-    if (stops == 0 && !plan_->route.emulated && plan_->route.expected_gb_per_s > 0) {
+    if (hops.size() == 1 && plan_->lanes.size() == 1 && !plan_->route.emulated && plan_->route.expected_gb_per_s > 0) {
         const double bytes = static_cast<double>(std::min(ends_.bytes, setup.chunk));
         expected_ = std::chrono::nanoseconds(static_cast<long>(bytes / plan_->route.expected_gb_per_s));
     }
-    SIDESTEP_TRY(auto made, Lane::create(std::move(setup), machine_.pool));
-    lanes_.push_back(std::move(made));
-    const bool one_piece = stops == 0 && ends_.bytes <= lanes_.back()->chunk() && plan_->lanes.size() == 1;
-    needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
+    SIDESTEP_TRY(lanes_[lane], Lane::create(std::move(setup), machine_.pool));
     return {};
+}
+
+// Where one end is host memory and the other a GPU, its own link is in use from now on.
+void Job::count_traffic() {
+    const Place& from = ends_.from.place();
+    const Place& to = ends_.to.place();
+    if (to.is_gpu() && !from.is_gpu()) host_link_ = machine_.traffic.use(to.index(), Direction::to_gpu);
+    if (from.is_gpu() && !to.is_gpu()) host_link_ = machine_.traffic.use(from.index(), Direction::from_gpu);
+}
+
+const std::atomic<int>* Job::yields_to(std::size_t lane) const {
+    const auto& hops = plan_->lanes[lane];
+    if (plan_->lanes.size() == 1 || hops.size() == 1 || !hops[0].to.is_gpu()) return nullptr;
+    if (ends_.from.place().is_gpu() && ends_.to.place().is_gpu()) return nullptr;
+    const Direction direction = ends_.to.place().is_gpu() ? Direction::to_gpu : Direction::from_gpu;
+    return &machine_.traffic.counter(hops[0].to.index(), direction);
 }
 
 // Verification has its own lanes and staging memory, made ready before the first byte moves.
@@ -198,14 +266,15 @@ bool Job::move() {
     bool moved = false;
     bool all_idle = true;
     Bytes arrived = 0;
-    for (auto& lane : lanes_) {
-        auto stepped = lane->step(cursor_);
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (!lanes_[i]) continue;
+        auto stepped = lanes_[i]->step(cursor_);
         if (stepped)
             moved |= *stepped;
         else
-            fail(stepped.error());
-        all_idle &= lane->idle();
-        arrived += lane->arrived();
+            lose(i, stepped.error());
+        all_idle &= lanes_[i]->idle();
+        arrived += lanes_[i]->arrived();
     }
     done_.store(arrived, std::memory_order_relaxed);
     if (state_ == State::moving && all_idle && cursor_.empty()) {
@@ -218,7 +287,7 @@ bool Job::move() {
 void Job::all_arrived() {
     receipt_.bytes = ends_.bytes;
     receipt_.seconds = seconds_since_start() - receipt_.verify_seconds;
-    for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane->arrived());
+    for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane ? lane->arrived() : 0);
     if (lanes_.empty()) receipt_.lane_bytes.assign(plan_->lanes.size(), 0);
     // The bytes are there: whoever waits on the stream may use them while they are verified.
     if (gate_) gate_->open();
@@ -257,7 +326,7 @@ bool Job::commit() {
 bool Job::drain() {
     bool moved = false;
     for (auto& lane : lanes_)
-        if (auto stepped = lane->step(cursor_); stepped) moved |= *stepped;
+        if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
     if (verifier_)
         if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
     if (idle()) {
@@ -287,10 +356,21 @@ void Job::watch(Clock::time_point now) {
               ends_.to.to_string(), "a device or file system hangs: see the kernel's log"});
 }
 
+// A lane cannot go on: the others take over what it had not brought to its end. The copy fails with the last.
+void Job::lose(std::size_t lane, Error error) {
+    if (!receipt_.lane_failures[lane].empty()) return;
+    receipt_.lane_failures[lane] = error.message;
+    const auto& failures = receipt_.lane_failures;
+    if (std::none_of(failures.begin(), failures.end(), [](const std::string& text) { return text.empty(); }))
+        return fail(std::move(error));
+    receipt_.notes.push_back(fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
+}
+
 void Job::fail(Error error) {
     if (state_ == State::draining || state_ == State::ended) return;
     failure_ = std::move(error);
-    for (auto& lane : lanes_) lane->stop();
+    for (auto& lane : lanes_)
+        if (lane) lane->stop();
     if (verifier_) verifier_->stop();
     state_ = State::draining;
     drain_since_ = Clock::now();
@@ -299,6 +379,7 @@ void Job::fail(Error error) {
 // Publishes the result, and lets go of everything if nothing is in flight.
 void Job::end() {
     state_ = State::ended;
+    host_link_ = {};
     if (gate_) gate_->open();
     if (!finished()) {
         receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
@@ -317,7 +398,7 @@ void Job::end() {
 }
 
 bool Job::idle() const {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); }) &&
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane || lane->idle(); }) &&
            (!verifier_ || verifier_->idle());
 }
 

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "transfer/activity.hpp"
+#include "transfer/host_link_traffic.hpp"
+#include "transfer/registrations.hpp"
+#include "transfer/shared_memory.hpp"
 #include "transfer/verify.hpp"
 #include <sidestep/options.hpp>
 #include <sidestep/receipt.hpp>
@@ -20,6 +23,9 @@ struct Machine {
     const backend::Registry& registry;
     Plans& plans;
     StagingPool& pool;
+    HostLinkTraffic& traffic;
+    Registrations& registrations;
+    SharedMemory* shared;  // null: published memory is refused
     std::chrono::milliseconds drain_limit;
 };
 
@@ -51,11 +57,16 @@ private:
     struct Attached {
         backend::Backend* backend;
         backend::Access access;
-        std::unique_ptr<backend::Registration> registration;
+        std::shared_ptr<backend::Registration> registration;
     };
 
     Result<void> prepare(const Buffer& from, const Buffer& to);
+    Result<route::Request> request() const;
+    Result<void> add_lanes();
     Result<void> add_lane(std::size_t lane);
+    LaneSetup shape_of(std::size_t lane) const;
+    void count_traffic();
+    const std::atomic<int>* yields_to(std::size_t lane) const;
     Result<void> add_verifier();
     Result<void> add_gate();
     bool needs_gate() const;
@@ -67,6 +78,7 @@ private:
     bool drain();
     void watch(Clock::time_point now);
     void all_arrived();
+    void lose(std::size_t lane, Error error);
     void fail(Error error);
     void end();
     bool idle() const;
@@ -82,7 +94,8 @@ private:
     Ends ends_;
     std::shared_ptr<const ReadyPlan> plan_;
     std::vector<Attached> attached_;
-    std::vector<std::unique_ptr<Lane>> lanes_;
+    std::vector<std::unique_ptr<Lane>> lanes_;  // as in the plan; null: left out for want of memory
+    HostLinkTraffic::Use host_link_;
     Cursor cursor_;
     std::unique_ptr<Verifier> verifier_;
     std::unique_ptr<backend::Gate> gate_;

@@ -7,6 +7,14 @@
 namespace sidestep::transfer {
 
 Cursor::Span Cursor::take(Bytes chunk) {
+    if (!returned_.empty()) {
+        Span& last = returned_.back();
+        const Span span{last.offset, std::min(chunk, last.size)};
+        last.offset += span.size;
+        last.size -= span.size;
+        if (last.size == 0) returned_.pop_back();
+        return span;
+    }
     const Span span{next_, std::min(chunk, total_ - next_)};
     next_ += span.size;
     return span;
@@ -50,23 +58,36 @@ Result<bool> Lane::step(Cursor& cursor) {
         if (!failure) failure = result.error();
     };
     // The chunk furthest along first, so that slots come free for those behind it.
-    for (Flight& flight : flights_) note(advance(flight));
+    // Where an engine works one by one, a look at those behind one that is still running would only cost time.
+    waiting_.assign(setup_.hops->size(), false);
+    for (Flight& flight : flights_) {
+        if (waiting_[flight.hop] && flight.running) continue;
+        note(advance(flight));
+        if (!flight.ended && flight.running && (*setup_.hops)[flight.hop].one_by_one) waiting_[flight.hop] = true;
+    }
     std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
 
     const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * slots_;
     // Small chunks may end on the spot; a bound on those of one step lets the job see a cancellation, a
     // deadline and its waiters in between.
-    for (std::size_t taken = 0; taken < limit; ++taken) {
-        if (stopped_ || cursor.empty() || flights_.size() >= limit) break;
-        if (has_stop_after(0) && stops_[0].free_slots.empty()) break;
+    for (std::size_t taken = 0; taken < std::min(limit, setup_.most_new); ++taken) {
+        if (flights_.size() >= limit || !may_take(cursor)) break;
         Flight flight;
         flight.span = cursor.take(setup_.chunk);
         note(advance(flight));
         moved = true;
         if (!flight.ended) flights_.push_back(flight);
     }
+    for (const Cursor::Span& span : dropped_) cursor.give_back(span);
+    dropped_.clear();
     if (failure) return *failure;
     return moved;
+}
+
+bool Lane::may_take(const Cursor& cursor) const {
+    if (stopped_ || cursor.empty()) return false;
+    if (setup_.yields_to != nullptr && setup_.yields_to->load(std::memory_order_relaxed) > 0) return false;
+    return !has_stop_after(0) || !stops_[0].free_slots.empty();
 }
 
 // Takes one chunk as far as it goes without waiting.
@@ -153,6 +174,7 @@ Result<void> Lane::land(Flight& flight) {
 void Lane::drop(Flight& flight) {
     if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
     if (flight.target_slot) stops_[flight.hop].free_slots.push_back(*flight.target_slot);
+    dropped_.push_back(flight.span);
     flight.ended = true;
 }
 

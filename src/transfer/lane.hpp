@@ -1,6 +1,7 @@
 // One lane of a plan at work: chunks moving through hops, with staging slots between them.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,8 +12,8 @@
 
 namespace sidestep::transfer {
 
-// The bytes of a copy that no lane has taken yet. Shared by the lanes of one copy: one that falls behind
-// takes fewer.
+// The bytes of a copy that no lane has taken yet, or that one has given back. Shared by the lanes of one copy:
+// one that falls behind takes fewer.
 class Cursor {
 public:
     explicit Cursor(Bytes total = 0) : total_(total) {}
@@ -20,10 +21,13 @@ public:
         Bytes offset = 0;
         Bytes size = 0;
     };
-    bool empty() const { return next_ == total_; }
+    bool empty() const { return next_ == total_ && returned_.empty(); }
     Span take(Bytes chunk);
+    // What a lane took and did not bring to its end.
+    void give_back(Span span) { returned_.push_back(span); }
 
 private:
+    std::vector<Span> returned_;
     Bytes next_ = 0;
     Bytes total_ = 0;
 };
@@ -39,8 +43,12 @@ struct LaneSetup {
     Sink sink;                                    // where `to` is null: the last hop ends in host memory
     Bytes chunk = 0;
     std::size_t depth = 1;                        // chunks in flight where no slots bound them
+    std::size_t most_new = ~std::size_t{0};       // chunks taken in one step: 1 lets lanes take turns
     Bytes staging = 0;                            // bytes of staging memory for each stop
     void* stream = nullptr;                       // a caller's stream, for a lane of one hop
+    // Copies that begin or end at the GPU the lane passes through: while there are any, the lane takes nothing
+    // new and leaves that GPU's link to them. Null: no such GPU.
+    const std::atomic<int>* yields_to = nullptr;
 };
 
 // Driven by step(), by one thread at a time. Must be drained before it is destroyed.
@@ -53,7 +61,7 @@ public:
     // waits for the pieces in flight.
     Result<bool> step(Cursor& cursor);
 
-    // From now on nothing new is started.
+    // From now on nothing new is started. Chunks that have not arrived go back to the cursor.
     void stop() { stopped_ = true; }
 
     bool idle() const { return flights_.empty(); }
@@ -78,6 +86,7 @@ private:
         bool ended = false;
     };
 
+    bool may_take(const Cursor& cursor) const;
     explicit Lane(LaneSetup setup) : setup_(std::move(setup)) {}
     Result<void> add_stop(std::size_t hop, StagingPool& pool);
     Result<bool> advance(Flight& flight);
@@ -90,6 +99,8 @@ private:
     std::vector<Stop> stops_;
     std::size_t slots_ = 0;  // of each stop
     std::vector<Flight> flights_;
+    std::vector<bool> waiting_;          // step()'s own: by hop, whether one that runs was seen
+    std::vector<Cursor::Span> dropped_;  // on the way back to the cursor
     Bytes arrived_ = 0;
     bool stopped_ = false;
 };

@@ -10,9 +10,9 @@ namespace {
 
 bool interchangeable(const route::Request& a, const route::Request& b) {
     return std::bit_width(a.bytes) == std::bit_width(b.bytes) && a.from.memory == b.from.memory &&
-           a.to.memory == b.to.memory && a.require == b.require && a.prefer == b.prefer &&
-           (a.max_staging == 0) == (b.max_staging == 0) && a.from.place == b.from.place &&
-           a.to.place == b.to.place;
+           a.to.memory == b.to.memory && a.require == b.require && a.prefer == b.prefer && a.lanes == b.lanes &&
+           a.max_staging == b.max_staging && a.relay_memory == b.relay_memory &&
+           a.from.place == b.from.place && a.to.place == b.to.place;
 }
 
 }  // namespace
@@ -42,8 +42,8 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
             backend::Backend* backend = registry_.find(hop.backend);
             if (backend == nullptr)
                 return Error{ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
-            const bool streams = registry_.offers()[offer].capabilities[capability].streams;
-            hops.push_back({backend, capability, streams, hop.to, hop.to_memory});
+            const backend::Capability& engine = registry_.offers()[offer].capabilities[capability];
+            hops.push_back({backend, capability, engine.one_by_one, engine.streams, hop.to, hop.to_memory});
         }
         ready->lanes.push_back(std::move(hops));
     }

@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
+#include "base/try.hpp"
+
 namespace sidestep::transfer {
 namespace {
 
@@ -15,6 +18,11 @@ std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     if (place.is_gpu()) return {MemoryKind::device};
     return {MemoryKind::pinned, MemoryKind::pageable};
 }
+
+Bytes round_up(Bytes bytes, Bytes unit) { return (std::max<Bytes>(bytes, 1) + unit - 1) / unit * unit; }
+
+// No machine has as much; what is asked for beyond it is refused by whoever allocates.
+constexpr Bytes most_sensible = Bytes{1} << 60;
 
 }  // namespace
 
@@ -33,53 +41,231 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
     return error;
 }
 
-StagingLease::StagingLease(StagingLease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
-      asked_(std::move(other.asked_)),
-      block_(std::move(other.block_)) {}
-
-StagingLease& StagingLease::operator=(StagingLease&& other) noexcept {
-    if (this == &other) return *this;
-    if (pool_ != nullptr) pool_->give_back(std::move(asked_), std::move(block_));
-    pool_ = std::exchange(other.pool_, nullptr);
-    asked_ = std::move(other.asked_);
-    block_ = std::move(other.block_);
-    return *this;
+void StagingLease::swap(StagingLease& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(buffer_, other.buffer_);
+    std::swap(asked_, other.asked_);
+    std::swap(block_, other.block_);
+    std::swap(slab_, other.slab_);
+    std::swap(offset_, other.offset_);
 }
 
 StagingLease::~StagingLease() {
-    if (pool_ != nullptr) pool_->give_back(std::move(asked_), std::move(block_));
+    if (pool_ != nullptr) pool_->give_back(*this);
 }
 
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
-    const Bytes size = std::max<Bytes>(std::bit_ceil(bytes), Bytes{64} << 10);
-    std::vector<Allocation> freed;  // outside the lock: unpinning is slow
+    free_unused();
+    if (place.is_gpu()) return acquire_relay(place, kind, bytes);
+    if (bytes > most_sensible) return own_block(place, kind, bytes);
+    const Bytes size = std::max(std::bit_ceil(bytes), Slab::smallest_piece);
+    if (kind != MemoryKind::pinned) return own_block(place, kind, size);
+    if (auto piece = take_piece(place, size)) return std::move(*piece);
     {
-        std::lock_guard lock(mutex_);
-        freed.swap(to_free_);
-        const auto fit = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& idle) {
-            return idle.block.size() == size && idle.block.kind() == kind && idle.asked == place;
-        });
-        if (fit != idle_.end()) {
-            StagingLease lease(this, std::move(fit->asked), std::move(fit->block));
-            idle_.erase(fit);
-            idle_bytes_ -= size;
-            return lease;
-        }
+        std::lock_guard growing(growing_);
+        do {
+            if (auto piece = take_piece(place, size)) return std::move(*piece);
+        } while (grow(place, size));
     }
-    auto block = allocate(registry_, place, size, kind);
-    if (!block) return block.error();
-    return StagingLease(this, place, std::move(*block));
+    return own_block(place, kind, size);
 }
 
-void StagingPool::give_back(Place asked, Allocation block) noexcept {
+Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind kind, Bytes bytes) {
+    if (bytes > most_sensible) return allocate(registry_, place, bytes, kind).error();
+    const Bytes size = round_up(bytes, Slab::smallest_piece);
+    const int gpu = place.index();
+    {
+        std::lock_guard lock(mutex_);
+        Relay& relay = relays_[gpu];
+        const Bytes room = relay.limit - std::min(relay.limit, relay.leased);
+        if (size > room)
+            return Error{ErrorCode::out_of_memory,
+                         fmt::format("{} of gpu:{}'s memory were asked for as a relay, {} of its {} are left",
+                                     format_bytes(size), gpu, format_bytes(room), format_bytes(relay.limit)),
+                         place.to_string(), "raise the bound: Context::set_relay_memory, SIDESTEP_RELAY_MEMORY"};
+        if (auto block = take_idle(place, kind, size, std::min(2 * size, room)))
+            return lease_of(place, std::move(*block));
+        drop_idle_relays(gpu, room - size);
+        relay.leased += size;
+    }
+    free_unused();  // what had to make room
+    auto block = allocate(registry_, place, size, kind);
     std::lock_guard lock(mutex_);
-    if (idle_bytes_ + block.size() > most_idle) {
-        to_free_.push_back(std::move(block));
+    relays_[gpu].leased -= size;
+    if (!block) return block.error();
+    return lease_of(place, std::move(*block));
+}
+
+Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind, Bytes size) {
+    {
+        std::lock_guard lock(mutex_);
+        if (auto block = take_idle(place, kind, size, size)) return lease_of(place, std::move(*block));
+    }
+    SIDESTEP_TRY(Allocation block, allocate(registry_, place, size, kind));
+    std::lock_guard lock(mutex_);
+    return lease_of(place, std::move(block));
+}
+
+StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
+    if (asked.is_gpu()) relays_[asked.index()].leased += block.size();
+    StagingLease lease;
+    lease.pool_ = this;
+    lease.buffer_ = block.buffer();
+    lease.asked_ = asked;
+    lease.block_ = std::move(block);
+    return lease;
+}
+
+std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes size) {
+    std::lock_guard lock(mutex_);
+    for (const auto& slab : node_of(place).slabs) {
+        const auto offset = slab->take(size);
+        if (!offset) continue;
+        StagingLease lease;
+        lease.pool_ = this;
+        lease.buffer_ = slab->buffer().slice(*offset, size);
+        lease.slab_ = slab.get();
+        lease.offset_ = *offset;
+        return lease;
+    }
+    return std::nullopt;
+}
+
+// Adds a slab in which `size` bytes fit; false where the bound, or the machine, leaves none.
+bool StagingPool::grow(const Place& place, Bytes size) {
+    Bytes bytes = 0;
+    {
+        std::lock_guard lock(mutex_);
+        const Bytes there = node_of(place).bytes;
+        const Bytes room = pinned_bound_ - std::min(pinned_bound_, there);
+        bytes = std::max(size, std::clamp(std::bit_floor(there), first_slab, largest_slab));
+        bytes = std::min(bytes, std::bit_floor(room));
+        if (bytes < size) return false;
+    }
+    auto memory = allocate(registry_, place, bytes, MemoryKind::pinned);
+    if (!memory) {
+        base::log(base::LogLevel::info, fmt::format("no slab for the pinned pool: {}", memory.error().to_string()));
+        return false;
+    }
+    auto slab = std::make_unique<Slab>(std::move(*memory));
+    std::lock_guard lock(mutex_);
+    Node& node = node_of(place);
+    node.bytes += bytes;
+    node.slabs.push_back(std::move(slab));
+    base::log(base::LogLevel::info, fmt::format("the pinned pool of {} has {} of at most {}", place.to_string(),
+                                                format_bytes(node.bytes), format_bytes(pinned_bound_)));
+    return true;
+}
+
+void StagingPool::give_back(StagingLease& lease) noexcept {
+    std::lock_guard lock(mutex_);
+    if (lease.slab_ != nullptr) {
+        lease.slab_->give_back(lease.offset_, lease.buffer_.size());
         return;
     }
-    idle_bytes_ += block.size();
-    idle_.push_back({std::move(asked), std::move(block)});
+    const Bytes size = lease.block_.size();
+    const Place asked = lease.asked_;
+    const bool relay = asked.is_gpu();
+    if (relay) {
+        relays_[asked.index()].leased -= size;
+        relays_[asked.index()].idle += size;
+    }
+    idle_bytes_ += size;
+    idle_.push_back({asked, std::move(lease.block_)});
+    if (relay) {
+        const Relay& state = relays_[asked.index()];
+        drop_idle_relays(asked.index(), state.limit - std::min(state.limit, state.leased));
+    }
+    // The oldest go first: sizes that nobody asks for any more.
+    while (idle_bytes_ > most_idle) drop_idle(idle_.begin());
+}
+
+void StagingPool::set_pinned_bound(Bytes bytes) {
+    std::lock_guard lock(mutex_);
+    pinned_bound_ = bytes;
+}
+
+Bytes StagingPool::pinned_bytes() const {
+    std::lock_guard lock(mutex_);
+    Bytes bytes = 0;
+    for (const auto& node : nodes_) bytes += node->bytes;
+    return bytes;
+}
+
+void StagingPool::set_relay_limit(int gpu, Bytes bytes) {
+    {
+        std::lock_guard lock(mutex_);
+        Relay& relay = relays_[gpu];
+        relay.limit = bytes;
+        drop_idle_relays(gpu, relay.limit - std::min(relay.limit, relay.leased));
+    }
+    free_unused();
+}
+
+Bytes StagingPool::relay_limit(int gpu) const {
+    std::lock_guard lock(mutex_);
+    const auto found = relays_.find(gpu);
+    return found != relays_.end() ? found->second.limit : default_relay_limit;
+}
+
+std::vector<Bytes> StagingPool::relay_limits() const {
+    std::vector<Bytes> limits(static_cast<std::size_t>(gpus_), default_relay_limit);
+    std::lock_guard lock(mutex_);
+    for (const auto& [gpu, relay] : relays_)
+        if (gpu < gpus_) limits[static_cast<std::size_t>(gpu)] = relay.limit;
+    return limits;
+}
+
+Bytes StagingPool::relay_bytes(int gpu) const {
+    std::lock_guard lock(mutex_);
+    Bytes bytes = 0;
+    for (const Allocation& block : to_free_)
+        if (block.place().is_gpu() && block.place().index() == gpu) bytes += block.size();
+    if (const auto found = relays_.find(gpu); found != relays_.end())
+        bytes += found->second.leased + found->second.idle;
+    return bytes;
+}
+
+void StagingPool::free_unused() {
+    std::vector<Allocation> freed;  // outside the lock: unpinning is slow
+    std::lock_guard lock(mutex_);
+    freed.swap(to_free_);
+}
+
+StagingPool::Node& StagingPool::node_of(const Place& place) {
+    for (const auto& node : nodes_)
+        if (node->place == place) return *node;
+    nodes_.push_back(std::make_unique<Node>());
+    nodes_.back()->place = place;
+    return *nodes_.back();
+}
+
+std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind kind, Bytes least, Bytes most) {
+    const auto fit = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& idle) {
+        const Bytes size = idle.block.size();
+        return size >= least && size <= most && idle.block.kind() == kind && idle.asked == place;
+    });
+    if (fit == idle_.end()) return std::nullopt;
+    Allocation block = std::move(fit->block);
+    if (place.is_gpu()) relays_[place.index()].idle -= block.size();
+    idle_bytes_ -= block.size();
+    idle_.erase(fit);
+    return block;
+}
+
+std::vector<StagingPool::Idle>::iterator StagingPool::drop_idle(std::vector<Idle>::iterator idle) {
+    const Bytes size = idle->block.size();
+    if (idle->asked.is_gpu()) relays_[idle->asked.index()].idle -= size;
+    idle_bytes_ -= size;
+    to_free_.push_back(std::move(idle->block));
+    return idle_.erase(idle);
+}
+
+// Oldest first, until no more than `most` bytes of the GPU lie idle.
+void StagingPool::drop_idle_relays(int gpu, Bytes most) {
+    const Relay& relay = relays_[gpu];
+    for (auto idle = idle_.begin(); idle != idle_.end() && relay.idle > most;)
+        idle = idle->asked.is_gpu() && idle->asked.index() == gpu ? drop_idle(idle) : std::next(idle);
 }
 
 }  // namespace sidestep::transfer

@@ -1,58 +1,130 @@
 // Memory in which bytes wait between two hops.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "backend/registry.hpp"
+#include "transfer/slab.hpp"
 #include <sidestep/allocation.hpp>
 
 namespace sidestep::transfer {
 
 class StagingPool;
 
-// A block of staging memory on loan; goes back to the pool when destroyed. Outlives no pool.
+// Staging memory on loan; goes back to the pool when destroyed, on any thread. Outlives no pool.
 class StagingLease {
 public:
     StagingLease() = default;
-    StagingLease(StagingPool* pool, Place asked, Allocation block)
-        : pool_(pool), asked_(std::move(asked)), block_(std::move(block)) {}
-    StagingLease(StagingLease&& other) noexcept;
-    StagingLease& operator=(StagingLease&& other) noexcept;
+    StagingLease(StagingLease&& other) noexcept { swap(other); }
+    StagingLease& operator=(StagingLease&& other) noexcept {
+        StagingLease(std::move(other)).swap(*this);
+        return *this;
+    }
     ~StagingLease();
 
-    const Buffer& buffer() const { return block_.buffer(); }
+    const Buffer& buffer() const { return buffer_; }
 
 private:
+    friend class StagingPool;
+    void swap(StagingLease& other) noexcept;
+
     StagingPool* pool_ = nullptr;
-    Place asked_;
-    Allocation block_;
+    Buffer buffer_;
+    Place asked_;             // of a block of its own: where it fits again
+    Allocation block_;        // empty for a piece of a slab
+    Slab* slab_ = nullptr;    // null for a block of its own
+    Bytes offset_ = 0;        // of the piece in its slab
 };
 
-// Pinning memory costs far more than copying through it, so blocks are kept and used again. Safe to use
-// from several threads.
+// Pinning memory costs far more than copying through it, so what was pinned is kept and used again. Safe to
+// use from several threads.
+//
+// Pinned host memory comes from slabs: each is pinned with one call and stays so while the pool lives. A
+// node's first slab has 32 MiB, each further one as much as the node has by then, up to 256 MiB, until the
+// node's bound is reached. Whatever fits no slab gets a block of its own.
+//
+// Memory of GPUs (relays) is bounded for each GPU, counting leased and idle blocks.
+//
+// The engine's thread gives back but never frees: a driver may block whoever frees memory while a stream is
+// held at a gate. So what is to be freed waits for the next caller of acquire(), set_relay_limit() or
+// free_unused().
 class StagingPool {
 public:
-    explicit StagingPool(const backend::Registry& registry) : registry_(registry) {}
+    static constexpr Bytes default_relay_limit = Bytes{64} << 20;
 
-    // At least `bytes` bytes of that kind at that place, rounded up to a power of two so that blocks fit
-    // again. Fails with out_of_memory, or unsupported where no backend allocates this kind.
+    // Without slabs until set_pinned_bound() says how much of them there may be. `gpus`: how many
+    // relay_limits() tells of.
+    explicit StagingPool(const backend::Registry& registry, int gpus = 0)
+        : registry_(registry), gpus_(gpus) {}
+
+    // At least `bytes` bytes of that kind at that place. Fails with out_of_memory (of a GPU also where its
+    // relay limit leaves too little, naming it), or unsupported where no backend allocates this kind. May
+    // block.
     Result<StagingLease> acquire(const Place& place, MemoryKind kind, Bytes bytes);
+
+    // Upper bound of the slabs of one NUMA node; 0: no slabs. Slabs that are there stay.
+    void set_pinned_bound(Bytes bytes);
+    // What all slabs have together.
+    Bytes pinned_bytes() const;
+
+    // Upper bound of a GPU's memory that this pool holds. Leases beyond a lowered limit stay until they are
+    // given back; idle blocks beyond it are freed now. May block.
+    void set_relay_limit(int gpu, Bytes bytes);
+    Bytes relay_limit(int gpu) const;
+    // One for each GPU of the machine.
+    std::vector<Bytes> relay_limits() const;
+    // What this pool holds of a GPU's memory now: leased, idle or waiting to be freed.
+    Bytes relay_bytes(int gpu) const;
+
+    // Frees what was given back and may not be kept. May block; never called by the engine's thread.
+    void free_unused();
 
 private:
     friend class StagingLease;
-    void give_back(Place asked, Allocation block) noexcept;
+    void give_back(StagingLease& lease) noexcept;
 
     struct Idle {
         Place asked;
         Allocation block;
     };
-    // Blocks beyond this total are freed, by the next caller of acquire(): a driver may block whoever frees
-    // memory while a stream is held at a gate, and the engine's thread must never be blocked.
+    struct Node {
+        Place place;
+        Bytes bytes = 0;  // of its slabs
+        std::vector<std::unique_ptr<Slab>> slabs;
+    };
+    struct Relay {
+        Bytes limit = default_relay_limit;
+        Bytes leased = 0;
+        Bytes idle = 0;
+    };
+    static constexpr Bytes first_slab = Bytes{32} << 20;
+    static constexpr Bytes largest_slab = Bytes{256} << 20;
+    // Idle blocks of their own beyond this total, over all places, are freed.
     static constexpr Bytes most_idle = Bytes{512} << 20;
 
+    Result<StagingLease> acquire_relay(const Place& place, MemoryKind kind, Bytes bytes);
+    Result<StagingLease> own_block(const Place& place, MemoryKind kind, Bytes size);
+    std::optional<StagingLease> take_piece(const Place& place, Bytes size);
+    bool grow(const Place& place, Bytes size);
+
+    // With the mutex held.
+    StagingLease lease_of(const Place& asked, Allocation block);
+    Node& node_of(const Place& place);
+    std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes least, Bytes most);
+    std::vector<Idle>::iterator drop_idle(std::vector<Idle>::iterator idle);
+    void drop_idle_relays(int gpu, Bytes most);
+
     const backend::Registry& registry_;
-    std::mutex mutex_;
+    const int gpus_;
+    std::mutex growing_;        // held while a slab is pinned, so that callers in the meantime share it
+    mutable std::mutex mutex_;  // guards what follows
+    Bytes pinned_bound_ = 0;
+    std::vector<std::unique_ptr<Node>> nodes_;
+    std::map<int, Relay> relays_;  // by GPU
     std::vector<Idle> idle_;
     Bytes idle_bytes_ = 0;
     std::vector<Allocation> to_free_;

@@ -1,5 +1,9 @@
 #include <sidestep/transfer.hpp>
 
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
 #include "transfer/engine.hpp"
 
 namespace sidestep {
@@ -17,9 +21,12 @@ Transfer& Transfer::operator=(Transfer&& other) noexcept {
 }
 
 Transfer::~Transfer() {
-    if (!activity_ || activity_->finished()) return;
-    activity_->cancel();
-    engine_->wait(activity_, std::chrono::nanoseconds(0));
+    if (!activity_) return;
+    if (!activity_->finished()) {
+        activity_->cancel();
+        engine_->wait(activity_, std::chrono::nanoseconds(0));
+    }
+    activity_->completion().close_event_fd();  // the engine may keep the activity of a hung device
 }
 
 std::optional<Result<Receipt>> Transfer::poll() {
@@ -40,8 +47,56 @@ std::optional<Result<Receipt>> Transfer::wait_for(std::chrono::milliseconds limi
 
 void Transfer::cancel() { activity_->cancel(); }
 
+Result<int> Transfer::event_fd() {
+    auto descriptor = activity_->completion().event_fd();
+    if (descriptor && !activity_->finished()) engine_->attend(activity_);
+    return descriptor;
+}
+
+TransferAwaiter Transfer::operator co_await() && { return TransferAwaiter(std::move(*this), {}); }
+
+TransferAwaiter Transfer::resume_on(Executor executor) && {
+    return TransferAwaiter(std::move(*this), std::move(executor));
+}
+
 Bytes Transfer::bytes_done() const { return activity_->bytes_done(); }
 
 Bytes Transfer::bytes_total() const { return activity_->bytes_total(); }
+
+// The frame to resume. Whoever swaps `armed` to false has the say: a resumption, or the frame's end.
+struct TransferAwaiter::Waiting {
+    std::coroutine_handle<> frame;
+    std::atomic<bool> armed{true};
+
+    void resume() {
+        if (armed.exchange(false)) frame.resume();
+    }
+};
+
+TransferAwaiter::TransferAwaiter(Transfer transfer, Executor executor)
+    : transfer_(std::move(transfer)), executor_(std::move(executor)) {}
+
+TransferAwaiter::~TransferAwaiter() {
+    if (waiting_) waiting_->armed.store(false);
+}
+
+bool TransferAwaiter::await_ready() { return transfer_.engine_->poll(transfer_.activity_); }
+
+// Once the call is kept, another thread may resume the frame and end it, this object included: what is used
+// after that is held by locals.
+bool TransferAwaiter::await_suspend(std::coroutine_handle<> frame) {
+    waiting_ = std::make_shared<Waiting>();
+    waiting_->frame = frame;
+    const std::shared_ptr<transfer::Engine> engine = transfer_.engine_;
+    const std::shared_ptr<transfer::Activity> activity = transfer_.activity_;
+    auto go_on = [waiting = waiting_] { waiting->resume(); };
+    std::function<void()> call = go_on;
+    if (executor_) call = [executor = executor_, go_on = std::move(go_on)] { executor(go_on); };
+    if (!activity->completion().keep(std::move(call))) return false;
+    engine->attend(activity);
+    return true;
+}
+
+Result<Receipt> TransferAwaiter::await_resume() { return transfer_.wait(); }
 
 }  // namespace sidestep

@@ -34,6 +34,7 @@ Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buf
     request.from = end;
     request.to = {Place::host(), end.place.is_gpu() ? MemoryKind::pinned : MemoryKind::pageable};
     request.bytes = bytes_;
+    request.lanes = 1;
     Side& mine = sides_[side];
     SIDESTEP_TRY(mine.plan, plans.get(request));
     mine.cursor = Cursor(bytes_);

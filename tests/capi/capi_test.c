@@ -1,4 +1,6 @@
 /* The C interface, compiled as C: what it promises, and that it says no without falling over. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
+#include <poll.h>
 #include <sidestep/sidestep.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +129,62 @@ static void test_start_poll_wait(sidestep_context* context) {
     free(to);
 }
 
+/* A program's event loop is told by a descriptor. */
+static void test_event_fd(sidestep_context* context) {
+    unsigned char* from = make_bytes();
+    unsigned char* to = calloc(1, size);
+    const sidestep_buffer source = {"host", from, 0, size};
+    const sidestep_buffer target = {"host", to, 0, size};
+    sidestep_transfer* transfer = NULL;
+    CHECK(sidestep_copy_start(context, &source, &target, NULL, &transfer) == SIDESTEP_OK);
+    int descriptor = -1;
+    CHECK(sidestep_copy_event_fd(transfer, &descriptor) == SIDESTEP_OK && descriptor >= 0);
+    struct pollfd entry = {descriptor, POLLIN, 0};
+    CHECK(poll(&entry, 1, 60000) == 1 && (entry.revents & POLLIN) != 0);
+    int ended = 0;
+    CHECK(sidestep_copy_poll(transfer, &ended) == SIDESTEP_OK && ended == 1);
+    CHECK(memcmp(from, to, size) == 0);
+    sidestep_copy_free(transfer);
+    CHECK(poll(&entry, 1, 0) == 1 && (entry.revents & POLLNVAL) != 0); /* closed with it */
+    free(from);
+    free(to);
+}
+
+static void test_batch(sidestep_context* context) {
+    enum { count = 1000, part = 3000 };
+    unsigned char* from = make_bytes();
+    unsigned char* to = calloc(1, size);
+    static sidestep_batch_item items[count];
+    for (int i = 0; i < count; ++i) {
+        const sidestep_buffer source = {"host", from + i * part, 0, part};
+        const sidestep_buffer target = {"host", to + (count - 1 - i) * part, 0, part};
+        items[i].from = source;
+        items[i].to = target;
+    }
+    sidestep_receipt* receipt = NULL;
+    CHECK(sidestep_copy_batch(context, items, count, NULL, &receipt) == SIDESTEP_OK);
+    CHECK(sidestep_receipt_bytes(receipt) == (uint64_t)count * part);
+    sidestep_receipt_free(receipt);
+    int equal = 1;
+    for (int i = 0; i < count; ++i)
+        equal = equal && memcmp(from + i * part, to + (count - 1 - i) * part, part) == 0;
+    CHECK(equal);
+    sidestep_transfer* transfer = NULL;
+    CHECK(sidestep_copy_batch_start(context, items, count, NULL, &transfer) == SIDESTEP_OK);
+    CHECK(sidestep_copy_wait(transfer, NULL) == SIDESTEP_OK);
+    sidestep_copy_free(transfer);
+    CHECK(sidestep_copy_batch(context, NULL, 0, NULL, NULL) == SIDESTEP_OK);
+    CHECK(sidestep_copy_batch(context, NULL, 1, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    items[7].to.size = part - 1;
+    CHECK(sidestep_copy_batch(context, items, count, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(strstr(sidestep_last_error()->message, "copy 7 of the batch") != NULL);
+    items[7].to.place = NULL;
+    CHECK(sidestep_copy_batch(context, items, count, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(strstr(sidestep_last_error()->message, "copy 7 of the batch") != NULL);
+    free(from);
+    free(to);
+}
+
 /* A failure while it runs comes from wait and poll, every time, and names the file. */
 static void test_failing_copy(sidestep_context* context) {
     unsigned char to[16];
@@ -179,6 +237,39 @@ static void test_route(sidestep_context* context) {
           SIDESTEP_INVALID_ARGUMENT);
 }
 
+/* Published and reached by name in one process; tests/multiprocess has several. */
+static void test_published_memory(const char* folder) {
+    setenv("SIDESTEP_PEER_FOLDER", folder, 1);
+    sidestep_context* peers = NULL;
+    CHECK(sidestep_open("dgx-h100", &peers) == SIDESTEP_OK);
+    unsetenv("SIDESTEP_PEER_FOLDER");
+    if (peers == NULL) return;
+    sidestep_allocation* memory = NULL;
+    sidestep_allocation* target = NULL;
+    CHECK(sidestep_allocate(peers, "gpu:0", 8192, &memory) == SIDESTEP_OK);
+    CHECK(sidestep_allocate(peers, "gpu:1", 4096, &target) == SIDESTEP_OK);
+    const sidestep_buffer buffer = sidestep_allocation_buffer(memory);
+    const sidestep_buffer to = sidestep_allocation_buffer(target);
+    for (int i = 0; i < 8192; ++i) ((unsigned char*)buffer.address)[i] = (unsigned char)(i % 251);
+    sidestep_publication* publication = NULL;
+    CHECK(sidestep_publish(peers, "capi", &buffer, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_publish(peers, NULL, &buffer, &publication) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_publish(peers, "a/b", &buffer, &publication) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(publication == NULL);
+    CHECK(sidestep_publish(peers, "capi", &buffer, &publication) == SIDESTEP_OK);
+    const sidestep_buffer part = {"shared:capi", NULL, 100, 4096};
+    CHECK(sidestep_copy(peers, &part, &to, NULL, NULL) == SIDESTEP_OK);
+    CHECK(memcmp(to.address, (const char*)buffer.address + 100, 4096) == 0);
+    const sidestep_buffer with_address = {"shared:capi", to.address, 0, 4096};
+    CHECK(sidestep_copy(peers, &with_address, &to, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    sidestep_publication_free(publication);
+    sidestep_publication_free(NULL);
+    CHECK(sidestep_copy(peers, &part, &to, NULL, NULL) == SIDESTEP_NOT_FOUND);
+    sidestep_release(memory);
+    sidestep_release(target);
+    sidestep_close(peers);
+}
+
 static void test_null_arguments(sidestep_context* context) {
     const sidestep_buffer host = {"host", NULL, 0, 0};
     sidestep_allocation* allocation = NULL;
@@ -192,8 +283,19 @@ static void test_null_arguments(sidestep_context* context) {
     CHECK(sidestep_copy(context, &host, NULL, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
     CHECK(sidestep_copy_wait(NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
     CHECK(sidestep_copy_poll(NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_copy_event_fd(NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_copy_batch(NULL, NULL, 0, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_copy_batch_start(context, NULL, 0, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
     CHECK(sidestep_explain(NULL, SIDESTEP_TEXT, NULL) == SIDESTEP_INVALID_ARGUMENT);
     CHECK(sidestep_allocation_buffer(NULL).address == NULL);
+    sidestep_pinned* pinned = NULL;
+    char memory[64];
+    CHECK(sidestep_pin(NULL, memory, sizeof memory, &pinned) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_pin(context, NULL, 5, &pinned) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_pin(context, memory, sizeof memory, NULL) == SIDESTEP_INVALID_ARGUMENT && pinned == NULL);
+    CHECK(sidestep_pin(context, memory, sizeof memory, &pinned) == SIDESTEP_OK && pinned != NULL);
+    sidestep_unpin(pinned);
+    sidestep_unpin(NULL);
     sidestep_close(NULL);
     sidestep_release(NULL);
     sidestep_copy_cancel(NULL);
@@ -267,12 +369,15 @@ int main(int argc, char** argv) {
     if (context == NULL) return 1;
     test_round_trip(context);
     test_start_poll_wait(context);
+    test_event_fd(context);
+    test_batch(context);
     test_failing_copy(context);
     test_cancel_and_free(context);
     test_route(context);
     test_null_arguments(context);
     test_bad_buffers(context);
     test_struct_size(context);
+    test_published_memory(argv[1]);
     sidestep_close(context);
     if (failures == 0) puts("all checks hold");
     return failures == 0 ? 0 : 1;

@@ -112,8 +112,8 @@ class OtherJson(harness.CommandTest):
         receipt = self.json_of("copy", "gpu:0", "gpu:1", "--size", "1MiB", "--repeat", "3", "--verify")
         types = {
             "version": int, "bytes": int, "seconds": float, "gb_per_s": float, "share_of_expected": (int, float),
-            "verified": bool, "verify_seconds": (int, float), "lane_bytes": list, "notes": list, "route": dict,
-            "runs": list,
+            "verified": bool, "verify_seconds": (int, float), "lane_bytes": list, "lane_failures": list,
+            "notes": list, "route": dict, "runs": list,
         }
         self.assertEqual(set(receipt), set(types))
         for name, wanted in types.items():

@@ -188,6 +188,65 @@ TEST_P(BackendContract, ManyPiecesAreInFlightAtOnce) {
     });
 }
 
+// Sizes and alignments of every sort, some beyond what goes at once; whatever lies between the targets stays.
+TEST_P(BackendContract, BatchesMoveEveryPieceAndNothingElse) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    const auto capabilities = opened.backend->capabilities();
+    constexpr Bytes sizes[] = {1, 2, 15, 16, 17, 4095, 4096, 4097, 8192, 20'001, 300'000};
+    constexpr std::size_t count = 1500;  // above the 1360 entries of a table of the cuda backend's kernel
+    constexpr Bytes room = 48_MiB;
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
+        if (!capabilities[i].batches) return;
+        TestBuffer source(GetParam(), *opened.backend, from, room);
+        TestBuffer target(GetParam(), *opened.backend, to, room);
+        const Content bytes = pattern(room, i + 21);
+        source.write(bytes);
+        const auto reading = attach(*opened.backend, source.buffer(), Access::read);
+        const auto writing = attach(*opened.backend, target.buffer(), Access::write);
+        ASSERT_TRUE(reading && writing);
+        for (const std::size_t pieces : {std::size_t{1}, std::size_t{7}, count}) {
+            Content expected(room, 0xEE);
+            target.write(expected);
+            std::vector<Piece> batch;
+            Bytes at = 0;
+            for (std::size_t n = 0; n < pieces; ++n) {
+                const Bytes size = n % 101 == 100 ? sizes[10] : sizes[(n * 7) % 10];
+                const Bytes from_at = room - at - size - n % 19;
+                batch.push_back({reading.get(), from_at, writing.get(), at + n % 5, size, i, nullptr});
+                std::memcpy(expected.data() + at + n % 5, bytes.data() + from_at, size);
+                at += size + n % 5 + n % 3;
+                ASSERT_LT(at + 400'000, room);
+            }
+            const auto ticket = opened.backend->start_batch(batch);
+            ASSERT_TRUE(ticket.ok()) << ticket.error().to_string();
+            ASSERT_TRUE(finish(*opened.backend, *ticket));
+            ASSERT_TRUE(equal(expected, target.read())) << pieces << " pieces";
+        }
+        EXPECT_TRUE(equal(bytes, source.read())) << "the source has changed";
+    });
+}
+
+TEST_P(BackendContract, ABatchWithAPieceThatIsTooLongIsRefused) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    const auto capabilities = opened.backend->capabilities();
+    for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
+        if (!capabilities[i].batches) return;
+        TestBuffer source(GetParam(), *opened.backend, from, 64_KiB);
+        TestBuffer target(GetParam(), *opened.backend, to, 64_KiB);
+        const Content before(64_KiB, 0xEE);
+        target.write(before);
+        const auto reading = attach(*opened.backend, source.buffer(), Access::read);
+        const auto writing = attach(*opened.backend, target.buffer(), Access::write);
+        ASSERT_TRUE(reading && writing);
+        const Piece batch[] = {{reading.get(), 0, writing.get(), 0, 4_KiB, i, nullptr},
+                               {reading.get(), 4_KiB, writing.get(), 60_KiB + 1, 4_KiB, i, nullptr}};
+        EXPECT_FALSE(opened.backend->start_batch(batch).ok());
+        EXPECT_TRUE(equal(before, target.read())) << "nothing of it was begun";
+    });
+}
+
 TEST_P(BackendContract, SeveralThreadsMayCall) {
     SIDESTEP_SKIP_CONTRACT();
     const auto opened = open_backend(GetParam());

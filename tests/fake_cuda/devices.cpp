@@ -169,6 +169,12 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
     return CUDA_SUCCESS;
 }
 
+// Takes the place of the current context; null leaves the one below it current.
+CUresult cuCtxSetCurrent(CUcontext context) {
+    if (stack.depth > 0) --stack.depth;
+    return context ? cuCtxPushCurrent(context) : CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetCurrent(CUcontext* context) {
     *context = reinterpret_cast<CUcontext>(current_context());
     return CUDA_SUCCESS;

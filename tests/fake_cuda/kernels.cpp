@@ -1,6 +1,8 @@
 // The copy kernel: a module that is recognised and not run; its launch copies the bytes.
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "tests/fake_cuda/machine.hpp"
 
@@ -11,6 +13,47 @@ namespace {
 constexpr unsigned fat_binary = 0xba55ed50;  // the first word of what nvcc --fatbin writes
 constexpr unsigned most_threads = 512;       // __launch_bounds__ of the kernel
 
+// The batch kernel's parameter, as backends/cuda/batch_table.hpp lays it out.
+struct BatchEntry {
+    CUdeviceptr to, from;
+    unsigned bytes, end_tile;
+};
+struct BatchHead {
+    unsigned count, tiles;
+};
+constexpr unsigned tile = 4096;
+
+// Carries out what the table says, by tiles as the kernel does, so that a table whose tiles do not add up leaves
+// bytes behind.
+CUresult launch_batch(Stream& stream, const void* table) {
+    BatchHead head;
+    std::memcpy(&head, table, sizeof head);
+    std::vector<BatchEntry> entries(head.count);
+    std::memcpy(entries.data(), static_cast<const char*>(table) + sizeof head, head.count * sizeof(BatchEntry));
+    {
+        Machine& machine = Machine::get();
+        std::lock_guard lock(machine.mutex);
+        const int device = stream.context()->device;
+        for (const BatchEntry& entry : entries)
+            if (!machine.reaches(device, entry.to, entry.bytes) || !machine.reaches(device, entry.from, entry.bytes))
+                return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    return stream.push(
+        [entries = std::move(entries), tiles = head.tiles] {
+            std::size_t at = 0;
+            for (unsigned t = 0; t < tiles && at < entries.size(); ++t) {
+                while (entries[at].end_tile <= t) ++at;
+                const BatchEntry& entry = entries[at];
+                const unsigned first = at > 0 ? entries[at - 1].end_tile : 0;
+                const unsigned offset = (t - first) * tile;
+                std::memmove(reinterpret_cast<void*>(entry.to + offset),
+                             reinterpret_cast<const void*>(entry.from + offset),
+                             std::min(tile, entry.bytes - offset));
+            }
+        },
+        true);
+}
+
 }  // namespace
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
@@ -19,8 +62,10 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     std::memcpy(&first, image, sizeof first);
     if (first != fat_binary) return CUDA_ERROR_INVALID_IMAGE;
     auto made = std::make_unique<Module>();
-    for (std::size_t i = 0; i < made->functions.size(); ++i)
+    made->context = current_context();
+    for (std::size_t i = 0; i + 1 < made->functions.size(); ++i)
         made->functions[i] = {current_context(), 1u << i};
+    made->functions.back() = {current_context(), 0};
     *module = reinterpret_cast<CUmodule>(made.get());
     std::lock_guard lock(Machine::get().mutex);
     Machine::get().modules[*module] = std::move(made);
@@ -38,7 +83,14 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
     const auto found = Machine::get().modules.find(module);
     if (found == Machine::get().modules.end()) return CUDA_ERROR_INVALID_HANDLE;
     for (Function& known : found->second->functions) {
-        if (name != "sidestep_copy_" + std::to_string(known.width)) continue;
+        const bool batch = known.width == 0 && std::string(name).starts_with("sidestep_batch_");
+        if (!batch && name != "sidestep_copy_" + std::to_string(known.width)) continue;
+        *function = reinterpret_cast<CUfunction>(&known);
+        return CUDA_SUCCESS;
+    }
+    if (const BenchKernel bench = find_bench_kernel(name)) {
+        Function& known = found->second->bench[name];
+        known = {found->second->context, 0, bench};
         *function = reinterpret_cast<CUfunction>(&known);
         return CUDA_SUCCESS;
     }
@@ -58,6 +110,12 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned
     const auto* kernel = reinterpret_cast<const Function*>(function);
     if (!found || kernel->context != found->context()) return CUDA_ERROR_INVALID_HANDLE;
     if (blocks == 0 || threads == 0 || threads > most_threads) return CUDA_ERROR_INVALID_VALUE;
+    if (kernel->bench) {
+        Work work;
+        const CUresult status = kernel->bench(found->context()->device, arguments, 1ull * blocks * threads, work);
+        return status == CUDA_SUCCESS ? found->push(std::move(work)) : status;
+    }
+    if (kernel->width == 0) return launch_batch(*found, arguments[0]);
     const auto to = *static_cast<const CUdeviceptr*>(arguments[0]);
     const auto from = *static_cast<const CUdeviceptr*>(arguments[1]);
     const auto bytes = *static_cast<const unsigned long long*>(arguments[2]);
@@ -70,5 +128,5 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned
             return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     return found->push(
-        [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+        [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, true);
 }

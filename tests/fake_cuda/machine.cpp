@@ -15,6 +15,7 @@ const char* why_out_of_reach(const Machine& machine, const Block& block, int dev
     const auto own = static_cast<std::size_t>(block.device);
     switch (block.kind) {
         case Kind::device:
+        case Kind::imported:
             return machine.contexts[static_cast<std::size_t>(device)].peers.count(block.device)
                        ? nullptr
                        : "peer access is not enabled in this direction";
@@ -70,8 +71,9 @@ bool Machine::reaches(int device, CUdeviceptr address, std::size_t bytes) {
 
 void Machine::drop_if_unheld(CUmemGenericAllocationHandle physical) {
     const auto found = physicals.find(physical);
-    if (found == physicals.end() || !found->second.released || found->second.mapped) return;
-    used[static_cast<std::size_t>(found->second.device)] -= found->second.size;
+    if (found == physicals.end() || !found->second.released || found->second.mapped || found->second.retained > 0)
+        return;
+    if (!found->second.imported) used[static_cast<std::size_t>(found->second.device)] -= found->second.size;
     physicals.erase(found);
 }
 
@@ -84,9 +86,9 @@ std::shared_ptr<Stream> find_stream(CUstream stream) {
     return found == machine.streams.end() ? nullptr : found->second;
 }
 
-CUresult enqueue(CUstream stream, Work work) {
+CUresult enqueue(CUstream stream, Work work, bool for_graphs) {
     const std::shared_ptr<Stream> found = find_stream(stream);
-    return found ? found->push(std::move(work)) : CUDA_ERROR_INVALID_HANDLE;
+    return found ? found->push(std::move(work), for_graphs) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUdeviceptr map_pages(std::size_t bytes, bool usable) {

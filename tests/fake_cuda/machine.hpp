@@ -8,11 +8,14 @@
 #include <cuda.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/fake_cuda/stream.hpp"
 
@@ -41,16 +44,37 @@ struct Pool {
     std::set<int> access;  // devices that may reach its memory, its own always among them
 };
 
-enum class Kind { device, managed, pool, mapped, host };
+// A descriptor of memory that other processes map too.
+struct Descriptor {
+    explicit Descriptor(int opened) : number(opened) {}
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    int number;
+};
+
+// `imported`: of cuIpcOpenMemHandle.
+enum class Kind { device, managed, pool, mapped, host, imported };
 
 // Memory at an address. A range of mapped memory may consist of several.
+// Never the same twice.
+inline unsigned long long next_block_id() {
+    static std::atomic<unsigned long long> last{0};
+    return ++last;
+}
+
 struct Block {
+    unsigned long long id = next_block_id();
     std::size_t size = 0;
     Kind kind = Kind::device;
     int device = 0;
     CUmemGenericAllocationHandle physical = 0;  // of mapped memory, like the next two
     std::set<int> access;
     bool changing_access = false;
+    std::shared_ptr<Descriptor> shared;   // once other processes may map it
+    int opened_process = 0;               // of imported memory, like the next two: whose it is
+    unsigned long long opened_id = 0;
+    int times_opened = 0;
 };
 
 // What cuMemCreate gives. It goes when its handle is released and it is mapped nowhere.
@@ -59,21 +83,39 @@ struct Physical {
     int device = 0;
     bool released = false;
     bool mapped = false;
+    unsigned handle_types = 0;           // that it may be exported as
+    int retained = 0;                    // times that cuMemRetainAllocationHandle gave it and nobody released it
+    bool imported = false;               // counts as used in another process
+    std::shared_ptr<Descriptor> shared;  // once other processes may map it
 };
 
 struct Event {
     Context* context = nullptr;
     Flag reached;  // null: never recorded, which counts as reached
+    std::shared_ptr<std::atomic<long long>> reached_ns;  // on the host's clock, once it is
 };
+
+// A kernel of the benchmark: checks its arguments as a GPU would, and says what the stream has to do.
+using BenchKernel = CUresult (*)(int device, void** arguments, unsigned long long all_threads, Work& work);
+// Null for a name it does not know.
+BenchKernel find_bench_kernel(const char* name);
 
 struct Function {
     Context* context = nullptr;
-    unsigned width = 0;  // bytes of the words it copies
+    unsigned width = 0;  // bytes of the words it copies; 0: the batch kernel
+    BenchKernel bench = nullptr;
 };
 
-// The copy kernel as loaded into one context: words of 1, 2, 4, 8 and 16 bytes.
+// The kernels as loaded into one context: for words of 1, 2, 4, 8 and 16 bytes, and for batches.
 struct Module {
-    std::array<Function, 5> functions;
+    std::array<Function, 6> functions;
+    Context* context = nullptr;
+    std::map<std::string, Function> bench = {};  // kernels of the benchmark that were asked for
+};
+
+// What was captured; an executable graph is a copy of it.
+struct Graph {
+    std::vector<Work> work;
 };
 
 struct Machine {
@@ -93,6 +135,9 @@ struct Machine {
     std::map<CUstream, std::shared_ptr<Stream>> streams;
     std::map<CUevent, std::unique_ptr<Event>> events;
     std::map<CUmodule, std::unique_ptr<Module>> modules;
+    std::map<CUgraph, std::unique_ptr<Graph>> graphs;
+    std::map<CUgraphExec, std::unique_ptr<Graph>> executable_graphs;
+    int global_captures = 0;  // captures under way that were begun in the global mode
     int held_streams = 0;  // waits for a word that are enqueued and not over
     std::condition_variable none_held;
 
@@ -104,6 +149,10 @@ struct Machine {
     void drop_if_unheld(CUmemGenericAllocationHandle physical);
 };
 
+// Whether the calling thread may not make calls that could disturb a capture, its own or another thread's, as
+// the driver's documentation has it: cuEventQuery and allocations among them.
+bool capture_forbids();
+
 // The context that is current on this thread, or null.
 Context* current_context();
 
@@ -111,8 +160,8 @@ Context* current_context();
 // current context. The machine's mutex must not be held.
 std::shared_ptr<Stream> find_stream(CUstream stream);
 
-// Puts work on the stream that a handle names.
-CUresult enqueue(CUstream stream, Work work);
+// Puts work on the stream that a handle names; see Stream::push.
+CUresult enqueue(CUstream stream, Work work, bool for_graphs = false);
 
 // Fresh addresses, readable and writable or neither; 0 where the kernel has none.
 CUdeviceptr map_pages(std::size_t bytes, bool usable);

@@ -60,7 +60,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
     if (bytes > memory_of_a_device - used) return CUDA_ERROR_OUT_OF_MEMORY;
     used += bytes;
     *handle = machine.next_physical++;
-    machine.physicals[*handle] = {bytes, device, false, false};
+    Physical physical;
+    physical.size = bytes;
+    physical.device = device;
+    physical.handle_types = static_cast<unsigned>(properties->requestedHandleTypes);
+    machine.physicals[*handle] = physical;
     return CUDA_SUCCESS;
 }
 
@@ -68,8 +72,13 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
     const auto found = machine.physicals.find(handle);
-    if (found == machine.physicals.end() || found->second.released) return CUDA_ERROR_INVALID_VALUE;
-    found->second.released = true;
+    if (found == machine.physicals.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (found->second.retained > 0)
+        --found->second.retained;
+    else if (!found->second.released)
+        found->second.released = true;
+    else
+        return CUDA_ERROR_INVALID_VALUE;
     machine.drop_if_unheld(handle);
     return CUDA_SUCCESS;
 }
@@ -106,7 +115,11 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t, CUmemGene
     if (physical->second.mapped) return CUDA_ERROR_NOT_SUPPORTED;
     if (physical->second.size != bytes || !reserved_and_empty(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+    if (physical->second.shared)
+        ::mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+               physical->second.shared->number, 0);
+    else
+        ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
     Block block;
     block.size = bytes;
     block.kind = Kind::mapped;
@@ -128,8 +141,8 @@ CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
         machine.blocks.erase(block);
         machine.drop_if_unheld(physical);
     }
-    ::madvise(reinterpret_cast<void*>(address), bytes, MADV_DONTNEED);
-    ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_NONE);
+    ::mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+           -1, 0);
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,6 @@
 // Memory that is allocated in one call: of a device, managed, of a pool, pinned on the host.
+#include <sys/mman.h>
+
 #include "tests/fake_cuda/machine.hpp"
 
 using namespace sidestep::fake_cuda;
@@ -10,6 +12,7 @@ bool counts(Kind kind) {
 }
 
 CUresult allocate(CUdeviceptr* address, std::size_t bytes, Kind kind, int device) {
+    if (capture_forbids()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
     std::size_t& used = machine.used[static_cast<std::size_t>(device)];
@@ -55,6 +58,15 @@ CUresult release_unheld(CUdeviceptr address, std::set<Kind> kinds) {
     return CUDA_SUCCESS;
 }
 
+// Whether a range is mapped so that it can be read, or written to. Kernels before Linux 5.14 do not tell.
+bool populate(void* address, std::size_t bytes, bool read_only) {
+    constexpr int populate_read = 22;
+    constexpr int populate_write = 23;
+    const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address) & ~std::uintptr_t{4095};
+    const std::size_t length = reinterpret_cast<std::uintptr_t>(address) + bytes - first;
+    return ::madvise(reinterpret_cast<void*>(first), length, read_only ? populate_read : populate_write) == 0;
+}
+
 }  // namespace
 
 CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -88,10 +100,11 @@ CUresult cuMemFreeHost(void* address) {
     return release_unheld(reinterpret_cast<CUdeviceptr>(address), {Kind::host});
 }
 
-// A page is pinned once at a time.
-CUresult cuMemHostRegister(void* address, std::size_t bytes, unsigned) {
+// A page is pinned once at a time, and pages that may only be read need to be called so.
+CUresult cuMemHostRegister(void* address, std::size_t bytes, unsigned flags) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!populate(address, bytes, (flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0)) return CUDA_ERROR_INVALID_VALUE;
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
     const auto first = reinterpret_cast<CUdeviceptr>(address);

@@ -1,6 +1,7 @@
 // What an address is, and copies.
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "tests/fake_cuda/machine.hpp"
 
@@ -17,6 +18,7 @@ struct Answers {
     CUmemoryPool pool = nullptr;
     CUdeviceptr start = 0;
     std::size_t size = 0;
+    unsigned long long id = 0;
 };
 
 // The machine's mutex is held.
@@ -34,6 +36,7 @@ Answers answers_for(CUdeviceptr address) {
         answers.pool = reinterpret_cast<CUmemoryPool>(&machine.pools[static_cast<std::size_t>(block.device)]);
     answers.start = found->first;
     answers.size = block.size;
+    answers.id = block.id;
     if (block.kind == Kind::mapped) {
         // The reserved addresses, whether or not all of them are mapped.
         const auto reserved = std::prev(machine.reservations.upper_bound(address));
@@ -70,6 +73,9 @@ bool answer(const Answers& answers, CUpointer_attribute attribute, void* place) 
             return true;
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
             put(place, answers.size);
+            return true;
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            put(place, answers.id);
             return true;
         default:
             return false;
@@ -148,7 +154,42 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     return found->push([=] {
         std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
         if (broken) *(reinterpret_cast<unsigned char*>(to) + bytes / 2) ^= 1;
+    }, true);
+}
+
+// In one piece of work; neither on the legacy default stream nor while the stream is captured.
+CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
+                            CUmemcpyAttributes* attributes, std::size_t* applies_from, std::size_t attribute_count,
+                            CUstream stream) {
+    if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream == nullptr || stream == CU_STREAM_LEGACY || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute_count != 1 || applies_from[0] != 0 ||
+        attributes[0].srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    const int device = found->context()->device;
+    struct Copy {
+        CUdeviceptr to, from;
+        std::size_t bytes;
+    };
+    std::vector<Copy> copies;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!reaches(device, to[i], sizes[i]) || !reaches(device, from[i], sizes[i]))
+            return CUDA_ERROR_INVALID_VALUE;
+        copies.push_back({to[i], from[i], sizes[i]});
+    }
+    return found->push([copies = std::move(copies)] {
+        // Any order will do: the last first.
+        for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy)
+            std::memmove(reinterpret_cast<void*>(copy->to), reinterpret_cast<const void*>(copy->from), copy->bytes);
     });
+}
+
+// The contexts say where the memory is; here every address tells that by itself.
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, std::size_t bytes,
+                           CUstream stream) {
+    return cuMemcpyAsync(to, from, bytes, stream);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
@@ -156,7 +197,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     if (!reaches(found->context()->device, to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return found->push([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
+    return found->push([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); }, true);
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t bytes) {

@@ -11,9 +11,13 @@ std::shared_ptr<Stream> Stream::start(Context* context) {
     return stream;
 }
 
-CUresult Stream::push(Work work) {
+CUresult Stream::push(Work work, bool for_graphs) {
     std::unique_lock lock(mutex_);
-    if (capturing_) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (capturing_ && !for_graphs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (capturing_) {
+        captured_.push_back(std::move(work));
+        return CUDA_SUCCESS;
+    }
     changed_.wait(lock, [this] { return work_.size() < most_entries; });
     work_.push_back(std::move(work));
     changed_.notify_all();
@@ -41,9 +45,15 @@ bool Stream::capturing() {
     return capturing_;
 }
 
-void Stream::set_capturing(bool capturing) {
+void Stream::begin_capture() {
     std::lock_guard lock(mutex_);
-    capturing_ = capturing;
+    capturing_ = true;
+}
+
+std::vector<Work> Stream::end_capture() {
+    std::lock_guard lock(mutex_);
+    capturing_ = false;
+    return std::exchange(captured_, {});
 }
 
 void Stream::run() {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace sidestep::fake_cuda {
 
@@ -22,15 +23,18 @@ public:
     static std::shared_ptr<Stream> start(Context* context);
 
     Context* context() const { return context_; }
-    // Waits for room first. Refuses a stream that is being captured: a captured call would not be carried
-    // out, and whoever waits for it would wait for ever.
-    CUresult push(Work work);
+    // Waits for room first. A stream that is being captured keeps the work for its graph where `for_graphs`
+    // says that the library may put such work there, and refuses it otherwise: whoever waits for it would wait
+    // for ever.
+    CUresult push(Work work, bool for_graphs = false);
     bool idle();
     void wait_until_idle();
     void finish();
 
     bool capturing();
-    void set_capturing(bool capturing);
+    void begin_capture();
+    // What was captured, in order.
+    std::vector<Work> end_capture();
 
 private:
     // The driver's queue holds about that many; the call that would add one more blocks until the first
@@ -47,6 +51,7 @@ private:
     bool busy_ = false;
     bool finished_ = false;
     bool capturing_ = false;
+    std::vector<Work> captured_;
 };
 
 }  // namespace sidestep::fake_cuda

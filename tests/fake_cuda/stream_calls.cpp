@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "tests/fake_cuda/machine.hpp"
 
@@ -10,6 +11,8 @@ using namespace sidestep::fake_cuda;
 namespace {
 
 constexpr std::chrono::microseconds between_looks{20};
+
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 // The machine's mutex is held. Null for an event that was destroyed.
 Event* find_event(CUevent event) {
@@ -27,6 +30,11 @@ void hold(int by) {
 }
 
 }  // namespace
+
+bool sidestep::fake_cuda::capture_forbids() {
+    std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().global_captures > 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
 
 // A stream that waits for the default stream, and is waited for, is not made up here.
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
@@ -54,6 +62,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 CUresult cuStreamSynchronize(CUstream stream) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (found->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     found->wait_until_idle();
     return CUDA_SUCCESS;
 }
@@ -61,6 +70,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamQuery(CUstream stream) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (found->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -78,23 +88,64 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    std::swap(*mode, capture_mode);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    found->set_capturing(true);
+    std::lock_guard lock(Machine::get().mutex);
+    found->begin_capture();
+    if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL) ++Machine::get().global_captures;
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    found->set_capturing(false);
-    *graph = nullptr;
+    auto captured = std::make_unique<Graph>(Graph{found->end_capture()});
+    *graph = reinterpret_cast<CUgraph>(captured.get());
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    machine.graphs[*graph] = std::move(captured);
+    machine.global_captures = 0;  // one at a time is enough here
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphDestroy(CUgraph) {
+CUresult cuGraphDestroy(CUgraph graph) {
+    std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().graphs.erase(graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long) {
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto found = machine.graphs.find(graph);
+    if (found == machine.graphs.end()) return CUDA_ERROR_INVALID_HANDLE;
+    auto made = std::make_unique<Graph>(*found->second);
+    *executable = reinterpret_cast<CUgraphExec>(made.get());
+    machine.executable_graphs[*executable] = std::move(made);
     return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec executable) {
+    std::lock_guard lock(Machine::get().mutex);
+    return Machine::get().executable_graphs.erase(executable) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
+    std::vector<Work> work;
+    {
+        std::lock_guard lock(Machine::get().mutex);
+        const auto found = Machine::get().executable_graphs.find(executable);
+        if (found == Machine::get().executable_graphs.end()) return CUDA_ERROR_INVALID_HANDLE;
+        work = found->second->work;
+    }
+    return enqueue(stream, [work = std::move(work)] {
+        for (const Work& node : work) node();
+    });
 }
 
 // For the recording that the event holds now, even if it is recorded anew or destroyed before the stream
@@ -134,7 +185,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-    return enqueue(stream, [function, data] { function(data); });
+    return enqueue(stream, [function, data] { function(data); }, true);
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
@@ -158,16 +209,32 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     const auto reached = std::make_shared<std::atomic<bool>>(false);
+    const auto reached_ns = std::make_shared<std::atomic<long long>>(0);
     {
         std::lock_guard lock(Machine::get().mutex);
         Event* const recorded = find_event(event);
         if (!recorded || recorded->context != found->context()) return CUDA_ERROR_INVALID_HANDLE;
         recorded->reached = reached;
+        recorded->reached_ns = reached_ns;
     }
-    return found->push([reached] { reached->store(true, std::memory_order_release); });
+    return found->push([reached, reached_ns] {
+        *reached_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+        reached->store(true, std::memory_order_release);
+    });
+}
+
+CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
+    std::lock_guard lock(Machine::get().mutex);
+    const Event* from = find_event(begin);
+    const Event* to = find_event(end);
+    if (!from || !to || !from->reached || !to->reached) return CUDA_ERROR_INVALID_HANDLE;
+    if (!*from->reached || !*to->reached) return CUDA_ERROR_NOT_READY;
+    *ms = static_cast<float>(*to->reached_ns - *from->reached_ns) / 1e6f;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event) {
+    if (capture_forbids()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     std::lock_guard lock(Machine::get().mutex);
     const Event* found = find_event(event);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;

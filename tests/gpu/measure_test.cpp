@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <sidestep/context.hpp>
+
+#include "driver/memory_map.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
 namespace sidestep::gpu_tests {
@@ -137,6 +140,49 @@ TEST_F(Measure, DriverCalls) {
     }).join();
     cuda().cuEventDestroy(event);
     cuda().cuStreamDestroy(stream);
+}
+
+// What the first use of pinned memory costs, by the pages it lies on.
+TEST_F(Measure, Pinning) {
+    constexpr unsigned everywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+    driver::ScopedCudaContext current(machine().context(0));
+    for (const Bytes size : {32_MiB, 256_MiB, 1_GiB}) {
+        auto start = Clock::now();
+        void* address = nullptr;
+        expect_success(cuda().cuMemHostAlloc(&address, size, 0), "cuMemHostAlloc");
+        fmt::print("    {}: cuMemHostAlloc {:.1f} ms", format_bytes(size), seconds_since(start) * 1e3);
+        cuda().cuMemFreeHost(address);
+        for (const int threads : {0, 1, 4, 8}) {
+            start = Clock::now();
+            const auto map = threads == 0 ? driver::MemoryMap::anonymous(size)
+                                          : driver::MemoryMap::populated(size, -1, threads);
+            const double pages = seconds_since(start);
+            expect_success(cuda().cuMemHostRegister(map->address(), size, everywhere), "cuMemHostRegister");
+            fmt::print("; {} thread{} {:.1f} + {:.1f} ms ({} huge)", threads, threads == 1 ? "" : "s",
+                       pages * 1e3, (seconds_since(start) - pages) * 1e3,
+                       format_bytes(driver::huge_bytes(map->address(), size)));
+            cuda().cuMemHostUnregister(map->address());
+        }
+        fmt::print("\n");
+    }
+}
+
+// The first and the later copies through a context: the later ones find their memory attached.
+TEST_F(Measure, SmallCopies) {
+    const auto context = Context::open({"live"});
+    ASSERT_TRUE(context) << context.error().to_string();
+    for (const Raw raw : {Raw::device, Raw::pool, Raw::vmm, Raw::vmm_pieces}) {
+        const Allocation from = raw_memory(raw, 0, 64_MiB);
+        const Allocation to = raw_memory(raw, machine().gpus() - 1, 64_MiB);
+        for (const Bytes size : {Bytes{8}, 4_KiB, 64_MiB}) {
+            const Buffer source = from.buffer().slice(0, size);
+            const Buffer target = to.buffer().slice(0, size);
+            const auto copy = [&] { EXPECT_TRUE(context->copy(source, target).wait()); };
+            const double first = cost_us(1, copy);
+            fmt::print("    {} of {} memory, gpu:0 to gpu:{}: first few {:.1f} us, later {:.1f} us\n",
+                       format_bytes(size), to_string(raw), machine().gpus() - 1, first, cost_us(size < 1_MiB ? 500 : 20, copy));
+        }
+    }
 }
 
 }  // namespace

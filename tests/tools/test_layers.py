@@ -33,6 +33,9 @@ class LayersTest(TreeTest):
             "src/context/context.cpp": ('"backends/builtin.hpp"', '"transfer/engine.hpp"'),
             "cli/copy.cpp": ("<sidestep/context.hpp>", '"bench/case.hpp"', "<CLI/CLI.hpp>"),
             "bench/raw_cuda.cpp": ("<cuda.h>",),
+            "bench/html/page.cpp": ('"bench/case.hpp"', "<nlohmann/json.hpp>"),
+            "tests/unit/bench/html_test.cpp": ('"bench/case.hpp"', "<gtest/gtest.h>"),
+            "tests/page/make_page.cpp": ('"bench/case.hpp"', "<fstream>"),
             "examples/01_copy/main.cpp": ("<sidestep/context.hpp>", "<cstdio>"),
             "tests/unit/base/log_test.cpp": ('"base/log.hpp"', "<gtest/gtest.h>"),
             "tests/unit/route/planner_test.cpp": ('"route/planner.hpp"', '"backend/backend.hpp"'),
@@ -56,7 +59,7 @@ class LayersTest(TreeTest):
         self.assert_refused("src/topology/x.cpp", '"driver/cuda.hpp"', "src/driver")
 
     def test_faces_see_the_public_api_alone(self):
-        for file in ("cli/x.cpp", "bench/x.cpp", "examples/01/x.cpp", "tests/cli/x.cpp", "tests/install/x/x.cpp"):
+        for file in ("cli/x.cpp", "bench/x.cpp", "bench/html/x.cpp", "tests/unit/bench/x.cpp", "examples/01/x.cpp", "tests/cli/x.cpp", "tests/install/x/x.cpp"):
             self.assert_refused(file, '"base/log.hpp"', "may not include src/base")
         self.assert_refused("bench/x.cpp", "<cuda.h>", "CUDA")
         self.assert_refused("include/sidestep/place.hpp", '"base/log.hpp"', "may not include src/base")

@@ -59,6 +59,19 @@ class SetupTest(TreeTest):
         self.log.unlink()
         self.assertNotIn("libclang-rt-dev", self.setup_with(UBUNTU_22, "fuzz")[2])
 
+    def test_a_browser_is_installed_alone_and_only_where_there_is_none(self):
+        self.installed()
+        code, text, log = self.setup_with(DEBIAN, "browser")
+        self.assertEqual(code, 0, text)
+        self.assertTrue(log.endswith("--no-install-recommends chromium-headless-shell\n"), log)
+        self.log.unlink()
+        code, text, log = self.setup_with(UBUNTU_24, "browser")
+        self.assertEqual((code, log), (1, ""))
+        self.assertIn("will be skipped", text)
+        self.command("chromium", "")
+        for system in (DEBIAN, UBUNTU_24, "ID=other\n"):
+            self.assertEqual(self.setup_with(system, "browser"), (0, "", ""))
+
     def test_the_compiler_of_each_system(self):
         self.installed()
         self.assertIn(" g++-12 cmake", self.setup_with(UBUNTU_22)[2])

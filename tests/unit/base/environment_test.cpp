@@ -16,8 +16,9 @@ namespace {
 class EnvironmentTest : public testing::Test {
 protected:
     EnvironmentTest() {
-        for (const char* name : {"SIDESTEP_MACHINE", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
-                                 "SIDESTEP_FILE_IO", "SIDESTEP_EMULATED_GPU_MEMORY"}) {
+        for (const char* name : {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
+                                 "SIDESTEP_FILE_IO", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
+                                 "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY"}) {
             const char* value = std::getenv(name);
             before_[name] = value != nullptr ? std::optional<std::string>(value) : std::nullopt;
             ::unsetenv(name);
@@ -55,6 +56,7 @@ TEST_F(EnvironmentTest, DefaultsWhereNothingIsSet) {
     const auto environment = Environment::read();
     ASSERT_TRUE(environment.ok());
     EXPECT_EQ(environment->machine, "live");
+    EXPECT_EQ(environment->peer_folder, "");
     EXPECT_EQ(environment->log, "warn");
     EXPECT_EQ(environment->host_threads, 0);
     EXPECT_EQ(environment->file_io, FileIo::automatic);
@@ -102,6 +104,18 @@ TEST_F(EnvironmentTest, EmulatedGpuMemory) {
     EXPECT_EQ(read_with("SIDESTEP_EMULATED_GPU_MEMORY", "65536")->emulated_gpu_memory, 65536u);
     for (const char* size : {"lots", "-4GiB", "4gib", "99999999999TiB"})
         expect_refused("SIDESTEP_EMULATED_GPU_MEMORY", size);
+}
+
+TEST_F(EnvironmentTest, BoundsOfMemory) {
+    const auto defaults = Environment::read();
+    EXPECT_EQ(defaults->pinned_pool, 1_GiB);
+    EXPECT_EQ(defaults->pinned_cache, 1_GiB);
+    EXPECT_EQ(defaults->relay_memory, 64_MiB);
+    EXPECT_EQ(read_with("SIDESTEP_PINNED_POOL", "0")->pinned_pool, 0u);
+    EXPECT_EQ(read_with("SIDESTEP_PINNED_CACHE", "2GiB")->pinned_cache, 2_GiB);
+    EXPECT_EQ(read_with("SIDESTEP_RELAY_MEMORY", "1MiB")->relay_memory, 1_MiB);
+    for (const char* name : {"SIDESTEP_PINNED_POOL", "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY"})
+        for (const char* size : {"lots", "-1", "1gib"}) expect_refused(name, size);
 }
 
 TEST_F(EnvironmentTest, TheLogSaysWhatIsOfTheWeightAskedFor) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -25,7 +26,11 @@ public:
         std::function<std::optional<Error>(std::size_t piece)> fail_poll;
         std::function<bool(std::size_t piece)> hang; // never ends
         std::function<bool(std::size_t piece)> corrupt;
+        std::function<std::optional<Error>(const backend::Piece&)> fail_piece;  // when it should have ended
+        std::function<int(const backend::Piece&)> polls_of;  // instead of `polls`
+        bool peers = false;                         // GPUs of any number, with peer access
         bool stage_only = false;                    // no direct gpu <-> pageable host
+        bool batches = false;                       // takes start_batch(), and knows where its memory ends
     };
 
     explicit FakeBackend(Script given) : script(std::move(given)) {}
@@ -37,9 +42,15 @@ public:
         const backend::MemorySet host{pinned};
         const backend::MemorySet any{pinned, pageable};
         const backend::MemorySet gpu{device};
-        return {capability(PlaceKind::host, PlaceKind::gpu, host, gpu, backend::Reach::host_link),
-                capability(PlaceKind::gpu, PlaceKind::host, gpu, host, backend::Reach::host_link),
-                capability(PlaceKind::host, PlaceKind::host, any, any, backend::Reach::host_memory)};
+        std::vector<backend::Capability> all{
+            capability(PlaceKind::host, PlaceKind::gpu, host, gpu, backend::Reach::host_link),
+            capability(PlaceKind::gpu, PlaceKind::host, gpu, host, backend::Reach::host_link),
+            capability(PlaceKind::host, PlaceKind::host, any, any, backend::Reach::host_memory)};
+        if (script.peers) {
+            all.push_back(capability(PlaceKind::gpu, PlaceKind::gpu, gpu, gpu, backend::Reach::peer_access));
+            all.back().max_gb_per_s = 300;
+        }
+        return all;
     }
     backend::MemorySet allocates(PlaceKind kind) const override {
         if (kind == PlaceKind::host) return {MemoryKind::pinned, MemoryKind::pageable};
@@ -48,6 +59,8 @@ public:
     }
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
         std::lock_guard lock(mutex_);
+        ++described;
+        if (script.batches) return describe_within(buffer);
         const bool pinned = pinned_.contains(buffer.address());
         const MemoryKind kind = buffer.place().is_gpu() ? MemoryKind::device
                                 : pinned                ? MemoryKind::pinned
@@ -56,11 +69,17 @@ public:
     }
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
         std::lock_guard lock(mutex_);
+        ++allocations;
+        ++*live;
         allocated += bytes;
         most_allocated = std::max(most_allocated, allocated);
         auto* memory = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
         if (kind == MemoryKind::pinned) pinned_.insert(memory);
-        return Allocation(Buffer::memory(place, memory, bytes), kind, [memory] { std::free(memory); });
+        ranges_[memory] = {bytes, kind};
+        return Allocation(Buffer::memory(place, memory, bytes), kind, [memory, there = live] {
+            --*there;
+            std::free(memory);
+        });
     }
 
     class FakeRegistration final : public backend::Registration {
@@ -91,10 +110,20 @@ public:
         pieces.push_back(piece.size);
         if (script.fail_start)
             if (auto error = script.fail_start(number)) return *error;
-        flights_.push_back({piece, script.polls, false});
-        ++in_flight;
-        most_in_flight = std::max(most_in_flight, in_flight);
-        return backend::Ticket{flights_.size()};
+        return fly({piece});
+    }
+
+    // One flight, and one number for the script.
+    Result<backend::Ticket> start_batch(std::span<const backend::Piece> batch) override {
+        std::lock_guard lock(mutex_);
+        const std::size_t number = pieces.size();
+        Bytes bytes = 0;
+        for (const backend::Piece& piece : batch) bytes += piece.size;
+        pieces.push_back(bytes);
+        batches.push_back(batch.size());
+        if (script.fail_start)
+            if (auto error = script.fail_start(number)) return *error;
+        return fly({batch.begin(), batch.end()});
     }
 
     Result<backend::Progress> poll(backend::Ticket ticket) override {
@@ -106,30 +135,62 @@ public:
         --in_flight;
         if (script.fail_poll)
             if (auto error = script.fail_poll(number)) return *error;
-        auto* to = static_cast<char*>(flight.piece.to->buffer().address()) + flight.piece.to_offset;
-        const auto* from = static_cast<const char*>(flight.piece.from->buffer().address()) + flight.piece.from_offset;
-        std::memcpy(to, from, flight.piece.size);
-        if (script.corrupt && script.corrupt(number)) to[flight.piece.size / 2] ^= 1;
+        if (script.fail_piece)
+            if (auto error = script.fail_piece(flight.pieces.front())) return *error;
+        for (const backend::Piece& piece : flight.pieces) {
+            auto* to = static_cast<char*>(piece.to->buffer().address()) + piece.to_offset;
+            const auto* from = static_cast<const char*>(piece.from->buffer().address()) + piece.from_offset;
+            std::memcpy(to, from, piece.size);
+            if (script.corrupt && script.corrupt(number)) to[piece.size / 2] ^= 1;
+        }
         return backend::Progress::done;
     }
 
     Script script;
-    std::vector<Bytes> pieces;  // sizes, in the order of start()
+    std::vector<Bytes> pieces;  // sizes, in the order of start(); of a batch: all of it
+    std::vector<std::size_t> batches;  // pieces of each start_batch()
+    int described = 0;
     int in_flight = 0;
     int most_in_flight = 0;
     std::atomic<int> attached{0};
     std::atomic<int> commits{0};
+    int allocations = 0;  // that were ever made
+    const std::shared_ptr<std::atomic<int>> live = std::make_shared<std::atomic<int>>(0);  // not freed yet
     Bytes allocated = 0;
     Bytes most_allocated = 0;
 
 private:
     struct Flight {
-        backend::Piece piece;
+        std::vector<backend::Piece> pieces;
         int polls;
         bool ended;
     };
-    static backend::Capability capability(PlaceKind from, PlaceKind to, backend::MemorySet reads,
-                                          backend::MemorySet writes, backend::Reach reach) {
+    struct Range {
+        Bytes bytes;
+        MemoryKind kind;
+    };
+
+    // With the mutex held, like the next.
+    backend::Ticket fly(std::vector<backend::Piece> started) {
+        const int polls = script.polls_of ? script.polls_of(started.front()) : script.polls;
+        flights_.push_back({std::move(started), polls, false});
+        ++in_flight;
+        most_in_flight = std::max(most_in_flight, in_flight);
+        return backend::Ticket{flights_.size()};
+    }
+    Result<std::optional<backend::Description>> describe_within(const Buffer& buffer) const {
+        auto* address = static_cast<char*>(buffer.address());
+        const auto after = ranges_.upper_bound(address);
+        const auto range = after == ranges_.begin() ? ranges_.end() : std::prev(after);
+        const bool inside = range != ranges_.end() && address + buffer.size() <= range->first + range->second.bytes;
+        if (!inside && buffer.place().is_gpu())
+            return Error{ErrorCode::invalid_argument, "reaches past its allocation", buffer.to_string(), {}};
+        const MemoryKind kind = inside ? range->second.kind : MemoryKind::pageable;
+        return std::optional<backend::Description>({buffer.place(), kind, buffer.size(), 0});
+    }
+
+    backend::Capability capability(PlaceKind from, PlaceKind to, backend::MemorySet reads,
+                                   backend::MemorySet writes, backend::Reach reach) const {
         backend::Capability capability;
         capability.from = from;
         capability.to = to;
@@ -139,12 +200,14 @@ private:
         capability.engine = "scripted engine";
         capability.max_gb_per_s = 10;
         capability.latency_us = 1;
+        capability.batches = script.batches;
         return capability;
     }
 
     std::mutex mutex_;
     std::deque<Flight> flights_;
     std::set<void*> pinned_;
+    std::map<char*, Range> ranges_;
 };
 
 }  // namespace sidestep::test

@@ -1,0 +1,50 @@
+// Other programs, run without a shell and never for longer than they may.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sidestep/result.hpp>
+
+#include <sys/types.h>
+
+namespace sidestep::bench {
+
+struct Ended {
+    int code = 0;        // exit code, or 128 and the signal that ended it
+    std::string output;  // standard output, at most 4 MiB of it
+    std::string errors;  // standard error, likewise
+};
+
+// The program's path by the environment's PATH, or empty.
+std::string find_program(const std::string& name);
+
+// A process in a group of its own, so that its children end with it. The destructor kills what still runs.
+class Child {
+public:
+    // `arguments` without the program's name.
+    static Result<Child> start(const std::string& program, const std::vector<std::string>& arguments);
+    Child(Child&& other) noexcept;
+    Child& operator=(Child&&) = delete;
+    ~Child();
+
+    // Reads its output until it has ended. ErrorCode::timed_out, with the process killed, after `limit`.
+    Result<Ended> wait(std::chrono::milliseconds limit);
+
+private:
+    Child() = default;
+    void kill_and_reap();
+
+    pid_t process_ = -1;
+    int output_ = -1;
+    int errors_ = -1;
+    std::string program_;
+};
+
+// Starts and waits.
+Result<Ended> run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          std::chrono::milliseconds limit);
+
+}  // namespace sidestep::bench

@@ -1,0 +1,119 @@
+// Bytes that a copy has to bring, and the look at whether it did.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/case.hpp"
+
+namespace sidestep::bench {
+namespace {
+
+// Host memory that other places are painted and read through.
+constexpr Bytes window = 16_MiB;
+constexpr Bytes page = 4096;
+
+// SplitMix64's output function (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+// 2014).
+std::uint64_t mixed(std::uint64_t word) {
+    word *= 0x9e3779b97f4a7c15u;
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
+}
+
+// One window of the picture. All windows share the words of the first; the first word of each page says which
+// page of the whole it is, so bytes that arrive at another offset are noticed.
+class Window {
+public:
+    Window(Bytes bytes, unsigned seed) : words_((std::min(bytes, window) + 7) / 8), seed_(seed) {
+        for (std::size_t i = 0; i < words_.size(); ++i)
+            words_[i] = mixed(i + (std::uint64_t{seed} << 40) + 1);
+    }
+    // The bytes that belong at `offset`, a multiple of the window.
+    const char* at(Bytes offset) {
+        for (std::size_t i = 0; i < words_.size(); i += page / 8)
+            words_[i] = mixed(offset / 8 + i + (std::uint64_t{seed_} << 40) + 1);
+        return reinterpret_cast<const char*>(words_.data());
+    }
+
+private:
+    std::vector<std::uint64_t> words_;
+    unsigned seed_;
+};
+
+// Calls with the offset and size of each window of `bytes` bytes, until a call fails.
+template <typename Call>
+Result<void> each_window(Bytes bytes, const Call& call) {
+    for (Bytes at = 0; at < bytes; at += window)
+        if (auto done = call(at, std::min(window, bytes - at)); !done) return done;
+    return {};
+}
+
+Result<void> copy(const Context& context, const Buffer& from, const Buffer& to) {
+    CopyOptions options;
+    options.lanes = 1;
+    const auto done = context.copy(from, to, options).wait();
+    if (!done) return done.error();
+    return {};
+}
+
+}  // namespace
+
+Result<void> paint(const Context& context, const Buffer& buffer, unsigned seed) {
+    Window picture(buffer.size(), seed);
+    return each_window(buffer.size(), [&](Bytes at, Bytes bytes) -> Result<void> {
+        const char* from = picture.at(at);
+        if (buffer.place().is_host()) {
+            std::memcpy(static_cast<char*>(buffer.address()) + at, from, bytes);
+            return {};
+        }
+        return copy(context, Buffer::host(from, bytes), buffer.slice(at, bytes));
+    });
+}
+
+Result<void> check_painted(const Context& context, const Buffer& buffer, unsigned seed) {
+    Window picture(buffer.size(), seed);
+    std::vector<char> seen(buffer.place().is_host() ? 0 : std::min(window, buffer.size()));
+    return each_window(buffer.size(), [&](Bytes at, Bytes bytes) -> Result<void> {
+        const char* wanted = picture.at(at);
+        const char* found = static_cast<const char*>(buffer.address()) + at;
+        if (!buffer.place().is_host()) {
+            if (auto read = copy(context, buffer.slice(at, bytes), Buffer::host(seen.data(), bytes)); !read)
+                return read;
+            found = seen.data();
+        }
+        if (std::memcmp(wanted, found, bytes) == 0) return {};
+        const auto wrong = std::mismatch(wanted, wanted + bytes, found).first - wanted;
+        return Error{ErrorCode::mismatch,
+                     fmt::format("the target holds other bytes than the source from byte {} on",
+                                 at + static_cast<Bytes>(wrong)),
+                     buffer.place().to_string(),
+                     {}};
+    });
+}
+
+Result<PaintedPair> PaintedPair::make(const Context& context, const Place& from, const Place& to, Bytes bytes,
+                                      MemoryKind from_kind, MemoryKind to_kind) {
+    PaintedPair pair;
+    auto source = context.allocate(from, bytes, from_kind);
+    if (!source) return source.error();
+    auto target = context.allocate(to, bytes, to_kind);
+    if (!target) return target.error();
+    pair.from_ = std::move(*source);
+    pair.to_ = std::move(*target);
+    if (auto painted = paint(context, pair.from(), 1); !painted) return painted.error();
+    if (auto painted = paint(context, pair.to(), 2); !painted) return painted.error();
+    return pair;
+}
+
+Result<void> PaintedPair::verify(const Context& context, const Options& options, Figure& figure) const {
+    if (!options.verify) return {};
+    if (auto same = check_painted(context, to(), 1); !same) return same;
+    figure.verified = true;
+    return {};
+}
+
+}  // namespace sidestep::bench

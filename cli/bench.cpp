@@ -1,0 +1,255 @@
+// sidestep bench: every figure beside what the hardware can do.
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/compare.hpp"
+#include "bench/peers.hpp"
+#include "bench/run.hpp"
+#include "bench/text.hpp"
+#include "bench/text_file.hpp"
+#include "bench/thresholds.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+struct BenchCommand {
+    bool list = false;
+    std::vector<std::string> cases;
+    bench::Options options;
+    std::string sizes, gpus, from, to;
+    bool no_verify = false;
+    bool peers = false;
+    std::string thresholds;
+    std::string save;
+    std::string html;
+    CLI::App* compare = nullptr;
+    std::string before, after;
+    bool all = false;
+    bool fail_on_regression = false;
+};
+
+// The words between commas; an empty text has none.
+std::vector<std::string> words_of(const std::string& text) {
+    std::vector<std::string> words;
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = std::min(text.find(',', begin), text.size());
+        words.push_back(text.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return words;
+}
+
+Result<int> gpu_of(const std::string& word, int count) {
+    int gpu = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), gpu);
+    if (error != std::errc{} || end != word.data() + word.size() || gpu < 0)
+        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no number of a GPU", word), "--gpu",
+                     "write it as --gpu 0,1"};
+    if (gpu >= count)
+        return Error{ErrorCode::not_found,
+                     fmt::format("there is no gpu:{}; the machine has {}", gpu, count),
+                     "--gpu",
+                     {}};
+    return gpu;
+}
+
+// The end of a copy that --from or --to names: the host, or a GPU that is there.
+Result<std::optional<Place>> end_of(const std::string& text, const Context& context) {
+    if (text.empty()) return std::optional<Place>();
+    const auto place = Place::parse(text);
+    if (!place) return place.error();
+    const bool known = *place == Place::host() || (place->is_gpu() && context.topology().find(*place));
+    if (!known)
+        return Error{ErrorCode::not_found,
+                     fmt::format("'{}' is no end of a figure", text),
+                     {},
+                     "write host, or a GPU of the machine, as in --from host --to gpu:1"};
+    return std::optional<Place>(*place);
+}
+
+Result<bench::Options> options_of(const BenchCommand& command, const Context& context) {
+    bench::Options options = command.options;
+    options.verify = !command.no_verify;
+    if (options.smoke) options.samples = 1;
+    for (const std::string& word : words_of(command.sizes)) {
+        const auto bytes = parse_bytes(word);
+        if (!bytes) return bytes.error();
+        if (*bytes == 0)
+            return Error{ErrorCode::invalid_argument, "a copy of no bytes has no rate", "--size", {}};
+        options.sizes.push_back(*bytes);
+    }
+    for (const std::string& word : words_of(command.gpus)) {
+        const auto gpu = gpu_of(word, context.topology().gpu_count());
+        if (!gpu) return gpu.error();
+        options.gpus.push_back(*gpu);
+    }
+    const auto from = end_of(command.from, context), to = end_of(command.to, context);
+    if (!from) return from.error();
+    if (!to) return to.error();
+    options.from = *from;
+    options.to = *to;
+    return options;
+}
+
+// The command line as the kernel has it, without the folder of the program.
+std::string typed() {
+    auto text = bench::read_text("/proc/self/cmdline", 1 << 20);
+    if (!text) return "sidestep bench";
+    std::replace(text->begin(), text->end(), '\0', ' ');
+    text->erase(text->find_last_not_of(' ') + 1);
+    const auto program = text->substr(0, text->find(' '));
+    return text->substr(program.find_last_of('/') + 1);
+}
+
+Result<void> write_report(const BenchCommand& command, const Globals& globals, const bench::Report& report) {
+    if (!command.save.empty())
+        if (auto saved = write_file(command.save, report.to_json()); !saved) return saved;
+    if (!command.html.empty())
+        if (auto saved = write_file(command.html, bench::to_html(report)); !saved) return saved;
+    return print(globals.json ? report.to_json() : bench::tail_text(report));
+}
+
+Result<void> list(const std::vector<bench::Case>& cases, const Globals& globals) {
+    if (globals.json) {
+        bench::Report report;
+        for (const bench::Case& test : cases)
+            report.cases.push_back({test.key, test.description, {}, {}, {}, {}});
+        return print(report.to_json());
+    }
+    std::vector<std::vector<std::string>> rows;
+    for (const bench::Case& test : cases) rows.push_back({test.key, test.description});
+    return print(bench::align(rows));
+}
+
+// Runs the cases and prints each as it ends.
+Result<bench::Report> measure(const std::vector<bench::Case>& cases, const BenchCommand& command,
+                              const Globals& globals, const std::vector<bench::Threshold>& thresholds) {
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    const auto options = options_of(command, *context);
+    if (!options) return options.error();
+    bench::Report report = bench::begin_report(*context, typed());
+    const auto show = [&](const std::string& text) { return globals.json ? Result<void>() : print(text); };
+    if (auto shown = show(bench::head_text(report)); !shown) return shown.error();
+    // With peers and thresholds a case's lines are complete only after all have run.
+    const bool at_once = !command.peers && thresholds.empty();
+    for (const bench::Case& test : cases) {
+        report.cases.push_back(bench::run_case(test, *context, *options));
+        if (auto shown = at_once ? show(bench::case_text(report.cases.back())) : Result<void>(); !shown)
+            return shown.error();
+    }
+    if (command.peers) bench::run_peers(report, *context, *options);
+    bench::judge(report, thresholds);
+    for (const bench::CaseResult& result : report.cases)
+        if (auto shown = at_once ? Result<void>() : show(bench::case_text(result)); !shown)
+            return shown.error();
+    return report;
+}
+
+bool failed(const bench::Report& report) {
+    for (const bench::CaseResult& result : report.cases) {
+        if (!result.failed.empty()) return true;
+        for (const bench::Figure& figure : result.figures)
+            if (figure.verdict == bench::Verdict::fail) return true;
+    }
+    return false;
+}
+
+Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) {
+    const auto cases = bench::choose_cases(bench::all_cases(), command.cases);
+    if (!cases) return cases.error();
+    if (command.list) {
+        const auto listed = list(*cases, globals);
+        if (!listed) return listed.error();
+        return ExitCode::done;
+    }
+    std::vector<bench::Threshold> thresholds;
+    if (!command.thresholds.empty()) {
+        auto loaded = bench::load_thresholds(command.thresholds);
+        if (!loaded) return loaded.error();
+        thresholds = std::move(*loaded);
+    }
+    const auto report = measure(*cases, command, globals, thresholds);
+    if (!report) return report.error();
+    const auto written = write_report(command, globals, *report);
+    if (!written) return written.error();
+    return failed(*report) ? ExitCode::failed : ExitCode::done;
+}
+
+Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals) {
+    const auto before = bench::Report::load(command.before);
+    if (!before) return before.error();
+    const auto after = bench::Report::load(command.after);
+    if (!after) return after.error();
+    const bench::Comparison comparison = bench::compare(*before, *after);
+    const auto printed = print(globals.json ? comparison.to_json() : comparison.to_text(command.all));
+    if (!printed) return printed.error();
+    const bool worse = comparison.count(bench::Change::worse) > 0;
+    return command.fail_on_regression && worse ? ExitCode::failed : ExitCode::done;
+}
+
+void define_compare(CLI::App& app, BenchCommand& command) {
+    command.compare = app.add_subcommand("compare", "what changed between two reports beyond noise");
+    command.compare->fallthrough();
+    command.compare->add_option("A", command.before, "the report before, as --save writes it")
+        ->required()
+        ->type_name("");
+    command.compare->add_option("B", command.after, "the report after")->required()->type_name("");
+    command.compare->add_flag("--all", command.all, "list what did not change too");
+    command.compare->add_flag("--fail-on-regression", command.fail_on_regression,
+                              "end with exit code 1 where something got worse");
+}
+
+void define_selection(CLI::App& app, BenchCommand& command) {
+    app.add_flag("--list", command.list, "list the cases");
+    app.add_option("--case", command.cases,
+                   "only cases whose key fits, such as host_link or 'peer_*'; repeatable")
+        ->allow_extra_args(false)
+        ->type_name("KEY");
+    app.add_flag("--smoke", command.options.smoke,
+                 "tiny sizes, one sample: only shows that every case works");
+    app.add_option("--samples", command.options.samples, "samples of each figure (default: 7)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 10'000).description(""));
+    app.add_option("--size", command.sizes,
+                   "bytes of a copy, such as 1GiB or 4KiB,1MiB (default: the case's)")
+        ->type_name("SIZE,...");
+    app.add_option("--gpu", command.gpus, "only these GPUs, such as 0,1")->type_name("N,...");
+    app.add_option("--from", command.from, "only copies from here: host or gpu:N")->type_name("PLACE");
+    app.add_option("--to", command.to, "only copies to here")->type_name("PLACE");
+    app.add_flag("--no-verify", command.no_verify, "do not compare the bytes after the last sample");
+    app.add_option("--folder", command.options.folder,
+                   "where files are measured (default: the temporary folder)")
+        ->type_name("DIR");
+}
+
+}  // namespace
+
+Action define_bench(CLI::App& app, const Globals& globals) {
+    const auto command = std::make_shared<BenchCommand>();
+    app.require_subcommand(0, 1);
+    define_selection(app, *command);
+    app.add_flag(
+        "--peers", command->peers,
+        "run nvbandwidth, nccl-tests, perftest and fio where they are on PATH, and show their figures");
+    app.add_option("--thresholds", command->thresholds,
+                   "least values to reach; exit code 1 where one is missed")
+        ->type_name("FILE");
+    app.add_option("--save", command->save, "write the report with every sample as JSON, for compare")
+        ->type_name("FILE");
+    app.add_option("--html", command->html, "write the report as one page")->type_name("FILE");
+    define_compare(app, *command);
+    return [command, &globals]() -> Result<ExitCode> {
+        return command->compare->parsed() ? run_compare(*command, globals) : run_bench(*command, globals);
+    };
+}
+
+}  // namespace sidestep::cli

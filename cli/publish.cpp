@@ -1,0 +1,102 @@
+// sidestep publish PLACE NAME: memory that other processes copy to and from as shared:NAME.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/raw_cuda_ipc.hpp"
+#include "interrupt.hpp"
+#include "operand.hpp"
+#include "pattern.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+struct PublishCommand {
+    std::string place;
+    std::string name;
+    Bytes size = default_size;
+    // For the benchmark's own child, and in no help: more names, and handles of the driver for as many
+    // allocations that are not published, each on a line of its own.
+    int count = 1;
+    bool bare_handles = false;
+};
+
+struct Published {
+    Allocation memory;
+    Publication publication;
+};
+
+Result<std::vector<Published>> publish_all(const Context& context, const Place& place,
+                                           const PublishCommand& command) {
+    std::vector<Published> all;
+    for (int i = 0; i < command.count; ++i) {
+        auto memory = context.allocate(place, command.size,
+                                       place.is_host() ? MemoryKind::pageable : MemoryKind::automatic);
+        if (!memory) return memory.error();
+        if (auto filled = fill(context, memory->buffer(), Pattern::known); !filled) return filled.error();
+        const std::string name = command.count == 1 ? command.name : fmt::format("{}-{}", command.name, i);
+        auto publication = context.publish(name, *memory);
+        if (!publication) return publication.error();
+        all.push_back({std::move(*memory), std::move(*publication)});
+    }
+    return all;
+}
+
+Result<std::vector<Allocation>> print_handles(const Context& context, const Place& place,
+                                              const PublishCommand& command) {
+    std::vector<Allocation> all;
+    for (int i = 0; command.bare_handles && i < command.count; ++i) {
+        auto memory = context.allocate(place, command.size);
+        if (!memory) return memory.error();
+        const auto handle = bench::raw::ipc_handle(place.index(), memory->address());
+        if (!handle) return handle.error();
+        if (auto printed = print(*handle + "\n"); !printed) return printed.error();
+        all.push_back(std::move(*memory));
+    }
+    return all;
+}
+
+Result<void> run_publish(const Globals& globals, const PublishCommand& command) {
+    const auto operand = parse_operand(command.place, "PLACE");
+    if (!operand) return operand.error();
+    Interrupt interrupt;
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    const Interrupt::Cancellable withdrawn_first(interrupt);
+    const auto published = publish_all(*context, operand->place, command);
+    if (!published) return published.error();
+    const auto bare = print_handles(*context, operand->place, command);
+    if (!bare) return bare.error();
+    const std::string text =
+        globals.json ? fmt::format("{{\"name\": \"{}\", \"place\": \"{}\", \"bytes\": {}}}\n", command.name,
+                                   operand->place.to_string(), command.size)
+                     : fmt::format("published {} of {} as shared:{}; Ctrl-C withdraws it\n",
+                                   format_bytes(command.size), operand->place.to_string(), command.name);
+    if (!globals.quiet || globals.json)
+        if (auto printed = print(text); !printed) return printed;
+    while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return {};
+}
+
+}  // namespace
+
+Action define_publish(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<PublishCommand>();
+    app.add_option("PLACE", command->place, "where the memory is allocated: host, host:N, gpu:N")
+        ->required()
+        ->type_name("");
+    app.add_option("NAME", command->name, "how others find it: shared:NAME")->required()->type_name("");
+    add_bytes(
+        app, "--size", [command](Bytes bytes) { command->size = bytes; }, "bytes of it (default: 256MiB)");
+    app.add_option("--count", command->count)->check(CLI::Range(1, 1000))->group("");
+    app.add_flag("--bare-handles", command->bare_handles)->group("");
+    return done_or_fails([command, &globals] { return run_publish(globals, *command); });
+}
+
+}  // namespace sidestep::cli

@@ -1,0 +1,185 @@
+#include "context/pins.hpp"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "driver/memory_map.hpp"
+
+namespace sidestep::context {
+namespace {
+
+Error wrong(const Buffer& buffer, std::string message, std::string hint = {}) {
+    return Error{ErrorCode::invalid_argument, std::move(message), buffer.to_string(), std::move(hint)};
+}
+
+// Whether a backend says that the memory is pinned, by whoever allocated it or locked it.
+Result<bool> pinned_by_others(const backend::Registry& registry, const Buffer& buffer) {
+    for (backend::Backend* backend : registry.usable()) {
+        SIDESTEP_TRY(const auto found, backend->describe(buffer));
+        if (found) return found->memory == MemoryKind::pinned || found->memory == MemoryKind::managed;
+    }
+    return false;
+}
+
+// The lock of the first backend that locks memory at all.
+Result<std::shared_ptr<void>> lock_by_any(const backend::Registry& registry, const Buffer& buffer) {
+    for (backend::Backend* backend : registry.usable()) {
+        auto lock = backend->pin(buffer);
+        if (lock || lock.error().code != ErrorCode::unsupported) return lock;
+    }
+    Error error{ErrorCode::unsupported, "no usable backend page-locks memory", buffer.to_string(), {}};
+    for (const backend::Offer& offer : registry.offers())
+        if (!offer.support.usable && offer.name == "cuda")
+            error.hint = fmt::format("{}: {}", offer.name, offer.support.reason);
+    return error;
+}
+
+}  // namespace
+
+Result<Pinned> Pins::pin(const backend::Registry& registry, const Buffer& buffer) {
+    if (!buffer.place().is_host()) return wrong(buffer, "only host memory can be page-locked");
+    if (!buffer.place().node().empty())
+        return wrong(buffer, "memory of another machine cannot be page-locked");
+    if (buffer.size() == 0 || buffer.size() == Buffer::whole || buffer.address() == nullptr)
+        return wrong(buffer, "memory to be page-locked needs an address and a size");
+    const Bytes page = driver::page_size();
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer.address());
+    if (buffer.size() > UINTPTR_MAX - page - address)
+        return wrong(buffer, "the range ends past the last address");
+    const Span span{address / page * page, (address + buffer.size() + page - 1) / page * page};
+    {
+        std::lock_guard lock(mutex_);
+        const auto range = first_touching(span);
+        if (range != ranges_.end() && range->first <= span.begin && span.end <= range->second.end)
+            return hold(range, buffer);
+    }
+    return lock_pages(registry, buffer, span);
+}
+
+Result<Pinned> Pins::lock_pages(const backend::Registry& registry, const Buffer& buffer, Span span) {
+    std::lock_guard changing(changing_);
+    std::vector<std::shared_ptr<void>> unlocked;
+    {
+        std::lock_guard lock(mutex_);
+        auto range = first_touching(span);
+        // Another thread may have been quicker.
+        if (range != ranges_.end() && range->first <= span.begin && span.end <= range->second.end)
+            return hold(range, buffer);
+        for (auto touching = range; touching != ranges_.end() && touching->first < span.end; ++touching)
+            if (touching->second.holders > 0)
+                return wrong(
+                    buffer,
+                    fmt::format("pages {:#x} to {:#x} of this memory are page-locked already, as part of "
+                                "another range",
+                                std::max(span.begin, touching->first),
+                                std::min(span.end, touching->second.end)),
+                    "lock one range that holds both");
+        while (range != ranges_.end() && range->first < span.end) unlocked.push_back(remove(range++));
+    }
+    unlocked.clear();
+    SIDESTEP_TRY(const bool pinned, pinned_by_others(registry, buffer));
+    // It lasts as long as its owner keeps it so: nothing to hold.
+    if (pinned) return Pinned(buffer, std::make_shared<bool>(true));
+    SIDESTEP_TRY(auto held, lock_by_any(registry, buffer));
+    std::lock_guard lock(mutex_);
+    const auto added = ranges_.emplace(span.begin, Range{}).first;
+    added->second.end = span.end;
+    added->second.lock = std::move(held);
+    added->second.number = ++last_number_;
+    added->second.may_stay = lies_in_own(span);
+    // Held from here on; let_go() counts it out again.
+    return hold(added, buffer);
+}
+
+Pinned Pins::hold(Ranges::iterator range, const Buffer& buffer) {
+    ++range->second.holders;
+    no_longer_idle(range);
+    auto let_go = [self = shared_from_this(), begin = range->first, number = range->second.number](void*) {
+        self->let_go(begin, number);
+    };
+    return Pinned(buffer, std::shared_ptr<void>(static_cast<void*>(this), std::move(let_go)));
+}
+
+void Pins::let_go(std::uintptr_t begin, std::uint64_t number) noexcept {
+    {
+        std::lock_guard lock(mutex_);
+        const auto found = ranges_.find(begin);
+        if (found == ranges_.end() || found->second.number != number) return;  // freed meanwhile
+        Range& range = found->second;
+        if (--range.holders > 0) return;
+        range.idle = idle_.insert(idle_.end(), begin);
+        idle_bytes_ += range.end - begin;
+        if (range.may_stay && idle_bytes_ <= most_idle_) return;
+    }
+    std::lock_guard changing(changing_);
+    std::vector<std::shared_ptr<void>> unlocked;  // after the lock, before others may change anything
+    std::lock_guard lock(mutex_);
+    const auto found = ranges_.find(begin);
+    const bool still = found != ranges_.end() && found->second.number == number && found->second.holders == 0;
+    if (still && !found->second.may_stay) unlocked.push_back(remove(found));
+    while (idle_bytes_ > most_idle_) unlocked.push_back(remove(ranges_.find(idle_.front())));
+}
+
+void Pins::allocated(const Buffer& memory) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.address());
+    const Bytes page = driver::page_size();
+    std::lock_guard lock(mutex_);
+    own_[begin] = (begin + memory.size() + page - 1) / page * page;
+}
+
+void Pins::freeing(const Buffer& memory) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.address());
+    {
+        std::lock_guard lock(mutex_);
+        const auto found = own_.find(begin);
+        if (found == own_.end()) return;
+        own_.erase(found);
+    }
+    std::lock_guard changing(changing_);
+    std::vector<std::shared_ptr<void>> unlocked;
+    std::lock_guard lock(mutex_);
+    const Span span{begin, begin + memory.size()};
+    for (auto range = first_touching(span); range != ranges_.end() && range->first < span.end;)
+        unlocked.push_back(remove(range++));
+}
+
+Bytes Pins::locked() const {
+    std::lock_guard lock(mutex_);
+    Bytes bytes = 0;
+    for (const auto& [begin, range] : ranges_) bytes += range.end - begin;
+    return bytes;
+}
+
+Bytes Pins::idle() const {
+    std::lock_guard lock(mutex_);
+    return idle_bytes_;
+}
+
+Pins::Ranges::iterator Pins::first_touching(Span span) {
+    auto range = ranges_.upper_bound(span.begin);
+    if (range != ranges_.begin() && std::prev(range)->second.end > span.begin) return std::prev(range);
+    return range != ranges_.end() && range->first < span.end ? range : ranges_.end();
+}
+
+void Pins::no_longer_idle(Ranges::iterator range) {
+    if (!range->second.idle) return;
+    idle_bytes_ -= range->second.end - range->first;
+    idle_.erase(*range->second.idle);
+    range->second.idle.reset();
+}
+
+std::shared_ptr<void> Pins::remove(Ranges::iterator range) {
+    no_longer_idle(range);
+    std::shared_ptr<void> lock = std::move(range->second.lock);
+    ranges_.erase(range);
+    return lock;
+}
+
+bool Pins::lies_in_own(Span span) const {
+    auto after = own_.upper_bound(span.begin);
+    return after != own_.begin() && span.end <= std::prev(after)->second;
+}
+
+}  // namespace sidestep::context

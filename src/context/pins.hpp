@@ -1,0 +1,75 @@
+// The ranges of ordinary host memory that a Context keeps page-locked.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include <sidestep/pinned.hpp>
+#include "backend/registry.hpp"
+
+namespace sidestep::context {
+
+// Locking costs far more than copying, so a range that is locked is found in O(log n) and shared. What stays
+// locked after its last holder:
+//
+//   memory of Context::allocate   until it is freed, or until the bound is reached (least recently used
+//   first) any other memory              nothing: whoever unmaps it tells nobody, and a lock on pages that
+//   are no
+//                                 longer behind an address would send copies to the wrong bytes
+//
+// Safe to use from several threads. Locks may outlive the backends, so Pins may too.
+class Pins : public std::enable_shared_from_this<Pins> {
+public:
+    explicit Pins(Bytes most_idle) : most_idle_(most_idle) {}
+
+    // See Context::pin. May block, and so may the end of the last holder of a range.
+    Result<Pinned> pin(const backend::Registry& registry, const Buffer& buffer);
+
+    // Memory of Context::allocate: when it is there, and before it is freed.
+    void allocated(const Buffer& memory);
+    void freeing(const Buffer& memory);
+
+    // Bytes that are locked, and those of them that nobody holds.
+    Bytes locked() const;
+    Bytes idle() const;
+
+private:
+    struct Range {
+        std::uintptr_t end = 0;
+        std::shared_ptr<void> lock;
+        std::uint64_t number = 0;  // tells it from a later range at the same address
+        int holders = 0;
+        bool may_stay = false;                                    // lies in memory of Context::allocate
+        std::optional<std::list<std::uintptr_t>::iterator> idle;  // in idle_, while nobody holds it
+    };
+    using Ranges = std::map<std::uintptr_t, Range>;  // by first address; they do not overlap
+    struct Span {
+        std::uintptr_t begin = 0;
+        std::uintptr_t end = 0;
+    };
+
+    Result<Pinned> lock_pages(const backend::Registry& registry, const Buffer& buffer, Span span);
+    void let_go(std::uintptr_t begin, std::uint64_t number) noexcept;
+
+    // With the mutex held.
+    Ranges::iterator first_touching(Span span);
+    Pinned hold(Ranges::iterator range, const Buffer& buffer);
+    void no_longer_idle(Ranges::iterator range);
+    std::shared_ptr<void> remove(Ranges::iterator range);
+    bool lies_in_own(Span span) const;
+
+    const Bytes most_idle_;
+    std::mutex changing_;       // held while the driver locks or unlocks; taken before mutex_
+    mutable std::mutex mutex_;  // guards what follows
+    Ranges ranges_;
+    std::map<std::uintptr_t, std::uintptr_t> own_;  // memory of Context::allocate: begin and end
+    std::list<std::uintptr_t> idle_;                // ranges that nobody holds, let go last: last
+    Bytes idle_bytes_ = 0;
+    std::uint64_t last_number_ = 0;
+};
+
+}  // namespace sidestep::context

@@ -1,0 +1,98 @@
+// Context::publish: memory of this process under a name that others find.
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "context/impl.hpp"
+
+namespace sidestep {
+namespace {
+
+// What a Publication holds: the memory first, so that the name goes before it.
+struct Published {
+    std::shared_ptr<const void> context;
+    backend::Exported exported;
+    std::shared_ptr<peer::Publisher> publisher;
+    std::uint64_t id = 0;
+
+    Published(std::shared_ptr<const void> owner, backend::Exported memory,
+              std::shared_ptr<peer::Publisher> by)
+        : context(std::move(owner)), exported(std::move(memory)), publisher(std::move(by)) {}
+    Published(const Published&) = delete;
+    Published& operator=(const Published&) = delete;
+    ~Published() {
+        if (id != 0) publisher->withdraw(id);
+    }
+};
+
+Result<void> check(const Buffer& buffer) {
+    const auto wrong = [&](const char* message, const char* hint) {
+        return Error{ErrorCode::invalid_argument, message, buffer.to_string(), hint};
+    };
+    if (!buffer.place().is_host() && !buffer.place().is_gpu())
+        return wrong("only host and GPU memory can be published", "");
+    if (buffer.size() == 0 || buffer.size() == Buffer::whole || buffer.address() == nullptr)
+        return wrong("what is published needs an address and a size", "");
+    if (buffer.read_only())
+        return wrong("memory that was given as const cannot be published",
+                     "other processes may write to it: give it as "
+                     "non-const memory");
+    return {};
+}
+
+// Pages that a device was told of stay where they are, so they cannot be moved to where others can map them.
+Result<void> refuse_pinned(const backend::Registry& registry, const Topology& topology,
+                           const Buffer& buffer) {
+    if (!buffer.place().is_host() || topology.emulated()) return {};
+    for (backend::Backend* backend : registry.usable()) {
+        SIDESTEP_TRY(const auto found, backend->describe(buffer));
+        if (!found || found->memory == MemoryKind::pageable) continue;
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{} host memory cannot be shared", to_string(found->memory)),
+                     buffer.to_string(),
+                     "publish memory of Context::allocate(Place::host(), bytes, MemoryKind::pageable), "
+                     "before it is pinned"};
+    }
+    return {};
+}
+
+Result<backend::Exported> share(const backend::Registry& registry, const Buffer& buffer) {
+    for (backend::Backend* backend : registry.usable()) {
+        SIDESTEP_TRY(auto exported, backend->share(buffer));
+        if (exported) return std::move(*exported);
+    }
+    return Error{ErrorCode::unsupported, "this memory cannot be shared", buffer.to_string(),
+                 buffer.place().is_host() ? "publish memory of Context::allocate(Place::host(), bytes, "
+                                            "MemoryKind::pageable): other host memory is this process's own"
+                                          : "no backend here gave this memory"};
+}
+
+peer::Offer offer_of(const backend::Exported& exported, const Buffer& buffer) {
+    peer::Offer offer;
+    offer.scheme = exported.scheme;
+    offer.handle = exported.handle;
+    offer.place = exported.place;
+    offer.memory = exported.memory;
+    offer.size = exported.size;
+    offer.offset = exported.offset;
+    offer.identity = exported.identity;
+    offer.address = reinterpret_cast<std::uintptr_t>(buffer.address());
+    return offer;
+}
+
+}  // namespace
+
+Result<Publication> Context::publish(const std::string& name, const Buffer& buffer) const {
+    SIDESTEP_CHECK(peer::check_name(name));
+    SIDESTEP_CHECK(check(buffer));
+    SIDESTEP_CHECK(transfer::check_place(impl_->topology, buffer.place()));
+    SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
+    SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(impl_->peer_folder, true));
+    SIDESTEP_TRY(backend::Exported exported, share(impl_->registry, buffer));
+    peer::Offer offer = offer_of(exported, buffer);
+    const int descriptor = exported.descriptor;
+    auto published = std::make_shared<Published>(impl_, std::move(exported), impl_->publisher);
+    SIDESTEP_TRY(published->id, impl_->publisher->publish(folder, name, std::move(offer), descriptor));
+    return Publication(name, std::move(published));
+}
+
+}  // namespace sidestep

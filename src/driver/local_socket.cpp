@@ -1,0 +1,241 @@
+#include "driver/local_socket.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "driver/system_error.hpp"
+
+namespace sidestep::driver {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Waiting connections that a listener keeps.
+constexpr int backlog = 128;
+// How often a full listener is tried again.
+constexpr std::chrono::milliseconds retry_pause{2};
+// Room for more descriptors than the one that may come, so that the others are seen, and closed.
+constexpr std::size_t most_in_control = 16;
+
+Result<sockaddr_un> address_of(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof(address.sun_path))
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a socket's path has at most {} bytes, this one {}",
+                                 sizeof(address.sun_path) - 1, path.size()),
+                     path, "use a shorter name, or a shorter SIDESTEP_PEER_FOLDER"};
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    return address;
+}
+
+Result<Fd> make_socket() {
+    Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return system_error(errno, "no socket could be made", "socket");
+    return fd;
+}
+
+// 0, or an errno value.
+int try_connect(const Fd& fd, const sockaddr_un& address) {
+    return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
+}
+
+Error nobody(const std::string& path, int number) {
+    Error error = system_error(number, "nobody listens", path);
+    error.code = ErrorCode::not_found;
+    return error;
+}
+
+int milliseconds_left(LocalSocket::Time until) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    return left <= 0 ? 0 : static_cast<int>(std::min<long>(left + 1, 1 << 30));
+}
+
+// Waits until the socket has something to read or was hung up.
+Result<void> await_input(int fd, LocalSocket::Time until) {
+    for (;;) {
+        pollfd entry{fd, POLLIN, 0};
+        const int found = ::poll(&entry, 1, milliseconds_left(until));
+        if (found > 0) return {};
+        if (found < 0 && errno != EINTR) return system_error(errno, "a socket could not be polled", "poll");
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out, "the other process says nothing", "local socket",
+                         "it hangs, or is stopped"};
+    }
+}
+
+// Takes every descriptor out of a received message.
+std::vector<Fd> take_descriptors(msghdr& message) {
+    std::vector<Fd> found;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+        const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < count; ++i) {
+            int number = -1;
+            std::memcpy(&number, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+            found.emplace_back(number);
+        }
+    }
+    return found;
+}
+
+Result<void> send_with(int socket, std::string_view bytes, std::span<const int> descriptors) {
+    iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    std::vector<char> control(CMSG_SPACE(descriptors.size_bytes()));
+    if (!descriptors.empty()) {
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+        std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+    }
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    const int number = errno;
+    return system_error(
+        number, "a message could not be sent", "sendmsg",
+        number == ETOOMANYREFS ? "too many descriptors are under way: raise `ulimit -n`" : "");
+}
+
+}  // namespace
+
+Result<LocalSocket> LocalSocket::connect(const std::string& path, Time until) {
+    SIDESTEP_TRY(const sockaddr_un address, address_of(path));
+    for (;;) {
+        SIDESTEP_TRY(Fd fd, make_socket());
+        const int number = try_connect(fd, address);
+        if (number == 0) return LocalSocket(std::move(fd));
+        if (number == ENOENT || number == ENOTDIR || number == ECONNREFUSED) return nobody(path, number);
+        if (number != EAGAIN && number != EINTR) return system_error(number, "cannot connect", path);
+        // So many wait already that the listener takes no more for now.
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out, "the other process takes no connection", path,
+                         "it hangs, or is stopped"};
+        std::this_thread::sleep_for(retry_pause);
+    }
+}
+
+Result<PeerCredentials> LocalSocket::peer() const {
+    ucred found{};
+    socklen_t size = sizeof(found);
+    if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &found, &size) != 0)
+        return system_error(errno, "the other process cannot be told", "SO_PEERCRED");
+    return PeerCredentials{found.uid, found.pid};
+}
+
+Result<void> LocalSocket::send(std::string_view bytes, int descriptor) const {
+    const std::span<const int> all(&descriptor, descriptor >= 0 ? 1 : 0);
+    return send_with(fd_.get(), bytes, all);
+}
+
+Result<LocalMessage> LocalSocket::receive(std::size_t most, Time until) const {
+    LocalMessage received;
+    received.bytes.resize(most);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(most_in_control * sizeof(int))> control{};
+    for (;;) {
+        SIDESTEP_CHECK(await_input(fd_.get(), until));
+        iovec part{received.bytes.data(), most};
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        const ssize_t size = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (size < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (size < 0) return system_error(errno, "no message could be received", "recvmsg");
+        std::vector<Fd> descriptors = take_descriptors(message);
+        if (size == 0) return Error{ErrorCode::not_found, "the other process hung up", "local socket", {}};
+        if ((message.msg_flags & MSG_TRUNC) != 0)
+            return Error{ErrorCode::io_error,
+                         fmt::format("a message has more than {} bytes", most),
+                         "local socket",
+                         {}};
+        if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() > 1)
+            return Error{ErrorCode::io_error, "a message came with more descriptors than can be taken",
+                         "local socket", "if this process has many files open, raise `ulimit -n`"};
+        received.bytes.resize(static_cast<std::size_t>(size));
+        if (!descriptors.empty()) received.descriptor = std::move(descriptors.front());
+        return received;
+    }
+}
+
+bool LocalSocket::closed() const {
+    char byte = 0;
+    const ssize_t size = ::recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return size >= 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+void LocalSocket::shut_down() const {
+    ::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+Result<LocalListener> LocalListener::bind(const std::string& path) {
+    SIDESTEP_TRY(const sockaddr_un address, address_of(path));
+    SIDESTEP_TRY(Fd fd, make_socket());
+    // Before bind(), since the file takes over the mode of the socket.
+    ::fchmod(fd.get(), S_IRUSR | S_IWUSR);
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+        return system_error(errno, "cannot listen", path);
+    if (::listen(fd.get(), backlog) == 0) return LocalListener(std::move(fd));
+    const int number = errno;
+    ::unlink(path.c_str());
+    return system_error(number, "cannot listen", path);
+}
+
+Result<std::optional<LocalSocket>> LocalListener::accept() const {
+    Fd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) return std::optional(LocalSocket(std::move(fd)));
+    const int number = errno;
+    if (number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM)
+        return system_error(number, "a connection cannot be taken", "accept");
+    return std::optional<LocalSocket>();
+}
+
+void LocalListener::shut_down() const {
+    ::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+Result<SocketPath> look_at_socket(const std::string& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) {
+        if (errno == ENOENT) return SocketPath::absent;
+        return system_error(errno, "cannot look at a name", path);
+    }
+    if (!S_ISSOCK(status.st_mode))
+        return Error{ErrorCode::invalid_argument, "something that is no socket lies there", path,
+                     "remove it, or publish under another name"};
+    SIDESTEP_TRY(const sockaddr_un address, address_of(path));
+    SIDESTEP_TRY(const Fd fd, make_socket());
+    const int number = try_connect(fd, address);
+    if (number == 0 || number == EAGAIN) return SocketPath::live;
+    if (number == ECONNREFUSED) return SocketPath::stale;
+    if (number == ENOENT) return SocketPath::absent;
+    return system_error(number, "cannot look at a name", path);
+}
+
+Result<Waker> Waker::create() {
+    SIDESTEP_TRY(EventFd event, EventFd::create());
+    return Waker(std::move(event));
+}
+
+void Waker::clear() const {
+    std::uint64_t count = 0;
+    (void)!::read(event_.get(), &count, sizeof(count));
+}
+
+}  // namespace sidestep::driver

@@ -1,0 +1,93 @@
+#include "driver/shared_pages.hpp"
+
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "driver/system_error.hpp"
+
+namespace sidestep::driver {
+namespace {
+
+// No process can make the memory smaller under another one.
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Result<Fd> make_memory(Bytes length) {
+    Fd fd(::memfd_create("sidestep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!fd) return system_error(errno, "memory cannot be shared", "memfd_create");
+    if (::ftruncate(fd.get(), static_cast<off_t>(length)) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0)
+        return system_error(errno, fmt::format("{} cannot be shared", format_bytes(length)), "memfd");
+    return fd;
+}
+
+// mbind(2) by number, since its wrapper lives in libnuma. A wish: the private pages were bound when they were
+// given, and a container that has since lost the right still may share them.
+void prefer_node(void* address, Bytes length, int node) {
+    constexpr std::size_t bits = 8 * sizeof(unsigned long);
+    const auto number = static_cast<std::size_t>(node);
+    std::vector<unsigned long> mask(number / bits + 1);
+    mask[number / bits] = 1ul << (number % bits);
+    ::syscall(SYS_mbind, address, length, MPOL_BIND, mask.data(), mask.size() * bits + 1, 0);
+}
+
+// Blocks of zeros are left out, since no page stands behind them yet.
+void copy_what_was_written(char* to, const char* from, Bytes length) {
+    constexpr Bytes block = 64_KiB;
+    static constexpr char zeros[block] = {};
+    for (Bytes at = 0; at < length; at += block) {
+        const Bytes size = std::min(block, length - at);
+        if (std::memcmp(from + at, zeros, size) != 0) std::memcpy(to + at, from + at, size);
+    }
+}
+
+}  // namespace
+
+Result<Fd> share_pages(void* address, Bytes length, int numa_node) {
+    SIDESTEP_TRY(Fd fd, make_memory(length));
+    SIDESTEP_TRY(SharedMap shared, SharedMap::open(fd.get(), length));
+    ::madvise(shared.address(), length, MADV_HUGEPAGE);  // a wish too
+    if (numa_node >= 0) prefer_node(shared.address(), length, numa_node);
+    copy_what_was_written(static_cast<char*>(shared.address()), static_cast<const char*>(address), length);
+    // Takes the place of the private pages in one step: a reader sees the old ones or the new.
+    if (::mremap(shared.address(), length, length, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED)
+        return system_error(errno, "memory cannot be shared", "mremap");
+    shared.release();
+    return fd;
+}
+
+Result<SharedMap> SharedMap::open(int descriptor, Bytes bytes) {
+    struct stat status {};
+    const int found = ::fcntl(descriptor, F_GET_SEALS);
+    if (::fstat(descriptor, &status) != 0 || found < 0 || (found & F_SEAL_SHRINK) == 0 || status.st_size <= 0)
+        return Error{
+            ErrorCode::io_error, "a descriptor that should be shared memory is something else", "memfd", {}};
+    const auto length = static_cast<Bytes>(status.st_size);
+    if (length < bytes)
+        return Error{ErrorCode::io_error,
+                     fmt::format("shared memory has {} bytes where {} were promised", length, bytes),
+                     "memfd",
+                     {}};
+    void* address =
+        ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+    if (address == MAP_FAILED)
+        return system_error(errno, fmt::format("cannot map {} of shared memory", format_bytes(length)),
+                            "mmap");
+    return SharedMap(address, length);
+}
+
+SharedMap::~SharedMap() {
+    if (address_ != nullptr) ::munmap(address_, length_);
+}
+
+}  // namespace sidestep::driver

@@ -1,0 +1,396 @@
+#include "transfer/batch.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+// Of one call: cancellation and the deadline are looked at in between. Three full launches of the CUDA
+// backend's batch kernel. On a caller's stream everything is enqueued at once anyway.
+constexpr std::size_t pieces_a_call = 4080;
+constexpr Bytes bytes_a_call = Bytes{512} << 20;
+constexpr std::size_t pieces_a_stream_call = 65280;
+// Of one group in flight: the next is ready when one ends.
+constexpr std::size_t calls_in_flight = 4;
+// Copies of their own that run side by side.
+constexpr std::size_t singles_in_flight = 16;
+constexpr std::size_t most_notes = 16;
+constexpr std::size_t most_ways = 8;  // that the notes tell of
+
+Error at_position(Error error, std::size_t first, std::size_t last) {
+    error.message = first == last
+                        ? fmt::format("copy {} of the batch: {}", first, error.message)
+                        : fmt::format("copies {} to {} of the batch: {}", first, last, error.message);
+    return error;
+}
+
+std::string name_of(const Place& place) {
+    if (place.is_file()) return "file";
+    return place.to_string();
+}
+
+std::string way_of(const Place& from, const Place& to) {
+    return fmt::format("{} -> {}", name_of(from), name_of(to));
+}
+
+// Whether two routes between places of the same names carry bytes the same way.
+bool same_path(const Route& a, const Route& b) {
+    const auto same_hop = [](const Hop& x, const Hop& y) {
+        return x.backend == y.backend && x.engine == y.engine && x.to.kind() == y.to.kind();
+    };
+    return std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(),
+                      [&](const sidestep::Lane& x, const sidestep::Lane& y) {
+                          return std::equal(x.hops.begin(), x.hops.end(), y.hops.begin(), y.hops.end(),
+                                            same_hop);
+                      });
+}
+
+}  // namespace
+
+BatchJob::BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
+    : machine_(machine), options_(options), stream_(stream) {}
+
+BatchJob::~BatchJob() = default;
+
+void BatchJob::begin(const std::vector<BatchCopy>& copies) {
+    std::lock_guard lock(mutex_);
+    if (auto prepared = prepare(copies); !prepared) {
+        fail(prepared.error());
+        end();
+        return;
+    }
+    starts_copies_ = !waiting_.empty();
+    last_move_ = Clock::now();
+    advance(true);
+    needs_driving_ = !all_started() || !running_.empty();
+    if (!needs_driving_ && calls_.size() == 1) {
+        const Route& route = calls_[0].bulk->group.plan->route;
+        if (!route.emulated && route.expected_gb_per_s > 0)
+            expected_ = std::chrono::nanoseconds(
+                static_cast<long>(static_cast<double>(calls_[0].bytes) / route.expected_gb_per_s));
+    }
+}
+
+Result<void> BatchJob::prepare(const std::vector<BatchCopy>& copies) {
+    if (stream_ != nullptr && options_.verify)
+        return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
+                     "verify it later, or copy without a stream"};
+    BatchPlan plan = plan_batch({machine_.topology, machine_.registry, machine_.plans,
+                                 machine_.pool.relay_limits(), options_, stream_ != nullptr},
+                                copies);
+    Bytes total = 0;
+    for (const BatchCopy& copy : copies)
+        if (copy.from->size() != Buffer::whole) total += copy.from->size();
+    total_.store(total, std::memory_order_relaxed);
+    for (const std::size_t position : plan.singles) {
+        const BatchCopy& copy = copies[position];
+        if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, position);
+        waiting_.push_back({position, *copy.from, *copy.to, nullptr, false});
+    }
+    // All memory is attached, and errors found, before a byte moves.
+    for (BatchGroup& group : plan.groups) {
+        bulks_.push_back(std::make_unique<Bulk>());
+        bulks_.back()->group = std::move(group);
+        SIDESTEP_CHECK(attach(*bulks_.back()));
+    }
+    return {};
+}
+
+Error BatchJob::why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
+    auto ends = resolve_ends(machine_.topology, machine_.registry, *copy.from, *copy.to, machine_.shared,
+                             options_.deadline);
+    if (!ends) return at_position(ends.error(), position, position);
+    return at_position(
+        {ErrorCode::unsupported, "no single hop on a stream carries it",
+         way_of(copy.from->place(), copy.to->place()), "leave it out of the batch and give it to cuda::copy"},
+        position, position);
+}
+
+// Only ranges with pieces: those of another group may be out of this backend's reach.
+Result<void> BatchJob::attach(Bulk& bulk) {
+    backend::Backend& backend = *bulk.group.hop().backend;
+    bulk.sources.resize(bulk.group.from_ranges->size());
+    bulk.targets.resize(bulk.group.to_ranges->size());
+    backend::AttachOptions options;
+    for (const BatchPiece& piece : bulk.group.pieces) {
+        if (!bulk.sources[piece.from_range]) {
+            options.access = backend::Access::read;
+            auto source = backend.attach((*bulk.group.from_ranges)[piece.from_range].memory, options);
+            if (!source) return at_position(source.error(), piece.position, piece.position);
+            bulk.sources[piece.from_range] = std::move(*source);
+        }
+        if (!bulk.targets[piece.to_range]) {
+            options.access = backend::Access::write;
+            auto target = backend.attach((*bulk.group.to_ranges)[piece.to_range].memory, options);
+            if (!target) return at_position(target.error(), piece.position, piece.position);
+            bulk.targets[piece.to_range] = std::move(*target);
+        }
+    }
+    return {};
+}
+
+bool BatchJob::step(bool may_block) {
+    std::lock_guard lock(mutex_);
+    return advance(may_block);
+}
+
+bool BatchJob::try_step(bool may_block) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && advance(may_block);
+}
+
+bool BatchJob::advance(bool may_block) {
+    if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
+    if (state_ == State::moving) watch(Clock::now());
+    bool moved = poll_calls();
+    if (state_ == State::moving) moved |= start_calls();
+    moved |= run_singles(may_block);
+    publish_progress();
+    if (state_ == State::moving && idle() && all_started()) {
+        end();
+        moved = true;
+    }
+    if (state_ != State::moving) moved |= drain();
+    if (moved) last_move_ = Clock::now();
+    return moved;
+}
+
+bool BatchJob::poll_calls() {
+    bool moved = false;
+    std::erase_if(calls_, [&](const Call& call) {
+        auto progress = call.bulk->group.hop().backend->poll(call.ticket);
+        if (progress && *progress == backend::Progress::pending) return false;
+        moved = true;
+        --call.bulk->calls;
+        const auto& pieces = call.bulk->group.pieces;
+        if (progress)
+            land(call);
+        else
+            fail(at_position(progress.error(), pieces[call.first].position, pieces[call.last].position));
+        return true;
+    });
+    return moved;
+}
+
+// A call for each group in turn, so that all ways are busy. The bound on the calls of one step lets waiters,
+// a cancellation and the deadline in where calls end on the spot.
+bool BatchJob::start_calls() {
+    bool moved = false;
+    const std::size_t rounds = stream_ != nullptr ? pieces_a_stream_call : calls_in_flight;
+    for (std::size_t round = 0; round < rounds && state_ == State::moving; ++round) {
+        bool started = false;
+        for (auto& bulk : bulks_)
+            if (state_ == State::moving) started |= start_call(*bulk);
+        if (!started) break;
+        moved = true;
+    }
+    return moved;
+}
+
+bool BatchJob::start_call(Bulk& bulk) {
+    const auto& pieces = bulk.group.pieces;
+    if (bulk.next == pieces.size()) return false;
+    if (stream_ == nullptr && bulk.calls >= calls_in_flight) return false;
+    const std::size_t most = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
+    Call call{&bulk, bulk.next, bulk.next, 0, {}};
+    scratch_.clear();
+    while (bulk.next < pieces.size() && scratch_.size() < most) {
+        const BatchPiece& piece = pieces[bulk.next];
+        if (stream_ == nullptr && call.bytes > 0 && call.bytes + piece.size > bytes_a_call) break;
+        scratch_.push_back({bulk.sources[piece.from_range].get(), piece.from_offset,
+                            bulk.targets[piece.to_range].get(), piece.to_offset, piece.size,
+                            bulk.group.hop().capability, stream_});
+        call.bytes += piece.size;
+        call.last = bulk.next++;
+    }
+    auto ticket = bulk.group.hop().backend->start_batch(scratch_);
+    if (!ticket) {
+        fail(at_position(ticket.error(), pieces[call.first].position, pieces[call.last].position));
+        return true;
+    }
+    call.ticket = *ticket;
+    if (ticket->done()) {
+        land(call);
+        return true;
+    }
+    ++bulk.calls;
+    calls_.push_back(call);
+    return true;
+}
+
+void BatchJob::land(const Call& call) {
+    arrived_ += call.bytes;
+    const BatchGroup& group = call.bulk->group;
+    Receipt part;
+    part.bytes = call.bytes;
+    part.lane_bytes = {call.bytes};
+    part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
+    count(way_of(group.from.place, group.to.place), part, call.last - call.first + 1);
+}
+
+// Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
+bool BatchJob::run_singles(bool may_block) {
+    bool moved = false;
+    while (may_block && state_ == State::moving && !waiting_.empty() && running_.size() < singles_in_flight) {
+        Single single = std::move(waiting_.front());
+        waiting_.pop_front();
+        CopyOptions options = options_;
+        options.deadline = std::chrono::milliseconds(0);  // that of the batch holds
+        single.job = std::make_shared<Job>(machine_, options, nullptr);
+        single.job->begin(single.from, single.to);
+        running_.push_back(std::move(single));
+        moved = true;
+    }
+    std::erase_if(running_, [&](Single& single) {
+        moved |= single.job->step(may_block);
+        return look_at(single);
+    });
+    return moved;
+}
+
+// Whether nothing of the copy is in flight any more.
+bool BatchJob::look_at(Single& single) {
+    if (!single.job->finished()) return false;
+    if (!single.counted) {
+        single.counted = true;
+        const auto& result = single.job->result();
+        if (result) {
+            arrived_ += result->bytes;
+            all_verified_ &= result->verified;
+            copy_seconds_ += result->seconds;
+            verify_seconds_ += result->verify_seconds;
+            count(way_of(single.from.place(), single.to.place()), *result, 1);
+        } else {
+            fail(at_position(result.error(), single.position, single.position));
+        }
+    }
+    return single.job->drained();
+}
+
+void BatchJob::count(std::string way, const Receipt& receipt, std::size_t copies) {
+    for (const std::string& text : receipt.notes) note(text);
+    for (const std::string& text : receipt.lane_failures)
+        if (!text.empty()) note(fmt::format("a lane failed: {}", text));
+    auto found = std::find_if(carried_.begin(), carried_.end(), [&](const Carried& known) {
+        return known.way == way && known.lane_bytes.size() == receipt.lane_bytes.size() &&
+               same_path(*known.route, *receipt.route);
+    });
+    if (found == carried_.end())
+        found = carried_.insert(carried_.end(), {std::move(way), receipt.route,
+                                                 std::vector<Bytes>(receipt.lane_bytes.size()), 0, 0});
+    for (std::size_t lane = 0; lane < receipt.lane_bytes.size(); ++lane)
+        found->lane_bytes[lane] += receipt.lane_bytes[lane];
+    found->bytes += receipt.bytes;
+    found->copies += copies;
+}
+
+void BatchJob::note(std::string text) {
+    if (notes_.size() >= most_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
+    notes_.push_back(std::move(text));
+}
+
+void BatchJob::watch(Clock::time_point now) {
+    if (cancelled()) return fail({ErrorCode::cancelled, "the batch was cancelled", "copy_batch", {}});
+    if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
+        return fail({ErrorCode::timed_out,
+                     fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
+                                 options_.deadline.count(), bytes_done(), bytes_total()),
+                     "copy_batch", "raise the deadline"});
+    // Copies of their own watch for stalls themselves.
+    if (running_.empty() && options_.stall_limit.count() > 0 && now - last_move_ > options_.stall_limit)
+        fail({ErrorCode::timed_out,
+              fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
+                          bytes_done(), bytes_total()),
+              "copy_batch", "a device hangs: see the kernel's log"});
+}
+
+bool BatchJob::drain() {
+    if (idle()) {
+        end();
+        return true;
+    }
+    if (state_ != State::draining || Clock::now() - drain_since_ <= machine_.drain_limit) return false;
+    failure_->message += "; pieces are still in flight, so the buffers may still be written to";
+    end();
+    return true;
+}
+
+void BatchJob::fail(Error error) {
+    if (state_ != State::moving) return;
+    failure_ = std::move(error);
+    for (Single& single : running_) single.job->cancel();
+    waiting_.clear();
+    state_ = State::draining;
+    drain_since_ = Clock::now();
+}
+
+// Publishes the result, and lets go of everything if nothing is in flight.
+void BatchJob::end() {
+    state_ = State::ended;
+    if (!finished()) {
+        if (failure_)
+            result_.emplace(*failure_);
+        else
+            result_.emplace(receipt());
+    }
+    if (idle()) {
+        bulks_.clear();
+        drained_.store(true, std::memory_order_release);
+    }
+    finish();
+}
+
+// The route is that which carried the most bytes; the notes tell of the others.
+Receipt BatchJob::receipt() {
+    for (const auto& bulk : bulks_)
+        for (const auto* side : {&bulk->sources, &bulk->targets})
+            for (const auto& registration : *side)
+                if (registration)
+                    for (std::string& text : registration->notes()) note(std::move(text));
+    Receipt receipt;
+    receipt.bytes = arrived_;
+    receipt.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+    receipt.verified = options_.verify && all_verified_;
+    if (verify_seconds_ > 0) {
+        // Copies and their verification run side by side: the time is divided as theirs is in all.
+        receipt.verify_seconds = receipt.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
+        receipt.seconds -= receipt.verify_seconds;
+    }
+    receipt.notes = notes_;
+    receipt.route = std::make_shared<const Route>();  // of a batch of nothing
+    std::stable_sort(carried_.begin(), carried_.end(),
+                     [](const Carried& a, const Carried& b) { return a.bytes > b.bytes; });
+    for (std::size_t i = 0; i < carried_.size(); ++i) {
+        const Carried& carried = carried_[i];
+        if (i == 0) {
+            receipt.route = carried.route;
+            receipt.lane_bytes = carried.lane_bytes;
+        } else if (i < most_ways) {
+            receipt.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
+                                                carried.copies == 1 ? "y" : "ies",
+                                                format_bytes(carried.bytes), carried.way));
+        }
+    }
+    if (carried_.size() > most_ways)
+        receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - most_ways));
+    return receipt;
+}
+
+void BatchJob::publish_progress() {
+    Bytes done = arrived_;
+    for (const Single& single : running_)
+        if (!single.counted) done += single.job->bytes_done();
+    done_.store(done, std::memory_order_relaxed);
+}
+
+bool BatchJob::all_started() const {
+    return waiting_.empty() && std::all_of(bulks_.begin(), bulks_.end(), [](const auto& bulk) {
+               return bulk->next == bulk->group.pieces.size();
+           });
+}
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,236 @@
+#include "transfer/batch_plan.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "transfer/ends.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+// A copy this large gains nothing from company, and is worth lanes of its own.
+constexpr Bytes largest_in_group = Bytes{32} << 20;
+
+// Between GPUs and up to this mean size, one kernel for all is quicker than the copy engines, which take
+// about 2 us for each copy however small: 256 KiB take 0.7 us at NVLink's 396 GB/s (nvbandwidth 0.8, H200).
+constexpr Bytes kernel_mean = Bytes{256} << 10;
+
+constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+std::uintptr_t address_of(const Buffer& buffer) {
+    return reinterpret_cast<std::uintptr_t>(buffer.address());
+}
+
+bool is_memory(const Buffer& buffer) {
+    const Place& place = buffer.place();
+    return (place.is_host() || place.is_gpu()) && place.node().empty() && buffer.address() != nullptr &&
+           buffer.size() != Buffer::whole;
+}
+
+// Whether the copy can be part of a group, as far as the buffers alone tell. Whatever is wrong with it is
+// found, and put into words, when it is begun as a copy of its own.
+bool fits_group(const BatchCopy& copy, const BatchRequest& request) {
+    const Buffer& from = *copy.from;
+    const Buffer& to = *copy.to;
+    if (request.options.verify || !is_memory(from) || !is_memory(to) || to.read_only()) return false;
+    if (from.size() != to.size() || from.size() == 0) return false;
+    if (from.size() > largest_in_group && !request.on_stream) return false;
+    const std::uintptr_t a = address_of(from);
+    const std::uintptr_t b = address_of(to);
+    return a < b ? b - a >= from.size() : a - b >= from.size();
+}
+
+// Copies between the same two places.
+struct Bucket {
+    Place from;
+    Place to;
+    std::vector<std::size_t> positions;
+};
+
+Bucket& bucket_of(std::vector<Bucket>& buckets, const BatchCopy& copy) {
+    const auto fits = [&copy](const Bucket& bucket) {
+        return bucket.from == copy.from->place() && bucket.to == copy.to->place();
+    };
+    // Neighbours often go the same way.
+    if (!buckets.empty() && fits(buckets.back())) return buckets.back();
+    const auto found = std::find_if(buckets.begin(), buckets.end(), fits);
+    if (found != buckets.end()) {
+        std::swap(*found, buckets.back());
+        return buckets.back();
+    }
+    buckets.push_back({copy.from->place(), copy.to->place(), {}});
+    return buckets.back();
+}
+
+// One end of every copy of a bucket, resolved.
+struct Side {
+    std::shared_ptr<std::vector<BatchRange>> ranges = std::make_shared<std::vector<BatchRange>>();
+    std::vector<std::size_t> range_of;  // by the copy's place in the bucket; none: not described
+};
+
+std::optional<MemoryKind> describe(const backend::Registry& registry, const Buffer& buffer) {
+    for (backend::Backend* backend : registry.usable()) {
+        const auto found = backend->describe(buffer);
+        if (!found) return std::nullopt;
+        if (*found) return (*found)->memory;
+    }
+    if (buffer.place().is_host()) return MemoryKind::pageable;
+    return std::nullopt;
+}
+
+// Ranges of one side, tried from the lowest address on: as many ends at a time as were described together the
+// last time, fewer where that fails, and more again after a row of successes.
+class RangeFinder {
+public:
+    RangeFinder(const backend::Registry& registry, const Place& place, bool other_is_gpu,
+                std::vector<const Buffer*> ends)
+        : registry_(registry),
+          place_(place),
+          kind_matters_(place.is_gpu() || other_is_gpu),
+          ends_(std::move(ends)) {}
+
+    Side find() {
+        order_.resize(ends_.size());
+        std::iota(order_.begin(), order_.end(), 0u);
+        const auto lower = [this](std::size_t a, std::size_t b) {
+            return ends_[a]->address() < ends_[b]->address();
+        };
+        if (!std::is_sorted(order_.begin(), order_.end(), lower))
+            std::sort(order_.begin(), order_.end(), lower);
+        side_.range_of.assign(ends_.size(), none);
+        // Powers of two: pieces of one size fill an allocation by such a number more often than by another.
+        std::size_t guess = std::bit_ceil(ends_.size());
+        int row = 0;
+        for (std::size_t at = 0; at < ends_.size();) {
+            std::size_t count = std::min(guess, ends_.size() - at);
+            while (!take(at, count) && count > 1) {
+                count = guess = std::bit_ceil(count) / 2;
+                row = 0;
+            }
+            at += count;
+            if (++row < 8) continue;
+            guess *= 2;
+            row = 0;
+        }
+        return std::move(side_);
+    }
+
+private:
+    // Whether `count` ends from `at` on lie in one piece of memory of one kind.
+    bool take(std::size_t at, std::size_t count) {
+        const std::uintptr_t start = address_of(*ends_[order_[at]]);
+        std::uintptr_t end = start;
+        for (std::size_t i = at; i < at + count; ++i) {
+            const Buffer& buffer = *ends_[order_[i]];
+            end = std::max(end, address_of(buffer) + buffer.size());
+        }
+        const Buffer memory = Buffer::memory(place_, reinterpret_cast<void*>(start), end - start);
+        auto kind = describe(registry_, memory);
+        if (!kind) return false;
+        // Memory that is pinned in part counts as pageable, though each end may be pinned; and where managed
+        // memory ends is not told.
+        const bool vague = (*kind == MemoryKind::pageable && kind_matters_) || *kind == MemoryKind::managed;
+        if (vague && count > 1) return false;
+        if (!kind_matters_) kind = MemoryKind::pageable;  // as for a single copy: not asked
+        for (std::size_t i = at; i < at + count; ++i) side_.range_of[order_[i]] = side_.ranges->size();
+        side_.ranges->push_back({memory, *kind});
+        return true;
+    }
+
+    const backend::Registry& registry_;
+    const Place place_;
+    const bool kind_matters_;
+    const std::vector<const Buffer*> ends_;
+    std::vector<std::size_t> order_;  // by address
+    Side side_;
+};
+
+Prefer preference(const BatchGroup& group, Prefer asked) {
+    const bool gpus = group.from.place.is_gpu() && group.to.place.is_gpu();
+    const bool small = group.bytes / group.pieces.size() < kernel_mean;
+    return asked == Prefer::automatic && gpus && small ? Prefer::kernel : asked;
+}
+
+// Whether the group's best single lane is one hop that takes batches; keeps its plan then.
+bool plan_group(const BatchRequest& request, BatchGroup& group) {
+    const CopyOptions& options = request.options;
+    auto plan =
+        request.plans.get({group.from, group.to, group.bytes, options.require,
+                           preference(group, options.prefer), options.max_staging, 1, request.relay_memory});
+    if (!plan || (*plan)->lanes.size() != 1 || (*plan)->lanes[0].size() != 1) return false;
+    const ReadyHop& hop = (*plan)->lanes[0][0];
+    if (!hop.backend->capabilities()[hop.capability].batches) return false;
+    if (request.on_stream && !hop.streams) return false;
+    group.plan = std::move(*plan);
+    return true;
+}
+
+void plan_bucket(const BatchRequest& request, const std::vector<BatchCopy>& copies, const Bucket& bucket,
+                 BatchPlan& plan) {
+    if (!check_place(request.topology, bucket.from) || !check_place(request.topology, bucket.to)) {
+        plan.singles.insert(plan.singles.end(), bucket.positions.begin(), bucket.positions.end());
+        return;
+    }
+    std::vector<const Buffer*> sources, targets;
+    for (const std::size_t position : bucket.positions) {
+        sources.push_back(copies[position].from);
+        targets.push_back(copies[position].to);
+    }
+    const Side from =
+        RangeFinder(request.registry, bucket.from, bucket.to.is_gpu(), std::move(sources)).find();
+    const Side to = RangeFinder(request.registry, bucket.to, bucket.from.is_gpu(), std::move(targets)).find();
+    std::vector<BatchGroup> groups;
+    for (std::size_t i = 0; i < bucket.positions.size(); ++i) {
+        const std::size_t position = bucket.positions[i];
+        if (from.range_of[i] == none || to.range_of[i] == none) {
+            plan.singles.push_back(position);
+            continue;
+        }
+        const BatchRange& source = (*from.ranges)[from.range_of[i]];
+        const BatchRange& target = (*to.ranges)[to.range_of[i]];
+        auto group = std::find_if(groups.begin(), groups.end(), [&](const BatchGroup& known) {
+            return known.from.memory == source.kind && known.to.memory == target.kind;
+        });
+        if (group == groups.end())
+            group = groups.insert(groups.end(), {{bucket.from, source.kind},
+                                                 {bucket.to, target.kind},
+                                                 0,
+                                                 {},
+                                                 from.ranges,
+                                                 to.ranges,
+                                                 nullptr});
+        const Buffer& source_end = *copies[position].from;
+        const Buffer& target_end = *copies[position].to;
+        group->pieces.push_back({position, from.range_of[i],
+                                 address_of(source_end) - address_of(source.memory), to.range_of[i],
+                                 address_of(target_end) - address_of(target.memory), source_end.size()});
+        group->bytes += source_end.size();
+    }
+    for (BatchGroup& group : groups) {
+        if (plan_group(request, group))
+            plan.groups.push_back(std::move(group));
+        else
+            for (const BatchPiece& piece : group.pieces) plan.singles.push_back(piece.position);
+    }
+}
+
+}  // namespace
+
+BatchPlan plan_batch(const BatchRequest& request, const std::vector<BatchCopy>& copies) {
+    BatchPlan plan;
+    std::vector<Bucket> buckets;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+        if (fits_group(copies[i], request))
+            bucket_of(buckets, copies[i]).positions.push_back(i);
+        else
+            plan.singles.push_back(i);
+    }
+    for (const Bucket& bucket : buckets) plan_bucket(request, copies, bucket, plan);
+    std::sort(plan.singles.begin(), plan.singles.end());
+    return plan;
+}
+
+}  // namespace sidestep::transfer

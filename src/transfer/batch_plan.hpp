@@ -1,0 +1,68 @@
+// Sorts the copies of a batch: which go out together in one call, and which are copies of their own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <sidestep/options.hpp>
+#include "transfer/plans.hpp"
+
+namespace sidestep::transfer {
+
+// One copy of a batch. Refers.
+struct BatchCopy {
+    const Buffer* from;
+    const Buffer* to;
+};
+
+// Memory that a backend described in one go, in which several ends of the batch lie.
+struct BatchRange {
+    Buffer memory;
+    MemoryKind kind = MemoryKind::pageable;
+};
+
+// One copy of a group.
+struct BatchPiece {
+    std::size_t position = 0;  // in the batch
+    std::size_t from_range = 0;
+    Bytes from_offset = 0;
+    std::size_t to_range = 0;
+    Bytes to_offset = 0;
+    Bytes size = 0;
+};
+
+// Copies that one capability carries out, many in a call. Groups may share ranges.
+struct BatchGroup {
+    route::End from;
+    route::End to;
+    Bytes bytes = 0;
+    std::vector<BatchPiece> pieces;
+    std::shared_ptr<const std::vector<BatchRange>> from_ranges;
+    std::shared_ptr<const std::vector<BatchRange>> to_ranges;
+    std::shared_ptr<const ReadyPlan> plan;  // one lane of one hop
+
+    const ReadyHop& hop() const { return plan->lanes[0][0]; }
+};
+
+struct BatchPlan {
+    std::vector<BatchGroup> groups;
+    std::vector<std::size_t> singles;  // positions; those that cannot be resolved are among them
+};
+
+// What the copies of a batch are sorted by.
+struct BatchRequest {
+    const Topology& topology;
+    const backend::Registry& registry;
+    Plans& plans;
+    std::vector<Bytes> relay_memory;
+    const CopyOptions& options;
+    bool on_stream = false;  // everything that one hop carries goes into groups, whatever its size
+};
+
+// Groups by places and kinds of memory. Describing a buffer costs a call of the driver, so ends are described
+// together where they lie in one allocation: neighbours in address order are tried as one range, and fewer of
+// them where that is refused.
+BatchPlan plan_batch(const BatchRequest& request, const std::vector<BatchCopy>& copies);
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,59 @@
+// Who drives activities that nobody waits for.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "transfer/activity.hpp"
+
+namespace sidestep::transfer {
+
+// How long a driver that sees nothing move waits before it looks again. A copy is looked at again and
+// again from shortly before its expected end until well after it, so that the end is seen at once; at
+// other times the core is left to those who move bytes.
+class Backoff {
+public:
+    using Clock = std::chrono::steady_clock;
+
+    explicit Backoff(Clock::duration expected = {}) : expected_(expected) {}
+    void moved() { since_ = Clock::now(); }
+    // Zero: look again at once.
+    std::chrono::microseconds next();
+
+private:
+    Clock::duration expected_;
+    Clock::time_point since_ = Clock::now();
+};
+
+// A thread that steps activities until they have ended and nothing of them is in flight, and then makes the
+// calls that wait for them. Starts with the first one. Safe to use from several threads.
+class DrivingThread {
+public:
+    DrivingThread() = default;
+    ~DrivingThread();
+
+    void add(std::shared_ptr<Activity> activity);
+
+    // Ends the thread and hands over what it still had. A call that the thread makes may come here, when it
+    // dropped the last handle of the engine: the thread then ends as soon as that call returns, without a
+    // look at this object.
+    std::vector<std::shared_ptr<Activity>> stop();
+
+private:
+    void drive();
+    bool step_all(std::vector<std::shared_ptr<Activity>> activities);
+
+    const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // seen by the thread alone
+
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable wake_;
+    std::vector<std::shared_ptr<Activity>> activities_;
+    std::thread thread_;
+    bool stop_ = false;
+};
+
+}  // namespace sidestep::transfer

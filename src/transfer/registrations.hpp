@@ -1,0 +1,53 @@
+// Memory that was made ready for a backend, remembered.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "backend/backend.hpp"
+
+namespace sidestep::transfer {
+
+// Finds what was attached before by the same backend, for the same access, with the same address and size,
+// in O(log n). Safe to use from several threads; a Registration may be used by several copies at once.
+class Registrations {
+public:
+    // Beyond this the one that was not asked for the longest goes. Registrations in use are kept by whoever
+    // uses them.
+    static constexpr std::size_t most_kept = 1024;
+
+    // `identity` is what the backend's describe() said of the buffer just now: memory that was freed, and
+    // whose address was given out again, is attached anew. With 0 (the backend cannot tell), and for files,
+    // every call attaches. Fails as Backend::attach does.
+    Result<std::shared_ptr<backend::Registration>> get(backend::Backend& backend, const Buffer& buffer,
+                                                       const backend::AttachOptions& options,
+                                                       std::uint64_t identity);
+
+    // Memory that is about to be freed: drops what lies in it.
+    void forget(const Buffer& freed);
+    // Before the backends go.
+    void clear();
+
+    std::size_t size() const;
+
+private:
+    // Address, size, backend, access, whether it was given as const, place's kind and number.
+    using Key =
+        std::tuple<std::uintptr_t, Bytes, const backend::Backend*, backend::Access, bool, PlaceKind, int>;
+    struct Kept {
+        Key key;
+        std::uint64_t identity = 0;
+        std::shared_ptr<backend::Registration> registration;
+    };
+    using Order = std::list<Kept>;
+
+    mutable std::mutex mutex_;
+    Order order_;  // asked for last: first
+    std::map<Key, Order::iterator> by_key_;
+};
+
+}  // namespace sidestep::transfer

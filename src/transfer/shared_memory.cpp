@@ -1,0 +1,209 @@
+#include "transfer/shared_memory.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+backend::Exported exported_of(const peer::Connection& connection) {
+    const peer::Offer& offer = connection.offer();
+    backend::Exported exported;
+    exported.scheme = offer.scheme;
+    exported.handle = offer.handle;
+    exported.descriptor = connection.descriptor();
+    exported.place = offer.place;
+    exported.memory = offer.memory;
+    exported.size = offer.size;
+    exported.offset = offer.offset;
+    exported.identity = offer.identity;
+    return exported;
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory(const backend::Registry& registry, std::string folder)
+    : registry_(registry),
+      folder_(std::move(folder)),
+      watcher_([this](const peer::Connection& connection) { forget(connection); }) {}
+
+SharedMemory::~SharedMemory() = default;
+
+Result<Import> SharedMemory::import(const Buffer& shared, std::chrono::milliseconds limit) {
+    if (!shared.place().is_shared())
+        return Error{ErrorCode::internal, "the place is none of published memory", shared.to_string(), {}};
+    if (limit.count() <= 0 || limit > answer_limit) limit = answer_limit;
+    SIDESTEP_TRY(Import whole, find(shared.place().path(), limit));
+    const Bytes all = whole.buffer.size();
+    const Bytes size =
+        shared.size() == Buffer::whole && shared.offset() <= all ? all - shared.offset() : shared.size();
+    if (shared.offset() > all || size > all - shared.offset())
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("the buffer reaches past what is published, which has {} bytes", all),
+                     shared.to_string(), "sizes must agree; name a range of what is published"};
+    whole.buffer = whole.buffer.slice(shared.offset(), size);
+    return whole;
+}
+
+Result<Import> SharedMemory::find(const std::string& name, std::chrono::milliseconds limit) {
+    Entry dead;  // goes after the lock, since unmapping may take long
+    {
+        std::lock_guard lock(mutex_);
+        const auto found = entries_.find(name);
+        if (found != entries_.end() && !found->second.connection->closed()) {
+            found->second.used = ++clock_;
+            return Import{found->second.buffer, found->second.mapping};
+        }
+        if (found != entries_.end()) {
+            dead = std::move(found->second);
+            entries_.erase(found);
+        }
+    }
+    if (dead.connection) watcher_.remove(*dead.connection);
+    dead = {};
+    return connect(name, limit);
+}
+
+Result<Import> SharedMemory::connect(const std::string& name, std::chrono::milliseconds limit) {
+    auto folder = peer::Folder::open(folder_, false);
+    if (!folder && folder.error().code == ErrorCode::not_found)
+        return Error{ErrorCode::not_found, fmt::format("nothing is published as {}", name),
+                     folder.error().where,
+                     "is its process running, and does it use the same folder (SIDESTEP_PEER_FOLDER)?"};
+    if (!folder) return folder.error();
+    SIDESTEP_TRY(peer::Connection connection, peer::Connection::open(*folder, name, Clock::now() + limit));
+    const peer::Offer& offer = connection.offer();
+    Entry entry;
+    entry.key = {offer.publisher, offer.scheme, offer.handle, offer.identity};
+    if (!connection.same_process() || !use_own_address(offer, entry)) SIDESTEP_CHECK(map(connection, entry));
+    connection.close_descriptor();
+    entry.connection = std::make_shared<const peer::Connection>(std::move(connection));
+    SIDESTEP_CHECK(keep(name, entry));
+    return Import{std::move(entry.buffer), std::move(entry.mapping)};
+}
+
+// In the process that published it memory is used as it is; CUDA even refuses to map it there. Another
+// Context's emulated memory is mapped all the same, since only that Context knows the address.
+bool SharedMemory::use_own_address(const peer::Offer& offer, Entry& entry) const {
+    const Buffer buffer = Buffer::memory(offer.place, reinterpret_cast<void*>(offer.address), offer.size);
+    bool known = offer.place.is_host() && offer.memory == MemoryKind::pageable;
+    for (backend::Backend* backend : registry_.usable()) {
+        const auto description = backend->describe(buffer);
+        if (!description) return false;
+        if (*description) known = (*description)->memory == offer.memory;
+    }
+    if (!known) return false;
+    entry.buffer = buffer;
+    entry.mapping = std::make_shared<const Mapping>();
+    return true;
+}
+
+Result<void> SharedMemory::map(peer::Connection& connection, Entry& entry) {
+    std::lock_guard opening(opening_);
+    {
+        std::lock_guard lock(mutex_);
+        if (const auto found = mappings_.find(entry.key); found != mappings_.end())
+            entry.mapping = found->second.lock();
+    }
+    if (!entry.mapping) {
+        SIDESTEP_TRY(entry.mapping, open(connection, entry.key));
+        std::lock_guard lock(mutex_);
+        std::erase_if(mappings_, [](const auto& mapping) { return mapping.second.expired(); });
+        mappings_[entry.key] = entry.mapping;
+    }
+    const peer::Offer& offer = connection.offer();
+    const Buffer& all = entry.mapping->memory.buffer();
+    if (offer.size > all.size() || offer.offset > all.size() - offer.size)
+        return Error{ErrorCode::io_error,
+                     fmt::format("published memory has {} bytes where the publisher promises {} from {} on",
+                                 all.size(), offer.size, offer.offset),
+                     "published memory",
+                     {}};
+    entry.buffer = all.slice(offer.offset, offer.size);
+    return {};
+}
+
+Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const peer::Connection& connection,
+                                                                        const Key& key) {
+    // The same handle with another identity: that memory was freed and its address given out again. What is
+    // kept of it goes first, or the driver may answer with the old mapping.
+    std::vector<Entry> stale;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto it = entries_.begin(); it != entries_.end();) {
+            const bool same = it->second.key.same_handle(key);
+            if (same) stale.push_back(std::move(it->second));
+            it = same ? entries_.erase(it) : std::next(it);
+        }
+    }
+    for (const Entry& entry : stale) watcher_.remove(*entry.connection);
+    stale.clear();
+
+    const backend::Exported exported = exported_of(connection);
+    for (backend::Backend* backend : registry_.usable()) {
+        SIDESTEP_TRY(auto opened, backend->open(exported));
+        if (!opened) continue;
+        auto mapping = std::make_shared<const Mapping>(Mapping{std::move(*opened)});
+        return std::shared_ptr<const Mapping>(std::move(mapping));
+    }
+    Error error{ErrorCode::unsupported,
+                fmt::format("no backend here opens the {} memory ({}) of {}", to_string(exported.memory),
+                            exported.scheme, exported.place.to_string()),
+                "published memory",
+                {}};
+    for (const backend::Offer& offer : registry_.offers())
+        if (!offer.support.usable && error.hint.empty() && exported.scheme.starts_with(offer.name))
+            error.hint = fmt::format("{}: {}", offer.name, offer.support.reason);
+    return error;
+}
+
+Result<void> SharedMemory::keep(const std::string& name, Entry& entry) {
+    SIDESTEP_CHECK(watcher_.add(entry.connection));
+    Entry gone;
+    {
+        std::lock_guard lock(mutex_);
+        if (entries_.size() >= most_names && entries_.find(name) == entries_.end()) {
+            const auto oldest =
+                std::min_element(entries_.begin(), entries_.end(),
+                                 [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+            gone = std::move(oldest->second);
+            entries_.erase(oldest);
+        }
+        entry.used = ++clock_;
+        Entry& kept = entries_[name];
+        if (kept.connection)
+            gone = std::move(kept);  // another thread was quicker: its copies keep their leases
+        kept = entry;
+    }
+    if (gone.connection) watcher_.remove(*gone.connection);
+    return {};
+}
+
+void SharedMemory::forget(const peer::Connection& connection) {
+    Entry gone;
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+        return entry.second.connection.get() == &connection;
+    });
+    if (found == entries_.end()) return;
+    gone = std::move(found->second);
+    entries_.erase(found);
+}
+
+std::size_t SharedMemory::names() const {
+    std::lock_guard lock(mutex_);
+    return entries_.size();
+}
+
+std::size_t SharedMemory::mappings() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(
+        mappings_.begin(), mappings_.end(), [](const auto& mapping) { return !mapping.second.expired(); }));
+}
+
+}  // namespace sidestep::transfer

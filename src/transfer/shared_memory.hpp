@@ -1,0 +1,91 @@
+// Memory that other processes published, mapped here.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend/registry.hpp"
+#include "peer/watcher.hpp"
+
+namespace sidestep::transfer {
+
+// Published memory as memory of this process, which it is for as long as the lease lives.
+struct Import {
+    Buffer buffer;  // at a host or gpu place, with an address
+    std::shared_ptr<const void> lease;
+};
+
+// Keeps what was imported, since mapping takes long: a name seen before costs a look-up and one look at its
+// connection. A connection that ended says that the memory was withdrawn or its process died; the name is
+// then asked for anew. One allocation of a publisher is mapped once, whichever of its parts and names are
+// imported. Any thread may call. A thread of its own, started with the first import, lets go of what is
+// withdrawn.
+class SharedMemory {
+public:
+    // How long the process that publishes a name may take to answer.
+    static constexpr std::chrono::milliseconds answer_limit{5000};
+
+    // `folder` as ContextOptions::peer_folder, looked at with the first import.
+    SharedMemory(const backend::Registry& registry, std::string folder);
+    ~SharedMemory();
+    SharedMemory(const SharedMemory&) = delete;
+    SharedMemory& operator=(const SharedMemory&) = delete;
+
+    // The memory that a buffer at a shared place names. `limit` (zero: answer_limit, which bounds it in any
+    // case) bounds the wait for the publisher. not_found where nothing is published under the name,
+    // invalid_argument where the buffer reaches past it.
+    Result<Import> import(const Buffer& shared, std::chrono::milliseconds limit = {});
+
+    // Names that are kept.
+    std::size_t names() const;
+    // Mappings that are there, whether kept or only leased; memory of this very process has none.
+    std::size_t mappings() const;
+
+private:
+    // What names one allocation of one publisher.
+    struct Key {
+        peer::PublisherId publisher;
+        std::string scheme;
+        std::string handle;
+        std::uint64_t identity;
+        auto operator<=>(const Key&) const = default;
+        bool same_handle(const Key& other) const {
+            return publisher == other.publisher && scheme == other.scheme && handle == other.handle;
+        }
+    };
+    struct Mapping {
+        Allocation memory;  // empty where this process published it
+    };
+    struct Entry {
+        std::shared_ptr<const peer::Connection> connection;
+        Key key;
+        std::shared_ptr<const Mapping> mapping;
+        Buffer buffer;
+        std::uint64_t used = 0;
+    };
+    // More than any program needs at a time; the one that was not used for longest goes.
+    static constexpr std::size_t most_names = 1024;
+
+    // All that is published under a name.
+    Result<Import> find(const std::string& name, std::chrono::milliseconds limit);
+    Result<Import> connect(const std::string& name, std::chrono::milliseconds limit);
+    Result<void> map(peer::Connection& connection, Entry& entry);
+    Result<std::shared_ptr<const Mapping>> open(const peer::Connection& connection, const Key& key);
+    bool use_own_address(const peer::Offer& offer, Entry& entry) const;
+    Result<void> keep(const std::string& name, Entry& entry);
+    void forget(const peer::Connection& connection);
+
+    const backend::Registry& registry_;
+    const std::string folder_;
+    std::mutex opening_;        // held while something is mapped, so that nothing is mapped twice
+    mutable std::mutex mutex_;  // guards the three below; never held while anything is waited for
+    std::map<std::string, Entry, std::less<>> entries_;  // by name
+    std::map<Key, std::weak_ptr<const Mapping>> mappings_;
+    std::uint64_t clock_ = 0;
+    peer::Watcher watcher_;  // last, so that it stops first
+};
+
+}  // namespace sidestep::transfer

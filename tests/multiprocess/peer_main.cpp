@@ -1,0 +1,127 @@
+// The program's main: the tests, or with --peer FOLDER the second process, which obeys lines of standard
+// input.
+//
+//   publish NAME PLACE BYTES SEED   allocates, fills with the seed's pattern, publishes
+//   part NAME WHOLE FROM BYTES      publishes a part of the memory that is published as WHOLE
+//   withdraw NAME                   withdraws and frees
+//   fill NAME SEED                  writes another pattern into what it published
+//   check NAME SEED                 whether what it published holds the pattern
+//   read NAME SEED BYTES            copies what somebody published, verified, and compares it with the
+//   pattern write NAME SEED BYTES           the other way
+//
+// Each is answered with "ok" or the code and text of what went wrong.
+#include <unistd.h>
+
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/multiprocess/process.hpp"
+
+namespace sidestep::multiprocess {
+namespace {
+
+struct Held {
+    Allocation memory;
+    Buffer buffer;
+    Publication publication;
+};
+
+std::string text_of(const Error& error) {
+    return fmt::format("{}: {}", to_string(error.code), error.to_string());
+}
+
+class Server {
+public:
+    explicit Server(Context context) : context_(std::move(context)) {}
+
+    std::string obey(const std::string& line) {
+        std::istringstream words(line);
+        std::string verb;
+        std::string name;
+        words >> verb >> name;
+        if (verb == "publish") return publish(name, words);
+        if (verb == "part") return part(name, words);
+        if (verb == "withdraw") return held_.erase(name) == 1 ? "ok" : "no such name";
+        unsigned seed = 0;
+        Bytes bytes = 0;
+        words >> seed >> bytes;
+        if (verb == "fill") return fill(held_.at(name).buffer, seed), "ok";
+        if (verb == "check") {
+            const std::string difference = differs(held_.at(name).buffer, seed);
+            return difference.empty() ? "ok" : difference;
+        }
+        if (verb == "read" || verb == "write") return copy(name, seed, bytes, verb == "read");
+        return "no such command";
+    }
+
+private:
+    std::string publish(const std::string& name, std::istringstream& words) {
+        std::string place;
+        Bytes bytes = 0;
+        unsigned seed = 0;
+        words >> place >> bytes >> seed;
+        auto memory = context_.allocate(*Place::parse(place), bytes);
+        if (!memory) return text_of(memory.error());
+        fill(memory->buffer(), seed);
+        auto publication = context_.publish(name, *memory);
+        if (!publication) return text_of(publication.error());
+        const Buffer buffer = memory->buffer();
+        held_.insert_or_assign(name, Held{std::move(*memory), buffer, std::move(*publication)});
+        return "ok";
+    }
+
+    std::string part(const std::string& name, std::istringstream& words) {
+        std::string whole;
+        Bytes from = 0;
+        Bytes bytes = 0;
+        words >> whole >> from >> bytes;
+        const Buffer buffer = held_.at(whole).buffer.slice(from, bytes);
+        auto publication = context_.publish(name, buffer);
+        if (!publication) return text_of(publication.error());
+        held_.insert_or_assign(name, Held{Allocation(), buffer, std::move(*publication)});
+        return "ok";
+    }
+
+    std::string copy(const std::string& name, unsigned seed, Bytes bytes, bool reading) {
+        auto memory = context_.allocate(Place::gpu(1), bytes);
+        if (!memory) return text_of(memory.error());
+        if (!reading) fill(memory->buffer(), seed);
+        CopyOptions options;
+        options.verify = true;
+        const Buffer shared = Buffer::shared(name);
+        auto done = reading ? context_.copy(shared, memory->buffer(), options).wait()
+                            : context_.copy(memory->buffer(), shared, options).wait();
+        if (!done) return text_of(done.error());
+        const std::string difference = differs(memory->buffer(), seed);
+        return difference.empty() ? "ok" : difference;
+    }
+
+    Context context_;
+    std::map<std::string, Held> held_;
+};
+
+}  // namespace
+
+int serve(const std::string& folder) {
+    ContextOptions options;
+    options.machine = machine_name;
+    options.peer_folder = folder;
+    auto context = Context::open(options);
+    if (!context) return 1;
+    Server server(std::move(*context));
+    for (std::string line; std::getline(std::cin, line);) std::cout << server.obey(line) << std::endl;
+    return 0;
+}
+
+}  // namespace sidestep::multiprocess
+
+int main(int count, char** arguments) {
+    if (count == 3 && std::string(arguments[1]) == "--peer")
+        return sidestep::multiprocess::serve(arguments[2]);
+    testing::InitGoogleTest(&count, arguments);
+    return RUN_ALL_TESTS();
+}

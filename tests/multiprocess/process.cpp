@@ -1,0 +1,116 @@
+#include "tests/multiprocess/process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+extern char** environ;
+
+namespace sidestep::multiprocess {
+
+TestFolder::TestFolder() {
+    std::string name = "/tmp/sidestep-test-XXXXXX";
+    if (::mkdtemp(name.data()) != nullptr) path_ = name;
+    EXPECT_FALSE(path_.empty());
+}
+
+TestFolder::~TestFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+Context open_context(const TestFolder& folder) {
+    ContextOptions options;
+    options.machine = machine_name;
+    options.peer_folder = folder.path();
+    return std::move(Context::open(options)).value();
+}
+
+Peer::Peer(const TestFolder& folder) {
+    int commands[2] = {-1, -1};
+    int answers[2] = {-1, -1};
+    if (::pipe2(commands, O_CLOEXEC) != 0 || ::pipe2(answers, O_CLOEXEC) != 0) return;
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, commands[0], 0);
+    ::posix_spawn_file_actions_adddup2(&actions, answers[1], 1);
+    std::string program = "/proc/self/exe";
+    std::string mode = "--peer";
+    std::string where = folder.path();
+    char* arguments[] = {program.data(), mode.data(), where.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&process_, program.c_str(), &actions, nullptr, arguments, environ), 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(commands[0]);
+    ::close(answers[1]);
+    to_ = commands[1];
+    from_ = answers[0];
+}
+
+Peer::~Peer() {
+    kill();
+    ::close(to_);
+    ::close(from_);
+}
+
+std::string Peer::tell(const std::string& command) {
+    const std::string line = fmt::format("{}\n", command);
+    if (::write(to_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return "";
+    std::string answer;
+    for (;;) {
+        pollfd entry{from_, POLLIN, 0};
+        char next = 0;
+        if (::poll(&entry, 1, 30'000) != 1 || ::read(from_, &next, 1) != 1) return "";
+        if (next == '\n') return answer;
+        answer += next;
+    }
+}
+
+void Peer::stop() const {
+    ::kill(process_, SIGSTOP);
+    ::waitpid(process_, nullptr, WUNTRACED);
+}
+
+void Peer::go_on() const {
+    ::kill(process_, SIGCONT);
+}
+
+void Peer::kill() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+    process_ = -1;
+}
+
+unsigned char pattern(unsigned seed, Bytes position) {
+    return static_cast<unsigned char>(seed * 37 + position * 7 + (position >> 8) * 11 +
+                                      (position >> 16) * 13);
+}
+
+void fill(const Buffer& memory, unsigned seed) {
+    auto* bytes = static_cast<unsigned char*>(memory.address());
+    for (Bytes i = 0; i < memory.size(); ++i) bytes[i] = pattern(seed, i);
+}
+
+std::string differs(const Buffer& memory, unsigned seed, Bytes first) {
+    const auto* bytes = static_cast<const unsigned char*>(memory.address());
+    for (Bytes i = 0; i < memory.size(); ++i)
+        if (bytes[i] != pattern(seed, first + i))
+            return fmt::format("byte {} is {} where {} was expected", i, bytes[i], pattern(seed, first + i));
+    return "";
+}
+
+std::size_t open_descriptors() {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+}
+
+}  // namespace sidestep::multiprocess

@@ -1,0 +1,70 @@
+// A second process that does what a test tells it, and the folder both meet in.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include <sidestep/context.hpp>
+
+namespace sidestep::multiprocess {
+
+// The machine that every process of these tests emulates.
+constexpr const char* machine_name = "dgx-h100";
+
+// A folder of this test's own, removed with what is in it.
+class TestFolder {
+public:
+    TestFolder();
+    ~TestFolder();
+    TestFolder(const TestFolder&) = delete;
+    TestFolder& operator=(const TestFolder&) = delete;
+    const std::string& path() const { return path_; }
+    std::string socket(const std::string& name) const { return path_ + "/" + name; }
+
+private:
+    std::string path_;
+};
+
+// A Context of this process that meets others in the folder. Fails the test where there is none.
+Context open_context(const TestFolder& folder);
+
+// This program once more, as a peer: peer_main.cpp lists the commands. Ended, by force if need be, with the
+// object.
+class Peer {
+public:
+    explicit Peer(const TestFolder& folder);
+    ~Peer();
+    Peer(const Peer&) = delete;
+    Peer& operator=(const Peer&) = delete;
+
+    // Sends a command and answers what comes back: "ok", or an error's code and text. "" where it died or is
+    // silent for 30 s.
+    std::string tell(const std::string& command);
+    // Stops it (SIGSTOP), and waits until it stands still.
+    void stop() const;
+    void go_on() const;
+    // Ends it with SIGKILL and waits until it is gone.
+    void kill();
+    pid_t process() const { return process_; }
+
+private:
+    pid_t process_ = -1;
+    int to_ = -1;
+    int from_ = -1;
+};
+
+// Bytes that tell one seed, and one position, from another.
+unsigned char pattern(unsigned seed, Bytes position);
+void fill(const Buffer& memory, unsigned seed);
+// "" where the memory holds the pattern from `first` on, else the first difference.
+std::string differs(const Buffer& memory, unsigned seed, Bytes first = 0);
+
+// Open descriptors of this process.
+std::size_t open_descriptors();
+
+// What main() does as a peer.
+int serve(const std::string& folder);
+
+}  // namespace sidestep::multiprocess

@@ -1,0 +1,92 @@
+#include "peer/offer.hpp"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace sidestep::peer {
+namespace {
+
+Offer good() {
+    Offer offer;
+    offer.publisher.fill(7);
+    offer.scheme = "memfd";
+    offer.handle = std::string("a\0b", 3);
+    offer.place = Place::gpu(3);
+    offer.memory = MemoryKind::vmm;
+    offer.size = 12345;
+    offer.offset = 4096;
+    offer.identity = 99;
+    offer.address = 0x7f0000000000;
+    offer.has_descriptor = true;
+    return offer;
+}
+
+TEST(Offer, SurvivesTheWay) {
+    const auto message = to_message(good());
+    ASSERT_TRUE(message) << message.error().to_string();
+    const auto offer = parse_offer(*message);
+    ASSERT_TRUE(offer) << offer.error().to_string();
+    EXPECT_EQ(offer->publisher, good().publisher);
+    EXPECT_EQ(offer->scheme, "memfd");
+    EXPECT_EQ(offer->handle, good().handle);
+    EXPECT_EQ(offer->place, Place::gpu(3));
+    EXPECT_EQ(offer->memory, MemoryKind::vmm);
+    EXPECT_EQ(offer->size, 12345u);
+    EXPECT_EQ(offer->offset, 4096u);
+    EXPECT_EQ(offer->identity, 99u);
+    EXPECT_EQ(offer->address, 0x7f0000000000u);
+    EXPECT_TRUE(offer->has_descriptor);
+    Offer host = good();
+    host.place = Place::host();
+    host.memory = MemoryKind::pageable;
+    EXPECT_EQ(parse_offer(*to_message(host))->place, Place::host());
+}
+
+TEST(Offer, LongestFits) {
+    Offer offer = good();
+    offer.scheme = std::string(32, 's');
+    offer.handle = std::string(1024, 'h');
+    const auto message = to_message(offer);
+    ASSERT_TRUE(message) << message.error().to_string();
+    EXPECT_LE(message->size(), longest_offer);
+    EXPECT_EQ(parse_offer(*message)->handle.size(), 1024u);
+}
+
+TEST(Offer, FieldsThatDoNotFitAreRefused) {
+    const auto refused = [](auto change) {
+        Offer offer = good();
+        change(offer);
+        return !to_message(offer);
+    };
+    EXPECT_TRUE(refused([](Offer& o) { o.size = 0; }));
+    EXPECT_TRUE(refused([](Offer& o) { o.size = std::numeric_limits<Bytes>::max(); }));
+    EXPECT_TRUE(refused([](Offer& o) { o.offset = std::numeric_limits<Bytes>::max() - 5; }));
+    EXPECT_TRUE(refused([](Offer& o) { o.scheme = ""; }));
+    EXPECT_TRUE(refused([](Offer& o) { o.scheme = std::string(33, 's'); }));
+    EXPECT_TRUE(refused([](Offer& o) { o.handle = std::string(1025, 'h'); }));
+    EXPECT_TRUE(refused([](Offer& o) { o.place = Place::gpu(-1); }));
+    EXPECT_TRUE(refused([](Offer& o) { o.place = Place::gpu(1'000'000); }));
+    EXPECT_TRUE(refused([](Offer& o) { o.place = Place::file("x"); }));
+    EXPECT_TRUE(refused([](Offer& o) { o.memory = MemoryKind::storage; }));
+    EXPECT_TRUE(refused([](Offer& o) { o.memory = MemoryKind::automatic; }));
+    EXPECT_FALSE(refused([](Offer&) {}));
+}
+
+TEST(Offer, NoPartOfAMessageIsAMessage) {
+    const std::string message = *to_message(good());
+    for (std::size_t size = 0; size < message.size(); ++size)
+        EXPECT_FALSE(parse_offer(message.substr(0, size))) << size;
+    std::string longer = message;
+    longer += 'x';
+    EXPECT_FALSE(parse_offer(longer));
+    std::string newer = message;
+    newer[4] = 2;
+    const auto other = parse_offer(newer);
+    ASSERT_FALSE(other);
+    EXPECT_EQ(other.error().code, ErrorCode::unsupported);
+    EXPECT_NE(other.error().message.find("version 2"), std::string::npos) << other.error().message;
+}
+
+}  // namespace
+}  // namespace sidestep::peer

@@ -1,0 +1,251 @@
+// Copies over several lanes: a scripted machine of four GPUs behind one NVSwitch.
+#include "transfer/lane.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "fake_backend.hpp"
+#include "transfer/engine.hpp"
+
+namespace sidestep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::FakeBackend;
+using transfer::Cursor;
+using transfer::Engine;
+
+Topology four_gpus() {
+    Topology::Parts parts;
+    parts.name = "test";
+    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
+    parts.devices.push_back({DeviceKind::nvswitch, 0, "nvswitch:0", "", "", -1, 0});
+    for (int i = 0; i < 4; ++i) {
+        parts.devices.push_back({DeviceKind::gpu, i, "gpu:" + std::to_string(i), "", "", 0, 1_GiB});
+        parts.links.push_back({0, static_cast<DeviceId>(i + 2), LinkKind::pcie, 16, 5, 1});
+        parts.links.push_back({1, static_cast<DeviceId>(i + 2), LinkKind::nvlink, 18, 400, 1});
+    }
+    return *Topology::create(std::move(parts));
+}
+
+struct Rig {
+    explicit Rig(FakeBackend::Script script) : topology(four_gpus()) {
+        script.peers = true;
+        auto owned = std::make_unique<FakeBackend>(std::move(script));
+        fake = owned.get();
+        registry.add(std::move(owned), topology);
+        source = *fake->allocate(Place::host(), size, MemoryKind::pinned);
+        target = *fake->allocate(Place::gpu(0), size, MemoryKind::device);
+        auto* bytes_of = static_cast<unsigned char*>(source.address());
+        for (Bytes i = 0; i < size; ++i) bytes_of[i] = static_cast<unsigned char>(i * 131 + (i >> 9));
+        std::memset(target.address(), 0xEE, size);
+        engine = std::make_unique<Engine>(topology, registry, 200ms);
+    }
+    Result<Receipt> copy(CopyOptions options = {}) {
+        if (options.chunk == 0) options.chunk = 256_KiB;
+        auto job = engine->submit(source.buffer(), target.buffer(), options, nullptr);
+        engine->wait(job, 0ns);
+        return job->result();
+    }
+    bool equal() const { return std::memcmp(source.address(), target.address(), size) == 0; }
+
+    static constexpr Bytes size = 64_MiB;
+    Topology topology;
+    backend::Registry registry;
+    FakeBackend* fake = nullptr;
+    Allocation source, target;
+    std::unique_ptr<Engine> engine;
+};
+
+Error broken() { return {ErrorCode::device_error, "scripted failure", "fake", {}}; }
+
+bool touches(const backend::Piece& piece, int gpu) {
+    return piece.from->buffer().place() == Place::gpu(gpu) || piece.to->buffer().place() == Place::gpu(gpu);
+}
+
+Bytes sum(const std::vector<Bytes>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), Bytes{0}); }
+
+// The position of the lane through a GPU.
+std::size_t lane_through(const Receipt& receipt, int gpu) {
+    for (std::size_t i = 0; i < receipt.route->lanes.size(); ++i)
+        if (receipt.route->lanes[i].hops[0].to == Place::gpu(gpu)) return i;
+    ADD_FAILURE() << "no lane through gpu:" << gpu << "\n" << receipt.explain();
+    return 0;
+}
+
+TEST(Lanes, CarryTheBytesTogether) {
+    Rig rig({.polls = 2});
+    const auto receipt = rig.copy();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    ASSERT_EQ(receipt->lane_bytes.size(), 4U) << receipt->explain();
+    EXPECT_EQ(sum(receipt->lane_bytes), rig.size);
+    for (const Bytes bytes : receipt->lane_bytes) EXPECT_GE(bytes, rig.size / 8) << receipt->explain();
+    EXPECT_TRUE(receipt->notes.empty());
+    EXPECT_EQ(receipt->lane_failures, std::vector<std::string>(4));
+    EXPECT_EQ(rig.fake->attached, 0);
+}
+
+TEST(Lanes, OneThatFallsBehindLeavesItsChunksToTheOthers) {
+    Rig rig({.polls_of = [](const backend::Piece& piece) { return touches(piece, 2) ? 40 : 1; }});
+    const auto receipt = rig.copy();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    const Bytes slow = receipt->lane_bytes[lane_through(*receipt, 2)];
+    EXPECT_LT(slow, receipt->lane_bytes[lane_through(*receipt, 1)] / 4) << receipt->explain();
+}
+
+TEST(Lanes, OneThatFailsHandsItsChunksOverAndIsNamed) {
+    Rig rig({.fail_piece = [](const backend::Piece& piece) {
+        const bool bad = piece.from->buffer().place() == Place::gpu(3) && piece.to_offset > 8_MiB;
+        return bad ? std::optional(broken()) : std::nullopt;
+    }});
+    const auto receipt = rig.copy();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    const std::size_t lane = lane_through(*receipt, 3);
+    EXPECT_EQ(receipt->lane_failures[lane], "scripted failure");
+    EXPECT_EQ(sum(receipt->lane_bytes), rig.size);
+    ASSERT_EQ(receipt->notes.size(), 1U);
+    EXPECT_NE(receipt->notes[0].find("the others took over"), std::string::npos) << receipt->notes[0];
+    EXPECT_NE(receipt->explain().find("then failed: scripted failure"), std::string::npos) << receipt->explain();
+    EXPECT_NE(receipt->to_json().find("\"scripted failure\""), std::string::npos);
+    EXPECT_EQ(rig.fake->attached, 0);
+}
+
+// Each lane in turn, at its first, second or a later piece, at the start or at the end of it.
+TEST(Lanes, AnyOneOfThemMayFailAtAnyTime) {
+    for (int gpu = 0; gpu < 4; ++gpu)
+        for (int after : {0, 1, 5, 40}) {
+            int seen = 0;
+            // Lane 0 is the direct one: pieces from the host to gpu:0.
+            const auto of_lane = [gpu](const backend::Piece& piece) {
+                return gpu == 0 ? piece.from->buffer().place().is_host() && piece.to->buffer().place() == Place::gpu(0)
+                                : touches(piece, gpu);
+            };
+            Rig rig({.fail_piece = [&, after](const backend::Piece& piece) {
+                return of_lane(piece) && seen++ >= after ? std::optional(broken()) : std::nullopt;
+            }});
+            const auto receipt = rig.copy();
+            ASSERT_TRUE(receipt) << gpu << " after " << after << ": " << receipt.error().to_string();
+            EXPECT_TRUE(rig.equal()) << gpu << " after " << after;
+            EXPECT_EQ(sum(receipt->lane_bytes), rig.size);
+        }
+}
+
+TEST(Lanes, WhenAllFailTheCopyFailsWithAReasonAndDrains) {
+    Rig rig({.fail_piece = [](const backend::Piece&) { return std::optional(broken()); }});
+    const auto receipt = rig.copy();
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().message, "scripted failure");
+    EXPECT_EQ(rig.fake->attached, 0);
+    EXPECT_EQ(rig.fake->in_flight, 0);
+}
+
+TEST(Lanes, AHungLaneEndsWithTheDeadlineAndTheDrainLimit) {
+    Rig rig({.hang = [](std::size_t piece) { return piece == 9; }});
+    CopyOptions options;
+    options.deadline = 100ms;
+    const auto receipt = rig.copy(options);
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().code, ErrorCode::timed_out) << receipt.error().to_string();
+    rig.fake->script.hang = {};  // lets the engine's end drain it
+}
+
+TEST(Lanes, CancelStopsAllOfThem) {
+    Rig rig({.polls = 3});
+    CopyOptions options;
+    options.chunk = 256_KiB;
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+    rig.engine->wait(job, 1ns);
+    job->cancel();
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
+    EXPECT_EQ(rig.fake->in_flight, 0);
+    const std::size_t started = rig.fake->pieces.size();
+    EXPECT_LT(started, rig.size / 256_KiB);
+    rig.engine->poll(job);
+    EXPECT_EQ(rig.fake->pieces.size(), started) << "nothing new after the end";
+}
+
+TEST(Lanes, RelayMemoryIsBoundedAndOneWithoutAnyIsLeftOut) {
+    Rig rig({.polls = 1});
+    rig.engine->pool().set_relay_limit(1, 0);
+    const auto receipt = rig.copy();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    EXPECT_EQ(receipt->lane_bytes.size(), 3U);
+    for (const Lane& lane : receipt->route->lanes) EXPECT_NE(lane.hops[0].to, Place::gpu(1));
+    EXPECT_LE(rig.fake->most_allocated, 2 * rig.size + 2 * 32_MiB);
+}
+
+TEST(Lanes, MaxStagingBoundsAllRingsTogether) {
+    Rig rig({.polls = 1});
+    const Bytes before = rig.fake->most_allocated;
+    CopyOptions options;
+    options.max_staging = 6_MiB;
+    const auto receipt = rig.copy(options);
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    EXPECT_LE(rig.fake->most_allocated - before, 6_MiB);
+}
+
+TEST(Lanes, OneLaneWhenOneIsAskedFor) {
+    Rig rig({.polls = 1});
+    CopyOptions options;
+    options.lanes = 1;
+    const auto receipt = rig.copy(options);
+    ASSERT_TRUE(receipt);
+    EXPECT_EQ(receipt->lane_bytes, std::vector<Bytes>{rig.size});
+    options.lanes = -1;
+    EXPECT_EQ(rig.copy(options).error().code, ErrorCode::invalid_argument);
+}
+
+// A GPU that has a copy of its own keeps its link for it: a lane through it waits.
+TEST(Lanes, MakeWayForCopiesOfTheGpuTheyPassThrough) {
+    bool held = true;
+    Rig rig({.hang = [&held](std::size_t piece) { return piece == 0 && held; }});
+    const Allocation other = *rig.fake->allocate(Place::gpu(1), 1_MiB, MemoryKind::device);
+    CopyOptions one;
+    one.lanes = 1;
+    auto busy = rig.engine->submit(rig.source.buffer().slice(0, 1_MiB), other.buffer(), one, nullptr);
+    auto receipt = rig.copy();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_EQ(receipt->lane_bytes[lane_through(*receipt, 1)], 0U) << receipt->explain();
+    EXPECT_GT(receipt->lane_bytes[lane_through(*receipt, 2)], 0U);
+    held = false;
+    rig.engine->wait(busy, 0ns);
+    EXPECT_TRUE(busy->result());
+    receipt = rig.copy();
+    EXPECT_GT(receipt->lane_bytes[lane_through(*receipt, 1)], 0U) << "the link is free again";
+}
+
+TEST(Lanes, BytesAreVerified) {
+    Rig rig({.polls = 1, .corrupt = [](std::size_t piece) { return piece == 100; }});
+    CopyOptions options;
+    options.verify = true;
+    const auto receipt = rig.copy(options);
+    ASSERT_FALSE(receipt);
+    EXPECT_EQ(receipt.error().code, ErrorCode::mismatch);
+}
+
+TEST(Cursor, GivesBackWhatWasNotBroughtToItsEnd) {
+    Cursor cursor(10);
+    const Cursor::Span first = cursor.take(4);
+    EXPECT_EQ(cursor.take(100).size, 6U);
+    EXPECT_TRUE(cursor.empty());
+    cursor.give_back(first);
+    EXPECT_FALSE(cursor.empty());
+    const Cursor::Span part = cursor.take(3), rest = cursor.take(3);
+    EXPECT_EQ(part.offset, 0U);
+    EXPECT_EQ(part.size, 3U);
+    EXPECT_EQ(rest.offset, 3U);
+    EXPECT_EQ(rest.size, 1U);
+    EXPECT_TRUE(cursor.empty());
+}
+
+}  // namespace
+}  // namespace sidestep
