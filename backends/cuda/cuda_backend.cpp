@@ -43,6 +43,9 @@ public:
 
     // Whether grant() was done for that GPU, for the first 64 of them.
     bool granted(const Gpu& gpu) const { return (granted_.load(std::memory_order_acquire) & bit(gpu)) != 0; }
+    // Only its own GPU reaches it, found by grant().
+    bool only_its_own() const { return only_its_own_.load(std::memory_order_acquire); }
+    void set_only_its_own() { only_its_own_.store(true, std::memory_order_release); }
     void set_granted(const Gpu& gpu) { granted_.fetch_or(bit(gpu), std::memory_order_release); }
 
 private:
@@ -50,6 +53,7 @@ private:
     Pointer pointer_;
     Gpu* gpu_;
     std::atomic<std::uint64_t> granted_{0};
+    std::atomic<bool> only_its_own_{false};
     std::atomic<const char*> note_{nullptr};
 };
 
@@ -61,6 +65,7 @@ struct Work {
     CUdeviceptr target = 0;
     Bytes size = 0;
     Gpu* gpu = nullptr;
+    bool only_there = false;                // no other GPU could carry it out
     Traffic traffic = Traffic::local;
     std::span<const BatchPart> parts = {};  // of a batch: instead of source, target and size
     bool capturing = false;                 // the stream is
@@ -91,7 +96,7 @@ public:
 
 private:
     Result<Work> plan(const Piece& piece) const;
-    Result<void> make_reachable(const Work& work);
+    Result<void> make_reachable(Work& work);
     Result<void> enqueue(const Work& work, CUstream stream) const;
     Result<void> enqueue_parts(const Work& work, CUstream stream) const;
     Result<Ticket> capture(Work work, const CallersStream& stream) const;
@@ -225,19 +230,40 @@ Result<Work> CudaBackend::plan(const Piece& piece) const {
     return work;
 }
 
+// Lets the GPU of one end carry the work out.
+Result<void> carry_out_at(Work& work, const CudaRegistration& end) {
+    if (work.only_there && work.gpu != end.gpu())
+        return Error{ErrorCode::unsupported,
+                     "both ends are memory of other processes, which only the GPU they lie on can reach",
+                     fmt::format("{} to {}", work.from->buffer().to_string(), work.to->buffer().to_string()),
+                     "copy through memory of this process"};
+    work.gpu = end.gpu();
+    work.only_there = true;
+    return {};
+}
+
 // Peer access for cuMemAlloc memory; pools and mappings have access lists of their own.
-Result<void> CudaBackend::make_reachable(const Work& work) {
+Result<void> CudaBackend::make_reachable(Work& work) {
     Gpu* const source = work.from->gpu();
     Gpu* const target = work.to->gpu();
     if (!source || !target || source == target) return {};
     SIDESTEP_CHECK(peers_->enable(*source, *target));
     for (auto [end, other] : {std::pair{work.from, target}, std::pair{work.to, source}}) {
         if (end->granted(*other)) continue;
+        if (end->only_its_own()) {
+            SIDESTEP_CHECK(carry_out_at(work, *end));
+            continue;
+        }
         // Two threads that set the access of one mapping at a time disturb each other: one gets
         // CUDA_ERROR_ALREADY_MAPPED, the other faults (seen on H200, driver 580.159.04).
         std::lock_guard lock(grants_);
-        SIDESTEP_CHECK(grant(*other, *end->gpu(), end->buffer(), end->pointer()));
-        end->set_granted(*other);
+        SIDESTEP_TRY(const bool granted, grant(*other, *end->gpu(), end->buffer(), end->pointer()));
+        if (granted) {
+            end->set_granted(*other);
+        } else {
+            end->set_only_its_own();
+            SIDESTEP_CHECK(carry_out_at(work, *end));
+        }
     }
     return {};
 }
@@ -309,7 +335,7 @@ Result<Ticket> CudaBackend::launch_on_callers_stream(Work work, void* stream) {
     SIDESTEP_TRY(const auto callers, callers_stream(*cuda_, stream, work.gpu->context()->get()));
     // Either end of a peer copy can carry it out; better the one whose stream it is.
     for (Gpu* end : {work.from->gpu(), work.to->gpu()})
-        if (end && end->context()->get() == callers.context) work.gpu = end;
+        if (end && end->context()->get() == callers.context && !work.only_there) work.gpu = end;
     if (callers.capturing) return capture(work, callers);
     if (work.gpu->context()->get() == callers.context) return launch(work, callers.stream);
     return launch_beside(work, callers);
@@ -330,7 +356,7 @@ Result<Ticket> CudaBackend::capture(Work work, const CallersStream& callers) con
 }
 
 Result<Ticket> CudaBackend::start(const Piece& piece) {
-    SIDESTEP_TRY(const Work work, plan(piece));
+    SIDESTEP_TRY(Work work, plan(piece));
     SIDESTEP_CHECK(make_reachable(work));
     if (piece.stream) return launch_on_callers_stream(work, piece.stream);
     return launch(work, work.gpu->stream(work.traffic));
@@ -342,10 +368,10 @@ Result<Ticket> CudaBackend::start_batch(std::span<const Piece> pieces) {
     std::vector<BatchPart> parts;
     parts.reserve(pieces.size());
     for (const Piece& piece : pieces) {
-        SIDESTEP_TRY(const Work one, plan(piece));
+        SIDESTEP_TRY(Work one, plan(piece));
+        SIDESTEP_CHECK(make_reachable(one));
         if (work.gpu != nullptr && one.gpu != work.gpu)
             return Error{ErrorCode::internal, "the pieces of a batch belong to several GPUs", "cuda", {}};
-        SIDESTEP_CHECK(make_reachable(one));
         parts.push_back({one.target, one.source, one.size});
         if (work.gpu == nullptr) work = one;
     }

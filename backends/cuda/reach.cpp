@@ -49,20 +49,22 @@ Result<void> grant_pool(const Gpu& gpu, CUmemoryPool pool) {
 }
 
 // `owner`: the GPU whose memory it is; the driver looks mappings up in its context only.
-Result<void> grant_mappings(const Gpu& gpu, const Gpu& owner, const Buffer& buffer) {
+Result<bool> grant_mappings(const Gpu& gpu, const Gpu& owner, const Buffer& buffer) {
     const driver::Cuda& cuda = gpu.context()->cuda();
     CUmemAccessDesc access = access_of(gpu);
+    bool takes_access = true;
     auto grant_one = [&](CUdeviceptr base, Bytes size) -> Result<void> {
         unsigned long long now = 0;
         CUresult status = cuda.cuMemGetAccess(&now, &access.location, base);
         if (status == CUDA_SUCCESS && now == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return {};
-        // No mapping of cuMemMap but cuMemAlloc memory that another process shared: the driver may tell neither
-        // from the other by its attributes. Peer access is all that it takes.
-        if (status == CUDA_ERROR_INVALID_VALUE) return {};
-        return cuda.check(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
+        if (status != CUDA_ERROR_INVALID_VALUE) status = cuda.cuMemSetAccess(base, size, &access, 1);
+        takes_access &= status != CUDA_ERROR_INVALID_VALUE;
+        return takes_access ? cuda.check(status, "cuMemSetAccess") : Result<void>();
     };
     driver::ScopedCudaContext current(*owner.context());
-    return for_each_mapping(cuda, reinterpret_cast<CUdeviceptr>(buffer.address()), buffer.size(), grant_one);
+    const auto address = reinterpret_cast<CUdeviceptr>(buffer.address());
+    SIDESTEP_CHECK(for_each_mapping(cuda, address, buffer.size(), grant_one));
+    return takes_access;
 }
 
 }  // namespace
@@ -80,12 +82,13 @@ Result<void> Peers::enable(const Gpu& a, const Gpu& b) {
     return {};
 }
 
-Result<void> grant(const Gpu& gpu, const Gpu& owner, const Buffer& buffer, const Pointer& pointer) {
-    if (pointer.gpu == gpu.index()) return {};
-    Result<void> granted;
-    if (pointer.kind == MemoryKind::pool) granted = grant_pool(gpu, pointer.pool);
+Result<bool> grant(const Gpu& gpu, const Gpu& owner, const Buffer& buffer, const Pointer& pointer) {
+    if (pointer.gpu == gpu.index()) return true;
+    Result<bool> granted = true;
     if (pointer.kind == MemoryKind::vmm) granted = grant_mappings(gpu, owner, buffer);
-    if (granted) return {};
+    if (pointer.kind == MemoryKind::pool)
+        if (auto access = grant_pool(gpu, pointer.pool); !access) granted = access.error();
+    if (granted) return granted;
     return refused(granted.error(), gpu.index(), buffer.to_string());
 }
 
