@@ -139,6 +139,10 @@ TEST_F(Batches, InTheOrderOfAStream) {
         const Allocation from = raw_memory(peer ? Raw::device : Raw::host_alloc, 0, room);
         const Allocation to = raw_memory(Raw::device, last, room);
         const Allocation seen = raw_memory(Raw::host_alloc, 0, room);
+        // So that the stream of one GPU may fill the memory of the other.
+        if (peer) {
+            ASSERT_TRUE(context_->copy(from.buffer(), to.buffer()).wait());
+        }
         clear(from.buffer(), 0x11);
         clear(to.buffer(), 0x22);
         SlowStream stream(last);
