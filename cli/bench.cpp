@@ -32,6 +32,8 @@ struct BenchCommand {
     std::string html;
     CLI::App* compare = nullptr;
     std::string before, after;
+    CLI::App* page = nullptr;
+    std::string report;
     bool all = false;
     bool fail_on_regression = false;
 };
@@ -196,6 +198,22 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
     return command.fail_on_regression && worse ? ExitCode::failed : ExitCode::done;
 }
 
+// The page of a report that was saved, perhaps on another machine.
+Result<ExitCode> run_page(const BenchCommand& command) {
+    const auto report = bench::Report::load(command.report);
+    if (!report) return report.error();
+    const auto written = write_file(command.html, bench::to_html(*report));
+    if (!written) return written.error();
+    return ExitCode::done;
+}
+
+void define_page(CLI::App& app, BenchCommand& command) {
+    command.page = app.add_subcommand("page", "write the page of a saved report");
+    command.page->fallthrough();
+    command.page->add_option("REPORT", command.report, "the report, as --save writes it")->required()->type_name("");
+    command.page->add_option("FILE", command.html, "the page")->required()->type_name("");
+}
+
 void define_compare(CLI::App& app, BenchCommand& command) {
     command.compare = app.add_subcommand("compare", "what changed between two reports beyond noise");
     command.compare->fallthrough();
@@ -247,7 +265,9 @@ Action define_bench(CLI::App& app, const Globals& globals) {
         ->type_name("FILE");
     app.add_option("--html", command->html, "write the report as one page")->type_name("FILE");
     define_compare(app, *command);
+    define_page(app, *command);
     return [command, &globals]() -> Result<ExitCode> {
+        if (command->page->parsed()) return run_page(*command);
         return command->compare->parsed() ? run_compare(*command, globals) : run_bench(*command, globals);
     };
 }

@@ -80,7 +80,7 @@ _sidestep() {
         help) _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         topo) _sidestep_offer diff "$current" ;;
         bench)
-            _sidestep_offer compare "$current"
+            _sidestep_offer $'compare\npage' "$current"
             # The reports that compare takes.
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -X '!*.json' -- "$current") ;;
         completion) _sidestep_offer $'bash\nverbs\noptions\nmachines\nplaces\ncases' "$current" ;;

@@ -149,6 +149,15 @@ class Compare(BenchTest):
         path.write_text(json.dumps(changed))
         return path
 
+    def test_page_of_a_saved_report(self):
+        report, _ = self.report(*QUICK)
+        page = self.dir / "page.html"
+        self.succeed("bench", "page", self.dir / "report.json", page)
+        text = page.read_text()
+        self.assertIn(report["cases"][0]["description"], text)
+        self.assertTrue(text.lower().startswith("<!doctype html>"))
+        self.refused(USAGE, "none.json", "bench", "page", "none.json", page)
+
     def test_only_what_changed_is_shown(self):
         report, _ = self.report(*QUICK)
         before, same = self.change(report, 1, "before.json"), self.change(report, 1.005, "same.json")
