@@ -110,6 +110,20 @@ void add_yardstick(Figure& figure, std::string name, Samples samples) {
     figure.peers.push_back({std::move(name), std::move(samples)});
 }
 
+void limit_by_lanes(Figure& figure, const Context& context, const Place& from, const Place& to) {
+    constexpr Bytes large = 8_GiB;  // a size at which every lane that pays is taken
+    const auto all = context.topology().emulated() ? Result<Route>(Route{}) : context.route(from, to, large);
+    if (!all || all->lanes.size() < 2) return;
+    double sum = 0;
+    for (const Lane& lane : all->lanes) {
+        double rate = lane.hops[0].gb_per_s;
+        for (const Hop& hop : lane.hops) rate = std::min(rate, hop.gb_per_s);
+        sum += rate;
+    }
+    figure.limit = sum;
+    figure.limit_source = "links of all lanes";
+}
+
 Result<Figure> measure_rate(Figure figure, const Options& options,
                             const std::function<Result<double>()>& once, const Yardstick& yardstick) {
     const auto rate = [&figure](double seconds) {

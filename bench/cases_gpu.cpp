@@ -77,7 +77,9 @@ Result<Figure> size_figure(const Context& context, const Place& from, const Plac
     if (!ends) return ends.error();
     const Bytes copies = options.smoke ? 1 : std::clamp<Bytes>(64_MiB / std::max<Bytes>(bytes, 1), 1, 200);
     std::string path;
-    auto figure = measure_rate(link_figure(context, from, to, bytes), options, [&]() -> Result<double> {
+    Figure plain = link_figure(context, from, to, bytes);
+    limit_by_lanes(plain, context, from, to);
+    auto figure = measure_rate(std::move(plain), options, [&]() -> Result<double> {
         double seconds = 0;
         for (Bytes i = 0; i < copies; ++i) {
             const auto one = timed_copy(context, ends->from(), ends->to(), {}, i == 0 ? &path : nullptr);

@@ -6,22 +6,6 @@
 namespace sidestep::bench {
 namespace {
 
-// What the host links of all GPUs that a route's lanes use can carry together: each lane at its rate alone.
-double sum_of_links(const Context& context, const Place& from, const Place& to) {
-    const bool up = to.is_gpu();
-    double sum = 0;
-    const auto all = context.route(from, to, 8_GiB);
-    if (!all) return 0;
-    for (const Lane& lane : all->lanes) {
-        const Place& at = lane.hops.size() == 1 ? (up ? to : from) : lane.hops[0].to;
-        CopyOptions one;
-        one.lanes = 1;
-        const auto link = context.route(up ? from : at, up ? at : to, 8_GiB, one);
-        sum += link ? link->expected_gb_per_s : 0;
-    }
-    return sum;
-}
-
 Result<Figure> lanes_figure(const Context& context, const PaintedPair& pair, Bytes bytes, int lanes,
                             const Options& options) {
     const Buffer from = pair.from().slice(0, bytes);
@@ -29,10 +13,7 @@ Result<Figure> lanes_figure(const Context& context, const PaintedPair& pair, Byt
     CopyOptions how;
     how.lanes = lanes;
     Figure figure = link_figure(context, from.place(), to.place(), bytes, lanes == 1 ? "one lane" : "all lanes");
-    if (lanes != 1 && !context.topology().emulated()) {
-        figure.limit = sum_of_links(context, from.place(), to.place());
-        figure.limit_source = "links of all lanes";
-    }
+    if (lanes != 1) limit_by_lanes(figure, context, from.place(), to.place());
     std::string path;
     auto measured = measure_rate(std::move(figure), options,
                                  [&] { return timed_copy(context, from, to, how, &path); });

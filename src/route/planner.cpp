@@ -265,8 +265,9 @@ std::vector<Refused> losers(const Request& request, const Found& found, const La
     if (!unused.empty() && request.require == Require::any && request.max_staging > 0) {
         const Candidate loser = quickest(unused);
         std::string reason = why_slower(loser, best);
-        if (request.lanes != 1 && may_share_the_work(loser) && may_share_the_work(best))
-            reason += "; as a further lane, no gain";
+        if (may_share_the_work(loser) && may_share_the_work(best))
+            reason += request.lanes == 1 ? "; not tried as a further lane: one was asked for, or the copy is on a stream"
+                                         : "; as a further lane, no gain";
         add_refusal(refused, {candidate_name(loser), std::move(reason), "", loser.lane.gb_per_s});
     }
     for (const Refused& other : found.refused) add_refusal(refused, other);

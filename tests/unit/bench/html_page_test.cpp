@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/html/text.hpp"
@@ -17,6 +17,19 @@ std::size_t count(const std::string& text, const std::string& part) {
     for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
         ++found;
     return found;
+}
+
+// Whether that word stands where a page has its values: as text, as an attribute, as a coordinate of a path.
+bool is_a_value(const std::string& page, const std::string& word) {
+    constexpr std::string_view before = ">\"ML ";
+    constexpr std::string_view after = "<\"L Z%";
+    for (std::size_t at = page.find(word); at != std::string::npos; at = page.find(word, at + 1)) {
+        const std::size_t start = at > 0 && page[at - 1] == '-' ? at - 1 : at;
+        const std::size_t end = at + word.size();
+        if (start == 0 || end == page.size()) continue;
+        if (before.find(page[start - 1]) != before.npos && after.find(page[end]) != after.npos) return true;
+    }
+    return false;
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -106,10 +119,8 @@ TEST(Page, MatricesHaveTheirCells) {
     EXPECT_EQ(count(peers, "<td class=\"hole\">"), 8U);
     EXPECT_EQ(count(peers, "<th scope=\"col\">gpu:3</th>"), 2U);
     // 61 % of the limit stands far from the rest.
-    EXPECT_TRUE(
-        std::regex_search(peers, std::regex("<td class=\"h1\" title=\"gpu:3 -&gt; gpu:1, copy engine")));
-    EXPECT_TRUE(
-        std::regex_search(peers, std::regex("<td class=\"h6\" title=\"gpu:0 -&gt; gpu:1, copy engine")));
+    EXPECT_TRUE(has(peers, "<td class=\"h1\" title=\"gpu:3 -&gt; gpu:1, copy engine"));
+    EXPECT_TRUE(has(peers, "<td class=\"h6\" title=\"gpu:0 -&gt; gpu:1, copy engine"));
     const std::string latency = section(to_html(example_report()), "case-5");
     EXPECT_EQ(count(latency, "<td class=\"q"), 16U);
     EXPECT_TRUE(has(latency, "no limit is known"));
@@ -196,8 +207,7 @@ TEST(Page, ValuesThatAreNoNumbersAreNamed) {
     EXPECT_TRUE(has(page, "no number"));
     EXPECT_TRUE(has(page, "no samples"));
     for (const std::string part : {"nan", "inf"})
-        EXPECT_FALSE(std::regex_search(page, std::regex(fmt::format("(>|\"|M|L| )-?{}(<|\"|L| |Z|%)", part))))
-            << part;
+        EXPECT_FALSE(is_a_value(page, part)) << part;
 }
 
 TEST(Page, AnEmptyReportIsAPage) {

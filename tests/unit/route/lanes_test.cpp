@@ -111,7 +111,9 @@ TEST(Lanes, ThroughOneSwitchTwoGpusGainNothingFromEachOther) {
 
 TEST(Lanes, BoundsAreKept) {
     const Topology machine = four_and_a_switch();
-    EXPECT_EQ(planned(machine, to_gpu(0), 1).lanes.size(), 1U);
+    const Route one = planned(machine, to_gpu(0), 1);
+    EXPECT_EQ(one.lanes.size(), 1U);
+    EXPECT_TRUE(refuses(one, "host -> gpu:1 -> gpu:0", "not tried as a further lane")) << one.to_string();
     EXPECT_EQ(planned(machine, to_gpu(0), 2).lanes.size(), 2U);
     EXPECT_EQ(planned(machine, to_gpu(0), 9).lanes.size(), 4U);
     route::Request little = to_gpu(0);

@@ -13,16 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::FakeBackend;
+using test::machine;
 using transfer::Engine;
-
-Topology machine() {
-    Topology::Parts parts;
-    parts.name = "test";
-    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
-    parts.devices.push_back({DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB});
-    parts.links.push_back({0, 1, LinkKind::pcie, 16, 50, 1});
-    return *Topology::create(std::move(parts));
-}
 
 // An engine with one fake backend, and memory at either end.
 struct Rig {

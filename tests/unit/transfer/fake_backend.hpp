@@ -14,6 +14,16 @@
 
 namespace sidestep::test {
 
+// The machine that one FakeBackend serves: a GPU beside its host.
+inline Topology machine() {
+    Topology::Parts parts;
+    parts.name = "test";
+    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
+    parts.devices.push_back({DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB});
+    parts.links.push_back({0, 1, LinkKind::pcie, 16, 50, 1});
+    return *Topology::create(std::move(parts));
+}
+
 // One gpu (number 0) with memory that is host memory, one host; pieces between them are started, and end
 // with the script's answer once poll() has been asked `polls` times.
 class FakeBackend final : public backend::Backend {

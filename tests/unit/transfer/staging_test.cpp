@@ -13,18 +13,10 @@ namespace sidestep {
 namespace {
 
 using test::FakeBackend;
+using test::machine;
 using transfer::Slab;
 using transfer::StagingLease;
 using transfer::StagingPool;
-
-Topology machine() {
-    Topology::Parts parts;
-    parts.name = "test";
-    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
-    parts.devices.push_back({DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB});
-    parts.links.push_back({0, 1, LinkKind::pcie, 16, 50, 1});
-    return *Topology::create(std::move(parts));
-}
 
 class Staging : public testing::Test {
 protected:
