@@ -82,7 +82,7 @@ Result<Figure> read_figure(const Setting& setting, const Place& to, bool direct)
     blank.bytes = setting.bytes;
     blank.unit = "GB/s";
     CopyOptions how;
-    how.direct_io = direct;
+    how.page_cache = direct ? PageCache::bypass : PageCache::use;
     std::string path;
     auto figure = measure_rate(
         std::move(blank), setting.options,
@@ -123,7 +123,7 @@ Result<Figure> write_figure(const Setting& setting, const Place& from, bool dire
     blank.bytes = setting.bytes;
     blank.unit = "GB/s";
     CopyOptions how;
-    how.direct_io = direct;
+    how.page_cache = direct ? PageCache::bypass : PageCache::use;
     const Buffer range = Buffer::file(setting.file.path(), 0, setting.bytes);
     std::string path;
     const auto once = [&] { return timed_copy(setting.context, source->buffer(), range, how, &path); };

@@ -93,7 +93,7 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
     if (flags.max_staging) options.max_staging = *flags.max_staging;
     options.chunk = flags.chunk;
     options.sync_file = flags.sync;
-    options.direct_io = flags.direct_io;
+    if (flags.direct_io) options.page_cache = PageCache::bypass;
     return options;
 }
 

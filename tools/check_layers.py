@@ -78,9 +78,12 @@ LAYERS = [
     Layer(5, "src/transfer", "runs a Route: lanes, chunks, staging, verification, memory of other processes",
           ("src/base", "src/topology", "src/peer", "src/backend", "src/route"), ("fmt", "xxhash"),
           only=((r"completion\.(cpp|hpp)", ("src/driver",)),)),
+    Layer(6, "src/checkpoint", "safetensors, their indexes and GGUF: strict parsers, layouts, load and save plans",
+          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"),
+          ("fmt", "nlohmann-json", "xxhash")),
     Layer(7, "src/context", "the composition root: builds the topology, registers backends; the C ABI",
           ("src/base", "src/driver", "src/topology", "src/peer", "src/backend", "src/route", "src/transfer",
-           "backends")),
+           "src/checkpoint", "backends")),
     Layer(8, "src/diagnose", "the doctor's checks, records of machines, trials of every pair of GPUs",
           ("src/base", "src/driver", "src/topology"), ("fmt", "nlohmann-json", "POSIX")),
     Layer(8, "bench", "measured cases", (), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
@@ -105,10 +108,12 @@ LAYERS = [
 # The layer a public header belongs to; its rank says who may include it.
 HOMES = {
     "src/base": ("api.h", "result.hpp", "place.hpp", "buffer.hpp", "units.hpp", "memory_kind.hpp",
-                 "version.hpp", "options.hpp", "allocation.hpp", "pinned.hpp", "publication.hpp"),
+                 "version.hpp", "options.hpp", "allocation.hpp", "pinned.hpp", "publication.hpp",
+                 "storage_bytes.hpp", "stage.hpp", "dtype.hpp"),
     "src/topology": ("topology.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
+    "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "save.hpp"),
     "src/diagnose": ("doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
     "src/context": ("context.hpp", "cuda.hpp", "sidestep.h"),
 }

@@ -190,7 +190,7 @@ Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_of
         return Error{ErrorCode::path_unavailable,
                      fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
                                  size, offset, file.path(), static_cast<void*>(address)),
-                     "file backend", "align the memory and the offset to 4 KiB, or leave direct_io out"};
+                     "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
     }
     const std::vector<Slice> slices = cut(address, offset, size, direct);
     if (file.direct()) {

@@ -28,7 +28,7 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
                 file->open_in_place(*facts, buffer.whole_file() ? options.expected_size : buffer.size()));
         }
     }
-    if (options.direct_io) SIDESTEP_CHECK(file->go_direct());
+    if (options.page_cache == PageCache::bypass) SIDESTEP_CHECK(file->go_direct());
     return file;
 }
 
@@ -72,7 +72,7 @@ Result<void> FileRegistration::go_direct() {
     if (options_.strict) {
         Error error = direct.error();
         error.code = ErrorCode::path_unavailable;
-        error.hint = "leave direct_io out, or use a file system that knows it (ext4, XFS)";
+        error.hint = "let the page cache be used, or use a file system that knows it (ext4, XFS)";
         return error;
     }
     notes_.push_back(direct.error().message + "; the bytes went through the page cache");

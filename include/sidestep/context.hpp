@@ -8,10 +8,12 @@
 #include <sidestep/api.h>
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
+#include <sidestep/load.hpp>
 #include <sidestep/options.hpp>
 #include <sidestep/pinned.hpp>
 #include <sidestep/publication.hpp>
 #include <sidestep/route.hpp>
+#include <sidestep/save.hpp>
 #include <sidestep/topology.hpp>
 #include <sidestep/transfer.hpp>
 
@@ -82,6 +84,19 @@ public:
     // same time: the target of one overlaps no other buffer of the batch. The first failure stops the rest;
     // its error names the position. Whole-file targets and verification are as for copy().
     Transfer copy_batch(const std::vector<BatchItem>& items, const CopyOptions& options = {}) const;
+
+    // Starts to bring the tensors of a checkpoint to the places that the options name. Each file is read once,
+    // whatever the number of places. Where a place has too little memory, out_of_memory says how much is missing
+    // before anything is read; a file that has changed since it was opened, or changes while it is read, is
+    // an error. docs/storage.md tells how the path is chosen.
+    Loading load(const Checkpoint& checkpoint, const LoadOptions& options = {}) const;
+
+    // Starts to write tensors to one or several safetensors files (SaveOptions::shard_bytes). Files appear under their
+    // names when all are whole: the index last, the index of an earlier checkpoint taken away before. The
+    // tensors stay as they are until the Transfer has ended. Fails with invalid_argument, naming the tensor, for a
+    // name twice or a size that does not fit its shape.
+    Transfer save(const std::vector<TensorToSave>& tensors, const std::string& path,
+                  const SaveOptions& options = {}) const;
 
     // Lets other processes of this user on this machine reach the memory as Buffer::shared(name), as long as
     // the Publication lives. `buffer` is GPU or host memory that can be mapped elsewhere: see docs/sharing.md

@@ -16,6 +16,7 @@ enum class MemoryKind {
     vmm,        // GPU memory mapped with the virtual memory calls (cuMemMap)
     managed,    // memory that migrates between host and GPU
     storage,    // bytes of a file or block device
+    p2pmem,     // PCI peer-to-peer memory that a driver publishes
 };
 
 SIDESTEP_API std::string_view to_string(MemoryKind kind);

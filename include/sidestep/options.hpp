@@ -19,6 +19,15 @@ enum class Prefer {
     kernel,       // loads and stores by a kernel, over peer-mapped memory
 };
 
+// What a copy does with the kernel's page cache of the files it touches.
+enum class PageCache {
+    automatic,  // read what it holds from it and the rest around it (O_DIRECT); write through it, save where
+                // the file is flushed to its device anyway (CopyOptions::sync_file)
+    use,        // through it
+    bypass,     // around it, whatever it holds. Where the file system refuses, the copy goes through it and
+                // the Receipt's notes say so; with Require::direct it fails
+};
+
 struct CopyOptions {
     Require require = Require::any;
     Prefer prefer = Prefer::automatic;
@@ -43,9 +52,7 @@ struct CopyOptions {
 
     // A written file is flushed to its device before it appears under its name.
     bool sync_file = false;
-    // Read and write files around the page cache (O_DIRECT). Where the file system refuses, the copy
-    // goes through the page cache and the Receipt's notes say so; with Require::direct it fails.
-    bool direct_io = false;
+    PageCache page_cache = PageCache::automatic;
 };
 
 }  // namespace sidestep

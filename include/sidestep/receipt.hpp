@@ -7,6 +7,8 @@
 
 #include <sidestep/api.h>
 #include <sidestep/route.hpp>
+#include <sidestep/stage.hpp>
+#include <sidestep/storage_bytes.hpp>
 
 namespace sidestep {
 
@@ -22,6 +24,8 @@ struct SIDESTEP_API Receipt {
                                              // the others took over; empty strings where none did
     bool verified = false;               // both ends were hashed and are equal
     double verify_seconds = 0;
+    StorageBytes storage;            // of the files among its ends
+    std::vector<Stage> stages;       // of a load or a save, in the order in which bytes pass them; else empty
     std::vector<std::string> notes;  // anything that went otherwise than asked, in plain sentences
 
     double gb_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0; }

@@ -150,7 +150,7 @@ typedef struct sidestep_options {
     uint32_t prefer;         /* sidestep_prefer */
     uint32_t verify;         /* 1: read both ends after the copy and compare them */
     uint32_t sync_file;      /* 1: flush a written file to its device before it gets its name */
-    uint32_t direct_io;      /* 1: read and write files around the page cache */
+    uint32_t direct_io;      /* 1: read and write files around the page cache, whatever it holds */
     uint32_t lanes;          /* at most this many paths at once; 0: as many as make it quicker */
     uint64_t deadline_ms;    /* of the whole copy; 0: none */
     uint64_t stall_limit_ms; /* longest time without a byte; 0: 60 000 */

@@ -3,8 +3,10 @@
 
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
+#include <sidestep/checkpoint.hpp>
 #include <sidestep/context.hpp>
 #include <sidestep/doctor.hpp>
+#include <sidestep/load.hpp>
 #include <sidestep/memory_kind.hpp>
 #include <sidestep/options.hpp>
 #include <sidestep/place.hpp>
@@ -14,6 +16,7 @@
 #include <sidestep/record.hpp>
 #include <sidestep/result.hpp>
 #include <sidestep/route.hpp>
+#include <sidestep/save.hpp>
 #include <sidestep/topology.hpp>
 #include <sidestep/transfer.hpp>
 #include <sidestep/units.hpp>

@@ -19,6 +19,8 @@
 #include "backend/capability.hpp"
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
+#include <sidestep/options.hpp>
+#include <sidestep/storage_bytes.hpp>
 #include <sidestep/topology.hpp>
 
 namespace sidestep::backend {
@@ -55,6 +57,9 @@ public:
     // What went otherwise than asked, in plain sentences ("tmpfs refuses O_DIRECT").
     virtual std::vector<std::string> notes() const { return {}; }
 
+    // How the bytes that pieces moved so far went to or from storage: empty for memory. Any thread.
+    virtual StorageBytes storage_bytes() const { return {}; }
+
 private:
     Buffer buffer_;
 };
@@ -62,7 +67,7 @@ private:
 // How a buffer will be used.
 struct AttachOptions {
     Access access = Access::read;
-    bool direct_io = false;   // files: around the page cache
+    PageCache page_cache = PageCache::automatic;  // files
     bool sync_file = false;   // files: commit() flushes to the device
     bool strict = false;      // fail where a wish above cannot be met, instead of noting it
     Bytes expected_size = 0;  // whole-file targets: bytes that will be written, for early ENOSPC
@@ -77,6 +82,10 @@ struct Piece {
     Bytes size = 0;                // above 0
     std::size_t capability = 0;    // position in capabilities(): which engine
     void* stream = nullptr;        // a caller's CUstream to enqueue on; null: the backend's own
+    // Bytes before and after the target range that may be overwritten with anything: the slot it lies in. A
+    // file is read around the page cache in whole blocks, so a piece that begins or ends within one needs them.
+    Bytes room_before = 0;
+    Bytes room_after = 0;
 };
 
 // Memory as another process can open it. Whoever holds `keeps` keeps it so.

@@ -34,7 +34,8 @@ enum class Reach {
     host_link,    // a GPU and host memory, over the GPU's PCIe or C2C link
     host_memory,  // both ends in host memory
     storage,      // a file and host memory
-    storage_gpu,  // a file and GPU memory, without host memory in between
+    storage_gpu,  // a file and GPU or p2pmem memory, without host memory in between
+    device_map,   // p2pmem memory and host memory, by the CPU's loads and stores
 };
 
 // One engine moving bytes from one kind of place to another.

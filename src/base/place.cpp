@@ -7,7 +7,7 @@
 namespace sidestep {
 namespace {
 
-constexpr std::string_view forms = "a place is host, host:N, gpu:N, file:PATH, shared:NAME, or NODE/ before one of these";
+constexpr std::string_view forms = "a place is host, host:N, gpu:N, file:PATH, shared:NAME, p2pmem:BUS-ID, or NODE/ before one of these";
 
 Error not_a_place(std::string_view text, std::string hint = std::string(forms)) {
     return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a place", text), {}, std::move(hint)};
@@ -32,6 +32,17 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
     return true;
 }
 
+// "0000:03:00.0"
+bool is_bus_id(std::string_view text) {
+    constexpr std::string_view pattern = "xxxx:xx:xx.x";
+    if (text.size() != pattern.size()) return false;
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+        const bool digit = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
+        if (pattern[i] == 'x' ? !digit : text[i] != pattern[i]) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 Result<Place> Place::parse(std::string_view text) {
@@ -52,6 +63,9 @@ Result<Place> Place::parse(std::string_view text) {
     if (take_prefix(rest, "shared:"))
         return is_name(rest) ? Result<Place>(Place::shared(std::string(rest)))
                              : not_a_place(text, "shared: is followed by a name of letters, digits, '.', '_' and '-'");
+    if (take_prefix(rest, "p2pmem:"))
+        return is_bus_id(rest) ? Result<Place>(Place::p2pmem(std::string(rest)))
+                               : not_a_place(text, "p2pmem: is followed by a bus id such as 0000:03:00.0, in lower case");
     const std::size_t slash = rest.find('/');
     if (slash != std::string_view::npos && is_name(rest.substr(0, slash))) {
         auto local = parse(rest.substr(slash + 1));
@@ -75,6 +89,7 @@ std::string Place::to_string() const {
         case PlaceKind::gpu: return text + fmt::format("gpu:{}", index_);
         case PlaceKind::file: return text + "file:" + path_;
         case PlaceKind::shared: return text + "shared:" + path_;
+        case PlaceKind::p2pmem: return text + "p2pmem:" + path_;
     }
     return text;
 }
@@ -89,6 +104,7 @@ std::string_view to_string(MemoryKind kind) {
         case MemoryKind::vmm: return "vmm";
         case MemoryKind::managed: return "managed";
         case MemoryKind::storage: return "storage";
+        case MemoryKind::p2pmem: return "p2pmem";
     }
     return "unknown";
 }

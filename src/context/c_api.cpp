@@ -184,7 +184,7 @@ Result<CopyOptions> read_options(const sidestep_options* given) {
     options.lanes = static_cast<int>(read->lanes);
     options.verify = read->verify != 0;
     options.sync_file = read->sync_file != 0;
-    options.direct_io = read->direct_io != 0;
+    options.page_cache = read->direct_io != 0 ? sidestep::PageCache::bypass : sidestep::PageCache::automatic;
     if (read->deadline_ms != SIDESTEP_NO_LIMIT) options.deadline = read_limit(read->deadline_ms);
     if (read->stall_limit_ms == SIDESTEP_NO_LIMIT)
         options.stall_limit = std::chrono::milliseconds(0);

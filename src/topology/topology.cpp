@@ -155,6 +155,7 @@ std::optional<DeviceId> Topology::find(const Place& place) const {
         case PlaceKind::gpu:
             return find(DeviceKind::gpu, place.index());
         case PlaceKind::shared:
+        case PlaceKind::p2pmem:
         case PlaceKind::file:
             return std::nullopt;
         case PlaceKind::host:

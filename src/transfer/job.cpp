@@ -108,7 +108,7 @@ Result<backend::Registration*> Job::attach(backend::Backend* backend, backend::A
         if (attached.backend == backend && attached.access == access) return attached.registration.get();
     backend::AttachOptions options;
     options.access = access;
-    options.direct_io = options_.direct_io;
+    options.page_cache = options_.page_cache;
     options.sync_file = options_.sync_file;
     options.strict = options_.require == Require::direct;
     options.expected_size = ends_.bytes;
@@ -312,6 +312,7 @@ bool Job::commit() {
     const double before = seconds_since_start();
     for (Attached& attached : attached_) {
         for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
+        receipt_.storage += attached.registration->storage_bytes();
         if (attached.access != backend::Access::write) continue;
         if (auto made_final = attached.registration->commit(); !made_final) {
             fail(made_final.error());

@@ -174,7 +174,7 @@ TEST_F(FaultsTest, AFileThatShrinksIsFoundOut) {
 
 TEST_F(FaultsTest, ADeviceThatWantsOtherBlocksIsServedThroughTheCache) {
     backend::AttachOptions options;
-    options.direct_io = true;
+    options.page_cache = PageCache::bypass;
     options.strict = true;
     const Buffer buffer = Buffer::file(folder_ / "x", 0, text_.size());
     auto file = attach(buffer, Access::read, options);

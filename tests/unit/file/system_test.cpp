@@ -151,7 +151,7 @@ protected:
         put(folder_ / "x", text_);
         const driver::Fd file(::open((folder_ / "x").c_str(), O_RDONLY | O_DIRECT));
         if (!file) GTEST_SKIP() << "the file system of " << folder_.path() << " refuses O_DIRECT";
-        options_.direct_io = true;
+        options_.page_cache = PageCache::bypass;
     }
 
     const std::string text_ = text_of(5'000'001);
@@ -199,7 +199,7 @@ TEST_F(SystemTest, AFileSystemWithoutDirectIoIsNotedOrRefused) {
     // Files of /sys never take O_DIRECT; tmpfs took to it with Linux 6.6.
     const Buffer buffer = Buffer::file("/sys/devices/system/cpu/online", 0, 1);
     backend::AttachOptions options;
-    options.direct_io = true;
+    options.page_cache = PageCache::bypass;
     auto file = attach(buffer, Access::read, options);
     ASSERT_TRUE(file.ok()) << file.error().to_string();
     ASSERT_EQ((*file)->notes().size(), 1u);

@@ -1,0 +1,77 @@
+// The tensors of a model on disk: names, types, shapes and where their bytes lie.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sidestep/api.h>
+#include <sidestep/result.hpp>
+#include <sidestep/tensor_info.hpp>
+
+namespace sidestep {
+
+struct CheckpointOptions {
+    // Bytes after the last tensor of a safetensors file are taken for padding, and tensors of a dtype that
+    // safetensors does not know for raw bytes (Dtype::other), instead of refused.
+    bool lenient = false;
+};
+
+struct CheckpointFile {
+    std::string path;
+    Bytes size = 0;
+    Bytes data_begin = 0;         // offset of the first byte of tensor data
+    // Of the file as it was read (device, inode, time of change): a load refuses one that has changed since.
+    std::uint64_t identity = 0;
+};
+
+// An opened checkpoint: headers only, no tensor data was read. A value; copies share their content. Safe to
+// use from several threads.
+class SIDESTEP_API Checkpoint {
+public:
+    // `path` is
+    //   FILE.safetensors                what it holds
+    //   FILE.gguf                       the same, tensor data as bytes with the type's name
+    //   FILE.safetensors.index.json     all shards that it names, which lie beside it
+    //   a folder                        model.safetensors.index.json in it, else model.safetensors, else
+    //                                   every *.safetensors by name, else the only *.gguf
+    // Accepts and refuses what the reference implementation does (safetensors/src/tensor.rs), and refuses names
+    // that appear twice. Errors name file, tensor and byte: invalid_argument for malformed content, not_found
+    // for a missing file or shard.
+    static Result<Checkpoint> open(const std::string& path, const CheckpointOptions& options = {});
+
+    // In the order of the files, and within one of their offsets.
+    const std::vector<TensorInfo>& tensors() const;
+    const std::vector<CheckpointFile>& files() const;
+    // The sum over tensors().
+    Bytes bytes() const;
+    // Key and value: __metadata__ of safetensors (the first file's where several have a key), the key-value
+    // pairs of GGUF (arrays only as their type and length), "metadata" of an index with "index." before the key.
+    const std::vector<std::pair<std::string, std::string>>& metadata() const;
+    // What is odd but allowed, in plain sentences: a total_size that is wrong, tensors that the index leaves out.
+    const std::vector<std::string>& notes() const;
+    // Null where there is none of that name.
+    const TensorInfo* find(std::string_view name) const;
+
+    // The same checkpoint with only the tensors whose name fits one of the patterns: '*' stands for any
+    // characters, '?' for one, "[a-c]" for a set; a pattern that starts with '!' takes names out again.
+    // ErrorCode::not_found where nothing is left, ErrorCode::invalid_argument for a broken pattern.
+    Result<Checkpoint> only(const std::vector<std::string>& patterns) const;
+
+    // Number of tensors, bytes and files, and types with their shares: one line.
+    std::string summary() const;
+    // A table: name, type, shape, bytes, file.
+    std::string to_text() const;
+    // The object documented in docs/json.md.
+    std::string to_json() const;
+
+private:
+    struct Content;
+    explicit Checkpoint(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
+    std::shared_ptr<const Content> content_;
+};
+
+}  // namespace sidestep

@@ -1,0 +1,74 @@
+// Files read once and spread over the memories of several places, or gathered from them: what is to be moved. Plain
+// data and one pure question, which src/checkpoint answers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sidestep/buffer.hpp>
+#include <sidestep/options.hpp>
+
+namespace sidestep::transfer {
+
+// A range of a file.
+struct FileRange {
+    Bytes begin = 0;
+    Bytes end = 0;
+};
+
+// A file and the ranges of it that are moved: ascending, apart from one another, none empty.
+struct SpreadFile {
+    std::string path;
+    std::uint64_t identity = 0;  // backend::Description::identity that it must have; 0: any
+    std::vector<FileRange> ranges;
+
+    Bytes bytes() const {
+        Bytes sum = 0;
+        for (const FileRange& range : ranges) sum += range.end - range.begin;
+        return sum;
+    }
+};
+
+// Bytes that lie together both in a file and in a memory.
+struct Run {
+    static constexpr std::uint32_t every_memory = ~std::uint32_t{0};
+
+    Bytes file_offset = 0;
+    Bytes size = 0;
+    std::uint32_t memory = 0;  // position in Spread::memories; every_memory: at the same offset of each
+    Bytes memory_offset = 0;
+};
+
+// Which bytes of a file belong where. Asked by several threads at once.
+class Placement {
+public:
+    virtual ~Placement() = default;
+
+    // Appends the runs of file `file` between two offsets, in the order of the file; together exactly those
+    // bytes of the range that the spread moves, each once for each memory it belongs to.
+    virtual void runs(std::size_t file, FileRange range, std::vector<Run>& runs) const = 0;
+
+    // What lies at a byte of a file, for errors: "tensor model.norm.weight".
+    virtual std::string name_of(std::size_t file, Bytes offset) const = 0;
+};
+
+enum class SpreadDirection { to_memory, to_file };
+
+struct Spread {
+    SpreadDirection direction = SpreadDirection::to_memory;
+    std::vector<SpreadFile> files;   // to_file: whole files, written under other names until all are whole
+    std::vector<Buffer> memories;    // at gpu and host places
+    std::shared_ptr<const Placement> placement;
+
+    // Looks at bytes of a file while they are in host memory, before they go on; null: nobody does. Called
+    // by several threads at once, once for each block of `block` bytes (from the file's first byte on) that lies
+    // wholly in one of its ranges, and for the shorter ones at their ends. An error ends the movement.
+    using Look = std::function<Result<void>(std::size_t file, Bytes offset, const void* data, Bytes size)>;
+    Look look;
+    static constexpr Bytes block = Bytes{1} << 20;
+};
+
+}  // namespace sidestep::transfer
