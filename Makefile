@@ -3,12 +3,12 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 PRESET ?= release
 
-.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle install format clean
+.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle wheel install format clean
 
 # Builds the command and moves bytes on an emulated DGX H100.
 demo: setup
-	@tools/build.sh $(PRESET) $(JOBS) sidestep
-	@tools/demo.sh build/$(PRESET)/cli/sidestep
+	@tools/build.sh $(PRESET) $(JOBS) sidestep example_checkpoint
+	@tools/demo.sh build/$(PRESET)/cli/sidestep build/$(PRESET)/examples/example_checkpoint
 
 build: setup
 	@tools/build.sh $(PRESET) $(JOBS) all
@@ -22,10 +22,11 @@ test-vm: build
 	-@tests/vm/setup.py
 	@ctest --preset $(PRESET) -L vm
 
-# Half a minute for each reader of topology files, with clang's fuzzer.
+# With clang's fuzzer: half a minute for each reader of topology files, a minute for each parser of checkpoints.
 fuzz: setup
 	@tools/setup.sh fuzz
-	@tests/fuzz/run.sh 30
+	@tests/fuzz/run.sh 30 nccl_xml topology_json
+	@tests/fuzz/run.sh 60 safetensors shard_index gguf
 
 # The unit and contract tests under the address, undefined behaviour and thread sanitizers.
 test-sanitizers: setup
@@ -37,6 +38,14 @@ test-sanitizers: setup
 # One archive with the command and the tests, to carry to a machine with GPUs.
 bundle: setup
 	@tools/build.sh release $(JOBS) bundle
+
+# build/sidestep-VERSION-cpXY-cpXY-linux_MACHINE.whl for each interpreter of PYTHON="python3 /opt/python3.12/bin/python"; none
+# named: the system's. docs/python.md
+wheel: setup
+	@tools/build.sh $(PRESET) $(JOBS) sidestep_core
+	@if [ -n "$(PYTHON)" ]; then cmake build/$(PRESET) --log-level=WARNING -DSIDESTEP_PYTHON=ON \
+		"-DSIDESTEP_PYTHON_EXECUTABLES=$$(echo $(PYTHON) | tr ' ' ';')"; fi
+	@tools/build.sh $(PRESET) $(JOBS) wheel
 
 # make install PREFIX=/opt/sidestep
 install: build

@@ -2,15 +2,18 @@
 
 #include "backends/file/file_backend.hpp"
 #include "backends/host/host_backend.hpp"
+#include "backends/p2pmem/p2pmem_backend.hpp"
 #include "config.hpp"
 
 #if SIDESTEP_HAVE_CUDA
 #include "backends/cuda/cuda_backend.hpp"
+#include "backends/cufile/cufile_backend.hpp"
 #endif
 
 namespace sidestep::backends {
 namespace {
 
+#if !SIDESTEP_HAVE_CUDA
 using backend::Capability;
 using backend::Offer;
 using backend::Reach;
@@ -25,17 +28,17 @@ Capability missing(PlaceKind from, PlaceKind to, Reach reach, const char* engine
     return capability;
 }
 
-// The direct path between files and GPU memory that this version does not carry yet.
+// The direct path between files and GPU memory.
 Offer without_cufile() {
     Offer offer;
     offer.name = "cufile";
-    offer.support = Support::no("this version has no cufile backend (GPUDirect Storage)");
+    offer.support = Support::no("this build has no cufile backend (GPUDirect Storage)",
+                                "build with the CUDA toolkit 12.4 or newer");
     offer.capabilities = {missing(PlaceKind::file, PlaceKind::gpu, Reach::storage_gpu, "direct storage"),
                           missing(PlaceKind::gpu, PlaceKind::file, Reach::storage_gpu, "direct storage")};
     return offer;
 }
 
-#if !SIDESTEP_HAVE_CUDA
 Offer without_cuda() {
     Offer offer;
     offer.name = "cuda";
@@ -60,8 +63,14 @@ void add_builtin(backend::Registry& registry, const Topology& topology,
 #else
         registry.add_absent(without_cuda());
 #endif
+        registry.add(p2pmem::create({.root = {}, .io = environment.file_io}), topology);
     }
+#if SIDESTEP_HAVE_CUDA
+    // Of an emulated machine too: its routes tell of the path that a real one may have.
+    registry.add(cufile::create({.off = environment.cufile == base::Cufile::off}), topology);
+#else
     registry.add_absent(without_cufile());
+#endif
 }
 
 }  // namespace sidestep::backends

@@ -54,6 +54,7 @@ std::vector<Case> lane_cases();
 std::vector<Case> small_cases();
 std::vector<Case> ipc_cases();
 std::vector<Case> file_cases();
+std::vector<Case> checkpoint_cases();
 std::vector<Case> topology_cases();
 
 // For Case::missing.

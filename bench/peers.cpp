@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "bench/child.hpp"
+#include "bench/peer_loaders.hpp"
 
 namespace sidestep::bench {
 namespace {
@@ -137,15 +138,24 @@ void run_fio(Report& report, const Options& options) {
     unlink(file.c_str());
 }
 
+void run_safetensors(Report& report, const Options& options) {
+    Bytes bytes = 0;
+    for (const CaseResult& result : report.cases)
+        for (const Figure& figure : result.figures)
+            if (result.key == "checkpoint") bytes = std::max(bytes, figure.bytes);
+    if (bytes > 0) take(report, "safetensors", run_loader(options, bytes));
+}
+
 // The figure of the case with the same ends and name, the largest where there are several sizes.
 Figure* beside(Report& report, const PeerFigure& peer) {
     Figure* found = nullptr;
     for (CaseResult& result : report.cases) {
         if (result.key != peer.key || peer.from.empty()) continue;
+        const bool by_name = result.key == "file" || result.key == "checkpoint";
         for (Figure& figure : result.figures) {
             const bool ends = figure.from == peer.from && figure.to == peer.to && figure.unit == peer.unit;
-            // A case of files has a figure around the page cache and one through it.
-            const bool same = result.key != "file" || figure.what == peer.what;
+            // A case of files has a figure around the page cache and one through it, cold and warm ones.
+            const bool same = !by_name || figure.what == peer.what;
             if (ends && same && (!found || figure.bytes > found->bytes)) found = &figure;
         }
     }
@@ -178,10 +188,17 @@ void add_alone(Report& report, const PeerFigure& peer) {
 
 void attach(Report& report, const std::vector<PeerFigure>& figures) {
     for (const PeerFigure& peer : figures) {
-        if (Figure* figure = beside(report, peer))
+        Figure* const figure = beside(report, peer);
+        if (figure == nullptr) {
+            add_alone(report, peer);
+            continue;
+        }
+        const auto known = std::find_if(figure->peers.begin(), figure->peers.end(),
+                                        [&](const Peer& other) { return other.name == peer.tool; });
+        if (known == figure->peers.end())
             figure->peers.push_back({peer.tool, Samples{{peer.value}}});
         else
-            add_alone(report, peer);
+            known->samples.values.push_back(peer.value);
     }
 }
 
@@ -194,6 +211,7 @@ void run_peers(Report& report, const Context& context, const Options& options) {
     run_nccl_tests(report, context, options);
     run_perftest(report, options);
     run_fio(report, options);
+    run_safetensors(report, options);
 }
 
 }  // namespace sidestep::bench

@@ -37,7 +37,7 @@ Result<void> run_route(const Globals& globals, const RouteCommand& command) {
 
 Action define_route(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<RouteCommand>();
-    app.add_option("SRC", command->from, "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], shared:NAME")
+    app.add_option("SRC", command->from, "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], shared:NAME, p2pmem:BUS-ID")
         ->required()
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");

@@ -39,6 +39,8 @@ Action define_topo(CLI::App& app, const Globals& globals);
 Action define_doctor(CLI::App& app, const Globals& globals);
 Action define_publish(CLI::App& app, const Globals& globals);
 Action define_bench(CLI::App& app, const Globals& globals);
+Action define_load(CLI::App& app, const Globals& globals);
+Action define_inspect(CLI::App& app, const Globals& globals);
 Action define_help(CLI::App& app, const Globals& globals);
 Action define_completion(CLI::App& app, const Globals& globals);
 
@@ -46,6 +48,8 @@ Action define_completion(CLI::App& app, const Globals& globals);
 inline constexpr Verb verbs[] = {
     {"copy", "copy bytes between memory, GPUs and files", define_copy},
     {"route", "print the path a copy would take, and the paths refused", define_route},
+    {"load", "bring the tensors of a checkpoint to GPUs, and say where the time went", define_load},
+    {"inspect", "list the tensors of a checkpoint, without reading their data", define_inspect},
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},
     {"topo", "print the machine: devices and the links between them", define_topo},
     {"doctor", "find out why a fast path is off or slow, and what to type", define_doctor},

@@ -10,7 +10,7 @@ foreach(program IN LISTS test_programs)
 endforeach()
 file(GENERATE OUTPUT ${SIDESTEP_BUNDLE_LIST} CONTENT "${lines}")
 
-set(archive ${CMAKE_SOURCE_DIR}/build/sidestep-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}-linux.tar.gz)
+set(archive ${CMAKE_SOURCE_DIR}/build/sidestep-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}-linux.tar.xz)
 add_custom_target(bundle
     COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${SIDESTEP_BUNDLE_LIST} ${archive}
     DEPENDS sidestep ${test_programs}

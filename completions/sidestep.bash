@@ -39,7 +39,7 @@ _sidestep() {
             --machine=*) machine=${word#*=} ;;
             --require | --prefer | --size | --chunk | --max-staging | --deadline | --repeat | --format | --output | \
                 --as | --record | --theme | --node | --save | --pages | --case | --samples | --gpu | --from | --to | --folder | \
-                --thresholds | --html) ((++i)) ;;
+                --thresholds | --html | --only | --manifest | --verify-manifest | --layout | --shard) ((++i)) ;;
             -*) ;;
             *) [[ -z $verb ]] && verb=$word ;;
         esac
@@ -65,11 +65,12 @@ _sidestep() {
         --from | --to)
             _sidestep_offer "$("$command" completion places ${machine:+--machine "$machine"} 2>/dev/null)" "$current"
             return ;;
-        --output | --record | --save | --pages | --html | --thresholds | --folder)
+        --layout) _sidestep_offer $'replicate\ntensor\naxis' "$current"; return ;;
+        --output | --record | --save | --pages | --html | --thresholds | --folder | --shard | --manifest | --verify-manifest)
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current")
             return ;;
         --prefer) _sidestep_offer $'copy-engine\nkernel' "$current"; return ;;
-        --size | --chunk | --max-staging | --deadline | --repeat | --node | --samples | --gpu) return ;;
+        --size | --chunk | --max-staging | --deadline | --repeat | --node | --samples | --gpu | --only) return ;;
     esac
     if [[ $current == -* ]]; then
         _sidestep_offer "$("$command" completion options $verb 2>/dev/null)" "$current"
@@ -79,6 +80,9 @@ _sidestep() {
         "") _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         help) _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         topo) _sidestep_offer diff "$current" ;;
+        inspect | load)
+            compopt -o filenames 2>/dev/null
+            while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current") ;;
         bench)
             _sidestep_offer $'compare\npage' "$current"
             # The reports that compare takes.

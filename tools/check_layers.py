@@ -32,6 +32,7 @@ GROUPS = [
     ("expat", r"expat\.h"),
     ("CLI11", r"CLI/.*"),
     ("GoogleTest", r"g(test|mock)/.*"),
+    ("pybind11", r"pybind11/.*|Python\.h"),
     ("std", r"[a-z_]+|(assert|errno|inttypes|limits|math|stdbool|stddef|stdint|stdio|stdlib|string|strings|time)\.h"),
 ]
 
@@ -77,7 +78,7 @@ LAYERS = [
           ("src/base", "src/topology", "src/backend", "backends/*")),
     Layer(5, "src/transfer", "runs a Route: lanes, chunks, staging, verification, memory of other processes",
           ("src/base", "src/topology", "src/peer", "src/backend", "src/route"), ("fmt", "xxhash"),
-          only=((r"completion\.(cpp|hpp)", ("src/driver",)),)),
+          only=((r"completion\.(cpp|hpp)", ("src/driver",)), (r"direct_storage\.cpp", ("src/driver", "POSIX")))),
     Layer(6, "src/checkpoint", "safetensors, their indexes and GGUF: strict parsers, layouts, load and save plans",
           ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"),
           ("fmt", "nlohmann-json", "xxhash")),
@@ -89,6 +90,7 @@ LAYERS = [
     Layer(8, "bench", "measured cases", (), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
           only=((r"raw_cuda.*", ("CUDA", "kernel")),)),
     Layer(8, "examples", "programs that use the library", groups=()),
+    Layer(8, "python", "the Python package; its C++ is the extension module", groups=("pybind11", "POSIX")),
     Layer(9, "cli", "the command, one file a verb", ("bench",), ("fmt", "nlohmann-json", "CLI11", "POSIX")),
     # tests/unit/X may include what X may include, and X: see layer_of_test().
     Layer(10, "tests", "programs over the public API, and what all tests may use", (),
@@ -98,6 +100,10 @@ LAYERS = [
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/fake_cuda", "libraries that stand in for those of the GPU driver",
           ("src/base", "src/driver"), ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
+    Layer(10, "tests/fake_cufile", "a library that stands in for cuFile, and the tests over it",
+          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer", "backends/*"),
+          ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
+    Layer(10, "tests/fuzz", "fuzz targets, and their corpora replayed", ("src/checkpoint",), ("fmt", "GoogleTest")),
     Layer(10, "tests/gpu", "tests that need a GPU",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
@@ -124,7 +130,7 @@ GENERATED = {
     "bash_completion.hpp": ("cli",),
 }
 
-FOLDERS = ("include", "src", "backends", "shims", "bench", "cli", "examples", "tests")
+FOLDERS = ("include", "src", "backends", "shims", "bench", "cli", "python", "examples", "tests")
 SUFFIXES = (".hpp", ".cpp", ".h", ".c", ".cu", ".cuh")
 BANNED_FOLDERS = ("utils", "util", "common", "misc", "helpers")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

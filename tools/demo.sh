@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# tools/demo.sh COMMAND: moves real bytes on the model of a DGX H100, which every machine can emulate, and
-# prints the paths. Ends with 0 only if every copy was verified.
+# tools/demo.sh COMMAND EXAMPLE_CHECKPOINT: moves real bytes on the model of a DGX H100, which every machine can emulate, and
+# prints the paths; then writes a checkpoint of 512 MiB with the example and loads it on four GPUs, real ones where the
+# machine has that many. Ends with 0 only if everything was verified.
 set -euo pipefail
 
 sidestep=$1
+example=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 step() {
     printf '\n$ sidestep'
-    printf ' %q' "$@"
+    printf ' %s' "$@"
     printf '\n'
     "$sidestep" "$@"
 }
@@ -33,4 +35,12 @@ if "$sidestep" copy "file:$folder/weights.bin" gpu:0 --require direct; then
     echo "demo: a direct path from a file to an emulated GPU was not to be had" >&2
     exit 1
 fi
-printf '\ndemo: all copies verified\n'
+
+# A checkpoint: saved from GPU memory, loaded on four GPUs, every byte read again and compared.
+gpus=gpu:0,gpu:1,gpu:2,gpu:3
+if SIDESTEP_MACHINE=live "$sidestep" route host gpu:3 >/dev/null 2>&1; then export SIDESTEP_MACHINE=live; fi
+mkdir "$folder/checkpoint"
+printf '\n$ example_checkpoint %s 512MiB\n' "$folder/checkpoint"
+"$example" "$folder/checkpoint" 512MiB
+step load "$folder/checkpoint" --to "$gpus" --verify
+printf '\ndemo: all copies verified, and every tensor on every GPU\n'

@@ -4,7 +4,8 @@
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
 
-# The second column is what to look for where there is no dpkg: a command, or a header.
+# The second column is what to look for where there is no dpkg: a command, or a header. The last three are for the Python
+# package, which CMake leaves out, saying why, where they are missing.
 packages="
 g++              c++
 cmake            cmake
@@ -12,6 +13,7 @@ ninja-build      ninja
 ccache           ccache
 pkg-config       pkg-config
 git              git
+xz-utils         xz
 python3          python3
 libfmt-dev       fmt/format.h
 libcli11-dev     CLI/CLI.hpp
@@ -20,6 +22,9 @@ liburing-dev     liburing.h
 libxxhash-dev    xxhash.h
 libexpat1-dev    expat.h
 libgtest-dev     gtest/gtest.h
+python3-dev      python3
+pybind11-dev     python3
+python3-numpy    python3
 "
 
 # `tools/setup.sh fuzz` also installs what tests/fuzz/run.sh needs.

@@ -32,6 +32,7 @@ Error explain(const Gpu& gpu, Error error, Bytes bytes) {
     if (error.code != ErrorCode::out_of_memory) return error;
     error.message = fmt::format("{} were asked for, {} of {} are free", format_bytes(bytes),
                                 format_bytes(free), format_bytes(total));
+    if (known && bytes > free) error.message += fmt::format(", {} are missing", format_bytes(bytes - free));
     error.hint = "nvidia-smi lists the processes that hold the GPU's memory";
     return error;
 }

@@ -20,8 +20,8 @@ using backend::Capability;
 using backend::Reach;
 using backend::Support;
 
-// Requests with the kernel at once: 128 of 2 MiB keep any storage busy that answers within 2 ms and
-// delivers 100 GB/s.
+// Requests with the kernel at once, at most: 128 of 2 MiB keep any storage busy that answers within 2 ms and
+// delivers 100 GB/s. The depth controller finds out how many of them help.
 constexpr unsigned depth = 128;
 
 // Threads that copy between page cache and memory. Reading a warm file took 32 of them to fill two PCIe
@@ -38,12 +38,6 @@ constexpr double write_gb_per_s = 3;
 // From the call until the bytes of one small read of a warm file are there.
 constexpr double latency_us = 2;
 
-// Host memory needs nothing to be read or written by the kernel.
-class MemoryRegistration final : public backend::Registration {
-public:
-    using Registration::Registration;
-};
-
 Error invalid(std::string message, std::string where) {
     return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
 }
@@ -51,7 +45,8 @@ Error invalid(std::string message, std::string where) {
 class FileBackend final : public backend::Backend {
 public:
     explicit FileBackend(FileOptions options) : options_(options) {}
-    explicit FileBackend(std::unique_ptr<driver::FileIoEngine> engine) : given_(std::move(engine)) {}
+    FileBackend(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options)
+        : options_(options), given_(std::move(engine)) {}
 
     std::string_view name() const override { return "file"; }
     Support probe(const Topology& topology) override;
@@ -63,15 +58,18 @@ public:
     Result<backend::Progress> poll(backend::Ticket ticket) override;
 
 private:
-    Result<backend::Ticket> start(FileRegistration& file, Bytes file_offset, const MemoryRegistration& memory,
-                                  Bytes memory_offset, Bytes size, bool write);
+    void use(std::unique_ptr<driver::FileIoEngine> engine);
+    Result<backend::Ticket> start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
+                                  Bytes memory_offset, const backend::Piece& piece, bool write);
+    Result<std::vector<Slice>> slices_of(FileRegistration& file, const Stretch& stretch, bool write) const;
 
     const FileOptions options_;
     std::unique_ptr<driver::FileIoEngine> given_;
     std::string how_ = "nothing";     // the engine, and why no better one: part of every route
     unsigned threads_ = 1;            // of the engine
     unsigned copying_ = 1;            // that really run at once
-    std::unique_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
+    driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
+    std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
 
 Support FileBackend::probe(const Topology&) {
@@ -79,26 +77,36 @@ Support FileBackend::probe(const Topology&) {
     const int processors = driver::usable_cpu_count();
     threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, most_io_threads));
     copying_ = static_cast<unsigned>(std::clamp(processors, 1, most_io_threads));
+    cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
+    const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
     if (given_) {
         const std::string engine(given_->name());
-        jobs_ = std::make_unique<FileJobs>(std::move(given_));
+        use(std::move(given_));
         how_ = engine;
-        return Support::yes(engine);
+        return Support::yes(fmt::format("{}; {}", engine, asked));
     }
     std::string why = "as asked for";
     if (options_.io != base::FileIo::threads) {
         auto ring = driver::create_uring_engine(depth, threads_);
         if (ring) {
-            jobs_ = std::make_unique<FileJobs>(std::move(*ring));
+            use(std::move(*ring));
             how_ = "io_uring";
-            return Support::yes(fmt::format("io_uring, {} requests deep", depth));
+            return Support::yes(fmt::format("io_uring, up to {} requests deep; {}", depth, asked));
         }
         if (options_.io == base::FileIo::uring) return Support::no(ring.error().message, ring.error().hint);
         why = ring.error().to_string();
     }
-    jobs_ = std::make_unique<FileJobs>(driver::create_thread_engine(depth, threads_));
+    use(driver::create_thread_engine(depth, threads_));
     how_ = "threads, " + why;
-    return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}", threads_, why));
+    return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}; {}", threads_, why, asked));
+}
+
+void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine) {
+    FileJobs::Depths depths;
+    depths.around = {4, 16, depth};
+    // Each occupies a thread; as many again may be waiting, so that none is idle until the next poll.
+    depths.copies = {copying_, threads_, std::min(2 * threads_, depth)};
+    jobs_ = std::make_shared<FileJobs>(std::move(engine), depths);
 }
 
 std::vector<Capability> FileBackend::capabilities() const {
@@ -135,7 +143,7 @@ Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer&
                                                                    const backend::AttachOptions& options) {
     using Attached = std::unique_ptr<backend::Registration>;
     if (buffer.place().is_file()) {
-        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options));
+        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_));
         return Attached(std::move(file));
     }
     if (buffer.place().is_gpu()) {
@@ -170,35 +178,53 @@ Result<backend::Ticket> FileBackend::start(const backend::Piece& piece) {
     }
     if (write && !file->writable())
         return invalid("a file that is open for reading was to be written", file->path());
-    return write ? start(*file, piece.to_offset, *memory, piece.from_offset, piece.size, true)
-                 : start(*file, piece.from_offset, *memory, piece.to_offset, piece.size, false);
+    return write ? start(*file, piece.to_offset, *memory, piece.from_offset, piece, true)
+                 : start(*file, piece.from_offset, *memory, piece.to_offset, piece, false);
 }
 
-Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset,
-                                           const MemoryRegistration& memory, Bytes memory_offset, Bytes size,
-                                           bool write) {
-    const auto inside = [size](const Buffer& buffer, Bytes offset) {
+Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
+                                           Bytes memory_offset, const backend::Piece& piece, bool write) {
+    const auto inside = [size = piece.size](const Buffer& buffer, Bytes offset) {
         return offset <= buffer.size() && size <= buffer.size() - offset;
     };
     if (!inside(file.buffer(), file_offset) || !inside(memory.buffer(), memory_offset)) {
         return invalid("a piece reaches beyond its buffer", file.path());
     }
-    char* const address = static_cast<char*>(memory.buffer().address()) + memory_offset;
-    const Bytes offset = file.buffer().offset() + file_offset;
-    const bool direct = file.direct() && can_go_direct(address, offset, size);
-    if (file.direct() && !direct && file.strict() && size >= direct_block) {
+    Stretch stretch;
+    stretch.address = static_cast<char*>(memory.buffer().address()) + memory_offset;
+    stretch.offset = file.buffer().offset() + file_offset;
+    stretch.size = piece.size;
+    if (!write) {
+        stretch.room_before = std::min(piece.room_before, memory_offset);
+        stretch.room_after = std::min(piece.room_after, memory.buffer().size() - memory_offset - piece.size);
+    }
+    SIDESTEP_TRY(const std::vector<Slice> slices, slices_of(file, stretch, write));
+    return jobs_->start(file, memory, write, slices);
+}
+
+// Which bytes go around the page cache, decided as late as can be.
+Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const Stretch& stretch, bool write) const {
+    const auto wish = file.wish(write);
+    const bool asks = wish == FileRegistration::Wish::cheaper;
+    if (wish == FileRegistration::Wish::cache || (asks && stretch.size < least_question) || !file.goes_around()) {
+        return cut(stretch, false);
+    }
+    if (!can_go_direct(stretch, file.memory_alignment())) {
+        if (!file.insists() || stretch.size < direct_block) return cut(stretch, false);
         return Error{ErrorCode::path_unavailable,
                      fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
-                                 size, offset, file.path(), static_cast<void*>(address)),
+                                 stretch.size, stretch.offset, file.path(), static_cast<void*>(stretch.address)),
                      "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
     }
-    const std::vector<Slice> slices = cut(address, offset, size, direct);
-    if (file.direct()) {
-        for (const Slice& slice : slices) {
-            if (!slice.direct) file.count_through_cache(slice.size);
+    std::vector<Slice> slices = cut(stretch, true);
+    if (asks) {
+        use_cache_where_cheaper(slices, [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
+        // Without the ends that were cut off where blocks begin and end.
+        if (std::none_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.direct; })) {
+            return cut(stretch, false);
         }
     }
-    return jobs_->start(file, write, slices);
+    return slices;
 }
 
 Result<backend::Progress> FileBackend::poll(backend::Ticket ticket) {
@@ -211,8 +237,8 @@ std::unique_ptr<backend::Backend> create(FileOptions options) {
     return std::make_unique<FileBackend>(options);
 }
 
-std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine) {
-    return std::make_unique<FileBackend>(std::move(engine));
+std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options) {
+    return std::make_unique<FileBackend>(std::move(engine), options);
 }
 
 }  // namespace sidestep::backends::file

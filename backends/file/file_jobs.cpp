@@ -9,6 +9,8 @@
 namespace sidestep::backends::file {
 namespace {
 
+enum { around = 0, copies = 1, small = 2 };
+
 // Enough for 2 TiB of slices.
 constexpr std::size_t most_ready = std::size_t{1} << 20;
 
@@ -19,49 +21,87 @@ constexpr int most_idle_tries = 1000;
 // some file systems (tmpfs) copy all the same, and on the others pages are pinned beside one another.
 constexpr Bytes background_from = 64_KiB + 1;
 
+// Memory is kept with the engine once as much has moved as it is large, so not for a single pass; and not where it is
+// so little that there is nothing to gain. With O_DIRECT registered memory took half the processor time, at the same
+// or up to 8 % more throughput; copies from the page cache 7 % less time, 20 % less with ordinary pages (slices of 2 MiB,
+// 16 at once, virtual disk on ext4, Linux 6.18, two processors). Registering takes 0.06 ms for 32 MiB of huge pages and
+// 1.1 ms for ordinary ones. Registered files changed nothing beyond the noise of a few percent, so there are none.
+constexpr Bytes least_kept = 1_MiB;
+
 Error end_of_file(const FileRegistration& file, const Slice& at) {
     std::string why = "the device is smaller than it says";
     if (const auto size = driver::size_now(file.fd(false))) {
-        why = fmt::format("it {} {} bytes", *size <= at.offset ? "has shrunk to" : "claims to have", *size);
+        why = fmt::format("it {} {} bytes", *size <= at.offset + at.before ? "has shrunk to" : "claims to have", *size);
     }
     return {ErrorCode::end_of_file,
-            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), at.offset, at.size, why),
+            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), at.offset + at.before, at.asked(), why),
             file.buffer().place().to_string(), "do not change a file while it is copied"};
 }
 
 Error failed(const FileRegistration& file, const Slice& at, bool write, int number) {
     return driver::system_error(number,
                                 fmt::format("cannot {} {} bytes of {} at offset {}", write ? "write" : "read",
-                                            at.size, file.path(), at.offset),
-                                file.buffer().place().to_string());
+                                            at.asked(), file.path(), at.offset + at.before),
+                                file.buffer().place().to_string(),
+                                number == ESTALE ? "the file was removed or replaced on its server: open it anew" : "");
 }
 
 }  // namespace
 
-Result<backend::Ticket> FileJobs::start(FileRegistration& file, bool write,
+FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths) : engine_(std::move(engine)) {
+    ways_[around].depth.emplace(depths.around);
+    ways_[copies].depth.emplace(depths.copies);
+}
+
+Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistration& memory, bool write,
                                         const std::vector<Slice>& slices) {
     auto job = std::make_unique<Job>();
     job->file = &file;
+    job->memory = &memory;
     job->write = write;
     job->unfinished = slices.size();
     job->requests.resize(slices.size());
     const std::lock_guard lock(mutex_);
-    if (ready_.size() + slices.size() > most_ready) {
+    std::size_t waiting = 0;
+    for (const Way& way : ways_) waiting += way.ready.size();
+    if (waiting + slices.size() > most_ready) {
         return Error{ErrorCode::out_of_memory,
-                     fmt::format("{} reads and writes are waiting already", ready_.size()), file.path(),
+                     fmt::format("{} reads and writes are waiting already", waiting), file.path(),
                      "wait for some copies before starting more, or copy less at once"};
     }
+    keep(memory, slices);
     for (std::size_t i = 0; i < slices.size(); ++i) {
         Request& request = job->requests[i];
         static_cast<Slice&>(request) = slices[i];
         request.job = job.get();
-        ready_.push_back(&request);
+        way_of(request).ready.push_back(&request);
     }
     pump();
     if (job->ended() && !job->error) return backend::Ticket{};
     const backend::Ticket ticket{next_ticket_++};
     jobs_.emplace(ticket.id, std::move(job));
     return ticket;
+}
+
+FileJobs::Way& FileJobs::way_of(const Request& request) {
+    if (request.direct) return ways_[around];
+    return ways_[request.size >= background_from ? copies : small];
+}
+
+void FileJobs::keep(MemoryRegistration& memory, const std::vector<Slice>& slices) {
+    if (memory.offered_) return;
+    const Bytes size = memory.buffer().size();
+    if (memory.moved_ >= size && size >= least_kept) {
+        memory.offered_ = true;
+        memory.kept_ = engine_->keep_memory(memory.buffer().address(), size);
+        if (memory.kept_ >= 0) memory.jobs_ = shared_from_this();
+    }
+    for (const Slice& slice : slices) memory.moved_ += slice.asked();
+}
+
+void FileJobs::forget(MemoryRegistration& memory) {
+    const std::lock_guard lock(mutex_);
+    engine_->drop_memory(memory.kept_);
 }
 
 Result<backend::Progress> FileJobs::poll(backend::Ticket ticket) {
@@ -87,56 +127,96 @@ void FileJobs::pump() {
     ended_.clear();
     engine_->reap(ended_);
     if (ended_.empty()) return;
+    const auto now = Clock::now();
     for (const driver::FileCompletion& completion : ended_) {
-        finish(*reinterpret_cast<Request*>(completion.tag), completion.result);
+        ended(*reinterpret_cast<Request*>(completion.tag), completion.result, now);
     }
     submit_ready();
 }
 
+bool FileJobs::may_submit(const Way& way) const {
+    if (way.ready.empty() || with_engine_ >= engine_->depth()) return false;
+    return !way.depth || way.outstanding < way.depth->depth();
+}
+
 void FileJobs::submit_ready() {
-    if (ready_.empty()) return;
-    while (!ready_.empty() && with_engine_ < engine_->depth()) {
-        Request& request = *ready_.front();
-        ready_.pop_front();
-        driver::FileRequest order;
-        order.write = request.job->write;
-        order.in_background = request.size >= background_from;
-        order.fd = request.job->file->fd(request.direct).get();
-        order.address = request.address;
-        order.size = request.size;
-        order.offset = request.offset;
-        order.tag = reinterpret_cast<std::uint64_t>(&request);
-        engine_->submit(order);
-        ++with_engine_;
-        ++request.job->with_engine;
+    bool any = false;
+    Clock::time_point now;
+    // In turns, so that none keeps the engine to itself.
+    for (std::size_t i = 0; i < ways_.size(); ++i) {
+        Way& way = ways_[(turn_ + i) % ways_.size()];
+        while (may_submit(way)) {
+            if (!any) now = Clock::now();
+            any = true;
+            Request& request = *way.ready.front();
+            way.ready.pop_front();
+            if (way.outstanding++ == 0 && way.depth) way.depth->woken(now);
+            submit(request);
+        }
     }
+    if (!any) return;
+    turn_ = (turn_ + 1) % ways_.size();
     engine_->flush();
+}
+
+void FileJobs::submit(Request& request) {
+    Job& job = *request.job;
+    driver::FileRequest order;
+    order.write = job.write;
+    order.kept_memory = job.memory->kept_;
+    // Pinning is what takes long in a request around the cache.
+    const bool quick = request.direct && order.kept_memory >= 0;
+    order.in_background = request.size >= background_from && !quick;
+    order.fd = job.file->fd(request.direct).get();
+    order.address = request.address;
+    order.size = request.size;
+    order.offset = request.offset;
+    order.tag = reinterpret_cast<std::uint64_t>(&request);
+    engine_->submit(order);
+    ++with_engine_;
+    ++job.with_engine;
+}
+
+void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point now) {
+    Way& way = way_of(request);
+    if (way.depth) {
+        const bool wanted = !way.ready.empty() || way.outstanding >= way.depth->depth();
+        way.depth->ended(now, result > 0 ? static_cast<Bytes>(result) : 0, wanted);
+    }
+    --way.outstanding;
+    --with_engine_;
+    --request.job->with_engine;
+    finish(request, result);
 }
 
 void FileJobs::finish(Request& request, std::int64_t result) {
     Job& job = *request.job;
-    --with_engine_;
-    --job.with_engine;
     if (job.error) return;  // the piece has failed already; this request was waited for only
     if (result < 0) return refused(request, static_cast<int>(-result));
     if (result == 0) {
         return fail(job, job.write ? failed(*job.file, request, true, EIO) : end_of_file(*job.file, request));
     }
-    const auto moved = std::min(static_cast<Bytes>(result), request.size);
-    request.address += moved;
-    request.offset += moved;
-    request.size -= moved;
-    request.idle_tries = 0;
-    if (request.size == 0) {
+    advance(request, std::min(static_cast<Bytes>(result), request.size));
+}
+
+void FileJobs::advance(Request& request, Bytes moved) {
+    Job& job = *request.job;
+    // The file may end within what comes along after the bytes asked for.
+    const Bytes needed = request.size - request.after;
+    const Bytes useful = std::min(moved, needed);
+    job.file->count(request.direct, useful - std::min(useful, request.before));
+    if (moved >= needed) {
         --job.unfinished;
         return;
     }
-    if (request.direct && moved % direct_block != 0) {
-        // What is left no longer begins at a block.
-        request.direct = false;
-        job.file->count_through_cache(request.size);
-    }
-    ready_.push_front(&request);
+    request.address += moved;
+    request.offset += moved;
+    request.size -= moved;
+    request.before -= std::min(moved, request.before);
+    request.idle_tries = 0;
+    // What is left may no longer begin at a block.
+    if (request.direct && moved % direct_block != 0) request.go_through_cache();
+    way_of(request).ready.push_front(&request);
 }
 
 void FileJobs::refused(Request& request, int number) {
@@ -144,14 +224,15 @@ void FileJobs::refused(Request& request, int number) {
     // ECANCELED: the thread that submitted has ended, and its requests with it.
     const bool passing = number == EINTR || number == EAGAIN || number == ECANCELED;
     if (passing && ++request.idle_tries <= most_idle_tries) {
-        ready_.push_front(&request);
+        way_of(request).ready.push_front(&request);
         return;
     }
-    if (number == EINVAL && request.direct && !job.file->strict()) {
-        // The device wants another alignment than the usual one.
-        request.direct = false;
-        job.file->count_through_cache(request.size);
-        ready_.push_front(&request);
+    // EINVAL: the device wants another alignment than the usual one. EFAULT: it cannot reach that memory itself.
+    const bool refuses = number == EINVAL || number == EOPNOTSUPP || number == EFAULT;
+    if (refuses && request.direct && !job.file->insists()) {
+        job.file->stop_going_around();
+        request.go_through_cache();
+        way_of(request).ready.push_front(&request);
         return;
     }
     fail(job, failed(*job.file, request, job.write, number));
@@ -159,7 +240,7 @@ void FileJobs::refused(Request& request, int number) {
 
 void FileJobs::fail(Job& job, Error error) {
     job.error = std::move(error);
-    std::erase_if(ready_, [&job](const Request* request) { return request->job == &job; });
+    for (Way& way : ways_) std::erase_if(way.ready, [&job](const Request* request) { return request->job == &job; });
 }
 
 }  // namespace sidestep::backends::file

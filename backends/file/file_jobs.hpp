@@ -1,13 +1,17 @@
 // The pieces in flight between files and memory.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "backends/file/depth_controller.hpp"
 #include "backends/file/file_registration.hpp"
+#include "backends/file/memory_registration.hpp"
 #include "backends/file/slices.hpp"
 #include "driver/file_io_engine.hpp"
 
@@ -16,16 +20,27 @@ namespace sidestep::backends::file {
 // Feeds an engine slice by slice, carries on where a read or write fell short, and gathers what became
 // of each piece. Any thread may call; poll() is what moves things on. Nothing is in flight any more when
 // it is destroyed.
-class FileJobs {
+class FileJobs : public std::enable_shared_from_this<FileJobs> {
 public:
-    explicit FileJobs(std::unique_ptr<driver::FileIoEngine> engine) : engine_(std::move(engine)) {}
+    // How many requests are outstanding at once: those around the page cache wait for a device, the others for a
+    // thread that copies.
+    struct Depths {
+        DepthController::Bounds around;
+        DepthController::Bounds copies;
+    };
+    FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths);
 
-    // `file` outlives the job. The ticket is done where all bytes moved at once.
-    Result<backend::Ticket> start(FileRegistration& file, bool write, const std::vector<Slice>& slices);
+    // Both registrations outlive the job. The ticket is done where all bytes moved at once.
+    Result<backend::Ticket> start(FileRegistration& file, MemoryRegistration& memory, bool write,
+                                  const std::vector<Slice>& slices);
     // After an error nothing of the piece is with the engine any more.
     Result<backend::Progress> poll(backend::Ticket ticket);
 
+    // Memory that goes away, of which nothing is in flight.
+    void forget(MemoryRegistration& memory);
+
 private:
+    using Clock = std::chrono::steady_clock;
     struct Job;
     struct Request : Slice {
         Job* job = nullptr;
@@ -33,6 +48,7 @@ private:
     };
     struct Job {
         FileRegistration* file = nullptr;
+        MemoryRegistration* memory = nullptr;
         bool write = false;
         std::vector<Request> requests;  // never resized: the engine holds their addresses as tags
         std::size_t unfinished = 0;     // requests whose bytes have not all moved
@@ -42,16 +58,31 @@ private:
         bool ended() const { return error ? with_engine == 0 : unfinished == 0; }
     };
 
+    // Requests that wait for the same thing.
+    struct Way {
+        std::deque<Request*> ready;  // to be submitted, first come first served
+        unsigned outstanding = 0;
+        std::optional<DepthController> depth;  // nothing: what the engine takes
+    };
+
     // All with the mutex held.
     void pump();
     void submit_ready();
+    void submit(Request& request);
+    bool may_submit(const Way& way) const;
+    Way& way_of(const Request& request);
+    void keep(MemoryRegistration& memory, const std::vector<Slice>& slices);
+    void ended(Request& request, std::int64_t result, Clock::time_point now);
     void finish(Request& request, std::int64_t result);
+    void advance(Request& request, Bytes moved);
     void refused(Request& request, int number);
     void fail(Job& job, Error error);
 
     std::mutex mutex_;  // guards what follows
     std::unordered_map<std::uint64_t, std::unique_ptr<Job>> jobs_;
-    std::deque<Request*> ready_;  // to be submitted, first come first served
+    // Around the page cache; copies that take a thread a while; those that end as soon as they are submitted.
+    std::array<Way, 3> ways_;
+    std::size_t turn_ = 0;  // the way whose requests are submitted first
     std::vector<driver::FileCompletion> ended_;
     unsigned with_engine_ = 0;
     std::uint64_t next_ticket_ = 1;

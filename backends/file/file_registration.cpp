@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "backends/file/file_buffers.hpp"
@@ -14,8 +16,9 @@ using driver::FileFacts;
 using driver::FileType;
 
 Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& buffer,
-                                                                 const backend::AttachOptions& options) {
-    std::unique_ptr<FileRegistration> file(new FileRegistration(buffer, options));
+                                                                 const backend::AttachOptions& options,
+                                                                 driver::CacheProbe probe) {
+    std::unique_ptr<FileRegistration> file(new FileRegistration(buffer, options, probe));
     if (!file->writable()) {
         SIDESTEP_CHECK(file->open_source());
     } else {
@@ -63,20 +66,78 @@ Result<void> FileRegistration::open_in_place(const FileFacts& facts, Bytes bytes
     return driver::reserve_space(plain_, buffer().offset(), bytes, true, path());
 }
 
-Result<void> FileRegistration::go_direct() {
-    auto direct = driver::open_direct(fd(false), writable() ? O_RDWR : O_RDONLY, path());
-    if (direct) {
-        direct_ = std::move(*direct);
-        return {};
+FileRegistration::Wish FileRegistration::wish(bool write) const {
+    switch (options_.page_cache) {
+        case PageCache::use:
+            return Wish::cache;
+        case PageCache::bypass:
+            return Wish::around;
+        case PageCache::automatic:
+            break;
     }
+    if (!write) return Wish::cheaper;
+    // What is to be on the device in the end gains nothing from lying in the page cache on the way.
+    return options_.sync_file ? Wish::around : Wish::cache;
+}
+
+Result<driver::Fd> FileRegistration::open_around() {
+    const auto refuse = [this](std::string why) {
+        return Error{ErrorCode::unsupported, std::move(why), buffer().place().to_string(), {}};
+    };
+    if (driver::lives_in_memory(fd(false))) {
+        return refuse(fmt::format("{} lies in memory (tmpfs), so that nothing goes around the page cache", path()));
+    }
+    SIDESTEP_TRY(driver::Fd direct, driver::open_direct(fd(false), writable() ? O_RDWR : O_RDONLY, path()));
+    const auto wants = driver::direct_alignment(direct);
+    if (wants && wants->offset == 0) return refuse(fmt::format("the file system refuses O_DIRECT for {}", path()));
+    if (wants && (wants->offset > direct_block || wants->memory > direct_block)) {
+        return refuse(fmt::format("O_DIRECT wants {} to be read and written in multiples of {}, larger than {}", path(),
+                                  format_bytes(std::max(wants->offset, wants->memory)), format_bytes(direct_block)));
+    }
+    memory_alignment_ = wants && wants->memory != 0 ? wants->memory : direct_block;
+    return direct;
+}
+
+bool FileRegistration::goes_around() {
+    std::call_once(tried_around_, [this] {
+        auto direct = open_around();
+        if (direct) {
+            direct_ = std::move(*direct);
+        } else {
+            why_not_around_ = direct.error();
+        }
+    });
+    return static_cast<bool>(direct_) && !refused_.load(std::memory_order_relaxed);
+}
+
+// For those who insist: finds out at once, and says so where it is not to be had.
+Result<void> FileRegistration::go_direct() {
+    if (goes_around()) return {};
+    Error error = *why_not_around_;
     if (options_.strict) {
-        Error error = direct.error();
         error.code = ErrorCode::path_unavailable;
         error.hint = "let the page cache be used, or use a file system that knows it (ext4, XFS)";
         return error;
     }
-    notes_.push_back(direct.error().message + "; the bytes went through the page cache");
+    notes_.push_back(fmt::format("{}; the bytes went through the page cache", error.message));
     return {};
+}
+
+std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes size) {
+    std::call_once(probe_chosen_, [this] {
+        probe_.store(driver::cache_probe_for(fd(false), probe_.load(std::memory_order_relaxed)),
+                     std::memory_order_relaxed);
+    });
+    while (tells_.load(std::memory_order_relaxed)) {
+        const driver::CacheProbe probe = probe_.load(std::memory_order_relaxed);
+        if (const auto part = driver::cached_part(probe, fd(false), offset, size)) return part;
+        if (const auto next = driver::next_cache_probe(probe)) {
+            probe_.store(*next, std::memory_order_relaxed);
+        } else {
+            tells_.store(false, std::memory_order_relaxed);
+        }
+    }
+    return std::nullopt;
 }
 
 Result<void> FileRegistration::commit() {
@@ -92,13 +153,21 @@ Result<void> FileRegistration::commit() {
 
 std::vector<std::string> FileRegistration::notes() const {
     std::vector<std::string> notes = notes_;
-    if (const Bytes bytes = through_cache_.load(std::memory_order_relaxed); bytes != 0) {
+    const Bytes bytes = through_cache_.load(std::memory_order_relaxed);
+    if (options_.page_cache == PageCache::bypass && direct_ && bytes != 0) {
         notes.push_back(
             fmt::format("{} bytes of {} went through the page cache: O_DIRECT moves only whole blocks of {} "
                         "between addresses aligned to them",
                         bytes, path(), format_bytes(direct_block)));
     }
     return notes;
+}
+
+StorageBytes FileRegistration::storage_bytes() const {
+    StorageBytes bytes;
+    bytes.o_direct = around_cache_.load(std::memory_order_relaxed);
+    bytes.page_cache = through_cache_.load(std::memory_order_relaxed);
+    return bytes;
 }
 
 }  // namespace sidestep::backends::file

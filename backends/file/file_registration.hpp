@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 
 #include "backend/backend.hpp"
 #include "driver/fd.hpp"
 #include "driver/files.hpp"
+#include "driver/page_cache.hpp"
 #include "driver/replaced_file.hpp"
 
 namespace sidestep::backends::file {
@@ -14,38 +16,73 @@ namespace sidestep::backends::file {
 // An open file. One opened for writing can be read as well.
 class FileRegistration final : public backend::Registration {
 public:
+    // `probe`: how to ask for what the page cache holds.
     static Result<std::unique_ptr<FileRegistration>> open(const Buffer& buffer,
-                                                          const backend::AttachOptions& options);
+                                                          const backend::AttachOptions& options,
+                                                          driver::CacheProbe probe);
 
     const std::string& path() const { return buffer().place().path(); }
     bool writable() const { return options_.access == backend::Access::write; }
-    bool strict() const { return options_.strict; }
-    // Whether bytes are to go around the page cache, and can.
-    bool direct() const { return static_cast<bool>(direct_); }
+    // Whether bytes that cannot go around the page cache are an error.
+    bool insists() const { return options_.strict && options_.page_cache == PageCache::bypass; }
+
+    // Which way bytes are to go.
+    enum class Wish {
+        cache,    // through the page cache
+        cheaper,  // whichever way costs less now
+        around,   // around the page cache
+    };
+    Wish wish(bool write) const;
+
+    // Whether bytes can go around the page cache at all. The first call finds out. Any thread.
+    bool goes_around();
+    // From now on they cannot: the device has refused though its file system did not.
+    void stop_going_around() { refused_.store(true, std::memory_order_relaxed); }
+    // What addresses must be multiples of; after goes_around() said yes.
+    Bytes memory_alignment() const { return memory_alignment_; }
+
+    // What the page cache holds of a range. Any thread.
+    std::optional<driver::CachedPart> cached(Bytes offset, Bytes size);
+
     const driver::Fd& fd(bool around_cache) const {
         if (around_cache) return direct_;
         return replaced_ ? replaced_->fd() : plain_;
     }
 
-    // Counts bytes that were to go around the page cache but did not. Any thread.
-    void count_through_cache(Bytes bytes) { through_cache_.fetch_add(bytes, std::memory_order_relaxed); }
+    // Counts bytes that have moved. Any thread.
+    void count(bool around_cache, Bytes bytes) {
+        (around_cache ? around_cache_ : through_cache_).fetch_add(bytes, std::memory_order_relaxed);
+    }
 
     Result<void> commit() override;
     std::vector<std::string> notes() const override;
+    StorageBytes storage_bytes() const override;
 
 private:
-    FileRegistration(const Buffer& buffer, const backend::AttachOptions& options)
-        : Registration(buffer), options_(options) {}
+    FileRegistration(const Buffer& buffer, const backend::AttachOptions& options, driver::CacheProbe probe)
+        : Registration(buffer), options_(options), probe_(probe) {}
     Result<void> open_source();
     Result<void> open_whole_target();
     Result<void> open_in_place(const driver::FileFacts& facts, Bytes bytes);
     Result<void> go_direct();
+    Result<driver::Fd> open_around();
 
     const backend::AttachOptions options_;
     driver::Fd plain_;                              // of a source, or a target written in place
     std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
-    driver::Fd direct_;                             // the same file with O_DIRECT
     std::vector<std::string> notes_;
+
+    std::once_flag tried_around_;  // guards what follows, up to refused_
+    driver::Fd direct_;            // the same file with O_DIRECT
+    Bytes memory_alignment_ = 0;
+    std::optional<Error> why_not_around_;
+    std::atomic<bool> refused_{false};
+
+    std::once_flag probe_chosen_;
+    std::atomic<driver::CacheProbe> probe_;
+    std::atomic<bool> tells_{true};  // whether some probe answers
+
+    std::atomic<Bytes> around_cache_{0};
     std::atomic<Bytes> through_cache_{0};
 };
 

@@ -1,33 +1,65 @@
 // A piece cut into single reads or writes. Pure.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include <sidestep/units.hpp>
+#include "driver/page_cache.hpp"
 
 namespace sidestep::backends::file {
 
 // What one request moves. Large enough that the request costs nothing beside it, small enough that the
 // threads that copy from the page cache share one piece: reading a warm file with 16 threads was fastest
-// with 2 MiB (50 GB/s; 44 with 8 MiB, 38 with 16 MiB; Xeon host of four H200).
+// with 2 MiB (50 GB/s; 44 with 8 MiB, 38 with 16 MiB; Xeon host of four H200). The last one takes a small rest along.
 inline constexpr Bytes slice_size = 2_MiB;
 
 // O_DIRECT wants offsets, sizes and addresses in multiples of a block; no common device has larger ones.
 inline constexpr Bytes direct_block = 4_KiB;
+
+// Smaller reads are worth no question to the page cache: copying them takes a few microseconds where it has them, and
+// where it has not, its read-ahead serves those that follow.
+inline constexpr Bytes least_question = 64_KiB;
+
+// Bytes of a file and where they are in memory.
+struct Stretch {
+    char* address = nullptr;
+    Bytes offset = 0;  // in the file
+    Bytes size = 0;
+    // Bytes of memory on either side that may be overwritten with anything.
+    Bytes room_before = 0;
+    Bytes room_after = 0;
+};
 
 struct Slice {
     char* address = nullptr;
     Bytes offset = 0;  // in the file
     Bytes size = 0;
     bool direct = false;  // around the page cache
+    // Of `size`: what comes along at either end since only whole blocks move.
+    Bytes before = 0;
+    Bytes after = 0;
+
+    Bytes asked() const { return size - before - after; }
+    // Just the bytes asked for, through the page cache.
+    void go_through_cache();
 };
 
-// Whether any of the bytes can go around the page cache: not where address and offset lie differently
-// within a block, nor where no whole block is among them.
-bool can_go_direct(const char* address, Bytes offset, Bytes size);
+// Whether any of the bytes can go around the page cache: not where address and offset lie differently by the
+// memory's alignment, nor where no whole block is among them or in the room beside them.
+bool can_go_direct(const Stretch& stretch, Bytes memory_alignment);
 
-// Slices in the order of the file, together exactly the piece. With `direct` the whole blocks of a piece
-// that can_go_direct() go around the page cache, its two ends through it.
-std::vector<Slice> cut(char* address, Bytes offset, Bytes size, bool direct);
+// Slices in the order of the file, whose asked() bytes are together exactly the stretch. With `direct` (which
+// can_go_direct() allows) whole blocks go around the page cache: those that the stretch touches where there is room
+// for them, else those within it, its two ends then through the page cache.
+std::vector<Slice> cut(const Stretch& stretch, bool direct);
+
+// What the page cache holds of a range of the file; nothing where that cannot be told.
+using AskCache = std::function<std::optional<driver::CachedPart>(Bytes offset, Bytes size)>;
+
+// Lets slices go through the page cache after all where that is cheaper for a read. One question for all slices
+// where the cache holds all of them or nothing; otherwise one more for each.
+void use_cache_where_cheaper(std::vector<Slice>& slices, const AskCache& ask);
 
 }  // namespace sidestep::backends::file

@@ -19,8 +19,9 @@ Result<void> EmulatedMemory::reserve(int gpu, Bytes bytes) {
     const Bytes free = state.total - state.used;
     if (bytes > free) {
         return Error{ErrorCode::out_of_memory,
-                     fmt::format("{} of gpu:{}'s memory were asked for, {} of {} are free",
-                                 format_bytes(bytes), gpu, format_bytes(free), format_bytes(state.total)),
+                     fmt::format("{} of gpu:{}'s memory were asked for, {} of {} are free, {} are missing",
+                                 format_bytes(bytes), gpu, format_bytes(free), format_bytes(state.total),
+                                 format_bytes(bytes - free)),
                      fmt::format("gpu:{} (emulated)", gpu),
                      "free memory of that GPU, or set SIDESTEP_EMULATED_GPU_MEMORY"};
     }

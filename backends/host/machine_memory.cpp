@@ -69,8 +69,9 @@ Result<std::shared_ptr<MappedMemory>> MachineMemory::take(Bytes bytes, int numa_
         const Bytes free = available ? available->bytes - std::min(available->bytes, promised) : bytes;
         if (bytes > free) {
             return Error{ErrorCode::out_of_memory,
-                         fmt::format("{} {} were asked for, {} are available ({})", format_bytes(bytes), what,
-                                     format_bytes(free), available->source),
+                         fmt::format("{} {} were asked for, {} are available ({}), {} are missing",
+                                     format_bytes(bytes), what, format_bytes(free), available->source,
+                                     format_bytes(bytes - free)),
                          numa_node >= 0 ? fmt::format("host:{}", numa_node) : "host",
                          "allocate less, or free memory on this machine"};
         }

@@ -1,7 +1,9 @@
 // The tensors of a model on disk: names, types, shapes and where their bytes lie.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +28,15 @@ struct CheckpointFile {
     Bytes data_begin = 0;         // offset of the first byte of tensor data
     // Of the file as it was read (device, inode, time of change): a load refuses one that has changed since.
     std::uint64_t identity = 0;
+};
+
+// What writing or checking a manifest has read.
+struct ManifestRun {
+    Bytes bytes = 0;
+    std::size_t blocks = 0;  // that were hashed; of a check: and are as the manifest says
+    double seconds = 0;
+
+    double gb_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0; }
 };
 
 // An opened checkpoint: headers only, no tensor data was read. A value; copies share their content. Safe to
@@ -57,9 +68,20 @@ public:
     const TensorInfo* find(std::string_view name) const;
 
     // The same checkpoint with only the tensors whose name fits one of the patterns: '*' stands for any
-    // characters, '?' for one, "[a-c]" for a set; a pattern that starts with '!' takes names out again.
+    // characters, '?' for one, "[a-c]" for a set, "[!a-c]" for all others; a pattern that starts with '!' takes
+    // names out again, wherever it stands; where all do, they take out of all names.
     // ErrorCode::not_found where nothing is left, ErrorCode::invalid_argument for a broken pattern.
     Result<Checkpoint> only(const std::vector<std::string>& patterns) const;
+
+    // Called now and then by the thread that waits; returning false ends the work with ErrorCode::cancelled.
+    using Progress = std::function<bool(Bytes done, Bytes total)>;
+
+    // Reads all files() and writes the checksums of their blocks to `path`, all at once or not at all
+    // (docs/checkpoint.md). Uses up to 8 threads.
+    Result<ManifestRun> write_manifest(const std::string& path, const Progress& progress = {}) const;
+    // Reads all files() again and compares them with a manifest. ErrorCode::mismatch names the first file and
+    // block that differ and the tensors in it, and how many more there are.
+    Result<ManifestRun> verify_manifest(const std::string& path, const Progress& progress = {}) const;
 
     // Number of tensors, bytes and files, and types with their shares: one line.
     std::string summary() const;

@@ -147,6 +147,11 @@ public:
     // not keep the backend alive.
     virtual Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind);
 
+    // Whether bytes go between these two, a file and device memory, as the capabilities with Reach::storage_gpu
+    // say. Asked before a copy or route is planned, for backends where that depends on the very file; may block and try it
+    // out. The memory may be no more than its place: null address, size 0.
+    virtual Support reaches(const Buffer& from, const Buffer& to);
+
     // Makes a buffer ready. The buffer's size is known (not `whole`) save for whole-file targets.
     virtual Result<std::unique_ptr<Registration>> attach(const Buffer& buffer,
                                                          const AttachOptions& options) = 0;

@@ -11,6 +11,8 @@ Result<Description> Backend::locate(const void*, Bytes) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no addresses", {}, {}};
 }
 
+Support Backend::reaches(const Buffer&, const Buffer&) { return Support::yes({}); }
+
 Result<Ticket> Backend::start_batch(std::span<const Piece>) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend takes no batches", {}, {}};
 }

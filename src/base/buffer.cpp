@@ -63,7 +63,7 @@ Buffer Buffer::slice(Bytes from, Bytes bytes) const {
 }
 
 std::string Buffer::to_string() const {
-    if (place_.is_host() || place_.is_gpu())
+    if (place_.is_host() || place_.is_gpu() || place_.is_p2pmem())
         return fmt::format("{} {} {}", place_.to_string(), address_, format_bytes(size_));
     if (size_ == whole && offset_ == 0) return place_.to_string();
     return fmt::format("{}@{}+{}", place_.to_string(), offset_,

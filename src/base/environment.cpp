@@ -24,6 +24,12 @@ Result<FileIo> parse_file_io(const std::string& text) {
     return bad("SIDESTEP_FILE_IO", text, "auto, uring or threads");
 }
 
+Result<Cufile> parse_cufile(const std::string& text) {
+    if (text == "auto") return Cufile::automatic;
+    if (text == "off") return Cufile::off;
+    return bad("SIDESTEP_CUFILE", text, "auto or off");
+}
+
 Result<int> parse_threads(const std::string& text) {
     char* end = nullptr;
     const long count = std::strtol(text.c_str(), &end, 10);
@@ -55,6 +61,7 @@ Result<Environment> Environment::read() {
         return bad("SIDESTEP_LOG", environment.log, "error, warn, info or debug");
     SIDESTEP_TRY(environment.host_threads, parse_threads(text_of("SIDESTEP_HOST_THREADS", "0")));
     SIDESTEP_TRY(environment.file_io, parse_file_io(text_of("SIDESTEP_FILE_IO", "auto")));
+    SIDESTEP_TRY(environment.cufile, parse_cufile(text_of("SIDESTEP_CUFILE", "auto")));
     SIDESTEP_CHECK(read_size("SIDESTEP_EMULATED_GPU_MEMORY", environment.emulated_gpu_memory));
     SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_POOL", environment.pinned_pool));
     SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_CACHE", environment.pinned_cache));

@@ -9,6 +9,7 @@
 namespace sidestep::base {
 
 enum class FileIo { automatic, uring, threads };
+enum class Cufile { automatic, off };
 
 struct Environment {
     // SIDESTEP_MACHINE: the machine of contexts that name none: live, a built-in name, or a file.
@@ -23,6 +24,8 @@ struct Environment {
     int host_threads = 0;
     // SIDESTEP_FILE_IO: auto, uring or threads: how files are read and written.
     FileIo file_io = FileIo::automatic;
+    // SIDESTEP_CUFILE: auto or off: whether NVIDIA's cuFile library may be loaded.
+    Cufile cufile = Cufile::automatic;
     // SIDESTEP_EMULATED_GPU_MEMORY: bytes each emulated GPU may hand out; 0: the model's own size.
     Bytes emulated_gpu_memory = 0;
     // SIDESTEP_PINNED_POOL: most pinned memory that the staging pool of one NUMA node keeps; 0: no pool.

@@ -13,6 +13,10 @@
 
 namespace sidestep {
 
+namespace checkpoint {
+struct LoadedContent;
+}
+
 struct Context::Impl {
     explicit Impl(Topology machine) : topology(std::move(machine)) {}
 
@@ -36,6 +40,12 @@ struct ContextAccess {
                                  const CopyOptions& options, void* stream, const char* note = "");
     // A Transfer that has failed.
     static Transfer refuse(const Context& context, Error error);
+    static Transfer follow(std::shared_ptr<transfer::Engine> engine, std::shared_ptr<transfer::Activity> activity) {
+        return Transfer(std::move(engine), std::move(activity));
+    }
+    static Loading load(const Context& context, const Checkpoint& checkpoint, const LoadOptions& options);
+    // `content` is a Loaded::Content.
+    static Loaded loaded(std::shared_ptr<const checkpoint::LoadedContent> content);
 };
 
 }  // namespace sidestep

@@ -20,6 +20,8 @@ struct FileRequest {
     Bytes size = 0;         // at most 1 GiB
     Bytes offset = 0;       // in the file
     std::uint64_t tag = 0;  // comes back in the completion
+    // What keep_memory() gave for a range that `address` and `size` lie in; below 0: nothing.
+    int kept_memory = -1;
 };
 
 struct FileCompletion {
@@ -40,6 +42,11 @@ public:
     virtual void submit(const FileRequest& request) = 0;
     // Hands what was submitted over to whoever carries it out.
     virtual void flush() = 0;
+    // Memory that many requests will use, made ready once instead of for each of them. Below 0 where that cannot
+    // be had: the requests go without. The memory stays valid until drop_memory(), which is called when no
+    // request uses it any more.
+    virtual int keep_memory(void*, Bytes) { return -1; }
+    virtual void drop_memory(int) {}
     // Appends what has ended since the last call. Never blocks.
     virtual void reap(std::vector<FileCompletion>& ended) = 0;
 };

@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <limits>
 
 #include <fmt/format.h>
@@ -63,6 +66,9 @@ FileFacts facts_of(const struct stat& status, const std::string& path) {
         facts.size = static_cast<Bytes>(status.st_size);
         facts.identity = mix(status.st_dev, status.st_ino);
     }
+    const auto changed = static_cast<std::uint64_t>(status.st_ctim.tv_sec) * 1'000'000'000u +
+                         static_cast<std::uint64_t>(status.st_ctim.tv_nsec);
+    facts.version = mix(facts.identity ^ facts.size, changed);
     return facts;
 }
 
@@ -93,6 +99,12 @@ Result<std::optional<FileFacts>> file_facts(const std::string& path) {
     return system_error(errno, fmt::format("cannot look at {}", path), "stat");
 }
 
+Result<FileFacts> file_facts(const Fd& fd, const std::string& path) {
+    struct stat status {};
+    if (::fstat(fd.get(), &status) == 0) return facts_of(status, path);
+    return system_error(errno, fmt::format("cannot look at {}", path), "fstat");
+}
+
 Result<Fd> open_file(const std::string& path, int flags, unsigned mode) {
     for (;;) {
         const int number = ::open(path.c_str(), flags | O_CLOEXEC, mode);
@@ -101,11 +113,40 @@ Result<Fd> open_file(const std::string& path, int flags, unsigned mode) {
     }
 }
 
+Result<Fd> open_to_read(const std::string& path) {
+    return open_file(path, O_RDONLY | O_NONBLOCK);
+}
+
 Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path) {
     const std::string link = fmt::format("/proc/self/fd/{}", fd.get());
     const int number = ::open(link.c_str(), flags | O_DIRECT | O_CLOEXEC);
     if (number >= 0) return Fd(number);
     return system_error(errno, fmt::format("the file system refuses O_DIRECT for {}", path), "open");
+}
+
+bool lives_in_memory(const Fd& fd) {
+    // linux/magic.h; repeated since file systems keep their numbers for ever.
+    constexpr long tmpfs = 0x01021994;
+    constexpr long ramfs = 0x858458f6;
+    constexpr long hugetlbfs = 0x958458f6;
+    struct statfs facts {};
+    if (::fstatfs(fd.get(), &facts) != 0) return false;
+    const auto type = static_cast<long>(facts.f_type);
+    return type == tmpfs || type == ramfs || type == hugetlbfs;
+}
+
+std::optional<DirectAlignment> direct_alignment(const Fd& fd) {
+    // The system's own header may be older than the kernel, so the answer is read at its known places.
+    constexpr unsigned wanted = 0x2000;  // STATX_DIOALIGN
+    constexpr std::size_t memory_at = 152, offset_at = 156;
+    std::array<char, 256> answer{};
+    if (::syscall(SYS_statx, fd.get(), "", AT_EMPTY_PATH, wanted, answer.data()) != 0) return std::nullopt;
+    std::uint32_t mask = 0, memory = 0, offset = 0;
+    std::memcpy(&mask, answer.data(), sizeof mask);
+    std::memcpy(&memory, answer.data() + memory_at, sizeof memory);
+    std::memcpy(&offset, answer.data() + offset_at, sizeof offset);
+    if ((mask & wanted) == 0) return std::nullopt;
+    return DirectAlignment{offset, memory};
 }
 
 Result<std::string> follow_links(const std::string& path) {
@@ -168,6 +209,39 @@ std::optional<Bytes> size_now(const Fd& fd) {
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
     return static_cast<Bytes>(status.st_size);
+}
+
+Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, const std::string& path) {
+    Bytes done = 0;
+    while (done < size) {
+        const auto got = ::pread(fd.get(), static_cast<char*>(target) + done, size - done,
+                                 static_cast<off_t>(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return system_error(errno, fmt::format("cannot read {} at byte {}", path, offset + done), "pread");
+        if (got == 0) {
+            return Error{ErrorCode::end_of_file,
+                         fmt::format("{} ends at byte {}, where {} more are expected", path, offset + done,
+                                     size - done),
+                         path,
+                         {}};
+        }
+        done += static_cast<Bytes>(got);
+    }
+    return {};
+}
+
+Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes size, const std::string& path) {
+    for (Bytes done = 0; done < size;) {
+        const auto put = ::pwrite(fd.get(), static_cast<const char*>(source) + done, size - done,
+                                  static_cast<off_t>(offset + done));
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0)
+            return system_error(put < 0 ? errno : ENOSPC,
+                                fmt::format("cannot write {} at byte {}", path, offset + done), "pwrite");
+        done += static_cast<Bytes>(put);
+    }
+    return {};
 }
 
 bool has_hidden_content(const Fd& fd) {

@@ -22,6 +22,7 @@ struct FileFacts {
     FileType type = FileType::regular;
     Bytes size = 0;              // of a regular file or block device
     std::uint64_t identity = 0;  // equal for two paths to one file or device, never 0
+    std::uint64_t version = 0;   // the same until the file is written or its attributes change, never 0
     unsigned mode = 0;           // permission bits
     unsigned owner = 0;
     unsigned group = 0;
@@ -31,12 +32,30 @@ struct FileFacts {
 // way cannot be searched.
 Result<std::optional<FileFacts>> file_facts(const std::string& path);
 
+// The same of an open file.
+Result<FileFacts> file_facts(const Fd& fd, const std::string& path);
+
 // open(2) with O_CLOEXEC, repeated when interrupted.
 Result<Fd> open_file(const std::string& path, int flags, unsigned mode = 0);
+
+// The same for reading, without waiting where the path leads to a pipe that nobody writes.
+Result<Fd> open_to_read(const std::string& path);
 
 // The file behind `fd` opened once more with O_DIRECT; `flags` is O_RDONLY or O_RDWR. Goes through
 // /proc/self/fd, so that it also works for a file without a name.
 Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path);
+
+// Whether the file's bytes live in memory (tmpfs, ramfs, hugetlbfs), so that there is nothing to go around.
+bool lives_in_memory(const Fd& fd);
+
+// What O_DIRECT wants of a file, by STATX_DIOALIGN.
+struct DirectAlignment {
+    Bytes offset = 0;  // offsets and sizes are multiples of it; 0: the file takes no O_DIRECT
+    Bytes memory = 0;  // addresses too
+};
+
+// Nothing where the kernel (before 6.1) or the file system does not say.
+std::optional<DirectAlignment> direct_alignment(const Fd& fd);
 
 // Follows links at the end of `path`, at most 40 of them, also to a name that does not exist yet.
 Result<std::string> follow_links(const std::string& path);
@@ -61,6 +80,12 @@ Result<void> flush_file(const Fd& fd, const std::string& path);
 
 // Size in bytes of the file now, for the words of an error; nothing where it cannot be told.
 std::optional<Bytes> size_now(const Fd& fd);
+
+// Reads all of a range, through the page cache. ErrorCode::end_of_file where the file ends before.
+Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, const std::string& path);
+
+// Writes all of a range, through the page cache. ErrorCode::no_space where the device is full.
+Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes size, const std::string& path);
 
 // Whether the byte at offset 0 can be read though the size is 0, as in /proc.
 bool has_hidden_content(const Fd& fd);

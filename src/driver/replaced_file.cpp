@@ -35,7 +35,8 @@ Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed) 
     SIDESTEP_TRY(const auto facts, file_facts(target));
     file.replaces_ = facts.has_value();
     if (file.replaces_ && !may_write(target)) {
-        return system_error(EACCES, fmt::format("may not write {}", path), "access");
+        // On a file system that is mounted read-only it is no matter of rights.
+        return system_error(errno == EROFS ? EROFS : EACCES, fmt::format("may not write {}", path), "access");
     }
     SIDESTEP_TRY(file.folder_, open_file(folder, O_PATH | O_DIRECTORY));
     SIDESTEP_CHECK(file.open_unnamed_or_named(unnamed));

@@ -51,6 +51,8 @@ std::string hint_of(int number) {
             return "raise the limit on open files (ulimit -n)";
         case EIO:
             return "the device failed; the kernel log (dmesg) says more";
+        case ENODATA:  // what O_DIRECT gets where a drive reports bad blocks
+            return "the device cannot read or write these blocks; the kernel log (dmesg) says more";
         case ETXTBSY:
             return "the file is a program that is running";
         default:

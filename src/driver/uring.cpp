@@ -2,16 +2,22 @@
 
 #include <liburing.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "driver/files.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::driver {
 namespace {
+
+// Registered memory stays pinned, so there is a bound to it: twice the staging memory of one copy.
+constexpr unsigned most_kept = 64;
+constexpr Bytes most_kept_bytes = Bytes{512} << 20;
 
 class UringEngine final : public FileIoEngine {
 public:
@@ -24,15 +30,22 @@ public:
     unsigned depth() const override { return depth_; }
     void submit(const FileRequest& request) override;
     void flush() override;
+    int keep_memory(void* address, Bytes size) override;
+    void drop_memory(int number) override;
     void reap(std::vector<FileCompletion>& ended) override;
 
 private:
+    bool open_table();
+
     const unsigned depth_;
     bool open_ = false;
     io_uring ring_{};
     unsigned in_kernel_ = 0;
     std::deque<std::uint64_t> waiting_;  // tags in the submission queue that the kernel has not taken yet
     int broken_ = 0;                     // errno of a kernel that takes nothing any more
+    bool no_table_ = false;              // the kernel gives no table of registered memory
+    std::vector<Bytes> kept_;            // that table: the size of each entry, 0 for a free one
+    Bytes kept_bytes_ = 0;
 };
 
 int UringEngine::open(unsigned threads) {
@@ -76,7 +89,14 @@ void UringEngine::submit(const FileRequest& request) {
         return;
     }
     const auto size = static_cast<unsigned>(request.size);
-    if (request.write) {
+    if (request.kept_memory >= 0) {
+        const int number = request.kept_memory;
+        if (request.write) {
+            io_uring_prep_write_fixed(entry, request.fd, request.address, size, request.offset, number);
+        } else {
+            io_uring_prep_read_fixed(entry, request.fd, request.address, size, request.offset, number);
+        }
+    } else if (request.write) {
         io_uring_prep_write(entry, request.fd, request.address, size, request.offset);
     } else {
         io_uring_prep_read(entry, request.fd, request.address, size, request.offset);
@@ -110,6 +130,51 @@ void UringEngine::reap(std::vector<FileCompletion>& ended) {
     if (broken_ == 0) return;
     for (const std::uint64_t tag : waiting_) ended.push_back({tag, -broken_});
     waiting_.clear();
+}
+
+// A table of empty entries, which needs Linux 5.13.
+bool UringEngine::open_table() {
+    if (!kept_.empty() || no_table_) return !no_table_;
+    const std::vector<iovec> empty(most_kept);
+    const std::vector<__u64> tags(most_kept);
+    const int rc = io_uring_register_buffers_tags(&ring_, empty.data(), tags.data(), most_kept);
+    no_table_ = rc < 0;
+    if (no_table_) {
+        base::log(base::LogLevel::debug,
+                  fmt::format("io_uring registers no memory: {}", system_words(-rc)));
+    } else {
+        kept_.resize(most_kept);
+    }
+    return !no_table_;
+}
+
+int UringEngine::keep_memory(void* address, Bytes size) {
+    if (broken_ != 0 || size == 0 || size > most_kept_bytes - kept_bytes_ || !open_table()) return -1;
+    const auto free = std::find(kept_.begin(), kept_.end(), Bytes{0});
+    if (free == kept_.end()) return -1;
+    const auto number = static_cast<unsigned>(free - kept_.begin());
+    const iovec range{address, size};
+    const __u64 tag = 0;
+    const int rc = io_uring_register_buffers_update_tag(&ring_, number, &range, &tag, 1);
+    if (rc < 1) {
+        // RLIMIT_MEMLOCK, or memory that cannot be pinned for long.
+        base::log(base::LogLevel::debug, fmt::format("io_uring does not register {} of memory: {}",
+                                                     format_bytes(size), system_words(rc < 0 ? -rc : EINVAL)));
+        return -1;
+    }
+    *free = size;
+    kept_bytes_ += size;
+    return static_cast<int>(number);
+}
+
+void UringEngine::drop_memory(int number) {
+    const auto at = static_cast<std::size_t>(number);
+    if (number < 0 || at >= kept_.size() || kept_[at] == 0) return;
+    const iovec nothing{};
+    const __u64 tag = 0;
+    io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(number), &nothing, &tag, 1);
+    kept_bytes_ -= kept_[at];
+    kept_[at] = 0;
 }
 
 std::string remedy_for(int number) {

@@ -14,11 +14,19 @@ using backend::Capability;
 using backend::Offer;
 using backend::Reach;
 
+// The device of a place, that of peer-to-peer memory by its bus id.
+std::optional<DeviceId> find_device(const Topology& topology, const Place& place) {
+    if (!place.is_p2pmem()) return topology.find(place);
+    for (DeviceId id = 0; id < topology.devices().size(); ++id)
+        if (topology.device(id).bus_id == place.path()) return id;
+    return std::nullopt;
+}
+
 // The device that holds an end's bytes; host memory without a node is taken to lie beside `other`.
 std::optional<DeviceId> device_of(const Topology& topology, const Place& place, const Place& other) {
-    if (place.is_host() && place.index() < 0 && other.is_gpu())
-        if (const auto gpu = topology.find(other)) return topology.cpu_of(*gpu);
-    return topology.find(place);
+    if (place.is_host() && place.index() < 0 && (other.is_gpu() || other.is_p2pmem()))
+        if (const auto device = find_device(topology, other)) return topology.cpu_of(*device);
+    return find_device(topology, place);
 }
 
 void refuse(HopOption& option, std::string reason, std::string remedy = {}) {
@@ -62,6 +70,9 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     }
     const auto a = device_of(topology, from.place, to.place);
     const auto b = device_of(topology, to.place, from.place);
+    const bool mapped = capability.reach == Reach::device_map;
+    // A driver may publish memory of a device that the topology does not list.
+    if (mapped && (!a || !b)) return;
     if (!a || !b)
         return refuse(
             option, fmt::format("the topology has no {}", a ? to.place.to_string() : from.place.to_string()));
@@ -73,6 +84,7 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     const Fabric first = capability.reach == Reach::peer_access ? Fabric::nvlink : Fabric::any;
     auto path = topology.path(*a, *b, first);
     if (!path && first != Fabric::any) path = topology.path(*a, *b, Fabric::any);
+    if (!path && mapped) return;
     if (!path) return refuse(option, "the topology knows no links between the two");
     option.path = *path;
 }
@@ -114,13 +126,13 @@ bool any_allocates(const std::vector<Offer>& offers, MemoryKind kind) {
     });
 }
 
-// The host memory where a GPU's bytes wait: its own NUMA node's.
+// The host memory where a device's bytes wait: its own NUMA node's.
 Place staging_place(const Topology& topology, const Request& request) {
     for (const End* end : {&request.from, &request.to}) {
-        if (!end->place.is_gpu()) continue;
-        const auto gpu = topology.find(end->place);
-        if (!gpu || topology.device(*gpu).numa_node < 0) continue;
-        if (const auto cpu = topology.cpu_of(*gpu)) return Place::host(topology.device(*cpu).index);
+        if (!end->place.is_gpu() && !end->place.is_p2pmem()) continue;
+        const auto device = find_device(topology, end->place);
+        if (!device || topology.device(*device).numa_node < 0) continue;
+        if (const auto cpu = topology.cpu_of(*device)) return Place::host(topology.device(*cpu).index);
     }
     return Place::host();
 }
@@ -167,6 +179,7 @@ std::vector<End> gpu_stops(const Topology& topology, const Request& request) {
     const Place& from = request.from.place;
     const Place& to = request.to.place;
     if (from == to || from.is_file() || to.is_file() || (from.is_host() && to.is_host())) return stops;
+    if (from.is_p2pmem() || to.is_p2pmem()) return stops;  // no GPU maps it
     for (const End* end : {&request.from, &request.to})
         if (end->place.is_host() && end->memory != MemoryKind::pinned) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.

@@ -142,6 +142,22 @@ std::string Receipt::summary() const {
     return text;
 }
 
+namespace {
+
+// "6 MiB by O_DIRECT, 4 KiB through the page cache"
+std::string storage_words(const StorageBytes& storage) {
+    std::string text;
+    const auto add = [&text](Bytes bytes, const char* how) {
+        if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_bytes(bytes), how);
+    };
+    add(storage.gpu_direct, "between storage and device memory");
+    add(storage.o_direct, "by O_DIRECT");
+    add(storage.page_cache, "through the page cache");
+    return text;
+}
+
+}  // namespace
+
 std::string Receipt::explain() const {
     std::string text = summary() + "\n";
     if (route) {
@@ -154,6 +170,7 @@ std::string Receipt::explain() const {
         }
         text += refused_lines(route->refused);
     }
+    if (storage.total() > 0) text += "storage: " + storage_words(storage) + "\n";
     for (const std::string& note : notes) text += "note: " + note + "\n";
     return text;
 }
@@ -168,7 +185,15 @@ std::string Receipt::to_json() const {
                  {"verify_seconds", verify_seconds},
                  {"lane_bytes", lane_bytes},
                  {"lane_failures", lane_failures},
+                 {"storage",
+                  {{"gpu_direct", storage.gpu_direct}, {"o_direct", storage.o_direct}, {"page_cache", storage.page_cache}}},
                  {"notes", notes}};
+    Json& list = json["stages"] = Json::array();
+    for (const Stage& stage : stages)
+        list.push_back({{"name", stage.name},
+                        {"bytes", stage.bytes},
+                        {"busy_seconds", stage.busy_seconds},
+                        {"limit_seconds", stage.limit_seconds}});
     json["route"] = route ? route_json(*route) : Json(nullptr);
     return dump(json);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/p2pmem.hpp"
 #include "topology/link_rates.hpp"
 #include "topology/machine_facts_reader.hpp"
 #include "topology/pci_names.hpp"
@@ -33,12 +34,20 @@ std::string pcie_words(const MachineFiles& files, const std::string& folder, con
     return fmt::format("gen{} x{}", *generation, *width);
 }
 
+// "64 MiB, published": memory that other PCI devices may reach, as an NVMe drive's controller memory buffer.
+std::string peer_memory_words(const MachineFiles& files, const std::string& bus_id) {
+    const auto memory = driver::find_peer_memory(files, bus_id);
+    if (!memory) return {};
+    return fmt::format("{}, {}", format_bytes(memory->size), memory->published ? "published" : "not published");
+}
+
 void add_pci(Device& device, const MachineFiles& files) {
     const std::string folder = fmt::format("/sys/bus/pci/devices/{}", device.bus_id);
     put(device.properties, "pcie_now", pcie_words(files, folder, "current"));
     put(device.properties, "pcie_max", pcie_words(files, folder, "max"));
     put(device.properties, "iommu_group", iommu_group(files, device.bus_id).value);
     put(device.properties, "driver", last_part(files.real_path(folder + "/driver")));
+    put(device.properties, "p2pmem", peer_memory_words(files, device.bus_id));
 }
 
 const char* words(driver::FabricState state) {

@@ -1,5 +1,7 @@
 #include "transfer/ends.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/try.hpp"
@@ -40,12 +42,9 @@ Result<Description> describe(const backend::Registry& registry, const Buffer& bu
     if (buffer.place().is_host()) return plain;
     if (buffer.place().is_file())
         return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
-    Error error{ErrorCode::path_unavailable,
-                fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe", {}};
-    for (const backend::Offer& offer : registry.offers())
-        if (!offer.support.usable && error.hint.empty() && offer.name != "file")
-            error.hint = fmt::format("{}: {}", offer.name, offer.support.reason);
-    return error;
+    return Error{ErrorCode::path_unavailable,
+                 fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe",
+                 why_out_of_reach(registry, buffer.place())};
 }
 
 Result<void> check_buffer(const Topology& topology, const Buffer& buffer) {
@@ -95,6 +94,17 @@ Result<Import> local(const Buffer& buffer, SharedMemory* shared, std::chrono::mi
 
 }  // namespace
 
+std::string why_out_of_reach(const backend::Registry& registry, const Place& place) {
+    for (const backend::Offer& offer : registry.offers()) {
+        const bool would = std::any_of(offer.capabilities.begin(), offer.capabilities.end(),
+                                       [&](const backend::Capability& capability) {
+                                           return capability.from == place.kind() || capability.to == place.kind();
+                                       });
+        if (would && !offer.support.usable) return fmt::format("{}: {}", offer.name, offer.support.reason);
+    }
+    return {};
+}
+
 Result<void> check_place(const Topology& topology, const Place& place) {
     if (!place.node().empty())
         return Error{ErrorCode::unsupported,
@@ -103,6 +113,9 @@ Result<void> check_place(const Topology& topology, const Place& place) {
                      "topology", "use places of this machine"};
     if (place.is_gpu() && !topology.find(place))
         return no_such_device("GPU", "gpu", place, topology.gpu_count());
+    if (place.is_p2pmem() && topology.emulated())
+        return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "topology",
+                     "an emulated machine has no peer-to-peer memory"};
     if (place.is_host() && place.index() >= 0 && !topology.find(place))
         return no_such_device("NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
     return {};
@@ -120,6 +133,10 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     if (to.read_only()) return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
     SIDESTEP_TRY(const Description source, describe(registry, from, to.place().is_gpu()));
     SIDESTEP_TRY(const Description target, describe(registry, to, from.place().is_gpu()));
+
+    if (from.whole_file() && source.identity == 0 && source.size == 0)
+        return Error{ErrorCode::not_found, fmt::format("there is no file {}", from.place().path()), from.to_string(),
+                     "check the path"};
 
     Ends ends;
     ends.bytes = from.size() == Buffer::whole ? source.size : from.size();

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "backend/registry.hpp"
 #include "route/planner.hpp"
@@ -23,6 +24,9 @@ struct Ends {
     std::shared_ptr<const void> from_lease;
     std::shared_ptr<const void> to_lease;
 };
+
+// "NAME: REASON" of the first unusable backend that would reach memory at such a place; empty where there is none.
+std::string why_out_of_reach(const backend::Registry& registry, const Place& place);
 
 // Checks that the place is on this machine and there: not_found names the GPUs or NUMA nodes there are.
 Result<void> check_place(const Topology& topology, const Place& place);

@@ -5,6 +5,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "transfer/batch.hpp"
+#include "transfer/spread_job.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -33,10 +34,16 @@ struct Attending {
 route::End typical_end(const std::vector<backend::Offer>& offers, const Place& place) {
     if (place.is_file()) return {place, MemoryKind::storage};
     if (place.is_gpu()) return {place, MemoryKind::device};
+    if (place.is_p2pmem()) return {place, MemoryKind::p2pmem};
     const bool pinned = std::any_of(offers.begin(), offers.end(), [](const backend::Offer& offer) {
         return offer.support.usable && offer.host_memory.has(MemoryKind::pinned);
     });
     return {place, pinned ? MemoryKind::pinned : MemoryKind::pageable};
+}
+
+// What stands for the place where there is no buffer.
+Buffer buffer_at(const Place& place) {
+    return place.is_file() ? Buffer::file(place.path()) : Buffer::memory(place, nullptr, 0);
 }
 
 }  // namespace
@@ -75,6 +82,13 @@ std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& cop
     batch->begin(copies);
     if (batch->needs_driving()) enroll(batch);
     return batch;
+}
+
+std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions& options) {
+    auto job = std::make_shared<SpreadJob>(machine(), std::move(spread), options);
+    job->begin();
+    if (job->needs_driving()) enroll(job);
+    return job;
 }
 
 std::shared_ptr<Activity> Engine::refuse(Error error) { return std::make_shared<RefusedCopy>(std::move(error)); }
@@ -122,7 +136,8 @@ void Engine::enroll(const std::shared_ptr<Activity>& job) {
 Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOptions& options) {
     SIDESTEP_TRY(const Ends ends, resolve_ends(topology_, registry_, from, to, shared_, options.deadline));
     SIDESTEP_TRY(auto plan, plans_.get({ends.from_end, ends.to_end, ends.bytes, options.require, options.prefer,
-                                        options.max_staging, options.lanes, pool_.relay_limits()}));
+                                        options.max_staging, options.lanes, pool_.relay_limits()},
+                                       objections(registry_, ends.from, ends.to, options)));
     return plan->route;
 }
 
@@ -130,7 +145,8 @@ Result<Route> Engine::route(const Place& from, const Place& to, Bytes bytes, con
     for (const Place* place : {&from, &to}) SIDESTEP_CHECK(check_place(topology_, *place));
     SIDESTEP_TRY(auto plan, plans_.get({typical_end(registry_.offers(), from),
                                         typical_end(registry_.offers(), to), bytes, options.require, options.prefer,
-                                        options.max_staging, options.lanes, pool_.relay_limits()}));
+                                        options.max_staging, options.lanes, pool_.relay_limits()},
+                                       objections(registry_, buffer_at(from), buffer_at(to), options)));
     return plan->route;
 }
 

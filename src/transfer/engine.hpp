@@ -6,6 +6,7 @@
 #include "transfer/driving.hpp"
 #include "transfer/job.hpp"
 #include "transfer/registrations.hpp"
+#include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
 
@@ -26,6 +27,10 @@ public:
     // Starts many copies as one. The buffers are looked at during the call only.
     std::shared_ptr<Activity> submit_batch(const std::vector<BatchCopy>& copies, const CopyOptions& options,
                                            void* stream);
+
+    // Starts moving files to the memories of several places, or those to files. Of the options these count: verify,
+    // page_cache, max_staging (for each place), chunk, deadline, stall_limit, sync_file, require and prefer.
+    std::shared_ptr<Activity> submit_spread(Spread spread, const CopyOptions& options);
 
     // What a copy that cannot be begun ends as.
     static std::shared_ptr<Activity> refuse(Error error);

@@ -75,14 +75,14 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
                                        options_.deadline));
     total_.store(ends_.bytes, std::memory_order_relaxed);
     SIDESTEP_TRY(const route::Request asked, request());
-    SIDESTEP_TRY(plan_, machine_.plans.get(asked));
+    SIDESTEP_TRY(plan_, machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
     if (auto note = unmet_preference(options_, plan_->route); !note.empty()) receipt_.notes.push_back(std::move(note));
     // Both ends are attached, and errors found, before a byte moves.
     for (const auto& hops : plan_->lanes) {
         SIDESTEP_CHECK(attach(hops.front().backend, backend::Access::read));
         SIDESTEP_CHECK(attach(hops.back().backend, backend::Access::write));
     }
-    cursor_ = Cursor(ends_.bytes);
+    cursor_ = Cursor(ends_.bytes, phase_of(ends_.from, ends_.to));
     count_traffic();
     if (ends_.bytes > 0) SIDESTEP_CHECK(add_lanes());
     if (options_.verify && ends_.bytes > 0) SIDESTEP_CHECK(add_verifier());
@@ -136,7 +136,8 @@ Result<void> Job::add_lanes() {
         if (!first) first = added.error();
     }
     if (!any) return *first;
-    const bool one_piece = count == 1 && plan_->lanes[0].size() == 1 && ends_.bytes <= lanes_[0]->chunk();
+    const bool one_piece = count == 1 && plan_->lanes[0].size() == 1 &&
+                           phase_of(ends_.from, ends_.to) + ends_.bytes <= lanes_[0]->chunk();
     needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
     return {};
 }
@@ -173,6 +174,7 @@ Result<void> Job::add_lane(std::size_t lane) {
     const auto& hops = plan_->lanes[lane];
     LaneSetup setup = shape_of(lane);
     setup.hops = &hops;
+    setup.phase = phase_of(ends_.from, ends_.to);
     setup.yields_to = yields_to(lane);
     SIDESTEP_TRY(setup.from, attach(hops.front().backend, backend::Access::read));
     SIDESTEP_TRY(setup.to, attach(hops.back().backend, backend::Access::write));
@@ -288,6 +290,8 @@ void Job::all_arrived() {
     receipt_.bytes = ends_.bytes;
     receipt_.seconds = seconds_since_start() - receipt_.verify_seconds;
     for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane ? lane->arrived() : 0);
+    // Before verification reads them all once more.
+    for (const Attached& attached : attached_) receipt_.storage += attached.registration->storage_bytes();
     if (lanes_.empty()) receipt_.lane_bytes.assign(plan_->lanes.size(), 0);
     // The bytes are there: whoever waits on the stream may use them while they are verified.
     if (gate_) gate_->open();
@@ -312,7 +316,6 @@ bool Job::commit() {
     const double before = seconds_since_start();
     for (Attached& attached : attached_) {
         for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
-        receipt_.storage += attached.registration->storage_bytes();
         if (attached.access != backend::Access::write) continue;
         if (auto made_final = attached.registration->commit(); !made_final) {
             fail(made_final.error());

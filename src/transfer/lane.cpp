@@ -6,16 +6,22 @@
 
 namespace sidestep::transfer {
 
+Bytes phase_of(const Buffer& from, const Buffer& to) {
+    if (from.place().is_file()) return from.offset() % file_block;
+    return to.place().is_file() ? to.offset() % file_block : 0;
+}
+
 Cursor::Span Cursor::take(Bytes chunk) {
+    const auto most = [&](Bytes offset) { return offset == 0 && chunk > phase_ ? chunk - phase_ : chunk; };
     if (!returned_.empty()) {
         Span& last = returned_.back();
-        const Span span{last.offset, std::min(chunk, last.size)};
+        const Span span{last.offset, std::min(most(last.offset), last.size)};
         last.offset += span.size;
         last.size -= span.size;
         if (last.size == 0) returned_.pop_back();
         return span;
     }
-    const Span span{next_, std::min(chunk, total_ - next_)};
+    const Span span{next_, std::min(most(next_), total_ - next_)};
     next_ += span.size;
     return span;
 }
@@ -132,7 +138,7 @@ Result<bool> Lane::begin(Flight& flight) {
     piece.from_offset = flight.span.offset;
     if (flight.source_slot) {
         piece.from = stops_[flight.hop - 1].read.get();
-        piece.from_offset = *flight.source_slot * setup_.chunk;
+        piece.from_offset = place_in(*flight.source_slot, flight.span.offset);
     }
     piece.to = setup_.to;
     piece.to_offset = flight.span.offset;
@@ -142,7 +148,10 @@ Result<bool> Lane::begin(Flight& flight) {
         flight.target_slot = stop.free_slots.back();
         stop.free_slots.pop_back();
         piece.to = stop.written.get();
-        piece.to_offset = *flight.target_slot * setup_.chunk;
+        piece.to_offset = place_in(*flight.target_slot, flight.span.offset);
+        // The rest of the slot is the chunk's too.
+        piece.room_before = piece.to_offset - *flight.target_slot * setup_.chunk;
+        piece.room_after = setup_.chunk - piece.room_before - piece.size;
     }
     SIDESTEP_TRY(flight.ticket, hop.backend->start(piece));
     flight.running = true;
@@ -161,13 +170,19 @@ Result<void> Lane::land(Flight& flight) {
     Result<void> seen;
     if (setup_.sink) {
         const Buffer& ring = stops_.back().lease.buffer();
-        const auto* data = static_cast<const char*>(ring.address()) + *flight.source_slot * setup_.chunk;
+        const auto* data = static_cast<const char*>(ring.address()) + place_in(*flight.source_slot, flight.span.offset);
         seen = setup_.sink(flight.span.offset, data, flight.span.size);
         stops_.back().free_slots.push_back(*flight.source_slot);
     }
     arrived_ += flight.span.size;
     flight.ended = true;
     return seen;
+}
+
+// Where in a ring a chunk lies: as far into a block as in the file, so that whole blocks go there from a file and from
+// there to a file. Only the first chunk does not begin at a block, and that one is shorter for it.
+Bytes Lane::place_in(std::size_t slot, Bytes offset) const {
+    return slot * setup_.chunk + (offset == 0 ? setup_.phase : 0);
 }
 
 // Gives up a chunk of which nothing is in flight.

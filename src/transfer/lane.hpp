@@ -16,7 +16,9 @@ namespace sidestep::transfer {
 // one that falls behind takes fewer.
 class Cursor {
 public:
-    explicit Cursor(Bytes total = 0) : total_(total) {}
+    // `phase`: how far into a block of a file the first byte lies. Every chunk but the first begins at a block then,
+    // as long as chunks are whole blocks.
+    explicit Cursor(Bytes total = 0, Bytes phase = 0) : total_(total), phase_(phase) {}
     struct Span {
         Bytes offset = 0;
         Bytes size = 0;
@@ -30,7 +32,14 @@ private:
     std::vector<Span> returned_;
     Bytes next_ = 0;
     Bytes total_ = 0;
+    Bytes phase_ = 0;
 };
+
+// Blocks in which files are read and written around the page cache.
+inline constexpr Bytes file_block = 4096;
+
+// The cursor's phase for a copy between two buffers: that of the file, of two files that of the source.
+Bytes phase_of(const Buffer& from, const Buffer& to);
 
 // Looks at a chunk that has arrived in host memory.
 using Sink = std::function<Result<void>(Bytes offset, const void* data, Bytes size)>;
@@ -42,6 +51,7 @@ struct LaneSetup {
     backend::Registration* to = nullptr;          // attached to the last hop's backend; null with a sink
     Sink sink;                                    // where `to` is null: the last hop ends in host memory
     Bytes chunk = 0;
+    Bytes phase = 0;                              // of the cursor: a chunk lies as far into a block of its slot
     std::size_t depth = 1;                        // chunks in flight where no slots bound them
     std::size_t most_new = ~std::size_t{0};       // chunks taken in one step: 1 lets lanes take turns
     Bytes staging = 0;                            // bytes of staging memory for each stop
@@ -93,6 +103,7 @@ private:
     Result<bool> begin(Flight& flight);
     Result<void> land(Flight& flight);
     void drop(Flight& flight);
+    Bytes place_in(std::size_t slot, Bytes offset) const;
     bool has_stop_after(std::size_t hop) const { return hop < stops_.size(); }
 
     LaneSetup setup_;

@@ -17,22 +17,25 @@ bool interchangeable(const route::Request& a, const route::Request& b) {
 
 }  // namespace
 
-Result<std::shared_ptr<const ReadyPlan>> Plans::get(const route::Request& request) {
-    if (request.from.place.is_file() || request.to.place.is_file()) return make(request);
+Result<std::shared_ptr<const ReadyPlan>> Plans::get(const route::Request& request,
+                                                    const std::vector<Objection>& objections) {
+    if (!objections.empty()) return make(request, without(registry_.offers(), objections));
+    if (request.from.place.is_file() || request.to.place.is_file()) return make(request, registry_.offers());
     {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
             if (interchangeable(kept.request, request)) return kept.plan;
     }
-    SIDESTEP_TRY(auto plan, make(request));
+    SIDESTEP_TRY(auto plan, make(request, registry_.offers()));
     std::lock_guard lock(mutex_);
     if (kept_.size() >= most_kept) kept_.erase(kept_.begin());
     kept_.push_back({request, plan});
     return plan;
 }
 
-Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& request) const {
-    SIDESTEP_TRY(auto plan, route::plan(topology_, registry_.offers(), request));
+Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& request,
+                                                     const std::vector<backend::Offer>& offers) const {
+    SIDESTEP_TRY(auto plan, route::plan(topology_, offers, request));
     auto ready = std::make_shared<ReadyPlan>();
     for (std::size_t l = 0; l < plan.choices.size(); ++l) {
         std::vector<ReadyHop> hops;
@@ -42,7 +45,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
             backend::Backend* backend = registry_.find(hop.backend);
             if (backend == nullptr)
                 return Error{ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
-            const backend::Capability& engine = registry_.offers()[offer].capabilities[capability];
+            const backend::Capability& engine = offers[offer].capabilities[capability];
             hops.push_back({backend, capability, engine.one_by_one, engine.streams, hop.to, hop.to_memory});
         }
         ready->lanes.push_back(std::move(hops));

@@ -7,6 +7,7 @@
 
 #include "backend/registry.hpp"
 #include "route/planner.hpp"
+#include "transfer/direct_storage.hpp"
 
 namespace sidestep::transfer {
 
@@ -33,8 +34,10 @@ public:
         : topology_(topology), registry_(registry) {}
 
     // The plan for a request. Plans between memory are kept and shared by requests whose sizes fall
-    // between the same two powers of two (Route::bytes says which size the prices were made for).
-    Result<std::shared_ptr<const ReadyPlan>> get(const route::Request& request);
+    // between the same two powers of two (Route::bytes says which size the prices were made for). What backends have
+    // against carrying just these bytes becomes part of the route.
+    Result<std::shared_ptr<const ReadyPlan>> get(const route::Request& request,
+                                                 const std::vector<Objection>& objections = {});
 
 private:
     struct Kept {
@@ -43,7 +46,8 @@ private:
     };
     static constexpr std::size_t most_kept = 256;
 
-    Result<std::shared_ptr<const ReadyPlan>> make(const route::Request& request) const;
+    Result<std::shared_ptr<const ReadyPlan>> make(const route::Request& request,
+                                                  const std::vector<backend::Offer>& offers) const;
 
     const Topology& topology_;
     const backend::Registry& registry_;

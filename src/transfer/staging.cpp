@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "transfer/ends.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     if (kind != MemoryKind::automatic) return {kind};
     if (place.is_gpu()) return {MemoryKind::device};
+    if (place.is_p2pmem()) return {MemoryKind::p2pmem};
     return {MemoryKind::pinned, MemoryKind::pageable};
 }
 
@@ -35,9 +37,7 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend allocates {} memory at {}", to_string(kind), place.to_string()),
                 "allocate", {}};
-    for (const backend::Offer& offer : registry.offers())
-        if (!offer.support.usable && place.is_gpu() && error.hint.empty() && offer.name != "file")
-            error.hint = fmt::format("{}: {}", offer.name, offer.support.reason);
+    if (!place.is_host()) error.hint = why_out_of_reach(registry, place);
     return error;
 }
 

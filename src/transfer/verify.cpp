@@ -18,7 +18,9 @@ constexpr Bytes staging_of_a_side = Bytes{32} << 20;
 }  // namespace
 
 Verifier::Verifier(const Ends& ends)
-    : bytes_(ends.bytes), blocks_((ends.bytes + block_size - 1) / block_size) {}
+    : bytes_(ends.bytes),
+      phase_(phase_of(ends.from, ends.to)),
+      blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
 
 Result<std::unique_ptr<Verifier>> Verifier::create(Plans& plans, StagingPool& pool, const Ends& ends,
                                                    backend::Registration* written) {
@@ -37,11 +39,12 @@ Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buf
     request.lanes = 1;
     Side& mine = sides_[side];
     SIDESTEP_TRY(mine.plan, plans.get(request));
-    mine.cursor = Cursor(bytes_);
+    mine.cursor = Cursor(bytes_, phase_);
 
     LaneSetup setup;
     setup.hops = &mine.plan->lanes[0];
     setup.chunk = block_size;
+    setup.phase = phase_;
     setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
     setup.from = written;
     if (written == nullptr) {
@@ -56,7 +59,7 @@ Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buf
 }
 
 Result<void> Verifier::see(int side, Bytes offset, const void* data, Bytes size) {
-    Block& block = blocks_[offset / block_size];
+    Block& block = blocks_[(phase_ + offset) / block_size];
     block.hash[side] = XXH3_64bits(data, size);
     block.seen[side] = true;
     if (!block.seen[0] || !block.seen[1]) return {};

@@ -44,6 +44,7 @@ private:
     Result<void> see(int side, Bytes offset, const void* data, Bytes size);
 
     Bytes bytes_ = 0;
+    Bytes phase_ = 0;  // of both cursors: blocks begin where those of the file do
     std::vector<Block> blocks_;
     std::size_t compared_ = 0;
     Side sides_[2];

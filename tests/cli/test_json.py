@@ -113,7 +113,7 @@ class OtherJson(harness.CommandTest):
         types = {
             "version": int, "bytes": int, "seconds": float, "gb_per_s": float, "share_of_expected": (int, float),
             "verified": bool, "verify_seconds": (int, float), "lane_bytes": list, "lane_failures": list,
-            "notes": list, "route": dict, "runs": list,
+            "storage": dict, "stages": list, "notes": list, "route": dict, "runs": list,
         }
         self.assertEqual(set(receipt), set(types))
         for name, wanted in types.items():

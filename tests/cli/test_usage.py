@@ -26,7 +26,7 @@ class Help(harness.CommandTest):
 
     def test_every_option_is_documented(self):
         text = (harness.SOURCE_DIR / "docs" / "commands.md").read_text()
-        for verb in ["bench", "copy", "route", "topo"]:
+        for verb in ["bench", "copy", "inspect", "route", "topo"]:
             for option in self.succeed("completion", "options", verb).out.split():
                 if option != "--help":
                     self.assertIn(option, text)
@@ -107,6 +107,7 @@ class Completion(harness.CommandTest):
         self.write("weights.bin", b"")
         (self.dir / "wide").mkdir()
         self.assertEqual(self.complete("sidestep copy file:w"), ["weights.bin", "wide/"])
+        self.assertEqual(self.complete("sidestep inspect --only x we"), ["weights.bin"])
 
     def test_options(self):
         self.assertEqual(self.complete("sidestep copy host host --re"), ["--repeat", "--require"])

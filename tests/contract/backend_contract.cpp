@@ -337,7 +337,7 @@ TEST_P(BackendContract, EmptyBuffersCanBeAttached) {
 // Every place of the pairs at which the backend allocates, with every kind it gives there.
 std::vector<End> allocated_ends(const BackendUnderTest& under_test, const backend::Backend& backend) {
     constexpr MemoryKind kinds[] = {MemoryKind::pageable, MemoryKind::pinned, MemoryKind::device,
-                                    MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed};
+                                    MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed, MemoryKind::p2pmem};
     std::set<Place> places;
     for (const auto& [from, to] : under_test.pairs) places.insert({from.place, to.place});
     std::vector<End> ends;

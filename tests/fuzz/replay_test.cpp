@@ -32,7 +32,7 @@ TEST(FuzzCorpus, EveryFileKeepsThePromises) {
     EXPECT_GE(replay(SIDESTEP_SOURCE_DIR "/tests/fuzz/corpus/" SIDESTEP_FUZZ_TARGET), 5U);
 }
 
-// Real files, or near ones, are the best of seeds.
+// Real files, or near ones, are the best of seeds. Readers of other files have to bear them.
 TEST(FuzzCorpus, EveryRecordedFileKeepsThePromises) {
     const std::string folder = std::string(SIDESTEP_FUZZ_TARGET) == "nccl_xml" ? "/nccl" : "";
     EXPECT_GE(replay(SIDESTEP_SOURCE_DIR "/tests/recorded" + folder), 1U);

@@ -11,14 +11,17 @@ cd "$(dirname "$0")/../.."
 build=${SIDESTEP_FUZZ_BUILD:-build/fuzz}
 
 run() {  # PROGRAM TARGET SECONDS
-    local found=$build/found/$2 gathered=$build/corpus/$2 recorded=tests/recorded/nccl
-    [ "$2" = nccl_xml ] || recorded=tests/recorded
+    local found=$build/found/$2 gathered=$build/corpus/$2 recorded=()
+    case $2 in
+        nccl_xml) recorded=(tests/recorded/nccl) ;;
+        topology_json) recorded=(tests/recorded) ;;
+    esac
     mkdir -p "$found" "$gathered"
     echo "fuzz: $2 for $3 s"
     # One input may take 10 s and 2 GiB: far more than any of these needs.
     if ! "$1" -max_total_time="$3" -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
         -dict="tests/fuzz/$2.dict" -artifact_prefix="$found/" \
-        "$gathered" "tests/fuzz/corpus/$2" "$recorded" >"$build/$2.log" 2>&1; then
+        "$gathered" "tests/fuzz/corpus/$2" "${recorded[@]}" >"$build/$2.log" 2>&1; then
         tail -n 60 "$build/$2.log"
         echo "fuzz: $2 FAILED; the input lies in $found, the log in $build/$2.log"
         return 1
@@ -33,7 +36,7 @@ fi
 
 seconds=${1:-30}
 shift $(($# > 0 ? 1 : 0))
-targets=${*:-nccl_xml topology_json}
+targets=${*:-nccl_xml topology_json safetensors shard_index gguf}
 
 clang=
 for name in ${CLANGXX:-clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14}; do

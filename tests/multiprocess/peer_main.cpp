@@ -8,6 +8,8 @@
 //   check NAME SEED                 whether what it published holds the pattern
 //   read NAME SEED BYTES            copies what somebody published, verified, and compares it with the
 //   pattern write NAME SEED BYTES           the other way
+//   save PATH SHARD BYTES           saves 32 tensors there until it is killed, with the seeds 0 and 1 in turns; SHARD
+//                                   as SaveOptions::shard_bytes
 //
 // Each is answered with "ok" or the code and text of what went wrong.
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <iostream>
 #include <map>
 #include <sstream>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -49,6 +52,7 @@ public:
         unsigned seed = 0;
         Bytes bytes = 0;
         words >> seed >> bytes;
+        if (verb == "save") return save_forever(name, seed, bytes);
         if (verb == "fill") return fill(held_.at(name).buffer, seed), "ok";
         if (verb == "check") {
             const std::string difference = differs(held_.at(name).buffer, seed);
@@ -84,6 +88,28 @@ private:
         if (!publication) return text_of(publication.error());
         held_.insert_or_assign(name, Held{Allocation(), buffer, std::move(*publication)});
         return "ok";
+    }
+
+    std::string save_forever(const std::string& path, Bytes shard, Bytes bytes) {
+        std::vector<Allocation> memory;
+        for (unsigned seed : {0u, 1u}) {
+            auto block = context_.allocate(Place::gpu(0), bytes);
+            if (!block) return text_of(block.error());
+            fill(block->buffer(), seed);
+            memory.push_back(std::move(*block));
+        }
+        for (unsigned round = 0;; ++round) {
+            const Buffer from = memory[round % 2].buffer();
+            SaveOptions options;
+            options.metadata = {{"seed", std::to_string(round % 2)}};
+            options.shard_bytes = shard;
+            std::vector<TensorToSave> tensors;
+            for (Bytes i = 0; i < 32; ++i)
+                tensors.push_back({std::to_string(i), Dtype::u8, {bytes / 32}, from.slice(i * bytes / 32, bytes / 32)});
+            auto saved = context_.save(tensors, path, options).wait();
+            if (!saved) return text_of(saved.error());
+            if (round == 0) std::cout << "ok" << std::endl;  // there is something to be lost
+        }
     }
 
     std::string copy(const std::string& name, unsigned seed, Bytes bytes, bool reading) {

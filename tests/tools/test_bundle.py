@@ -19,7 +19,7 @@ class BundleTest(TreeTest):
         return self.root / name
 
     def pack(self, *lines):
-        archive = self.root / "sidestep-1.2.3.tar.gz"
+        archive = self.root / "sidestep-1.2.3.tar.xz"
         listed = self.write("list", "".join(f"{line}\n" for line in lines))
         code, text = self.run_tool("bundle.sh", listed, archive)
         return code, text, archive
@@ -46,7 +46,7 @@ class BundleTest(TreeTest):
         self.assertFalse(archive.exists())
 
     def test_an_archive_that_grew(self):
-        # 48 MiB that gzip cannot make smaller.
+        # 48 MiB that xz cannot make smaller.
         noise = self.root / "noise.bin"
         noise.write_bytes(os.urandom(48 << 20))
         command = self.build("command", f'asm(".data\\n.global n\\nn: .incbin \\"{noise}\\"\\n");\n'
@@ -62,7 +62,7 @@ class RealBundleTest(TreeTest):
     """The build's own bundle, unpacked somewhere else."""
 
     def test_it_runs_from_anywhere(self):
-        archive = self.root / "sidestep.tar.gz"
+        archive = self.root / "sidestep.tar.xz"
         code, text = self.run_tool("bundle.sh", os.environ["SIDESTEP_BUNDLE_LIST"], archive)
         self.assertEqual(code, 0, text)
         with tarfile.open(archive) as packed:

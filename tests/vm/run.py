@@ -40,26 +40,30 @@ class Machine(NamedTuple):
     """What a *.machine file says."""
     modules: list
     append: list
+    disk: list         # "NAME=SIZE"
+    trace: list        # events of QEMU
     qemu: list
 
 
 def read_machine(path, machine=None):
     """Lines that start with '-' are QEMU's arguments. 'modules GROUP...' loads the groups of
-    initramfs/*.modules, 'append WORD...' adds to the kernel's command line, 'include FILE' reads a file beside
-    this one, '#' starts a comment."""
-    machine = machine or Machine([], [], [])
+    initramfs/*.modules, 'append WORD...' adds to the kernel's command line, 'disk NAME=SIZE...' makes empty files
+    that stand behind QEMU's block nodes of those names, 'trace EVENT...' lets QEMU write these events to the file
+    `trace` in the job's folder, 'include FILE' reads a file beside this one, '#' starts a comment."""
+    machine = machine or Machine([], [], [], [], [])
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = shlex.split(line, comments=True)
         if not words:
             continue
         if words[0].startswith("-"):
             machine.qemu.extend(words)
-        elif words[0] in ("modules", "append"):
+        elif words[0] in ("modules", "append", "disk", "trace"):
             getattr(machine, words[0]).extend(words[1:])
         elif words[0] == "include" and len(words) == 2 and words[1] != path.name:
             read_machine(path.parent / words[1], machine)
         else:
-            raise ValueError(f"{path.name}:{number}: '{line}' is no 'modules', 'append', 'include FILE' or '-...'")
+            raise ValueError(f"{path.name}:{number}: '{line}' is no 'modules', 'append', 'disk', 'trace', 'include "
+                             "FILE' or '-...'")
     return machine
 
 
@@ -76,7 +80,7 @@ def read_job(path, settings):
     folder = path if path.is_dir() else path.parent
     if not os.access(folder / "job.sh", os.X_OK):
         raise ValueError(f"{folder} has no executable job.sh")
-    machine = Machine([], [], []) if path.is_dir() else read_machine(path)
+    machine = Machine([], [], [], [], []) if path.is_dir() else read_machine(path)
     binary = os.environ.get("SIDESTEP_BIN") or REPOSITORY / "build/release/cli/sidestep"
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/run",
@@ -96,6 +100,22 @@ def has_kvm():
     return bool(re.search(r"\b(vmx|svm)\b", flags)) and os.access("/dev/kvm", os.R_OK | os.W_OK)
 
 
+def disks(work, machine):
+    """QEMU's arguments for empty disks; whatever is written to one takes room in `work` only."""
+    arguments = []
+    for disk in machine.disk:
+        name, size = disk.split("=")
+        with open(work / f"{name}.disk", "wb") as file:
+            file.truncate(int(size.removesuffix("M")) << 20)
+        arguments += ["-blockdev", f"driver=file,node-name={name},filename={work / name}.disk"]
+    return arguments
+
+
+def traces(work, machine):
+    arguments = ["-D", work / "job/trace"] if machine.trace else []
+    return arguments + [word for event in machine.trace for word in ("-trace", event)]
+
+
 def command(parts, kernel, image, work, machine):
     # Before 8.1, QEMU's emulation on several threads is not safe for a guest that patches its own code.
     processors = 2 if cache.series(parts.ready["qemu"]) >= (8, 1) else 1
@@ -113,7 +133,7 @@ def command(parts, kernel, image, work, machine):
             "-device", "virtio-9p-pci,fsdev=root,mount_tag=hostroot",
             "-fsdev", f"local,id=job,path={work / 'job'},security_model=none",
             "-device", "virtio-9p-pci,fsdev=job,mount_tag=job",
-            *machine.qemu]
+            *disks(work, machine), *traces(work, machine), *machine.qemu]
 
 
 class Outcome(NamedTuple):

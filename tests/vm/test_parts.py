@@ -60,9 +60,11 @@ class Kernels(unittest.TestCase):
 class Machines(WithFolder):
     def test_machine_file(self):
         self.write("tree.part", "-device b,c=1  # words\nmodules net\n")
-        path = self.write("x.machine", "# about\n\nmodules nvme\nappend a=1 b\n-device 'a b'\ninclude tree.part\n")
+        path = self.write("x.machine", "# about\n\nmodules nvme\nappend a=1 b\n-device 'a b'\ndisk d=1M\n"
+                                      "trace event\ninclude tree.part\n")
         self.assertEqual(run.read_machine(path),
-                         run.Machine(["nvme", "net"], ["a=1", "b"], ["-device", "a b", "-device", "b,c=1"]))
+                         run.Machine(["nvme", "net"], ["a=1", "b"], ["d=1M"], ["event"],
+                                     ["-device", "a b", "-device", "b,c=1"]))
 
     def test_line_that_means_nothing(self):
         for line in ("device x", "include", "include x.machine"):

@@ -17,7 +17,7 @@ class EnvironmentTest : public testing::Test {
 protected:
     EnvironmentTest() {
         for (const char* name : {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
-                                 "SIDESTEP_FILE_IO", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
+                                 "SIDESTEP_FILE_IO", "SIDESTEP_CUFILE", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
                                  "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY"}) {
             const char* value = std::getenv(name);
             before_[name] = value != nullptr ? std::optional<std::string>(value) : std::nullopt;
@@ -97,6 +97,9 @@ TEST_F(EnvironmentTest, FileIo) {
     EXPECT_EQ(read_with("SIDESTEP_FILE_IO", "uring")->file_io, FileIo::uring);
     EXPECT_EQ(read_with("SIDESTEP_FILE_IO", "threads")->file_io, FileIo::threads);
     for (const char* way : {"io_uring", "Threads", "aio", "0"}) expect_refused("SIDESTEP_FILE_IO", way);
+    EXPECT_EQ(read_with("SIDESTEP_CUFILE", "off")->cufile, Cufile::off);
+    EXPECT_EQ(read_with("SIDESTEP_CUFILE", "auto")->cufile, Cufile::automatic);
+    for (const char* way : {"on", "OFF", "1"}) expect_refused("SIDESTEP_CUFILE", way);
 }
 
 TEST_F(EnvironmentTest, EmulatedGpuMemory) {

@@ -55,6 +55,26 @@ TEST(Place, ParsesEveryForm) {
     EXPECT_EQ(parsed("a.b-c_D9/gpu:1"), Place::gpu(1).on("a.b-c_D9"));
 }
 
+TEST(Place, PeerToPeerMemoryIsNamedByItsBusId) {
+    const Place place = parsed("p2pmem:0000:03:00.0");
+    EXPECT_EQ(place, Place::p2pmem("0000:03:00.0"));
+    EXPECT_TRUE(place.is_p2pmem());
+    EXPECT_FALSE(place.is_host() || place.is_gpu() || place.is_file() || place.is_shared());
+    EXPECT_EQ(place.kind(), PlaceKind::p2pmem);
+    EXPECT_EQ(place.path(), "0000:03:00.0");
+    EXPECT_EQ(place.index(), -1);
+    EXPECT_EQ(place.to_string(), "p2pmem:0000:03:00.0");
+    EXPECT_EQ(parsed("node7/p2pmem:0001:af:1f.7"), Place::p2pmem("0001:af:1f.7").on("node7"));
+    EXPECT_NE(place, Place::p2pmem("0000:04:00.0"));
+    for (const char* text : {"p2pmem:", "p2pmem:0", "p2pmem:03:00.0", "p2pmem:0000:03:00", "p2pmem:0000:03:00.0 ",
+                             "p2pmem:0000:0G:00.0", "p2pmem:0000:AF:00.0", "p2pmem:0000-03-00.0", "p2pmem:00000:3:00.0"}) {
+        const auto refused = Place::parse(text);
+        ASSERT_FALSE(refused.ok()) << text;
+        EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+        EXPECT_NE(refused.error().hint.find("0000:03:00.0"), std::string::npos) << refused.error().hint;
+    }
+}
+
 TEST(Place, AFilePathIsTakenAsItIs) {
     EXPECT_EQ(parsed("file:a/file:b").path(), "a/file:b");
     EXPECT_EQ(parsed("node7/file:b/gpu:0").path(), "b/gpu:0");

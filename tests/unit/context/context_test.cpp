@@ -230,6 +230,9 @@ TEST_F(ContextTest, BackendsSayWhetherTheyWork) {
         absent |= status.name == "cufile" && !status.usable;
     }
     EXPECT_TRUE(absent);
+    const auto route = context.route(Place::file("/nowhere/weights.bin"), Place::gpu(0), 1_MiB);
+    ASSERT_TRUE(route) << route.error().to_string();
+    EXPECT_NE(route->to_string().find("gpu:0 by cufile direct storage"), std::string::npos) << route->to_string();
 }
 
 TEST_F(ContextTest, PointersOfUnknownKindAreLocated) {
@@ -242,6 +245,15 @@ TEST_F(ContextTest, PointersOfUnknownKindAreLocated) {
 }
 
 // PCIe gives peers what it gives the host, so the switch between two GPUs beats the way through host memory.
+TEST_F(ContextTest, AMissingFileIsSaidToBeMissing) {
+    char memory[3];
+    for (const std::string path : {"/nowhere/at/all", (directory / "absent").c_str()}) {
+        const auto done = context.copy(Buffer::file(path), Buffer::host(memory, 3)).wait();
+        ASSERT_FALSE(done.ok());
+        EXPECT_EQ(done.error().code, ErrorCode::not_found) << done.error().to_string();
+    }
+}
+
 TEST(Routes, PeersBelowOneSwitchAvoidTheHost) {
     const auto box = Context::open({"pcie-4l40s", ""});
     ASSERT_TRUE(box.ok());

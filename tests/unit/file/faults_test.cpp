@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <optional>
 
@@ -27,6 +28,9 @@ public:
         unsigned outstanding = 0;
         unsigned most_outstanding = 0;
         unsigned submitted = 0;
+        unsigned keeps = 0;      // calls of keep_memory()
+        unsigned drops = 0;
+        unsigned with_kept = 0;  // requests that use it
     };
     explicit ScriptedEngine(std::shared_ptr<Script> script) : script_(std::move(script)) {}
 
@@ -35,9 +39,15 @@ public:
     void submit(const FileRequest& request) override {
         queue_.push_back(request);
         ++script_->submitted;
+        if (request.kept_memory == 7) ++script_->with_kept;
         script_->most_outstanding = std::max(script_->most_outstanding, ++script_->outstanding);
     }
     void flush() override {}
+    int keep_memory(void*, Bytes) override {
+        ++script_->keeps;
+        return 7;
+    }
+    void drop_memory(int number) override { script_->drops += number == 7 ? 1 : 0; }
     // One request a call, the youngest first.
     void reap(std::vector<driver::FileCompletion>& ended) override {
         if (queue_.empty() || script_->held) return;
@@ -64,7 +74,9 @@ protected:
     void SetUp() override {
         open(create(std::make_unique<ScriptedEngine>(script_)));
         put(folder_ / "x", text_);
-        file_ = std::move(*attach(Buffer::file(folder_ / "x", 0, text_.size()), Access::read));
+        backend::AttachOptions options;
+        options.page_cache = PageCache::use;  // so that slices do not depend on where memory happens to lie
+        file_ = std::move(*attach(Buffer::file(folder_ / "x", 0, text_.size()), Access::read, options));
     }
     Result<void> read() { return move(*file_, 0, back_.data(), back_.size(), false); }
     Error fails(const Result<void>& moved) {
@@ -193,6 +205,147 @@ TEST_F(FaultsTest, ADeviceThatWantsOtherBlocksIsServedThroughTheCache) {
     EXPECT_EQ(std::string(memory.get(), 4_MiB), text_.substr(0, 4_MiB));
     ASSERT_EQ((*file)->notes().size(), 1u);
     EXPECT_TRUE(says((*file)->notes()[0], "4194304 bytes")) << (*file)->notes()[0];
+}
+
+// Reads around the page cache into a slot, from an offset within a block.
+class AroundTest : public FaultsTest {
+protected:
+    void SetUp() override {
+        FaultsTest::SetUp();
+        backend::AttachOptions options;
+        options.page_cache = PageCache::bypass;
+        options.strict = true;
+        if (auto strict = attach(Buffer::file(folder_ / "x", offset, size), Access::read, options); !strict) {
+            GTEST_SKIP() << strict.error().to_string();
+        }
+        options.strict = false;
+        file_ = std::move(*attach(Buffer::file(folder_ / "x", offset, size), Access::read, options));
+        slot_.reset(static_cast<char*>(std::aligned_alloc(4096, slot_size)));
+        memory_ = std::move(*attach(Buffer::host(slot_.get(), slot_size), Access::write));
+    }
+    Result<void> read() {
+        backend::Piece piece{file_.get(), 0, memory_.get(), at, size};
+        piece.room_before = at;
+        piece.room_after = slot_size - at - size;
+        const auto ticket = backend_->start(piece);
+        if (!ticket) return ticket.error();
+        return finish(*ticket);
+    }
+    bool right() const { return text_.compare(offset, size, std::string(slot_.get() + at, size)) == 0; }
+    static bool goes_around(const FileRequest& request) { return (::fcntl(request.fd, F_GETFL) & O_DIRECT) != 0; }
+
+    static constexpr Bytes offset = 1'000'003, size = 6'000'001, at = offset % 4096, slot_size = 6_MiB;
+    std::unique_ptr<char, decltype(&std::free)> slot_{nullptr, &std::free};
+    std::unique_ptr<backend::Registration> memory_;
+};
+
+TEST_F(AroundTest, ShortReadsAreCarriedOnInWholeBlocks) {
+    for (const Bytes most : {4_KiB, 12_KiB, 1_MiB}) {
+        script_->most = most;
+        ASSERT_TRUE(read().ok());
+        EXPECT_TRUE(right());
+    }
+    EXPECT_EQ(file_->storage_bytes().o_direct, 3 * size);
+    EXPECT_EQ(file_->storage_bytes().page_cache, 0u);
+}
+
+TEST_F(AroundTest, OneThatEndsWithinABlockIsCarriedOnThroughTheCache) {
+    const driver::Fd plain(::open((folder_ / "x").c_str(), O_RDONLY));
+    // The first one ends before the first byte asked for, others anywhere.
+    for (const Bytes most : {Bytes{100}, at - 1, at, at + 1, Bytes{5000}, 2_MiB - 1}) {
+        std::memset(slot_.get(), 0, slot_size);
+        const Bytes direct_before = file_->storage_bytes().o_direct;
+        script_->answer = [&, first = true](const FileRequest& request) mutable -> std::optional<std::int64_t> {
+            if (!goes_around(request) || request.offset > offset || !first) return std::nullopt;
+            first = false;
+            return ::pread(plain.get(), request.address, std::min(most, request.size),
+                           static_cast<off_t>(request.offset));
+        };
+        ASSERT_TRUE(read().ok()) << most;
+        EXPECT_TRUE(right()) << most;
+        EXPECT_LT(file_->storage_bytes().o_direct - direct_before, size);
+    }
+    EXPECT_EQ(file_->storage_bytes().total(), 6 * size);
+}
+
+TEST_F(AroundTest, WhatTheDeviceCannotDoTheCacheDoes) {
+    for (const int number : {EINVAL, EOPNOTSUPP, EFAULT}) {
+        SetUp();
+        script_->answer = [number](const FileRequest& request) -> std::optional<std::int64_t> {
+            if (goes_around(request)) return -number;
+            return std::nullopt;
+        };
+        ASSERT_TRUE(read().ok());
+        EXPECT_TRUE(right());
+        EXPECT_EQ(file_->storage_bytes().o_direct, 0u);
+        EXPECT_EQ(file_->storage_bytes().page_cache, size);
+        ASSERT_EQ(file_->notes().size(), 1u);
+        EXPECT_TRUE(says(file_->notes()[0], std::to_string(size))) << file_->notes()[0];
+        script_->submitted = 0;
+        ASSERT_TRUE(read().ok());
+        EXPECT_EQ(script_->submitted, 3u) << "it is not tried again";
+    }
+}
+
+TEST_F(AroundTest, ErrorsNameTheBytesAskedFor) {
+    for (const int number : {EIO, ESTALE}) {
+        script_->answer = [number](const FileRequest&) { return -number; };
+        const Error error = fails(read());
+        EXPECT_EQ(error.code, ErrorCode::io_error);
+        EXPECT_TRUE(says(error.message, folder_ / "x") && says(error.message, "at offset ")) << error.message;
+        EXPECT_NE(error.hint, "") << error.message;
+    }
+    // Of the superset's first slice, which begins at a block, that is from byte 1000003 on.
+    script_->answer = [](const FileRequest& request) -> std::optional<std::int64_t> {
+        if (request.offset < offset) return -EIO;
+        return std::nullopt;
+    };
+    const Error error = fails(read());
+    EXPECT_TRUE(says(error.message, "offset 1000003")) << error.message;
+    EXPECT_TRUE(says(error.message, std::to_string(2_MiB - at) + " bytes")) << error.message;
+}
+
+TEST_F(AroundTest, TheEndOfAFileThatShrankIsFoundOut) {
+    for (const Bytes left : {3'000'001, 1'000'100, 1'000'001}) {
+        put(folder_ / "x", text_);
+        ASSERT_EQ(::truncate((folder_ / "x").c_str(), static_cast<off_t>(left)), 0);
+        const Error error = fails(read());
+        EXPECT_EQ(error.code, ErrorCode::end_of_file) << error.to_string();
+        EXPECT_TRUE(says(error.message, std::to_string(left) + " bytes")) << error.message;
+    }
+}
+
+TEST_F(AroundTest, TheQueueStartsModestHoweverMuchTheEngineTakes) {
+    script_->depth = 128;
+    ASSERT_EQ(::truncate((folder_ / "x").c_str(), 80_MiB), 0);
+    backend::AttachOptions options;
+    options.page_cache = PageCache::bypass;
+    const auto file = attach(Buffer::file(folder_ / "x", 0, 80_MiB), Access::read, options);
+    const std::unique_ptr<char, decltype(&std::free)> pages(static_cast<char*>(std::aligned_alloc(4096, 80_MiB)),
+                                                            &std::free);
+    const auto memory = attach(Buffer::host(pages.get(), 80_MiB), Access::write);
+    script_->held = true;
+    const auto ticket = backend_->start({file->get(), 0, memory->get(), 0, 80_MiB});
+    ASSERT_TRUE(ticket.ok());
+    EXPECT_EQ(script_->outstanding, 16u) << "of 40 slices";
+    script_->held = false;
+    ASSERT_TRUE(finish(*ticket).ok());
+    EXPECT_EQ(std::string(pages.get(), text_.size()), text_);
+    EXPECT_EQ((*file)->storage_bytes().o_direct, 80_MiB);
+}
+
+TEST_F(AroundTest, MemoryIsKeptAfterItsFirstPassUntilItGoes) {
+    ASSERT_TRUE(read().ok());
+    EXPECT_EQ(script_->keeps, 0u) << "a single pass is not worth it";
+    ASSERT_TRUE(read().ok());
+    const unsigned before = script_->submitted;
+    ASSERT_TRUE(read().ok());
+    EXPECT_EQ(script_->keeps, 1u);
+    EXPECT_EQ(script_->with_kept, script_->submitted - before);
+    EXPECT_EQ(script_->drops, 0u);
+    memory_.reset();
+    EXPECT_EQ(script_->drops, 1u);
+    EXPECT_TRUE(right());
 }
 
 TEST_F(FaultsTest, PiecesThatMakeNoSenseAreRefused) {

@@ -20,8 +20,8 @@ namespace sidestep::backends::file {
 // A folder that anybody may look into, and that goes with everything in it.
 class Folder {
 public:
-    Folder() {
-        std::string name = (std::filesystem::temp_directory_path() / "sidestep-file-XXXXXX").string();
+    explicit Folder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+        std::string name = (parent / "sidestep-file-XXXXXX").string();
         EXPECT_NE(::mkdtemp(name.data()), nullptr);
         path_ = name;
         ::chmod(path_.c_str(), 0755);

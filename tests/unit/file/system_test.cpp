@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "driver/uring.hpp"
 #include "file_test.hpp"
 
 namespace sidestep::backends::file {
@@ -36,7 +37,10 @@ bool forbid_io_uring() {
            ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-using SystemTest = FileTest;
+class SystemTest : public FileTest {
+protected:
+    std::unique_ptr<char, decltype(&std::free)> back_{static_cast<char*>(std::aligned_alloc(4096, 2_MiB)), &std::free};
+};
 
 TEST_F(SystemTest, WhereTheKernelRefusesIoUringThreadsDoAndSaySo) {
     std::string skip;
@@ -142,6 +146,69 @@ TEST_F(SystemTest, ALimitOnFileSizesDoesNotEndTheProcess) {
     ASSERT_FALSE(written.ok());
     EXPECT_EQ(written.error().code, ErrorCode::no_space);
     EXPECT_TRUE(says(written.error().hint, "ulimit -f"));
+}
+
+TEST_F(SystemTest, RegisteredMemoryIsBounded) {
+    const auto made = driver::create_uring_engine(4, 2);
+    if (!made) GTEST_SKIP() << made.error().to_string();
+    driver::FileIoEngine& engine = **made;
+    std::unique_ptr<char, decltype(&std::free)> memory(static_cast<char*>(std::aligned_alloc(4096, 4_MiB)),
+                                                       &std::free);
+    const int first = engine.keep_memory(memory.get(), 4_MiB);
+    if (first < 0) GTEST_SKIP() << "this kernel registers no memory";
+    EXPECT_LT(engine.keep_memory(memory.get(), 512_MiB), 0) << "more than is kept altogether";
+    EXPECT_LT(engine.keep_memory(nullptr, 0), 0);
+    int kept = 1;
+    while (kept < 1000 && engine.keep_memory(memory.get(), 4_KiB) >= 0) ++kept;
+    EXPECT_EQ(kept, 64);
+    engine.drop_memory(first);
+    engine.drop_memory(first);
+    engine.drop_memory(-1);
+    EXPECT_EQ(engine.keep_memory(memory.get() + 4_KiB, 8_KiB), first);
+
+    // And it is what requests use.
+    put(folder_ / "x", text_of(3000));
+    const driver::Fd file(::open((folder_ / "x").c_str(), O_RDONLY));
+    driver::FileRequest request;
+    request.fd = file.get();
+    request.address = memory.get() + 5000;
+    request.size = 3000;
+    request.kept_memory = first;
+    std::vector<driver::FileCompletion> ended;
+    for (const Bytes outside : {Bytes{0}, 1_MiB}) {
+        request.address = memory.get() + 5000 + outside;
+        engine.submit(request);
+        engine.flush();
+        while (ended.empty()) engine.reap(ended);
+        EXPECT_EQ(ended[0].result, outside == 0 ? 3000 : -EFAULT);
+        ended.clear();
+    }
+    EXPECT_EQ(std::string(memory.get() + 5000, 3000), text_of(3000));
+}
+
+TEST_F(SystemTest, WithoutLeaveToLockMemoryItGoesOn) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+    rlimit none = before;
+    none.rlim_cur = 0;
+    const std::string text = text_of(8_MiB);
+    put(folder_ / "x", text);
+    ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &none), 0);
+    {
+        const Unprivileged nobody;
+        if (const auto engine = driver::create_uring_engine(4, 2)) {
+            EXPECT_LT((*engine)->keep_memory(back_.get(), 2_MiB), 0);
+        }
+        open(create(FileOptions{base::FileIo::automatic}));
+        auto file = attach(Buffer::file(folder_ / "x", 0, text.size()), Access::read);
+        auto memory = attach(Buffer::host(back_.get(), 2_MiB), Access::write);
+        for (Bytes at = 0; at < text.size(); at += 2_MiB) {
+            const auto ticket = backend_->start({file->get(), at, memory->get(), 0, 2_MiB});
+            EXPECT_TRUE(ticket.ok() && finish(*ticket).ok());
+            EXPECT_EQ(text.compare(at, 2_MiB, std::string(back_.get(), 2_MiB)), 0);
+        }
+    }
+    EXPECT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
 }
 
 class DirectTest : public FileTest {

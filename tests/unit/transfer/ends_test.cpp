@@ -1,5 +1,6 @@
 #include "transfer/ends.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "fake_backend.hpp"
@@ -70,6 +71,34 @@ TEST_F(EndsTest, AFileWithoutABackendIsRefused) {
     const auto ends = transfer::resolve_ends(*topology, nobody, Buffer::file("x"), Buffer::host(memory, 8));
     ASSERT_FALSE(ends);
     EXPECT_EQ(ends.error().code, ErrorCode::unsupported);
+}
+
+// Of the backends that are not usable the one that would reach the place gives the reason, whatever their order.
+TEST_F(EndsTest, MemoryThatNobodyReachesNamesWhoWould) {
+    backend::Registry nobody;
+    for (const auto& [name, kind] : {std::pair{"cuda", PlaceKind::gpu}, std::pair{"p2pmem", PlaceKind::p2pmem}}) {
+        backend::Capability capability;
+        capability.to = kind;
+        nobody.add_absent({name, backend::Support::no(fmt::format("without {}", name)), {capability}, {}, {}});
+    }
+    const auto place = Place::p2pmem("0000:03:00.0");
+    const auto ends = transfer::resolve_ends(*topology, nobody, Buffer::host(memory, 8),
+                                             Buffer::memory(place, memory + 8, 8));
+    ASSERT_FALSE(ends);
+    EXPECT_EQ(ends.error().code, ErrorCode::path_unavailable);
+    EXPECT_EQ(ends.error().hint, "p2pmem: without p2pmem");
+    const auto gpu = transfer::resolve_ends(*topology, nobody, Buffer::host(memory, 8), Buffer::gpu(0, memory + 8, 8));
+    ASSERT_FALSE(gpu);
+    EXPECT_EQ(gpu.error().hint, "cuda: without cuda");
+}
+
+TEST_F(EndsTest, AnEmulatedMachineHasNoPeerToPeerMemory) {
+    const auto machine = Topology::open("dgx-h100");
+    ASSERT_TRUE(machine);
+    const auto there = transfer::check_place(*machine, Place::p2pmem("0000:03:00.0"));
+    ASSERT_FALSE(there);
+    EXPECT_EQ(there.error().code, ErrorCode::not_found);
+    EXPECT_TRUE(transfer::check_place(*topology, Place::p2pmem("0000:03:00.0")).ok());
 }
 
 }  // namespace

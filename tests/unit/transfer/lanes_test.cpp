@@ -232,6 +232,102 @@ TEST(Lanes, BytesAreVerified) {
     EXPECT_EQ(receipt.error().code, ErrorCode::mismatch);
 }
 
+// Notes pieces, all of which end on the spot.
+class NotingBackend final : public backend::Backend {
+public:
+    std::string_view name() const override { return "noting"; }
+    backend::Support probe(const Topology&) override { return backend::Support::yes({}); }
+    std::vector<backend::Capability> capabilities() const override { return {}; }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions&) override {
+        return std::make_unique<backend::Registration>(buffer);
+    }
+    Result<backend::Ticket> start(const backend::Piece& piece) override {
+        pieces.push_back(piece);
+        return backend::Ticket{};
+    }
+    Result<backend::Progress> poll(backend::Ticket) override { return backend::Progress::done; }
+
+    std::vector<backend::Piece> pieces;
+};
+
+// From byte 5000 of a file over host memory to a GPU: slots take the file's blocks whole.
+TEST(Lanes, ChunksLieInTheirSlotsAsInTheFile) {
+    constexpr Bytes offset = 5000, size = 300'001, chunk = 64_KiB, phase = offset % 4096;
+    Rig rig({});
+    NotingBackend noting;
+    const std::vector<transfer::ReadyHop> hops{{&noting, 0, false, false, Place::host(), MemoryKind::pinned},
+                                               {&noting, 1, false, false, Place::gpu(0), MemoryKind::device}};
+    const Buffer from = Buffer::file("/x", offset, size);
+    const Buffer to = Buffer::gpu(0, rig.target.address(), size);
+    backend::Registration source(from), target(to);
+    EXPECT_EQ(transfer::phase_of(from, to), phase);
+    transfer::LaneSetup setup;
+    setup.hops = &hops;
+    setup.from = &source;
+    setup.to = &target;
+    setup.chunk = chunk;
+    setup.phase = phase;
+    setup.staging = 3 * chunk;
+    transfer::StagingPool pool(rig.registry);
+    auto lane = transfer::Lane::create(setup, pool);
+    ASSERT_TRUE(lane) << lane.error().to_string();
+    Cursor cursor(size, phase);
+    while (!cursor.empty() || !(*lane)->idle()) ASSERT_TRUE((*lane)->step(cursor));
+    Bytes sum = 0;
+    for (std::size_t i = 0; i < noting.pieces.size(); i += 2) {
+        const backend::Piece& read = noting.pieces[i];
+        const backend::Piece& onward = noting.pieces[i + 1];
+        EXPECT_EQ(read.from_offset, sum);
+        EXPECT_EQ((offset + read.from_offset) % 4096, read.to_offset % 4096) << i;
+        const Bytes slot = read.to_offset / chunk * chunk;
+        EXPECT_EQ(read.to_offset - read.room_before, slot) << "its room begins with the slot";
+        EXPECT_EQ(read.to_offset + read.size + read.room_after, slot + chunk) << "and ends with it";
+        // The bytes go on from where they lie to where they belong, and nobody may touch what is beside them.
+        EXPECT_EQ(onward.from_offset, read.to_offset);
+        EXPECT_EQ(onward.to_offset, sum);
+        EXPECT_EQ(onward.size, read.size);
+        EXPECT_EQ(onward.room_before + onward.room_after, 0U);
+        sum += read.size;
+    }
+    EXPECT_EQ(sum, size);
+    EXPECT_EQ(noting.pieces.size() / 2, (phase + size + chunk - 1) / chunk);
+    EXPECT_EQ((*lane)->arrived(), size);
+}
+
+TEST(Lanes, TheFirstFileOfACopyGivesThePhase) {
+    char byte = 0;
+    const Buffer memory = Buffer::host(&byte, 1);
+    EXPECT_EQ(transfer::phase_of(memory, memory), 0U);
+    EXPECT_EQ(transfer::phase_of(memory, Buffer::file("/x", 4099, 1)), 3U);
+    EXPECT_EQ(transfer::phase_of(Buffer::file("/x", 4099, 1), Buffer::file("/y", 5, 1)), 3U);
+    EXPECT_EQ(transfer::phase_of(Buffer::file("/x"), memory), 0U);
+}
+
+TEST(Cursor, ChunksBeginAtBlocksOfTheFile) {
+    for (const Bytes phase : {0, 1, 904, 4095}) {
+        Cursor cursor(100'000, phase);
+        std::vector<Cursor::Span> spans;
+        while (!cursor.empty()) {
+            spans.push_back(cursor.take(8192));
+            // What is given back is cut as before.
+            if (spans.size() == 1) {
+                cursor.give_back(spans[0]);
+                spans[0] = cursor.take(4096);
+            }
+        }
+        EXPECT_EQ(spans[0].size, 4096 - phase);
+        Bytes sum = 0;
+        for (const Cursor::Span& span : spans) {
+            EXPECT_EQ(span.offset, sum);
+            EXPECT_TRUE(span.offset == 0 || (phase + span.offset) % 4096 == 0) << phase << " " << span.offset;
+            EXPECT_LE((span.offset == 0 ? phase : 0) + span.size, 8192U);
+            sum += span.size;
+        }
+        EXPECT_EQ(sum, 100'000U);
+    }
+}
+
 TEST(Cursor, GivesBackWhatWasNotBroughtToItsEnd) {
     Cursor cursor(10);
     const Cursor::Span first = cursor.take(4);

@@ -1,0 +1,215 @@
+#include "backends/cufile/cufile_backend.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "backends/cufile/conditions.hpp"
+#include "backends/cufile/direct_gpus.hpp"
+#include "backends/cufile/file_registration.hpp"
+#include "backends/cufile/io_pool.hpp"
+#include "backends/cufile/proof.hpp"
+#include "base/try.hpp"
+#include "driver/cufile.hpp"
+#include "driver/files.hpp"
+#include "topology/link_rates.hpp"
+
+namespace sidestep::backends::cufile {
+namespace {
+
+using backend::Capability;
+using backend::Reach;
+using backend::Support;
+
+// Each carries one piece of a copy, of which a copy from or to a file has 16 in flight.
+constexpr unsigned most_threads = 16;
+// Of one small request. Not measured here: NVIDIA's guides give 4 KiB reads some tens of microseconds above
+// the drive's own time.
+constexpr double latency_us = 50;
+
+// Positions in capabilities(): from files to GPUs, and
+constexpr std::size_t gpu_to_file = 1;
+
+// The drives' rate is not known, nor the page cache's part: the link of the quickest GPU is all that is sure
+// to bound it.
+double quickest_link(const Topology& topology) {
+    double most = 0;
+    for (DeviceId id = 0; id < topology.devices().size(); ++id) {
+        const auto cpu = topology.device(id).kind == DeviceKind::gpu ? topology.cpu_of(id) : std::nullopt;
+        const auto path = cpu ? topology.path(*cpu, id, Fabric::any) : std::nullopt;
+        if (path) most = std::max(most, path->gb_per_s);
+    }
+    return most * topology::reached_part(LinkKind::pcie);
+}
+
+class CufileBackend final : public backend::Backend {
+public:
+    explicit CufileBackend(CufileOptions options) : options_(std::move(options)) {}
+
+    std::string_view name() const override { return "cufile"; }
+    Support probe(const Topology& topology) override;
+    std::vector<Capability> capabilities() const override;
+    Support reaches(const Buffer& from, const Buffer& to) override;
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions& options) override;
+    Result<backend::Ticket> start(const backend::Piece& piece) override;
+    Result<backend::Progress> poll(backend::Ticket ticket) override { return pool_->poll(ticket); }
+
+private:
+    Support load(const Topology& topology, const Conditions& conditions);
+    Support reads(const Buffer& file, int gpu);
+    Support writes(const Buffer& file, int gpu);
+
+    const CufileOptions options_;
+    double gb_per_s_ = 0;
+    std::shared_ptr<const driver::Cufile> cufile_;
+    std::unique_ptr<DirectGpus> gpus_;
+    std::unique_ptr<Prover> prover_;
+    std::unique_ptr<MappedMemory> memory_;
+    std::unique_ptr<IoPool> pool_;  // last: destroyed first, while the rest is there
+};
+
+Support CufileBackend::probe(const Topology& topology) {
+    gb_per_s_ = quickest_link(topology);
+    if (topology.emulated())
+        return Support::no("the machine is a model: its GPUs are not in this computer");
+    if (options_.off) return Support::no("SIDESTEP_CUFILE=off", "unset SIDESTEP_CUFILE");
+    if (topology.gpu_count() == 0) return Support::no("this machine has no GPU");
+    const Conditions conditions = read_conditions(driver::MachineFiles(options_.root), topology);
+    // What is known to be missing is known without the library, whose opening takes up to 2 seconds.
+    if (!conditions.met()) return conditions.refusal();
+    return load(topology, conditions);
+}
+
+Support CufileBackend::load(const Topology& topology, const Conditions& conditions) {
+    auto cufile = driver::Cufile::load(options_.libraries);
+    if (!cufile) return Support::no(cufile.error().message, cufile.error().hint);
+    if (!(*cufile)->has_stats())
+        return Support::no(
+            fmt::format("libcufile {} cannot show which way bytes take, and without that it is not used",
+                        (*cufile)->version_text()),
+            "install libcufile 1.15 or newer (CUDA 13.0)");
+    auto cuda = driver::Cuda::load();
+    if (!cuda) return Support::no(cuda.error().message, cuda.error().hint);
+    auto gpus = DirectGpus::find(*cuda, topology);
+    if (!gpus) return Support::no(gpus.error().message, gpus.error().hint);
+    const char* folder = std::getenv("TMPDIR");
+    if (auto opened = (*cufile)->open_driver(folder != nullptr && *folder != '\0' ? folder : "/tmp"); !opened)
+        return Support::no(fmt::format("libcufile {}: {}", (*cufile)->version_text(), opened.error().message),
+                           opened.error().hint);
+    if (auto counted = (*cufile)->gpu_counts(); !counted)
+        return Support::no(counted.error().message, counted.error().hint);
+    cufile_ = std::move(*cufile);
+    gpus_ = std::move(*gpus);
+    prover_ = std::make_unique<Prover>(cufile_, *gpus_);
+    memory_ = std::make_unique<MappedMemory>(cufile_);
+    pool_ = std::make_unique<IoPool>(most_threads);
+    return Support::yes(fmt::format("libcufile {}, {}; each file system is proven before it is used",
+                                    cufile_->version_text(),
+                                    conditions.nvidia_fs.empty() ? "nvidia-fs" : "P2PDMA mode"));
+}
+
+std::vector<Capability> CufileBackend::capabilities() const {
+    Capability read;
+    read.from = PlaceKind::file;
+    read.to = PlaceKind::gpu;
+    read.from_memory = {MemoryKind::storage};
+    // Memory of pools cannot be mapped for other devices; of mappings that is known one by one only.
+    read.to_memory = {MemoryKind::device};
+    read.reach = Reach::storage_gpu;
+    read.engine = "direct storage";
+    read.max_gb_per_s = gb_per_s_;
+    read.latency_us = latency_us;
+    read.reason = "DMA between drive and GPU, proven by cuFile's counters";
+    Capability write = read;
+    std::swap(write.from, write.to);
+    std::swap(write.from_memory, write.to_memory);
+    return {read, write};
+}
+
+Support CufileBackend::reaches(const Buffer& from, const Buffer& to) {
+    if (from.place().is_file() && to.place().is_gpu()) return reads(from, to.place().index());
+    if (from.place().is_gpu() && to.place().is_file()) return writes(to, from.place().index());
+    return Support::no("cuFile moves bytes between files and GPU memory only");
+}
+
+Support CufileBackend::reads(const Buffer& file, int gpu) {
+    const std::string& path = file.place().path();
+    const auto facts = driver::file_facts(path);
+    if (!facts) return Support::no(facts.error().message, facts.error().hint);
+    if (!*facts)
+        return Support::no("whether the way is direct is tried out with the file itself, which is not there");
+    if ((*facts)->size < block)
+        return Support::no(
+            fmt::format("only whole blocks of {} go directly, and the file is smaller", format_bytes(block)));
+    if (Support proven = prover_->reads(path, gpu); !proven.usable) return proven;
+    // The path is proven for the device; whether cuFile takes this file shows when it is opened.
+    auto opened = FileRegistration::open({cufile_, *prover_, *memory_}, file, {});
+    if (!opened) return Support::no(opened.error().message, opened.error().hint);
+    return Support::yes("proven by cuFile's counters");
+}
+
+Support CufileBackend::writes(const Buffer& file, int gpu) {
+    const std::string& path = file.place().path();
+    const auto facts = driver::file_facts(path);
+    if (facts && *facts && (*facts)->type != driver::FileType::regular)
+        return Support::no(
+            fmt::format("that writing to a {} is direct cannot be tried out without overwriting it",
+                        driver::to_string((*facts)->type)));
+    return prover_->writes(path, gpu);
+}
+
+Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffer& buffer,
+                                                                     const backend::AttachOptions& options) {
+    using Attached = std::unique_ptr<backend::Registration>;
+    if (buffer.place().is_file()) {
+        SIDESTEP_TRY(auto file, FileRegistration::open({cufile_, *prover_, *memory_}, buffer, options));
+        return Attached(std::move(file));
+    }
+    if (!buffer.place().is_gpu())
+        return Error{ErrorCode::unsupported,
+                     fmt::format("cuFile does not reach {}", buffer.place().to_string()), buffer.to_string(),
+                     "stage through host memory"};
+    SIDESTEP_TRY(DirectGpu * gpu, gpus_->open(buffer.place().index()));
+    return Attached(std::make_unique<MemoryRegistration>(buffer, *gpu));
+}
+
+bool holds(const Buffer& buffer, Bytes offset, Bytes size) {
+    return buffer.size() == Buffer::whole || (offset <= buffer.size() && size <= buffer.size() - offset);
+}
+
+Result<backend::Ticket> CufileBackend::start(const backend::Piece& piece) {
+    const bool write = piece.capability == gpu_to_file;
+    auto* const file = dynamic_cast<FileRegistration*>(write ? piece.to : piece.from);
+    auto* const memory = dynamic_cast<MemoryRegistration*>(write ? piece.from : piece.to);
+    if (piece.stream != nullptr || piece.capability > gpu_to_file || file == nullptr || memory == nullptr)
+        return Error{
+            ErrorCode::unsupported,
+            fmt::format("cuFile cannot copy from {} to {} that way", piece.from->buffer().place().to_string(),
+                        piece.to->buffer().place().to_string()),
+            "cufile",
+            {}};
+    if (write && !file->writable())
+        return Error{
+            ErrorCode::invalid_argument, "the file was opened for reading", file->buffer().to_string(), {}};
+    if (!holds(piece.from->buffer(), piece.from_offset, piece.size) ||
+        !holds(piece.to->buffer(), piece.to_offset, piece.size))
+        return Error{ErrorCode::internal, "a piece reaches past its buffer", "cufile", {}};
+    Range range;
+    range.memory = memory;
+    range.file_offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);
+    range.memory_offset = write ? piece.from_offset : piece.to_offset;
+    range.size = piece.size;
+    range.write = write;
+    return pool_->start([file, range] { return file->move(range); });
+}
+
+}  // namespace
+
+std::unique_ptr<backend::Backend> create(CufileOptions options) {
+    return std::make_unique<CufileBackend>(std::move(options));
+}
+
+}  // namespace sidestep::backends::cufile

@@ -1,0 +1,112 @@
+#include "backends/cufile/direct_gpus.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::cufile {
+namespace {
+
+constexpr std::size_t scratch_size = std::size_t{2} << 20;
+
+// Domain, bus and device: they are written with 4 or 8 digits, in either case.
+std::optional<std::array<unsigned, 3>> pci_address(const char* text) {
+    std::array<unsigned, 3> address{};
+    if (std::sscanf(text, "%x:%x:%x", &address[0], &address[1], &address[2]) != 3) return std::nullopt;
+    return address;
+}
+
+Error too_long() {
+    return Error{ErrorCode::internal, "more than a block was to go through host memory", "cufile", {}};
+}
+
+CUdeviceptr device_pointer(const void* address) {
+    return reinterpret_cast<CUdeviceptr>(address);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DirectGpu>> DirectGpu::open(std::shared_ptr<const driver::Cuda> cuda, int index,
+                                                   int ordinal) {
+    SIDESTEP_TRY(auto context, driver::CudaContext::retain(cuda, ordinal));
+    SIDESTEP_TRY(auto stream, driver::CudaStream::create(context));
+    std::unique_ptr<DirectGpu> gpu(new DirectGpu(index, context, std::move(stream)));
+    CUuuid uuid{};
+    SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGetUuid(&uuid, context->device()), "cuDeviceGetUuid"));
+    static_assert(sizeof uuid == sizeof gpu->uuid_);
+    std::memcpy(gpu->uuid_.data(), &uuid, sizeof uuid);
+    const driver::ScopedCudaContext current(*context);
+    SIDESTEP_CHECK(cuda->check(cuda->cuMemAlloc(&gpu->scratch_, scratch_size), "cuMemAlloc"));
+    SIDESTEP_CHECK(
+        cuda->check(cuda->cuMemHostAlloc(&gpu->pinned_, block, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc"));
+    return gpu;
+}
+
+DirectGpu::~DirectGpu() {
+    const driver::ScopedCudaContext current(*context_);
+    if (scratch_ != 0) context_->cuda().cuMemFree(scratch_);
+    if (pinned_ != nullptr) context_->cuda().cuMemFreeHost(pinned_);
+}
+
+Result<void> DirectGpu::copy(CUdeviceptr target, CUdeviceptr source, Bytes bytes) const {
+    const driver::Cuda& cuda = context_->cuda();
+    const driver::ScopedCudaContext current(*context_);
+    SIDESTEP_CHECK(cuda.check(cuda.cuMemcpyAsync(target, source, bytes, stream_.get()), "cuMemcpyAsync"));
+    return cuda.check(cuda.cuStreamSynchronize(stream_.get()), "cuStreamSynchronize");
+}
+
+Result<void> DirectGpu::to_gpu(void* target, const void* source, Bytes bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > block) return too_long();
+    std::memcpy(pinned_, source, bytes);
+    return copy(device_pointer(target), device_pointer(pinned_), bytes);
+}
+
+Result<void> DirectGpu::to_host(void* target, const void* source, Bytes bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > block) return too_long();
+    SIDESTEP_CHECK(copy(device_pointer(pinned_), device_pointer(source), bytes));
+    std::memcpy(target, pinned_, bytes);
+    return {};
+}
+
+Result<std::unique_ptr<DirectGpus>> DirectGpus::find(std::shared_ptr<const driver::Cuda> cuda,
+                                                     const Topology& topology) {
+    SIDESTEP_CHECK(cuda->check(cuda->cuInit(0), "cuInit"));
+    std::unique_ptr<DirectGpus> gpus(new DirectGpus(cuda));
+    for (int index = 0; index < topology.gpu_count(); ++index)
+        gpus->slots_.push_back(std::make_unique<Slot>());
+    int devices = 0;
+    SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
+    for (int ordinal = 0; ordinal < devices; ++ordinal) {
+        std::array<char, 32> text{};
+        CUdevice device = 0;
+        SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGet(&device, ordinal), "cuDeviceGet"));
+        const CUresult status = cuda->cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
+        SIDESTEP_CHECK(cuda->check(status, "cuDeviceGetPCIBusId"));
+        const auto address = pci_address(text.data());
+        for (const Device& known : topology.devices())
+            if (known.kind == DeviceKind::gpu && address && pci_address(known.bus_id.c_str()) == address)
+                gpus->slots_[static_cast<std::size_t>(known.index)]->ordinal = ordinal;
+    }
+    return gpus;
+}
+
+Result<DirectGpu*> DirectGpus::open(int index) {
+    if (index < 0 || static_cast<std::size_t>(index) >= slots_.size() ||
+        slots_[static_cast<std::size_t>(index)]->ordinal < 0)
+        return Error{ErrorCode::not_found, fmt::format("CUDA shows this process no gpu:{}", index), "cufile",
+                     "see CUDA_VISIBLE_DEVICES"};
+    Slot& slot = *slots_[static_cast<std::size_t>(index)];
+    const std::lock_guard lock(slot.mutex);
+    if (!slot.open) {
+        SIDESTEP_TRY(slot.open, DirectGpu::open(cuda_, index, slot.ordinal));
+    }
+    return slot.open.get();
+}
+
+}  // namespace sidestep::backends::cufile

@@ -1,0 +1,277 @@
+#include "backends/cufile/file_registration.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "driver/files.hpp"
+#include "driver/system_error.hpp"
+
+namespace sidestep::backends::cufile {
+namespace {
+
+using driver::FileType;
+
+// Mapping GPU memory takes longer than what a small copy gains; cuFile goes through mapped blocks of its own
+// then. Not measured: no machine with a direct path was at hand.
+constexpr Bytes least_mapped = 16_MiB;
+
+Bytes up_to_block(Bytes offset) {
+    return (block - offset % block) % block;
+}
+
+Range part(const Range& range, Bytes from, Bytes size) {
+    Range cut = range;
+    cut.file_offset += from;
+    cut.memory_offset += from;
+    cut.size = size;
+    return cut;
+}
+
+void raise(std::atomic<Bytes>& most, Bytes value) {
+    Bytes now = most.load(std::memory_order_relaxed);
+    while (now < value && !most.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
+    }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& shared, const Buffer& buffer,
+                                                                 const backend::AttachOptions& options) {
+    std::unique_ptr<FileRegistration> file(new FileRegistration(shared, buffer, options));
+    SIDESTEP_CHECK(file->writable() ? file->open_target() : file->open_source());
+    const driver::Fd& fd = file->replaced_ ? file->replaced_->fd() : file->plain_;
+    auto direct = driver::open_direct(fd, file->writable() ? O_RDWR : O_RDONLY, file->path());
+    if (!direct) return Error{ErrorCode::unsupported, direct.error().message, file->path(), {}};
+    file->direct_ = std::move(*direct);
+    auto handle = driver::CufileHandle::create(file->cufile_, file->direct_);
+    if (!handle)
+        return Error{ErrorCode::unsupported, handle.error().message, buffer.to_string(), handle.error().hint};
+    file->handle_ = std::move(*handle);
+    return file;
+}
+
+Result<void> FileRegistration::open_source() {
+    SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
+    if (!facts)
+        return Error{ErrorCode::not_found, fmt::format("{} is not there", path()), buffer().to_string(), {}};
+    if (facts->type != FileType::regular && facts->type != FileType::block_device)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} is a {}", path(), driver::to_string(facts->type)),
+                     buffer().to_string(),
+                     {}};
+    const Bytes end = buffer().size() == Buffer::whole ? facts->size : buffer().offset() + buffer().size();
+    if (end > facts->size)
+        return Error{ErrorCode::end_of_file,
+                     fmt::format("{} has {} bytes", path(), facts->size),
+                     buffer().to_string(),
+                     {}};
+    SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDONLY));
+    return {};
+}
+
+Result<void> FileRegistration::open_target() {
+    if (buffer().whole_file()) {
+        SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
+        if (facts && facts->type != FileType::regular)
+            return Error{ErrorCode::unsupported,
+                         fmt::format("{} is a {}, which this path does not write to", path(),
+                                     driver::to_string(facts->type)),
+                         buffer().to_string(),
+                         {}};
+        // With a name of its own meanwhile: cuFile refuses files that were opened with O_TMPFILE (5019).
+        SIDESTEP_TRY(auto replaced, driver::ReplacedFile::begin(path(), false));
+        replaced_.emplace(std::move(replaced));
+        return driver::reserve_space(replaced_->fd(), 0, options_.expected_size, false, path());
+    }
+    SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
+    if (!facts || facts->type != FileType::regular)
+        return Error{facts ? ErrorCode::unsupported : ErrorCode::not_found,
+                     fmt::format("{} is {}", path(), facts ? driver::to_string(facts->type) : "not there"),
+                     buffer().to_string(),
+                     {}};
+    if (buffer().offset() > facts->size)
+        return Error{
+            ErrorCode::invalid_argument,
+            fmt::format("the range begins beyond the end of {}, which has {} bytes", path(), facts->size),
+            buffer().to_string(), "begin at the end at most"};
+    SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR));
+    return driver::reserve_space(plain_, buffer().offset(), buffer().size(), true, path());
+}
+
+// The account with one GPU; begun, and its path proven, with the first bytes.
+Result<FileRegistration::Window*> FileRegistration::window(DirectGpu& gpu, bool write) {
+    const std::lock_guard lock(mutex_);
+    auto& window = windows_[{gpu.index(), write}];
+    if (window) return window.get();
+    const backend::Support proven =
+        write ? shared_.prover.writes(path(), gpu.index()) : shared_.prover.reads(path(), gpu.index());
+    if (!proven.usable)
+        return Error{ErrorCode::unsupported, proven.reason, buffer().to_string(), proven.remedy};
+    SIDESTEP_TRY(const auto counts, cufile_->gpu_counts());
+    window = std::make_unique<Window>();
+    window->gpu = &gpu;
+    window->begun_before = gpu.ledger(write).begun.load();
+    window->at_begin = counts_of(counts, gpu.uuid(), write);
+    return window.get();
+}
+
+// For as long as this file is open, so that no memory is freed while it is mapped.
+void FileRegistration::register_memory(const MemoryRegistration& memory) {
+    const void* const base = memory.buffer().address();
+    if (memory.buffer().size() < least_mapped) return;
+    const std::lock_guard lock(mutex_);
+    if (mapped_.count(base) == 0)
+        mapped_[base] = shared_.memory.map(memory.gpu(), base, memory.buffer().size());
+}
+
+Result<void> FileRegistration::move(const Range& range) {
+    SIDESTEP_TRY(Window* const counted, window(range.memory->gpu(), range.write));
+    const Bytes head = std::min(up_to_block(range.file_offset), range.size);
+    const Bytes tail = (range.size - head) % block;
+    const Bytes blocks = range.size - head - tail;
+    SIDESTEP_CHECK(move_through_host(part(range, 0, head)));
+    if (blocks > 0) {
+        register_memory(*range.memory);
+        SIDESTEP_CHECK(move_blocks(part(range, head, blocks), *counted));
+    }
+    return move_through_host(part(range, head + blocks, tail));
+}
+
+Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
+    auto* const base = static_cast<char*>(range.memory->buffer().address());
+    Ledger& ledger = window.gpu->ledger(range.write);
+    const driver::ScopedCudaContext current(window.gpu->context());
+    for (Bytes done = 0; done < range.size;) {
+        const Bytes left = range.size - done;
+        const Bytes file_at = range.file_offset + done;
+        const Bytes memory_at = range.memory_offset + done;
+        ++ledger.begun;
+        auto moved = range.write ? cufile_->write(handle_.get(), base, left, file_at, memory_at)
+                                 : cufile_->read(handle_.get(), base, left, file_at, memory_at);
+        ++ledger.ended;
+        window.requests.fetch_add(1, std::memory_order_relaxed);
+        if (!moved) return failed(moved.error(), part(range, done, left));
+        if (*moved == 0 || *moved > left)
+            return failed({ErrorCode::end_of_file,
+                           fmt::format("{} ends before the bytes that were asked for", path()),
+                           {},
+                           "another process may have shortened it"},
+                          part(range, done, left));
+        window.bytes.fetch_add(*moved, std::memory_order_relaxed);
+        raise(window.largest, *moved);
+        done += *moved;
+    }
+    return {};
+}
+
+// Less than a block.
+Result<void> FileRegistration::move_through_host(const Range& range) {
+    if (range.size == 0) return {};
+    std::array<char, block> bytes;
+    const driver::Fd& fd = replaced_ ? replaced_->fd() : plain_;
+    char* const memory = static_cast<char*>(range.memory->buffer().address()) + range.memory_offset;
+    DirectGpu& gpu = range.memory->gpu();
+    if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), memory, range.size));
+    for (Bytes done = 0; done < range.size;) {
+        const auto at = static_cast<off_t>(range.file_offset + done);
+        const ssize_t moved = range.write ? ::pwrite(fd.get(), bytes.data() + done, range.size - done, at)
+                                          : ::pread(fd.get(), bytes.data() + done, range.size - done, at);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved < 0)
+            return failed(driver::system_error(
+                              errno, fmt::format("cannot {} {}", range.write ? "write" : "read", path()),
+                              range.write ? "pwrite" : "pread"),
+                          range);
+        if (moved == 0)
+            return failed({ErrorCode::end_of_file,
+                           fmt::format("{} ends before the bytes that were asked for", path()),
+                           {},
+                           "another process may have shortened it"},
+                          range);
+        done += static_cast<Bytes>(moved);
+    }
+    through_host_.fetch_add(range.size, std::memory_order_relaxed);
+    if (range.write) return {};
+    return gpu.to_gpu(memory, bytes.data(), range.size);
+}
+
+Error FileRegistration::failed(Error error, const Range& range) const {
+    error.where =
+        fmt::format("{}, bytes {} to {}", path(), range.file_offset, range.file_offset + range.size);
+    return error;
+}
+
+Account FileRegistration::account(const Window& window, bool write) const {
+    Account account{window.requests.load(), window.bytes.load(), window.largest.load(), 0, 0, 0};
+    // Requests that end while the counters are read must not look uncounted.
+    const std::uint64_t ended = window.gpu->ledger(write).ended.load();
+    account.all_requests =
+        std::max(account.requests, ended > window.begun_before ? ended - window.begun_before : 0);
+    // Nothing says that the counters are up to date when a call returns.
+    for (int look = 0; look < 20; ++look) {
+        if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const auto counts = cufile_->gpu_counts();
+        if (!counts) return account;  // nothing counted: nothing proven
+        const Counts now = counts_of(*counts, window.gpu->uuid(), write);
+        account.direct = now.direct - window.at_begin.direct;
+        account.posix = now.posix - window.at_begin.posix;
+        if (account.posix != 0 || unproven_requests(account) == 0) break;
+    }
+    return account;
+}
+
+StorageBytes FileRegistration::storage_bytes() const {
+    StorageBytes bytes;
+    bytes.page_cache = through_host_.load(std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, window] : windows_) {
+        if (!window) continue;
+        const Account counted = account(*window, key.second);
+        const Bytes unproven = unproven_bytes(counted);
+        bytes.gpu_direct += counted.bytes - unproven;
+        bytes.page_cache += unproven;
+    }
+    return bytes;
+}
+
+std::vector<std::string> FileRegistration::notes() const {
+    std::vector<std::string> notes;
+    if (replaced_) notes = replaced_->notes();
+    if (const Bytes bytes = through_host_.load(std::memory_order_relaxed); bytes != 0)
+        notes.push_back(
+            fmt::format("{} bytes of {} went through host memory: only whole blocks of {} go directly", bytes,
+                        path(), format_bytes(block)));
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, window] : windows_) {
+        if (!window) continue;
+        const Account counted = account(*window, key.second);
+        if (const auto requests = unproven_requests(counted); requests != 0)
+            notes.push_back(fmt::format(
+                "cuFile's counters do not show that {} of {} requests for {} were direct ({} operations "
+                "went through host memory): {} count as page cache",
+                requests, counted.requests, path(), counted.posix, format_bytes(unproven_bytes(counted))));
+    }
+    for (const auto& [base, mapped] : mapped_)
+        if (!mapped)
+            notes.push_back(
+                "cuFile would not map the GPU memory: it went through blocks of its own in the GPU's memory");
+    return notes;
+}
+
+Result<void> FileRegistration::commit() {
+    if (!writable()) return {};
+    if (replaced_) return replaced_->commit(options_.sync_file);
+    if (options_.sync_file) return driver::flush_file(plain_, path());
+    return {};
+}
+
+}  // namespace sidestep::backends::cufile

@@ -1,0 +1,101 @@
+// Files that cuFile knows, and what became of the bytes that went to and from them.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "backend/backend.hpp"
+#include "backends/cufile/accounts.hpp"
+#include "backends/cufile/direct_gpus.hpp"
+#include "backends/cufile/mapped_memory.hpp"
+#include "backends/cufile/proof.hpp"
+#include "driver/replaced_file.hpp"
+
+namespace sidestep::backends::cufile {
+
+// GPU memory; its GPU is open.
+class MemoryRegistration final : public backend::Registration {
+public:
+    MemoryRegistration(Buffer buffer, DirectGpu& gpu) : Registration(std::move(buffer)), gpu_(gpu) {}
+    DirectGpu& gpu() const { return gpu_; }
+
+private:
+    DirectGpu& gpu_;
+};
+
+// Some bytes of a file and of GPU memory.
+struct Range {
+    MemoryRegistration* memory = nullptr;
+    Bytes file_offset = 0;
+    Bytes memory_offset = 0;
+    Bytes size = 0;
+    bool write = false;  // to the file
+};
+
+// What the registrations of a backend share; outlives them.
+struct Shared {
+    std::shared_ptr<const driver::Cufile> cufile;
+    Prover& prover;
+    MappedMemory& memory;
+};
+
+// An open file. One opened for writing can be read as well. move() may be called by several threads at once.
+class FileRegistration final : public backend::Registration {
+public:
+    // Fails with ErrorCode::unsupported where cuFile does not take the file.
+    static Result<std::unique_ptr<FileRegistration>> open(const Shared& shared, const Buffer& buffer,
+                                                          const backend::AttachOptions& options);
+
+    bool writable() const { return options_.access == backend::Access::write; }
+
+    // Moves the range: whole blocks by cuFile, what is left at its two ends through host memory. Blocks.
+    // Fails with ErrorCode::unsupported, before a byte has moved, where the path to this GPU is not proven to
+    // be direct.
+    Result<void> move(const Range& range);
+
+    Result<void> commit() override;
+    std::vector<std::string> notes() const override;
+    StorageBytes storage_bytes() const override;
+
+private:
+    // What went to and from one GPU, and the state of the counters when that began.
+    struct Window {
+        DirectGpu* gpu = nullptr;
+        Counts at_begin;
+        std::uint64_t begun_before = 0;
+        std::atomic<std::uint64_t> requests{0};
+        std::atomic<Bytes> bytes{0};
+        std::atomic<Bytes> largest{0};
+    };
+
+    FileRegistration(const Shared& shared, const Buffer& buffer, const backend::AttachOptions& options)
+        : Registration(buffer), options_(options), cufile_(shared.cufile), shared_(shared) {}
+    const std::string& path() const { return buffer().place().path(); }
+    Result<void> open_source();
+    Result<void> open_target();
+    Result<Window*> window(DirectGpu& gpu, bool write);
+    void register_memory(const MemoryRegistration& memory);
+    Result<void> move_blocks(const Range& range, Window& window);
+    Result<void> move_through_host(const Range& range);
+    Account account(const Window& window, bool write) const;
+    Error failed(Error error, const Range& range) const;
+
+    const backend::AttachOptions options_;
+    const std::shared_ptr<const driver::Cufile> cufile_;
+    const Shared shared_;
+    driver::Fd plain_;                              // of a source, or a target written in place
+    std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
+    driver::Fd direct_;                             // the same file with O_DIRECT
+    driver::CufileHandle handle_;                   // of direct_; goes first
+
+    std::atomic<Bytes> through_host_{0};
+    mutable std::mutex mutex_;  // guards what follows; the windows themselves stay
+    std::map<std::pair<int, bool>, std::unique_ptr<Window>> windows_;
+    // By address. Null: cuFile would not map it, and goes through blocks of its own in GPU memory.
+    std::map<const void*, std::shared_ptr<void>> mapped_;
+};
+
+}  // namespace sidestep::backends::cufile

@@ -1,0 +1,104 @@
+#include "backends/file/depth_controller.hpp"
+
+#include <algorithm>
+
+namespace sidestep::backends::file {
+namespace {
+
+// Throughput of one window differs from the next by a few percent of its own accord.
+constexpr double gain = 1.05;  // worth twice the depth
+constexpr double loss = 0.97;  // more than half the depth is worth
+constexpr int rest_windows = 32;
+// A window of a few microseconds would measure the clock.
+constexpr auto shortest_window = std::chrono::milliseconds(1);
+
+}  // namespace
+
+void DepthController::woken(Time now) {
+    // What is tried belongs to the load before.
+    if (phase_ == Phase::growing || phase_ == Phase::shrinking) {
+        depth_ = kept_;
+        phase_ = Phase::base;
+    }
+    passing_ = 0;
+    open_window(now);
+}
+
+void DepthController::ended(Time now, Bytes bytes, bool wanted) {
+    if (!wanted) {
+        // Whoever asks decides how much is outstanding, so nothing is learnt about the depth.
+        passing_ = 0;
+        return open_window(now);
+    }
+    if (passing_ > 0) {
+        if (--passing_ == 0) open_window(now);
+        return;
+    }
+    ++requests_;
+    bytes_ += bytes;
+    if (requests_ < 2 * depth_ || now - opened_ < shortest_window) return;
+    const double rate = static_cast<double>(bytes_) / std::chrono::duration<double>(now - opened_).count();
+    open_window(now);
+    decide(rate);
+}
+
+void DepthController::decide(double rate) {
+    switch (phase_) {
+        case Phase::base:
+            base_ = rate;
+            grew_ = false;
+            return grow_or_shrink();
+        case Phase::growing:
+            if (rate > base_ * gain) {
+                base_ = rate;
+                kept_ = depth_;
+                grew_ = true;
+                if (depth_ < bounds_.most) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
+                return rest();
+            }
+            // Requests only wait longer. A depth that has just proved better than its half needs no look at
+            // that.
+            set(kept_, Phase::base);
+            return grew_ ? rest() : shrink_or_rest();
+        case Phase::shrinking:
+            // Against the rate at the start of the trials, so that many small losses do not add up.
+            if (rate >= base_ * loss) {
+                kept_ = depth_;
+                return shrink_or_rest();
+            }
+            set(kept_, Phase::base);
+            return rest();
+        case Phase::resting:
+            if (--rests_ <= 0) phase_ = Phase::base;
+            return;
+    }
+}
+
+void DepthController::grow_or_shrink() {
+    if (depth_ < bounds_.most) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
+    shrink_or_rest();
+}
+
+void DepthController::shrink_or_rest() {
+    if (depth_ > bounds_.least) return set(std::max(depth_ / 2, bounds_.least), Phase::shrinking);
+    rest();
+}
+
+void DepthController::rest() {
+    phase_ = Phase::resting;
+    rests_ = rest_windows;
+}
+
+void DepthController::set(unsigned depth, Phase phase) {
+    passing_ = std::max({passing_, depth_, depth});
+    depth_ = depth;
+    phase_ = phase;
+}
+
+void DepthController::open_window(Time now) {
+    opened_ = now;
+    requests_ = 0;
+    bytes_ = 0;
+}
+
+}  // namespace sidestep::backends::file

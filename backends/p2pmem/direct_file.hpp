@@ -1,0 +1,62 @@
+// Files that a drive moves to and from device memory.
+#pragma once
+
+#include <atomic>
+#include <optional>
+
+#include "backend/backend.hpp"
+#include "driver/fd.hpp"
+#include "driver/files.hpp"
+#include "driver/p2pmem.hpp"
+#include "driver/replaced_file.hpp"
+
+namespace sidestep::backends::p2pmem {
+
+// An open file, with O_DIRECT and without. One opened for writing can be read as well.
+class DirectFile final : public backend::Registration {
+public:
+    // `any_file` as P2pmemOptions. ErrorCode::path_unavailable where the file system does no direct I/O on
+    // it.
+    static Result<std::unique_ptr<DirectFile>> open(const Buffer& buffer,
+                                                    const backend::AttachOptions& options, bool any_file);
+
+    const std::string& path() const { return buffer().place().path(); }
+    bool writable() const { return options_.access == backend::Access::write; }
+    bool strict() const { return options_.strict; }
+    const driver::Fd& fd(bool direct) const {
+        if (direct && direct_) return direct_;
+        return replaced_ ? replaced_->fd() : plain_;
+    }
+    // Whole blocks go directly. A page at least: bytes beside them that go through the page cache are in
+    // other pages then, and neither road sees what the other has half done.
+    Bytes block() const { return block_; }
+    // The alignment of addresses that the drive asks for.
+    Bytes address_unit() const { return address_unit_; }
+
+    // Counts bytes that arrived. Any thread.
+    void count(bool direct, Bytes bytes) {
+        (direct ? direct_bytes_ : cached_bytes_).fetch_add(bytes, std::memory_order_relaxed);
+    }
+
+    Result<void> commit() override;
+    std::vector<std::string> notes() const override;
+    StorageBytes storage_bytes() const override;
+
+private:
+    DirectFile(const Buffer& buffer, const backend::AttachOptions& options)
+        : Registration(buffer), options_(options) {}
+    Result<void> open_source();
+    Result<void> open_target();
+    Result<void> go_direct(bool any_file);
+
+    const backend::AttachOptions options_;
+    driver::Fd plain_;                              // of a source, or a target written in place
+    std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
+    driver::Fd direct_;                             // the same file with O_DIRECT; none only with any_file
+    Bytes block_ = 0;
+    Bytes address_unit_ = 1;
+    std::atomic<Bytes> direct_bytes_{0};
+    std::atomic<Bytes> cached_bytes_{0};
+};
+
+}  // namespace sidestep::backends::p2pmem

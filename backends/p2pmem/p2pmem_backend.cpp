@@ -1,0 +1,315 @@
+#include "backends/p2pmem/p2pmem_backend.hpp"
+
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "backends/p2pmem/direct_file.hpp"
+#include "backends/p2pmem/direct_jobs.hpp"
+#include "backends/p2pmem/map_copies.hpp"
+#include "backends/p2pmem/peer_allocations.hpp"
+#include "backends/p2pmem/refusals.hpp"
+#include "base/try.hpp"
+#include "driver/file_threads.hpp"
+#include "driver/memory_map.hpp"
+#include "driver/uring.hpp"
+
+namespace sidestep::backends::p2pmem {
+namespace {
+
+using backend::Capability;
+using backend::Reach;
+using backend::Support;
+using driver::PeerMemory;
+
+// More than a drive needs to be busy with the pieces of a copy.
+constexpr unsigned depth = 64;
+constexpr unsigned most_threads = 8;
+
+// Prices, not measurements: what a drive on four lanes of PCIe gen3 can carry, posted writes of a processor
+// without caches, and its reads, each of 64 bytes waiting for a round trip of 0.6 microseconds. They put the
+// drive's own path before any other.
+constexpr double drive_gb_per_s = 3;
+constexpr double store_gb_per_s = 1;
+constexpr double load_gb_per_s = 0.1;
+constexpr double drive_latency_us = 80;
+constexpr double map_latency_us = 1;
+
+enum Engine : std::size_t { read_file, write_file, store, load, engines };
+constexpr std::pair<PlaceKind, PlaceKind> ends_of[engines] = {{PlaceKind::file, PlaceKind::p2pmem},
+                                                              {PlaceKind::p2pmem, PlaceKind::file},
+                                                              {PlaceKind::host, PlaceKind::p2pmem},
+                                                              {PlaceKind::p2pmem, PlaceKind::host}};
+
+// Memory at either end.
+class MemoryRegistration final : public backend::Registration {
+public:
+    using Registration::Registration;
+};
+
+Error invalid(std::string message, std::string where) {
+    return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
+}
+
+bool inside(const Buffer& buffer, Bytes offset, Bytes size) {
+    return buffer.size() == Buffer::whole || (offset <= buffer.size() && size <= buffer.size() - offset);
+}
+
+class P2pmemBackend final : public backend::Backend {
+public:
+    P2pmemBackend(P2pmemOptions options, std::unique_ptr<driver::FileIoEngine> engine)
+        : options_(std::move(options)), files_(options_.root), given_(std::move(engine)) {}
+
+    std::string_view name() const override { return "p2pmem"; }
+    Support probe(const Topology& topology) override;
+    std::vector<Capability> capabilities() const override;
+    backend::MemorySet allocates(PlaceKind kind) const override {
+        return kind == PlaceKind::p2pmem ? backend::MemorySet{MemoryKind::p2pmem} : backend::MemorySet{};
+    }
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
+    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
+    Support reaches(const Buffer& from, const Buffer& to) override;
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions& options) override;
+    Result<backend::Ticket> start(const backend::Piece& piece) override;
+    Result<backend::Progress> poll(backend::Ticket ticket) override;
+
+private:
+    void start_engine();
+    Result<PeerMemory> memory_at(const Place& place) const;
+    Support try_out(const std::string& drive, const Place& memory) const;
+    Result<backend::Ticket> start_file(const backend::Piece& piece, bool write);
+
+    const P2pmemOptions options_;
+    const driver::MachineFiles files_;
+    std::unique_ptr<driver::FileIoEngine> given_;
+    std::string how_ = "nothing";  // reads and writes: part of every route
+    std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
+    MapCopies copies_;
+    std::unique_ptr<DirectJobs> jobs_;  // constant after probe()
+};
+
+void P2pmemBackend::start_engine() {
+    if (given_) {
+        how_ = std::string(given_->name());
+        jobs_ = std::make_unique<DirectJobs>(std::move(given_));
+        return;
+    }
+    if (options_.io != base::FileIo::threads) {
+        if (auto ring = driver::create_uring_engine(depth, most_threads)) {
+            how_ = "io_uring";
+            jobs_ = std::make_unique<DirectJobs>(std::move(*ring));
+            return;
+        }
+    }
+    how_ = "threads";
+    jobs_ = std::make_unique<DirectJobs>(driver::create_thread_engine(depth, most_threads));
+}
+
+Support P2pmemBackend::probe(const Topology& topology) {
+    start_engine();
+    std::string found;
+    std::string closed;
+    for (const PeerMemory& memory : driver::list_peer_memory(files_)) {
+        const std::string words = fmt::format("p2pmem:{} {}", memory.bus_id, format_bytes(memory.size));
+        const bool open =
+            memory.allocatable && driver::may_write(driver::peer_memory_file(files_, memory.bus_id));
+        std::string& list = open ? found : closed;
+        list += (list.empty() ? "" : ", ") + words;
+        if (!open) list += memory.allocatable ? "" : " (the kernel lets no program map it)";
+    }
+    if (!found.empty()) return Support::yes(fmt::format("{}, files by {}", found, how_));
+    if (!closed.empty())
+        return Support::no(
+            fmt::format("this process may not map the peer-to-peer memory of this machine: {}", closed),
+            "run as root, on Linux 6.2 or newer");
+    const auto kernel = topology.parts().properties.find("kernel_p2pdma");
+    if (kernel != topology.parts().properties.end() && kernel->second == "no")
+        return Support::no("the kernel is built without peer-to-peer DMA (CONFIG_PCI_P2PDMA)",
+                           "use a kernel built with it; Debian's have it from 6.13.7 on");
+    return Support::no(
+        "no PCI device publishes peer-to-peer memory",
+        "it takes a device with such memory, as an NVMe drive with a controller memory buffer, and "
+        "CONFIG_PCI_P2PDMA in the kernel");
+}
+
+std::vector<Capability> P2pmemBackend::capabilities() const {
+    std::vector<Capability> all(engines);
+    Capability& read = all[read_file];
+    read.from_memory = {MemoryKind::storage};
+    read.to_memory = {MemoryKind::p2pmem};
+    read.reach = Reach::storage_gpu;
+    read.engine = "drive DMA";
+    read.max_gb_per_s = drive_gb_per_s;
+    read.latency_us = drive_latency_us;
+    read.reason = fmt::format("read by {} with O_DIRECT, no byte in host memory", how_);
+    Capability& write = all[write_file] = read;
+    std::swap(write.from_memory, write.to_memory);
+    write.reason = fmt::format("written by {} with O_DIRECT, no byte in host memory", how_);
+
+    Capability& to_device = all[store];
+    to_device.from_memory = {MemoryKind::pageable, MemoryKind::pinned};
+    to_device.to_memory = {MemoryKind::p2pmem};
+    to_device.reach = Reach::device_map;
+    to_device.engine = "memcpy";
+    to_device.max_gb_per_s = store_gb_per_s;
+    to_device.latency_us = map_latency_us;
+    to_device.reason = "stores of the processor through a mapping";
+    Capability& from_device = all[load] = to_device;
+    std::swap(from_device.from_memory, from_device.to_memory);
+    from_device.max_gb_per_s = load_gb_per_s;
+    from_device.reason = "loads of the processor through a mapping, each waiting for the bus";
+    for (std::size_t engine = 0; engine < engines; ++engine)
+        std::tie(all[engine].from, all[engine].to) = ends_of[engine];
+    return all;
+}
+
+Result<std::optional<backend::Description>> P2pmemBackend::describe(const Buffer& buffer) {
+    if (!buffer.place().is_p2pmem()) return std::optional<backend::Description>{};
+    const auto known = allocations_->find(buffer.address(), buffer.size());
+    if (!known || known->bus_id != buffer.place().path())
+        return invalid(fmt::format("the address is not within memory of {} that was allocated here",
+                                   buffer.place().to_string()),
+                       buffer.to_string());
+    backend::Description description;
+    description.place = buffer.place();
+    description.memory = MemoryKind::p2pmem;
+    description.size = buffer.size();
+    description.identity = known->identity;
+    return std::optional(description);
+}
+
+Result<PeerMemory> P2pmemBackend::memory_at(const Place& place) const {
+    if (!place.is_p2pmem()) return invalid("only p2pmem places hold peer-to-peer memory", place.to_string());
+    if (auto memory = driver::find_peer_memory(files_, place.path())) return std::move(*memory);
+    std::string others;
+    for (const PeerMemory& memory : driver::list_peer_memory(files_))
+        others += fmt::format("{}p2pmem:{}", others.empty() ? "" : ", ", memory.bus_id);
+    return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "p2pmem backend",
+                 others.empty() ? "no device of this machine publishes peer-to-peer memory"
+                                : fmt::format("this machine has {}", others)};
+}
+
+Result<Allocation> P2pmemBackend::allocate(const Place& place, Bytes bytes, MemoryKind kind) {
+    if (kind != MemoryKind::p2pmem)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("there is no {} memory at {}", to_string(kind), place.to_string()),
+                     "p2pmem backend",
+                     {}};
+    SIDESTEP_TRY(const PeerMemory memory, memory_at(place));
+    const Error full{
+        ErrorCode::out_of_memory,
+        fmt::format("{} were asked for, {} of {} are free in {}", format_bytes(bytes),
+                    format_bytes(memory.available), format_bytes(memory.size), place.to_string()),
+        place.to_string(), "ask for less (--size), or end the programs that hold it"};
+    if (bytes > memory.available) return full;
+    auto map = driver::PeerMap::open(driver::peer_memory_file(files_, memory.bus_id), bytes);
+    if (map) return allocations_->give(std::move(*map), place, bytes);
+    // Free, but not in one run.
+    if (map.error().code == ErrorCode::out_of_memory) return full;
+    return map.error();
+}
+
+// Whether the kernel lets the drive reach the memory: one page is read from the drive's start into a page of
+// the memory, which is given back. Where that cannot be tried the copy itself finds out.
+Support P2pmemBackend::try_out(const std::string& drive, const Place& memory) const {
+    const Bytes page = driver::page_size();
+    const auto map = driver::PeerMap::open(driver::peer_memory_file(files_, memory.path()), page);
+    if (!map) return Support::yes({});
+    const int number = driver::try_direct_read(drive, map->address(), page);
+    if (is_refusal(number)) return refusal(number, drive, memory.to_string());
+    return Support::yes({});
+}
+
+Support P2pmemBackend::reaches(const Buffer& from, const Buffer& to) {
+    const Place& file = from.place().is_file() ? from.place() : to.place();
+    const Place& memory = from.place().is_file() ? to.place() : from.place();
+    if (options_.any_file || !file.is_file() || !memory.is_p2pmem()) return Support::yes({});
+    auto below = driver::storage_below(file.path());
+    if (!below) {
+        // A target that is not there yet, or the file of another machine.
+        below = driver::storage_below(driver::split_path(file.path()).folder);
+        if (!below) return Support::yes({});
+    }
+    if (!below->passes_pages)
+        return Support::no(
+            fmt::format("the file system of {} ({}) copies to memory by the processor, or is on no "
+                        "drive of this machine",
+                        file.path(), below->file_system),
+            "use a file on ext4 or XFS on an NVMe drive");
+    if (below->block_device.empty()) return Support::yes({});
+    return try_out(below->block_device, memory);
+}
+
+Result<std::unique_ptr<backend::Registration>> P2pmemBackend::attach(const Buffer& buffer,
+                                                                     const backend::AttachOptions& options) {
+    using Attached = std::unique_ptr<backend::Registration>;
+    const Place& place = buffer.place();
+    if (place.is_file()) {
+        SIDESTEP_TRY(auto file, DirectFile::open(buffer, options, options_.any_file));
+        return Attached(std::move(file));
+    }
+    if (!place.is_host() && !place.is_p2pmem())
+        return Error{ErrorCode::unsupported,
+                     fmt::format("the p2pmem backend cannot reach {}", place.to_string()), buffer.to_string(),
+                     "stage through host memory"};
+    if (options.access == backend::Access::write && buffer.read_only())
+        return invalid("memory that was given as const cannot be a target", buffer.to_string());
+    if (buffer.address() == nullptr && buffer.size() != 0)
+        return invalid("a null address holds no bytes", buffer.to_string());
+    if (place.is_p2pmem()) {
+        // A wrong address would be written to by a drive.
+        SIDESTEP_CHECK(describe(buffer));
+    }
+    return Attached(std::make_unique<MemoryRegistration>(buffer));
+}
+
+Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
+    const Buffer& from = piece.from->buffer();
+    const Buffer& to = piece.to->buffer();
+    const std::size_t engine = piece.capability;
+    if (piece.stream != nullptr || engine >= engines ||
+        ends_of[engine] != std::pair(from.place().kind(), to.place().kind()))
+        return Error{ErrorCode::unsupported,
+                     fmt::format("the p2pmem backend cannot copy from {} to {} that way, nor on streams",
+                                 from.place().to_string(), to.place().to_string()),
+                     "p2pmem backend",
+                     {}};
+    if (!inside(from, piece.from_offset, piece.size) || !inside(to, piece.to_offset, piece.size))
+        return invalid("a piece reaches beyond its buffer", to.to_string());
+    if (engine == read_file || engine == write_file) return start_file(piece, engine == write_file);
+    return copies_.start(static_cast<char*>(to.address()) + piece.to_offset,
+                         static_cast<const char*>(from.address()) + piece.from_offset, piece.size);
+}
+
+Result<backend::Ticket> P2pmemBackend::start_file(const backend::Piece& piece, bool write) {
+    auto* const file = dynamic_cast<DirectFile*>(write ? piece.to : piece.from);
+    const Buffer& memory = (write ? piece.from : piece.to)->buffer();
+    if (file == nullptr)
+        return Error{ErrorCode::unsupported, "the file was opened by another backend", "p2pmem backend", {}};
+    if (write && !file->writable())
+        return invalid("a file that is open for reading was to be written", file->path());
+    char* const address =
+        static_cast<char*>(memory.address()) + (write ? piece.from_offset : piece.to_offset);
+    const Bytes offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);
+    return jobs_->start(*file, write, {address, memory.place().to_string()}, offset, piece.size);
+}
+
+Result<backend::Progress> P2pmemBackend::poll(backend::Ticket ticket) {
+    if (ticket.id % 2 == 0) return jobs_->poll(ticket);
+    return copies_.poll(ticket);
+}
+
+}  // namespace
+
+std::unique_ptr<backend::Backend> create(P2pmemOptions options) {
+    return std::make_unique<P2pmemBackend>(std::move(options), nullptr);
+}
+
+std::unique_ptr<backend::Backend> create(P2pmemOptions options,
+                                         std::unique_ptr<driver::FileIoEngine> engine) {
+    return std::make_unique<P2pmemBackend>(std::move(options), std::move(engine));
+}
+
+}  // namespace sidestep::backends::p2pmem

@@ -1,0 +1,273 @@
+// A checkpoint to one GPU and to all of them, and back to a file, beside plain threads that only read or write it.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "bench/case.hpp"
+#include "bench/raw_file.hpp"
+
+namespace sidestep::bench {
+namespace {
+
+// Shapes of a model: large matrices, and between them vectors that fill no page.
+constexpr std::size_t matrices = 32;
+constexpr Bytes vector_bytes = 8192 + 2;
+
+// Tensors in painted host memory, and the file that they are saved to; removed at the end.
+class Sample {
+public:
+    static Result<Sample> make(const Context& context, const std::filesystem::path& folder, Bytes bytes) {
+        Sample sample;
+        auto memory = context.allocate(Place::host(), bytes);
+        if (!memory) return memory.error();
+        sample.memory_ = std::move(*memory);
+        if (auto painted = paint(context, sample.memory_.buffer(), 1); !painted) return painted.error();
+        sample.cut();
+        sample.path_ = (folder / fmt::format("sidestep-bench-{}.safetensors", getpid())).string();
+        SaveOptions how;
+        how.sync_file = true;  // so that no write-back runs beside what is measured
+        if (auto saved = context.save(sample.tensors_, sample.path_, how).wait(); !saved) return saved.error();
+        return sample;
+    }
+    Sample(Sample&& other) noexcept
+        : memory_(std::move(other.memory_)), tensors_(std::move(other.tensors_)), path_(std::exchange(other.path_, {})) {}
+    Sample& operator=(Sample&&) = delete;
+    ~Sample() {
+        if (!path_.empty()) ::unlink(path_.c_str());
+    }
+
+    const std::string& path() const { return path_; }
+    Bytes bytes() const { return memory_.size(); }
+    const std::vector<TensorToSave>& tensors() const { return tensors_; }
+
+    // Takes the file out of the page cache.
+    void forget() const {
+        const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+        if (file < 0) return;
+        posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        ::close(file);
+    }
+
+    // Reads every tensor at every place back, and compares it with the memory it was saved from.
+    Result<void> check(const Context& context, const Loaded& loaded) const {
+        for (const Place& place : loaded.places())
+            for (const LoadedTensor& tensor : loaded.tensors(place)) {
+                const auto origin = std::find_if(tensors_.begin(), tensors_.end(),
+                                                 [&](const TensorToSave& one) { return one.name == tensor.name; });
+                if (origin == tensors_.end() || origin->data.size() != tensor.buffer.size())
+                    return Error{ErrorCode::mismatch, "a tensor has another size", std::string(tensor.name), {}};
+                auto back = context.allocate(Place::host(), tensor.buffer.size());
+                if (!back) return back.error();
+                if (auto done = context.copy(tensor.buffer, back->buffer()).wait(); !done) return done.error();
+                if (std::memcmp(back->address(), origin->data.address(), back->size()) != 0)
+                    return Error{ErrorCode::mismatch, "a tensor has other bytes", std::string(tensor.name), {}};
+            }
+        return {};
+    }
+
+private:
+    Sample() = default;
+
+    void cut() {
+        const Bytes total = memory_.size();
+        const Bytes small = std::min(vector_bytes, total / (2 * matrices) / 2 * 2);
+        Bytes at = 0;
+        const auto add = [&](std::string name, Bytes bytes) {
+            tensors_.push_back({std::move(name), Dtype::u8, {bytes}, memory_.buffer().slice(at, bytes)});
+            at += bytes;
+        };
+        const Bytes large_one = (total - matrices * small) / matrices;
+        for (std::size_t i = 0; i < matrices; ++i) {
+            add(fmt::format("layers.{}.norm", i), small);
+            add(fmt::format("layers.{}.weight", i), i + 1 < matrices ? large_one : total - at);
+        }
+    }
+
+    Allocation memory_;
+    std::vector<TensorToSave> tensors_;
+    std::string path_;
+};
+
+struct Setting {
+    const Context& context;
+    const Options& options;
+    const Sample& sample;
+    char* scratch;      // host memory of the same size for the plain threads
+    std::string where;  // "", or "tmpfs"
+};
+
+std::string places_of(const std::vector<Place>& places) {
+    return places.size() == 1 ? places[0].to_string() : fmt::format("{} GPUs", places.size());
+}
+
+// What the host links of all places carry together; 0 where one is not known.
+double sum_of_links(const Context& context, const std::vector<Place>& places) {
+    double sum = 0;
+    for (const Place& place : places) {
+        const Figure link = link_figure(context, Place::host(), place, 1_GiB);
+        if (link.limit <= 0) return 0;
+        sum += link.limit;
+    }
+    return sum;
+}
+
+// Reading or writing the same bytes by plain threads, as many as are best.
+Result<Yardstick> plain_threads(const Setting& setting, const std::string& path, bool write, bool direct) {
+    raw::FileLoop loop{path, setting.sample.bytes() / 4096 * 4096, write, direct, 1};
+    const auto threads = raw::best_file_threads(loop, setting.scratch);
+    if (!threads && threads.error().code == ErrorCode::unsupported) return Yardstick{};
+    if (!threads) return threads.error();
+    loop.threads = *threads;
+    return Yardstick{fmt::format("{} into memory, {} threads (the best count)", write ? "pwrite" : "pread", *threads),
+                     [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }};
+}
+
+Figure blank_figure(const Setting& setting, std::string what) {
+    Figure figure;
+    figure.what = std::move(what);
+    if (!setting.where.empty()) figure.what += ", " + setting.where;
+    figure.bytes = setting.sample.bytes();
+    figure.unit = "GB/s";
+    return figure;
+}
+
+Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& places, Layout layout, bool cold) {
+    const char* how = layout == Layout::replicate ? "the whole on each" : "a share on each";
+    Figure blank = blank_figure(setting, fmt::format("file -> {}{}, {}", places_of(places),
+                                                     places.size() == 1 ? "" : fmt::format(", {}", how),
+                                                     cold ? "cold" : "warm"));
+    blank.from = "file";
+    if (places.size() == 1) blank.to = places[0].to_string();
+    if (!cold && (blank.limit = sum_of_links(setting.context, places)) > 0) blank.limit_source = "host links of these GPUs";
+    auto yardstick = plain_threads(setting, setting.sample.path(), false, cold);
+    if (!yardstick) return yardstick.error();
+    auto checkpoint = Checkpoint::open(setting.sample.path());
+    if (!checkpoint) return checkpoint.error();
+    LoadOptions options;
+    options.to = places;
+    options.layout = layout;
+    std::string path;
+    const auto load = [&]() -> Result<double> {
+        if (cold) setting.sample.forget();
+        Result<Loaded> loaded = Error{ErrorCode::internal, "not run", {}, {}};
+        const double seconds = seconds_of([&] { loaded = setting.context.load(*checkpoint, options).wait(); });
+        if (!loaded) return loaded.error();
+        const Receipt& receipt = loaded->receipt();
+        path = fmt::format("{}; {} around the page cache, {} from it", words_of(receipt),
+                           format_bytes(receipt.storage.o_direct), format_bytes(receipt.storage.page_cache));
+        return seconds;
+    };
+    auto figure = measure_rate(std::move(blank), setting.options, load, *yardstick);
+    if (!figure) return figure;
+    figure->path = path;
+    if (!setting.options.verify) return figure;
+    auto again = setting.context.load(*checkpoint, options).wait();
+    if (!again) return again.error();
+    if (auto same = setting.sample.check(setting.context, *again); !same) return same.error();
+    figure->verified = true;
+    return figure;
+}
+
+// Tensors on one GPU to a file beside the sample's, flushed as the plain threads are by O_DIRECT.
+Result<Figure> save_figure(const Setting& setting, const Place& place, bool flushed) {
+    auto checkpoint = Checkpoint::open(setting.sample.path());
+    if (!checkpoint) return checkpoint.error();
+    LoadOptions there;
+    there.to = {place};
+    auto loaded = setting.context.load(*checkpoint, there).wait();
+    if (!loaded) return loaded.error();
+    std::vector<TensorToSave> tensors;
+    for (const LoadedTensor& tensor : loaded->tensors(place))
+        tensors.push_back({std::string(tensor.name), tensor.dtype, tensor.shape, tensor.buffer});
+    const std::string target = setting.sample.path() + ".saved";
+    SaveOptions how;
+    how.sync_file = flushed;
+    std::string path;
+    const auto save = [&]() -> Result<double> {
+        Result<Receipt> saved = Error{ErrorCode::internal, "not run", {}, {}};
+        const double seconds = seconds_of([&] { saved = setting.context.save(tensors, target, how).wait(); });
+        if (!saved) return saved.error();
+        path = words_of(*saved);
+        return seconds;
+    };
+    Figure blank = blank_figure(setting, fmt::format("{} -> file{}", place.to_string(), flushed ? ", flushed" : ""));
+    blank.from = place.to_string();
+    blank.to = "file";
+    if (auto first = save(); !first) return first.error();  // so that the plain threads have a file to write over
+    auto yardstick = plain_threads(setting, target, true, flushed);
+    Result<Figure> figure = yardstick ? measure_rate(std::move(blank), setting.options, save, *yardstick)
+                                      : Result<Figure>(yardstick.error());
+    if (figure && setting.options.verify) {
+        auto last = save();
+        auto written = last ? Checkpoint::open(target) : Result<Checkpoint>(last.error());
+        auto back = written ? setting.context.load(*written, there).wait() : Result<Loaded>(written.error());
+        if (!back) {
+            figure = back.error();
+        } else if (auto same = setting.sample.check(setting.context, *back); !same) {
+            figure = same.error();
+        } else {
+            figure->verified = true;
+        }
+    }
+    if (figure) figure->path = path;
+    ::unlink(target.c_str());
+    return figure;
+}
+
+Result<void> add_figures(const Setting& setting, const std::vector<Place>& gpus, bool disk, std::vector<Figure>& figures) {
+    const std::vector<Place> one = {gpus[0]};
+    const auto add = [&](Result<Figure> figure) -> Result<void> {
+        if (!figure) return figure.error();
+        figures.push_back(std::move(*figure));
+        return {};
+    };
+    for (const bool cold : {false, true}) {
+        if (cold && !disk) continue;
+        if (auto done = add(load_figure(setting, one, Layout::replicate, cold)); !done) return done;
+        if (gpus.size() == 1) continue;
+        for (const Layout layout : {Layout::replicate, Layout::by_tensor})
+            if (auto done = add(load_figure(setting, gpus, layout, cold)); !done) return done;
+    }
+    return add(save_figure(setting, one[0], disk));
+}
+
+Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options& options) {
+    std::vector<Place> gpus;
+    for (const int gpu : gpus_of(context, options)) gpus.push_back(Place::gpu(gpu));
+    if (gpus.size() > 4 && context.topology().emulated()) gpus.resize(4);
+    std::error_code error;
+    std::filesystem::path folder = options.folder;
+    if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
+    if (error) return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
+    std::vector<Figure> figures;
+    for (const Bytes bytes : options.sizes_or({context.topology().emulated() ? 256_MiB : 8_GiB})) {
+        auto scratch = context.allocate(Place::host(), bytes);
+        if (!scratch) return scratch.error();
+        if (auto done = paint(context, scratch->buffer(), 1); !done) return done.error();
+        for (const bool disk : {true, false}) {
+            const std::filesystem::path shared = "/dev/shm";
+            if (!disk && (!options.folder.empty() || !std::filesystem::is_directory(shared, error))) continue;
+            auto sample = Sample::make(context, disk ? folder : shared, bytes);
+            if (!sample) return sample.error();
+            const Setting setting{context, options, *sample, static_cast<char*>(scratch->address()), disk ? "" : "tmpfs"};
+            if (auto added = add_figures(setting, gpus, disk, figures); !added) return added.error();
+        }
+    }
+    return figures;
+}
+
+}  // namespace
+
+std::vector<Case> checkpoint_cases() {
+    return {{"checkpoint", "A checkpoint from a file to one GPU and to all, cold and warm, and back to a file", no_gpu,
+             run_checkpoint}};
+}
+
+}  // namespace sidestep::bench

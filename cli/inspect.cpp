@@ -1,0 +1,118 @@
+// sidestep inspect PATH: the tensors of a checkpoint, without their data; and checksums of its files.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sidestep/checkpoint.hpp>
+
+#include "interrupt.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+struct InspectCommand {
+    std::string path;
+    std::vector<std::string> only;
+    bool lenient = false;
+    std::string manifest;         // to be written
+    std::string verify_manifest;  // to be read
+};
+
+Result<void> check_use(const InspectCommand& command) {
+    const bool writes = !command.manifest.empty();
+    const bool reads = !command.verify_manifest.empty();
+    if (writes && reads)
+        return Error{ErrorCode::invalid_argument,
+                     "--manifest writes a manifest and --verify-manifest checks one", "inspect",
+                     "leave one of them out"};
+    if ((writes || reads) && !command.only.empty())
+        return Error{ErrorCode::invalid_argument, "a manifest is of whole files", "inspect",
+                     "leave --only out"};
+    return {};
+}
+
+Result<ManifestRun> run_manifest(const InspectCommand& command, const Globals& globals,
+                                 const Checkpoint& checkpoint, Interrupt& interrupt) {
+    const Interrupt::Cancellable cancellable(interrupt);
+    Progress progress(!globals.quiet && !globals.json);
+    const auto look = [&](Bytes done, Bytes total) {
+        progress.update(done, total);
+        return !interrupt.requested();
+    };
+    if (!command.manifest.empty()) return checkpoint.write_manifest(command.manifest, look);
+    return checkpoint.verify_manifest(command.verify_manifest, look);
+}
+
+Result<void> print_manifest(const InspectCommand& command, const Globals& globals,
+                            const Checkpoint& checkpoint, const ManifestRun& run) {
+    const bool writes = !command.manifest.empty();
+    const std::string& file = writes ? command.manifest : command.verify_manifest;
+    if (globals.json) {
+        const nlohmann::ordered_json object = {{"version", 1},
+                                               {"manifest", file},
+                                               {"verified", !writes},
+                                               {"bytes", run.bytes},
+                                               {"blocks", run.blocks},
+                                               {"seconds", run.seconds},
+                                               {"gb_per_s", run.gb_per_s()}};
+        return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    }
+    if (globals.quiet) return {};
+    const std::size_t files = checkpoint.files().size();
+    return print(fmt::format("{} {}: {} blocks, {} in {} file{}, read in {} ({})\n",
+                             writes ? "wrote" : "as the manifest says:", writes ? file : command.path,
+                             run.blocks, format_bytes(run.bytes), files, files == 1 ? "" : "s",
+                             format_seconds(run.seconds), format_rate(run.gb_per_s())));
+}
+
+Result<void> run_inspect(const InspectCommand& command, const Globals& globals) {
+    if (const auto use = check_use(command); !use) return use;
+    Interrupt interrupt;
+    CheckpointOptions options;
+    options.lenient = command.lenient;
+    auto checkpoint = Checkpoint::open(command.path, options);
+    if (!checkpoint) return checkpoint.error();
+    if (!command.manifest.empty() || !command.verify_manifest.empty()) {
+        const auto run = run_manifest(command, globals, *checkpoint, interrupt);
+        if (!run) return run.error();
+        if (!globals.quiet)
+            for (const std::string& note : checkpoint->notes()) print_note(note);
+        return print_manifest(command, globals, *checkpoint, *run);
+    }
+    if (!command.only.empty()) {
+        auto picked = checkpoint->only(command.only);
+        if (!picked) return picked.error();
+        *checkpoint = std::move(*picked);
+    }
+    return print(globals.json ? checkpoint->to_json() : checkpoint->to_text());
+}
+
+}  // namespace
+
+Action define_inspect(CLI::App& app, const Globals& globals) {
+    const auto command = std::make_shared<InspectCommand>();
+    app.add_option("PATH", command->path,
+                   "a *.safetensors or *.gguf file, a *.safetensors.index.json, or a folder that holds them")
+        ->required()
+        ->type_name("");
+    app.add_option(
+           "--only", command->only,
+           "only tensors whose name fits, such as 'model.layers.0.*'; '!...' takes names out; repeatable")
+        ->type_name("PATTERN")
+        ->allow_extra_args(false);
+    app.add_flag("--lenient", command->lenient,
+                 "take bytes behind the last tensor for padding, and tensors of unknown types for raw bytes");
+    app.add_option("--manifest", command->manifest, "read the files and write their checksums there")
+        ->type_name("FILE");
+    app.add_option("--verify-manifest", command->verify_manifest,
+                   "read the files and compare them with these checksums")
+        ->type_name("FILE");
+    return done_or_fails([command, &globals] { return run_inspect(*command, globals); });
+}
+
+}  // namespace sidestep::cli

@@ -1,0 +1,225 @@
+// sidestep load CHECKPOINT: a model to the memory of GPUs, and where the time went.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "interrupt.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// How often the load is looked at: for the bar, and for Ctrl-C.
+constexpr std::chrono::milliseconds glance{50};
+
+struct LoadCommand {
+    std::string path;
+    std::string to = "gpu:0";
+    std::string layout;  // empty: axis where there are rules, else replicate
+    std::string shard;
+    std::vector<std::string> only;
+    std::string manifest;
+    bool lenient = false;
+    bool direct_io = false;
+    Bytes chunk = 0;
+    std::optional<Bytes> max_staging;
+    std::chrono::milliseconds deadline{0};
+};
+
+// "gpu:0,gpu:1", "gpu:all", "host".
+Result<std::vector<Place>> parse_places(const std::string& text, const Topology& topology) {
+    std::vector<Place> places;
+    for (std::size_t at = 0; at <= text.size();) {
+        const std::size_t end = std::min(text.find(',', at), text.size());
+        const std::string word = text.substr(at, end - at);
+        at = end + 1;
+        if (word == "gpu:all") {
+            if (topology.gpu_count() == 0)
+                return Error{ErrorCode::not_found, "this machine has no GPUs", "--to", "load to host"};
+            for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) places.push_back(Place::gpu(gpu));
+            continue;
+        }
+        auto place = Place::parse(word);
+        if (!place) {
+            Error error = place.error();
+            error.where = "--to";
+            return error;
+        }
+        places.push_back(std::move(*place));
+    }
+    return places;
+}
+
+Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& command,
+                                 const Topology& topology) {
+    if (globals.require != "any")
+        return Error{ErrorCode::invalid_argument,
+                     "load takes the quickest way: --require is for copy and route",
+                     "--require",
+                     {}};
+    LoadOptions options;
+    auto places = parse_places(command.to, topology);
+    if (!places) return places.error();
+    options.to = std::move(*places);
+    if (!command.shard.empty()) {
+        auto rules = read_shard_rules(command.shard);
+        if (!rules) return rules.error();
+        options.rules = std::move(*rules);
+        options.layout = Layout::by_axis;
+    }
+    if (command.layout == "replicate") options.layout = Layout::replicate;
+    if (command.layout == "tensor") options.layout = Layout::by_tensor;
+    if (command.layout == "axis") options.layout = Layout::by_axis;
+    options.verify = globals.verify;
+    options.manifest = command.manifest;
+    if (command.direct_io) options.page_cache = PageCache::bypass;
+    options.chunk = command.chunk;
+    if (command.max_staging) options.max_staging = *command.max_staging;
+    options.deadline = command.deadline;
+    return options;
+}
+
+Result<Checkpoint> open_checkpoint(const LoadCommand& command) {
+    CheckpointOptions options;
+    options.lenient = command.lenient;
+    auto checkpoint = Checkpoint::open(command.path, options);
+    if (!checkpoint || command.only.empty()) return checkpoint;
+    return checkpoint->only(command.only);
+}
+
+Result<Loaded> load(const Context& context, Interrupt& interrupt, const Checkpoint& checkpoint,
+                    const LoadOptions& options, bool bar) {
+    const Interrupt::Cancellable cancellable(interrupt);
+    Progress progress(bar);
+    Loading loading = context.load(checkpoint, options);
+    bool cancelled = false;
+    for (;;) {
+        auto ended = loading.wait_for(glance);
+        if (ended) return std::move(*ended);
+        if (interrupt.requested() && !cancelled) {
+            loading.cancel();
+            cancelled = true;
+        }
+        progress.update(loading.bytes_done(), loading.bytes_total());
+    }
+}
+
+Json stages_of(const Receipt& receipt) {
+    Json stages = Json::array();
+    for (const Stage& stage : receipt.stages)
+        stages.push_back({{"name", stage.name},
+                          {"bytes", stage.bytes},
+                          {"gb_per_s", stage.gb_per_s()},
+                          {"busy_seconds", stage.busy_seconds},
+                          {"limit_seconds", stage.limit_seconds}});
+    return stages;
+}
+
+std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, const Loaded& loaded) {
+    const Receipt& receipt = loaded.receipt();
+    Json places = Json::array();
+    for (const Place& place : loaded.places()) {
+        Bytes bytes = 0;
+        for (const LoadedTensor& tensor : loaded.tensors(place)) bytes += tensor.buffer.size();
+        places.push_back(
+            {{"place", place.to_string()}, {"tensors", loaded.tensors(place).size()}, {"bytes", bytes}});
+    }
+    const double rate =
+        receipt.seconds > 0 ? static_cast<double>(loaded.file_bytes()) / receipt.seconds / 1e9 : 0;
+    Json object = {{"version", 1},
+                   {"checkpoint", command.path},
+                   {"tensors", checkpoint.tensors().size()},
+                   {"file_bytes", loaded.file_bytes()},
+                   {"bytes", receipt.bytes},
+                   {"seconds", receipt.seconds},
+                   {"gb_per_s", rate},
+                   {"verified", receipt.verified},
+                   {"verify_seconds", receipt.verify_seconds},
+                   {"places", std::move(places)},
+                   {"storage",
+                    {{"gpu_direct", receipt.storage.gpu_direct},
+                     {"o_direct", receipt.storage.o_direct},
+                     {"page_cache", receipt.storage.page_cache}}},
+                   {"stages", stages_of(receipt)},
+                   {"notes", receipt.notes}};
+    if (receipt.route) object["route"] = Json::parse(receipt.route->to_json());
+    return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<void> run_load(const Globals& globals, const LoadCommand& command) {
+    Interrupt interrupt;
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    const auto options = load_options(globals, command, context->topology());
+    if (!options) return options.error();
+    const auto checkpoint = open_checkpoint(command);
+    if (!checkpoint) return checkpoint.error();
+    const auto loaded = load(*context, interrupt, *checkpoint, *options, !globals.quiet && !globals.json);
+    if (!loaded) return loaded.error();
+    if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
+    if (globals.json) return print(json_of(command, *checkpoint, *loaded));
+    if (globals.quiet) return {};
+    for (const std::string& note : checkpoint->notes()) print_note(note);
+    return print(loaded->report());
+}
+
+void add_load_flags(CLI::App& app, const std::shared_ptr<LoadCommand>& command) {
+    app.add_option("--to", command->to,
+                   "gpu:N, gpu:all, host or host:N, several with commas (default: gpu:0)")
+        ->type_name("PLACES");
+    app.add_option("--layout", command->layout,
+                   "replicate: all tensors on every place; tensor: each on one of them; axis: cut by the "
+                   "rules of --shard "
+                   "(default: axis with --shard, else replicate)")
+        ->type_name("replicate|tensor|axis")
+        ->check(CLI::IsMember({"replicate", "tensor", "axis"}).description(""));
+    app.add_option("--shard", command->shard, "which tensors are cut along which axis, as JSON")
+        ->type_name("FILE");
+    app.add_option("--only", command->only,
+                   "load tensors whose names fit, such as 'model.layers.0.*' or '!*.bias'; may be repeated")
+        ->type_name("PATTERN")
+        ->allow_extra_args(false);
+    app.add_option("--manifest", command->manifest, "compare the bytes with these checksums as they pass")
+        ->type_name("FILE");
+    app.add_flag("--lenient", command->lenient,
+                 "take padding and unknown types instead of refusing the file");
+    app.add_flag("--direct-io", command->direct_io, "read files around the page cache");
+    add_bytes(
+        app, "--chunk", [command](Bytes bytes) { command->chunk = bytes; },
+        "bytes read at a time (default: chosen by the library)");
+    add_bytes(
+        app, "--max-staging", [command](Bytes bytes) { command->max_staging = bytes; },
+        "staging memory for each place (default: 256MiB)");
+    app.add_option_function<std::string>(
+           "--deadline",
+           [command](const std::string& text) {
+               const auto time = parse_duration(text);
+               if (!time) throw CLI::ValidationError("--deadline", time.error().to_string());
+               command->deadline = *time;
+           },
+           "fail when the load takes longer, such as 30s or 2m (default: none)")
+        ->type_name("TIME");
+}
+
+}  // namespace
+
+Action define_load(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<LoadCommand>();
+    app.add_option("CHECKPOINT", command->path,
+                   "a .safetensors or .gguf file, a model.safetensors.index.json, or a folder with them")
+        ->required()
+        ->type_name("");
+    add_load_flags(app, command);
+    return done_or_fails([command, &globals] { return run_load(globals, *command); });
+}
+
+}  // namespace sidestep::cli

@@ -1,0 +1,261 @@
+"""Reading single tensors, and parts of them, out of a checkpoint."""
+
+import os
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _core
+from ._errors import Error
+from ._frameworks import framework_of
+
+# A part that lies in more pieces than this, or in smaller ones, is read with what lies between them: a read of its own
+# costs about as much as 64 KiB more.
+MAX_PIECES = 256
+MIN_PIECE = 64 << 10
+
+
+class SlicePlan(NamedTuple):
+    """What reading a part of a tensor comes to (Slice.plan)."""
+    shape: Tuple[int, ...]  # of the part
+    nbytes: int             # of the part
+    read_nbytes: int        # read from the file
+    reads: int              # pieces read; more bytes than the part has are read where they would be too many
+
+
+def _box(shape: Sequence[int], index: Any) -> Tuple[List[int], List[int], List[int]]:
+    """First and last positions along each axis, and the shape without the axes that an int took."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    given = sum(item is not Ellipsis for item in items)
+    if items.count(Ellipsis) > 1 or given > len(shape):
+        raise Error(f"an index of {given} axes for a tensor of {len(shape)}", "invalid_argument", "get_slice")
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at:at + 1] = [slice(None)] * (len(shape) - given)
+    items += [slice(None)] * (len(shape) - len(items))
+    begin, end, kept = [], [], []
+    for item, extent in zip(items, shape):
+        if isinstance(item, slice):
+            first, last, step = item.indices(extent)
+            if step != 1:
+                raise Error("a slice with a step", "unsupported", "get_slice", "slice without, and step through what comes")
+            last = max(first, last)
+            kept.append(last - first)
+        else:
+            try:
+                position = item.__index__()
+            except AttributeError:
+                raise Error(f"an index of type {type(item).__name__}", "invalid_argument", "get_slice",
+                            "an index is made of ints, slices and ...") from None
+            first = position + extent if position < 0 else position
+            if not 0 <= first < extent:
+                raise Error(f"position {position} of an axis of {extent}", "invalid_argument", "get_slice")
+            last = first + 1
+        begin.append(first)
+        end.append(last)
+    return begin, end, kept
+
+
+class Slice:
+    """A tensor of an open checkpoint, to take parts of: `part = checkpoint.get_slice(name)[2:4, ..., 7]`. Ints, slices
+    without a step and `...`, as NumPy counts them. Safe to use from several threads."""
+
+    def __init__(self, checkpoint: "Checkpoint", info: _core.TensorInfo) -> None:
+        self._checkpoint = checkpoint
+        self._info = info
+
+    def get_shape(self) -> List[int]:
+        """Of the whole tensor."""
+        return list(self._info.shape)
+
+    def get_dtype(self) -> str:
+        """As the file spells it: 'BF16'."""
+        return self._info.dtype
+
+    def _runs(self, index: Any) -> Tuple[_core.Runs, List[int], bool]:
+        """The bytes of a part, its shape, and whether each run is read by itself."""
+        bits = self._info.bits
+        if bits == 0 or bits % 8:
+            raise Error(f"'{self._info.name}' is {self._info.dtype}, whose elements are no whole bytes", "unsupported",
+                        "get_slice", "take the whole tensor: get_tensor")
+        begin, end, shape = _box(self._info.shape, index)
+        runs = _core.Runs(self._info.shape, begin, end, bits // 8)
+        return runs, shape, runs.count <= 1 or (runs.count <= MAX_PIECES and runs.length >= MIN_PIECE)
+
+    def plan(self, index: Any) -> SlicePlan:
+        """What slice[index] reads. Nothing is read for it."""
+        runs, shape, apart = self._runs(index)
+        nbytes = runs.count * runs.length
+        if apart:
+            return SlicePlan(tuple(shape), nbytes, nbytes, runs.count)
+        return SlicePlan(tuple(shape), nbytes, runs.span(), 1)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The part, on the checkpoint's device. Reads only its bytes where they lie together in the file, or in at most 256
+        pieces of at least 64 KiB; else also what lies between the first and the last of them, through host memory of
+        that size (plan() tells). Errors as of get_tensor; Error (invalid_argument) for an index that does not fit."""
+        runs, shape, apart = self._runs(index)
+        return self._checkpoint._read_runs(self._info, runs, shape, apart)
+
+
+class Checkpoint:
+    """An opened checkpoint (sidestep.open): headers only, tensors are read when they are asked for. A context manager.
+    Safe to use from several threads, except close()."""
+
+    def __init__(self, path: Any, context: Any, device: Any, framework: Optional[str], lenient: bool) -> None:
+        self._framework = framework_of(framework)
+        self._context = context
+        self._place = context.place_of(device)
+        opened = _core.Checkpoint.open(os.fsencode(path), lenient)
+        self._files = [(name, size, self._identity(name)) for name, size in opened.files]
+        self._opened: Optional[_core.Checkpoint] = opened
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing can be read after; tensors that were read stay. Closing twice is allowed."""
+        self._opened = None
+
+    @property
+    def _content(self) -> _core.Checkpoint:
+        if self._opened is None:
+            raise Error("the checkpoint is closed", "invalid_argument", "sidestep.open")
+        return self._opened
+
+    @staticmethod
+    def _identity(path: bytes) -> Tuple[int, ...]:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise Error(f"{os.fsdecode(path)}: {error.strerror}", "not_found", "sidestep.open") from error
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def keys(self) -> List[str]:
+        """The names, in the order of the files and within one of their offsets."""
+        return self._content.names
+
+    def offset_keys(self) -> List[str]:
+        """The same as keys()."""
+        return self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._content.find(name) is not None
+
+    def metadata(self) -> Dict[str, str]:
+        """__metadata__ of safetensors, the key-value pairs of GGUF, 'index.' keys of an index."""
+        return dict(self._content.metadata)
+
+    @property
+    def notes(self) -> List[str]:
+        """What is odd but allowed, in sentences."""
+        return self._content.notes
+
+    @property
+    def nbytes(self) -> int:
+        """The sum over all tensors."""
+        return self._content.nbytes
+
+    @property
+    def files(self) -> List[str]:
+        """The paths of the files."""
+        return [os.fsdecode(path) for path, _, _ in self._files]
+
+    def tensors(self) -> List[_core.TensorInfo]:
+        """Name, dtype, shape, file, offset and nbytes of each, in the order of keys()."""
+        return self._content.tensors
+
+    def summary(self) -> str:
+        """One line: number of tensors, bytes and files, types with their shares."""
+        return self._content.summary()
+
+    def table(self) -> str:
+        """What `sidestep inspect` prints: name, type, shape, bytes, file of each tensor."""
+        return self._content.to_text()
+
+    def get_info(self, name: str) -> _core.TensorInfo:
+        """Error (not_found) where there is none of that name."""
+        info = self._content.find(name)
+        if info is None:
+            raise Error(f"there is no tensor '{name}'", "not_found", "sidestep.open")
+        return info
+
+    def get_shape(self, name: str) -> List[int]:
+        """The shape of one tensor."""
+        return list(self.get_info(name).shape)
+
+    def get_dtype(self, name: str) -> str:
+        """The type of one tensor, as the file spells it: 'BF16'."""
+        return self.get_info(name).dtype
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor to take parts of. Reads nothing yet."""
+        return Slice(self, self.get_info(name))
+
+    def get_tensor(self, name: str) -> Any:
+        """The whole tensor, on the checkpoint's device, as the framework's or as a sidestep.Tensor. Waits for it, without
+        the GIL. Error: not_found, out_of_memory, io_error; mismatch or end_of_file for a file that changed since it was
+        opened."""
+        info = self.get_info(name)
+        self._check(info)
+        memory = self._context._core.allocate(self._place, info.nbytes)
+        if info.nbytes:
+            self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
+        self._unchanged(info)
+        return self._given(memory, info, info.shape)
+
+    def _piece(self, info: _core.TensorInfo, first: int, nbytes: int) -> _core.Buffer:
+        return _core.Buffer.file_part(self._files[info.file][0], info.offset + first, nbytes)
+
+    def _copy(self, items: List[Tuple[_core.Buffer, _core.Buffer]]) -> None:
+        core, options = self._context._core, _core.CopyOptions()
+        if len(items) == 1:
+            core.copy(*items[0], options, None)
+        else:
+            core.copy_batch(items, options, None)
+
+    def _unchanged(self, info: _core.TensorInfo) -> None:
+        """Offsets out of an old header would cut tensors out of a new file."""
+        path, size, identity = self._files[info.file]
+        found = self._identity(path)
+        if found != identity:
+            shorter = found[2] < size
+            raise Error(f"{os.fsdecode(path)} has {'become shorter' if shorter else 'changed'} since it was opened",
+                        "end_of_file" if shorter else "mismatch", "sidestep.open", "open it again when nobody writes to it")
+
+    def _check(self, info: _core.TensorInfo) -> None:
+        _ = self._content  # raises when closed
+        self._unchanged(info)
+        if self._framework is not None:
+            self._framework.check([info.dtype], self._context.on_cpu(self._place))
+
+    def _given(self, memory: _core.Tensor, info: _core.TensorInfo, shape: Sequence[int]) -> Any:
+        if info.bits:
+            tensor = memory.view(info.dtype, list(shape))
+        else:
+            tensor = memory.as_raw(info.dtype, list(shape))
+        return tensor if self._framework is None else self._framework.convert(tensor)
+
+    def _read_runs(self, info: _core.TensorInfo, runs: _core.Runs, shape: Sequence[int], apart: bool) -> Any:
+        self._check(info)
+        core, length = self._context._core, runs.length
+        memory = core.allocate(self._place, runs.count * length)
+        if apart and runs.count:
+            self._copy([(self._piece(info, begin, length), memory.part(i * length, length).buffer)
+                        for i, begin in enumerate(runs.begins())])
+        elif runs.count:
+            around = core.allocate("host", runs.span())
+            self._copy([(self._piece(info, runs.first, runs.span()), around.buffer)])
+            together = memory if self._place == "host" else core.allocate("host", runs.count * length)
+            runs.gather(around, together)
+            if together is not memory:
+                self._copy([(together.buffer, memory.buffer)])
+        self._unchanged(info)
+        return self._given(memory, info, shape)

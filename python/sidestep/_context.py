@@ -1,0 +1,159 @@
+"""Contexts: what everything else is done with."""
+
+import os
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+from . import _core, _cuda, _devices
+from ._checkpoint import Checkpoint
+from ._ends import end_of, tensors_of
+from ._errors import Error
+from ._frameworks import framework_of
+
+Progress = Callable[[int, int], Any]
+Rules = Union[str, "os.PathLike[str]", Mapping[str, int], Iterable[Tuple[str, int]]]
+
+
+class LoadedTensors(Dict[Any, Any]):
+    """What load() gives: a dict, name -> tensor, or device -> {name: tensor}, and how it went."""
+
+    receipt: _core.Receipt
+    report: str  # the closing table: bytes by path, rate of each stage, the stage that limits, what would make it faster
+
+
+class Backend(NamedTuple):
+    """Whether one way to move bytes works on this machine."""
+    name: str
+    usable: bool
+    reason: str  # why not, or what it found
+    remedy: str  # what would make it work; may be ''
+
+
+def _set(options: Any, **values: Any) -> Any:
+    """Sets what is not None; what is None stays as the library has it."""
+    for name, value in values.items():
+        if value is not None:
+            setattr(options, name, value)
+    return options
+
+
+def _shard(options: _core.LoadOptions, layout: str, shard: Optional[Rules]) -> None:
+    options.layout = layout
+    if shard is None:
+        return
+    if layout == "by_tensor":
+        raise Error("layout 'by_tensor' cuts no tensors, so it has no rules", "invalid_argument", "shard")
+    options.layout = "by_axis"
+    if isinstance(shard, (str, os.PathLike)):
+        options.read_rules(os.fsencode(shard))
+    else:
+        options.rules = [(pattern, axis) for pattern, axis in (shard.items() if isinstance(shard, Mapping) else shard)]
+
+
+class Context:
+    """Opens a machine, finds the ways to move bytes, and carries out copies. Cheap to keep, not to make (0.1 s and more with
+    GPUs): make one and share it. All methods may be called from several threads at once; all wait without the GIL. In
+    the main thread Ctrl-C cancels what is waited for, within 0.2 s, and is raised as KeyboardInterrupt. A child of fork()
+    needs a context of its own. What was allocated or loaded may outlive the context.
+
+    machine: 'live', a built-in machine ('dgx-h100'), a cluster of it, a topology file; None: the environment's
+    SIDESTEP_MACHINE, else 'live'. GPUs of any but the live machine are emulated in host memory.
+    """
+
+    def __init__(self, machine: Optional[str] = None) -> None:
+        self._core = _core.Context(machine or "")
+        topology = self._core.topology
+        numbers: List[int] = []
+        if not topology.emulated and topology.gpu_count:
+            numbers = _cuda.numbers(topology.gpu_bus_ids)
+            self._core.set_cuda_numbers(numbers)
+        self._machine = _devices.Machine(topology.gpu_count, numbers)
+
+    def topology(self) -> _core.Topology:
+        """The machine that this context works on."""
+        return self._core.topology
+
+    def backends(self) -> List[Backend]:
+        """Each way to move bytes, whether it works here, and why not."""
+        return [Backend(*row) for row in self._core.backends()]
+
+    def place_of(self, device: Any) -> str:
+        """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""
+        return _devices.place_of(device, self._machine)
+
+    def on_cpu(self, place: str) -> bool:
+        """Whether the CPU can read memory of that place: host memory, and emulated GPUs."""
+        return not (place.startswith("gpu:") and self._machine.cuda_numbers)
+
+    def allocate(self, device: Any, nbytes: int) -> _core.Tensor:
+        """`nbytes` bytes, contents undefined, as a U8 tensor of one axis; Tensor.view gives it another type. Freed with the
+        last tensor or array over it. Error (out_of_memory) names what was asked and what was free."""
+        return self._core.allocate(self.place_of(device), nbytes)
+
+    def open(self, path: Any, framework: Optional[str] = None, device: Any = "cpu", *, lenient: bool = False) -> Checkpoint:
+        """See sidestep.open."""
+        return Checkpoint(path, self, device, framework, lenient)
+
+    def load(self, path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard: Optional[Rules] = None,
+             only: Union[str, Iterable[str], None] = None, verify: bool = False, manifest: Any = None,
+             framework: Optional[str] = None, lenient: bool = False, page_cache: Optional[str] = None,
+             max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
+             stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> LoadedTensors:
+        """See sidestep.load."""
+        taken_by = framework_of(framework)
+        targets, several = _devices.places_of(device, self._machine)
+        checkpoint = _core.Checkpoint.open(os.fsencode(path), lenient)
+        if only is not None:
+            checkpoint = checkpoint.only([only] if isinstance(only, str) else list(only))
+        if taken_by is not None:
+            for _, place in targets:
+                taken_by.check(checkpoint.dtypes, self.on_cpu(place))
+        options = _set(_core.LoadOptions(), to=[place for _, place in targets], verify=verify, page_cache=page_cache,
+                       max_staging=max_staging, chunk=chunk, deadline=deadline, stall_limit=stall_limit,
+                       manifest=None if manifest is None else os.fsencode(manifest))
+        _shard(options, layout, shard)
+        places, receipt, report = self._core.load(checkpoint, options, progress)
+        if taken_by is not None:
+            for tensors in places.values():
+                for name, tensor in tensors.items():
+                    tensors[name] = taken_by.convert(tensor)
+        if several:
+            loaded = LoadedTensors((name, places[place]) for name, place in targets)
+        else:
+            loaded = LoadedTensors(places[targets[0][1]])
+        loaded.receipt, loaded.report = receipt, report
+        return loaded
+
+    def save(self, tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[str, str]] = None,
+             shard_bytes: int = 0, manifest: bool = False, sync_file: bool = False, verify: bool = False,
+             page_cache: Optional[str] = None, max_staging: Optional[int] = None, chunk: Optional[int] = None,
+             deadline: Optional[float] = None, stall_limit: Optional[float] = None,
+             progress: Optional[Progress] = None) -> _core.Receipt:
+        """See sidestep.save."""
+        rows, kept = tensors_of(self._core, tensors)
+        options = _set(_core.SaveOptions(), metadata=list((metadata or {}).items()), shard_bytes=shard_bytes,
+                       manifest=manifest, sync_file=sync_file, verify=verify, page_cache=page_cache,
+                       max_staging=max_staging, chunk=chunk, deadline=deadline, stall_limit=stall_limit)
+        try:
+            return self._core.save(rows, os.fsencode(path), options, progress)
+        finally:
+            del kept
+
+    def copy(self, src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: int = 0,
+             verify: bool = False, sync_file: bool = False, page_cache: Optional[str] = None,
+             max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
+             stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> _core.Receipt:
+        """See sidestep.copy."""
+        source, target = end_of(self._core, src), end_of(self._core, dst)
+        options = _set(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes, verify=verify, sync_file=sync_file,
+                       page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
+                       stall_limit=stall_limit)
+        return self._core.copy(source.buffer, target.buffer, options, progress)
+
+    def route(self, src: str, dst: str, nbytes: Union[int, str], *, require: str = "any", prefer: str = "automatic",
+              lanes: int = 0) -> _core.Route:
+        """See sidestep.route."""
+        options = _set(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes)
+        size = _core.parse_bytes(nbytes) if isinstance(nbytes, str) else nbytes
+        if size is None:
+            raise Error(f"'{nbytes}' is no size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")
+        return self._core.route(src, dst, size, options)

@@ -1,0 +1,63 @@
+"""From the names of devices that array libraries use to places."""
+
+import re
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+from ._errors import Error
+
+
+class Machine(NamedTuple):
+    """What names of devices are read against."""
+    gpu_count: int
+    cuda_numbers: Sequence[int]  # of gpu:0, gpu:1, ...; empty where GPUs are emulated: then they are the same
+
+
+def _gpu_of_cuda(number: int, machine: Machine) -> str:
+    if not machine.cuda_numbers:
+        return f"gpu:{number}"
+    if number not in machine.cuda_numbers:
+        raise Error(f"there is no cuda:{number}: this process's CUDA shows {_visible(machine)} of {machine.gpu_count} GPUs",
+                    "not_found", f"cuda:{number}")
+    return f"gpu:{machine.cuda_numbers.index(number)}"
+
+
+def _visible(machine: Machine) -> int:
+    return sum(number >= 0 for number in machine.cuda_numbers)
+
+
+def place_of(device: Any, machine: Machine) -> str:
+    """'cpu', 'host:1', 'cuda', 'cuda:2' (CUDA's number), 2 (the same), 'gpu:3' (NVML's number, as everywhere in
+    sidestep), torch.device -> 'host', 'host:1', 'gpu:3'. Error (invalid_argument) for anything else."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return _gpu_of_cuda(device, machine)
+    name = str(device)
+    if name in ("cpu", "host"):
+        return "host"
+    if name == "cuda":
+        return _gpu_of_cuda(0, machine)
+    match = re.fullmatch(r"(cuda|gpu|host):(\d+)", name)
+    if match is None:
+        raise Error(f"there is no device '{name}'", "invalid_argument", "device",
+                    "devices are cpu, cuda:0 (CUDA's number), gpu:0 (NVML's number), host:0 (a NUMA node)")
+    if match[1] == "cuda":
+        return _gpu_of_cuda(int(match[2]), machine)
+    return name
+
+
+def places_of(device: Any, machine: Machine) -> Tuple[List[Tuple[Any, str]], bool]:
+    """[(device as the caller named it, place)], and whether that were several: a list, a tuple, 'gpu:all' (all GPUs of
+    the machine) or 'cuda:all' (those that this process's CUDA shows)."""
+    if isinstance(device, (list, tuple)):
+        if not device:
+            raise Error("no device is named", "invalid_argument", "device")
+        return [(one, place_of(one, machine)) for one in device], True
+    if device in ("gpu:all", "cuda:all"):
+        if device == "gpu:all" or not machine.cuda_numbers:
+            numbers = range(machine.gpu_count)
+        else:
+            numbers = range(_visible(machine))
+        if not numbers:
+            raise Error("this machine has no GPU", "not_found", device)
+        names = [device.replace("all", str(number)) for number in numbers]
+        return [(name, place_of(name, machine)) for name in names], True
+    return [(device, place_of(device, machine))], False

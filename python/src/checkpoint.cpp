@@ -1,0 +1,93 @@
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/stl.h>
+
+#include <sidestep/checkpoint.hpp>
+
+#include "context.hpp"
+#include "failure.hpp"
+
+namespace sidestep::python {
+namespace {
+
+Checkpoint open(const std::string& path, bool lenient) {
+    auto opened = [&] {
+        const py::gil_scoped_release without_gil;
+        return Checkpoint::open(path, {.lenient = lenient});
+    }();
+    return value(std::move(opened));
+}
+
+// A copy, so that Python may keep it longer than the checkpoint.
+py::object find(const Checkpoint& checkpoint, const std::string& name) {
+    const TensorInfo* info = checkpoint.find(name);
+    return info == nullptr ? py::none() : py::cast(*info);
+}
+
+std::vector<std::string> names(const Checkpoint& checkpoint) {
+    std::vector<std::string> list;
+    list.reserve(checkpoint.tensors().size());
+    for (const TensorInfo& tensor : checkpoint.tensors()) list.push_back(tensor.name);
+    return list;
+}
+
+// Path and size of each file. A path is bytes: it need be no UTF-8.
+std::vector<std::pair<py::bytes, Bytes>> files(const Checkpoint& checkpoint) {
+    std::vector<std::pair<py::bytes, Bytes>> list;
+    for (const CheckpointFile& file : checkpoint.files()) list.emplace_back(py::bytes(file.path), file.size);
+    return list;
+}
+
+// The types that occur, each once.
+std::set<std::string> dtypes(const Checkpoint& checkpoint) {
+    std::set<std::string> found;
+    for (const TensorInfo& tensor : checkpoint.tensors()) found.insert(tensor.type_name);
+    return found;
+}
+
+py::tuple shape_of(const TensorInfo& info) {
+    py::tuple shape(info.shape.size());
+    for (std::size_t i = 0; i < info.shape.size(); ++i) shape[i] = info.shape[i];
+    return shape;
+}
+
+}  // namespace
+
+void define_checkpoint(py::module_& module) {
+    py::class_<TensorInfo>(module, "TensorInfo", "One tensor of a checkpoint, without its data.")
+        .def_readonly("name", &TensorInfo::name)
+        .def_readonly("dtype", &TensorInfo::type_name, "As the file spells it: 'BF16'; of GGUF 'Q4_K'.")
+        .def_property_readonly("shape", shape_of, "A tuple of ints; () for a scalar.")
+        .def_readonly("file", &TensorInfo::file, "Position in the list of files.")
+        .def_readonly("offset", &TensorInfo::offset, "Of the first byte in that file.")
+        .def_readonly("nbytes", &TensorInfo::bytes)
+        .def_property_readonly(
+            "bits", [](const TensorInfo& info) { return bits_of(info.dtype); },
+            "Of one element; 0: a type of GGUF's own.")
+        .def("__repr__", [](const TensorInfo& info) {
+            return "TensorInfo('" + info.name + "', " + info.type_name + ")";
+        });
+    py::class_<Checkpoint>(module, "Checkpoint")
+        .def_static("open", open, py::arg("path"), py::arg("lenient") = false)
+        .def("only",
+             [](const Checkpoint& checkpoint, const std::vector<std::string>& patterns) {
+                 return value(checkpoint.only(patterns));
+             })
+        .def("find", find)
+        .def_property_readonly("names", names)
+        .def_property_readonly("dtypes", dtypes)
+        .def_property_readonly("tensors", [](const Checkpoint& checkpoint) { return checkpoint.tensors(); })
+        .def_property_readonly("files", files)
+        .def_property_readonly("metadata", [](const Checkpoint& checkpoint) { return checkpoint.metadata(); })
+        .def_property_readonly("notes", [](const Checkpoint& checkpoint) { return checkpoint.notes(); })
+        .def_property_readonly("nbytes", &Checkpoint::bytes)
+        .def("summary", &Checkpoint::summary)
+        .def("to_text", &Checkpoint::to_text)
+        .def("to_json", &Checkpoint::to_json)
+        .def("__len__", [](const Checkpoint& checkpoint) { return checkpoint.tensors().size(); });
+}
+
+}  // namespace sidestep::python

@@ -1,0 +1,187 @@
+#include "context.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/stl.h>
+
+#include <sidestep/context.hpp>
+#include <sidestep/cuda.hpp>
+
+#include "failure.hpp"
+#include "tensor.hpp"
+#include "wait.hpp"
+
+namespace sidestep::python {
+namespace {
+
+// What a call gives that may block, made without the GIL.
+template <typename Call>
+auto without_gil(Call call) {
+    const py::gil_scoped_release released;
+    return call();
+}
+
+// A Transfer or Loading that ends may wait, or free memory: without the GIL too.
+template <typename Pending>
+class Held {
+public:
+    explicit Held(Pending pending) : pending_(std::make_unique<Pending>(std::move(pending))) {}
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() {
+        const py::gil_scoped_release released;
+        pending_.reset();
+    }
+    Pending& operator*() { return *pending_; }
+
+private:
+    std::unique_ptr<Pending> pending_;
+};
+
+template <typename Pending>
+auto finish_and_drop(Pending pending, const py::object& progress) {
+    Held<Pending> held(std::move(pending));
+    return finish(*held, progress);
+}
+
+class PyContext {
+public:
+    explicit PyContext(const std::string& machine) {
+        context_ = keep_context(value(without_gil([&] { return Context::open({machine}); })));
+    }
+
+    const Topology& topology() const { return context().topology(); }
+
+    // For each GPU CUDA's number, -1: hidden from this process. Without, GPUs are taken for emulated ones.
+    void set_cuda_numbers(std::vector<int> numbers) { cuda_numbers_ = std::move(numbers); }
+
+    Route route(const std::string& from, const std::string& to, Bytes bytes,
+                const CopyOptions& options) const {
+        const Place source = value(Place::parse(from));
+        const Place target = value(Place::parse(to));
+        return value(without_gil([&] { return context().route(source, target, bytes, options); }));
+    }
+
+    Tensor allocate(const std::string& place, Bytes bytes) const {
+        const Place at = value(Place::parse(place));
+        // Of an empty tensor too there is an address.
+        auto memory = value(without_gil([&] { return context().allocate(at, std::max<Bytes>(bytes, 1)); }));
+        const Buffer buffer = memory.buffer().slice(0, bytes);
+        return make_tensor(keep(std::move(memory)), buffer, Dtype::u8, "U8",
+                           {static_cast<std::int64_t>(bytes)}, device_of(at));
+    }
+
+    Receipt copy(const Buffer& from, const Buffer& to, const CopyOptions& options,
+                 const py::object& progress) const {
+        Transfer transfer = without_gil([&] { return context().copy(from, to, options); });
+        return finish_and_drop(std::move(transfer), progress);
+    }
+
+    Receipt copy_batch(const std::vector<std::pair<Buffer, Buffer>>& items, const CopyOptions& options,
+                       const py::object& progress) const {
+        std::vector<BatchItem> batch;
+        batch.reserve(items.size());
+        for (const auto& [from, to] : items) batch.push_back({from, to});
+        Transfer transfer = without_gil([&] { return context().copy_batch(batch, options); });
+        return finish_and_drop(std::move(transfer), progress);
+    }
+
+    // {place: {name: Tensor}}, the receipt, and the closing table.
+    py::tuple load(const Checkpoint& checkpoint, const LoadOptions& options,
+                   const py::object& progress) const {
+        Loading loading = without_gil([&] { return context().load(checkpoint, options); });
+        const Loaded loaded = finish_and_drop(std::move(loading), progress);
+        const std::shared_ptr<const void> owner = keep(loaded);
+        py::dict places;
+        for (const Place& place : loaded.places()) {
+            py::dict tensors;
+            for (const LoadedTensor& tensor : loaded.tensors(place))
+                tensors[py::str(tensor.name.data(), tensor.name.size())] =
+                    loaded_tensor(owner, tensor, checkpoint);
+            places[py::str(place.to_string())] = tensors;
+        }
+        return py::make_tuple(places, loaded.receipt(), loaded.report());
+    }
+
+    Receipt save(
+        const std::vector<std::tuple<std::string, std::string, std::vector<std::uint64_t>, Buffer>>& tensors,
+        const std::string& path, const SaveOptions& options, const py::object& progress) const {
+        std::vector<TensorToSave> list;
+        list.reserve(tensors.size());
+        for (const auto& [name, type_name, shape, data] : tensors) {
+            const auto type = parse_dtype(type_name);
+            if (!type)
+                raise({ErrorCode::invalid_argument,
+                       name + ": safetensors has no type " + type_name,
+                       "save",
+                       {}});
+            list.push_back({name, *type, shape, data});
+        }
+        Transfer transfer = without_gil([&] { return context().save(list, path, options); });
+        return finish_and_drop(std::move(transfer), progress);
+    }
+
+    // A buffer over a pointer of CUDA's, of which only CUDA knows what it is.
+    Buffer cuda_buffer(std::uintptr_t address, Bytes bytes) const {
+        return value(without_gil(
+            [&] { return cuda::buffer(context(), reinterpret_cast<const void*>(address), bytes); }));
+    }
+
+    std::vector<std::tuple<std::string, bool, std::string, std::string>> backends() const {
+        std::vector<std::tuple<std::string, bool, std::string, std::string>> list;
+        for (const BackendStatus& status : context().backends())
+            list.emplace_back(status.name, status.usable, status.reason, status.remedy);
+        return list;
+    }
+
+private:
+    static std::shared_ptr<const void> keep_context(Context context) { return keep(std::move(context)); }
+
+    const Context& context() const { return *static_cast<const Context*>(context_.get()); }
+
+    dlpack::Device device_of(const Place& place) const {
+        if (!place.is_gpu() || cuda_numbers_.empty()) return {dlpack::on_cpu, 0};
+        const auto index = static_cast<std::size_t>(place.index());
+        return {dlpack::on_cuda, index < cuda_numbers_.size() ? cuda_numbers_[index] : -1};
+    }
+
+    Tensor loaded_tensor(const std::shared_ptr<const void>& owner, const LoadedTensor& loaded,
+                         const Checkpoint& checkpoint) const {
+        std::string type_name(to_string(loaded.dtype));
+        // Only a GGUF file has types without a name of their own.
+        if (loaded.dtype == Dtype::other)
+            if (const TensorInfo* info = checkpoint.find(loaded.name)) type_name = info->type_name;
+        Tensor tensor =
+            make_tensor(owner, loaded.buffer, loaded.dtype, std::move(type_name),
+                        {loaded.shape.begin(), loaded.shape.end()}, device_of(loaded.buffer.place()));
+        tensor.axis = loaded.axis;
+        tensor.first = static_cast<std::int64_t>(loaded.first);
+        return tensor;
+    }
+
+    std::shared_ptr<const void> context_;
+    std::vector<int> cuda_numbers_;
+};
+
+}  // namespace
+
+void define_context(py::module_& module) {
+    py::class_<PyContext>(module, "Context")
+        .def(py::init<const std::string&>(), py::arg("machine"))
+        .def_property_readonly("topology", &PyContext::topology, py::return_value_policy::reference_internal)
+        .def("set_cuda_numbers", &PyContext::set_cuda_numbers)
+        .def("route", &PyContext::route)
+        .def("allocate", &PyContext::allocate)
+        .def("copy", &PyContext::copy)
+        .def("copy_batch", &PyContext::copy_batch)
+        .def("load", &PyContext::load)
+        .def("save", &PyContext::save)
+        .def("cuda_buffer", &PyContext::cuda_buffer)
+        .def("backends", &PyContext::backends);
+}
+
+}  // namespace sidestep::python

@@ -1,0 +1,30 @@
+#include "failure.hpp"
+
+#include <algorithm>
+
+namespace sidestep::python {
+namespace {
+
+// "not_found": the words of docs/error_codes.md.
+std::string word(ErrorCode code) {
+    std::string text = to_string(code);
+    std::replace(text.begin(), text.end(), ' ', '_');
+    return text;
+}
+
+}  // namespace
+
+void raise(const Error& error) {
+    // The class is Python's own, so that it can be pickled and has its documentation where readers look.
+    const py::object type = py::module_::import("sidestep._errors").attr("Error");
+    const py::object raised = type(error.message, word(error.code), error.where, error.hint);
+    PyErr_SetObject(type.ptr(), raised.ptr());
+    throw py::error_already_set();
+}
+
+void raise_buffer_error(const std::string& text) {
+    PyErr_SetString(PyExc_BufferError, text.c_str());
+    throw py::error_already_set();
+}
+
+}  // namespace sidestep::python

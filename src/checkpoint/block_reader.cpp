@@ -1,0 +1,152 @@
+#include "checkpoint/block_reader.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "checkpoint/files_reader.hpp"
+#include "checkpoint/manifest.hpp"
+
+namespace sidestep::checkpoint {
+namespace {
+
+constexpr std::size_t most_threads = 8;
+// Blocks that one thread reads in one go.
+constexpr std::size_t blocks_at_once = 16;
+constexpr std::chrono::milliseconds between_looks{50};
+
+class BlockReader {
+public:
+    BlockReader(const std::vector<CheckpointFile>& files, const VisitBlock& visit)
+        : files_(files), visit_(visit) {
+        for (std::size_t file = 0; file < files.size(); ++file) {
+            total_ += files[file].size;
+            for (Bytes begin = 0; begin < files[file].size; begin += blocks_at_once * Manifest::usual_block)
+                units_.push_back({file, begin});
+        }
+    }
+
+    Result<ManifestRun> run(const Checkpoint::Progress& progress) {
+        const auto begun = std::chrono::steady_clock::now();
+        start_threads();
+        if (threads_.empty()) work();
+        const bool go_on = wait(progress);
+        for (std::thread& thread : threads_) thread.join();
+        if (failure_) return failure_->second;
+        if (!go_on) return Error{ErrorCode::cancelled, "the reading of the files was stopped", {}, {}};
+        ManifestRun done;
+        done.bytes = done_;
+        done.blocks = blocks_;
+        done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+        return done;
+    }
+
+private:
+    struct Unit {
+        std::size_t file = 0;
+        Bytes begin = 0;
+    };
+
+    void start_threads() {
+        const std::size_t wanted = std::min(
+            {most_threads, units_.size(), std::size_t{std::max(1u, std::thread::hardware_concurrency())}});
+        threads_.reserve(wanted);
+        try {
+            for (std::size_t i = 0; i < wanted; ++i) {
+                threads_.emplace_back([this] {
+                    work();
+                    const std::lock_guard lock(mutex_);
+                    ++ended_;
+                    changed_.notify_one();
+                });
+            }
+        } catch (const std::exception&) {
+            // With the threads there are, or else the caller's.
+        }
+    }
+
+    // False where the caller wants no more.
+    bool wait(const Checkpoint::Progress& progress) {
+        std::unique_lock lock(mutex_);
+        while (ended_ < threads_.size()) {
+            changed_.wait_for(lock, between_looks, [this] { return ended_ == threads_.size(); });
+            if (!progress || stop_.load()) continue;
+            lock.unlock();
+            if (!progress(done_.load(), total_)) {
+                stop_ = true;
+                cancelled_ = true;
+            }
+            lock.lock();
+        }
+        return !cancelled_;
+    }
+
+    void work() {
+        try {
+            std::string memory(Manifest::usual_block, '\0');
+            for (std::size_t unit = next_++; unit < units_.size() && !stop_.load(); unit = next_++) {
+                const auto read = read_unit(units_[unit], memory);
+                if (!read) return note_failure(unit, read.error());
+            }
+        } catch (const std::exception&) {
+            note_failure(0, Error{ErrorCode::out_of_memory, "there is no memory to read files", {}, {}});
+        }
+    }
+
+    Result<void> read_unit(const Unit& unit, std::string& memory) {
+        const CheckpointFile& file = files_[unit.file];
+        SIDESTEP_TRY(const OpenFile open, open_regular(file.path));
+        if (open.facts.version != file.identity) {
+            return Error{ErrorCode::io_error, fmt::format("{} has changed since it was opened", file.path),
+                         file.path, "open the checkpoint again"};
+        }
+        const Bytes end = std::min(file.size, unit.begin + blocks_at_once * Manifest::usual_block);
+        for (Bytes at = unit.begin; at < end && !stop_.load(); at += Manifest::usual_block) {
+            const Bytes size = std::min(Manifest::usual_block, end - at);
+            SIDESTEP_CHECK(driver::read_range(open.fd, at, memory.data(), size, file.path));
+            SIDESTEP_CHECK(visit_(unit.file, at, memory.data(), size));
+            done_ += size;
+            ++blocks_;
+        }
+        return {};
+    }
+
+    void note_failure(std::size_t unit, const Error& error) {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+        if (!failure_ || unit < failure_->first) failure_ = {unit, error};
+    }
+
+    const std::vector<CheckpointFile>& files_;
+    const VisitBlock& visit_;
+    std::vector<Unit> units_;
+    Bytes total_ = 0;
+    std::atomic<std::size_t> next_{0};
+    std::atomic<Bytes> done_{0};
+    std::atomic<std::size_t> blocks_{0};
+    std::atomic<bool> stop_{false};
+    bool cancelled_ = false;  // of the waiting thread
+    std::vector<std::thread> threads_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::size_t ended_ = 0;                                 // under mutex_
+    std::optional<std::pair<std::size_t, Error>> failure_;  // under mutex_
+};
+
+}  // namespace
+
+Result<ManifestRun> read_blocks(const std::vector<CheckpointFile>& files, const VisitBlock& visit,
+                                const Checkpoint::Progress& progress) {
+    return BlockReader(files, visit).run(progress);
+}
+
+}  // namespace sidestep::checkpoint

@@ -1,0 +1,177 @@
+#include <sidestep/checkpoint.hpp>
+
+#include <mutex>
+#include <new>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "checkpoint/block_reader.hpp"
+#include "checkpoint/checkpoint_reader.hpp"
+#include "checkpoint/content.hpp"
+#include "checkpoint/manifest_reader.hpp"
+#include "checkpoint/patterns.hpp"
+
+namespace sidestep {
+namespace {
+
+// What the standard library throws stays in here.
+template <typename Value, typename Work>
+Result<Value> guarded(const std::string& path, const Work& work) {
+    try {
+        return work();
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "there is no memory for the checkpoint's names", path, {}};
+    } catch (const std::exception& error) {
+        return Error{
+            ErrorCode::internal, fmt::format("the checkpoint cannot be read: {}", error.what()), path, {}};
+    }
+}
+
+std::string base_name(const std::string& path) {
+    return path.substr(path.rfind('/') + 1);
+}
+
+// A manifest knows files by their bare names.
+Result<void> check_file_names(const std::vector<CheckpointFile>& files) {
+    const checkpoint::NameTable::NameOf name = [&files](std::size_t i) {
+        const std::string_view path = files[i].path;
+        return path.substr(path.rfind('/') + 1);
+    };
+    if (!checkpoint::NameTable(files.size(), name).twice(name)) return {};
+    return Error{ErrorCode::unsupported, "two of the files have one name", files.front().path, {}};
+}
+
+// Differences from a manifest, as several threads find them.
+struct Differences {
+    std::mutex mutex;
+    std::size_t count = 0;
+    std::size_t file = 0;  // of the first
+    Bytes offset = 0;
+    std::optional<Error> first;
+
+    void add(std::size_t in_file, Bytes at, const Error& error) {
+        const std::lock_guard lock(mutex);
+        ++count;
+        if (first && (in_file > file || (in_file == file && at > offset))) return;
+        file = in_file;
+        offset = at;
+        first = error;
+    }
+};
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOptions& options) {
+    return guarded<Checkpoint>(path, [&]() -> Result<Checkpoint> {
+        SIDESTEP_TRY(checkpoint::Headers headers, checkpoint::read_headers(path, options));
+        auto content = std::make_shared<Content>();
+        content->path = path;
+        content->tensors = std::move(headers.tensors);
+        content->files = std::move(headers.files);
+        content->metadata = std::move(headers.metadata);
+        content->notes = std::move(headers.notes);
+        content->finish();
+        if (const auto twice = content->names.twice(content->name_of())) {
+            const auto file = [&](std::size_t tensor) {
+                return content->files[content->tensors[tensor].file].path;
+            };
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("tensor {} is in {} and in {}",
+                                     checkpoint::shown(content->tensors[twice->first].name),
+                                     file(twice->first), file(twice->second)),
+                         path, "give the path of the index or of one file"};
+        }
+        return Checkpoint(std::move(content));
+    });
+}
+
+const std::vector<TensorInfo>& Checkpoint::tensors() const {
+    return content_->tensors;
+}
+
+const std::vector<CheckpointFile>& Checkpoint::files() const {
+    return content_->files;
+}
+
+Bytes Checkpoint::bytes() const {
+    return content_->bytes;
+}
+
+const std::vector<std::pair<std::string, std::string>>& Checkpoint::metadata() const {
+    return content_->metadata;
+}
+
+const std::vector<std::string>& Checkpoint::notes() const {
+    return content_->notes;
+}
+
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+    const auto found = content_->names.find(name, content_->name_of());
+    return found ? &content_->tensors[*found] : nullptr;
+}
+
+Result<Checkpoint> Checkpoint::only(const std::vector<std::string>& patterns) const {
+    return guarded<Checkpoint>(content_->path, [&]() -> Result<Checkpoint> {
+        SIDESTEP_TRY(const auto wanted, checkpoint::Patterns::parse(patterns));
+        auto content = std::make_shared<Content>();
+        content->path = content_->path;
+        content->files = content_->files;
+        content->metadata = content_->metadata;
+        content->notes = content_->notes;
+        for (const TensorInfo& tensor : content_->tensors)
+            if (wanted.fits(tensor.name)) content->tensors.push_back(tensor);
+        if (content->tensors.empty()) {
+            return Error{ErrorCode::not_found,
+                         fmt::format("none of the {} tensors fits {}", content_->tensors.size(),
+                                     checkpoint::shown(fmt::format("{}", fmt::join(patterns, " ")))),
+                         content_->path, "sidestep inspect lists the names"};
+        }
+        content->finish();
+        return Checkpoint(std::move(content));
+    });
+}
+
+Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Progress& progress) const {
+    return guarded<ManifestRun>(content_->path, [&]() -> Result<ManifestRun> {
+        const auto& files = content_->files;
+        SIDESTEP_CHECK(check_file_names(files));
+        checkpoint::Manifest manifest;
+        for (const CheckpointFile& file : files) {
+            const std::vector<std::uint64_t> none(checkpoint::block_count(file.size));
+            manifest.files.push_back({base_name(file.path), file.size, none});
+        }
+        const auto visit = [&manifest](std::size_t file, Bytes offset, const void* data,
+                                       Bytes size) -> Result<void> {
+            manifest.files[file].blocks[offset / checkpoint::Manifest::usual_block] =
+                checkpoint::hash_block(data, size);
+            return {};
+        };
+        SIDESTEP_TRY(const ManifestRun run, checkpoint::read_blocks(files, visit, progress));
+        SIDESTEP_CHECK(checkpoint::write_manifest(manifest, path));
+        return run;
+    });
+}
+
+Result<ManifestRun> Checkpoint::verify_manifest(const std::string& path, const Progress& progress) const {
+    return guarded<ManifestRun>(content_->path, [&]() -> Result<ManifestRun> {
+        SIDESTEP_TRY(auto manifest, checkpoint::read_manifest(path));
+        SIDESTEP_TRY(const auto check, checkpoint::ManifestCheck::create(std::move(manifest), content_->files,
+                                                                         content_->tensors));
+        Differences differences;
+        const auto visit = [&](std::size_t file, Bytes offset, const void* data, Bytes size) -> Result<void> {
+            const auto same = check.compare(file, offset, data, size);
+            if (!same) differences.add(file, offset, same.error());
+            return {};
+        };
+        SIDESTEP_TRY(const ManifestRun run, checkpoint::read_blocks(content_->files, visit, progress));
+        if (!differences.first) return run;
+        Error error = *differences.first;
+        if (differences.count > 1)
+            error.message += fmt::format("; {} more blocks differ", differences.count - 1);
+        return error;
+    });
+}
+
+}  // namespace sidestep

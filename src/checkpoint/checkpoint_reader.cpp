@@ -1,0 +1,304 @@
+#include "checkpoint/checkpoint_reader.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <iterator>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "checkpoint/files_reader.hpp"
+#include "checkpoint/gguf.hpp"
+#include "checkpoint/names.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/shard_index.hpp"
+
+namespace sidestep::checkpoint {
+namespace {
+
+constexpr Bytes largest_index = Bytes{512} << 20;
+constexpr Bytes largest_gguf_header = Bytes{1} << 30;
+constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
+constexpr std::size_t most_threads = 8;
+
+// One file of a checkpoint.
+struct FileHeader {
+    CheckpointFile file;
+    std::vector<TensorInfo> tensors;
+    TextPairs metadata;
+    std::vector<std::string> notes;
+};
+
+template <typename Header>
+FileHeader file_header(const OpenFile& open, Header header) {
+    FileHeader read;
+    read.file = {open.path, open.facts.size, header.data_begin, open.facts.version};
+    read.tensors = std::move(header.tensors);
+    read.metadata = std::move(header.metadata);
+    read.notes = std::move(header.notes);
+    return read;
+}
+
+Result<FileHeader> read_gguf(const OpenFile& open) {
+    Bytes bytes = std::min(open.facts.size, first_gguf_bytes);
+    for (;;) {
+        SIDESTEP_TRY(const std::string head, read_text(open, 0, bytes));
+        SIDESTEP_TRY(GgufHeader header, parse_gguf(head, open.facts.size, open.path));
+        if (header.needs == 0) return file_header(open, std::move(header));
+        if (header.needs > largest_gguf_header) {
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("the header takes more than {}", format_bytes(largest_gguf_header)),
+                         open.path,
+                         {}};
+        }
+        bytes = std::min({open.facts.size, largest_gguf_header, std::max(header.needs, bytes * 2)});
+    }
+}
+
+Result<FileHeader> read_safetensors(const OpenFile& open, const CheckpointOptions& options) {
+    SIDESTEP_TRY(const std::string first, read_text(open, 0, std::min(open.facts.size, length_bytes)));
+    SIDESTEP_TRY(const Bytes length, header_length(first, open.facts.size, open.path));
+    SIDESTEP_TRY(const std::string text, read_text(open, length_bytes, length));
+    SIDESTEP_TRY(SafetensorsHeader header, parse_header(text, open.facts.size, options, open.path));
+    return file_header(open, std::move(header));
+}
+
+// Of either kind, told apart by how they begin: a safetensors header of that length would be too long.
+Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& options) {
+    try {
+        SIDESTEP_TRY(const OpenFile open, open_regular(path));
+        SIDESTEP_TRY(const std::string first,
+                     read_text(open, 0, std::min<Bytes>(open.facts.size, gguf_magic.size())));
+        return first == gguf_magic ? read_gguf(open) : read_safetensors(open, options);
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "there is no memory to read the header", path, {}};
+    } catch (const std::exception& error) {
+        return Error{
+            ErrorCode::internal, fmt::format("the header cannot be read: {}", error.what()), path, {}};
+    }
+}
+
+// All at once, by several threads; of several failures the first in the order of the paths is told.
+Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths,
+                                           const CheckpointOptions& options) {
+    std::vector<std::optional<Result<FileHeader>>> read(paths.size());
+    std::atomic<std::size_t> next{0};
+    std::atomic<bool> failed{false};
+    const auto work = [&] {
+        // What is taken is read, so that nothing before a failure is left out.
+        while (!failed.load()) {
+            const std::size_t i = next++;
+            if (i >= paths.size()) return;
+            read[i] = read_file(paths[i], options);
+            if (!read[i]->ok()) failed = true;
+        }
+    };
+    const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::thread> threads;
+    threads.reserve(most_threads);
+    try {
+        // Few files are read before a thread has started.
+        for (std::size_t i = 1; i < std::min({most_threads, processors, paths.size() / 4}); ++i)
+            threads.emplace_back(work);
+    } catch (const std::exception&) {
+        // With the threads there are.
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+    std::vector<FileHeader> headers;
+    headers.reserve(paths.size());
+    for (auto& one : read) {
+        // Those that nobody read stand behind one that failed.
+        if (!one->ok()) return one->error();
+        headers.push_back(std::move(**one));
+    }
+    return headers;
+}
+
+// The first file's metadata and the next ones', each key once.
+void add_metadata(Headers& headers, std::unordered_set<std::string>& keys, TextPairs& metadata) {
+    for (auto& pair : metadata)
+        if (keys.insert(pair.first).second) headers.metadata.push_back(std::move(pair));
+}
+
+// Puts files together: what keep(file, tensor) answers true for.
+template <typename Keep>
+Headers join(std::vector<FileHeader> files, TextPairs metadata, const Keep& keep) {
+    Headers headers;
+    std::unordered_set<std::string> keys;
+    std::size_t most = 0;
+    for (const FileHeader& file : files) most += file.tensors.size();
+    headers.tensors.reserve(most);
+    for (std::size_t i = 0; i < files.size(); ++i) {
+        for (TensorInfo& tensor : files[i].tensors) {
+            tensor.file = i;
+            if (keep(i, tensor)) headers.tensors.push_back(std::move(tensor));
+        }
+        headers.files.push_back(std::move(files[i].file));
+        add_metadata(headers, keys, files[i].metadata);
+        std::move(files[i].notes.begin(), files[i].notes.end(), std::back_inserter(headers.notes));
+    }
+    add_metadata(headers, keys, metadata);
+    return headers;
+}
+
+Headers join_all(std::vector<FileHeader> files) {
+    return join(std::move(files), {}, [](std::size_t, const TensorInfo&) { return true; });
+}
+
+// Which of the index's entries were found, and what the files hold beyond them.
+class IndexMatch {
+public:
+    explicit IndexMatch(const ShardIndex& index)
+        : index_(index),
+          name_([this](std::size_t i) { return std::string_view(index_.entries[i].tensor); }),
+          names_(index.entries.size(), name_),
+          found_(index.entries.size(), false) {}
+
+    // Whether the index wants this tensor from this file.
+    bool takes(std::size_t shard, const TensorInfo& tensor) {
+        const auto entry = names_.find(tensor.name, name_);
+        if (entry && index_.entries[*entry].shard == shard) return found_[*entry] = true;
+        constexpr std::size_t most_names = 3;
+        if (extra_++ < most_names) extra_names_ += (extra_ == 1 ? "" : ", ") + shown(tensor.name);
+        return false;
+    }
+
+    // An error for the first tensor that its file lacks.
+    Result<void> check(const std::string& index_path) const {
+        const auto lacking = static_cast<std::size_t>(std::count(found_.begin(), found_.end(), false));
+        if (lacking == 0) return {};
+        const auto first =
+            static_cast<std::size_t>(std::find(found_.begin(), found_.end(), false) - found_.begin());
+        const ShardIndex::Entry& entry = index_.entries[first];
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("the index says that tensor {} is in {}, which does not hold it{}",
+                                 shown(entry.tensor), shown(index_.shards[entry.shard]),
+                                 lacking == 1 ? std::string()
+                                              : fmt::format("; {} more are not where it says", lacking - 1)),
+                     index_path, "copy or download the index and its files again"};
+    }
+
+    std::string note() const {
+        if (extra_ == 0) return {};
+        return fmt::format("{} of the files' tensors {} not in the index and left out: {}{}", extra_,
+                           extra_ == 1 ? "is" : "are", extra_names_, extra_ > 3 ? ", ..." : "");
+    }
+
+private:
+    const ShardIndex& index_;
+    NameTable::NameOf name_;
+    NameTable names_;
+    std::vector<bool> found_;
+    std::size_t extra_ = 0;
+    std::string extra_names_;
+};
+
+// total_size is the tensors' bytes by convention; some writers sum up the files.
+std::string note_of_size(Bytes total_size, const Headers& headers) {
+    Bytes tensors = 0;
+    Bytes files = 0;
+    for (const TensorInfo& tensor : headers.tensors) tensors += tensor.bytes;
+    for (const CheckpointFile& file : headers.files) files += file.size;
+    if (total_size == tensors) return {};
+    if (total_size == files)
+        return "total_size of the index counts the bytes of the files, not of the tensors";
+    return fmt::format("total_size of the index is {}, and the tensors have {} bytes", total_size, tensors);
+}
+
+std::string beside(const std::string& folder, const std::string& name) {
+    return folder.ends_with('/') ? folder + name : fmt::format("{}/{}", folder, name);
+}
+
+Result<Headers> read_index(const std::string& path, const CheckpointOptions& options) {
+    SIDESTEP_TRY(const std::string text, read_whole(path, largest_index, "an index"));
+    SIDESTEP_TRY(ShardIndex index, parse_shard_index(text, path));
+    const std::string folder = driver::split_path(path).folder;
+    std::vector<std::string> paths;
+    for (const std::string& shard : index.shards) {
+        paths.push_back(beside(folder, shard));
+        SIDESTEP_TRY(const auto facts, driver::file_facts(paths.back()));
+        if (facts) continue;
+        return Error{ErrorCode::not_found,
+                     fmt::format("{}, which the index names, is not there", paths.back()), path,
+                     "copy or download the missing file"};
+    }
+    SIDESTEP_TRY(auto files, read_files(paths, options));
+    IndexMatch match(index);
+    Headers headers =
+        join(std::move(files), std::move(index.metadata),
+             [&match](std::size_t shard, const TensorInfo& tensor) { return match.takes(shard, tensor); });
+    SIDESTEP_CHECK(match.check(path));
+    if (std::string note = match.note(); !note.empty()) headers.notes.push_back(std::move(note));
+    if (index.total_size) {
+        if (std::string note = note_of_size(*index.total_size, headers); !note.empty())
+            headers.notes.push_back(std::move(note));
+    }
+    return headers;
+}
+
+// The names in a folder with that ending, sorted; hidden ones left out.
+Result<std::vector<std::string>> names_in(const std::string& folder, std::string_view ending) {
+    std::vector<std::string> names;
+    std::error_code error;
+    std::filesystem::directory_iterator entry(folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+        std::string name = entry->path().filename().string();
+        if (name.ends_with(ending) && !name.starts_with('.')) names.push_back(std::move(name));
+    }
+    if (error)
+        return Error{
+            ErrorCode::io_error, fmt::format("cannot list {}: {}", folder, error.message()), folder, {}};
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& options) {
+    const std::string index = beside(folder, "model.safetensors.index.json");
+    SIDESTEP_TRY(const auto index_facts, driver::file_facts(index));
+    if (index_facts) return read_index(index, options);
+    const std::string single = beside(folder, "model.safetensors");
+    SIDESTEP_TRY(const auto single_facts, driver::file_facts(single));
+    std::vector<std::string> paths;
+    if (single_facts) {
+        paths.push_back(single);
+    } else {
+        SIDESTEP_TRY(const auto names, names_in(folder, ".safetensors"));
+        for (const std::string& name : names) paths.push_back(beside(folder, name));
+    }
+    if (paths.empty()) {
+        SIDESTEP_TRY(const auto names, names_in(folder, ".gguf"));
+        if (names.size() > 1) {
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("the folder holds {} GGUF files, {} and others", names.size(),
+                                     shown(names.front())),
+                         folder, "give the path of one of them"};
+        }
+        for (const std::string& name : names) paths.push_back(beside(folder, name));
+    }
+    if (paths.empty()) {
+        return Error{ErrorCode::not_found, "the folder holds no *.safetensors and no *.gguf", folder,
+                     "give the path of a file, of an index, or of a folder that holds them"};
+    }
+    SIDESTEP_TRY(auto files, read_files(paths, options));
+    return join_all(std::move(files));
+}
+
+}  // namespace
+
+Result<Headers> read_headers(const std::string& path, const CheckpointOptions& options) {
+    SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+    if (!facts) return Error{ErrorCode::not_found, fmt::format("there is no {}", path), path, {}};
+    if (facts->type == driver::FileType::directory) return read_folder(path, options);
+    if (path.ends_with(".json")) return read_index(path, options);
+    SIDESTEP_TRY(auto files, read_files({path}, options));
+    return join_all(std::move(files));
+}
+
+}  // namespace sidestep::checkpoint

@@ -1,0 +1,117 @@
+#include "checkpoint/names.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/manifest.hpp"
+
+namespace sidestep::checkpoint {
+namespace {
+
+// Bytes of the character that starts at `text`, 0 where it is malformed. RFC 3629, section 4.
+std::size_t character_bytes(std::string_view text) {
+    const auto at = [text](std::size_t i) {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    };
+    const auto tail = [&](std::size_t i) { return (at(i) & 0xC0u) == 0x80u; };
+    const unsigned first = at(0);
+    if (first < 0x80) return 1;
+    if (first >= 0xC2 && first <= 0xDF) return tail(1) ? 2 : 0;
+    if (first >= 0xE0 && first <= 0xEF) {
+        const bool is_long = first == 0xE0 && at(1) < 0xA0;
+        const bool surrogate = first == 0xED && at(1) > 0x9F;
+        return tail(1) && tail(2) && !is_long && !surrogate ? 3 : 0;
+    }
+    if (first >= 0xF0 && first <= 0xF4) {
+        const bool is_long = first == 0xF0 && at(1) < 0x90;
+        const bool beyond = first == 0xF4 && at(1) > 0x8F;
+        return tail(1) && tail(2) && tail(3) && !is_long && !beyond ? 4 : 0;
+    }
+    return 0;
+}
+
+bool eight_ascii(const char* text) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text, sizeof word);
+    return (word & 0x8080808080808080u) == 0;
+}
+
+std::uint64_t hash_of(std::string_view name) {
+    return hash_block(name.data(), name.size());
+}
+
+}  // namespace
+
+std::optional<std::size_t> first_bad_utf8(std::string_view text) {
+    std::size_t at = 0;
+    while (at < text.size()) {
+        if (text.size() - at >= 8 && eight_ascii(text.data() + at)) {
+            at += 8;
+            continue;
+        }
+        const std::size_t bytes = character_bytes(text.substr(at, 4));
+        if (bytes == 0) return at;
+        at += bytes;
+    }
+    return std::nullopt;
+}
+
+std::string shown(std::string_view text) {
+    constexpr std::size_t most = 100;
+    std::string words = "\"";
+    std::size_t at = 0;
+    while (at < text.size() && at < most) {
+        const std::size_t bytes = character_bytes(text.substr(at, 4));
+        const auto first = static_cast<unsigned char>(text[at]);
+        if (bytes == 0 || first < 0x20 || first == 0x7F) {
+            words += fmt::format("\\x{:02x}", first);
+            at += 1;
+        } else {
+            words += text.substr(at, bytes);
+            at += bytes;
+        }
+    }
+    words += at < text.size() ? "...\"" : "\"";
+    return words;
+}
+
+std::string json_text(std::string_view text) {
+    return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+NameTable::NameTable(std::size_t count, const NameOf& name) {
+    entries_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i)
+        entries_.push_back({hash_of(name(i)), static_cast<std::uint32_t>(i)});
+    std::sort(entries_.begin(), entries_.end(), [&name](const Entry& a, const Entry& b) {
+        if (a.hash != b.hash) return a.hash < b.hash;
+        if (const int order = name(a.number).compare(name(b.number)); order != 0) return order < 0;
+        return a.number < b.number;
+    });
+}
+
+std::optional<std::size_t> NameTable::find(std::string_view wanted, const NameOf& name) const {
+    const std::uint64_t hash = hash_of(wanted);
+    const auto found =
+        std::lower_bound(entries_.begin(), entries_.end(), wanted, [&](const Entry& entry, std::string_view) {
+            return entry.hash != hash ? entry.hash < hash : name(entry.number).compare(wanted) < 0;
+        });
+    if (found == entries_.end() || found->hash != hash || name(found->number) != wanted) return std::nullopt;
+    return found->number;
+}
+
+std::optional<std::pair<std::size_t, std::size_t>> NameTable::twice(const NameOf& name) const {
+    std::optional<std::pair<std::size_t, std::size_t>> lowest;
+    for (std::size_t i = 1; i < entries_.size(); ++i) {
+        const Entry& a = entries_[i - 1];
+        const Entry& b = entries_[i];
+        if (a.hash != b.hash || name(a.number) != name(b.number)) continue;
+        if (!lowest || b.number < lowest->second) lowest = {a.number, b.number};
+    }
+    return lowest;
+}
+
+}  // namespace sidestep::checkpoint

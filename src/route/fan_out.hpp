@@ -1,0 +1,48 @@
+// Files read once for several places, or written from them: who gets the bytes from whom. Pure, like the
+// planner.
+#pragma once
+
+#include <vector>
+
+#include "route/planner.hpp"
+
+namespace sidestep::route {
+
+struct FanOutRequest {
+    Place file;               // one of the files
+    Bytes bytes = 0;          // of all files
+    std::vector<End> places;  // where the bytes go, or come from
+    bool to_file = false;
+    double shared = 1;          // part of the bytes that every place gets; of writing: nothing is shared
+    std::vector<double> own;    // by place: part of the bytes that only it gets or gives; empty: none
+    bool through_host = false;  // somebody looks at the bytes in host memory
+    Require require = Require::any;
+    Prefer prefer = Prefer::automatic;
+};
+
+// Bytes that every place gets go to one place of each group, which hands them on to the others of it. A place
+// that nobody hands bytes to is a group of its own.
+struct FanOut {
+    // One lane a place, in the order of the request: file -> host -> place, or file -> place, with a further
+    // hop where the place hands its share on; the other way round for writing. Bytes, rate and seconds count
+    // bytes of the files, however many places get each.
+    Route route;
+    bool direct = false;        // storage moves bytes to the places itself: no slot in between
+    End slots;                  // where bytes wait unless direct
+    Choice storage;             // between file and slot; direct: between file and place
+    std::vector<Choice> links;  // by place: between slot and place, unless direct
+    std::vector<std::vector<std::size_t>> groups;  // places, every one in exactly one group
+    std::vector<std::vector<Choice>> peers;        // [from][to], for two places of one group
+};
+
+// The quickest way by its price: seconds that each link, each engine, the storage and host memory need for
+// one byte of the files, the largest of which counts. Every other way is kept in the route with the reason it
+// was refused. Host memory gives what copies within it move, read and written; a chunk's way through a slot
+// takes one part of it for the slot being filled and one for each copy out of it, since the slots of a ring
+// stay in the caches while they are filled (which came to 95 GB/s from the page cache to two H200 on a
+// 64-processor Xeon). Shares cross NVLink only: over PCIe they would take the links that copies out of host
+// memory need. ErrorCode::path_unavailable, with all reasons, where no way is left.
+Result<FanOut> fan_out(const Topology& topology, const std::vector<backend::Offer>& offers,
+                       const FanOutRequest& request);
+
+}  // namespace sidestep::route

@@ -1,0 +1,29 @@
+// What backends have against carrying these very bytes between a file and device memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <sidestep/options.hpp>
+#include "backend/registry.hpp"
+
+namespace sidestep::transfer {
+
+// Why a backend that is usable on this machine does not carry one copy between a file and device memory.
+struct Objection {
+    std::string backend;
+    std::string reason;
+    std::string remedy;
+};
+
+// Asks every usable backend with Reach::storage_gpu for the two ends (Backend::reaches), unless the options
+// rule its path out anyway. Empty, at no cost, for ends that are not a file and device memory. May block.
+std::vector<Objection> objections(const backend::Registry& registry, const Buffer& from, const Buffer& to,
+                                  const CopyOptions& options);
+
+// The offers in which each objection stands as the reason why the backend's paths between files and device
+// memory cannot be taken. Positions of the others stay as they are.
+std::vector<backend::Offer> without(std::vector<backend::Offer> offers,
+                                    const std::vector<Objection>& objections);
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,355 @@
+#include "transfer/spread_chunk.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+using backend::Access;
+
+// Bytes between two parts that are read along: less work than a request of their own.
+constexpr Bytes read_along = Bytes{64} << 10;
+
+// What is read or written at once. What lies between two parts may be read too, never written.
+std::vector<Run> requests_of(const Cell& cell, Bytes gap) {
+    std::vector<Run> requests;
+    for (const FileRange& part : cell.parts) {
+        const bool joins =
+            !requests.empty() && part.begin - (requests.back().file_offset + requests.back().size) <= gap;
+        if (joins)
+            requests.back().size = part.end - requests.back().file_offset;
+        else
+            requests.push_back({part.begin, part.end - part.begin, 0, 0});
+    }
+    return requests;
+}
+
+// The first byte in which the two differ; nothing where they are equal.
+std::optional<Bytes> first_difference(const char* a, const char* b, Bytes bytes) {
+    if (std::memcmp(a, b, bytes) == 0) return std::nullopt;
+    return static_cast<Bytes>(std::mismatch(a, a + bytes, b).first - a);
+}
+
+MoveSide side_of(backend::Registration& file) {
+    return {MoveSide::Kind::file, &file};
+}
+
+}  // namespace
+
+SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, backend::Registration& file,
+                         std::vector<std::size_t> slots)
+    : work_(work), task_(task), cell_(std::move(cell)), file_(file), slots_(std::move(slots)) {}
+
+// Asks the placement for the runs, and checks them: a run outside its memory would overwrite somebody else's.
+Result<void> SpreadChunk::collect() {
+    own_.resize(work_.setup.lanes());
+    std::vector<Run> runs;
+    for (const FileRange& part : cell_.parts) {
+        runs.clear();
+        work_.spread.placement->runs(cell_.file, part, runs);
+        Bytes reached = part.begin;
+        for (const Run& run : runs) SIDESTEP_CHECK(add_run(run, part, reached));
+        // A load may read bytes that belong nowhere: padding, or the rest of a block that is looked at.
+        if (!work_.loads() && reached != part.end)
+            return place_error({ErrorCode::internal, "the placement leaves bytes out", "spread", {}},
+                               reached);
+    }
+    merge_adjacent(shared_);
+    for (auto& own : own_) merge_adjacent(own);
+    const bool reads = task_ == ChunkTask::check || work_.loads();
+    of_file_ = requests_of(cell_, reads && work_.loads() ? read_along : 0);
+    return {};
+}
+
+// `reached`: up to where the runs before cover the part.
+Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached) {
+    const auto& memories = work_.spread.memories;
+    if (!work_.loads() && run.memory == Run::every_memory) run.memory = 0;
+    const bool all = run.memory == Run::every_memory;
+    const auto fits = [&](const Buffer& memory) {
+        return run.memory_offset <= memory.size() && run.size <= memory.size() - run.memory_offset;
+    };
+    const bool inside = run.size > 0 && run.file_offset >= part.begin && run.file_offset <= part.end &&
+                        run.size <= part.end - run.file_offset &&
+                        (work_.loads() || run.file_offset == reached);
+    const bool held = all ? std::all_of(memories.begin(), memories.end(), fits)
+                          : run.memory < memories.size() && fits(memories[run.memory]);
+    if (!inside || !held)
+        return place_error(
+            {ErrorCode::internal,
+             fmt::format("the placement puts {} bytes of a chunk where they do not belong", run.size),
+             "spread",
+             {}},
+            run.file_offset);
+    (all ? shared_ : own_[work_.setup.lane_of(run.memory)]).push_back(run);
+    reached = std::max(reached, run.file_offset + run.size);
+    return {};
+}
+
+Result<bool> SpreadChunk::step() {
+    SIDESTEP_TRY(bool moved, step_parts());
+    while (!stopped_ && !ended() && parts_.empty()) {
+        if (tasks_) {
+            if (!tasks_->ended()) return moved;
+            if (tasks_->error()) {
+                stop();
+                return *tasks_->error();
+            }
+            tasks_.reset();
+        }
+        if (auto next = next_phase(); !next) {
+            stop();
+            return next.error();
+        }
+        moved = true;
+        SIDESTEP_CHECK(step_parts());
+    }
+    return moved;
+}
+
+Result<bool> SpreadChunk::step_parts() {
+    bool moved = false;
+    std::optional<Error> failure;
+    for (Part& part : parts_) {
+        auto stepped = part.move->step();
+        if (stepped)
+            moved |= *stepped;
+        else if (!failure)
+            failure = place_error(stepped.error(), part.move->failed_at(), part.where);
+    }
+    if (failure) stop();
+    std::erase_if(parts_, [&](Part& part) {
+        if (!part.move->ended() && !(stopped_ && part.move->idle())) return false;
+        count(part);
+        return true;
+    });
+    if (failure) return *failure;
+    return moved;
+}
+
+// A move has ended, or was given up.
+void SpreadChunk::count(Part& part) {
+    const bool whole = part.move->ended();
+    const Bytes bytes = part.move->bytes();
+    if (task_ == ChunkTask::check) return;
+    work_.stages.end(part.stage, whole ? bytes : 0);
+    if (!part.lane) return;
+    if (whole) work_.arrived[*part.lane] += bytes;
+    if (part.stage == work_.emptying) work_.setup.end_share(*part.lane, bytes);
+}
+
+void SpreadChunk::stop() {
+    stopped_ = true;
+    for (Part& part : parts_) part.move->stop();
+}
+
+bool SpreadChunk::idle() const {
+    return (!tasks_ || tasks_->ended()) &&
+           std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.move->idle(); });
+}
+
+void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveSide& to,
+                           const std::vector<Run>& runs, std::size_t stage, std::optional<std::size_t> lane) {
+    if (runs.empty()) return;
+    Part part;
+    part.move = std::make_unique<Move>(mover, from, to, runs);
+    part.stage = stage;
+    part.lane = lane;
+    if (lane) part.where = work_.setup.place(*lane).to_string();
+    if (task_ == ChunkTask::move) {
+        work_.stages.begin(stage);
+        if (lane && stage == work_.emptying) work_.setup.begin_share(*lane, part.move->bytes());
+    }
+    parts_.push_back(std::move(part));
+}
+
+Result<void> SpreadChunk::next_phase() {
+    const bool check = task_ == ChunkTask::check;
+    switch (phase_) {
+        case Phase::waiting:
+            SIDESTEP_CHECK(collect());
+            phase_ = begin_filling();
+            break;
+        case Phase::filling:
+            if (check)
+                phase_ = begin_fetching();
+            else {
+                SIDESTEP_TRY(phase_, begin_looking());
+            }
+            break;
+        case Phase::looking:
+            phase_ = begin_emptying();
+            break;
+        case Phase::emptying:
+            phase_ = begin_handing_on();
+            break;
+        case Phase::fetching: {
+            SIDESTEP_TRY(phase_, begin_comparing());
+            break;
+        }
+        case Phase::comparing:
+            ++checked_;
+            phase_ = begin_fetching();
+            break;
+        case Phase::handing_on:
+        case Phase::ended:
+            phase_ = Phase::ended;
+            break;
+    }
+    if (phase_ == Phase::ended) end();
+    return {};
+}
+
+SpreadChunk::Phase SpreadChunk::begin_filling() {
+    SpreadSetup& setup = work_.setup;
+    if (task_ == ChunkTask::check) {
+        verifying_ = true;
+        work_.stages.begin(work_.verifying);
+        add_part(setup.reader(), side_of(file_),
+                 setup.slot_side(setup.reader(), Access::write, slots_[0], cell_.begin), of_file_,
+                 work_.verifying, {});
+        return Phase::filling;
+    }
+    if (setup.way().direct) {
+        begin_direct();
+        return Phase::emptying;
+    }
+    if (work_.loads()) {
+        add_part(setup.storage(), side_of(file_),
+                 setup.slot_side(setup.storage(), Access::write, slots_[0], cell_.begin), of_file_,
+                 work_.filling, {});
+        return Phase::filling;
+    }
+    for (std::size_t lane = 0; lane < own_.size(); ++lane) {
+        const Mover& link = setup.link(lane);
+        add_part(link, setup.memory_side(link, Access::read, lane),
+                 setup.slot_side(link, Access::write, slots_[0], cell_.begin), own_[lane], work_.filling,
+                 lane);
+    }
+    return Phase::filling;
+}
+
+Result<SpreadChunk::Phase> SpreadChunk::begin_looking() {
+    if (!work_.spread.look) return begin_emptying();
+    std::vector<SpreadWorkers::Task> tasks;
+    const char* data = work_.setup.slot_data(slots_[0]);
+    for (const FileRange& part : cell_.parts)
+        for (Bytes from = part.begin; from < part.end;) {
+            const Bytes to = std::min(part.end, (from / Spread::block + 1) * Spread::block);
+            tasks.push_back([this, from, to, data] {
+                return work_.spread.look(cell_.file, from, data + (from - cell_.begin), to - from);
+            });
+            from = to;
+        }
+    SIDESTEP_TRY(tasks_, work_.workers.run(std::move(tasks)));
+    return Phase::looking;
+}
+
+// Storage reaches the memories: to one of each group.
+void SpreadChunk::begin_direct() {
+    SpreadSetup& setup = work_.setup;
+    const Mover& storage = setup.storage();
+    for (std::size_t lane = 0; lane < own_.size(); ++lane)
+        add_part(storage, side_of(file_), setup.memory_side(storage, Access::write, lane), own_[lane],
+                 work_.emptying, lane);
+    for (const auto& group : setup.way().groups) {
+        owners_.push_back(setup.owner_of(group));
+        add_part(storage, side_of(file_), setup.memory_side(storage, Access::write, owners_.back()), shared_,
+                 work_.emptying, owners_.back());
+    }
+}
+
+SpreadChunk::Phase SpreadChunk::begin_emptying() {
+    SpreadSetup& setup = work_.setup;
+    if (!work_.loads()) {
+        add_part(setup.storage(), setup.slot_side(setup.storage(), Access::read, slots_[0], cell_.begin),
+                 side_of(file_), of_file_, work_.emptying, {});
+        return Phase::emptying;
+    }
+    const auto feed = [&](std::size_t lane, const std::vector<Run>& runs) {
+        const Mover& link = setup.link(lane);
+        add_part(link, setup.slot_side(link, Access::read, slots_[0], cell_.begin),
+                 setup.memory_side(link, Access::write, lane), runs, work_.emptying, lane);
+    };
+    for (std::size_t lane = 0; lane < own_.size(); ++lane) feed(lane, own_[lane]);
+    for (const auto& group : setup.way().groups) {
+        owners_.push_back(setup.owner_of(group));
+        feed(owners_.back(), shared_);
+    }
+    return Phase::emptying;
+}
+
+// From each owner to the others of its group, where the same bytes lie at the same offset.
+SpreadChunk::Phase SpreadChunk::begin_handing_on() {
+    SpreadSetup& setup = work_.setup;
+    for (const std::size_t slot : slots_) setup.give_back(slot);
+    slots_.clear();
+    const auto& groups = setup.way().groups;
+    for (std::size_t group = 0; group < owners_.size(); ++group)
+        for (const std::size_t to : groups[group]) {
+            const std::size_t from = owners_[group];
+            if (to == from) continue;
+            const Mover& peer = setup.peer(from, to);
+            add_part(peer, setup.memory_side(peer, Access::read, from),
+                     setup.memory_side(peer, Access::write, to), shared_, work_.handing_on, to);
+        }
+    return parts_.empty() ? Phase::ended : Phase::handing_on;
+}
+
+// The next memory that has bytes of the chunk.
+SpreadChunk::Phase SpreadChunk::begin_fetching() {
+    SpreadSetup& setup = work_.setup;
+    for (; checked_ < own_.size(); ++checked_) {
+        const Mover& fetcher = setup.fetcher(checked_);
+        for (const auto* runs : {&own_[checked_], &shared_})
+            add_part(fetcher, setup.memory_side(fetcher, Access::read, checked_),
+                     setup.slot_side(fetcher, Access::write, slots_[1], cell_.begin), *runs, work_.verifying,
+                     checked_);
+        if (!parts_.empty()) return Phase::fetching;
+    }
+    return Phase::ended;
+}
+
+Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
+    const char* file = work_.setup.slot_data(slots_[0]);
+    const char* memory = work_.setup.slot_data(slots_[1]);
+    const std::string where = work_.setup.place(checked_).to_string();
+    const auto compare = [this, file, memory, where, which = checked_]() -> Result<void> {
+        for (const auto* runs : {&own_[which], &shared_})
+            for (const Run& run : *runs) {
+                const Bytes at = run.file_offset - cell_.begin;
+                const auto differs = first_difference(file + at, memory + at, run.size);
+                if (!differs) continue;
+                return place_error(
+                    {ErrorCode::mismatch, fmt::format("{} and the file differ", where), "verify",
+                     "copy again; if it happens twice, suspect the memory or the path"},
+                    run.file_offset + *differs, where);
+            }
+        return {};
+    };
+    SIDESTEP_TRY(tasks_, work_.workers.run({compare}));
+    return Phase::comparing;
+}
+
+void SpreadChunk::end() {
+    for (const std::size_t slot : slots_) work_.setup.give_back(slot);
+    slots_.clear();
+    if (verifying_) work_.stages.end(work_.verifying, cell_.bytes());
+    verifying_ = false;
+}
+
+// What lies at the byte, and in which file, before what was wrong.
+Error SpreadChunk::place_error(const Error& error, Bytes offset, const std::string& where) const {
+    Error told = error;
+    told.message = fmt::format(
+        "{} at byte {} of {}{}: {}", work_.spread.placement->name_of(cell_.file, offset), offset,
+        work_.spread.files[cell_.file].path, where.empty() ? "" : fmt::format(" ({})", where), error.message);
+    return told;
+}
+
+}  // namespace sidestep::transfer

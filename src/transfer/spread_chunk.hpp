@@ -1,0 +1,105 @@
+// One chunk of a spread, from storage to the memories, from those to storage, or read again from both.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transfer/spread_cursor.hpp"
+#include "transfer/spread_setup.hpp"
+#include "transfer/spread_stages.hpp"
+#include "transfer/spread_workers.hpp"
+
+namespace sidestep::transfer {
+
+// What the chunks of one spread share; outlives them.
+struct SpreadWork {
+    const Spread& spread;
+    SpreadSetup& setup;
+    SpreadWorkers workers = {};
+    SpreadStages stages = {};
+    // Numbers of the stages: what fills slots, what empties them, GPU to GPU, verification.
+    std::size_t filling = 0;
+    std::size_t emptying = 0;
+    std::size_t handing_on = 0;
+    std::size_t verifying = 0;
+    std::vector<Bytes> arrived = {};  // by lane: that reached it, or left it
+
+    bool loads() const { return spread.direction == SpreadDirection::to_memory; }
+};
+
+enum class ChunkTask {
+    move,   // in the direction of the spread
+    check,  // read again from the file and from every memory, and compared
+};
+
+// The phases, each of which begins when all of the one before has ended:
+//
+//   move to memory   filling: file to slot; looking; emptying: slot to one memory of each group; handing on
+//   move to files    filling: memories to slot; looking; emptying: slot to file
+//   check            filling: file to slot; then for each lane fetching, memory to second slot; comparing
+//
+// Slots go back as soon as the last copy out of them has ended. Driven by one thread at a time; must be idle
+// before it is destroyed.
+class SpreadChunk {
+public:
+    // `slots`: one, two to check, none where storage reaches the memories itself.
+    SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, backend::Registration& file,
+                std::vector<std::size_t> slots);
+
+    // Goes on as far as it can without waiting; answers whether anything moved. The error names file, tensor
+    // and byte. After one nothing new is started.
+    Result<bool> step();
+    void stop();
+
+    bool ended() const { return phase_ == Phase::ended; }
+    // Nothing is in flight.
+    bool idle() const;
+    const Cell& cell() const { return cell_; }
+
+private:
+    enum class Phase { waiting, filling, looking, emptying, handing_on, fetching, comparing, ended };
+    struct Part {
+        std::unique_ptr<Move> move;
+        std::size_t stage = 0;
+        std::optional<std::size_t> lane;  // of the memory at its end
+        std::string where;                // its place
+        bool counted = false;
+    };
+
+    Result<void> collect();
+    Result<void> add_run(Run run, const FileRange& part, Bytes& reached);
+    Result<bool> step_parts();
+    void count(Part& part);
+    Result<void> next_phase();
+    Phase begin_filling();
+    Result<Phase> begin_looking();
+    Phase begin_emptying();
+    void begin_direct();
+    Phase begin_handing_on();
+    Phase begin_fetching();
+    Result<Phase> begin_comparing();
+    void end();
+    void add_part(const Mover& mover, const MoveSide& from, const MoveSide& to, const std::vector<Run>& runs,
+                  std::size_t stage, std::optional<std::size_t> lane);
+    Error place_error(const Error& error, Bytes offset, const std::string& where = {}) const;
+
+    SpreadWork& work_;
+    const ChunkTask task_;
+    const Cell cell_;
+    backend::Registration& file_;
+    std::vector<std::size_t> slots_;
+    Phase phase_ = Phase::waiting;
+    bool stopped_ = false;
+    std::vector<Run> of_file_;           // parts of the file that are read or written as one
+    std::vector<Run> shared_;            // of every memory
+    std::vector<std::vector<Run>> own_;  // by lane
+    std::vector<std::size_t> owners_;    // by group: the lane that gets it first
+    std::vector<Part> parts_;            // in flight
+    std::shared_ptr<TaskGroup> tasks_;   // looked at, or compared
+    std::size_t checked_ = 0;            // the lane whose memory is fetched
+    bool verifying_ = false;             // counted as in flight by the stage
+};
+
+}  // namespace sidestep::transfer

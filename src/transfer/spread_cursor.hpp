@@ -1,0 +1,55 @@
+// The order in which chunks of many files are moved. Pure.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "transfer/spread.hpp"
+
+namespace sidestep::transfer {
+
+// One chunk: what is moved of the bytes between two multiples of the chunk size.
+struct Cell {
+    std::size_t file = 0;
+    Bytes begin = 0;               // a multiple of the chunk size
+    std::vector<FileRange> parts;  // ascending, within the cell, none empty
+
+    Bytes bytes() const {
+        Bytes sum = 0;
+        for (const FileRange& part : parts) sum += part.end - part.begin;
+        return sum;
+    }
+};
+
+// Files with the most bytes first, a few of them at once in turns: what stores them, and the locks of those
+// that are written, work side by side then. Files without ranges have no cells.
+class SpreadCursor {
+public:
+    static constexpr std::size_t files_at_once = 4;
+
+    SpreadCursor() = default;
+    // `files` outlive the cursor. `chunk` is above 0.
+    SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk);
+
+    bool empty() const { return active_.empty(); }
+    // The file that take() turns to next. Only while not empty().
+    std::size_t next_file() const { return active_[turn_].file; }
+    Cell take();
+
+private:
+    struct Position {
+        std::size_t file = 0;
+        std::size_t range = 0;  // the first that is not taken whole
+        Bytes offset = 0;       // in it: the first byte that is not taken
+    };
+
+    void activate();
+
+    const std::vector<SpreadFile>* files_ = nullptr;
+    Bytes chunk_ = 1;
+    std::vector<std::size_t> waiting_;  // the next one last
+    std::vector<Position> active_;
+    std::size_t turn_ = 0;
+};
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,321 @@
+#include "transfer/spread_job.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+// Chunks taken in one step: a cancellation, the deadline and waiters are looked at in between.
+constexpr std::size_t chunks_a_step = 8;
+// Chunks beyond those in slots: handed on between GPUs, or moved by storage itself.
+constexpr std::size_t chunks_without_slot = 32;
+
+backend::AttachOptions file_options(const CopyOptions& options) {
+    backend::AttachOptions made;
+    made.page_cache = options.page_cache;
+    made.sync_file = options.sync_file;
+    made.strict = options.require == Require::direct;
+    return made;
+}
+
+// Who makes files of no bytes.
+backend::Backend* writer_of(const backend::Registry& registry) {
+    for (const backend::Offer& offer : registry.offers())
+        for (const backend::Capability& capability : offer.capabilities)
+            if (offer.support.usable && capability.from == PlaceKind::host &&
+                capability.to == PlaceKind::file)
+                return registry.find(offer.name);
+    return nullptr;
+}
+
+}  // namespace
+
+SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& options)
+    : machine_(machine),
+      spread_(std::move(spread)),
+      options_(options),
+      files_(machine.registry, spread_, file_options(options)) {}
+
+SpreadJob::~SpreadJob() = default;
+
+void SpreadJob::begin() {
+    std::lock_guard lock(mutex_);
+    if (auto prepared = prepare(); !prepared) {
+        fail(prepared.error());
+        end();
+        return;
+    }
+    last_move_ = Clock::now();  // pinning staging memory is no stall
+    advance(true);
+}
+
+Result<void> SpreadJob::prepare() {
+    SIDESTEP_CHECK(files_.inspect());
+    SIDESTEP_TRY(setup_, SpreadSetup::make(machine_, spread_, options_));
+    work_.reset(new SpreadWork{spread_, *setup_});
+    work_->arrived.resize(setup_->lanes());
+    total_.store(setup_->bytes().memories, std::memory_order_relaxed);
+    name_stages();
+    if (setup_->bytes().files > 0) {
+        start_pass(*setup_->storage().backend);
+        return {};
+    }
+    backend::Backend* writer = work_->loads() ? nullptr : writer_of(machine_.registry);
+    if (writer == nullptr && !work_->loads() && !spread_.files.empty())
+        return Error{ErrorCode::unsupported, "no backend writes files here", "spread", {}};
+    if (writer != nullptr) files_.begin(*writer);
+    return {};
+}
+
+void SpreadJob::name_stages() {
+    const bool gpus = std::any_of(spread_.memories.begin(), spread_.memories.end(),
+                                  [](const Buffer& memory) { return memory.place().is_gpu(); });
+    SpreadStages& stages = work_->stages;
+    if (work_->loads()) {
+        work_->filling = stages.add("read");
+        work_->emptying =
+            setup_->way().direct ? work_->filling : stages.add(gpus ? "host to GPU" : "host to host");
+        const auto& groups = setup_->way().groups;
+        if (std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.size() > 1; }))
+            work_->handing_on = stages.add("GPU to GPU");
+    } else {
+        work_->filling = stages.add(gpus ? "GPU to host" : "host to host");
+        work_->emptying = stages.add("write");
+    }
+    if (options_.verify) work_->verifying = stages.add("verify");
+}
+
+// Every byte is to be moved, or read again.
+void SpreadJob::start_pass(backend::Backend& backend) {
+    files_.begin(backend);
+    cursor_ = SpreadCursor(spread_.files, setup_->chunk());
+    most_chunks_ = setup_->slots() + chunks_without_slot;
+}
+
+bool SpreadJob::step(bool may_block) {
+    std::lock_guard lock(mutex_);
+    return advance(may_block);
+}
+
+bool SpreadJob::try_step(bool may_block) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && advance(may_block);
+}
+
+bool SpreadJob::advance(bool may_block) {
+    if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
+    if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
+    bool moved = step_chunks();
+    if (state_ == State::moving || state_ == State::verifying) {
+        moved |= take_chunks(may_block);
+        if (state_ == State::moving || state_ == State::verifying) moved |= pass_over(may_block);
+    }
+    publish_progress();
+    if (state_ == State::committing && (may_block || work_->loads())) moved |= commit();
+    if (state_ == State::draining || state_ == State::ended) moved |= drain();
+    if (moved) last_move_ = Clock::now();
+    return moved;
+}
+
+// The oldest first, so that slots come free for those behind.
+bool SpreadJob::step_chunks() {
+    bool moved = false;
+    for (auto& chunk : chunks_) {
+        auto stepped = chunk->step();
+        if (stepped)
+            moved |= *stepped;
+        else
+            fail(stepped.error());
+        if (chunk->ended()) files_.landed(chunk->cell().file, chunk->cell().bytes());
+    }
+    // One that was given up goes when nothing of it is in flight.
+    std::erase_if(chunks_, [&](const auto& chunk) {
+        return chunk->ended() || (state_ == State::draining && chunk->idle());
+    });
+    return moved;
+}
+
+bool SpreadJob::take_chunks(bool may_block) {
+    bool moved = false;
+    // Files are opened, and looked at again, here.
+    for (std::size_t taken = 0; may_block && taken < chunks_a_step; ++taken) {
+        auto took = take_chunk();
+        if (!took) {
+            fail(took.error());
+            return true;
+        }
+        if (!*took) break;
+        moved = true;
+    }
+    return moved;
+}
+
+// Starts a chunk; false where there is none, or no room for it.
+Result<bool> SpreadJob::take_chunk() {
+    if (cursor_.empty() || chunks_.size() >= most_chunks_) return false;
+    SIDESTEP_TRY(backend::Registration * file, files_.open(cursor_.next_file()));
+    if (file == nullptr) return false;
+    const bool check = state_ == State::verifying;
+    auto slots = setup_->take_slots(check ? 2 : setup_->way().direct ? 0 : 1);
+    if (!slots) return false;
+    chunks_.push_back(std::make_unique<SpreadChunk>(*work_, check ? ChunkTask::check : ChunkTask::move,
+                                                    cursor_.take(), *file, std::move(*slots)));
+    SIDESTEP_CHECK(chunks_.back()->step());
+    return true;
+}
+
+// Closes files whose bytes have all moved, and goes on to the next state after the last of them.
+bool SpreadJob::pass_over(bool may_block) {
+    bool moved = false;
+    if (may_block) {
+        auto closed = files_.close_finished();
+        if (!closed) {
+            fail(closed.error());
+            return true;
+        }
+        moved = *closed;
+    }
+    const bool over = cursor_.empty() && chunks_.empty() && (!work_->loads() || files_.all_closed());
+    if (!over) return moved;
+    if (state_ == State::moving) {
+        all_arrived();
+    } else {
+        receipt_.verified = true;
+        receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;
+        state_ = State::committing;
+    }
+    return true;
+}
+
+void SpreadJob::all_arrived() {
+    receipt_.seconds = seconds_since_start();
+    files_.end_count();
+    state_ = State::committing;
+    if (!options_.verify) return;
+    receipt_.verified = true;  // nothing to compare in no bytes
+    if (setup_->bytes().files == 0) return;
+    state_ = State::verifying;
+    if (work_->loads())
+        start_pass(*setup_->reader().backend);
+    else
+        start_pass(*setup_->storage().backend);  // through the registrations that wrote them
+}
+
+Result<void> SpreadJob::before_names() {
+    if (files_.committed() > 0 || !spread_.before_names || asked_) return {};
+    asked_ = true;
+    return spread_.before_names();
+}
+
+// One file a step.
+bool SpreadJob::commit() {
+    if (!work_->loads()) {
+        const double before = seconds_since_start();
+        if (auto ready = before_names(); !ready) {
+            fail(ready.error());
+            return true;
+        }
+        auto made = files_.commit_next();
+        receipt_.seconds += seconds_since_start() - before;
+        if (!made) {
+            fail(made.error());
+            return true;
+        }
+        if (*made) return true;
+    }
+    end();
+    return true;
+}
+
+bool SpreadJob::drain() {
+    if (idle()) {
+        end();
+        return true;
+    }
+    if (state_ != State::draining || Clock::now() - drain_since_ <= machine_.drain_limit) return false;
+    failure_->message += "; pieces are still in flight, so the memory may still be written to";
+    end();
+    return true;
+}
+
+void SpreadJob::watch(Clock::time_point now) {
+    if (state_ == State::committing && files_.committed() > 0) return;
+    const char* const what = work_->loads() ? "load" : "save";
+    if (cancelled())
+        return fail({ErrorCode::cancelled, fmt::format("the {} was cancelled", what), "spread", {}});
+    if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
+        return fail({ErrorCode::timed_out,
+                     fmt::format("the deadline of {} ms passed with {} of {} bytes moved",
+                                 options_.deadline.count(), bytes_done(), bytes_total()),
+                     "spread", "raise the deadline"});
+    if (options_.stall_limit.count() > 0 && now - last_move_ > options_.stall_limit)
+        fail({ErrorCode::timed_out,
+              fmt::format("nothing moved for {} ms, with {} of {} bytes moved", options_.stall_limit.count(),
+                          bytes_done(), bytes_total()),
+              "spread", "a device or file system hangs: see the kernel's log"});
+}
+
+void SpreadJob::fail(Error error) {
+    if (state_ == State::draining || state_ == State::ended) return;
+    failure_ = std::move(error);
+    for (auto& chunk : chunks_) chunk->stop();
+    if (work_) work_->workers.drop_queued();
+    state_ = State::draining;
+    drain_since_ = Clock::now();
+}
+
+// Publishes the result, and lets go of everything if nothing is in flight.
+void SpreadJob::end() {
+    state_ = State::ended;
+    if (!finished()) {
+        if (failure_) {
+            result_.emplace(*failure_);
+        } else {
+            auto route = std::make_shared<Route>(setup_->way().route);
+            receipt_.bytes = setup_->bytes().memories;
+            // As many bytes as the receipt tells of: each place's.
+            if (setup_->bytes().files > 0) {
+                route->expected_gb_per_s *=
+                    static_cast<double>(receipt_.bytes) / static_cast<double>(setup_->bytes().files);
+                route->bytes = receipt_.bytes;
+            }
+            receipt_.route = std::move(route);
+            receipt_.lane_bytes = work_->arrived;
+            receipt_.lane_bytes.resize(receipt_.route->lanes.size());
+            receipt_.lane_failures.resize(receipt_.route->lanes.size());
+            receipt_.storage = files_.storage();
+            receipt_.stages = work_->stages.stages();
+            receipt_.notes = files_.take_notes();
+            result_.emplace(std::move(receipt_));
+        }
+    }
+    if (idle()) {
+        chunks_.clear();
+        work_.reset();
+        setup_.reset();
+        files_.clear();
+        drained_.store(true, std::memory_order_release);
+    }
+    finish();
+}
+
+void SpreadJob::publish_progress() {
+    Bytes done = 0;
+    if (work_)
+        for (const Bytes bytes : work_->arrived) done += bytes;
+    done_.store(done, std::memory_order_relaxed);
+}
+
+bool SpreadJob::idle() const {
+    return std::all_of(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->idle(); });
+}
+
+double SpreadJob::seconds_since_start() const {
+    return std::chrono::duration<double>(Clock::now() - started_).count();
+}
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,324 @@
+#include "transfer/spread_setup.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "transfer/direct_storage.hpp"
+#include "transfer/ends.hpp"
+#include "transfer/spread_cursor.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+using backend::Access;
+
+constexpr Bytes page = 4096;
+// Reading a warm file with many threads was fastest with 2 MiB (docs/benchmarks.md, 4 x H200).
+constexpr Bytes usual_chunk = Bytes{2} << 20;
+// Enough to keep the readers busy beside the copies out of the slots: four slots of the usual size for each
+// processor. More would only spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU
+// at 85 % of a plain read's rate with 16 MiB, and at 60 % with 64. Several places have twice as much at the
+// top, where 32 threads read.
+constexpr Bytes ring_a_processor = Bytes{8} << 20;
+constexpr Bytes least_ring = Bytes{16} << 20;
+constexpr Bytes most_ring = Bytes{64} << 20;
+constexpr Bytes most_ring_of_several = Bytes{128} << 20;
+// Cells that are looked at to learn how the bytes are divided, where their number is known.
+constexpr std::size_t sampled_cells = 64;
+
+Bytes round_up(Bytes bytes, Bytes unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+Result<MemoryKind> kind_of(const backend::Registry& registry, const Buffer& buffer) {
+    for (backend::Backend* backend : registry.usable()) {
+        SIDESTEP_TRY(const auto found, backend->describe(buffer));
+        if (found) return found->memory;
+    }
+    if (buffer.place().is_host()) return MemoryKind::pageable;
+    return Error{ErrorCode::path_unavailable,
+                 fmt::format("no backend reaches the memory of {}", buffer.place().to_string()),
+                 "describe",
+                 {}};
+}
+
+// Cells there are, at most.
+std::size_t cells_of(const Spread& spread, Bytes chunk) {
+    std::size_t cells = 0;
+    for (const SpreadFile& file : spread.files)
+        if (!file.ranges.empty())
+            cells += (file.ranges.back().end - 1) / chunk - file.ranges.front().begin / chunk + 1;
+    return cells;
+}
+
+}  // namespace
+
+SpreadBytes measure(const Spread& spread, const std::vector<std::size_t>& lane_of) {
+    SpreadBytes bytes;
+    for (const SpreadFile& file : spread.files) bytes.files += file.bytes();
+    bytes.memories = spread.bytes;
+    const std::size_t count = lane_of.size();
+    if (count > 0) bytes.own.assign(*std::max_element(lane_of.begin(), lane_of.end()) + 1, 0);
+    if (bytes.files == 0 || count == 0) return bytes;
+
+    const std::size_t cells = cells_of(spread, usual_chunk);
+    const std::size_t every = spread.bytes == 0 ? 1 : std::max<std::size_t>(cells / sampled_cells, 1);
+    SpreadCursor cursor(spread.files, usual_chunk);
+    std::vector<Run> runs;
+    double shared = 0;
+    double seen = 0;
+    Bytes arriving = 0;
+    for (std::size_t number = 0; !cursor.empty(); ++number) {
+        const Cell cell = cursor.take();
+        if (number % every != 0) continue;
+        runs.clear();
+        for (const FileRange& part : cell.parts) spread.placement->runs(cell.file, part, runs);
+        seen += static_cast<double>(cell.bytes());
+        for (const Run& run : runs) {
+            const bool all = run.memory == Run::every_memory;
+            arriving += all && spread.direction == SpreadDirection::to_memory ? run.size * count : run.size;
+            if (all)
+                shared += static_cast<double>(run.size);
+            else if (run.memory < count)
+                bytes.own[lane_of[run.memory]] += static_cast<double>(run.size);
+        }
+    }
+    bytes.shared = shared / seen;
+    for (double& part : bytes.own) part /= seen;
+    if (spread.bytes == 0) bytes.memories = arriving;
+    return bytes;
+}
+
+Result<std::unique_ptr<SpreadSetup>> SpreadSetup::make(const Machine& machine, const Spread& spread,
+                                                       const CopyOptions& options) {
+    std::unique_ptr<SpreadSetup> setup(new SpreadSetup(machine, spread, options));
+    SIDESTEP_CHECK(setup->look_at_memories());
+    setup->bytes_ = measure(spread, setup->lane_of_);
+    setup->shares_.resize(setup->lanes());
+    if (setup->bytes_.files == 0) return setup;
+    SIDESTEP_CHECK(setup->plan());
+    SIDESTEP_CHECK(setup->make_ring());
+    SIDESTEP_CHECK(setup->attach_all());
+    setup->count_traffic();
+    return setup;
+}
+
+// What the memories are, and their lanes; not whether each run fits, which is asked chunk by chunk.
+Result<void> SpreadSetup::look_at_memories() {
+    const bool loads = spread_.direction == SpreadDirection::to_memory;
+    for (const Buffer& memory : spread_.memories) {
+        const Place& place = memory.place();
+        if (!place.is_gpu() && !place.is_host())
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("{} is no memory that files are spread over", place.to_string()),
+                         memory.to_string(), "use gpu and host places"};
+        SIDESTEP_CHECK(check_place(machine_.topology, place));
+        if (memory.size() == Buffer::whole || (memory.address() == nullptr && memory.size() > 0))
+            return Error{
+                ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
+        if (loads && memory.read_only())
+            return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
+                         "give it as non-const memory"};
+        SIDESTEP_TRY(const MemoryKind kind, kind_of(machine_.registry, memory));
+        const route::End end{place, kind};
+        const auto known = loads ? ends_.end() : std::find(ends_.begin(), ends_.end(), end);
+        lane_of_.push_back(static_cast<std::size_t>(known - ends_.begin()));
+        if (known == ends_.end()) ends_.push_back(end);
+    }
+    return {};
+}
+
+Result<Mover> SpreadSetup::mover(const std::vector<backend::Offer>& offers,
+                                 const route::Choice& choice) const {
+    const backend::Offer& offer = offers[choice.offer];
+    backend::Backend* backend = machine_.registry.find(offer.name);
+    if (backend == nullptr)
+        return Error{ErrorCode::internal, "the planner chose a backend that is not usable", offer.name, {}};
+    return Mover{backend, choice.capability, offer.capabilities[choice.capability].batches,
+                 offer.capabilities[choice.capability].one_by_one};
+}
+
+Result<void> SpreadSetup::plan() {
+    if (spread_.memories.empty())
+        return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread", {}};
+    route::FanOutRequest request;
+    request.file = Place::file(spread_.files.front().path);
+    request.bytes = bytes_.files;
+    request.places = ends_;
+    request.to_file = spread_.direction == SpreadDirection::to_file;
+    request.shared = bytes_.shared;
+    request.own = bytes_.own;
+    if (request.to_file) request.own[lane_of_[0]] += bytes_.shared;
+    request.through_host = spread_.look != nullptr;
+    request.require = options_.require;
+    request.prefer = options_.prefer;
+    std::vector<backend::Offer> offers = machine_.registry.offers();
+    if (!request.to_file)
+        for (const SpreadFile& file : spread_.files)
+            for (const Buffer& memory : spread_.memories)
+                offers = without(std::move(offers),
+                                 objections(machine_.registry, Buffer::file(file.path), memory, options_));
+
+    SIDESTEP_TRY(way_, route::fan_out(machine_.topology, offers, request));
+    SIDESTEP_TRY(storage_, mover(offers, way_.storage));
+    for (const route::Choice& link : way_.links) {
+        SIDESTEP_TRY(Mover made, mover(offers, link));
+        links_.push_back(made);
+    }
+    const std::size_t count = lanes();
+    peers_.assign(count, std::vector<Mover>(count));
+    for (const auto& group : way_.groups)
+        for (std::size_t from : group)
+            for (std::size_t to : group)
+                if (from != to) {
+                    SIDESTEP_TRY(peers_[from][to], mover(offers, way_.peers[from][to]));
+                }
+    return options_.verify ? plan_verification(std::move(request), offers) : Result<void>();
+}
+
+// The files are read through a slot, and every memory is fetched into another.
+Result<void> SpreadSetup::plan_verification(route::FanOutRequest request,
+                                            const std::vector<backend::Offer>& offers) {
+    request.through_host = true;
+    request.require = Require::any;
+    request.to_file = false;
+    SIDESTEP_TRY(const route::FanOut reading, route::fan_out(machine_.topology, offers, request));
+    SIDESTEP_TRY(reader_, mover(offers, reading.storage));
+    request.to_file = true;
+    SIDESTEP_TRY(const route::FanOut fetching, route::fan_out(machine_.topology, offers, request));
+    for (const route::Choice& link : fetching.links) {
+        SIDESTEP_TRY(Mover made, mover(offers, link));
+        fetchers_.push_back(made);
+    }
+    if (way_.direct) way_.slots = reading.slots;
+    return {};
+}
+
+Result<void> SpreadSetup::make_ring() {
+    const std::size_t count = lanes();
+    const std::size_t least = options_.verify ? 2 : 1;
+    const Bytes block = spread_.look ? Spread::block : page;
+    chunk_ = round_up(options_.chunk != 0 ? options_.chunk : usual_chunk, block);
+    if (way_.direct && !options_.verify) return {};
+    const Bytes most =
+        options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
+    const Bytes processors = std::max(1u, std::thread::hardware_concurrency());
+    const Bytes usual =
+        std::clamp(processors * ring_a_processor, least_ring, count > 1 ? most_ring_of_several : most_ring);
+    const Bytes wanted = std::max(usual, 4 * chunk_);
+    // The pool hands out powers of two.
+    const Bytes ring = std::bit_floor(std::min(most, wanted));
+    chunk_ = std::min(chunk_, ring / least / block * block);
+    if (chunk_ == 0)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} of staging memory are too little: {} blocks of {} have to fit",
+                                 format_bytes(most), least, format_bytes(block)),
+                     "options", "raise max_staging"};
+    slots_ = std::min<std::size_t>(ring / chunk_, std::max(least, least * cells_of(spread_, chunk_)));
+    SIDESTEP_TRY(ring_, machine_.pool.acquire(way_.slots.place, way_.slots.memory, slots_ * chunk_));
+    for (std::size_t slot = slots_; slot-- > 0;) free_slots_.push_back(slot);
+    return {};
+}
+
+Result<void> SpreadSetup::attach_all() {
+    const bool loads = spread_.direction == SpreadDirection::to_memory;
+    const std::size_t ring = spread_.memories.size();
+    if (!way_.direct) SIDESTEP_CHECK(attach(storage_, loads ? Access::write : Access::read, ring));
+    for (const Mover& link : links_) SIDESTEP_CHECK(attach(link, loads ? Access::read : Access::write, ring));
+    for (const Mover& fetcher : fetchers_) SIDESTEP_CHECK(attach(fetcher, Access::write, ring));
+    if (options_.verify) SIDESTEP_CHECK(attach(reader_, Access::write, ring));
+    for (std::size_t memory = 0; memory < ring; ++memory) SIDESTEP_CHECK(attach_memory(memory));
+    for (const auto& group : way_.groups)
+        for (std::size_t from : group)
+            for (std::size_t to : group) {
+                if (from == to) continue;
+                SIDESTEP_CHECK(attach(peers_[from][to], Access::read, from));
+                SIDESTEP_CHECK(attach(peers_[from][to], Access::write, to));
+            }
+    return {};
+}
+
+Result<void> SpreadSetup::attach_memory(std::size_t memory) {
+    const bool loads = spread_.direction == SpreadDirection::to_memory;
+    const std::size_t lane = lane_of_[memory];
+    const Mover& mover = way_.direct ? storage_ : links_[lane];
+    SIDESTEP_TRY(backend::Registration * linked, attach(mover, loads ? Access::write : Access::read, memory));
+    linked_.push_back(linked);
+    if (!options_.verify) return {};
+    SIDESTEP_TRY(backend::Registration * fetched, attach(fetchers_[lane], Access::read, memory));
+    fetched_.push_back(fetched);
+    return {};
+}
+
+Result<backend::Registration*> SpreadSetup::attach(const Mover& mover, Access access, std::size_t which) {
+    if (backend::Registration* known = find(mover, access, which)) return known;
+    backend::AttachOptions options;
+    options.access = access;
+    const Buffer& buffer = which < spread_.memories.size() ? spread_.memories[which] : ring_.buffer();
+    SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options));
+    return (attached_[{mover.backend, access, which}] = std::move(registration)).get();
+}
+
+backend::Registration* SpreadSetup::find(const Mover& mover, Access access, std::size_t which) const {
+    const auto found = attached_.find({mover.backend, access, which});
+    return found != attached_.end() ? found->second.get() : nullptr;
+}
+
+// Lanes of other copies through these GPUs make way.
+void SpreadSetup::count_traffic() {
+    const bool loads = spread_.direction == SpreadDirection::to_memory;
+    for (const route::End& end : ends_)
+        if (end.place.is_gpu())
+            traffic_.push_back(
+                machine_.traffic.use(end.place.index(), loads ? Direction::to_gpu : Direction::from_gpu));
+}
+
+std::optional<std::vector<std::size_t>> SpreadSetup::take_slots(std::size_t count) {
+    if (free_slots_.size() < count) return std::nullopt;
+    const auto first = free_slots_.end() - static_cast<std::ptrdiff_t>(count);
+    std::vector<std::size_t> taken(first, free_slots_.end());
+    free_slots_.erase(first, free_slots_.end());
+    return taken;
+}
+
+const char* SpreadSetup::slot_data(std::size_t slot) const {
+    return static_cast<const char*>(ring_.buffer().address()) + slot * chunk_;
+}
+
+MoveSide SpreadSetup::slot_side(const Mover& mover, Access access, std::size_t slot, Bytes cell_begin) const {
+    return {MoveSide::Kind::slot,
+            find(mover, access, spread_.memories.size()),
+            nullptr,
+            slot * chunk_,
+            chunk_,
+            cell_begin};
+}
+
+MoveSide SpreadSetup::memory_side(const Mover& mover, Access access, std::size_t lane) const {
+    MoveSide side;
+    side.kind = MoveSide::Kind::memory;
+    if (spread_.direction == SpreadDirection::to_memory)
+        side.registration = find(mover, access, lane);
+    else
+        side.by_memory = &mover == &links_[lane] ? &linked_ : &fetched_;
+    return side;
+}
+
+std::size_t SpreadSetup::owner_of(const std::vector<std::size_t>& group) const {
+    return *std::min_element(group.begin(), group.end(), [&](std::size_t a, std::size_t b) {
+        const Share& x = shares_[a];
+        const Share& y = shares_[b];
+        return x.outstanding != y.outstanding ? x.outstanding < y.outstanding : x.carried < y.carried;
+    });
+}
+
+void SpreadSetup::end_share(std::size_t lane, Bytes bytes) {
+    shares_[lane].outstanding -= bytes;
+    shares_[lane].carried += bytes;
+}
+
+}  // namespace sidestep::transfer

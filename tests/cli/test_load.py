@@ -1,0 +1,120 @@
+"""sidestep load: tensors really arrive, the table says how, and bad input is one line of error."""
+
+import json
+import struct
+import unittest
+
+import harness
+import test_terminal
+from harness import FAILED, USAGE
+
+MIB = 1 << 20
+
+
+def safetensors(tensors):
+    """A file of (name, dtype, shape, bytes) as the format's rules have it."""
+    header, data = {}, b""
+    for name, dtype, shape, content in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+class Load(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.content = harness.bytes_that_differ(3 * MIB)
+        tensors = [
+            ("layers.0.weight", "F32", [512, 1024], self.content[: 2 * MIB]),
+            ("layers.1.weight", "U8", [1024, 1024], self.content[2 * MIB :]),
+            ("layers.1.bias", "U8", [7], b"biasses"),
+            ("scale", "F64", [], struct.pack("<d", 0.5)),
+        ]
+        self.path = self.write("model.safetensors", safetensors(tensors))
+        self.bytes = 3 * MIB + 15
+
+    def test_table(self):
+        text = self.succeed("load", "model.safetensors").out
+        for word in ["4 tensors to gpu:0", "layout replicate", "path", "page cache", "stage", "read", "host to GPU",
+                     "limit:", "faster:", "emulated"]:
+            self.assertIn(word, text)
+
+    def test_no_bar_without_a_terminal(self):
+        self.assertEqual(self.succeed("load", "model.safetensors").err, "")
+        outcome = self.succeed("load", "model.safetensors", "--quiet")
+        self.assertEqual(outcome.out + outcome.err, "")
+
+    def test_every_gpu_verified(self):
+        told = self.json_of("load", ".", "--to", "gpu:all", "--verify")
+        self.assertEqual([place["place"] for place in told["places"]], [f"gpu:{i}" for i in range(8)])
+        self.assertEqual({place["bytes"] for place in told["places"]}, {self.bytes})
+        self.assertEqual(told["bytes"], 8 * self.bytes)
+        self.assertEqual(told["file_bytes"], self.bytes)
+        self.assertTrue(told["verified"])
+        self.assertEqual(told["stages"][0]["name"], "read")
+        self.assertEqual(told["stages"][0]["bytes"], self.bytes)
+        self.assertGreaterEqual(sum(told["storage"].values()), self.bytes)
+
+    def test_layouts(self):
+        told = self.json_of("load", ".", "--to", "gpu:0,gpu:1,host", "--layout", "tensor")
+        self.assertEqual(sum(place["bytes"] for place in told["places"]), self.bytes)
+        self.assertEqual(sum(place["tensors"] for place in told["places"]), 4)
+        rules = {"rules": [{"pattern": "*.weight", "axis": -1}]}
+        self.write("rules.json", json.dumps(rules).encode())
+        told = self.json_of("load", ".", "--to", "gpu:0,gpu:1", "--shard", "rules.json", "--verify")
+        self.assertEqual([place["bytes"] for place in told["places"]], [3 * MIB // 2 + 15] * 2)
+
+    def test_only_some(self):
+        told = self.json_of("load", ".", "--only", "layers.*", "--only", "!*.bias")
+        self.assertEqual(told["tensors"], 2)
+        self.assertEqual(told["file_bytes"], 3 * MIB)
+        self.refused(USAGE, "nothing.*", "load", ".", "--only", "nothing.*")
+
+    def test_options_that_make_no_sense(self):
+        self.refused(USAGE, "gpu:9", "load", ".", "--to", "gpu:9")
+        self.refused(USAGE, "gpu:0 is named twice", "load", ".", "--to", "gpu:0,gpu:0")
+        self.refused(USAGE, "--to", "load", ".", "--to", "gpu:0,")
+        self.refused(USAGE, "shard rules", "load", ".", "--layout", "axis")
+        self.refused(USAGE, "--require", "load", ".", "--require", "direct")
+        self.refused(USAGE, "none.safetensors", "load", "none.safetensors")
+        self.refused(USAGE, "none.json", "load", ".", "--shard", "none.json")
+        self.write("rules.json", b'{"rules": [{"pattern": "scale", "axis": 0}]}')
+        self.refused(USAGE, ["tensor scale", "scalar"], "load", ".", "--shard", "rules.json")
+
+    def test_a_lying_file(self):
+        whole = self.path.read_bytes()
+        self.path.write_bytes(whole[:-1])
+        self.refused(USAGE, "model.safetensors", "load", ".")
+        self.path.write_bytes(whole + b"\0")
+        self.refused(USAGE, "model.safetensors", "load", ".")
+        self.succeed("load", ".", "--lenient")
+
+    def test_too_little_memory(self):
+        env = harness.environment(SIDESTEP_EMULATED_GPU_MEMORY="2MiB")
+        self.refused(FAILED, ["gpu:1", "are missing"], "load", ".", "--to", "gpu:0,gpu:1", env=env)
+
+    def test_bar_on_a_terminal(self):
+        # Small chunks make a load that is slow enough to be seen.
+        size = 256 * MIB
+        header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        with open(self.dir / "large.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + size)
+        terminal = test_terminal.Terminal(self, "load", "large.safetensors", "--chunk", "4KiB")
+        code, out = terminal.end()
+        self.assertEqual(code, harness.DONE)
+        seen = terminal.seen.decode()
+        self.assertRegex(seen, r"\r\[#*-*\] +\d+ %  .* of 256 MiB")
+        self.assertTrue(seen.endswith("\r\x1b[K"), seen[-40:])
+        self.assertIn("limit:", out)
+
+    def test_error_as_json(self):
+        outcome = self.run_command("load", ".", "--to", "gpu:9", "--json")
+        self.assertEqual(outcome.code, USAGE)
+        self.assertEqual(json.loads(outcome.out)["error"]["code"], "not_found")
+
+
+if __name__ == "__main__":
+    unittest.main()

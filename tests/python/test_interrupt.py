@@ -1,0 +1,82 @@
+"""Ctrl-C while the package waits."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import sidestep
+from package import PackageTest, environment
+
+# Small chunks make a copy slow on any machine: half a million of them.
+SLOW = {"chunk": 4096}
+SIZE = 2 << 30
+
+
+class InterruptTest(PackageTest):
+    def slow_file(self):
+        path = self.folder / "sparse"
+        with open(path, "wb") as file:
+            file.truncate(SIZE)
+        return path
+
+    def test_a_signal_during_a_copy(self):
+        target = self.context.allocate("cpu", SIZE)
+
+        def progress(done, total):
+            signal.raise_signal(signal.SIGINT)
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.context.copy(self.slow_file(), target, progress=progress, **SLOW)
+
+    def test_what_progress_raises_cancels(self):
+        written = self.folder / "written"
+
+        def progress(done, total):
+            raise ZeroDivisionError("of progress")
+
+        with self.assertRaisesRegex(ZeroDivisionError, "of progress"):
+            self.context.copy(self.slow_file(), written, progress=progress, **SLOW)
+        self.assertFalse(written.exists())  # the copy was cancelled, not left to itself
+
+    def test_a_signal_from_outside(self):
+        # No `progress`, whose Python code would see the signal too. A copy that went on to its end would leave the file.
+        written = self.folder / "written"
+        program = f"""
+import time, sidestep
+context = sidestep.Context("dgx-h100")
+try:
+    print("running", flush=True)
+    context.copy({str(self.slow_file())!r}, {str(written)!r}, chunk=4096)
+    print("ended")
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic(), flush=True)
+"""
+        child = subprocess.Popen([sys.executable, "-B", "-c", program], stdout=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(child.kill)
+        self.assertEqual(child.stdout.readline(), "running\n")
+        time.sleep(0.1)  # so that it is most likely in the copy; before it, the result is the same
+        sent = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        words = child.communicate(timeout=120)[0].split()
+        self.assertEqual(words[:1], ["interrupted"])
+        self.assertFalse(written.exists())
+        # Nobody promises a time on a busy machine; on a quiet one the package does.
+        print(f"KeyboardInterrupt came {float(words[1]) - sent:.3f} s after the signal", file=sys.stderr)
+
+    def test_other_threads_are_not_interrupted(self):
+        results = []
+
+        def work():
+            results.append(self.context.copy(bytes(1 << 20), self.context.allocate("gpu:0", 1 << 20)).bytes)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        self.assertEqual(results, [1 << 20])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,118 @@
+// What backends have against one file and one memory, and what becomes of it in a plan.
+#include "transfer/direct_storage.hpp"
+
+#include <gtest/gtest.h>
+
+#include "route/planner.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+using backend::Capability;
+using backend::Reach;
+using backend::Support;
+
+// Reaches storage from GPU memory, and copies between host memory and a GPU; says yes to files whose name has
+// "yes".
+class Picky final : public backend::Backend {
+public:
+    explicit Picky(int& asked) : asked_(asked) {}
+    std::string_view name() const override { return "picky"; }
+    Support probe(const Topology&) override { return Support::yes("here"); }
+    std::vector<Capability> capabilities() const override {
+        Capability storage;
+        storage.from = PlaceKind::file;
+        storage.to = PlaceKind::gpu;
+        storage.from_memory = {MemoryKind::storage};
+        storage.to_memory = {MemoryKind::device};
+        storage.reach = Reach::storage_gpu;
+        storage.engine = "direct storage";
+        storage.max_gb_per_s = 10;
+        Capability copy = storage;
+        copy.from = PlaceKind::host;
+        copy.from_memory = {MemoryKind::pinned};
+        copy.reach = Reach::host_link;
+        copy.engine = "copy engine";
+        return {storage, copy};
+    }
+    Support reaches(const Buffer& from, const Buffer& to) override {
+        ++asked_;
+        const Place& file = from.place().is_file() ? from.place() : to.place();
+        if (file.path().find("yes") != std::string::npos) return Support::yes("proven");
+        return Support::no("not this file", "take another");
+    }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer&,
+                                                          const backend::AttachOptions&) override {
+        return Error{};
+    }
+    Result<backend::Ticket> start(const backend::Piece&) override { return Error{}; }
+    Result<backend::Progress> poll(backend::Ticket) override { return Error{}; }
+
+private:
+    int& asked_;
+};
+
+class DirectStorage : public testing::Test {
+protected:
+    DirectStorage() : topology(Topology::open("dgx-h100").value()) {
+        registry.add(std::make_unique<Picky>(asked), topology);
+    }
+    std::vector<Objection> against(const Buffer& from, const Buffer& to, const CopyOptions& options = {}) {
+        return objections(registry, from, to, options);
+    }
+
+    int asked = 0;
+    Topology topology;
+    backend::Registry registry;
+    const Buffer yes = Buffer::file("/nowhere/yes"), no = Buffer::file("/nowhere/no");
+    const Buffer gpu = Buffer::memory(Place::gpu(0), nullptr, 0),
+                 host = Buffer::memory(Place::host(), nullptr, 0);
+};
+
+TEST_F(DirectStorage, IsAskedForFilesAndDeviceMemoryOnly) {
+    EXPECT_TRUE(against(host, gpu).empty());
+    EXPECT_TRUE(against(gpu, gpu).empty());
+    EXPECT_TRUE(against(no, host).empty());
+    EXPECT_TRUE(against(gpu, no).empty()) << "it offers nothing in this direction";
+    EXPECT_EQ(asked, 0);
+    EXPECT_TRUE(against(yes, gpu).empty());
+    const auto found = against(no, gpu);
+    EXPECT_EQ(asked, 2);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].backend, "picky");
+    EXPECT_EQ(found[0].reason, "not this file");
+    EXPECT_EQ(found[0].remedy, "take another");
+}
+
+TEST_F(DirectStorage, OptionsThatRuleItOutAreAnswerEnough) {
+    CopyOptions options;
+    options.require = Require::host;
+    EXPECT_TRUE(against(no, gpu, options).empty()) << "the planner refuses it by itself";
+    options.require = Require::any;
+    options.page_cache = PageCache::use;
+    ASSERT_EQ(against(yes, gpu, options).size(), 1u);
+    EXPECT_EQ(asked, 0);
+    options.require = Require::direct;
+    EXPECT_TRUE(against(yes, gpu, options).empty());
+    EXPECT_EQ(asked, 1);
+}
+
+TEST_F(DirectStorage, AnObjectionBecomesPartOfTheRouteAndTakesNothingElse) {
+    const auto offers = without(registry.offers(), against(no, gpu));
+    ASSERT_EQ(offers.size(), 2u);
+    EXPECT_EQ(offers[0].capabilities.size(), 2u) << "positions stay";
+    const route::End file{no.place(), MemoryKind::storage}, device{gpu.place(), MemoryKind::device};
+    const auto direct = route::plan(topology, offers, {file, device, 1_MiB});
+    ASSERT_FALSE(direct);
+    EXPECT_NE(direct.error().message.find("by picky direct storage: not this file"), std::string::npos)
+        << direct.error().to_string();
+    EXPECT_EQ(direct.error().hint, "take another");
+    const auto copy = route::plan(topology, offers, {{Place::host(0), MemoryKind::pinned}, device, 1_MiB});
+    ASSERT_TRUE(copy) << copy.error().to_string();
+    EXPECT_EQ(copy->choices[0][0].offer, 0u);
+    EXPECT_EQ(copy->choices[0][0].capability, 1u);
+    EXPECT_TRUE(route::plan(topology, without(registry.offers(), against(yes, gpu)), {file, device, 1_MiB}));
+}
+
+}  // namespace
+}  // namespace sidestep::transfer

@@ -1,0 +1,207 @@
+// Memories gathered into files: what the files hold, and when they get their names.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "spread_rig.hpp"
+
+namespace sidestep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::chunks_of;
+using test::SpreadRig;
+using transfer::SpreadDirection;
+
+// Tensors of two GPUs and headers in host memory, in files of which one is empty.
+struct SaveRig : SpreadRig {
+    explicit SaveRig(Setup setup = {.gpus = 2}) : SpreadRig(std::move(setup)) {
+        spread.direction = SpreadDirection::to_file;
+        add_gpus(2, 1_MiB);
+        add_memory(Place::host(), 1000);
+        for (std::size_t m = 0; m < memories.size(); ++m) {
+            const std::string bytes = content(memories[m].size(), 100 + m);
+            std::memcpy(memories[m].address(), bytes.data(), bytes.size());
+        }
+        target(0, {{2, 0, 100}, {0, 0, 300'000}, {1, 5, 200'001}});
+        target(1, {{2, 100, 900}, {1, 500'000, 123}, {0, 300'000, 700'000}});
+        target(2, {});
+    }
+
+    struct Part {
+        std::uint32_t memory;
+        Bytes offset;
+        Bytes size;
+    };
+    void target(std::size_t number, const std::vector<Part>& parts) {
+        Bytes at = 0;
+        whole.emplace_back();
+        for (const Part& part : parts) {
+            row(number, at, part.size, part.memory, part.offset);
+            whole.back().append(static_cast<const char*>(memories[part.memory].address()) + part.offset,
+                                part.size);
+            at += part.size;
+        }
+        spread.files.push_back({fmt::format("/out{}", number), 0, {}});
+        if (at > 0) spread.files.back().ranges.push_back({0, at});
+    }
+    bool written(std::size_t number) const {
+        const auto found = files->files.find(spread.files[number].path);
+        return found != files->files.end() && found->second.bytes == whole[number];
+    }
+
+    std::vector<std::string> whole;  // what the files should hold
+};
+
+TEST(SpreadSave, WritesWholeFilesInTheirOrder) {
+    SaveRig rig;
+    const auto receipt = rig.run(chunks_of(64_KiB));
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    for (std::size_t file = 0; file < 3; ++file) EXPECT_TRUE(rig.written(file)) << file;
+    EXPECT_EQ(rig.files->committed, (std::vector<std::string>{"/out0", "/out1", "/out2"}));
+    EXPECT_EQ(receipt->bytes, rig.file_bytes());
+    ASSERT_EQ(receipt->lane_bytes.size(), 3u);
+    EXPECT_EQ(receipt->lane_bytes, (std::vector<Bytes>{1'000'000, 200'124, 1000}));
+    EXPECT_EQ(receipt->stages[0].name, "GPU to host");
+    EXPECT_EQ(receipt->stages[1].name, "write");
+    EXPECT_EQ(receipt->stages[1].bytes, rig.file_bytes());
+    EXPECT_EQ(receipt->storage.page_cache, rig.file_bytes());
+    EXPECT_FALSE(receipt->verified);
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(SpreadSave, VerificationComparesFilesAndMemories) {
+    SaveRig rig;
+    CopyOptions options = chunks_of(64_KiB);
+    options.verify = true;
+    const auto receipt = rig.run(options);
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(receipt->verified);
+    EXPECT_EQ(receipt->storage.page_cache, rig.file_bytes());
+    EXPECT_TRUE(rig.written(0) && rig.written(1) && rig.written(2));
+}
+
+TEST(SpreadSave, AWrongByteInAFileLeavesNoFile) {
+    SaveRig rig;
+    // After the last write a byte of the second GPU changes: the file is not what it holds any more.
+    bool flipped = false;
+    rig.files->script.before = [&](test::FakeFiles& files, std::size_t piece) {
+        if (!flipped && files.pieces[piece].capability == 0) {
+            static_cast<char*>(rig.memories[1].address())[500'100] ^= 1;
+            flipped = true;
+        }
+    };
+    CopyOptions options = chunks_of(64_KiB);
+    options.verify = true;
+    const auto failed = rig.run(options);
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().code, ErrorCode::mismatch);
+    EXPECT_NE(failed.error().message.find("at byte 1000 of /out1 (gpu:1)"), std::string::npos)
+        << failed.error().message;
+    EXPECT_TRUE(rig.files->files.empty());
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(SpreadSave, ANameThatCannotBeGivenLeavesTheFilesBefore) {
+    SaveRig rig(
+        {.gpus = 2, .files = {.fail_commit = [](const std::string& path) { return path == "/out1"; }}});
+    const auto failed = rig.run(chunks_of(64_KiB));
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().code, ErrorCode::no_space);
+    EXPECT_NE(failed.error().message.find("1 of 3 files have their names"), std::string::npos)
+        << failed.error().message;
+    EXPECT_TRUE(rig.written(0));
+    EXPECT_EQ(rig.files->files.size(), 1u);
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(SpreadSave, ARangeThatCannotBeWrittenLeavesNoFile) {
+    SaveRig rig;
+    rig.files->script.fail = [](const std::string& path, Bytes offset, Bytes) -> std::optional<Error> {
+        if (path == "/out1" && offset > 0) return Error{ErrorCode::no_space, "the disk is full", path, {}};
+        return std::nullopt;
+    };
+    const auto failed = rig.run(chunks_of(64_KiB));
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().code, ErrorCode::no_space);
+    EXPECT_NE(failed.error().message.find("of /out1: the disk is full"), std::string::npos)
+        << failed.error().message;
+    EXPECT_TRUE(rig.files->files.empty());
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(SpreadSave, TheLastWordBeforeTheNames) {
+    SaveRig rig;
+    int asked = 0;
+    rig.spread.before_names = [&]() -> Result<void> {
+        ++asked;
+        EXPECT_TRUE(rig.files->files.empty());
+        return {};
+    };
+    ASSERT_TRUE(rig.run(chunks_of(64_KiB)));
+    EXPECT_EQ(asked, 1);
+    rig.files->files.clear();
+    rig.spread.before_names = []() -> Result<void> { return Error{ErrorCode::io_error, "no", "test", {}}; };
+    EXPECT_EQ(rig.run().error().message, "no");
+    EXPECT_TRUE(rig.files->files.empty());
+}
+
+TEST(SpreadSave, BytesAreLookedAtBeforeTheyAreWritten) {
+    SaveRig rig;
+    std::atomic<Bytes> seen{0};
+    std::atomic<bool> equal{true};
+    rig.spread.look = [&](std::size_t file, Bytes offset, const void* data, Bytes size) -> Result<void> {
+        seen += size;
+        if (std::memcmp(data, rig.whole[file].data() + offset, size) != 0) equal = false;
+        return {};
+    };
+    ASSERT_TRUE(rig.run());
+    EXPECT_EQ(seen, rig.file_bytes());
+    EXPECT_TRUE(equal);
+}
+
+TEST(SpreadSave, CancelledItLeavesNoFile) {
+    SaveRig rig({.gpus = 2, .files = {.polls = 3}});
+    auto job = rig.submit(chunks_of(16_KiB));
+    while (rig.files->started < 5) job->step(false), job->step(true);
+    job->cancel();
+    rig.engine->wait(job, 0ns);
+    EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
+    EXPECT_TRUE(rig.files->files.empty());
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(SpreadSave, OnceAFileHasItsNameCancelComesTooLate) {
+    SaveRig rig;
+    auto job = rig.submit(chunks_of(64_KiB));
+    while (rig.files->named == 0) job->step(true);
+    job->cancel();
+    rig.engine->wait(job, 0ns);
+    ASSERT_TRUE(job->result()) << job->result().error().to_string();
+    EXPECT_EQ(rig.files->committed.size(), 3u);
+}
+
+TEST(SpreadSave, ThousandsOfTensorsAtTwoPlaces) {
+    SpreadRig rig({.gpus = 2, .gpu = {.batches = true}});
+    rig.spread.direction = SpreadDirection::to_file;
+    constexpr Bytes each = 48;
+    std::string whole;
+    rig.spread.files.push_back({"/out", 0, {{0, each * 4000}}});
+    for (std::uint32_t tensor = 0; tensor < 4000; ++tensor) {
+        rig.add_memory(Place::gpu(static_cast<int>(tensor % 2)), each);
+        const std::string bytes = SpreadRig::content(each, tensor);
+        std::memcpy(rig.memories.back().address(), bytes.data(), each);
+        whole += bytes;
+        rig.row(0, tensor * each, each, tensor, 0);
+    }
+    const auto receipt = rig.run();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_EQ(rig.files->files.at("/out").bytes, whole);
+    EXPECT_EQ(receipt->route->lanes.size(), 2u);
+    EXPECT_EQ(receipt->lane_bytes, std::vector<Bytes>(2, each * 2000));
+    EXPECT_EQ(rig.fake->batches.size(), 2u);  // all tensors of a GPU in the chunk at once
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+}  // namespace
+}  // namespace sidestep

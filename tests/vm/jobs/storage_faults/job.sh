@@ -1,0 +1,2 @@
+#!/bin/sh
+exec "$VM_PYTHON" -u "$VM_JOB/check.py"
