@@ -175,6 +175,31 @@ Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& pla
     return figure;
 }
 
+// From the call until bytes have arrived, as a program sees them with Loading::bytes_done.
+Result<Figure> first_bytes_figure(const Setting& setting, const Place& place) {
+    auto checkpoint = Checkpoint::open(setting.sample.path());
+    if (!checkpoint) return checkpoint.error();
+    LoadOptions options;
+    options.to = {place};
+    Figure figure = blank_figure(setting, fmt::format("file -> {}, first bytes", place.to_string()));
+    figure.from = "file";
+    figure.to = place.to_string();
+    figure.bytes = 0;
+    figure.unit = "us";
+    figure.more_is_better = false;
+    for (int sample = -1; sample < setting.options.samples; ++sample) {  // one to warm up
+        const auto start = std::chrono::steady_clock::now();
+        Loading loading = setting.context.load(*checkpoint, options);
+        std::optional<Result<Loaded>> ended;
+        while (loading.bytes_done() == 0 && !ended) ended = loading.wait_for(std::chrono::milliseconds(1));
+        const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - start;
+        if (!ended) ended = loading.wait();
+        if (!*ended) return ended->error();
+        if (sample >= 0) figure.measured.values.push_back(passed.count());
+    }
+    return figure;
+}
+
 // Tensors on one GPU to a file beside the sample's, flushed as the plain threads are by O_DIRECT.
 Result<Figure> save_figure(const Setting& setting, const Place& place, bool flushed) {
     auto checkpoint = Checkpoint::open(setting.sample.path());
@@ -235,6 +260,7 @@ Result<void> add_figures(const Setting& setting, const std::vector<Place>& gpus,
         for (const Layout layout : {Layout::replicate, Layout::by_tensor})
             if (auto done = add(load_figure(setting, gpus, layout, cold)); !done) return done;
     }
+    if (auto done = add(first_bytes_figure(setting, one[0])); !done) return done;
     return add(save_figure(setting, one[0], disk));
 }
 

@@ -1,6 +1,9 @@
-// What the usual loader of Python programs reaches with the same kind of file: safetensors, with PyTorch.
+// What the loaders of Python programs reach with the same kind of file.
+#include "bench/peer_loaders.hpp"
+
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <sstream>
 #include <system_error>
@@ -8,42 +11,66 @@
 #include <fmt/format.h>
 
 #include "bench/child.hpp"
-#include "bench/peer_loaders.hpp"
 
 namespace sidestep::bench {
 namespace {
 
-// Prints "SECONDS WHAT" for each run; WHAT is a figure's name in the case `checkpoint`.
+// Prints "version NAME VERSION", then "SECONDS WHAT" for each run; WHAT is a figure's name in the case `checkpoint`. Each
+// loader as its documentation says, and with what that offers for files in the page cache; KvikIO only reads bytes.
 constexpr const char* script = R"(
 import os, sys, threading, time
-import torch, safetensors, safetensors.torch
-path, size, count = sys.argv[1], int(sys.argv[2]), torch.cuda.device_count()
-part = size // 32
-safetensors.torch.save_file({f"layers.{i}.weight": torch.full((part,), i, dtype=torch.uint8) for i in range(32)}, path)
-print("version", safetensors.__version__, torch.__version__)
-def load(device):
-    tensors = safetensors.torch.load_file(path, device=device)
-    torch.cuda.synchronize(device)
+name, path, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+import torch, safetensors.torch
+count, module = torch.cuda.device_count(), __import__(name)
+print("version", name, module.__version__)
+if not os.path.exists(path):
+    part = size // 32
+    safetensors.torch.save_file({f"layers.{i}.weight": torch.full((part,), i, dtype=torch.uint8) for i in range(32)}, path)
+def by_safetensors(gpu):
+    return safetensors.torch.load_file(path, device=f"cuda:{gpu}")
+def by_instanttensor(gpu):
+    with module.safe_open(path, framework="pt", device=gpu, backend=module.BackendPolicy.BUFFERED) as file:
+        return dict(file.tensors())
+def by_fastsafetensors(gpu):
+    with module.fastsafe_open(path, device=f"cuda:{gpu}", nogds=True) as file:
+        return {key: file.get_tensor(key) for key in file.keys()}
+def by_kvikio(gpu):
+    target = torch.empty(os.path.getsize(path), dtype=torch.uint8, device=f"cuda:{gpu}")
+    module.defaults.set({"num_threads": 16, "compat_mode": module.CompatMode.ON})
+    with module.CuFile(path, "r") as file: file.pread(target).get()
+    return target
+load = globals()["by_" + name]
+def finished(gpu):
+    tensors = load(gpu)
+    torch.cuda.synchronize(gpu)
 def timed(work, what):
     for run in range(4):
         start = time.perf_counter()
         work()
-        if run > 0: print(time.perf_counter() - start, what)
+        if run > 0: print(time.perf_counter() - start, what, flush=True)
 def everywhere():
-    threads = [threading.Thread(target=load, args=(f"cuda:{i}",)) for i in range(count)]
+    threads = [threading.Thread(target=finished, args=(i,)) for i in range(count)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-timed(lambda: load("cuda:0"), "file -> gpu:0, warm")
-if count > 1: timed(everywhere, f"file -> {count} GPUs, the whole on each, warm")
+timed(lambda: finished(0), "file -> gpu:0, warm")
+if count > 1 and name != "instanttensor": timed(everywhere, f"file -> {count} GPUs, the whole on each, warm")
 )";
 
+constexpr std::array loaders = {"safetensors", "instanttensor", "fastsafetensors", "kvikio"};
 constexpr std::chrono::minutes limit{5};
+
+std::string last_line(const std::string& text) {
+    const std::size_t end = text.find_last_not_of('\n');
+    if (end == std::string::npos) return "nothing said";
+    const std::size_t begin = text.find_last_of('\n', end);
+    return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
+}
 
 }  // namespace
 
 Result<std::vector<PeerFigure>> parse_loader(const std::string& text, Bytes bytes) {
     std::vector<PeerFigure> figures;
-    std::string tool = "safetensors";
+    std::string tool;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
         std::istringstream words(line);
@@ -52,13 +79,13 @@ Result<std::vector<PeerFigure>> parse_loader(const std::string& text, Bytes byte
         words >> first >> std::ws;
         std::getline(words, rest);
         if (first == "version") {
-            tool = fmt::format("safetensors.torch.load_file {}", rest.substr(0, rest.find(' ')));
+            tool = rest;
             continue;
         }
         char* end = nullptr;
         const double seconds = std::strtod(first.c_str(), &end);
-        if (first.empty() || *end != '\0' || !(seconds > 0) || rest.empty())
-            return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no time and figure", line), "safetensors", {}};
+        if (tool.empty() || first.empty() || *end != '\0' || !(seconds > 0) || rest.empty())
+            return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no time and figure", line), "loader", {}};
         PeerFigure figure;
         figure.tool = tool;
         figure.key = "checkpoint";
@@ -70,31 +97,36 @@ Result<std::vector<PeerFigure>> parse_loader(const std::string& text, Bytes byte
         figure.value = static_cast<double>(bytes) / seconds / 1e9;
         figures.push_back(std::move(figure));
     }
-    if (figures.empty()) return Error{ErrorCode::invalid_argument, "it printed no figure", "safetensors", {}};
+    if (figures.empty()) return Error{ErrorCode::invalid_argument, "it printed no figure", "loader", {}};
     return figures;
 }
 
-Result<std::vector<PeerFigure>> run_loader(const Options& options, Bytes bytes) {
+std::vector<PeerFigure> run_loaders(const Options& options, Bytes bytes, std::vector<std::string>& notes) {
+    std::vector<PeerFigure> all;
     const std::string python = find_program("python3");
-    if (python.empty()) return Error{ErrorCode::not_found, "python3 is not on PATH", {}, {}};
     std::error_code error;
     std::filesystem::path folder = options.folder;
     if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
-    if (error) return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
-    const std::string file = (folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string();
-    auto ended = run_program(python, {"-c", script, file, std::to_string(bytes)}, limit);
-    unlink(file.c_str());
-    if (!ended) return ended.error();
-    if (ended->code != 0) {
-        const std::size_t end = ended->errors.find_last_not_of('\n');
-        const std::size_t begin = ended->errors.find_last_of('\n', end);
-        return Error{ErrorCode::unsupported,
-                     fmt::format("python3 ended with {}: {}", ended->code,
-                                 ended->errors.substr(begin == std::string::npos ? 0 : begin + 1, end - begin)),
-                     {},
-                     {}};
+    if (python.empty() || error) {
+        notes.emplace_back(python.empty() ? "python3 is not on PATH" : "there is no folder for temporary files");
+        return all;
     }
-    return parse_loader(ended->output, bytes);
+    const std::string file = (folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string();
+    for (const char* name : loaders) {
+        auto ended = run_program(python, {"-c", script, name, file, std::to_string(bytes)}, limit);
+        if (!ended) {
+            notes.push_back(fmt::format("{}: {}", name, ended.error().to_string()));
+            continue;
+        }
+        if (ended->code != 0) notes.push_back(fmt::format("{} ended with {}: {}", name, ended->code, last_line(ended->errors)));
+        auto figures = parse_loader(ended->output, bytes);
+        if (figures)
+            all.insert(all.end(), figures->begin(), figures->end());
+        else if (ended->code == 0)
+            notes.push_back(fmt::format("{}: {}", name, figures.error().to_string()));
+    }
+    unlink(file.c_str());
+    return all;
 }
 
 }  // namespace sidestep::bench

@@ -138,12 +138,12 @@ void run_fio(Report& report, const Options& options) {
     unlink(file.c_str());
 }
 
-void run_safetensors(Report& report, const Options& options) {
+void run_loaders(Report& report, const Options& options) {
     Bytes bytes = 0;
     for (const CaseResult& result : report.cases)
         for (const Figure& figure : result.figures)
             if (result.key == "checkpoint") bytes = std::max(bytes, figure.bytes);
-    if (bytes > 0) take(report, "safetensors", run_loader(options, bytes));
+    if (bytes > 0) attach(report, run_loaders(options, bytes, report.notes));
 }
 
 // The figure of the case with the same ends and name, the largest where there are several sizes.
@@ -211,7 +211,7 @@ void run_peers(Report& report, const Context& context, const Options& options) {
     run_nccl_tests(report, context, options);
     run_perftest(report, options);
     run_fio(report, options);
-    run_safetensors(report, options);
+    run_loaders(report, options);
 }
 
 }  // namespace sidestep::bench

@@ -7,7 +7,7 @@ namespace sidestep::bench {
 namespace {
 
 constexpr const char* printed =
-    "version 0.6.2 2.11.0\n"
+    "version safetensors 0.6.2\n"
     "2.0 file -> gpu:0, warm\n"
     "1.0 file -> gpu:0, warm\n"
     "4.0 file -> 4 GPUs, the whole on each, warm\n";
@@ -16,7 +16,7 @@ TEST(Loader, OneFigureForEachTime) {
     const auto figures = parse_loader(printed, 8'000'000'000);
     ASSERT_TRUE(figures.ok()) << figures.error().to_string();
     ASSERT_EQ(figures->size(), 3u);
-    EXPECT_EQ((*figures)[0].tool, "safetensors.torch.load_file 0.6.2");
+    EXPECT_EQ((*figures)[0].tool, "safetensors 0.6.2");
     EXPECT_EQ((*figures)[0].to, "gpu:0");
     EXPECT_EQ((*figures)[0].value, 4);
     EXPECT_EQ((*figures)[1].value, 8);
@@ -26,7 +26,8 @@ TEST(Loader, OneFigureForEachTime) {
 }
 
 TEST(Loader, OtherTextsAreErrors) {
-    for (const char* text : {"", "version 1 2\n", "fast file -> gpu:0\n", "0 file -> gpu:0\n", "-1 x\n", "1.0\n", "1.0x y\n"})
+    for (const char* text : {"", "version 1 2\n", "fast file -> gpu:0\n", "1.0 before the version\n", "version a 1\n0 file\n",
+                             "version a 1\n-1 x\n", "version a 1\n1.0\n", "version a 1\n1.0x y\n"})
         EXPECT_FALSE(parse_loader(text, 1).ok()) << text;
 }
 
@@ -50,7 +51,7 @@ TEST(Loader, TheTimesOfOneFigureAreItsSamples) {
     ASSERT_EQ(report.cases[0].figures[1].peers.size(), 1u);
     EXPECT_EQ(report.cases[0].figures[1].peers[0].samples.values, (std::vector<double>{4, 8}));
     ASSERT_EQ(report.cases.size(), 2u);
-    EXPECT_EQ(report.cases[1].figures[0].what, "file -> 4 GPUs, the whole on each, warm (safetensors.torch.load_file 0.6.2)");
+    EXPECT_EQ(report.cases[1].figures[0].what, "file -> 4 GPUs, the whole on each, warm (safetensors 0.6.2)");
 }
 
 }  // namespace
