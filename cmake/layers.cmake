@@ -9,6 +9,6 @@ function(sidestep_layer name)
     target_include_directories(sidestep_${name}
         PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}
                ${CMAKE_BINARY_DIR}/generated)
-    target_link_libraries(sidestep_${name} PUBLIC fmt::fmt-header-only Threads::Threads ${LAYER_LIBRARIES})
+    target_link_libraries(sidestep_${name} PUBLIC sidestep_fmt Threads::Threads ${LAYER_LIBRARIES})
     set_property(GLOBAL APPEND PROPERTY SIDESTEP_LAYERS sidestep_${name})
 endfunction()

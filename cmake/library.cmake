@@ -7,7 +7,7 @@ endforeach()
 
 add_library(sidestep_core STATIC ${objects})
 target_include_directories(sidestep_core PUBLIC ${CMAKE_SOURCE_DIR}/include)
-target_link_libraries(sidestep_core PUBLIC Threads::Threads sidestep_uring sidestep_expat ${CMAKE_DL_LIBS})
+target_link_libraries(sidestep_core PUBLIC Threads::Threads sidestep_fmt sidestep_uring sidestep_expat ${CMAKE_DL_LIBS})
 
 # libsidestep.so carries fmt and liburing inside and shows only what src/context/exports.map lists. It
 # links the system's C++ runtime: the programs that use its C++ interface have that runtime anyway.
@@ -16,7 +16,7 @@ add_library(sidestep_shared SHARED ${objects})
 target_include_directories(sidestep_shared INTERFACE
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
 target_compile_features(sidestep_shared INTERFACE cxx_std_20)
-target_link_libraries(sidestep_shared PRIVATE Threads::Threads sidestep_uring sidestep_expat ${CMAKE_DL_LIBS})
+target_link_libraries(sidestep_shared PRIVATE Threads::Threads sidestep_fmt sidestep_uring sidestep_expat ${CMAKE_DL_LIBS})
 target_link_options(sidestep_shared PRIVATE
     LINKER:--version-script=${exports} LINKER:--exclude-libs,ALL)
 if(NOT SIDESTEP_SANITIZE)
