@@ -247,8 +247,8 @@ TEST_F(ContextTest, PointersOfUnknownKindAreLocated) {
 // PCIe gives peers what it gives the host, so the switch between two GPUs beats the way through host memory.
 TEST_F(ContextTest, AMissingFileIsSaidToBeMissing) {
     char memory[3];
-    for (const std::string path : {"/nowhere/at/all", (directory / "absent").c_str()}) {
-        const auto done = context.copy(Buffer::file(path), Buffer::host(memory, 3)).wait();
+    for (const fs::path& path : {fs::path("/nowhere/at/all"), directory / "absent"}) {
+        const auto done = context.copy(Buffer::file(path.string()), Buffer::host(memory, 3)).wait();
         ASSERT_FALSE(done.ok());
         EXPECT_EQ(done.error().code, ErrorCode::not_found) << done.error().to_string();
     }
