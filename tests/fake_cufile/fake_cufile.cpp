@@ -280,7 +280,7 @@ Status cuFileGetStatsL3(void* stats) {
     std::memset(bytes, 0, layout.size);
     const auto gpus = static_cast<std::uint32_t>(state().gpus.size());
     std::memcpy(bytes + layout.count_at, &gpus, sizeof gpus);
-    std::memcpy(bytes + layout.records_at(), state().gpus.data(), gpus * sizeof(GpuRecord));
+    if (gpus > 0) std::memcpy(bytes + layout.records_at(), state().gpus.data(), gpus * sizeof(GpuRecord));
     return {};
 }
 #endif
