@@ -1,13 +1,13 @@
 #include "backends/p2pmem/direct_jobs.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
 
 #include "backends/p2pmem/refusals.hpp"
+#include "backends/p2pmem/store_fence.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::backends::p2pmem {
@@ -133,7 +133,7 @@ void DirectJobs::finish(Request& request, std::int64_t result) {
     const auto moved = std::min(static_cast<Bytes>(result), request.size);
     if (!request.direct && !job.write) {
         std::memcpy(request.address, request.bounce.data(), moved);
-        std::atomic_thread_fence(std::memory_order_seq_cst);
+        store_fence();
     }
     job.file->count(request.direct, moved);
     request.address += moved;

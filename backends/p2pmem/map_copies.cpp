@@ -1,11 +1,11 @@
 #include "backends/p2pmem/map_copies.hpp"
 
-#include <atomic>
 #include <cstring>
 #include <system_error>
 
 #include <fmt/format.h>
 
+#include "backends/p2pmem/store_fence.hpp"
 namespace sidestep::backends::p2pmem {
 namespace {
 
@@ -17,7 +17,7 @@ constexpr std::size_t most_waiting = 4096;
 // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
 void copy(void* to, const void* from, Bytes bytes) {
     std::memcpy(to, from, bytes);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    store_fence();
 }
 
 }  // namespace
