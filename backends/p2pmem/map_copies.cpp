@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "backends/p2pmem/store_fence.hpp"
+
 namespace sidestep::backends::p2pmem {
 namespace {
 
