@@ -52,7 +52,7 @@ def _shard(options: _core.LoadOptions, layout: str, shard: Optional[Rules]) -> N
 class Context:
     """Opens a machine, finds the ways to move bytes, and carries out copies. Cheap to keep, not to make (0.1 s and more with
     GPUs): make one and share it. All methods may be called from several threads at once; all wait without the GIL. In
-    the main thread Ctrl-C cancels what is waited for, within 0.2 s, and is raised as KeyboardInterrupt. A child of fork()
+    the main thread Ctrl-C cancels what is waited for, and is raised as KeyboardInterrupt. A child of fork()
     needs a context of its own. What was allocated or loaded may outlive the context.
 
     machine: 'live', a built-in machine ('dgx-h100'), a cluster of it, a topology file; None: the environment's

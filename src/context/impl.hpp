@@ -30,6 +30,19 @@ struct Context::Impl {
     std::unique_ptr<transfer::Engine> engine;  // last, so that it goes first: it uses all of the above
 };
 
+// What loads and saves ask for alike.
+template <typename Options>
+CopyOptions copy_options(const Options& options) {
+    CopyOptions copy;
+    copy.verify = options.verify;
+    copy.page_cache = options.page_cache;
+    copy.max_staging = options.max_staging;
+    copy.chunk = options.chunk;
+    copy.deadline = options.deadline;
+    copy.stall_limit = options.stall_limit;
+    return copy;
+}
+
 // The door for functions that extend Context from another header.
 struct ContextAccess {
     static Context::Impl& impl(const Context& context) { return *context.impl_; }

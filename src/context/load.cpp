@@ -129,17 +129,6 @@ Result<transfer::Spread::Look> compare_with(const checkpoint::Manifest& manifest
     });
 }
 
-CopyOptions copy_options(const LoadOptions& options) {
-    CopyOptions copy;
-    copy.verify = options.verify;
-    copy.page_cache = options.page_cache;
-    copy.max_staging = options.max_staging;
-    copy.chunk = options.chunk;
-    copy.deadline = options.deadline;
-    copy.stall_limit = options.stall_limit;
-    return copy;
-}
-
 transfer::Spread spread_of(LoadPlan& plan, const std::shared_ptr<Target>& target) {
     transfer::Spread spread;
     spread.direction = transfer::SpreadDirection::to_memory;

@@ -22,18 +22,6 @@ Result<void> check_folder(const std::string& path) {
     return {};
 }
 
-CopyOptions copy_options(const SaveOptions& options) {
-    CopyOptions copy;
-    copy.verify = options.verify;
-    copy.sync_file = options.sync_file;
-    copy.page_cache = options.page_cache;
-    copy.max_staging = options.max_staging;
-    copy.chunk = options.chunk;
-    copy.deadline = options.deadline;
-    copy.stall_limit = options.stall_limit;
-    return copy;
-}
-
 }  // namespace
 
 Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::string& path,
@@ -49,9 +37,10 @@ Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::stri
         plan->spread.look = [closing](std::size_t file, Bytes offset, const void* data, Bytes size) {
             return closing->look(file, offset, data, size);
         };
+    CopyOptions how = copy_options(options);
+    how.sync_file = options.sync_file;
     std::shared_ptr<transfer::Engine> engine(impl_, impl_->engine.get());
-    std::shared_ptr<transfer::Activity> activity =
-        engine->submit_spread(std::move(plan->spread), copy_options(options));
+    std::shared_ptr<transfer::Activity> activity = engine->submit_spread(std::move(plan->spread), how);
     if (closing->wanted()) {
         activity = std::make_shared<checkpoint::SaveActivity>(std::move(activity), closing);
         if (!activity->finished()) engine->attend(activity);

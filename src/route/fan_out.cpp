@@ -117,13 +117,19 @@ void find_slots(Ground& ground) {
 void find_direct(Ground& ground) {
     std::vector<HopOption> direct;
     for (const End& place : ground.request.places) {
+        if (!place.place.is_gpu()) continue;
         std::optional<HopOption> best;
-        for (HopOption& option : hop_options(ground.topology, ground.offers, ground.file, place)) {
-            if (!place.place.is_gpu() || ground.writes()) continue;
+        const End& from = ground.writes() ? place : ground.file;
+        const End& to = ground.writes() ? ground.file : place;
+        for (HopOption& option : hop_options(ground.topology, ground.offers, from, to)) {
+            const std::string gpu = place.place.to_string();
+            const std::string name = fmt::format("{} -> {} by {}", ground.writes() ? gpu : "file",
+                                                 ground.writes() ? "file" : gpu, engine_name(option.hop));
             if (!option.possible())
+                refuse(ground.refused, {name, option.refusal, option.remedy, 0});
+            else if (ground.writes())
                 refuse(ground.refused,
-                       {fmt::format("file -> {} by {}", place.place.to_string(), engine_name(option.hop)),
-                        option.refusal, option.remedy, 0});
+                       {name, "a chunk of a file comes from several tensors, and is put together in host memory", "", 0});
             else if (!best || option.hop.gb_per_s > best->hop.gb_per_s)
                 best = std::move(option);
         }

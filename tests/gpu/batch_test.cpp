@@ -32,16 +32,8 @@ std::vector<BatchItem> cut(const Buffer& from, const Buffer& to, Bytes step) {
     return items;
 }
 
-class Batches : public GpuTest {
+class Batches : public ContextTest {
 protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        if (IsSkipped()) return;
-        auto opened = Context::open({"live"});
-        ASSERT_TRUE(opened) << opened.error().to_string();
-        context_.emplace(std::move(*opened));
-    }
-
     Receipt batch(const Buffer& from, const Buffer& to, Bytes step, const CopyOptions& options = {}) {
         SCOPED_TRACE(fmt::format("{} to {} by {}", from.to_string(), to.to_string(), step));
         fill(from, ++seed_);
@@ -56,7 +48,6 @@ protected:
 
     bool two_gpus() const { return machine().gpus() > 1 && machine().topology().peer_access(0, 1).allowed; }
 
-    std::optional<Context> context_;
     unsigned seed_ = 7000;
 };
 

@@ -14,14 +14,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Checkpoints : public GpuTest {
+class Checkpoints : public ContextTest {
 protected:
     void SetUp() override {
-        GpuTest::SetUp();
+        ContextTest::SetUp();
         if (IsSkipped()) return;
-        auto opened = Context::open({"live"});
-        ASSERT_TRUE(opened) << opened.error().to_string();
-        context_.emplace(std::move(*opened));
         for (int gpu = 0; gpu < machine().gpus(); ++gpu) gpus_.push_back(Place::gpu(gpu));
     }
     void TearDown() override {
@@ -80,7 +77,6 @@ protected:
             }
     }
 
-    std::optional<Context> context_;
     std::vector<Place> gpus_;
     std::vector<Allocation> memory_;
     std::vector<TensorToSave> tensors_;

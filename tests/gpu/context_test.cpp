@@ -13,16 +13,8 @@ constexpr Raw every_raw[] = {Raw::device,          Raw::pool,    Raw::vmm,
                              Raw::vmm_pieces,      Raw::managed, Raw::host_alloc,
                              Raw::host_registered, Raw::pageable};
 
-class ContextCopies : public GpuTest {
+class ContextCopies : public ContextTest {
 protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        if (IsSkipped()) return;
-        auto opened = Context::open({"live"});
-        ASSERT_TRUE(opened) << opened.error().to_string();
-        context_.emplace(std::move(*opened));
-    }
-
     void copy(const Buffer& from, const Buffer& to, const CopyOptions& options = {}) {
         SCOPED_TRACE(fmt::format("{} to {}", from.to_string(), to.to_string()));
         fill(from, ++seed_);
@@ -32,7 +24,6 @@ protected:
         expect_pattern(to, seed_);
     }
 
-    std::optional<Context> context_;
     unsigned seed_ = 1000;
 };
 

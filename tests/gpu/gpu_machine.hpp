@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sidestep/context.hpp>
 #include <sidestep/topology.hpp>
 #include "backend/backend.hpp"
 #include "backends/cuda/offers.hpp"
@@ -50,7 +51,20 @@ protected:
     static const driver::Cuda& cuda() { return machine().cuda(); }
 };
 
-// The same for tests that need two GPUs with peer access, 0 and 1.
+// With the public interface over the live machine.
+class ContextTest : public GpuTest {
+protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (IsSkipped()) return;
+        auto opened = Context::open({"live"});
+        ASSERT_TRUE(opened) << opened.error().to_string();
+        context_.emplace(std::move(*opened));
+    }
+    std::optional<Context> context_;
+};
+
+// GpuTest for tests that need two GPUs with peer access, 0 and 1.
 class TwoGpuTest : public GpuTest {
 protected:
     void SetUp() override {

@@ -18,16 +18,8 @@ using std::chrono::milliseconds;
 
 constexpr Bytes size = 2_MiB + 5;
 
-class Graphs : public GpuTest {
+class Graphs : public ContextTest {
 protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        if (IsSkipped()) return;
-        auto opened = Context::open({"live"});
-        ASSERT_TRUE(opened) << opened.error().to_string();
-        context_.emplace(std::move(*opened));
-    }
-
     void begin(const SlowStream& stream, int gpu, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
         driver::ScopedCudaContext current(machine().context(gpu));
         expect_success(cuda().cuStreamBeginCapture(stream.get(), mode), "cuStreamBeginCapture");
@@ -82,7 +74,6 @@ protected:
         replay(executable, stream, 0, from.buffer(), to.buffer());
     }
 
-    std::optional<Context> context_;
 };
 
 TEST_F(Graphs, OneHopBecomesANode) {

@@ -33,16 +33,8 @@ private:
     void* address_;
 };
 
-class Pin : public GpuTest {
+class Pin : public ContextTest {
 protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        if (IsSkipped()) return;
-        auto opened = Context::open({"live"});
-        ASSERT_TRUE(opened) << opened.error().to_string();
-        context_.emplace(std::move(*opened));
-    }
-
     static bool pinned(const Buffer& buffer) {
         const auto found = backend().describe(buffer);
         EXPECT_TRUE(found) << found.error().to_string();
@@ -62,7 +54,6 @@ protected:
         return route ? route->lanes.at(0).hops.size() : 0;
     }
 
-    std::optional<Context> context_;
 };
 
 TEST_F(Pin, OrdinaryMemoryIsCopiedDirectlyByEveryGpu) {

@@ -140,16 +140,8 @@ TEST_F(BackendStream, ACapturedStreamTakesPiecesButNoGate) {
     EXPECT_EQ(gate.error().code, ErrorCode::unsupported) << gate.error().to_string();
 }
 
-class ContextStream : public GpuTest {
+class ContextStream : public ContextTest {
 protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        if (IsSkipped()) return;
-        auto opened = Context::open({"live"});
-        ASSERT_TRUE(opened) << opened.error().to_string();
-        context_.emplace(std::move(*opened));
-    }
-
     void copy_in_order(const Ends& ends, int stream_gpu, const CopyOptions& options = {}) {
         SlowStream stream(stream_gpu);
         slow_source(stream, ends);
@@ -180,7 +172,6 @@ protected:
         return receipt ? ErrorCode{} : receipt.error().code;
     }
 
-    std::optional<Context> context_;
 };
 
 TEST_F(ContextStream, OneHop) {

@@ -201,6 +201,24 @@ TEST(FanOut, WritingGathersFromEveryPlace) {
     EXPECT_EQ(found.groups.size(), 2u);
 }
 
+TEST(FanOut, WritingTellsWhyItDoesNotGoDirectly) {
+    auto request = to_gpus(2);
+    request.to_file = true;
+    request.own = {0.5, 0.5};
+    auto made = with_direct_storage(150);
+    auto outward = made.back().capabilities[0];
+    std::swap(outward.from, outward.to);
+    std::swap(outward.from_memory, outward.to_memory);
+    made.back().capabilities.push_back(outward);
+    const auto found = decide(*Topology::model("dgx-h100"), request, made);
+    EXPECT_FALSE(found.direct);
+    EXPECT_TRUE(refuses(found.route, "gpu:1 -> file by cufile", "put together in host memory"))
+        << found.route.to_string();
+    made.back().support = backend::Support::no("no udev", "mount it");
+    const auto without = decide(*Topology::model("dgx-h100"), request, made);
+    EXPECT_TRUE(refuses(without.route, "gpu:0 -> file by cufile", "no udev")) << without.route.to_string();
+}
+
 TEST(FanOut, TheKernelIsTakenWherePreferred) {
     auto request = to_gpus(2);
     request.prefer = Prefer::kernel;
