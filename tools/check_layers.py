@@ -82,9 +82,13 @@ LAYERS = [
     Layer(6, "src/checkpoint", "safetensors, their indexes and GGUF: strict parsers, layouts, load and save plans",
           ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"),
           ("fmt", "nlohmann-json", "xxhash")),
+    Layer(6, "src/collective", "which algorithm, tasks of each rank, groups: joining, sharing of memory, faults",
+          ("src/base", "src/driver", "src/topology", "src/peer", "src/backend", "src/route"),
+          ("fmt", "nlohmann-json", "POSIX")),
     Layer(7, "src/context", "the composition root: builds the topology, registers backends; the C ABI",
           ("src/base", "src/driver", "src/topology", "src/peer", "src/backend", "src/route", "src/transfer",
-           "src/checkpoint", "backends")),
+           "src/checkpoint", "src/collective", "backends")),
+    Layer(8, "shims/nccl", "a library that stands in for NCCL, over the public API", groups=("fmt",)),
     Layer(8, "src/diagnose", "the doctor's checks, records of machines, trials of every pair of GPUs",
           ("src/base", "src/driver", "src/topology"), ("fmt", "nlohmann-json", "POSIX")),
     Layer(8, "bench", "measured cases", (), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
@@ -119,9 +123,10 @@ HOMES = {
     "src/topology": ("topology.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
+    "src/collective": ("collective.hpp",),
     "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "save.hpp"),
     "src/diagnose": ("doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
-    "src/context": ("context.hpp", "cuda.hpp", "sidestep.h"),
+    "src/context": ("context.hpp", "cuda.hpp", "group.hpp", "sidestep.h"),
 }
 
 # Headers the build writes -> who may include them.

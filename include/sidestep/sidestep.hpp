@@ -4,8 +4,10 @@
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/checkpoint.hpp>
+#include <sidestep/collective.hpp>
 #include <sidestep/context.hpp>
 #include <sidestep/doctor.hpp>
+#include <sidestep/group.hpp>
 #include <sidestep/load.hpp>
 #include <sidestep/memory_kind.hpp>
 #include <sidestep/options.hpp>

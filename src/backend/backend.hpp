@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backend/capability.hpp"
+#include "backend/collective.hpp"
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/options.hpp>
@@ -178,6 +179,10 @@ public:
     // unlocked when the last holder lets go, who may outlive the backend. Memory mapped for reading only is
     // locked for reading. ErrorCode::invalid_argument where part of it is locked already. May block.
     virtual Result<std::shared_ptr<void>> pin(const Buffer& buffer);
+
+    // A seat for one rank of a group, for backends that run collectives on GPUs. Loads all code that tasks need, so
+    // that no task waits for it. ErrorCode::unsupported elsewhere.
+    virtual Result<std::unique_ptr<Seat>> seat(const SeatRequest& request);
 
     // A gate on a caller's stream, for backends that know streams.
     virtual Result<std::unique_ptr<Gate>> gate(void* stream);

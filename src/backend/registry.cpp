@@ -22,6 +22,11 @@ Result<std::shared_ptr<void>> Backend::pin(const Buffer& buffer) {
                  buffer.to_string(), {}};
 }
 
+Result<std::unique_ptr<Seat>> Backend::seat(const SeatRequest& request) {
+    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend runs no collectives",
+                 request.place.to_string(), {}};
+}
+
 Result<std::unique_ptr<Gate>> Backend::gate(void*) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no streams", {}, {}};
 }

@@ -1,0 +1,136 @@
+// The words of collectives: operations, reductions, who takes part, what was chosen. group.hpp runs them.
+//
+// Results are the same bits on every rank, for every size, algorithm, alignment and repetition: elements are combined in
+// the order of ranks, floats of 8 and 16 bits in 32 bits with one rounding at the end. docs/collectives.md tells how.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sidestep/api.h>
+#include <sidestep/dtype.hpp>
+#include <sidestep/place.hpp>
+#include <sidestep/result.hpp>
+#include <sidestep/route.hpp>
+#include <sidestep/units.hpp>
+
+namespace sidestep {
+
+enum class Collective {
+    all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, all_to_all_v, gather, scatter, send_recv, barrier,
+};
+SIDESTEP_API std::string_view to_string(Collective collective);
+
+enum class ReduceOp { sum, prod, min, max, avg, scaled_sum };
+SIDESTEP_API std::string_view to_string(ReduceOp op);
+
+// How elements are combined. avg divides the sum by the number of ranks (integers: towards zero). Where inputs of min
+// and max hold a NaN, the result is NaN or the other one, on every rank alike.
+struct Reduction {
+    ReduceOp op = ReduceOp::sum;
+    // scaled_sum: one element of the type, by which every input of this rank is multiplied first. Either its bytes, or
+    // its address in GPU memory, read when the operation runs.
+    std::array<std::byte, 8> scale{};
+    const void* device_scale = nullptr;
+
+    static Reduction sum() { return {}; }
+    static Reduction of(ReduceOp op) { return {op, {}, nullptr}; }
+    // Of a floating type or an integer one; for f16, bf16 and f8 types the nearest value.
+    SIDESTEP_API static Reduction scaled(double factor, Dtype dtype);
+};
+
+// Names a group that is about to be made; every rank is given the same one. Made by one process, passed on by
+// whatever means the program has. A plain value.
+struct SIDESTEP_API GroupId {
+    std::array<std::uint8_t, 16> bytes{};
+    // A new one that no other group has.
+    static Result<GroupId> create();
+    // What `launcher` (torchrun, mpirun, srun, sidestep run) told this process: see Seating::from_environment().
+    std::string to_string() const;  // 32 hexadecimal digits
+    static Result<GroupId> parse(const std::string& text);
+    bool operator==(const GroupId&) const = default;
+};
+
+// The blocks of all_to_all_v: lists of one entry a rank, in elements, in host memory, read during the call; or all four in
+// GPU memory, read when the operation runs.
+struct BlockLists {
+    const std::uint64_t* send_counts = nullptr;
+    const std::uint64_t* send_offsets = nullptr;
+    const std::uint64_t* recv_counts = nullptr;
+    const std::uint64_t* recv_offsets = nullptr;
+    bool on_device = false;
+};
+
+// How a rank uses the GPU besides running the operation.
+enum class GroupPolicy {
+    automatic,
+    zero_sm,  // copy engines alone, where an operation can be run so; else it is refused with ErrorCode::unsupported
+};
+
+struct GroupOptions {
+    // Upper bound of a wait for another rank, in an operation or while joining. Zero: none (for debuggers). The
+    // environment's SIDESTEP_GROUP_TIMEOUT (seconds) is the default of groups that leave this at its default.
+    std::chrono::milliseconds timeout{60'000};
+    GroupPolicy policy = GroupPolicy::automatic;
+    // What `sidestep ps` calls the group; empty: its id.
+    std::string name = {};
+};
+
+// Which rank of which group this process is, and on which GPU.
+struct Seating {
+    GroupId id;
+    int rank = 0;
+    int ranks = 1;
+    Place place;
+
+    // Of a process that was started by torchrun, mpirun (Open MPI, MPICH and Intel's), srun or `sidestep run`, by their environment
+    // variables: rank and ranks of the whole job, the GPU by the local rank. ErrorCode::not_found where none is set; unsupported where
+    // the job runs on several machines.
+    SIDESTEP_API static Result<Seating> from_environment();
+};
+
+// What a group would do for one call, and why. Plain data.
+struct CollectivePlan {
+    Collective collective = Collective::all_reduce;
+    Bytes bytes = 0;              // as nccl-tests counts sizes: see docs/collectives.md
+    std::string algorithm;        // "one-shot packets", "two-phase packets", "slices", "pairs", "ring", "copy engines"
+    int blocks = 0;               // thread blocks (CTAs), 0 for copy engines
+    double expected_us = 0;
+    double expected_bus_gb_per_s = 0;
+    std::string reason;           // why this one
+    std::vector<Refused> refused; // every other one, with its reason
+    // Whether the others have mapped the memory: "yes", or what is copied through the arena and why.
+    std::string memory;
+
+    SIDESTEP_API std::string to_string() const;
+    SIDESTEP_API std::string to_json() const;
+};
+
+// A group that some process of this user takes part in, as `sidestep ps` shows it.
+struct RunningRank {
+    int rank = 0;
+    int process = 0;            // its process id; 0: not joined
+    bool alive = false;
+    std::string place;
+    std::uint64_t enqueued = 0; // operations so far
+    std::uint64_t done = 0;
+    std::string last;           // "all_reduce 1048576 f32 sum"
+    double waiting_s = 0;       // since the oldest operation that has not ended was enqueued; 0: idle
+    std::string error;          // empty: none
+};
+struct RunningGroup {
+    std::string name;
+    std::string id;
+    std::vector<RunningRank> ranks;
+    std::string stuck;          // who waits for whom, and since when; empty: nobody
+};
+// Every group in `peer_folder` (empty: the default, as ContextOptions::peer_folder). Remnants of dead processes are removed.
+SIDESTEP_API Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder = {});
+
+}  // namespace sidestep

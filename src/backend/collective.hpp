@@ -1,0 +1,78 @@
+// What a backend does for collectives: it seats ranks.
+//
+// A seat is one rank of one group on one GPU: an arena that the other ranks map, tables of where their memory is
+// mapped here, and a way to run tasks in order. Which tasks make up a collective, and who is in the group, is
+// decided above (src/collective).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "backend/collective_task.hpp"
+#include <sidestep/allocation.hpp>
+#include <sidestep/buffer.hpp>
+#include <sidestep/result.hpp>
+
+namespace sidestep::backend {
+
+struct Exported;
+
+// The allocation that an address lies in: what others map, whatever part of it an operation uses.
+struct Extent {
+    Buffer whole;
+    std::uint64_t identity = 0;  // another one where the address was given out again
+    // Sharing it with another process leaves the bytes where they are. False on emulated GPUs: there the first
+    // Backend::share() moves them, so nobody may write meanwhile.
+    bool shares_in_place = true;
+};
+
+struct SeatRequest {
+    unsigned rank = 0;
+    unsigned ranks = 1;         // at most most_ranks
+    Place place;                // a GPU of this process
+    std::uint64_t deadline_ns = 60'000'000'000;  // of every wait of a task for another rank; 0: none
+};
+
+// Any thread may call; run() by one at a time. The destructor waits for tasks in flight, aborting them first.
+class Seat {
+public:
+    virtual ~Seat() = default;
+
+    // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Backend::share).
+    virtual const Buffer& arena() const = 0;
+
+    // The allocation that holds `address`. ErrorCode::invalid_argument for what is no memory of this seat's GPU.
+    virtual Result<Extent> extent(const void* address) = 0;
+
+    // Memory that another process shared (Backend::share), mapped for this seat's GPU until the Allocation is
+    // dropped. May block.
+    virtual Result<Allocation> open(const Exported& exported) = 0;
+
+    // Makes memory of this very process, on whichever GPU, reachable by this seat's GPU at its own address.
+    // ErrorCode::unsupported where the machine has no peer access between the two. May block.
+    virtual Result<void> admit(const Buffer& memory) = 0;
+
+    // From now on, slot `slot` of rank `rank` (0 is its arena, this rank's own included) lies at `base` in this
+    // process, mapped for this seat's GPU; null: no longer. Takes effect for tasks that are run later, and
+    // for those of graphs that are launched later. Returns when the table is written.
+    virtual Result<void> reach(unsigned rank, unsigned slot, void* base) = 0;
+
+    // Enqueues the task behind those before it. `stream` is a caller's CUstream (null: the legacy default stream); on a
+    // stream that is being captured the task becomes a node of the graph. Emulated GPUs have no streams:
+    // tasks run one after the other, on a thread of the seat's own. Never waits for another rank.
+    virtual Result<void> run(const CollectiveTask& task, void* stream) = 0;
+
+    // Whether every task that was run outside of graphs has ended. Never blocks.
+    virtual Result<bool> idle() = 0;
+
+    // What the first task that gave up wrote; nothing as long as all is well. Costs a read of host memory.
+    virtual std::optional<FaultRecord> fault() const = 0;
+
+    // Tasks in flight and to come give up soon (FaultKind::aborted), also those inside of a graph.
+    virtual void abort() noexcept = 0;
+
+    virtual void set_deadline(std::uint64_t ns) = 0;
+};
+
+}  // namespace sidestep::backend

@@ -1,0 +1,210 @@
+// What one rank of a collective does, as plain data: the same value goes to a kernel on a real GPU and to the
+// threads of an emulated one, and both keep their flags, packets and staged bytes in an arena of one layout.
+// Included by device code, so nothing but built-in types.
+//
+// Three shapes carry every collective:
+//   packets  small sizes: data travels in 16-byte packets {4 bytes, flag, 4 bytes, flag} that are pushed into the
+//            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an aligned half
+//            of a packet, 8 bytes, arrives as a whole). Optionally in two phases: reduce-scatter, then all-gather.
+//   slices   large sizes: each rank owns a slice, reads it from `sources`, reduces in the order of ranks, and
+//            writes it to `targets`. One flag from everybody before, one after.
+//   pairs    blocks from one rank to another, each pair for itself: the receiver posts where to, the sender pushes,
+//            then a flag. Ranks without a block take no part.
+// Memory that not every rank has mapped is carried through the arena instead, in chunks; all ranks learn in
+// the first exchange whether that is so, and decide alike.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace sidestep::backend {
+
+constexpr unsigned most_ranks = 16;     // of a group on one machine
+constexpr unsigned most_blocks = 64;    // thread blocks (CTAs) of one collective
+constexpr unsigned most_slots = 1024;   // allocations of one rank that others have mapped; slot 0 is its arena
+
+enum class Element : uint8_t { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16, f8_e4m3, f8_e5m2 };
+constexpr unsigned elements = 12;
+
+constexpr unsigned size_of(Element element) {
+    switch (element) {
+        case Element::i8: case Element::u8: case Element::f8_e4m3: case Element::f8_e5m2: return 1;
+        case Element::f16: case Element::bf16: return 2;
+        case Element::i32: case Element::u32: case Element::f32: return 4;
+        default: return 8;
+    }
+}
+
+// How elements are combined, always in the order of ranks 0, 1, ... n-1. Types of 8 and 16 bits that are floats
+// accumulate in 32 bits, f32 and f64 in their own; one rounding at the end. Integers wrap in their own type.
+// `none`: the bytes of the one source as they are.
+enum class Combine : uint8_t { none, sum, prod, min, max, avg, scaled_sum };
+
+enum class Shape : uint8_t { packets, packets_two_phase, slices, pairs };
+
+// Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in it.
+struct Token {
+    static constexpr uint16_t unreachable = 0xffff;
+    uint16_t slot = unreachable;  // unreachable: not everybody has mapped it
+    uint64_t offset = 0;          // below 1 << 47
+};
+
+// One rank's part of `slices`, in elements of the task. Every rank fills in those of all ranks, alike.
+struct Slice {
+    uint64_t count = 0;          // 0: this rank has no slice
+    uint64_t source_offset = 0;  // in the send buffer of every source
+    uint64_t target_offset = 0;  // in the receive buffer of every target
+    uint16_t sources = 0;        // bit r: rank r is read from; of one bit with Combine::none
+    uint16_t targets = 0;        // bit r: rank r is written to
+};
+
+// A block between this rank and another one, in bytes.
+struct Block {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+};
+
+// `scale` holds one element of the task's type, in its first bytes, for Combine::scaled_sum: every input is multiplied
+// by it first, in the accumulator's type. With `device_scale` it is read from there instead, when the task runs.
+struct CollectiveTask {
+    Shape shape = Shape::packets;
+    Element element = Element::u8;
+    Combine combine = Combine::none;
+    uint8_t blocks = 1;       // thread blocks, alike on all ranks; `pairs` derive theirs from the bytes
+    uint32_t signature = 0;   // of what has to agree between ranks; never 0
+    uint64_t number = 0;      // of the operation, for reports
+    const void* send = nullptr;
+    void* recv = nullptr;
+    Token send_token;         // of `send` and `recv`
+    Token recv_token;
+    uint64_t scale = 0;
+    const void* device_scale = nullptr;
+
+    // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive buffer,
+    // or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or counted in,
+    // without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task waits for every rank.
+    // packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all sources, targets all.
+    // pairs: the same two lists; a block of 0 bytes at both ends is no block.
+    // With `device_blocks` the four lists (send offsets, send bytes, receive offsets, receive bytes: `ranks` each,
+    // u64, in elements) are read from GPU memory when the task runs; pairs only.
+    Block to[most_ranks];
+    Block from[most_ranks];
+    const uint64_t* device_blocks = nullptr;
+
+    // slices
+    Slice slices[most_ranks];
+    // A copy within this rank, before anything else, of `local_bytes` from `send` + local_from to `recv` + local_to.
+    uint64_t local_from = 0;
+    uint64_t local_to = 0;
+    uint64_t local_bytes = 0;
+};
+static_assert(sizeof(CollectiveTask) <= 2048, "a parameter of every launch");
+
+// Thread blocks that carry one direction of a pair. Both ends derive it from the bytes, which they agree on.
+constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks) {
+    const unsigned most = ranks <= 4 ? 32 : ranks <= 8 ? 16 : 8;
+    const uint64_t wanted = (bytes + (32 << 10) - 1) / (32 << 10);
+    return wanted < 1 ? 1 : wanted > most ? most : static_cast<unsigned>(wanted);
+}
+
+// The part of `count` units that block `block` of `blocks` works on, in units, cut at multiples of `granule`.
+struct Share {
+    uint64_t begin;
+    uint64_t end;
+};
+constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64_t granule) {
+    const uint64_t granules = (count + granule - 1) / granule;
+    const uint64_t begin = granules * block / blocks * granule;
+    const uint64_t end = granules * (block + 1) / blocks * granule;
+    return {begin < count ? begin : count, end < count ? end : count};
+}
+
+// The arena of a rank: flags, packets and staged bytes that the others write. Offsets in bytes; zeroed at first.
+//
+// What each rank counts for itself, in memory that stays from task to task so that graphs can be launched again:
+//   epoch            packet tasks so far. Blocks of one task share it; the last one to end adds 1.
+//   round[block]     barriers that thread block `block` has passed, over all `slices` tasks.
+//   sent[block][rank], received[block][rank]   `pairs` passes so far, in each direction.
+// Ranks run the same tasks with the same number of blocks, so that these agree.
+//
+// packets: the flag of a packet is packet_flag(epoch). All ranks send to all in every task, so a rank that begins epoch e has
+// everybody's packets of e-1, and everybody has read those of e-2: two parities suffice. Packet 0 of a lane is the header
+// {signature, flag, 0, flag}. Before the flags come around (every 2^30 epochs) a rank wipes the parity that it has read.
+//
+// slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to round[block], write it to
+// flags(block, me) of everybody (release), wait until all of one's own flags(block, *) are that far. The exchange of entry
+// lines adds 1 to the round too: it is the flag in the line's packets, and its lowest bit the parity.
+//    line: 4 packets {send token, recv token, signature, 0}; a token is slot << 48 | offset
+// Where a token of anybody is unreachable, all ranks stage. Pass k of block b, parity k & 1: (1) copy what others read
+// of this rank's buffer, piece k of the share b of slice r, to one's own stage_out(parity, b, r); (2) barrier; (3) combine the
+// sources' stage_out(parity, b, me) into the targets' stage_in(parity, b, me); (4) barrier; (5) copy stage_in(parity, b, r) to
+// where slice r belongs. A piece is stage_bytes() long.
+//
+// pairs: block b of a pair carries share b of its bytes (pair_blocks(), granule 16). The receiver adds 1 to received[b][peer] and posts a
+// line to the sender: 4 packets {recv token + offset or unreachable, bytes, signature, 0}, flag received. The sender waits for the line
+// with flag sent + 1, pushes, and writes sent + 1 to arrived(b, me) at the receiver (release). Into memory that the sender cannot
+// reach it pushes pieces of stage_bytes(), piece k to stage_in(k & 1, b, me) of the receiver, and adds 1 to `arrived` for each;
+// the receiver copies them out and writes how many to credit(b, me) at the sender, who stays at most 2 pieces ahead. Then
+// `arrived`, `credit`, `sent` and `received` all have advanced by the number of pieces (at least 1).
+// A block that both sends to a peer and receives from it takes turns piece by piece, so that no two wait for each other.
+struct ArenaLayout {
+    unsigned ranks;
+
+    // Largest block of one source in `packets`, and of one slice in packets_two_phase.
+    constexpr uint64_t packet_payload() const { return (uint64_t{1} << 20) / rounded(); }
+    // What one pass of a staged slice or pair carries, for each rank and thread block.
+    constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) / rounded(); }
+
+    static constexpr uint64_t line = 64;
+    constexpr uint64_t entry(unsigned parity, unsigned block, unsigned rank) const {
+        return ((uint64_t{parity} * most_blocks + block) * ranks + rank) * line;
+    }
+    constexpr uint64_t flags(unsigned block, unsigned rank) const { return entry(2, block, rank); }
+    constexpr uint64_t post(unsigned block, unsigned rank) const { return entry(3, block, rank); }
+    constexpr uint64_t arrived(unsigned block, unsigned rank) const { return entry(4, block, rank); }
+    constexpr uint64_t credit(unsigned block, unsigned rank) const { return entry(5, block, rank); }
+    // The header packet, then 32 bytes of packets for each 16 bytes of payload.
+    constexpr uint64_t packet_lane() const { return 128 + 2 * packet_payload(); }
+    constexpr uint64_t header(unsigned phase, unsigned parity, unsigned rank) const {
+        return entry(6, 0, 0) + ((uint64_t{phase} * 2 + parity) * ranks + rank) * packet_lane();
+    }
+    constexpr uint64_t packets(unsigned phase, unsigned parity, unsigned rank) const {
+        return header(phase, parity, rank) + 128;
+    }
+    constexpr uint64_t stage_out(unsigned parity, unsigned block, unsigned rank) const {
+        return header(2, 0, 0) + ((uint64_t{parity} * most_blocks + block) * ranks + rank) * stage_bytes();
+    }
+    constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
+        return stage_out(2 + parity, block, rank);
+    }
+    constexpr uint64_t bytes() const { return stage_out(4, 0, 0); }
+
+private:
+    // `ranks` as the next power of two.
+    constexpr unsigned rounded() const { return ranks <= 2 ? 2 : ranks <= 4 ? 4 : ranks <= 8 ? 8 : 16; }
+};
+static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) && ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
+
+// Never 0, which is what the arena holds at first.
+constexpr uint32_t packet_flag(uint64_t epoch) { return static_cast<uint32_t>(epoch % 0xffffffffu) + 1; }
+
+// Why a task gave up. The first one of a rank is kept; tasks after it return at once.
+enum class FaultKind : uint32_t {
+    none,
+    aborted,        // Seat::abort()
+    timed_out,      // `peer` did not come within the deadline
+    mismatch,       // `peer` runs something else: the signatures differ
+    size_mismatch,  // `peer` sends or expects another number of bytes
+};
+
+struct FaultRecord {
+    FaultKind kind = FaultKind::none;
+    uint32_t peer = 0;            // whom it waited for, or who differed
+    uint64_t number = 0;          // CollectiveTask::number
+    uint32_t signature = 0;       // this rank's,
+    uint32_t peer_signature = 0;  // and the other's, for a mismatch
+    uint64_t bytes = 0;           // of a pair, this end,
+    uint64_t peer_bytes = 0;      // and the other, for a size_mismatch
+};
+
+}  // namespace sidestep::backend

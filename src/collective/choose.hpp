@@ -1,0 +1,59 @@
+// Which algorithm carries an operation: a pure function, so that all ranks decide alike without a word.
+//
+// It may depend on what every rank knows to be the same: the operation without its addresses, the number of ranks, and
+// the figures below. Not on addresses, alignment or what is mapped: that is settled inside of the tasks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collective/operation.hpp"
+
+namespace sidestep::collective {
+
+// What a machine's links and kernels cost. Built in for GPUs joined by NVLink; `sidestep tune` measures them anew and stores them in a
+// file, which SIDESTEP_TUNING names. All ranks of a group use those of rank 0.
+struct Figures {
+    double launch_us = 2.0;             // of a kernel, between two in one graph
+    double hop_us = 0.9;                // a store until a poll at the far end sees it
+    double link_gb_per_s = 370;         // what kernels reach to all peers together, in one direction
+    double local_gb_per_s = 2000;       // within a GPU
+    double packet_gb_per_s = 150;       // payload in packets, to all peers together
+    double block_gb_per_s = 20;         // what one thread block moves
+    std::uint64_t one_shot_most = 0;    // bytes up to which one-shot packets are taken, 0: by price
+    std::uint64_t packets_most = 0;     // the same for two-phase packets
+    int most_blocks = 32;
+};
+
+struct GroupFacts {
+    int ranks = 1;
+    bool full_mesh = true;   // every pair has peer access
+    std::string why_not;     // the first pair that has none, and its reason
+    bool emulated = false;
+    Figures figures;
+};
+
+// What was chosen: enough to make the tasks.
+struct Choice {
+    backend::Shape shape = backend::Shape::packets;
+    int blocks = 1;
+    double expected_us = 0;
+    std::string algorithm;         // as CollectivePlan's
+    std::string reason;
+    std::vector<Refused> refused;
+};
+
+// path_unavailable where nothing can carry it (policy zero_sm and an operation that combines; no peer access at all).
+Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy);
+
+// The bytes that nccl-tests would count for the operation, and its bus bandwidth factor (busbw = bytes / time * factor):
+// 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 for the others.
+// Source: nccl-tests, doc/PERFORMANCE.md.
+Bytes counted_bytes(const Operation& operation, int ranks);
+double bus_factor(Collective collective, int ranks);
+
+// A tuning file: JSON of Figures with a version and the machine's name. Errors name line or key.
+Result<Figures> parse_figures(const std::string& json);
+std::string to_json(const Figures& figures, const std::string& machine);
+
+}  // namespace sidestep::collective

@@ -1,0 +1,50 @@
+// One call of a collective, as the pure parts of this folder see it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/collective_task.hpp"
+#include <sidestep/collective.hpp>
+
+namespace sidestep::collective {
+
+// A send or a receive of a group of them.
+struct PairItem {
+    bool sends = false;
+    int peer = 0;
+    void* data = nullptr;
+    std::uint64_t bytes = 0;
+};
+
+struct Operation {
+    Collective collective = Collective::barrier;
+    const void* send = nullptr;
+    void* recv = nullptr;
+    std::uint64_t count = 0;  // as the call's own: of a rank for all_gather and its like
+    backend::Element element = backend::Element::u8;
+    backend::Combine combine = backend::Combine::none;  // of the reducing ones
+    std::uint64_t scale = 0;                            // as CollectiveTask's
+    const void* device_scale = nullptr;
+    int root = 0;
+    BlockLists blocks;            // all_to_all_v, in elements
+    std::vector<PairItem> pairs;  // send_recv, in the order of the calls
+};
+
+// The element type, or why collectives do not take it. f8_e4m3, f8_e5m2, f16, bf16, f32, f64, and integers of 8, 32
+// and 64 bits; `boolean` counts as u8. Collectives that combine nothing take every type of whole bytes.
+Result<backend::Element> element_of(Dtype dtype, bool combines);
+std::string_view to_string(backend::Element element);
+
+// The call is sensible by itself: root within the group, pointers where bytes are, an op of the type, in place or not overlapping.
+Result<void> check(const Operation& operation, int rank, int ranks);
+
+// What every rank must have alike: never 0; equal for equal (collective, element, combine, count, root). Those of
+// all_to_all_v and send_recv leave out the counts, which pairs compare themselves. A hash of 32 bits (FNV-1a).
+std::uint32_t signature_of(const Operation& operation);
+
+// "all_reduce 1048576 f32 sum", "broadcast 3 bf16 from rank 2", "send_recv with ranks 1, 3".
+std::string describe(const Operation& operation);
+
+}  // namespace sidestep::collective

@@ -1,0 +1,15 @@
+// An operation and a choice, as the tasks of one rank.
+#pragma once
+
+#include <vector>
+
+#include "collective/choose.hpp"
+
+namespace sidestep::collective {
+
+// In the order in which the rank runs them; seldom more than one. Tokens are filled in for each task by whoever knows them
+// (`send` and `recv` of the task say for which memory); `number` too. Empty for an operation that moves nothing on any rank. Each
+// rank gets what fits what the others get from the same operation.
+std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank, int ranks);
+
+}  // namespace sidestep::collective
