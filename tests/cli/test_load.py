@@ -1,12 +1,13 @@
 """sidestep load: tensors really arrive, the table says how, and bad input is one line of error."""
 
 import json
+import signal
 import struct
 import unittest
 
 import harness
 import test_terminal
-from harness import FAILED, USAGE
+from harness import FAILED, INTERRUPTED, USAGE
 
 MIB = 1 << 20
 
@@ -56,6 +57,21 @@ class Load(harness.CommandTest):
         self.assertEqual(told["stages"][0]["name"], "read")
         self.assertEqual(told["stages"][0]["bytes"], self.bytes)
         self.assertGreaterEqual(sum(told["storage"].values()), self.bytes)
+
+    def test_interrupt(self):
+        size = 4096 * MIB  # sparse, and in pieces so small that no test waits for its end
+        header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        header += b" " * (-len(header) % 8)
+        path = self.write("long.safetensors", struct.pack("<Q", len(header)) + header)
+        with open(path, "ab") as file:
+            file.truncate(8 + len(header) + size)
+        for number in [signal.SIGINT, signal.SIGTERM]:
+            terminal = test_terminal.Terminal(self, "load", "long.safetensors", "--chunk", "4KiB")
+            self.assertTrue(terminal.read_until(b"GB/s"), terminal.seen)  # bytes are moving
+            terminal.process.send_signal(number)
+            code, out = terminal.end()
+            self.assertEqual((code, out), (INTERRUPTED, ""))
+            self.assertIn(b"sidestep: ", terminal.seen)
 
     def test_layouts(self):
         told = self.json_of("load", ".", "--to", "gpu:0,gpu:1,host", "--layout", "tensor")
