@@ -18,11 +18,12 @@ namespace {
 // Prints "version NAME VERSION", then "SECONDS WHAT" for each run; WHAT is a figure's name in the case `checkpoint`. Each
 // loader as its documentation says, and with what that offers for files in the page cache; KvikIO only reads bytes.
 constexpr const char* script = R"(
-import os, sys, threading, time
+import importlib, importlib.metadata, os, sys, threading, time
 name, path, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 import torch, safetensors.torch
-count, module = torch.cuda.device_count(), __import__(name)
-print("version", name, module.__version__)
+count, module = torch.cuda.device_count(), importlib.import_module(name)
+installed = {found.metadata["Name"]: found.version for found in importlib.metadata.distributions()}
+print("version", name, next(installed[each] for each in (name, name + "-cu13", name + "-cu12") if each in installed))
 if not os.path.exists(path):
     part = size // 32
     safetensors.torch.save_file({f"layers.{i}.weight": torch.full((part,), i, dtype=torch.uint8) for i in range(32)}, path)
@@ -36,7 +37,7 @@ def by_fastsafetensors(gpu):
         return {key: file.get_tensor(key) for key in file.keys()}
 def by_kvikio(gpu):
     target = torch.empty(os.path.getsize(path), dtype=torch.uint8, device=f"cuda:{gpu}")
-    module.defaults.set({"num_threads": 16, "compat_mode": module.CompatMode.ON})
+    importlib.import_module("kvikio.defaults").set({"num_threads": 16, "compat_mode": module.CompatMode.ON})
     with module.CuFile(path, "r") as file: file.pread(target).get()
     return target
 load = globals()["by_" + name]

@@ -8,11 +8,16 @@ namespace {
 // Throughput of one window differs from the next by a few percent of its own accord.
 constexpr double gain = 1.05;  // worth twice the depth
 constexpr double loss = 0.97;  // more than half the depth is worth
+// Twice as long after each look that found nothing, up to the last: a look costs what it tries.
 constexpr int rest_windows = 32;
+constexpr int longest_rest = 1024;
 // A window of a few microseconds would measure the clock.
 constexpr auto shortest_window = std::chrono::milliseconds(1);
 
 }  // namespace
+
+DepthController::DepthController(Bounds bounds)
+    : bounds_(bounds), depth_(bounds.first), kept_(bounds.first), next_rest_(rest_windows) {}
 
 void DepthController::woken(Time now) {
     // What is tried belongs to the load before.
@@ -20,6 +25,9 @@ void DepthController::woken(Time now) {
         depth_ = kept_;
         phase_ = Phase::base;
     }
+    // What comes after a pause may be another file.
+    next_rest_ = rest_windows;
+    rests_ = std::min(rests_, next_rest_);
     passing_ = 0;
     open_window(now);
 }
@@ -53,7 +61,7 @@ void DepthController::decide(double rate) {
                 base_ = rate;
                 kept_ = depth_;
                 grew_ = true;
-                if (depth_ < bounds_.most) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
+                if (may_grow()) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
                 return rest();
             }
             // Requests only wait longer. A depth that has just proved better than its half needs no look at
@@ -74,8 +82,12 @@ void DepthController::decide(double rate) {
     }
 }
 
+bool DepthController::may_grow() const {
+    return depth_ < bounds_.most && (bounds_.busy <= 0 || base_ < bounds_.busy * depth_);
+}
+
 void DepthController::grow_or_shrink() {
-    if (depth_ < bounds_.most) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
+    if (may_grow()) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
     shrink_or_rest();
 }
 
@@ -85,8 +97,11 @@ void DepthController::shrink_or_rest() {
 }
 
 void DepthController::rest() {
+    if (kept_ != rested_) next_rest_ = rest_windows;
+    rested_ = kept_;
     phase_ = Phase::resting;
-    rests_ = rest_windows;
+    rests_ = next_rest_;
+    next_rest_ = std::min(2 * next_rest_, longest_rest);
 }
 
 void DepthController::set(unsigned depth, Phase phase) {

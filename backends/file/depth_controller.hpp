@@ -14,7 +14,8 @@ namespace sidestep::backends::file {
 // library 3.5 to 22 times faster on local files (ai-dynamo/nixl, pull request 1113).
 //
 // Measures in windows of two rounds of requests, and only while more are wanted than the depth allows. What
-// was found is looked at again after a rest, since devices and neighbours change. One thread at a time.
+// was found is looked at again after a rest, since devices and neighbours change; the rests grow while nothing
+// better is found. One thread at a time.
 class DepthController {
 public:
     using Time = std::chrono::steady_clock::time_point;
@@ -23,9 +24,12 @@ public:
         unsigned least = 4;
         unsigned first = 16;  // to start with
         unsigned most = 128;
+        // A depth at which each request moves that many bytes a second or more is not raised: the requests do not
+        // wait, they copy, and more of them only take processors from each other. 0: no such bound.
+        double busy = 0;
     };
     // 0 < least <= first <= most.
-    explicit DepthController(Bounds bounds) : bounds_(bounds), depth_(bounds.first), kept_(bounds.first) {}
+    explicit DepthController(Bounds bounds);
 
     unsigned depth() const { return depth_; }
     // The best one that was found; depth() may be trying another just now.
@@ -40,6 +44,7 @@ private:
     enum class Phase { base, growing, shrinking, resting };
 
     void decide(double rate);
+    bool may_grow() const;
     void grow_or_shrink();
     void shrink_or_rest();
     void rest();
@@ -53,6 +58,8 @@ private:
     double base_ = 0;    // bytes a second at kept_, or where shrinking began
     bool grew_ = false;  // kept_ has proved better than its half
     int rests_ = 0;      // windows left
+    int next_rest_;        // windows of the next rest
+    unsigned rested_ = 0;  // kept_ at the last rest
 
     unsigned passing_ = 0;  // requests of the depth before, still to end
     Time opened_{};

@@ -28,6 +28,10 @@ constexpr unsigned depth = 128;
 // gen5 links on a Xeon host of four H200 (95 GB/s), and gained nothing from more.
 constexpr int most_io_threads = 32;
 
+// Left to the thread that drives a copy, one in so many: where readers take all processors it waits for its turn
+// while slots lie full.
+constexpr int processors_a_driver = 8;
+
 // A warm file, read with threads on a 5th generation Xeon with 16 processors: 7.1 GB/s with one, 25 with 4,
 // 40 with 8, 52 with 16.
 constexpr double first_thread_gb_per_s = 7;
@@ -35,11 +39,19 @@ constexpr double further_thread_gb_per_s = 3;
 // Writes to one file take turns (its lock is held while bytes are copied to the page cache): 3 to 4.5 GB/s
 // there, on ext4 and tmpfs.
 constexpr double write_gb_per_s = 3;
+// A thread that copies less than that from the page cache waits for a device most of its time.
+constexpr double busy_bytes_per_s = 5e8;
 // From the call until the bytes of one small read of a warm file are there.
 constexpr double latency_us = 2;
 
 Error invalid(std::string message, std::string where) {
     return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
+}
+
+// Two processors are shared: a reader less would halve the rate.
+int readers_beside_a_driver(int processors) {
+    if (processors <= 2) return processors;
+    return processors - std::max(1, processors / processors_a_driver);
 }
 
 class FileBackend final : public backend::Backend {
@@ -58,7 +70,8 @@ public:
     Result<backend::Progress> poll(backend::Ticket ticket) override;
 
 private:
-    void use(std::unique_ptr<driver::FileIoEngine> engine);
+    void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
+    std::unique_ptr<driver::FileIoEngine> own_copier() const;
     Result<backend::Ticket> start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
                                   Bytes memory_offset, const backend::Piece& piece, bool write);
     Result<std::vector<Slice>> slices_of(FileRegistration& file, const Stretch& stretch, bool write) const;
@@ -76,12 +89,12 @@ Support FileBackend::probe(const Topology&) {
     // More threads than processors: some wait for a device while others copy.
     const int processors = driver::usable_cpu_count();
     threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, most_io_threads));
-    copying_ = static_cast<unsigned>(std::clamp(processors, 1, most_io_threads));
+    copying_ = static_cast<unsigned>(std::clamp(readers_beside_a_driver(processors), 1, most_io_threads));
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
     if (given_) {
         const std::string engine(given_->name());
-        use(std::move(given_));
+        use(std::move(given_), nullptr);
         how_ = engine;
         return Support::yes(fmt::format("{}; {}", engine, asked));
     }
@@ -89,24 +102,31 @@ Support FileBackend::probe(const Topology&) {
     if (options_.io != base::FileIo::threads) {
         auto ring = driver::create_uring_engine(depth, threads_);
         if (ring) {
-            use(std::move(*ring));
-            how_ = "io_uring";
+            use(std::move(*ring), own_copier());
+            how_ = "io_uring, what the page cache holds by threads";
             return Support::yes(fmt::format("io_uring, up to {} requests deep; {}", depth, asked));
         }
         if (options_.io == base::FileIo::uring) return Support::no(ring.error().message, ring.error().hint);
         why = ring.error().to_string();
     }
-    use(driver::create_thread_engine(depth, threads_));
+    use(driver::create_thread_engine(depth, threads_), own_copier());
     how_ = "threads, " + why;
     return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}; {}", threads_, why, asked));
 }
 
-void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine) {
+// The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there are requests.
+std::unique_ptr<driver::FileIoEngine> FileBackend::own_copier() const {
+    return driver::create_thread_engine(depth, threads_, copying_ > 2 ? driver::Wake::when_behind : driver::Wake::always);
+}
+
+void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier) {
     FileJobs::Depths depths;
     depths.around = {4, 16, depth};
-    // Each occupies a thread; as many again may be waiting, so that none is idle until the next poll.
-    depths.copies = {copying_, threads_, std::min(2 * threads_, depth)};
-    jobs_ = std::make_shared<FileJobs>(std::move(engine), depths);
+    // Each thread that copies has its next request in line soon. More help only where threads wait for what the
+    // cache lacks: network file systems.
+    const unsigned copies = std::max(4u, copying_ + copying_ / 4);
+    depths.copies = {copies, copies, std::max(copies, std::min(2 * threads_, depth)), busy_bytes_per_s};
+    jobs_ = std::make_shared<FileJobs>(std::move(engine), depths, std::move(copier));
 }
 
 std::vector<Capability> FileBackend::capabilities() const {

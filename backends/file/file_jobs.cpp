@@ -48,7 +48,9 @@ Error failed(const FileRegistration& file, const Slice& at, bool write, int numb
 
 }  // namespace
 
-FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths) : engine_(std::move(engine)) {
+FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
+                   std::unique_ptr<driver::FileIoEngine> copier)
+    : copier_(std::move(copier)), engine_(std::move(engine)) {
     ways_[around].depth.emplace(depths.around);
     ways_[copies].depth.emplace(depths.copies);
 }
@@ -81,6 +83,10 @@ Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistrati
     const backend::Ticket ticket{next_ticket_++};
     jobs_.emplace(ticket.id, std::move(job));
     return ticket;
+}
+
+bool FileJobs::may_be_copied(const Request& request) const {
+    return !request.job->write && !request.direct && request.size >= background_from;
 }
 
 FileJobs::Way& FileJobs::way_of(const Request& request) {
@@ -126,6 +132,7 @@ void FileJobs::pump() {
     submit_ready();
     ended_.clear();
     engine_->reap(ended_);
+    if (copier_) copier_->reap(ended_);
     if (ended_.empty()) return;
     const auto now = Clock::now();
     for (const driver::FileCompletion& completion : ended_) {
@@ -157,6 +164,7 @@ void FileJobs::submit_ready() {
     if (!any) return;
     turn_ = (turn_ + 1) % ways_.size();
     engine_->flush();
+    if (copier_) copier_->flush();
 }
 
 void FileJobs::submit(Request& request) {
@@ -172,7 +180,9 @@ void FileJobs::submit(Request& request) {
     order.size = request.size;
     order.offset = request.offset;
     order.tag = reinterpret_cast<std::uint64_t>(&request);
-    engine_->submit(order);
+    // Copies to one file take turns in the kernel, so that threads of our own would only wait for each other.
+    request.copied = copier_works_ && may_be_copied(request);
+    (request.copied ? copier_ : engine_)->submit(order);
     ++with_engine_;
     ++job.with_engine;
 }
@@ -224,6 +234,12 @@ void FileJobs::refused(Request& request, int number) {
     // ECANCELED: the thread that submitted has ended, and its requests with it.
     const bool passing = number == EINTR || number == EAGAIN || number == ECANCELED;
     if (passing && ++request.idle_tries <= most_idle_tries) {
+        way_of(request).ready.push_front(&request);
+        return;
+    }
+    // The process may have no further thread.
+    if (number == ENOMEM && request.copied) {
+        copier_works_ = false;
         way_of(request).ready.push_front(&request);
         return;
     }

@@ -28,7 +28,9 @@ public:
         DepthController::Bounds around;
         DepthController::Bounds copies;
     };
-    FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths);
+    // `copier` reads what the page cache holds, where it is given.
+    FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
+             std::unique_ptr<driver::FileIoEngine> copier = nullptr);
 
     // Both registrations outlive the job. The ticket is done where all bytes moved at once.
     Result<backend::Ticket> start(FileRegistration& file, MemoryRegistration& memory, bool write,
@@ -44,7 +46,8 @@ private:
     struct Job;
     struct Request : Slice {
         Job* job = nullptr;
-        int idle_tries = 0;  // in a row that moved nothing
+        int idle_tries = 0;   // in a row that moved nothing
+        bool copied = false;  // by the copier
     };
     struct Job {
         FileRegistration* file = nullptr;
@@ -71,6 +74,7 @@ private:
     void submit(Request& request);
     bool may_submit(const Way& way) const;
     Way& way_of(const Request& request);
+    bool may_be_copied(const Request& request) const;
     void keep(MemoryRegistration& memory, const std::vector<Slice>& slices);
     void ended(Request& request, std::int64_t result, Clock::time_point now);
     void finish(Request& request, std::int64_t result);
@@ -86,7 +90,10 @@ private:
     std::vector<driver::FileCompletion> ended_;
     unsigned with_engine_ = 0;
     std::uint64_t next_ticket_ = 1;
-    std::unique_ptr<driver::FileIoEngine> engine_;  // last: destroyed first, while the jobs are there
+    // Last: destroyed first, while the jobs are there.
+    std::unique_ptr<driver::FileIoEngine> copier_;  // may be null
+    bool copier_works_ = copier_ != nullptr;
+    std::unique_ptr<driver::FileIoEngine> engine_;
 };
 
 }  // namespace sidestep::backends::file

@@ -31,12 +31,6 @@ std::string percent(double part, double whole) {
     return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : std::string("-");
 }
 
-// What the first hop says of how files are read: "read through threads, io_uring is refused: ...".
-std::string reading(const Receipt& receipt) {
-    if (!receipt.route || receipt.route->lanes.empty() || receipt.route->lanes[0].hops.empty()) return {};
-    return receipt.route->lanes[0].hops[0].reason;
-}
-
 std::string advice_on_reading(const ReportFacts& facts, const Receipt& receipt) {
     const StorageBytes& storage = receipt.storage;
     if (storage.gpu_direct * 2 > storage.total())
@@ -48,10 +42,6 @@ std::string advice_on_reading(const ReportFacts& facts, const Receipt& receipt) 
                    : "storage is the limit, since the page cache did not hold the files: faster storage or "
                      "more of it, or "
                      "files that stay in memory (tmpfs, or read before)";
-    const std::string how = reading(receipt);
-    if (const auto at = how.find("threads, "); at != std::string::npos)
-        return fmt::format("files are read by threads, since {}: with io_uring a processor reads more",
-                           how.substr(at + 9));
     return "the processors that copy out of the page cache are the limit: more of them for this process";
 }
 

@@ -7,7 +7,13 @@
 
 namespace sidestep::driver {
 
+// When a request brings a further thread to work.
+enum class Wake {
+    always,       // requests wait for a device, so each has a thread
+    when_behind,  // requests are copies, which keep a processor busy: not while a thread is about to be free for it
+};
+
 // The threads start with the first request and end with the engine.
-std::unique_ptr<FileIoEngine> create_thread_engine(unsigned depth, unsigned threads);
+std::unique_ptr<FileIoEngine> create_thread_engine(unsigned depth, unsigned threads, Wake wake = Wake::always);
 
 }  // namespace sidestep::driver

@@ -54,6 +54,8 @@ public:
     void stop();
 
     bool ended() const { return phase_ == Phase::ended; }
+    // Nothing of it has come out of its slot yet.
+    bool filling() const { return phase_ == Phase::waiting || phase_ == Phase::filling; }
     // Nothing is in flight.
     bool idle() const;
     const Cell& cell() const { return cell_; }

@@ -1,6 +1,7 @@
 #include "transfer/spread_job.hpp"
 
 #include <algorithm>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,14 @@ namespace {
 constexpr std::size_t chunks_a_step = 8;
 // Chunks beyond those in slots: handed on between GPUs, or moved by storage itself.
 constexpr std::size_t chunks_without_slot = 32;
+// A load fills that part of its slots at once at most. With all of them readers that are as many as slots would end together,
+// and wait together for the copies out of what they read.
+constexpr std::size_t filling_of = 5;
+constexpr std::size_t filling_in = 8;
+
+// How long a job that moved something is looked at without a pause, where processors are to spare for that.
+constexpr auto looks_for = std::chrono::microseconds(500);
+constexpr unsigned processors_to_spare = 4;
 
 backend::AttachOptions file_options(const CopyOptions& options) {
     backend::AttachOptions made;
@@ -38,7 +47,8 @@ SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& o
     : machine_(machine),
       spread_(std::move(spread)),
       options_(options),
-      files_(machine.registry, spread_, file_options(options)) {}
+      files_(machine.registry, spread_, file_options(options)),
+      spare_processors_(std::thread::hardware_concurrency() >= processors_to_spare) {}
 
 SpreadJob::~SpreadJob() = default;
 
@@ -94,6 +104,7 @@ void SpreadJob::start_pass(backend::Backend& backend) {
     files_.begin(backend);
     cursor_ = SpreadCursor(spread_.files, setup_->chunk());
     most_chunks_ = setup_->slots() + chunks_without_slot;
+    most_filling_ = std::max<std::size_t>(setup_->slots() * filling_of / filling_in, 1);
 }
 
 bool SpreadJob::step(bool may_block) {
@@ -118,7 +129,13 @@ bool SpreadJob::advance(bool may_block) {
     if (state_ == State::committing && (may_block || work_->loads())) moved |= commit();
     if (state_ == State::draining || state_ == State::ended) moved |= drain();
     if (moved) last_move_ = Clock::now();
-    return moved;
+    return moved || expects_more_soon();
+}
+
+// While bytes flow the caller goes on looking: a sleep of 50 us lasts up to 160, in which slots stay full and readers wait.
+bool SpreadJob::expects_more_soon() const {
+    if (!spare_processors_ || state_ != State::moving) return false;
+    return Clock::now() - last_move_ < looks_for;
 }
 
 // The oldest first, so that slots come free for those behind.
@@ -154,9 +171,15 @@ bool SpreadJob::take_chunks(bool may_block) {
     return moved;
 }
 
+bool SpreadJob::enough_filling() const {
+    if (!work_->loads() || state_ == State::verifying || setup_->way().direct) return false;
+    const auto filling = std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->filling(); });
+    return static_cast<std::size_t>(filling) >= most_filling_;
+}
+
 // Starts a chunk; false where there is none, or no room for it.
 Result<bool> SpreadJob::take_chunk() {
-    if (cursor_.empty() || chunks_.size() >= most_chunks_) return false;
+    if (cursor_.empty() || chunks_.size() >= most_chunks_ || enough_filling()) return false;
     SIDESTEP_TRY(backend::Registration * file, files_.open(cursor_.next_file()));
     if (file == nullptr) return false;
     const bool check = state_ == State::verifying;

@@ -47,9 +47,11 @@ private:
     void name_stages();
     void start_pass(backend::Backend& backend);
     bool advance(bool may_block);
+    bool expects_more_soon() const;
     bool step_chunks();
     bool take_chunks(bool may_block);
     Result<bool> take_chunk();
+    bool enough_filling() const;
     bool pass_over(bool may_block);
     void all_arrived();
     Result<void> before_names();
@@ -75,6 +77,8 @@ private:
     SpreadCursor cursor_;
     std::vector<std::unique_ptr<SpreadChunk>> chunks_;  // in flight
     std::size_t most_chunks_ = 0;
+    std::size_t most_filling_ = 0;
+    const bool spare_processors_;
     bool asked_ = false;  // Spread::before_names
     std::optional<Error> failure_;
     Receipt receipt_;

@@ -17,8 +17,12 @@ namespace {
 using backend::Access;
 
 constexpr Bytes page = 4096;
-// Reading a warm file with many threads was fastest with 2 MiB (docs/benchmarks.md, 4 x H200).
+// What one thread reads at a time is fastest with 2 MiB (docs/benchmarks.md, 4 x H200). Chunks of two and four of them cost the
+// thread that drives a half and a quarter, which counts where many processors read: 10 us for each copy that it starts.
 constexpr Bytes usual_chunk = Bytes{2} << 20;
+constexpr Bytes chunk_of_many = Bytes{4} << 20;
+constexpr Bytes chunk_of_several_places = Bytes{8} << 20;
+constexpr Bytes many_processors = 12;
 // Enough to keep the readers busy beside the copies out of the slots: four slots of the usual size for each
 // processor. More would only spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU
 // at 85 % of a plain read's rate with 16 MiB, and at 60 % with 64. Several places have twice as much at the
@@ -202,11 +206,12 @@ Result<void> SpreadSetup::make_ring() {
     const std::size_t count = lanes();
     const std::size_t least = options_.verify ? 2 : 1;
     const Bytes block = spread_.look ? Spread::block : page;
-    chunk_ = round_up(options_.chunk != 0 ? options_.chunk : usual_chunk, block);
+    const Bytes processors = std::max(1u, std::thread::hardware_concurrency());
+    const Bytes best = processors < many_processors ? usual_chunk : count > 1 ? chunk_of_several_places : chunk_of_many;
+    chunk_ = round_up(options_.chunk != 0 ? options_.chunk : best, block);
     if (way_.direct && !options_.verify) return {};
     const Bytes most =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
-    const Bytes processors = std::max(1u, std::thread::hardware_concurrency());
     const Bytes usual =
         std::clamp(processors * ring_a_processor, least_ring, count > 1 ? most_ring_of_several : most_ring);
     const Bytes wanted = std::max(usual, 4 * chunk_);

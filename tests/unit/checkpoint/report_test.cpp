@@ -27,7 +27,6 @@ Receipt receipt(double read, double up, double across) {
     auto route = std::make_shared<Route>();
     route->lanes.resize(1);
     route->lanes[0].hops.resize(1);
-    route->lanes[0].hops[0].reason = "read through io_uring";
     route->expected_gb_per_s = 50;
     receipt.route = std::move(route);
     return receipt;
@@ -47,10 +46,6 @@ TEST(Report, TheStageThatTheOthersWaitForMostIsTheLimit) {
 TEST(Report, AdviceOnReading) {
     Receipt given = receipt(1, 0.5, 0);
     expect_advice(facts(), given, "more of them for this process");
-    auto threads = std::make_shared<Route>(*given.route);
-    threads->lanes[0].hops[0].reason = "read through threads, io_uring is refused: EPERM; each byte once";
-    given.route = threads;
-    expect_advice(facts(), given, "io_uring is refused: EPERM");
     given.storage = {0, 16_GiB, 1_GiB};
     expect_advice(facts(), given, "the page cache did not hold");
     ReportFacts bypassed = facts();

@@ -133,6 +133,40 @@ TEST(Depth, ForgetsATrialThatAPauseCutShort) {
     EXPECT_EQ(controller.depth(), 16u);
 }
 
+// 2 MiB in 500 us are 4 GB/s for each request: copies, of which more only take processors from each other.
+TEST(Depth, DoesNotGrowWhereRequestsAreBusy) {
+    DepthController controller({8, 8, 64, 5e8});
+    Simulation simulation(controller, {.parallel = 60, .service = 500us});
+    simulation.run(5000);
+    EXPECT_EQ(simulation.deepest(), 8u);
+}
+
+// 2 MiB in 20 ms are 0.1 GB/s: they wait for something.
+TEST(Depth, GrowsWhereRequestsWait) {
+    DepthController controller({8, 8, 64, 5e8});
+    Simulation simulation(controller, {.parallel = 60, .service = 20ms});
+    simulation.run(5000);
+    EXPECT_EQ(controller.settled(), 64u);
+}
+
+// A look around costs what it tries, so it becomes rarer while nothing better is found.
+TEST(Depth, LooksLessOftenWhereNothingIsFound) {
+    DepthController controller(bounds);
+    Simulation simulation(controller, {.parallel = 16});
+    const auto looks = [&] {
+        unsigned elsewhere = 0;
+        for (int i = 0; i < 4000; ++i) {
+            simulation.run(1);
+            elsewhere += controller.depth() != controller.settled();
+        }
+        return elsewhere;
+    };
+    const unsigned first = looks();
+    EXPECT_EQ(controller.settled(), 16u);
+    simulation.run(20000);
+    EXPECT_LT(looks(), first / 2);
+}
+
 TEST(Depth, AClockThatStandsStillDoesNoHarm) {
     DepthController controller(bounds);
     const Time now{};

@@ -239,6 +239,23 @@ TEST(Spread, StagingStaysWithinItsBound) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
+// Some slots are left to the copies out of them, however slow the files are.
+TEST(Spread, NotAllSlotsAreFilledAtOnce) {
+    std::size_t most = 0;
+    SpreadRig rig({.files = {.polls = 40, .before = [&](auto& files, std::size_t) {
+                                 most = std::max(most, files.in_flight() + 1);
+                             }}});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    CopyOptions options;
+    options.chunk = 64_KiB;
+    options.max_staging = 1_MiB;
+    const auto receipt = rig.run(options);
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.arrived());
+    EXPECT_EQ(most, 10u);  // five of eight
+}
+
 TEST(Spread, HostMemoryIsFedFromTheSameSlots) {
     SpreadRig rig({.gpus = 2});
     rig.add_gpus(2, 1_MiB);

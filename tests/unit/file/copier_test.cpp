@@ -1,0 +1,174 @@
+// The threads that read what the page cache holds.
+#include <fcntl.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "backends/file/file_jobs.hpp"
+#include "driver/file_threads.hpp"
+#include "file_test.hpp"
+
+namespace sidestep::backends::file {
+namespace {
+
+using driver::FileCompletion;
+using driver::FileRequest;
+using driver::Wake;
+
+class CopierTest : public testing::Test {
+protected:
+    void SetUp() override {
+        put(folder_ / "x", text_);
+        file_ = driver::Fd(::open((folder_ / "x").c_str(), O_RDONLY));
+        ASSERT_TRUE(file_);
+    }
+
+    // Reads `count` parts of the text from `first` on, and waits until all have ended.
+    void read(driver::FileIoEngine& engine, std::size_t first, std::size_t count) {
+        for (std::size_t i = first; i < first + count; ++i) {
+            FileRequest request;
+            request.fd = file_.get();
+            request.address = back_.data() + i * part;
+            request.size = part;
+            request.offset = i * part;
+            request.tag = i;
+            engine.submit(request);
+        }
+        engine.flush();
+        std::vector<FileCompletion> ended;
+        const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+        while (ended.size() < count && std::chrono::steady_clock::now() < limit) engine.reap(ended);
+        ASSERT_EQ(ended.size(), count) << "a request was forgotten";
+        for (const FileCompletion& completion : ended)
+            EXPECT_EQ(completion.result, static_cast<std::int64_t>(part));
+    }
+
+    static constexpr Bytes part = 10'000;
+    static constexpr std::size_t parts = 600;
+    Folder folder_;
+    const std::string text_ = text_of(part * parts);
+    std::string back_ = std::string(text_.size(), '\0');
+    driver::Fd file_;
+};
+
+// One at a time, in twos, and more than there are threads; right away, and when all threads sleep again.
+TEST_F(CopierTest, NoRequestIsForgotten) {
+    for (const Wake wake : {Wake::always, Wake::when_behind}) {
+        std::fill(back_.begin(), back_.end(), '\0');
+        const auto engine = driver::create_thread_engine(128, 5, wake);
+        std::size_t first = 0;
+        for (const std::size_t count : {1, 1, 2, 2, 50, 1, 3, 128, 1})
+            for (const bool rested : {false, true}) {
+                if (rested) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                read(*engine, first, count);
+                first += count;
+            }
+        EXPECT_EQ(back_.substr(0, first * part), text_.substr(0, first * part));
+    }
+}
+
+TEST_F(CopierTest, EndsWhileRequestsAreInLine) {
+    for (int round = 0; round < 20; ++round) {
+        const auto engine = driver::create_thread_engine(128, 3, Wake::when_behind);
+        for (std::size_t i = 0; i < 20; ++i) {
+            FileRequest request;
+            request.fd = file_.get();
+            request.address = back_.data() + i * part;
+            request.size = part;
+            request.offset = i * part;
+            engine->submit(request);
+        }
+    }
+}
+
+// Counts what it gets, and ends it at once.
+class CountingEngine final : public driver::FileIoEngine {
+public:
+    struct Count {
+        unsigned reads = 0;
+        unsigned writes = 0;
+        unsigned small = 0;
+        std::int64_t answer = 0;  // instead of moving bytes, where it is below 0
+    };
+    explicit CountingEngine(Count& count) : count_(count) {}
+
+    std::string_view name() const override { return "counting"; }
+    unsigned depth() const override { return 128; }
+    void submit(const FileRequest& request) override {
+        if (request.size < 64_KiB)
+            ++count_.small;
+        else
+            ++(request.write ? count_.writes : count_.reads);
+        const auto at = static_cast<off_t>(request.offset);
+        const auto moved = count_.answer < 0 ? count_.answer
+                           : request.write   ? ::pwrite(request.fd, request.address, request.size, at)
+                                             : ::pread(request.fd, request.address, request.size, at);
+        ended_.push_back({request.tag, moved});
+    }
+    void flush() override {}
+    void reap(std::vector<FileCompletion>& ended) override {
+        ended.insert(ended.end(), ended_.begin(), ended_.end());
+        ended_.clear();
+    }
+
+private:
+    Count& count_;
+    std::vector<FileCompletion> ended_;
+};
+
+class TwoEnginesTest : public CopierTest {
+protected:
+    // Moves a part of the file and the whole text; what became of it.
+    Result<void> move(FileJobs& jobs, bool write, Bytes size) {
+        backend::AttachOptions options;
+        options.page_cache = PageCache::use;
+        options.access = write ? backend::Access::write : backend::Access::read;
+        options.expected_size = size;
+        const auto buffer = write ? Buffer::file(folder_ / "y") : Buffer::file(folder_ / "x", 0, size);
+        auto file = FileRegistration::open(buffer, options, driver::CacheProbe::nowait);
+        if (!file) return file.error();
+        MemoryRegistration memory(Buffer::host(back_.data(), size));
+        const Stretch stretch{back_.data(), 0, size, 0, 0};
+        auto ticket = jobs.start(**file, memory, write, cut(stretch, false));
+        if (!ticket) return ticket.error();
+        for (int i = 0; i < 1000; ++i) {
+            const auto progress = jobs.poll(*ticket);
+            if (!progress) return progress.error();
+            if (*progress == backend::Progress::done) return {};
+        }
+        return Error{ErrorCode::timed_out, "it does not end", {}, {}};
+    }
+    std::shared_ptr<FileJobs> jobs() {
+        return std::make_shared<FileJobs>(std::make_unique<CountingEngine>(engine_), FileJobs::Depths{},
+                                          std::make_unique<CountingEngine>(copier_));
+    }
+
+    CountingEngine::Count engine_;
+    CountingEngine::Count copier_;
+};
+
+TEST_F(TwoEnginesTest, TheCopierReadsFromThePageCacheAndDoesNothingElse) {
+    const auto both = jobs();
+    ASSERT_TRUE(move(*both, false, text_.size()).ok());
+    EXPECT_EQ(back_, text_);
+    EXPECT_EQ(copier_.reads, 3u);  // slices of 2 MiB
+    EXPECT_EQ(engine_.reads, 0u);
+    ASSERT_TRUE(move(*both, true, text_.size()).ok());
+    EXPECT_EQ(copier_.writes, 0u);
+    EXPECT_EQ(engine_.writes, 3u);
+    ASSERT_TRUE(move(*both, false, 1000).ok());
+    EXPECT_EQ(copier_.small, 0u) << "it is quicker done than handed over";
+    EXPECT_EQ(engine_.small, 1u);
+}
+
+TEST_F(TwoEnginesTest, WithoutThreadsTheOtherEngineReads) {
+    copier_.answer = -ENOMEM;
+    const auto both = jobs();
+    ASSERT_TRUE(move(*both, false, text_.size()).ok());
+    EXPECT_EQ(back_, text_);
+    EXPECT_EQ(engine_.reads, 3u);
+}
+
+}  // namespace
+}  // namespace sidestep::backends::file
