@@ -55,6 +55,7 @@ std::vector<Case> small_cases();
 std::vector<Case> ipc_cases();
 std::vector<Case> file_cases();
 std::vector<Case> checkpoint_cases();
+std::vector<Case> collective_cases();
 std::vector<Case> topology_cases();
 
 // For Case::missing.

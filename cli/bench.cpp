@@ -8,12 +8,14 @@
 
 #include <fmt/format.h>
 
+#include "bench/collective/launch.hpp"
 #include "bench/compare.hpp"
 #include "bench/peers.hpp"
 #include "bench/run.hpp"
 #include "bench/text.hpp"
 #include "bench/text_file.hpp"
 #include "bench/thresholds.hpp"
+#include "bench_collective.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -36,6 +38,7 @@ struct BenchCommand {
     std::string report;
     bool all = false;
     bool fail_on_regression = false;
+    CollectiveCommand collective;
 };
 
 // The words between commas; an empty text has none.
@@ -198,6 +201,37 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
     return command.fail_on_regression && worse ? ExitCode::failed : ExitCode::done;
 }
 
+Result<ExitCode> run_collective(const BenchCommand& command, const Globals& globals) {
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    if (!command.collective.job.empty()) {
+        const auto found = bench::collective::run_job(*context, command.collective.job);
+        const auto printed = found ? print(*found) : Result<void>(found.error());
+        if (!printed) return printed.error();
+        return ExitCode::done;
+    }
+    std::vector<bench::Threshold> thresholds;
+    if (!command.thresholds.empty()) {
+        auto loaded = bench::load_thresholds(command.thresholds);
+        if (!loaded) return loaded.error();
+        thresholds = std::move(*loaded);
+    }
+    const auto options = options_of(command, *context);
+    if (!options) return options.error();
+    bench::Report report = bench::begin_report(*context, typed());
+    const auto table = measure_collectives(command.collective, globals.machine, *context, *options, report);
+    if (!table) return table.error();
+    bench::judge(report, thresholds);
+    if (!globals.json) {
+        std::string text = bench::head_text(report) + *table;
+        for (const bench::CaseResult& result : report.cases)
+            if (!thresholds.empty() || !result.failed.empty()) text += bench::case_text(result);
+        if (auto printed = print(text); !printed) return printed.error();
+    }
+    if (auto written = write_report(command, globals, report); !written) return written.error();
+    return failed(report) ? ExitCode::failed : ExitCode::done;
+}
+
 // The page of a report that was saved, perhaps on another machine.
 Result<ExitCode> run_page(const BenchCommand& command) {
     const auto report = bench::Report::load(command.report);
@@ -266,8 +300,10 @@ Action define_bench(CLI::App& app, const Globals& globals) {
     app.add_option("--html", command->html, "write the report as one page")->type_name("FILE");
     define_compare(app, *command);
     define_page(app, *command);
+    define_collective(app, command->collective);
     return [command, &globals]() -> Result<ExitCode> {
         if (command->page->parsed()) return run_page(*command);
+        if (command->collective.app->parsed()) return run_collective(*command, globals);
         return command->compare->parsed() ? run_compare(*command, globals) : run_bench(*command, globals);
     };
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <sidestep/sidestep.hpp>
@@ -19,6 +20,8 @@ struct Globals {
     bool quiet = false;
     bool verify = false;
     std::string require = "any";
+    // Of `run`: what stands behind --.
+    std::vector<std::string> program;
 };
 
 // What a copy and its route can be asked beyond that.

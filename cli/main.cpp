@@ -53,8 +53,22 @@ Result<ExitCode> printed(const std::string& text) {
     return ExitCode::done;
 }
 
+// The words before --, where the verb is one that starts a program. What is behind is that program's, whatever it looks like.
+int own_words(int argc, const char* const* argv) {
+    bool starts = false;
+    for (int i = 1; i < argc; ++i) {
+        const std::string_view word = argv[i];
+        if (word == "--") return starts ? i : argc;
+        starts = starts || word == "run";
+    }
+    return argc;
+}
+
 Result<ExitCode> run(int argc, const char* const* argv) {
     Globals globals;
+    const int own = own_words(argc, argv);
+    for (int i = own + 1; i < argc; ++i) globals.program.emplace_back(argv[i]);
+    argc = own;
     CLI::App app("Moves bytes between GPU memory, host memory and files on the shortest path.", "sidestep");
     app.set_version_flag("--version", fmt::format("sidestep {}", version()), "print the version");
     // One verb; a second verb's name is then an argument, as in `sidestep help copy`.
@@ -87,6 +101,7 @@ Result<ExitCode> run(int argc, const char* const* argv) {
 
 // Errors of the command line itself are told as JSON too.
 bool wants_json(int argc, const char* const* argv) {
+    argc = own_words(argc, argv);
     for (int i = 1; i < argc; ++i)
         if (std::string_view(argv[i]) == "--json") return true;
     return false;

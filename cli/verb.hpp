@@ -41,6 +41,9 @@ Action define_publish(CLI::App& app, const Globals& globals);
 Action define_bench(CLI::App& app, const Globals& globals);
 Action define_load(CLI::App& app, const Globals& globals);
 Action define_inspect(CLI::App& app, const Globals& globals);
+Action define_run(CLI::App& app, const Globals& globals);
+Action define_ps(CLI::App& app, const Globals& globals);
+Action define_tune(CLI::App& app, const Globals& globals);
 Action define_help(CLI::App& app, const Globals& globals);
 Action define_completion(CLI::App& app, const Globals& globals);
 
@@ -50,10 +53,13 @@ inline constexpr Verb verbs[] = {
     {"route", "print the path a copy would take, and the paths refused", define_route},
     {"load", "bring the tensors of a checkpoint to GPUs, and say where the time went", define_load},
     {"inspect", "list the tensors of a checkpoint, without reading their data", define_inspect},
+    {"run", "run an NCCL program over Sidestep, or ranks of a program, a GPU each", define_run},
+    {"ps", "list the groups of this user's processes, and who waits for whom", define_ps},
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},
     {"topo", "print the machine: devices and the links between them", define_topo},
     {"doctor", "find out why a fast path is off or slow, and what to type", define_doctor},
     {"bench", "measure this machine: every figure beside what the hardware can do", define_bench},
+    {"tune", "measure which algorithm of collectives is quickest at which size here", define_tune},
     {"help", "print the help of a verb", define_help},
     {"completion", "print what a shell needs to complete command lines", define_completion},
 };

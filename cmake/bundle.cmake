@@ -3,6 +3,7 @@
 get_property(test_programs GLOBAL PROPERTY SIDESTEP_TEST_PROGRAMS)
 set(SIDESTEP_BUNDLE_LIST ${CMAKE_BINARY_DIR}/bundle.txt)
 set(lines "$<TARGET_FILE:sidestep> bin -\n")
+string(APPEND lines "$<TARGET_FILE:sidestep_nccl> lib/sidestep/nccl -\n")
 foreach(program IN LISTS test_programs)
     get_property(labels TARGET ${program} PROPERTY SIDESTEP_LABELS)
     string(REPLACE ";" "," labels "${labels}")
@@ -13,5 +14,5 @@ file(GENERATE OUTPUT ${SIDESTEP_BUNDLE_LIST} CONTENT "${lines}")
 set(archive ${CMAKE_SOURCE_DIR}/build/sidestep-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}-linux.tar.xz)
 add_custom_target(bundle
     COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${SIDESTEP_BUNDLE_LIST} ${archive}
-    DEPENDS sidestep ${test_programs}
+    DEPENDS sidestep sidestep_nccl ${test_programs}
     USES_TERMINAL VERBATIM)

@@ -6,6 +6,8 @@ install(TARGETS sidestep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS sidestep_shared EXPORT sidestep-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# Out of the linker's way: it bears the name of another library, and `sidestep run` finds it here.
+install(TARGETS sidestep_nccl LIBRARY DESTINATION lib/sidestep/nccl NAMELINK_SKIP)
 install(DIRECTORY include/sidestep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(FILES completions/sidestep.bash RENAME sidestep

@@ -39,7 +39,9 @@ _sidestep() {
             --machine=*) machine=${word#*=} ;;
             --require | --prefer | --size | --chunk | --max-staging | --deadline | --repeat | --format | --output | \
                 --as | --record | --theme | --node | --save | --pages | --case | --samples | --gpu | --from | --to | --folder | \
-                --thresholds | --html | --only | --manifest | --verify-manifest | --layout | --shard) ((++i)) ;;
+                --thresholds | --html | --only | --manifest | --verify-manifest | --layout | --shard | \
+                --nccl-library | --timeout | -n | --ranks | --nccl | --mode | --type | --op | --root | --iterations | --warmup | --begin | --end | \
+                --factor | -b | -e | -f | -d | -o | -r | -w) ((++i)) ;;
             -*) ;;
             *) [[ -z $verb ]] && verb=$word ;;
         esac
@@ -63,14 +65,20 @@ _sidestep() {
         --theme) _sidestep_offer $'light\ndark' "$current"; return ;;
         --case) _sidestep_offer "$("$command" completion cases 2>/dev/null)" "$current"; return ;;
         --from | --to)
+            if [[ $verb == tune ]]; then
+                while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current")
+                return
+            fi
             _sidestep_offer "$("$command" completion places ${machine:+--machine "$machine"} 2>/dev/null)" "$current"
             return ;;
         --layout) _sidestep_offer $'replicate\ntensor\naxis' "$current"; return ;;
-        --output | --record | --save | --pages | --html | --thresholds | --folder | --shard | --manifest | --verify-manifest)
+        --mode) _sidestep_offer $'stream\ngraph\nboth' "$current"; return ;;
+        --output | --nccl-library | --nccl | --record | --save | --pages | --html | --thresholds | --folder | --shard | --manifest | --verify-manifest)
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current")
             return ;;
         --prefer) _sidestep_offer $'copy-engine\nkernel' "$current"; return ;;
-        --size | --chunk | --max-staging | --deadline | --repeat | --node | --samples | --gpu | --only) return ;;
+        --size | --chunk | --max-staging | --deadline | --repeat | --node | --samples | --gpu | --only | --timeout | --ranks | --root | --iterations | --warmup | --begin | --end | --factor | \
+            --type | --op) return ;;
     esac
     if [[ $current == -* ]]; then
         _sidestep_offer "$("$command" completion options $verb 2>/dev/null)" "$current"
@@ -80,11 +88,15 @@ _sidestep() {
         "") _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         help) _sidestep_offer "$("$command" completion verbs 2>/dev/null)" "$current" ;;
         topo) _sidestep_offer diff "$current" ;;
+        run)
+            # A program behind --: its own words are files as likely as anything.
+            compopt -o filenames 2>/dev/null
+            while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -c -- "$current") ;;
         inspect | load)
             compopt -o filenames 2>/dev/null
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current") ;;
         bench)
-            _sidestep_offer $'compare\npage' "$current"
+            _sidestep_offer $'collective\ncompare\npage' "$current"
             # The reports that compare takes.
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -X '!*.json' -- "$current") ;;
         completion) _sidestep_offer $'bash\nverbs\noptions\nmachines\nplaces\ncases' "$current" ;;

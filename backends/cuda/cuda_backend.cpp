@@ -6,6 +6,7 @@
 
 #include "backends/cuda/allocate.hpp"
 #include "backends/cuda/batch.hpp"
+#include "backends/cuda/collective/seats.hpp"
 #include "backends/cuda/gate.hpp"
 #include "backends/cuda/gpus.hpp"
 #include "backends/cuda/ipc.hpp"
@@ -91,6 +92,9 @@ public:
     Result<Progress> poll(Ticket ticket) override;
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override { return pin_host(*gpus_, buffer); }
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override;
+    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
+        return seats_->seat(request);
+    }
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override { return ipc_->open(exported); }
 
@@ -110,6 +114,7 @@ private:
     std::mutex grants_;  // held while the access of a mapping or pool is changed
     std::shared_ptr<GateWords> gate_words_;
     std::unique_ptr<Ipc> ipc_;
+    std::unique_ptr<Seats> seats_;
 };
 
 Support CudaBackend::probe(const Topology& topology) {
@@ -125,6 +130,7 @@ Support CudaBackend::probe(const Topology& topology) {
     peers_ = std::make_unique<Peers>(gpus_->count());
     gate_words_ = std::make_shared<GateWords>(cuda_);
     ipc_ = std::make_unique<Ipc>(*gpus_);
+    seats_ = std::make_unique<Seats>(*gpus_, *peers_, grants_, *ipc_);
     return Support::yes(gpus_->summary());
 }
 

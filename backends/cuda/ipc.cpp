@@ -351,7 +351,9 @@ Result<backend::Exported> Ipc::share_mappings(const Gpu& gpu, const Buffer& buff
     return exported;
 }
 
-Result<Gpu*> Ipc::find(const CUuuid& uuid) {
+// `user`, or else the GPU of that number.
+Result<Gpu*> Ipc::find(const CUuuid& uuid, Gpu* user) {
+    if (user) return user;
     for (std::size_t index = 0; index < gpus_.count(); ++index) {
         const int ordinal = gpus_.ordinal_of(static_cast<int>(index));
         CUdevice device = 0;
@@ -365,23 +367,23 @@ Result<Gpu*> Ipc::find(const CUuuid& uuid) {
                  "name that GPU in CUDA_VISIBLE_DEVICES too, or give the container that GPU"};
 }
 
-Result<std::optional<Allocation>> Ipc::open(const backend::Exported& exported) {
+Result<std::optional<Allocation>> Ipc::open(const backend::Exported& exported, Gpu* user) {
     const auto opened = [](Result<Allocation> memory) -> Result<std::optional<Allocation>> {
         if (!memory) return memory.error();
         return std::optional(std::move(*memory));
     };
-    if (exported.scheme == allocation_scheme) return opened(open_allocation(exported));
-    if (exported.scheme == descriptor_scheme) return opened(open_mappings(exported, false));
-    if (exported.scheme == fabric_scheme) return opened(open_mappings(exported, true));
+    if (exported.scheme == allocation_scheme) return opened(open_allocation(exported, user));
+    if (exported.scheme == descriptor_scheme) return opened(open_mappings(exported, false, user));
+    if (exported.scheme == fabric_scheme) return opened(open_mappings(exported, true, user));
     return std::optional<Allocation>();
 }
 
-Result<Allocation> Ipc::open_allocation(const backend::Exported& exported) {
+Result<Allocation> Ipc::open_allocation(const backend::Exported& exported, Gpu* user) {
     std::string_view text = exported.handle;
     AllocationHandle handle{};
     if (!take(text, handle) || !text.empty()) return senseless("its length is wrong");
     if (handle.size == 0 || handle.size > (Bytes{1} << 48)) return senseless("its size is wrong");
-    SIDESTEP_TRY(Gpu * gpu, find(handle.gpu));
+    SIDESTEP_TRY(Gpu * gpu, find(handle.gpu, user));
     auto context = gpu->context();
     const driver::Cuda& cuda = context->cuda();
     driver::ScopedCudaContext current(*context);
@@ -400,9 +402,9 @@ Result<Allocation> Ipc::open_allocation(const backend::Exported& exported) {
                       });
 }
 
-Result<Allocation> Ipc::open_mappings(const backend::Exported& exported, bool fabric) {
+Result<Allocation> Ipc::open_mappings(const backend::Exported& exported, bool fabric, Gpu* user) {
     SIDESTEP_TRY(ParsedMappings parsed, parse_mappings(exported.handle, fabric));
-    SIDESTEP_TRY(Gpu * gpu, find(parsed.head.gpu));
+    SIDESTEP_TRY(Gpu * gpu, find(parsed.head.gpu, user));
     std::vector<driver::Fd> descriptors;
     if (!fabric) {
         SIDESTEP_TRY(descriptors, driver::open_bundle(exported.descriptor, most_pieces));

@@ -26,8 +26,9 @@ public:
     Result<backend::Exported> share(const Buffer& buffer, const Pointer& pointer);
 
     // Maps what share() made in another process; nothing for other schemes. The GPU is found by its UUID,
-    // whatever its number here. not_found where this process does not see it.
-    Result<std::optional<Allocation>> open(const backend::Exported& exported);
+    // whatever its number here. not_found where this process does not see it. With `user` it is mapped for that GPU
+    // instead, and the one that it lies on need not be visible.
+    Result<std::optional<Allocation>> open(const backend::Exported& exported, Gpu* user = nullptr);
 
 private:
     struct Pieces;  // of physical memory, exported once however often they are shared
@@ -35,9 +36,9 @@ private:
     Result<backend::Exported> share_allocation(const Gpu& gpu, const Buffer& buffer, const Pointer& pointer);
     Result<backend::Exported> share_mappings(const Gpu& gpu, const Buffer& buffer);
     Result<std::shared_ptr<Pieces>> pieces_of(const Gpu& gpu, const Buffer& buffer, CUdeviceptr& first);
-    Result<Gpu*> find(const CUuuid& uuid);
-    Result<Allocation> open_allocation(const backend::Exported& exported);
-    Result<Allocation> open_mappings(const backend::Exported& exported, bool fabric);
+    Result<Gpu*> find(const CUuuid& uuid, Gpu* user);
+    Result<Allocation> open_allocation(const backend::Exported& exported, Gpu* user);
+    Result<Allocation> open_mappings(const backend::Exported& exported, bool fabric, Gpu* user);
 
     Gpus& gpus_;
     std::mutex mutex_;  // guards the two below

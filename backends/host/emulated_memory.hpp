@@ -39,6 +39,9 @@ public:
     // What lies at an address, whatever its place.
     Result<backend::Description> locate(const void* address, Bytes bytes) const;
 
+    // The allocation of a GPU that an address lies in; its identity is never given twice.
+    Result<backend::Extent> extent(const void* address) const;
+
 private:
     struct Range {
         std::uintptr_t end = 0;

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/host/collective/emulated_seat.hpp"
 #include "backends/host/copy_pool.hpp"
 #include "backends/host/emulated_memory.hpp"
 #include "backends/host/figures.hpp"
@@ -121,6 +122,7 @@ public:
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override {
         return emulated_ ? emulated_->pin(buffer) : Backend::pin(buffer);
     }
+    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override;
 
 private:
     void emulate(const Topology& topology);
@@ -421,6 +423,17 @@ Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exp
         return std::optional(emulated_->adopt(place, exported.memory, held, held->address(), held->length()));
     const Buffer buffer = Buffer::memory(place, held->address(), held->length());
     return std::optional(Allocation(buffer, MemoryKind::pageable, [held]() mutable { held.reset(); }));
+}
+
+Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequest& request) {
+    if (engines_.empty()) return Backend::seat(request);
+    if (!request.place.is_gpu()) return invalid("a rank of a group sits on a GPU", request.place.to_string());
+    SIDESTEP_CHECK(emulated_->describe(Buffer::memory(request.place, nullptr, 0)));  // is that GPU there
+    SeatSurroundings surroundings;
+    surroundings.memory = emulated_;
+    surroundings.reaches = peers_[static_cast<std::size_t>(request.place.index())];
+    surroundings.open = [this](const backend::Exported& exported) { return open(exported); };
+    return make_seat(request, std::move(surroundings), *machine_);
 }
 
 }  // namespace

@@ -84,12 +84,18 @@ struct CollectiveTask {
     // or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or counted in,
     // without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task waits for every rank.
     // packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all sources, targets all.
-    // pairs: the same two lists; a block of 0 bytes at both ends is no block.
-    // With `device_blocks` the four lists (send offsets, send bytes, receive offsets, receive bytes: `ranks` each,
-    // u64, in elements) are read from GPU memory when the task runs; pairs only.
+    // pairs: the same two lists; a block of 0 bytes at both ends is no block. The receiver posts from_tokens[r], where the
+    // first byte of rank r's block lies: the blocks of a group of receives may lie in several allocations. Offsets are from
+    // `send` and `recv` on this rank in any case. send == recv with the same blocks in both lists: see ArenaLayout, pairs.
+    // With device lists (all four, `ranks` entries each, in elements) the blocks are read from GPU memory when the task
+    // runs, and recv_token + offset is posted; pairs only.
     Block to[most_ranks];
     Block from[most_ranks];
-    const uint64_t* device_blocks = nullptr;
+    Token from_tokens[most_ranks];
+    const uint64_t* device_send_offsets = nullptr;
+    const uint64_t* device_send_counts = nullptr;
+    const uint64_t* device_recv_offsets = nullptr;
+    const uint64_t* device_recv_counts = nullptr;
 
     // slices
     Slice slices[most_ranks];
@@ -146,7 +152,8 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // reach it pushes pieces of stage_bytes(), piece k to stage_in(k & 1, b, me) of the receiver, and adds 1 to `arrived` for each;
 // the receiver copies them out and writes how many to credit(b, me) at the sender, who stays at most 2 pieces ahead. Then
 // `arrived`, `credit`, `sent` and `received` all have advanced by the number of pieces (at least 1).
-// A block that both sends to a peer and receives from it takes turns piece by piece, so that no two wait for each other.
+// A block that both sends to a peer and receives from it takes turns piece by piece, so that no two wait for each other: piece k
+// is sent before piece k of the other is copied out, so that with unreachable tokens send and receive block may be the same bytes.
 struct ArenaLayout {
     unsigned ranks;
 

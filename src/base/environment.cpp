@@ -38,7 +38,27 @@ Result<int> parse_threads(const std::string& text) {
     return static_cast<int>(count);
 }
 
-// Leaves the value as it is where the variable is not set.
+// These leave the value as it is where the variable is not set.
+Result<void> read_seconds(const char* name, std::optional<double>& value) {
+    const std::string text = text_of(name, "");
+    if (text.empty()) return {};
+    char* end = nullptr;
+    const double seconds = std::strtod(text.c_str(), &end);
+    if (*end != '\0' || !(seconds >= 0 && seconds <= 1e6)) return bad(name, text, "seconds, from 0 (none) to 1000000");
+    value = seconds;
+    return {};
+}
+
+Result<void> read_count(const char* name, int& value) {
+    const std::string text = text_of(name, "");
+    if (text.empty()) return {};
+    char* end = nullptr;
+    const long count = std::strtol(text.c_str(), &end, 10);
+    if (*end != '\0' || count < 0 || count > 1'000'000) return bad(name, text, "a number from 0 to 1000000");
+    value = static_cast<int>(count);
+    return {};
+}
+
 Result<void> read_size(const char* name, Bytes& value) {
     const std::string text = text_of(name, "");
     if (text.empty()) return {};
@@ -66,6 +86,11 @@ Result<Environment> Environment::read() {
     SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_POOL", environment.pinned_pool));
     SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_CACHE", environment.pinned_cache));
     SIDESTEP_CHECK(read_size("SIDESTEP_RELAY_MEMORY", environment.relay_memory));
+    SIDESTEP_CHECK(read_seconds("SIDESTEP_GROUP_TIMEOUT", environment.group_timeout_s));
+    environment.tuning = text_of("SIDESTEP_TUNING", "");
+    environment.group_id = text_of("SIDESTEP_GROUP_ID", "");
+    SIDESTEP_CHECK(read_count("SIDESTEP_RANK", environment.rank));
+    SIDESTEP_CHECK(read_count("SIDESTEP_RANKS", environment.ranks));
     return environment;
 }
 

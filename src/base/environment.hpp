@@ -1,6 +1,7 @@
 // Every environment variable the library reads, parsed once. docs/environment.md is written from this.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include <sidestep/result.hpp>
@@ -34,6 +35,15 @@ struct Environment {
     Bytes pinned_cache = Bytes{1} << 30;
     // SIDESTEP_RELAY_MEMORY: ContextOptions::relay_memory of contexts that leave it at its default.
     Bytes relay_memory = Bytes{64} << 20;
+    // SIDESTEP_GROUP_TIMEOUT: GroupOptions::timeout of groups that leave it at its default, in seconds; 0: none.
+    std::optional<double> group_timeout_s;
+    // SIDESTEP_TUNING: what `sidestep tune` stored, for the groups whose rank 0 this process is.
+    std::string tuning;
+    // SIDESTEP_GROUP_ID, SIDESTEP_RANK, SIDESTEP_RANKS: who this process is in the group that `sidestep run` started;
+    // empty and -1 where it did not.
+    std::string group_id;
+    int rank = -1;
+    int ranks = -1;
 
     // Reads the process's environment. A value that cannot be read is an error naming the variable.
     static Result<Environment> read();

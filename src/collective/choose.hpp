@@ -14,15 +14,19 @@ namespace sidestep::collective {
 // What a machine's links and kernels cost. Built in for GPUs joined by NVLink; `sidestep tune` measures them anew and stores them in a
 // file, which SIDESTEP_TUNING names. All ranks of a group use those of rank 0.
 struct Figures {
-    double launch_us = 2.0;             // of a kernel, between two in one graph
-    double hop_us = 0.9;                // a store until a poll at the far end sees it
-    double link_gb_per_s = 370;         // what kernels reach to all peers together, in one direction
+    double launch_us = 2.2;             // of a kernel, between two in one graph
+    double hop_us = 0.95;               // a store until a poll at the far end sees it
+    double link_gb_per_s = 340;         // what kernels reach to all peers together, in one direction
     double local_gb_per_s = 2000;       // within a GPU
-    double packet_gb_per_s = 150;       // payload in packets, to all peers together
+    double packet_gb_per_s = 250;       // payload of packets as they are sent, to all peers together; polling slows it
     double block_gb_per_s = 20;         // what one thread block moves
-    std::uint64_t one_shot_most = 0;    // bytes up to which one-shot packets are taken, 0: by price
-    std::uint64_t packets_most = 0;     // the same for two-phase packets
-    int most_blocks = 32;
+    // Bytes of an all_reduce up to which it takes one-shot packets, and up to which two-phase packets, and no further;
+    // 0: by price.
+    std::uint64_t one_shot_most = 0;
+    std::uint64_t packets_most = 0;
+    // Bytes from one rank to each other one up to which the other collectives take packets; 0: by price.
+    std::uint64_t others_most = 0;
+    int most_blocks = 64;
 };
 
 struct GroupFacts {
@@ -43,16 +47,22 @@ struct Choice {
     std::vector<Refused> refused;
 };
 
-// path_unavailable where nothing can carry it (policy zero_sm and an operation that combines; no peer access at all).
+// path_unavailable where two GPUs of the group have no peer access, unsupported for policy zero_sm: both say which part is not built.
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy);
 
+// What Group::explain answers. `memory` as CollectivePlan's.
+CollectivePlan plan_of(const Operation& operation, const Choice& choice, int ranks, std::string memory);
+
 // The bytes that nccl-tests would count for the operation, and its bus bandwidth factor (busbw = bytes / time * factor):
-// 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 for the others.
+// 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all and all_to_all_v, gather and scatter, 1 for the others.
 // Source: nccl-tests, doc/PERFORMANCE.md.
 Bytes counted_bytes(const Operation& operation, int ranks);
 double bus_factor(Collective collective, int ranks);
+// In GB/s, of an operation that takes `us` microseconds; 0 for one that takes none.
+double bus_rate(const Operation& operation, int ranks, double us);
 
-// A tuning file: JSON of Figures with a version and the machine's name. Errors name line or key.
+// A tuning file: JSON of Figures with a version and the machine's name; figures it leaves out stay the built-in ones. Errors
+// name line or key.
 Result<Figures> parse_figures(const std::string& json);
 std::string to_json(const Figures& figures, const std::string& machine);
 

@@ -36,6 +36,12 @@ struct Operation {
 // and 64 bits; `boolean` counts as u8. Collectives that combine nothing take every type of whole bytes.
 Result<backend::Element> element_of(Dtype dtype, bool combines);
 std::string_view to_string(backend::Element element);
+std::string_view to_string(backend::Combine combine);
+
+// all_reduce, reduce and reduce_scatter.
+bool combines(Collective collective);
+// broadcast, reduce, gather and scatter.
+bool has_root(Collective collective);
 
 // The call is sensible by itself: root within the group, pointers where bytes are, an op of the type, in place or not overlapping.
 Result<void> check(const Operation& operation, int rank, int ranks);

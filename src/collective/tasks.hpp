@@ -7,9 +7,12 @@
 
 namespace sidestep::collective {
 
+// Whether tasks_of() knows how to carry the collective in this shape.
+bool carries(backend::Shape shape, Collective collective);
+
 // In the order in which the rank runs them; seldom more than one. Tokens are filled in for each task by whoever knows them
-// (`send` and `recv` of the task say for which memory); `number` too. Empty for an operation that moves nothing on any rank. Each
-// rank gets what fits what the others get from the same operation.
+// (`send` and `recv` of the task say for which memory); `number` too. Empty for an operation that moves nothing on any rank, and for a
+// shape that does not carry it. Each rank gets what fits what the others get from the same operation. The operation has passed check().
 std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank, int ranks);
 
 }  // namespace sidestep::collective

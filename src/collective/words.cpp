@@ -1,4 +1,4 @@
-// The names of collectives, reductions and element types.
+// The names of collectives, reductions and element types, and their kinds.
 #include "collective/operation.hpp"
 
 namespace sidestep {
@@ -38,6 +38,29 @@ std::string_view to_string(backend::Element element) {
     constexpr std::string_view names[backend::elements] = {"i8",  "u8",  "i32", "u32",  "i64",     "u64",
                                                            "f16", "f32", "f64", "bf16", "f8_e4m3", "f8_e5m2"};
     return names[static_cast<unsigned>(element)];
+}
+
+std::string_view to_string(backend::Combine combine) {
+    switch (combine) {
+        case backend::Combine::none: return "none";
+        case backend::Combine::sum: return "sum";
+        case backend::Combine::prod: return "prod";
+        case backend::Combine::min: return "min";
+        case backend::Combine::max: return "max";
+        case backend::Combine::avg: return "avg";
+        case backend::Combine::scaled_sum: return "scaled_sum";
+    }
+    return "?";
+}
+
+bool combines(Collective collective) {
+    return collective == Collective::all_reduce || collective == Collective::reduce ||
+           collective == Collective::reduce_scatter;
+}
+
+bool has_root(Collective collective) {
+    return collective == Collective::broadcast || collective == Collective::reduce ||
+           collective == Collective::gather || collective == Collective::scatter;
 }
 
 }  // namespace collective

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/registry.hpp"
+#include "collective/member.hpp"
 #include "context/pins.hpp"
 #include "peer/publisher.hpp"
 #include "transfer/engine.hpp"
@@ -27,7 +28,8 @@ struct Context::Impl {
     std::string peer_folder;  // as ContextOptions::peer_folder, or the environment's
     std::shared_ptr<peer::Publisher> publisher = std::make_shared<peer::Publisher>();
     std::unique_ptr<transfer::SharedMemory> shared;
-    std::unique_ptr<transfer::Engine> engine;  // last, so that it goes first: it uses all of the above
+    std::unique_ptr<transfer::Engine> engine;  // after what it uses, so that it goes before
+    collective::Keeper keeper;                 // of ranks that left groups; uses the backends too
 };
 
 // What loads and saves ask for alike.
@@ -46,6 +48,8 @@ CopyOptions copy_options(const Options& options) {
 // The door for functions that extend Context from another header.
 struct ContextAccess {
     static Context::Impl& impl(const Context& context) { return *context.impl_; }
+    using Impl = Context::Impl;
+    static const std::shared_ptr<Impl>& shared(const Context& context) { return context.impl_; }
     // `note`, unless empty, goes into the Receipt of a copy that has ended when it is handed out.
     static Transfer submit(const Context& context, const Buffer& from, const Buffer& to,
                            const CopyOptions& options, void* stream, const char* note = "");

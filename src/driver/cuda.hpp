@@ -30,7 +30,7 @@
     X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
     X(cuPointerGetAttributes) X(cuMemRangeGetAttribute) X(cuMemcpyAsync) X(cuMemcpyHtoD) \
     X(cuMemcpyDtoH) X(cuMemsetD8Async) X(cuStreamCreate) X(cuStreamDestroy) \
-    X(cuStreamSynchronize) X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuStreamBeginCapture) \
+    X(cuStreamSynchronize) X(cuStreamGetId) X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuStreamBeginCapture) \
     X(cuStreamEndCapture) X(cuStreamWaitEvent) X(cuStreamWaitValue32) X(cuStreamQuery) \
     X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) \
     X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncLoad) X(cuLaunchKernel) \

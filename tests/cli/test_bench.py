@@ -228,7 +228,11 @@ class Peers(BenchTest):
         report, text = self.report("--peers", machine="live", env=env)
         by_key = {case["key"]: case for case in report["cases"]}
         for case in report["cases"]:
-            self.assertEqual((case["failed"], case["skipped"]), ("", ""), case["key"])
+            # The stand-in's kernels of collectives move nothing, which has to be found out.
+            wrong = r"\d+ elements are wrong" if case["key"] == "collective_all_reduce" else ".*" if \
+                case["key"].startswith("collective_") else "^$"
+            self.assertRegex(case["failed"], wrong, case["key"])
+            self.assertEqual(case["skipped"], "", case["key"])
         self.assertIn("-j -t host_to_device_memcpy_ce device_to_host_memcpy_ce", pathlib.Path(seen).read_text())
         peers = {(figure["from"], figure["to"]): [peer["median"] for peer in figure["peers"]]
                  for figure in by_key["host_link"]["figures"]}

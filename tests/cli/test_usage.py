@@ -26,7 +26,7 @@ class Help(harness.CommandTest):
 
     def test_every_option_is_documented(self):
         text = (harness.SOURCE_DIR / "docs" / "commands.md").read_text()
-        for verb in ["bench", "copy", "inspect", "route", "topo"]:
+        for verb in ["bench", "copy", "inspect", "ps", "route", "run", "topo", "tune"]:
             for option in self.succeed("completion", "options", verb).out.split():
                 if option != "--help":
                     self.assertIn(option, text)
@@ -122,7 +122,7 @@ class Completion(harness.CommandTest):
         self.assertEqual(self.complete("sidestep copy --require h"), ["host"])
         self.assertEqual(self.complete("sidestep doctor --pr"), ["--probe"])
         self.assertEqual(self.complete("sidestep bench --case host_l"), ["host_large", "host_link"])
-        self.assertEqual(self.complete("sidestep bench co"), ["compare"])
+        self.assertEqual(self.complete("sidestep bench co"), ["collective", "compare"])
         self.assertEqual(self.complete("sidestep --machine dgx-h100 bench --from gpu:7"), ["7"])
         self.write("machine.xml", b"")
         self.assertIn("machine.xml", self.complete("sidestep --machine ma"))

@@ -54,6 +54,21 @@ CUresult launch_batch(Stream& stream, const void* table) {
         true);
 }
 
+// A task of a collective does nothing here but take its turn; ranks that work without a GPU are the emulated ones. Its
+// second parameter begins with the address of its control block.
+CUresult launch_collective(Stream& stream, unsigned rows, unsigned threads, const void* station) {
+    constexpr unsigned most_threads_of_collectives = 544;
+    CUdeviceptr control = 0;
+    std::memcpy(&control, station, sizeof control);
+    if (rows == 0 || threads > most_threads_of_collectives) return CUDA_ERROR_INVALID_VALUE;
+    {
+        Machine& machine = Machine::get();
+        std::lock_guard lock(machine.mutex);
+        if (!machine.reaches(stream.context()->device, control, 128)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    return stream.push([] {}, true);
+}
+
 }  // namespace
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
@@ -88,6 +103,13 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
         *function = reinterpret_cast<CUfunction>(&known);
         return CUDA_SUCCESS;
     }
+    for (const char* begin : {"sidestep_packets_", "sidestep_slices_", "sidestep_pairs"}) {
+        if (!std::string(name).starts_with(begin)) continue;
+        Function& known = found->second->bench[name];
+        known = {found->second->context, 0, nullptr, true};
+        *function = reinterpret_cast<CUfunction>(&known);
+        return CUDA_SUCCESS;
+    }
     if (const BenchKernel bench = find_bench_kernel(name)) {
         Function& known = found->second->bench[name];
         known = {found->second->context, 0, bench};
@@ -103,13 +125,15 @@ CUresult cuFuncLoad(CUfunction) {
 
 // On a stream of the context that the module was loaded into. Memory out of reach and words that do not lie
 // on their boundaries in both buffers are faults that end the context on a GPU; here the call says so.
-CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned rows, unsigned, unsigned threads, unsigned,
                         unsigned, unsigned, CUstream stream, void** arguments, void**) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     const std::shared_ptr<Stream> found = find_stream(stream);
     const auto* kernel = reinterpret_cast<const Function*>(function);
     if (!found || kernel->context != found->context()) return CUDA_ERROR_INVALID_HANDLE;
-    if (blocks == 0 || threads == 0 || threads > most_threads) return CUDA_ERROR_INVALID_VALUE;
+    if (blocks == 0 || threads == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (kernel->collective) return launch_collective(*found, rows, threads, arguments[1]);
+    if (threads > most_threads) return CUDA_ERROR_INVALID_VALUE;
     if (kernel->bench) {
         Work work;
         const CUresult status = kernel->bench(found->context()->device, arguments, 1ull * blocks * threads, work);

@@ -104,6 +104,7 @@ struct Function {
     Context* context = nullptr;
     unsigned width = 0;  // bytes of the words it copies; 0: the batch kernel
     BenchKernel bench = nullptr;
+    bool collective = false;
 };
 
 // The kernels as loaded into one context: for words of 1, 2, 4, 8 and 16 bytes, and for batches.

@@ -5,6 +5,12 @@
 
 namespace sidestep::fake_cuda {
 
+Stream::Stream(Context* context)
+    : context_(context), number_([] {
+          static std::atomic<unsigned long long> last{0};
+          return ++last;
+      }()) {}
+
 std::shared_ptr<Stream> Stream::start(Context* context) {
     std::shared_ptr<Stream> stream(new Stream(context));
     std::thread([stream] { stream->run(); }).detach();

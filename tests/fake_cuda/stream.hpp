@@ -23,6 +23,7 @@ public:
     static std::shared_ptr<Stream> start(Context* context);
 
     Context* context() const { return context_; }
+    unsigned long long number() const { return number_; }
     // Waits for room first. A stream that is being captured keeps the work for its graph where `for_graphs`
     // says that the library may put such work there, and refuses it otherwise: whoever waits for it would wait
     // for ever.
@@ -41,10 +42,11 @@ private:
     // ends, which may be never (seen on H200, driver 580.159.04).
     static constexpr std::size_t most_entries = 1024;
 
-    explicit Stream(Context* context) : context_(context) {}
+    explicit Stream(Context* context);
     void run();
 
     Context* const context_;
+    const unsigned long long number_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Work> work_;

@@ -74,6 +74,14 @@ CUresult cuStreamQuery(CUstream stream) {
     return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+// Never the same twice.
+CUresult cuStreamGetId(CUstream stream, unsigned long long* number) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    *number = found->number();
+    return CUDA_SUCCESS;
+}
+
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;

@@ -47,7 +47,7 @@ class InstallTest(unittest.TestCase):
         files = self.files()
         version = run(self.prefix / "bin/sidestep", "--version").split()[1]
         expected = {"bin/sidestep", "lib/libsidestep.so", "lib/libsidestep.so.0", f"lib/libsidestep.so.{version}",
-                    "lib/pkgconfig/sidestep.pc", "lib/cmake/sidestep/sidestep-config.cmake",
+                    "lib/sidestep/nccl/libnccl.so.2", "lib/pkgconfig/sidestep.pc", "lib/cmake/sidestep/sidestep-config.cmake",
                     "lib/cmake/sidestep/sidestep-config-version.cmake",
                     "share/bash-completion/completions/sidestep", "share/doc/sidestep/LICENSE"}
         self.assertLessEqual(expected, files)

@@ -18,7 +18,8 @@ protected:
     EnvironmentTest() {
         for (const char* name : {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
                                  "SIDESTEP_FILE_IO", "SIDESTEP_CUFILE", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
-                                 "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY"}) {
+                                 "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY", "SIDESTEP_GROUP_TIMEOUT",
+                                 "SIDESTEP_TUNING", "SIDESTEP_GROUP_ID", "SIDESTEP_RANK", "SIDESTEP_RANKS"}) {
             const char* value = std::getenv(name);
             before_[name] = value != nullptr ? std::optional<std::string>(value) : std::nullopt;
             ::unsetenv(name);
@@ -119,6 +120,21 @@ TEST_F(EnvironmentTest, BoundsOfMemory) {
     EXPECT_EQ(read_with("SIDESTEP_RELAY_MEMORY", "1MiB")->relay_memory, 1_MiB);
     for (const char* name : {"SIDESTEP_PINNED_POOL", "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY"})
         for (const char* size : {"lots", "-1", "1gib"}) expect_refused(name, size);
+}
+
+TEST_F(EnvironmentTest, Groups) {
+    const auto defaults = Environment::read();
+    EXPECT_FALSE(defaults->group_timeout_s.has_value());
+    EXPECT_EQ(defaults->rank, -1);
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "2.5")->group_timeout_s, 2.5);
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "0")->group_timeout_s, 0.0);
+    for (const char* time : {"-1", "soon", "nan", "10s", "2000000"}) expect_refused("SIDESTEP_GROUP_TIMEOUT", time);
+    EXPECT_EQ(read_with("SIDESTEP_RANK", "3")->rank, 3);
+    EXPECT_EQ(read_with("SIDESTEP_RANKS", "4")->ranks, 4);
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_ID", "job")->group_id, "job");
+    EXPECT_EQ(read_with("SIDESTEP_TUNING", "/x")->tuning, "/x");
+    for (const char* name : {"SIDESTEP_RANK", "SIDESTEP_RANKS"})
+        for (const char* count : {"-1", "one", "1.5"}) expect_refused(name, count);
 }
 
 TEST_F(EnvironmentTest, TheLogSaysWhatIsOfTheWeightAskedFor) {

@@ -1,0 +1,362 @@
+#include "backends/cuda/collective/collective_seat.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <new>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "backends/cuda/allocate.hpp"
+#include "base/log.hpp"
+#include "base/try.hpp"
+
+namespace sidestep::backends::cuda {
+namespace {
+
+using backend::Block;
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Shape;
+
+// How long tasks may take to notice an abort: a look at the host's words every 16384 polls takes some 10 ms.
+constexpr std::chrono::seconds most_for_an_abort{5};
+// Tasks inside of a graph have no event. By then those in flight have noticed.
+constexpr std::chrono::milliseconds for_tasks_in_graphs{20};
+
+constexpr std::uint64_t endless = std::uint64_t{1} << 60;
+
+bool has_device_lists(const CollectiveTask& task) {
+    return task.device_send_counts != nullptr;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CollectiveSeat>> CollectiveSeat::create(
+    Seats& seats, Gpu& gpu, std::shared_ptr<const CollectiveKernels> kernels,
+    const backend::SeatRequest& request) {
+    std::unique_ptr<CollectiveSeat> seat(new CollectiveSeat(seats, gpu, request));
+    SIDESTEP_CHECK(seat->set_up(std::move(kernels), request.deadline_ns));
+    return seat;
+}
+
+Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> kernels,
+                                    std::uint64_t deadline_ns) {
+    SIDESTEP_TRY(void* const words, seats_.pages.take());
+    static_assert(sizeof(Slot) <= 128);
+    slot_ = new (words) Slot{};
+    slot_->failed = failed_by_host;
+    set_deadline(deadline_ns);
+    auto held = std::make_unique<Held>();
+    held->kernels = std::move(kernels);
+    // Mappings, since freeing them waits for nothing; other processes open the arena by a descriptor.
+    const Bytes bytes = backend::ArenaLayout{ranks_}.bytes();
+    SIDESTEP_TRY(held->arena, allocate_on_gpu(gpu_, bytes, MemoryKind::vmm));
+    SIDESTEP_TRY(held->control, allocate_on_gpu(gpu_, sizeof(SeatControl), MemoryKind::vmm));
+    held_ = std::move(held);
+    driver::ScopedCudaContext current(*gpu_.context());
+    SIDESTEP_TRY(auto stream, driver::CudaStream::create(gpu_.context()));
+    stream_.emplace(std::move(stream));
+    SIDESTEP_TRY(auto last, driver::CudaEvent::create(seats_.gpus.cuda()));
+    last_.emplace(std::move(last));
+    CUdeviceptr on_gpu = 0;
+    CUresult status = cuda().cuMemHostGetDevicePointer(&on_gpu, slot_, 0);
+    SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
+    words_on_gpu_ = reinterpret_cast<HostWords*>(on_gpu + offsetof(Slot, words));
+    const auto arena = reinterpret_cast<CUdeviceptr>(held_->arena.address());
+    SIDESTEP_CHECK(cuda().check(cuda().cuMemsetD8Async(arena, 0, bytes, stream_->get()), "cuMemsetD8Async"));
+    status = cuda().cuMemsetD8Async(control(), 0, sizeof(SeatControl), stream_->get());
+    SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
+    return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
+}
+
+CollectiveSeat::~CollectiveSeat() {
+    if (!held_) {
+        if (slot_) seats_.pages.give_back(slot_);
+        return;
+    }
+    abort();
+    if (drained()) {
+        seats_.pages.give_back(slot_);
+        return;
+    }
+    base::log(base::LogLevel::warn,
+              fmt::format("gpu:{}: tasks of rank {} have not ended {} s after their abort; {} stay allocated",
+                          gpu_.index(), rank_, most_for_an_abort.count(), format_bytes(held_->arena.size())));
+    static_cast<void>(held_.release());
+}
+
+// Whether no task is in flight any more.
+bool CollectiveSeat::drained() noexcept {
+    driver::ScopedCudaContext current(*gpu_.context());
+    const auto end = std::chrono::steady_clock::now() + most_for_an_abort;
+    if (captured_) std::this_thread::sleep_for(for_tasks_in_graphs);
+    for (;;) {
+        CUresult status = recorded_ ? cuda().cuEventQuery(last_->get()) : CUDA_SUCCESS;
+        if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
+        // Any other answer is a context that is lost, in which nothing runs.
+        if (status != CUDA_ERROR_NOT_READY) return true;
+        if (std::chrono::steady_clock::now() > end) return false;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+}
+
+// Of one allocation or mapping; a growing segment has several, and a buffer across two of them is in neither.
+Result<backend::Extent> CollectiveSeat::look_up_extent(CUdeviceptr address, std::uint64_t id) {
+    const auto refuse = [&](const char* why) {
+        return Error{ErrorCode::invalid_argument, why, fmt::format("0x{:x}", address),
+                     fmt::format("give memory of gpu:{}", gpu_.index())};
+    };
+    CUmemorytype type = {};
+    int ordinal = -1;
+    unsigned managed = 0;
+    std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                     CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    std::array<void*, names.size()> values{&type, &ordinal, &managed};
+    CUresult status = cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(), address);
+    SIDESTEP_CHECK(cuda().check(status, "cuPointerGetAttributes"));
+    if (managed == 0 && type != CU_MEMORYTYPE_DEVICE) return refuse("this is no GPU memory");
+    if (managed == 0 && seats_.gpus.index_of(ordinal) != gpu_.index())
+        return refuse("this is memory of another GPU");
+    CUdeviceptr base = 0;
+    std::size_t size = 0;
+    status = cuda().cuMemGetAddressRange(&base, &size, address);
+    SIDESTEP_CHECK(cuda().check(status, "cuMemGetAddressRange"));
+    return backend::Extent{Buffer::gpu(gpu_.index(), reinterpret_cast<void*>(base), size), id, true};
+}
+
+Result<backend::Extent> CollectiveSeat::extent(const void* address) {
+    driver::ScopedCudaContext current(*gpu_.context());
+    const auto at = reinterpret_cast<CUdeviceptr>(address);
+    // The number tells an allocation from one that had the same address before.
+    CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    unsigned long long id = 0;
+    void* value = &id;
+    CUresult status = cuda().cuPointerGetAttributes(1, &name, &value, at);
+    SIDESTEP_CHECK(cuda().check(status, "cuPointerGetAttributes"));
+    std::lock_guard lock(extents_);
+    if (id != 0) {
+        for (const Known& known : known_) {
+            const auto base = reinterpret_cast<CUdeviceptr>(known.extent.whole.address());
+            if (known.id == id && at >= base && at - base < known.extent.whole.size()) return known.extent;
+        }
+    }
+    SIDESTEP_TRY(auto found, look_up_extent(at, id));
+    if (id != 0) known_[next_known_++ % known_.size()] = {id, found};
+    return found;
+}
+
+Result<Allocation> CollectiveSeat::open(const backend::Exported& exported) {
+    SIDESTEP_TRY(auto opened, seats_.ipc.open(exported, &gpu_));
+    if (opened) return std::move(*opened);
+    return Error{ErrorCode::unsupported,
+                 fmt::format("memory shared by '{}' is no GPU's", exported.scheme),
+                 "cuda",
+                 {}};
+}
+
+Result<void> CollectiveSeat::admit(const Buffer& memory) {
+    SIDESTEP_TRY(const auto pointer, look_up(seats_.gpus, memory));
+    if (!pointer || !memory.place().is_gpu())
+        return Error{ErrorCode::unsupported, "only memory of GPUs is admitted", memory.to_string(), {}};
+    if (memory.place().index() == gpu_.index()) return {};
+    SIDESTEP_TRY(Gpu * owner, seats_.gpus.open(memory.place().index()));
+    int allowed = 0;
+    CUresult status =
+        cuda().cuDeviceCanAccessPeer(&allowed, gpu_.context()->device(), owner->context()->device());
+    SIDESTEP_CHECK(cuda().check(status, "cuDeviceCanAccessPeer"));
+    if (!allowed)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("gpu:{} cannot access the memory of gpu:{}", gpu_.index(), owner->index()),
+                     "cuDeviceCanAccessPeer", "see `nvidia-smi topo -p2p rw`"};
+    // Mappings and pools have access lists of their own, and enabling the peers takes 0.1 s.
+    if (pointer->kind != MemoryKind::vmm && pointer->kind != MemoryKind::pool)
+        SIDESTEP_CHECK(seats_.peers.enable(gpu_, *owner));
+    std::lock_guard lock(seats_.grants);
+    SIDESTEP_TRY(const bool granted, grant(gpu_, *owner, memory, *pointer));
+    if (granted) return {};
+    return Error{ErrorCode::unsupported,
+                 "memory of another process, which only its own GPU can reach",
+                 memory.to_string(),
+                 {}};
+}
+
+// By a copy on an own stream: the caller's may hold tasks that wait for others.
+Result<void> CollectiveSeat::write_control(std::uint64_t offset, const void* from, std::size_t bytes) const {
+    const auto source = reinterpret_cast<CUdeviceptr>(from);
+    CUresult status = cuda().cuMemcpyAsync(control() + offset, source, bytes, stream_->get());
+    return cuda().check(status, "cuMemcpyAsync");
+}
+
+Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
+    if (rank >= ranks_ || slot >= backend::most_slots)
+        return Error{
+            ErrorCode::internal, fmt::format("no table holds slot {} of rank {}", slot, rank), "cuda", {}};
+    std::lock_guard lock(tables_);
+    driver::ScopedCudaContext current(*gpu_.context());
+    slot_->value = reinterpret_cast<std::uint64_t>(base);
+    const std::uint64_t at =
+        offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::most_ranks + rank) * sizeof(char*);
+    SIDESTEP_CHECK(write_control(at, &slot_->value, sizeof(slot_->value)));
+    return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
+}
+
+// Threads enough for every unit, and one warp for the headers.
+void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) const {
+    const bool two_phase = task.shape == Shape::packets_two_phase;
+    const unsigned size = backend::size_of(task.element);
+    const auto block = [&](const Block* list, unsigned r) {
+        if (!two_phase) return list[r];
+        const backend::Slice& slice = task.slices[r];
+        return Block{slice.source_offset * size, slice.count * size};
+    };
+    const auto units = [](std::uint64_t bytes) { return (bytes + 7) / 8; };
+    const unsigned next = (rank_ + 1) % ranks_;
+    Station& station = launch.station;
+    station.alike = 1;
+    std::uint64_t own = units(block(task.from, rank_).bytes);
+    own = std::max(own, units(block(task.to, rank_).bytes));
+    for (unsigned r = 0; r < ranks_; ++r) {
+        if (r == rank_) continue;
+        const Block to = block(task.to, r);
+        const Block first = block(task.to, next);
+        if (to.bytes != first.bytes || to.offset != first.offset) station.alike = 0;
+        station.send_units = std::max(station.send_units, units(to.bytes));
+        station.receive_units = std::max(station.receive_units, units(block(task.from, r).bytes));
+    }
+    const std::uint64_t most = std::max({own, station.send_units, station.receive_units});
+    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+    const std::uint64_t rounded = (a_block + 31) / 32 * 32;
+    // Thread r waits for the scale of rank r.
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(rounded, 32, most_data_threads));
+    launch.threads += header_threads;
+}
+
+// One row of blocks for each rank that there is a block for.
+void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
+    launch.blocks = 0;
+    launch.rows = 0;
+    std::uint64_t most = 0;
+    for (unsigned k = 1; k <= ranks_; ++k) {
+        const unsigned peer = (rank_ + k) % ranks_;
+        const bool lists = has_device_lists(task);
+        const std::uint64_t out = lists ? endless : task.to[peer].bytes;
+        const std::uint64_t in = lists ? endless : task.from[peer].bytes;
+        if (out == 0 && in == 0) continue;
+        launch.blocks = std::max(launch.blocks, backend::pair_blocks(std::max(out, in), ranks_));
+        launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
+        most = std::max({most, out, in});
+    }
+    const std::uint64_t units = launch.blocks == 0 ? 0 : most / launch.blocks / 64;
+    launch.threads =
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_data_threads));
+}
+
+// A block of threads that has little to do is small, so that several fit beside each other.
+void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) const {
+    std::uint64_t most = task.local_bytes;
+    for (unsigned r = 0; r < ranks_; ++r)
+        most = std::max(most, task.slices[r].count * backend::size_of(task.element));
+    const std::uint64_t units = most / launch.blocks / 16;
+    launch.threads =
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_data_threads));
+}
+
+CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
+    Launch launch;
+    launch.station.control = reinterpret_cast<SeatControl*>(held_->control.address());
+    launch.station.host = words_on_gpu_;
+    launch.station.rank = rank_;
+    launch.station.ranks = ranks_;
+    launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::most_blocks);
+    if (task.shape == Shape::pairs)
+        plan_pairs(task, launch);
+    else if (task.shape == Shape::slices)
+        plan_slices(task, launch);
+    else
+        plan_packets(task, launch);
+    return launch;
+}
+
+// Tasks of a seat run one after the other, also when the caller takes another stream.
+Result<void> CollectiveSeat::wait_for_other_stream(CUstream stream) {
+    unsigned long long number = 0;
+    SIDESTEP_CHECK(cuda().check(cuda().cuStreamGetId(stream, &number), "cuStreamGetId"));
+    if (recorded_ && number != last_stream_) {
+        CUresult status = cuda().cuStreamWaitEvent(stream, last_->get(), CU_EVENT_WAIT_DEFAULT);
+        SIDESTEP_CHECK(cuda().check(status, "cuStreamWaitEvent"));
+    }
+    last_stream_ = number;
+    return {};
+}
+
+Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
+    Launch launch = plan(task);
+    if (launch.blocks == 0) return {};
+    const auto callers = static_cast<CUstream>(stream);
+    driver::ScopedCudaContext current(*gpu_.context());
+    std::lock_guard lock(order_);
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    SIDESTEP_CHECK(cuda().check(cuda().cuStreamIsCapturing(callers, &capture), "cuStreamIsCapturing"));
+    const bool captures = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!captures) SIDESTEP_CHECK(wait_for_other_stream(callers));
+    void* arguments[] = {const_cast<CollectiveTask*>(&task), &launch.station};
+    CUresult status = cuda().cuLaunchKernel(held_->kernels->kernel(task, ranks_), launch.blocks, launch.rows,
+                                            1, launch.threads, 1, 1, 0, callers, arguments, nullptr);
+    if (status == CUDA_ERROR_INVALID_HANDLE)
+        return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
+                     fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
+    SIDESTEP_CHECK(cuda().check(status, "cuLaunchKernel"));
+    captured_ |= captures;
+    if (captures) return {};
+    status = cuda().cuEventRecord(last_->get(), callers);
+    if (status == CUDA_SUCCESS) recorded_ = true;
+    return cuda().check(status, "cuEventRecord");
+}
+
+// Takes no lock: run() may be held up by a stream that is full.
+Result<bool> CollectiveSeat::idle() {
+    if (!recorded_) return true;
+    driver::ScopedCudaContext current(*gpu_.context());
+    const CUresult status = cuda().cuEventQuery(last_->get());
+    if (status == CUDA_ERROR_NOT_READY) return false;
+    SIDESTEP_CHECK(cuda().check(status, "cuEventQuery"));
+    return true;
+}
+
+std::optional<backend::FaultRecord> CollectiveSeat::fault() const {
+    using backend::FaultKind;
+    const std::atomic_ref kind(slot_->words.fault.kind);
+    if (kind.load(std::memory_order_acquire) != FaultKind::none) return slot_->words.fault;
+    if (std::atomic_ref(slot_->words.abort).load(std::memory_order_acquire) == 0) return std::nullopt;
+    // No task was there to write it.
+    backend::FaultRecord record;
+    record.kind = FaultKind::aborted;
+    return record;
+}
+
+// The word for tasks that wait, and the mark that later ones find when they begin.
+void CollectiveSeat::abort() noexcept {
+    std::atomic_ref(slot_->words.abort).store(1, std::memory_order_release);
+    if (std::atomic_ref(slot_->words.fault.kind).load(std::memory_order_acquire) != backend::FaultKind::none)
+        return;
+    driver::ScopedCudaContext current(*gpu_.context());
+    static_cast<void>(write_control(offsetof(SeatControl, failed), &slot_->failed, sizeof(slot_->failed)));
+}
+
+Result<void> CollectiveSeat::begin_at(std::uint64_t count) {
+    std::lock_guard lock(tables_);
+    driver::ScopedCudaContext current(*gpu_.context());
+    slot_->value = count;
+    SIDESTEP_CHECK(write_control(offsetof(SeatControl, epoch), &slot_->value, sizeof(count)));
+    for (std::uint64_t at = offsetof(SeatControl, round); at < sizeof(SeatControl); at += sizeof(count))
+        SIDESTEP_CHECK(write_control(at, &slot_->value, sizeof(count)));
+    return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
+}
+
+void CollectiveSeat::set_deadline(std::uint64_t ns) {
+    std::atomic_ref(slot_->words.deadline_ns).store(ns, std::memory_order_release);
+}
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,96 @@
+// One rank on one GPU: its arena, its control block, and the order of its tasks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+
+#include "backends/cuda/collective/seats.hpp"
+
+namespace sidestep::backends::cuda {
+
+class CollectiveSeat : public backend::Seat {
+public:
+    static Result<std::unique_ptr<CollectiveSeat>> create(Seats& seats, Gpu& gpu,
+                                                          std::shared_ptr<const CollectiveKernels> kernels,
+                                                          const backend::SeatRequest& request);
+    // Keeps the memory, for the rest of the process, where tasks do not end within some seconds of the abort:
+    // a fault of the GPU would be worse.
+    ~CollectiveSeat() override;
+
+    const Buffer& arena() const override { return held_->arena.buffer(); }
+    Result<backend::Extent> extent(const void* address) override;
+    Result<Allocation> open(const backend::Exported& exported) override;
+    Result<void> admit(const Buffer& memory) override;
+    Result<void> reach(unsigned rank, unsigned slot, void* base) override;
+    Result<void> run(const backend::CollectiveTask& task, void* stream) override;
+    Result<bool> idle() override;
+    std::optional<backend::FaultRecord> fault() const override;
+    void abort() noexcept override;
+    void set_deadline(std::uint64_t ns) override;
+
+    // As if `count` tasks had gone before, on an idle seat: for tests of counters that come around.
+    Result<void> begin_at(std::uint64_t count);
+
+private:
+    // What tasks in flight use.
+    struct Held {
+        std::shared_ptr<const CollectiveKernels> kernels;
+        Allocation arena;
+        Allocation control;
+    };
+    // In one slot of HostPages. `value` and `failed` are what copies into the control block read.
+    struct Slot {
+        HostWords words;
+        std::uint64_t value;
+        std::uint32_t failed;
+    };
+    struct Known {
+        std::uint64_t id = 0;
+        backend::Extent extent;
+    };
+    struct Launch {
+        Station station{};
+        unsigned blocks = 0;
+        unsigned rows = 1;
+        unsigned threads = most_data_threads;
+    };
+
+    CollectiveSeat(Seats& seats, Gpu& gpu, const backend::SeatRequest& request)
+        : seats_(seats), gpu_(gpu), rank_(request.rank), ranks_(request.ranks) {}
+    Result<void> set_up(std::shared_ptr<const CollectiveKernels> kernels, std::uint64_t deadline_ns);
+    Result<void> write_control(std::uint64_t offset, const void* from, std::size_t bytes) const;
+    const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
+    CUdeviceptr control() const { return reinterpret_cast<CUdeviceptr>(held_->control.address()); }
+
+    Launch plan(const backend::CollectiveTask& task) const;
+    void plan_slices(const backend::CollectiveTask& task, Launch& launch) const;
+    void plan_packets(const backend::CollectiveTask& task, Launch& launch) const;
+    void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
+    Result<void> wait_for_other_stream(CUstream stream);
+    Result<backend::Extent> look_up_extent(CUdeviceptr address, std::uint64_t id);
+    bool drained() noexcept;
+
+    Seats& seats_;
+    Gpu& gpu_;
+    const unsigned rank_;
+    const unsigned ranks_;
+    std::unique_ptr<Held> held_;
+    Slot* slot_ = nullptr;
+    HostWords* words_on_gpu_ = nullptr;
+    std::optional<driver::CudaStream> stream_;  // for what the host writes
+    std::mutex tables_;                         // of reach(): slot_->value
+
+    std::optional<driver::CudaEvent> last_;
+    std::atomic<bool> recorded_{false};
+    std::mutex order_;  // of run(): guards what follows
+    bool captured_ = false;
+    unsigned long long last_stream_ = 0;  // its driver-wide number
+
+    std::mutex extents_;
+    std::array<Known, 64> known_{};
+    std::size_t next_known_ = 0;
+};
+
+}  // namespace sidestep::backends::cuda

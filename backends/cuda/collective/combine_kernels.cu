@@ -1,0 +1,40 @@
+// The kernels of one element type, SIDESTEP_ELEMENT. Compiled once for each of the twelve, which keeps every
+// run of the compiler short; each makes a module of its own, so that the names need not differ.
+#include "backends/cuda/collective/packets.cuh"
+#include "backends/cuda/collective/slices.cuh"
+
+namespace sidestep::backends::cuda {
+namespace {
+
+constexpr Element element = Element::SIDESTEP_ELEMENT;
+
+template <int group, int batch, bool carries>
+__device__ void slices(const CollectiveTask& task, const Station& station) {
+    using Work = Combining<element, group, batch, carries>;
+    __shared__ Meeting meeting;
+    Slices<Work>(task, station, meeting, Work(task, station.ranks), sizeof(Form<element>::Bits)).run();
+}
+
+}  // namespace
+
+// For groups of up to four ranks, and for larger ones.
+extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
+    sidestep_packets_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    Packets<element, 4, 2>(task, station).run();
+}
+extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
+    sidestep_packets_16(const __grid_constant__ CollectiveTask task,
+                        const __grid_constant__ Station station) {
+    Packets<element, 8, 1>(task, station).run();
+}
+
+extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
+    sidestep_slices_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    slices<4, 4, false>(task, station);
+}
+extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
+    sidestep_slices_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    slices<8, 2, true>(task, station);
+}
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,54 @@
+// What a seat and its kernels share: counters and tables in GPU memory, words in pinned host memory, and the
+// kernels' parameters. Included by device code, so nothing but built-in types.
+#pragma once
+
+#include "backend/collective_task.hpp"
+
+namespace sidestep::backends::cuda {
+
+// In pinned host memory, so that the host writes `abort` and `deadline_ns` and reads `fault` while kernels
+// run.
+struct HostWords {
+    uint32_t abort = 0;
+    uint32_t unused = 0;
+    uint64_t deadline_ns = 0;  // 0: none
+    backend::FaultRecord fault;
+};
+
+// Values of SeatControl::failed.
+constexpr uint32_t failed_by_task = 1;
+constexpr uint32_t failed_by_host = 2;  // the next task to see it makes it the first
+
+// In GPU memory, zeroed at first. What several threads ask for at the start of a task lies in one line.
+struct SeatControl {
+    uint64_t epoch;
+    uint32_t failed;  // not 0: a task gave up, and no later one begins
+    uint32_t done;    // thread blocks of the packet task that have ended
+    uint64_t unused[14];
+    // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
+    char* bases[backend::most_slots][backend::most_ranks];
+    uint64_t round[backend::most_blocks];
+    uint64_t sent[backend::most_blocks][backend::most_ranks];
+    uint64_t received[backend::most_blocks][backend::most_ranks];
+};
+
+// Behind the task, the second parameter of every kernel.
+struct Station {
+    SeatControl* control;
+    HostWords* host;  // as the GPU sees them
+    uint32_t rank;
+    uint32_t ranks;
+    // Of packet tasks, in packets: the longest block for another rank, and the longest from one (of
+    // two_phase, the longest slice of another rank); whether what goes to the others is the same bytes.
+    uint64_t send_units;
+    uint64_t receive_units;
+    uint32_t alike;
+    // Of `pairs`, grid y: whom its blocks deal with; this rank itself for a copy on the spot.
+    uint8_t peers[backend::most_ranks];
+};
+
+// Threads of a block that carry data. In packet tasks one more warp looks after the headers.
+constexpr unsigned most_data_threads = 512;
+constexpr unsigned header_threads = 32;
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,99 @@
+#include "backends/cuda/collective/kernels.hpp"
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::cuda {
+
+// The fat binaries, made at build time.
+extern const unsigned char combine_i8_image[];
+extern const unsigned char combine_u8_image[];
+extern const unsigned char combine_i32_image[];
+extern const unsigned char combine_u32_image[];
+extern const unsigned char combine_i64_image[];
+extern const unsigned char combine_u64_image[];
+extern const unsigned char combine_f16_image[];
+extern const unsigned char combine_f32_image[];
+extern const unsigned char combine_f64_image[];
+extern const unsigned char combine_bf16_image[];
+extern const unsigned char combine_f8_e4m3_image[];
+extern const unsigned char combine_f8_e5m2_image[];
+extern const unsigned char move_image[];
+
+namespace {
+
+using backend::Combine;
+using backend::Element;
+using backend::Shape;
+
+// In the order of backend::Element.
+const std::array<const unsigned char*, backend::elements> combine_images{
+    combine_i8_image,  combine_u8_image,   combine_i32_image,     combine_u32_image,
+    combine_i64_image, combine_u64_image,  combine_f16_image,     combine_f32_image,
+    combine_f64_image, combine_bf16_image, combine_f8_e4m3_image, combine_f8_e5m2_image};
+
+}  // namespace
+
+Result<std::shared_ptr<const CollectiveKernels>> CollectiveKernels::load(
+    std::shared_ptr<const driver::CudaContext> context) {
+    std::shared_ptr<CollectiveKernels> kernels(new CollectiveKernels(std::move(context)));
+    driver::ScopedCudaContext current(*kernels->context_);
+    SIDESTEP_CHECK(kernels->load_all());
+    return std::shared_ptr<const CollectiveKernels>(std::move(kernels));
+}
+
+Result<void> CollectiveKernels::load_all() {
+    for (unsigned e = 0; e < backend::elements; ++e) {
+        SIDESTEP_CHECK(load_module(combine_images[e]));
+        SIDESTEP_CHECK(find(combining_[e].packets[0], "sidestep_packets_4"));
+        SIDESTEP_CHECK(find(combining_[e].packets[1], "sidestep_packets_16"));
+        SIDESTEP_CHECK(find(combining_[e].slices[0], "sidestep_slices_4"));
+        SIDESTEP_CHECK(find(combining_[e].slices[1], "sidestep_slices_16"));
+    }
+    SIDESTEP_CHECK(load_module(move_image));
+    SIDESTEP_CHECK(find(slices_copy_, "sidestep_slices_copy"));
+    return find(pairs_, "sidestep_pairs");
+}
+
+Result<void> CollectiveKernels::load_module(const unsigned char* image) {
+    const driver::Cuda& cuda = context_->cuda();
+    CUresult status = cuda.cuModuleLoadData(&modules_[loaded_], image);
+    if (status == CUDA_ERROR_NO_BINARY_FOR_GPU)
+        return Error{ErrorCode::unsupported,
+                     "collectives need a GPU of compute capability 8.0 or newer",
+                     "cuModuleLoadData",
+                     {}};
+    SIDESTEP_CHECK(cuda.check(status, "cuModuleLoadData"));
+    ++loaded_;
+    return {};
+}
+
+// In the module that was loaded last.
+Result<void> CollectiveKernels::find(CUfunction& function, const char* name) {
+    const driver::Cuda& cuda = context_->cuda();
+    CUresult status = cuda.cuModuleGetFunction(&function, modules_[loaded_ - 1], name);
+    SIDESTEP_CHECK(cuda.check(status, "cuModuleGetFunction"));
+    return cuda.check(cuda.cuFuncLoad(function), "cuFuncLoad");
+}
+
+CollectiveKernels::~CollectiveKernels() {
+    driver::ScopedCudaContext current(*context_);
+    for (unsigned i = 0; i < loaded_; ++i) context_->cuda().cuModuleUnload(modules_[i]);
+}
+
+CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsigned ranks) const {
+    const unsigned size = ranks <= 4 ? 0 : 1;
+    // What combines nothing moves bytes, whatever they are.
+    const bool combines = task.combine != Combine::none;
+    const Element element = combines ? task.element : Element::u8;
+    const Combining& of_element = combining_[static_cast<unsigned>(element)];
+    switch (task.shape) {
+        case Shape::slices:
+            return combines ? of_element.slices[size] : slices_copy_;
+        case Shape::pairs:
+            return pairs_;
+        default:
+            return of_element.packets[size];
+    }
+}
+
+}  // namespace sidestep::backends::cuda

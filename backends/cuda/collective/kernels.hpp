@@ -1,0 +1,45 @@
+// The kernels of collectives, loaded into one GPU's context.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "backend/collective_task.hpp"
+#include "driver/cuda_handles.hpp"
+
+namespace sidestep::backends::cuda {
+
+class CollectiveKernels {
+public:
+    // Loads all code now: a kernel that is loaded lazily may wait for one that waits for it. Fails with
+    // ErrorCode::unsupported on GPUs older than compute capability 8.0.
+    static Result<std::shared_ptr<const CollectiveKernels>> load(
+        std::shared_ptr<const driver::CudaContext> context);
+    CollectiveKernels(const CollectiveKernels&) = delete;
+    CollectiveKernels& operator=(const CollectiveKernels&) = delete;
+    ~CollectiveKernels();
+
+    // The kernel that runs such a task.
+    CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks) const;
+
+private:
+    struct Combining {
+        CUfunction packets[2] = {};  // for up to four ranks, and for more
+        CUfunction slices[2] = {};
+    };
+
+    explicit CollectiveKernels(std::shared_ptr<const driver::CudaContext> context)
+        : context_(std::move(context)) {}
+    Result<void> load_module(const unsigned char* image);
+    Result<void> find(CUfunction& function, const char* name);
+    Result<void> load_all();
+
+    std::shared_ptr<const driver::CudaContext> context_;
+    std::array<CUmodule, backend::elements + 1> modules_{};
+    unsigned loaded_ = 0;
+    std::array<Combining, backend::elements> combining_{};  // by element
+    CUfunction slices_copy_ = nullptr;
+    CUfunction pairs_ = nullptr;
+};
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,106 @@
+// Loads and stores of device code: of packets, of flags, and of bytes at any alignment.
+#pragma once
+
+#include "backends/cuda/collective/control.hpp"
+
+namespace sidestep::backends::cuda {
+
+using backend::ArenaLayout;
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Element;
+using backend::Share;
+using backend::Slice;
+using backend::Token;
+
+struct alignas(16) Words {
+    uint32_t at[4];
+};
+
+// Packets: no cache may answer, and each aligned half arrives as a whole.
+__device__ inline Words load_packet(const char* from) {
+    Words value;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.at[0]), "=r"(value.at[1]), "=r"(value.at[2]), "=r"(value.at[3])
+                 : "l"(from));
+    return value;
+}
+__device__ inline void store_packet(char* to, uint32_t low, uint32_t high, uint32_t flag) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(to), "r"(low), "r"(high),
+                 "r"(flag));
+}
+__device__ inline bool flagged(const Words& packet, uint32_t flag) {
+    return packet.at[1] == flag && packet.at[3] == flag;
+}
+
+__device__ inline uint64_t load_word(const void* from) {
+    uint64_t value;
+    asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(from));
+    return value;
+}
+__device__ inline uint64_t load_flag(const char* from) {
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ inline void store_flag(char* to, uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+// 16 aligned bytes, of this GPU or another one; written by others before, so not through caches that may be
+// stale.
+__device__ inline Words load16(const char* from) {
+    Words value;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.at[0]), "=r"(value.at[1]), "=r"(value.at[2]), "=r"(value.at[3])
+                 : "l"(from));
+    return value;
+}
+__device__ inline void store16(char* to, const Words& value) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.at[0]), "r"(value.at[1]),
+                 "r"(value.at[2]), "r"(value.at[3]));
+}
+
+template <typename Unit>
+__device__ inline Unit load_unit(const char* from) {
+    return *reinterpret_cast<const volatile Unit*>(from);
+}
+template <typename Unit>
+__device__ inline void store_unit(char* to, Unit value) {
+    *reinterpret_cast<volatile Unit*>(to) = value;
+}
+
+// backend::share_of with a granule of 16, in bytes: by divisions of 32 bits where that will do, which take a
+// tenth of the time.
+__device__ inline Share share_of_bytes(uint64_t bytes, unsigned block, unsigned blocks) {
+    const uint64_t granules = (bytes + 15) / 16;
+    if (granules >= 1u << 26) return backend::share_of(bytes, block, blocks, 16);
+    const uint64_t begin = uint64_t{static_cast<uint32_t>(granules) * block / blocks} * 16;
+    const uint64_t end = uint64_t{static_cast<uint32_t>(granules) * (block + 1) / blocks} * 16;
+    return {begin < bytes ? begin : bytes, end < bytes ? end : bytes};
+}
+static_assert(backend::most_blocks == 64, "granules times blocks fit into 32 bits");
+
+__device__ inline unsigned misalignment(const void* address) {
+    return static_cast<unsigned>(reinterpret_cast<uint64_t>(address) & 15);
+}
+
+// `bytes` (1 to 8) bytes at any address, as the low ones of the word; no byte beside them is touched. What is
+// not aligned is read byte by byte, with all loads under way at a time.
+__device__ inline uint64_t load_up_to_8(const char* from, unsigned bytes) {
+    if (bytes == 8 && misalignment(from) % 8 == 0) return load_unit<uint64_t>(from);
+    uint32_t part[8];
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i) part[i] = i < bytes ? load_unit<uint8_t>(from + i) : 0;
+    const uint32_t low = part[0] | part[1] << 8 | part[2] << 16 | part[3] << 24;
+    const uint32_t high = part[4] | part[5] << 8 | part[6] << 16 | part[7] << 24;
+    return low | static_cast<uint64_t>(high) << 32;
+}
+__device__ inline void store_up_to_8(char* to, uint64_t value, unsigned bytes) {
+    if (bytes == 8 && misalignment(to) % 8 == 0) return store_unit<uint64_t>(to, value);
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i)
+        if (i < bytes) store_unit<uint8_t>(to + i, static_cast<uint8_t>(value >> (8 * i)));
+}
+
+}  // namespace sidestep::backends::cuda

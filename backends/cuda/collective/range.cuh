@@ -1,0 +1,180 @@
+// What a thread block does with a range of bytes: copy it to one or several places, or combine it from
+// several. Any alignment; nothing beside the range is touched.
+#pragma once
+
+#include "backends/cuda/collective/elements.cuh"
+
+namespace sidestep::backends::cuda {
+
+// Where a range lies at its sources, in the order in which they are combined, and at its targets. In shared
+// memory.
+struct Ends {
+    const char* from[backend::most_ranks];
+    char* to[backend::most_ranks];
+    uint64_t scale[backend::most_ranks];  // of each source, for scaled_sum
+    unsigned sources;
+    unsigned targets;
+};
+
+// A range cut into 16-byte units that lie at a boundary of 16 for the first source, and what is left at both
+// ends. No units where the sources and targets do not all lie alike.
+struct Cut {
+    uint64_t units_at;  // bytes
+    uint64_t units;
+    uint64_t bytes;
+
+    // `size`: of an element, none of which is cut.
+    __device__ Cut(const Ends& ends, uint64_t length, unsigned size)
+        : units_at(length), units(0), bytes(length) {
+        const unsigned first = misalignment(ends.from[0]);
+        bool even = first % size == 0;
+#pragma unroll 1
+        for (unsigned i = 1; i < ends.sources; ++i) even = even && misalignment(ends.from[i]) == first;
+#pragma unroll 1
+        for (unsigned i = 0; i < ends.targets; ++i) even = even && misalignment(ends.to[i]) == first;
+        const unsigned head = (16 - first) % 16;
+        if (!even || head >= bytes) return;
+        units_at = head;
+        units = (bytes - head) / 16;
+    }
+    // What is not in units: from 0 to units_at, and from here to the end.
+    __device__ uint64_t tail_at() const {
+        return units_at + units * 16;
+    }
+};
+
+// Copies a range to its targets.
+class Copying {
+public:
+    // All threads of the block. No part of its caller, whose values would take registers from it.
+    static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes) {
+        const Cut cut(ends, bytes, 1);
+        const char* const from = ends.from[0] + cut.units_at;
+#pragma unroll 1
+        for (uint64_t at = threadIdx.x; at < cut.units; at += batch * blockDim.x) {
+            Words value[batch];
+#pragma unroll
+            for (int b = 0; b < batch; ++b)
+                value[b] =
+                    at + b * blockDim.x < cut.units ? load16(from + 16 * (at + b * blockDim.x)) : Words{};
+#pragma unroll 1
+            for (unsigned i = 0; i < ends.targets; ++i) {
+                char* const to = ends.to[i] + cut.units_at;
+#pragma unroll
+                for (int b = 0; b < batch; ++b)
+                    if (at + b * blockDim.x < cut.units) store16(to + 16 * (at + b * blockDim.x), value[b]);
+            }
+        }
+#pragma unroll 1
+        for (unsigned end = 0; end < 2; ++end)
+            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes);
+    }
+
+private:
+    static constexpr int batch = 8;
+
+    static __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end) {
+#pragma unroll 1
+        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * blockDim.x) {
+            const unsigned bytes = end - at < 8 ? static_cast<unsigned>(end - at) : 8;
+            const uint64_t value = load_up_to_8(ends.from[0] + at, bytes);
+#pragma unroll 1
+            for (unsigned i = 0; i < ends.targets; ++i) store_up_to_8(ends.to[i] + at, value, bytes);
+        }
+    }
+};
+
+// `group`: sources that are read at a time; where there may be more, the sums of `batch` units are carried
+// along.
+template <Element element, int group, int batch, bool carries>
+class Combining {
+    using Bits = typename Form<element>::Bits;
+
+public:
+    __device__ Combining(const CollectiveTask& task, unsigned ranks) : rule_(task, ranks) {}
+
+    // All threads of the block; see Copying::run().
+    __device__ void run(const Ends& ends, uint64_t bytes) const { run(ends, bytes, rule_); }
+
+private:
+    __device__ explicit Combining(const Rule<element>& rule) : rule_(rule) {}
+    static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes, Rule<element> rule) {
+        Combining(rule).run_inside(ends, bytes);
+    }
+
+    __device__ void run_inside(const Ends& ends, uint64_t bytes) const {
+        const Cut cut(ends, bytes, sizeof(Bits));
+        units(ends, cut);
+#pragma unroll 1
+        for (unsigned end = 0; end < 2; ++end)
+            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes);
+    }
+
+    __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end) const {
+#pragma unroll 1
+        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * blockDim.x) {
+            const unsigned bytes = end - at < 8 ? static_cast<unsigned>(end - at) : 8;
+            Accumulator<element, 2> sum;
+            uint64_t next = load_up_to_8(ends.from[0] + at, bytes);
+#pragma unroll 1
+            for (unsigned s = 0; s < ends.sources; ++s) {
+                const uint32_t words[2] = {static_cast<uint32_t>(next), static_cast<uint32_t>(next >> 32)};
+                if (s + 1 < ends.sources) next = load_up_to_8(ends.from[s + 1] + at, bytes);
+                sum.take(words, s == 0, rule_, ends.scale[s]);
+            }
+            uint32_t words[2];
+            sum.give(words, rule_);
+            const uint64_t value = words[0] | static_cast<uint64_t>(words[1]) << 32;
+#pragma unroll 1
+            for (unsigned i = 0; i < ends.targets; ++i) store_up_to_8(ends.to[i] + at, value, bytes);
+        }
+    }
+
+    __device__ void units(const Ends& ends, const Cut& cut) const {
+        const unsigned step = blockDim.x;
+        const unsigned sources = ends.sources;
+#pragma unroll 1
+        for (uint64_t at = threadIdx.x; at < cut.units; at += batch * step) {
+            Accumulator<element, 4> sum[carries ? batch : 1];
+            const uint64_t offset = cut.units_at + 16 * at;
+            unsigned begin = 0;
+#pragma unroll 1
+            do {
+                Words value[batch][group];
+#pragma unroll
+                for (int b = 0; b < batch; ++b)
+#pragma unroll
+                    for (int i = 0; i < group; ++i)
+                        value[b][i] = begin + i < sources && at + b * step < cut.units
+                                          ? load16(ends.from[begin + i] + offset + 16 * (b * step))
+                                          : Words{};  // no register keeps its value from one turn to the next
+#pragma unroll
+                for (int b = 0; b < batch; ++b) {
+#pragma unroll
+                    for (int i = 0; i < group; ++i)
+                        if (begin + i < sources)
+                            sum[carries ? b : 0].take(value[b][i].at, begin + i == 0, rule_,
+                                                      rule_.scaled ? ends.scale[begin + i] : 0);
+                    if (!carries && at + b * step < cut.units) give(sum[0], ends, offset + 16 * (b * step));
+                }
+                begin += group;
+            } while (carries && begin < sources);
+            if constexpr (carries) {
+#pragma unroll
+                for (int b = 0; b < batch; ++b)
+                    if (at + b * step < cut.units) give(sum[b], ends, offset + 16 * (b * step));
+            }
+        }
+    }
+
+    __device__ void give(Accumulator<element, 4>& sum, const Ends& ends, uint64_t at) const {
+        Words value;
+        sum.give(value.at, rule_);
+#pragma unroll 1
+        for (unsigned i = 0; i < ends.targets; ++i) store16(ends.to[i] + at, value);
+    }
+
+    const Rule<element> rule_;
+};
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,151 @@
+// Waiting for other ranks, with an end to it.
+//
+// Whoever polls asks go_on() after every poll. Now and then that looks whether another thread of this GPU has
+// given up, more seldom whether the host says so or the deadline has passed. The first thread to give up
+// writes the record; all leave, and later tasks return at once.
+#pragma once
+
+#include "backends/cuda/collective/memory.cuh"
+
+namespace sidestep::backends::cuda {
+
+using backend::FaultKind;
+
+struct Difference {
+    uint32_t peer_signature;
+    uint64_t bytes;
+    uint64_t peer_bytes;
+};
+
+constexpr unsigned polls_between_looks = 1024;  // about 0.5 ms
+constexpr unsigned polls_between_host_looks = 16384;
+
+// The kernels' parameters, what they need of them everywhere, and whether this thread was the first to give
+// up.
+class Ground {
+public:
+    const CollectiveTask& task;
+    const Station& station;
+    const ArenaLayout layout;
+    const unsigned rank;
+    const unsigned ranks;
+
+    __device__ Ground(const CollectiveTask& what, const Station& where)
+        : task(what), station(where), layout{where.ranks}, rank(where.rank), ranks(where.ranks) {}
+
+    // Where others' memory lies is looked up in each task: it may have changed since the last one.
+    __device__ char* base(unsigned of, unsigned slot) const {
+        return reinterpret_cast<char*>(load_word(&station.control->bases[slot][of]));
+    }
+    __device__ char* arena(unsigned of) const { return base(of, 0); }
+    __device__ uint32_t failed() const {
+        return *static_cast<const volatile uint32_t*>(&station.control->failed);
+    }
+
+    // What SeatControl::failed says: go on, or leave.
+    __device__ bool well(uint32_t failed, unsigned peer) {
+        if (failed == failed_by_host) give_up(FaultKind::aborted, peer);
+        return failed == 0;
+    }
+
+    __device__ void give_up(FaultKind kind, unsigned peer, const Difference& difference = {}) {
+        if (atomicExch(&station.control->failed, failed_by_task) == failed_by_task) return;
+        fault_ = static_cast<unsigned>(kind) << 8 | peer;
+        difference_of_block() = difference;
+    }
+
+    // By all threads, when they leave: the one that gave up first writes the record.
+    __device__ void report() {
+        if (fault_ == 0) return;
+        volatile backend::FaultRecord* record = &station.host->fault;
+        // The host's abort may have come after another fault.
+        if (record->kind != FaultKind::none) return;
+        const Difference& difference = difference_of_block();
+        record->peer = fault_ & 0xff;
+        record->number = task.number;
+        record->signature = task.signature;
+        record->peer_signature = difference.peer_signature;
+        record->bytes = difference.bytes;
+        record->peer_bytes = difference.peer_bytes;
+        __threadfence_system();
+        record->kind = static_cast<FaultKind>(fault_ >> 8);  // the host reads this first
+    }
+
+private:
+    static __device__ Difference& difference_of_block() {
+        __shared__ Difference difference;
+        return difference;
+    }
+    unsigned fault_ = 0;
+};
+
+class Wait {
+public:
+    // False: leave.
+    __device__ bool go_on(Ground& ground, unsigned peer) {
+        if (++polls_ % polls_between_looks != 0) return true;
+        if (!ground.well(ground.failed(), peer)) return false;
+        uint64_t now;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+        if (began_ == 0) began_ = now;
+        if (polls_ % polls_between_host_looks != 0) return true;
+        const volatile HostWords* host = ground.station.host;
+        const uint64_t deadline = host->deadline_ns;
+        const bool aborted = host->abort != 0;
+        if (!aborted && (deadline == 0 || now - began_ <= deadline)) return true;
+        ground.give_up(aborted ? FaultKind::aborted : FaultKind::timed_out, peer);
+        return false;
+    }
+
+private:
+    unsigned polls_ = 0;
+    uint64_t began_ = 0;  // as the first look saw it
+};
+
+// Until the flag at `at` is at least `value`.
+__device__ inline bool wait_flag(Ground& ground, const char* at, uint64_t value, unsigned peer) {
+    Wait wait;
+    while (load_flag(at) < value)
+        if (!wait.go_on(ground, peer)) return false;
+    return true;
+}
+
+// A line of four packets, of which the first three or all four carry a word.
+__device__ inline void store_line(char* to, const uint64_t (&words)[4], uint32_t flag) {
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+        store_packet(to + 16 * i, static_cast<uint32_t>(words[i]), static_cast<uint32_t>(words[i] >> 32),
+                     flag);
+}
+__device__ inline bool wait_line(Ground& ground, const char* at, uint64_t (&words)[4], uint32_t flag,
+                                 unsigned peer) {
+    Wait wait;
+    for (;;) {
+        bool complete = true;
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i) {
+            const Words packet = load_packet(at + 16 * i);
+            complete = complete && flagged(packet, flag);
+            words[i] = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
+        }
+        if (complete) return true;
+        if (!wait.go_on(ground, peer)) return false;
+    }
+}
+
+// Tokens as they travel in lines.
+__device__ inline uint64_t packed(const Token& token) {
+    return static_cast<uint64_t>(token.slot) << 48 | token.offset;
+}
+// Null for a slot that is not there, which only a peer that is gone, or a fault above, brings about.
+__device__ inline char* resolved(const Ground& ground, unsigned of, uint64_t token) {
+    const unsigned slot = static_cast<unsigned>(token >> 48);
+    if (slot >= backend::most_slots) return nullptr;
+    char* const base = ground.base(of, slot);
+    return base ? base + (token & ((uint64_t{1} << 48) - 1)) : nullptr;
+}
+__device__ inline bool unreachable(uint64_t token) {
+    return token >> 48 == Token::unreachable;
+}
+
+}  // namespace sidestep::backends::cuda

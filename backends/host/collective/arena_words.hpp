@@ -1,0 +1,74 @@
+// The words of an arena that ranks write to each other: flags, and packets that carry theirs. Arenas are
+// shared between processes, so these are lock-free atomics on plain memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "backend/collective_task.hpp"
+
+namespace sidestep::backends::host {
+
+static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free, "arenas are shared between processes");
+
+using Order = std::memory_order;
+
+// What was written before a store is seen by whoever loads what it stored, save for relaxed ones.
+inline void store_word(char* at, std::uint64_t value, Order order = Order::release) {
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at)).store(value, order);
+}
+inline std::uint64_t load_word(const char* at, Order order = Order::acquire) {
+    auto* const word = reinterpret_cast<std::uint64_t*>(const_cast<char*>(at));
+    return std::atomic_ref(*word).load(order);
+}
+
+// A packet: {4 bytes, flag, 4 bytes, flag}, which carries 8 bytes. Nothing but these has to be seen with it
+// where a header or a barrier has told the rest: then relaxed stores and loads do.
+constexpr std::uint64_t packet_bytes = 16;
+
+inline void store_packet(char* at, std::uint64_t value, std::uint32_t flag, Order order = Order::release) {
+    const std::uint64_t above = std::uint64_t{flag} << 32;
+    store_word(at, above | (value & 0xffffffffu), order);
+    store_word(at + 8, above | value >> 32, order);
+}
+
+// Whether the packet with this flag is there; then also what it carries.
+inline bool load_packet(const char* at, std::uint32_t flag, std::uint64_t& value,
+                        Order order = Order::acquire) {
+    const std::uint64_t low = load_word(at, order);
+    const std::uint64_t high = load_word(at + 8, order);
+    if (low >> 32 != flag || high >> 32 != flag) return false;
+    value = (low & 0xffffffffu) | high << 32;
+    return true;
+}
+
+// The 64 bytes that open a task between two ranks, as packets.
+struct Line {
+    std::uint64_t first = 0;   // slices: the send token; pairs: where to, as a token
+    std::uint64_t second = 0;  // slices: the receive token; pairs: bytes
+    std::uint64_t signature = 0;
+    std::uint64_t scale = 0;
+};
+
+inline void store_line(char* at, const Line& line, std::uint32_t flag) {
+    store_packet(at, line.first, flag);
+    store_packet(at + packet_bytes, line.second, flag);
+    store_packet(at + 2 * packet_bytes, line.signature, flag);
+    store_packet(at + 3 * packet_bytes, line.scale, flag);
+}
+
+inline bool load_line(const char* at, std::uint32_t flag, Line& line) {
+    return load_packet(at, flag, line.first) && load_packet(at + packet_bytes, flag, line.second) &&
+           load_packet(at + 2 * packet_bytes, flag, line.signature) &&
+           load_packet(at + 3 * packet_bytes, flag, line.scale);
+}
+
+inline std::uint64_t to_word(backend::Token token) {
+    return std::uint64_t{token.slot} << 48 | token.offset;
+}
+inline backend::Token to_token(std::uint64_t word) {
+    return {static_cast<std::uint16_t>(word >> 48), word & ((std::uint64_t{1} << 48) - 1)};
+}
+
+}  // namespace sidestep::backends::host

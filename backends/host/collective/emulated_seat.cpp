@@ -1,0 +1,226 @@
+#include "backends/host/collective/emulated_seat.hpp"
+
+#include <bit>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::host {
+namespace {
+
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Shape;
+
+// Some 25 MB of tasks.
+constexpr std::size_t most_waiting = 1 << 14;
+
+Error invalid(std::string message) {
+    return {ErrorCode::invalid_argument, std::move(message), "emulated seat", {}};
+}
+
+// What a packet task sends and takes has to fit in its lanes.
+Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned ranks) {
+    const std::uint64_t most = backend::ArenaLayout{ranks}.packet_payload();
+    const unsigned size = backend::size_of(task.element);
+    for (unsigned r = 0; r < ranks; ++r) {
+        const std::uint64_t bytes = task.shape == Shape::packets
+                                        ? std::max(task.to[r].bytes, task.from[r].bytes)
+                                        : task.slices[r].count * size;
+        if (bytes > most && (r != rank || task.combine != Combine::none))
+            return invalid(fmt::format("{} bytes are more than packets carry, which is {}", bytes, most));
+    }
+    // In place nothing has to be copied, which may be said so.
+    const bool copies =
+        task.combine != Combine::none || (task.to[rank].bytes != 0 && task.from[rank].bytes != 0);
+    if (task.shape == Shape::packets && copies && task.to[rank].bytes != task.from[rank].bytes)
+        return invalid(
+            fmt::format("{} bytes of the rank's own go to {}", task.to[rank].bytes, task.from[rank].bytes));
+    if (task.shape == Shape::packets_two_phase && task.combine == Combine::none)
+        return invalid("packets in two phases combine");
+    return {};
+}
+
+Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
+    for (unsigned r = 0; r < ranks; ++r) {
+        const backend::Slice& slice = task.slices[r];
+        if (slice.count == 0) continue;
+        if (slice.sources == 0 || (task.combine == Combine::none && !std::has_single_bit(slice.sources)))
+            return invalid(fmt::format("slice {} has {} sources", r, std::popcount(slice.sources)));
+        if ((slice.sources | slice.targets) >> ranks != 0)
+            return invalid(fmt::format("slice {} names ranks that are not there", r));
+    }
+    return {};
+}
+
+}  // namespace
+
+EmulatedSeat::EmulatedSeat(const backend::SeatRequest& request, SeatSurroundings surroundings,
+                           Allocation arena)
+    : place_(request.place),
+      surroundings_(std::move(surroundings)),
+      arena_(std::move(arena)),
+      state_(request.rank, request.ranks, static_cast<char*>(arena_.address()), request.deadline_ns) {
+    state_.slots.set(request.rank, 0, arena_.address());
+}
+
+EmulatedSeat::~EmulatedSeat() {
+    abort();
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+Result<backend::Extent> EmulatedSeat::extent(const void* address) {
+    SIDESTEP_TRY(auto extent, surroundings_.memory->extent(address));
+    if (extent.whole.place() == place_) return extent;
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} is memory of {}, not of {}", address, extent.whole.place().to_string(),
+                             place_.to_string()),
+                 place_.to_string(), "give memory of the rank's own GPU"};
+}
+
+Result<void> EmulatedSeat::check_reach(const Place& place) const {
+    if (!place.is_gpu() || place == place_) return {};
+    const auto index = static_cast<std::size_t>(place.index());
+    if (index < surroundings_.reaches.size() && surroundings_.reaches[index].allowed) return {};
+    const bool known = index < surroundings_.reaches.size();
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{} cannot reach {}: {}", place_.to_string(), place.to_string(),
+                             known ? surroundings_.reaches[index].reason : "there is no such GPU"),
+                 place_.to_string(), known ? surroundings_.reaches[index].remedy : std::string()};
+}
+
+Result<Allocation> EmulatedSeat::open(const backend::Exported& exported) {
+    SIDESTEP_CHECK(check_reach(exported.place));
+    SIDESTEP_TRY(auto opened, surroundings_.open(exported));
+    if (opened) return std::move(*opened);
+    return Error{ErrorCode::unsupported,
+                 fmt::format("memory of the kind `{}` is not an emulated GPU's", exported.scheme),
+                 place_.to_string(), "let all ranks use the same machine (SIDESTEP_MACHINE)"};
+}
+
+Result<void> EmulatedSeat::admit(const Buffer& memory) {
+    SIDESTEP_CHECK(surroundings_.memory->describe(memory));
+    return check_reach(memory.place());
+}
+
+Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, void* base) {
+    if (rank >= state_.ranks || slot >= backend::most_slots)
+        return invalid(fmt::format("there is no slot {} of rank {}", slot, rank));
+    state_.slots.set(rank, slot, base);
+    return {};
+}
+
+Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
+    if (task.signature == 0) return invalid("a task has a signature");
+    if (task.blocks == 0 || task.blocks > backend::most_blocks)
+        return invalid(fmt::format("a task has 1 to {} blocks, not {}", backend::most_blocks, task.blocks));
+    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
+        if (state_.arena_of(rank) == nullptr)
+            return invalid(fmt::format("the arena of rank {} is not mapped", rank));
+    }
+    if (task.shape == Shape::slices) return check_slices(task, state_.ranks);
+    if (task.shape != Shape::pairs) return check_packets(task, state_.me, state_.ranks);
+    const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
+                      (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
+    return lists == 0 || lists == 4 ? Result<void>() : invalid("all four lists lie in GPU memory, or none");
+}
+
+Result<void> EmulatedSeat::run(const CollectiveTask& task, void*) {
+    SIDESTEP_CHECK(check(task));
+    {
+        const std::lock_guard lock(mutex_);
+        if (waiting_.size() >= most_waiting) {
+            return Error{ErrorCode::out_of_memory,
+                         fmt::format("{} tasks wait for the other ranks", waiting_.size()),
+                         place_.to_string(), "wait for some of them before more are enqueued"};
+        }
+        if (!thread_.joinable()) {
+            try {
+                thread_ = std::thread([this] { work(); });
+            } catch (const std::system_error& error) {
+                return Error{ErrorCode::out_of_memory,
+                             fmt::format("no thread for an emulated GPU: {}", error.what()),
+                             place_.to_string(),
+                             {}};
+            }
+        }
+        waiting_.push_back(task);
+        unfinished_.fetch_add(1, std::memory_order_relaxed);
+    }
+    wake_.notify_one();
+    return {};
+}
+
+void EmulatedSeat::work() {
+    for (;;) {
+        CollectiveTask task;
+        {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+            if (waiting_.empty()) return;
+            task = waiting_.front();
+            waiting_.pop_front();
+        }
+        run_one(task);
+        unfinished_.fetch_sub(1, std::memory_order_release);
+    }
+}
+
+void EmulatedSeat::run_one(const CollectiveTask& task) {
+    if (state_.stop.gave_up()) return;
+    if (state_.stop.aborted()) {
+        state_.give_up(task, backend::FaultKind::aborted, state_.me);
+        return;
+    }
+    // They were mapped when the task was enqueued.
+    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
+        if (state_.arena_of(rank) != nullptr) continue;
+        state_.give_up(task, backend::FaultKind::aborted, rank);
+        return;
+    }
+    switch (task.shape) {
+        case Shape::packets:
+        case Shape::packets_two_phase:
+            run_packets(state_, task);
+            return;
+        case Shape::slices:
+            run_slices(state_, task);
+            return;
+        case Shape::pairs:
+            run_pairs(state_, task);
+            return;
+    }
+}
+
+void EmulatedSeat::start_counters_at(std::uint64_t count) {
+    Counters& counters = state_.counters;
+    counters.epoch = count;
+    for (unsigned block = 0; block < backend::most_blocks; ++block) {
+        counters.round[block] = count;
+        for (unsigned rank = 0; rank < backend::most_ranks; ++rank) {
+            counters.sent[block][rank] = counters.received[block][rank] = count;
+        }
+    }
+}
+
+Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
+                                                 SeatSurroundings surroundings, MachineMemory& machine) {
+    if (request.ranks == 0 || request.ranks > backend::most_ranks || request.rank >= request.ranks)
+        return invalid(fmt::format("there is no rank {} of {}; a group has at most {}", request.rank,
+                                   request.ranks, backend::most_ranks));
+    const Bytes bytes = backend::ArenaLayout{request.ranks}.bytes();
+    SIDESTEP_TRY(auto arena, surroundings.memory->allocate(request.place, bytes, MemoryKind::device));
+    // Now, since it moves the bytes, and later others write flags into them.
+    SIDESTEP_CHECK(machine.share(arena.address(), bytes));
+    return std::unique_ptr<backend::Seat>(
+        std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(arena)));
+}
+
+}  // namespace sidestep::backends::host

@@ -1,0 +1,73 @@
+// A rank of a group on an emulated GPU.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "backends/host/collective/rank_state.hpp"
+#include "backends/host/emulated_memory.hpp"
+
+namespace sidestep::backends::host {
+
+// What a seat needs of its backend, which outlives it.
+struct SeatSurroundings {
+    std::shared_ptr<EmulatedMemory> memory;
+    std::vector<PeerAccess> reaches;  // by GPU: whether the seat's reaches it
+    std::function<Result<std::optional<Allocation>>(const backend::Exported&)> open;
+};
+
+// Tasks run on a thread that the first one starts. There are no streams: `stream` of run() is not looked at,
+// since the order of the calls is at least as strict.
+class EmulatedSeat final : public backend::Seat {
+public:
+    // `arena`: zeroed memory of the seat's GPU that other processes can map without its bytes being moved.
+    EmulatedSeat(const backend::SeatRequest& request, SeatSurroundings surroundings, Allocation arena);
+    ~EmulatedSeat() override;
+
+    const Buffer& arena() const override { return arena_.buffer(); }
+    Result<backend::Extent> extent(const void* address) override;
+    Result<Allocation> open(const backend::Exported& exported) override;
+    Result<void> admit(const Buffer& memory) override;
+    Result<void> reach(unsigned rank, unsigned slot, void* base) override;
+    // ErrorCode::out_of_memory where too many tasks wait already: waiting for room would mean waiting for
+    // other ranks.
+    Result<void> run(const backend::CollectiveTask& task, void* stream) override;
+    Result<bool> idle() override { return unfinished_.load(std::memory_order_acquire) == 0; }
+    std::optional<backend::FaultRecord> fault() const override { return state_.stop.fault(); }
+    void abort() noexcept override { state_.stop.abort(); }
+    void set_deadline(std::uint64_t ns) override { state_.stop.set_deadline(ns); }
+
+    // For tests: as if so many tasks had gone before. Of an idle seat, and alike on all seats of a group.
+    void start_counters_at(std::uint64_t count);
+
+private:
+    Result<void> check(const backend::CollectiveTask& task) const;
+    Result<void> check_reach(const Place& place) const;
+    void work();
+    void run_one(const backend::CollectiveTask& task);
+
+    const Place place_;
+    const SeatSurroundings surroundings_;
+    const Allocation arena_;
+    RankState state_;
+    std::atomic<std::uint64_t> unfinished_{0};
+
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable wake_;
+    std::deque<backend::CollectiveTask> waiting_;
+    bool stopping_ = false;
+    std::thread thread_;
+};
+
+// ErrorCode::invalid_argument for a seat that cannot be, ErrorCode::out_of_memory where the GPU has no room
+// for its arena.
+Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
+                                                 SeatSurroundings surroundings, MachineMemory& machine);
+
+}  // namespace sidestep::backends::host

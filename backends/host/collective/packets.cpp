@@ -1,0 +1,180 @@
+// Shape::packets and Shape::packets_two_phase: everything is pushed first, then what comes is taken out.
+#include <algorithm>
+
+#include "backends/host/collective/rank_state.hpp"
+
+namespace sidestep::backends::host {
+namespace {
+
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::FaultKind;
+
+// Every so many packet tasks stale packets are wiped, long before their flags come around.
+constexpr std::uint64_t wiped_every = std::uint64_t{1} << 30;
+
+// One packet task: who the others are, and which flag and parity it has.
+class PacketTask {
+public:
+    PacketTask(RankState& state, const CollectiveTask& task)
+        : state_(state),
+          task_(task),
+          parity_(static_cast<unsigned>(state.counters.epoch & 1)),
+          flag_(backend::packet_flag(state.counters.epoch)),
+          size_(backend::size_of(task.element)) {}
+
+    bool one_shot();
+    bool two_phase();
+    void end();
+
+private:
+    void push_header(unsigned rank) const;
+    void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
+    bool await_headers();
+    bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
+    bool combine_all(const char* own, char* out, std::uint64_t bytes);
+
+    RankState& state_;
+    const CollectiveTask& task_;
+    const unsigned parity_;
+    const std::uint32_t flag_;
+    const unsigned size_;
+    Reduction reduction_;
+};
+
+void PacketTask::push_header(unsigned rank) const {
+    char* const header = state_.arena_of(rank) + state_.layout.header(0, parity_, state_.me);
+    if (task_.combine == Combine::scaled_sum) {
+        store_packet(header + packet_bytes, reduction_.scales[state_.me], flag_);
+    }
+    store_packet(header, task_.signature, flag_);
+}
+
+// The last packet is filled up with zeros.
+void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
+    char* to = state_.arena_of(rank) + state_.layout.packets(phase, parity_, state_.me);
+    for (std::uint64_t at = 0; at < bytes; at += 8, to += packet_bytes) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, from + at, std::min<std::uint64_t>(8, bytes - at));
+        store_packet(to, value, flag_, Order::relaxed);
+    }
+}
+
+bool PacketTask::await_headers() {
+    return wait_for_others(state_, task_, [&](unsigned rank) {
+        const char* const header = state_.arena + state_.layout.header(0, parity_, rank);
+        std::uint64_t signature = 0;
+        if (!load_packet(header, flag_, signature)) return false;
+        if (signature != task_.signature) {
+            state_.give_up_of_mismatch(task_, rank, signature);
+            return true;
+        }
+        return task_.combine != Combine::scaled_sum ||
+               load_packet(header + packet_bytes, flag_, reduction_.scales[rank]);
+    });
+}
+
+bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
+    const char* from = state_.arena + state_.layout.packets(phase, parity_, rank);
+    for (std::uint64_t at = 0; at < bytes; at += 8, from += packet_bytes) {
+        std::uint64_t value = 0;
+        for (Wait wait; !load_packet(from, flag_, value, Order::relaxed);) {
+            const FaultKind why = wait.pause(state_.stop);
+            if (why != FaultKind::none) return state_.give_up(task_, why, rank);
+        }
+        std::memcpy(to + at, &value, std::min<std::uint64_t>(8, bytes - at));
+    }
+    return true;
+}
+
+// What every rank sent in phase 0, and `own` of this one.
+bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes) {
+    if (bytes == 0) return true;
+    state_.scratch.resize(std::max<std::size_t>(state_.scratch.size(), bytes * state_.ranks));
+    const char* sources[backend::most_ranks];
+    unsigned numbers[backend::most_ranks];
+    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
+        char* const taken = state_.scratch.data() + rank * bytes;
+        if (rank != state_.me && !take(0, rank, taken, bytes)) return false;
+        sources[rank] = rank == state_.me ? own : taken;
+        numbers[rank] = rank;
+    }
+    combine(reduction_, {sources, state_.ranks}, {numbers, state_.ranks}, out, bytes / size_);
+    return true;
+}
+
+bool PacketTask::one_shot() {
+    reduction_ = {task_.element, task_.combine, state_.ranks, {}};
+    const backend::Block& mine = task_.to[state_.me];
+    const char* const own = part(task_.send, mine.offset, mine.bytes);
+    if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
+    for (unsigned i = 0; i < state_.others(); ++i) {
+        const unsigned rank = state_.other(i);
+        push_header(rank);
+        const backend::Block& to = task_.to[rank];
+        push(0, rank, part(task_.send, to.offset, to.bytes), to.bytes);
+    }
+    if (!await_headers()) return false;
+    if (task_.combine != Combine::none) {
+        const backend::Block& to = task_.from[state_.me];
+        return combine_all(own, part(task_.recv, to.offset, to.bytes), to.bytes);
+    }
+    const backend::Block& kept = task_.from[state_.me];
+    const std::uint64_t copied = std::min(mine.bytes, kept.bytes);
+    if (!copy_bytes(state_, task_, part(task_.recv, kept.offset, copied), own, copied)) return false;
+    for (unsigned i = 0; i < state_.others(); ++i) {
+        const unsigned rank = state_.other(i);
+        const backend::Block& from = task_.from[rank];
+        if (!take(0, rank, part(task_.recv, from.offset, from.bytes), from.bytes)) return false;
+    }
+    return true;
+}
+
+bool PacketTask::two_phase() {
+    reduction_ = {task_.element, task_.combine, state_.ranks, {}};
+    if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
+    for (unsigned i = 0; i < state_.others(); ++i) {
+        const unsigned rank = state_.other(i);
+        const backend::Slice& slice = task_.slices[rank];
+        const std::uint64_t bytes = slice.count * size_;
+        push_header(rank);
+        push(0, rank, part(task_.send, slice.source_offset * size_, bytes), bytes);
+    }
+    if (!await_headers()) return false;
+    const backend::Slice& mine = task_.slices[state_.me];
+    const std::uint64_t reduced_bytes = mine.count * size_;
+    char* const reduced = part(task_.recv, mine.target_offset * size_, reduced_bytes);
+    if (!combine_all(part(task_.send, mine.source_offset * size_, reduced_bytes), reduced, reduced_bytes))
+        return false;
+    for (unsigned i = 0; i < state_.others(); ++i) push(1, state_.other(i), reduced, reduced_bytes);
+    for (unsigned i = 0; i < state_.others(); ++i) {
+        const unsigned rank = state_.other(i);
+        const backend::Slice& slice = task_.slices[rank];
+        const std::uint64_t bytes = slice.count * size_;
+        if (!take(1, rank, part(task_.recv, slice.target_offset * size_, bytes), bytes)) return false;
+    }
+    return true;
+}
+
+// Nobody writes to this parity before it has this rank's packets of the next task.
+void PacketTask::end() {
+    if (state_.counters.epoch % wiped_every < 2) {
+        for (unsigned phase = 0; phase < 2; ++phase) {
+            char* const lanes = state_.arena + state_.layout.header(phase, parity_, 0);
+            const std::uint64_t bytes = state_.ranks * state_.layout.packet_lane();
+            for (std::uint64_t at = 0; at < bytes; at += 8) store_word(lanes + at, 0, Order::relaxed);
+        }
+    }
+    ++state_.counters.epoch;
+}
+
+}  // namespace
+
+bool run_packets(RankState& state, const CollectiveTask& task) {
+    PacketTask packets(state, task);
+    const bool well = task.shape == backend::Shape::packets ? packets.one_shot() : packets.two_phase();
+    if (well) packets.end();
+    return well;
+}
+
+}  // namespace sidestep::backends::host

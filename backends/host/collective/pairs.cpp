@@ -1,0 +1,293 @@
+// Shape::pairs. Every direction of every thread block of every pair is a flow of its own; the thread of the
+// seat lets each take a step in turn, so that none waits for another.
+#include <algorithm>
+#include <vector>
+
+#include "backends/host/collective/rank_state.hpp"
+
+namespace sidestep::backends::host {
+namespace {
+
+using backend::Block;
+using backend::CollectiveTask;
+using backend::FaultKind;
+using backend::FaultRecord;
+using backend::Token;
+
+constexpr std::uint64_t granule_bytes = 16;
+// What a flow moves in one step, into memory that is mapped.
+constexpr std::uint64_t step_bytes = std::uint64_t{256} << 10;
+
+enum class Step { waits, moved, ended, gave_up };
+
+// One direction of one block of a pair.
+struct Flow {
+    unsigned peer = 0;
+    unsigned block = 0;
+    bool sends = false;
+    std::uint64_t total = 0;  // of the pair
+    std::uint64_t begin = 0;  // of this block's share
+    std::uint64_t bytes = 0;
+    char* recv = nullptr;  // the share
+    const char* send = nullptr;
+    bool opened = false;
+    bool staged = false;
+    char* target = nullptr;
+    std::uint64_t moved = 0;
+    std::uint64_t pieces = 0;  // carried through the arena so far
+    Wait wait;
+};
+
+class PairTask {
+public:
+    PairTask(RankState& state, const CollectiveTask& task) : state_(state), task_(task) {
+        std::copy(std::begin(task.to), std::end(task.to), to_);
+        std::copy(std::begin(task.from), std::end(task.from), from_);
+    }
+
+    bool run();
+
+private:
+    void read_device_lists();
+    Token token_for(unsigned peer) const;
+    bool may_copy_out(const Flow& flow) const;
+    bool copy_own();
+    bool move_all();
+    void add_flows(unsigned peer, const Block& block, bool sends);
+    Step step(Flow& flow) { return flow.sends ? send_step(flow) : receive_step(flow); }
+    Step send_step(Flow& flow);
+    Step open_send(Flow& flow);
+    Step push_direct(Flow& flow);
+    Step push_staged(Flow& flow);
+    Step receive_step(Flow& flow);
+    void post(Flow& flow);
+    bool give_up_of_size(unsigned peer, std::uint64_t own, std::uint64_t other);
+    std::uint64_t pieces_of(const Flow& flow) const {
+        const std::uint64_t stage = state_.layout.stage_bytes();
+        return std::max<std::uint64_t>(1, (flow.bytes + stage - 1) / stage);
+    }
+
+    RankState& state_;
+    const CollectiveTask& task_;
+    Block to_[backend::most_ranks];
+    Block from_[backend::most_ranks];
+    std::vector<Flow> flows_;
+};
+
+void PairTask::read_device_lists() {
+    const std::uint64_t size = backend::size_of(task_.element);
+    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
+        to_[rank] = {task_.device_send_offsets[rank] * size, task_.device_send_counts[rank] * size};
+        from_[rank] = {task_.device_recv_offsets[rank] * size, task_.device_recv_counts[rank] * size};
+    }
+}
+
+// Where rank `peer` finds the first byte of its block here.
+Token PairTask::token_for(unsigned peer) const {
+    if (!has_device_lists(task_)) return task_.from_tokens[peer];
+    Token token = task_.recv_token;
+    if (token.slot != Token::unreachable) token.offset += from_[peer].offset;
+    return token;
+}
+
+bool PairTask::give_up_of_size(unsigned peer, std::uint64_t own, std::uint64_t other) {
+    FaultRecord record;
+    record.kind = FaultKind::size_mismatch;
+    record.peer = peer;
+    record.number = task_.number;
+    record.signature = record.peer_signature = task_.signature;
+    record.bytes = own;
+    record.peer_bytes = other;
+    state_.stop.give_up(record);
+    return false;
+}
+
+bool PairTask::copy_own() {
+    const Block& to = to_[state_.me];
+    const Block& from = from_[state_.me];
+    if (to.bytes != from.bytes) return give_up_of_size(state_.me, to.bytes, from.bytes);
+    return copy_bytes(state_, task_, part(task_.recv, from.offset, from.bytes),
+                      part(task_.send, to.offset, to.bytes), to.bytes);
+}
+
+void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
+    if (block.bytes == 0) return;
+    const unsigned blocks = backend::pair_blocks(block.bytes, state_.ranks);
+    for (unsigned number = 0; number < blocks; ++number) {
+        const auto [begin, end] = backend::share_of(block.bytes, number, blocks, granule_bytes);
+        Flow flow;
+        flow.peer = peer;
+        flow.block = number;
+        flow.sends = sends;
+        flow.total = block.bytes;
+        flow.begin = begin;
+        flow.bytes = end - begin;
+        if (sends) {
+            flow.send = part(task_.send, block.offset + begin, flow.bytes);
+        } else {
+            flow.recv = part(task_.recv, block.offset + begin, flow.bytes);
+        }
+        flows_.push_back(flow);
+    }
+}
+
+// The receiver's first word: where to, and how much.
+void PairTask::post(Flow& flow) {
+    const Token token = token_for(flow.peer);
+    flow.staged = token.slot == Token::unreachable;
+    const Line line{to_word(token), flow.total, task_.signature, 0};
+    const std::uint64_t number = state_.counters.received[flow.block][flow.peer] + 1;
+    store_line(state_.arena_of(flow.peer) + state_.layout.post(flow.block, state_.me), line,
+               backend::packet_flag(number));
+}
+
+// A block may be sent from the very bytes that it is received into: piece k goes out before piece k comes in.
+// What is pushed into mapped memory is not staged at the other end either, so that nothing of the kind is
+// asked for there.
+bool PairTask::may_copy_out(const Flow& flow) const {
+    for (const Flow& other : flows_) {
+        if (!other.sends || other.peer != flow.peer || other.block != flow.block) continue;
+        return other.opened && (!other.staged || other.pieces > flow.pieces);
+    }
+    return true;
+}
+
+Step PairTask::receive_step(Flow& flow) {
+    std::uint64_t& received = state_.counters.received[flow.block][flow.peer];
+    const std::uint64_t arrived = load_word(state_.arena + state_.layout.arrived(flow.block, flow.peer));
+    if (arrived < received + flow.pieces + 1) return Step::waits;
+    if (!flow.staged) {
+        received += 1;
+        return Step::ended;
+    }
+    if (!may_copy_out(flow)) return Step::waits;
+    const std::uint64_t stage = state_.layout.stage_bytes();
+    const std::uint64_t bytes = std::min(stage, flow.bytes - flow.moved);
+    const auto parity = static_cast<unsigned>(flow.pieces & 1);
+    if (bytes != 0) {
+        std::memcpy(flow.recv + flow.moved,
+                    state_.arena + state_.layout.stage_in(parity, flow.block, flow.peer), bytes);
+    }
+    flow.moved += bytes;
+    flow.pieces += 1;
+    store_word(state_.arena_of(flow.peer) + state_.layout.credit(flow.block, state_.me),
+               received + flow.pieces);
+    if (flow.pieces < pieces_of(flow)) return Step::moved;
+    received += flow.pieces;
+    return Step::ended;
+}
+
+Step PairTask::open_send(Flow& flow) {
+    const std::uint32_t flag = backend::packet_flag(state_.counters.sent[flow.block][flow.peer] + 1);
+    Line line;
+    if (!load_line(state_.arena + state_.layout.post(flow.block, flow.peer), flag, line)) return Step::waits;
+    if (line.signature != task_.signature) {
+        state_.give_up_of_mismatch(task_, flow.peer, line.signature);
+        return Step::gave_up;
+    }
+    if (line.second != flow.total) {
+        give_up_of_size(flow.peer, flow.total, line.second);
+        return Step::gave_up;
+    }
+    const Token token = to_token(line.first);
+    flow.staged = token.slot == Token::unreachable;
+    if (!flow.staged) {
+        char* const base = state_.slots.base(flow.peer, token.slot);
+        // What everybody is said to have mapped is not mapped here.
+        if (base == nullptr) {
+            state_.give_up_of_mismatch(task_, flow.peer, line.signature);
+            return Step::gave_up;
+        }
+        flow.target = base + token.offset + flow.begin;
+    }
+    flow.opened = true;
+    return Step::moved;
+}
+
+Step PairTask::push_direct(Flow& flow) {
+    const std::uint64_t bytes = std::min(step_bytes, flow.bytes - flow.moved);
+    if (bytes != 0) std::memcpy(flow.target + flow.moved, flow.send + flow.moved, bytes);
+    flow.moved += bytes;
+    if (flow.moved < flow.bytes) return Step::moved;
+    const std::uint64_t sent = ++state_.counters.sent[flow.block][flow.peer];
+    store_word(state_.arena_of(flow.peer) + state_.layout.arrived(flow.block, state_.me), sent);
+    return Step::ended;
+}
+
+Step PairTask::push_staged(Flow& flow) {
+    std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
+    if (flow.pieces >= 2) {
+        const std::uint64_t credit = load_word(state_.arena + state_.layout.credit(flow.block, flow.peer));
+        if (credit < sent + flow.pieces - 1) return Step::waits;
+    }
+    char* const arena = state_.arena_of(flow.peer);
+    const auto parity = static_cast<unsigned>(flow.pieces & 1);
+    const std::uint64_t bytes = std::min(state_.layout.stage_bytes(), flow.bytes - flow.moved);
+    if (bytes != 0) {
+        std::memcpy(arena + state_.layout.stage_in(parity, flow.block, state_.me), flow.send + flow.moved,
+                    bytes);
+    }
+    flow.moved += bytes;
+    flow.pieces += 1;
+    store_word(arena + state_.layout.arrived(flow.block, state_.me), sent + flow.pieces);
+    if (flow.pieces < pieces_of(flow)) return Step::moved;
+    sent += flow.pieces;
+    return Step::ended;
+}
+
+Step PairTask::send_step(Flow& flow) {
+    if (!flow.opened) return open_send(flow);
+    return flow.staged ? push_staged(flow) : push_direct(flow);
+}
+
+bool PairTask::run() {
+    if (has_device_lists(task_)) read_device_lists();
+    if (!copy_own()) return false;
+    for (unsigned i = 0; i < state_.others(); ++i) {
+        const unsigned peer = state_.other(i);
+        add_flows(peer, from_[peer], false);
+        add_flows(peer, to_[peer], true);
+    }
+    // All of them before anything can go wrong: from these lines the others see that a task is another one.
+    for (Flow& flow : flows_) {
+        if (!flow.sends) post(flow);
+    }
+    return move_all();
+}
+
+bool PairTask::move_all() {
+    unsigned idle_rounds = 0;
+    while (!flows_.empty()) {
+        bool moved = false;
+        for (std::size_t i = 0; i < flows_.size();) {
+            Flow& flow = flows_[i];
+            const Step step = this->step(flow);
+            if (step == Step::gave_up) return false;
+            if (step == Step::waits) {
+                const FaultKind why = flow.wait.check(state_.stop);
+                if (why != FaultKind::none) return state_.give_up(task_, why, flow.peer);
+            } else {
+                moved = true;
+                flow.wait.restart();
+                if (state_.stop.aborted()) return state_.give_up(task_, FaultKind::aborted, flow.peer);
+            }
+            if (step == Step::ended) {
+                flow = flows_.back();
+                flows_.pop_back();
+            } else {
+                ++i;
+            }
+        }
+        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
+        if (!moved) rest(idle_rounds);
+    }
+    return true;
+}
+
+}  // namespace
+
+bool run_pairs(RankState& state, const CollectiveTask& task) {
+    return PairTask(state, task).run();
+}
+
+}  // namespace sidestep::backends::host

@@ -1,0 +1,163 @@
+// What the thread of an emulated seat works with, and how it waits for other ranks.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/collective_task.hpp"
+#include "backends/host/collective/arena_words.hpp"
+#include "backends/host/collective/combine.hpp"
+
+namespace sidestep::backends::host {
+
+// Where memory of every rank lies in this process: by rank and slot. Written by any thread, read by the
+// seat's.
+class SlotTable {
+public:
+    explicit SlotTable(unsigned ranks) : bases_(std::size_t{ranks} * backend::most_slots) {}
+
+    void set(unsigned rank, unsigned slot, void* base) {
+        bases_[place_of(rank, slot)].store(static_cast<char*>(base), std::memory_order_release);
+    }
+    // Null where nothing is mapped.
+    char* base(unsigned rank, unsigned slot) const {
+        return slot < backend::most_slots ? bases_[place_of(rank, slot)].load(std::memory_order_acquire)
+                                          : nullptr;
+    }
+
+private:
+    static std::size_t place_of(unsigned rank, unsigned slot) {
+        return std::size_t{rank} * backend::most_slots + slot;
+    }
+    std::vector<std::atomic<char*>> bases_;
+};
+
+// Why and when tasks stop. Any thread.
+class StopSign {
+public:
+    explicit StopSign(std::uint64_t deadline_ns) : deadline_ns_(deadline_ns) {}
+
+    void abort() { aborted_.store(true, std::memory_order_relaxed); }
+    bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+    void set_deadline(std::uint64_t ns) { deadline_ns_.store(ns, std::memory_order_relaxed); }
+    std::uint64_t deadline_ns() const { return deadline_ns_.load(std::memory_order_relaxed); }
+
+    // By the seat's thread, once.
+    void give_up(const backend::FaultRecord& record) {
+        record_ = record;
+        gave_up_.store(true, std::memory_order_release);
+    }
+    bool gave_up() const { return gave_up_.load(std::memory_order_acquire); }
+    // An abort counts before a task has come across it.
+    std::optional<backend::FaultRecord> fault() const {
+        if (gave_up()) return record_;
+        return aborted() ? std::optional(backend::FaultRecord{backend::FaultKind::aborted}) : std::nullopt;
+    }
+
+private:
+    std::atomic<bool> aborted_{false};
+    std::atomic<std::uint64_t> deadline_ns_;
+    std::atomic<bool> gave_up_{false};
+    backend::FaultRecord record_;  // constant once gave_up_
+};
+
+// What a rank counts for itself: see ArenaLayout.
+struct Counters {
+    std::uint64_t epoch = 0;
+    std::uint64_t round[backend::most_blocks] = {};
+    std::uint64_t sent[backend::most_blocks][backend::most_ranks] = {};
+    std::uint64_t received[backend::most_blocks][backend::most_ranks] = {};
+};
+
+// Of the seat's thread, save for what says otherwise.
+struct RankState {
+    RankState(unsigned rank, unsigned of_ranks, char* own_arena, std::uint64_t deadline_ns)
+        : me(rank), ranks(of_ranks), layout{of_ranks}, arena(own_arena), slots(of_ranks), stop(deadline_ns) {}
+
+    const unsigned me;
+    const unsigned ranks;
+    const backend::ArenaLayout layout;
+    char* const arena;
+    SlotTable slots;  // any thread
+    StopSign stop;    // any thread
+    Counters counters;
+    std::vector<char> scratch;
+
+    // The others, beginning behind this one so that not all turn to one at the same time.
+    unsigned other(unsigned i) const { return (me + 1 + i) % ranks; }
+    unsigned others() const { return ranks - 1; }
+    char* arena_of(unsigned rank) const { return rank == me ? arena : slots.base(rank, 0); }
+
+    // Of the running task: ends it, and every one after it. Always false.
+    bool give_up(const backend::CollectiveTask& task, backend::FaultKind kind, unsigned peer);
+    bool give_up_of_mismatch(const backend::CollectiveTask& task, unsigned peer,
+                             std::uint64_t peer_signature);
+};
+
+// One wait for another rank. Several ranks share few processors: whoever waits lets the others go first.
+class Wait {
+public:
+    // After a look that found nothing: gives the processor away. Anything but `none`: no use waiting on.
+    backend::FaultKind pause(const StopSign& stop);
+    // The same without giving the processor away, for one of many waits.
+    backend::FaultKind check(const StopSign& stop);
+    void restart() { looks_ = 0; }
+
+private:
+    unsigned looks_ = 0;
+    std::chrono::steady_clock::time_point since_;
+};
+
+// Gives the processor away, for longer the more looks found nothing.
+void rest(unsigned looks);
+
+// Waits until `ready(r)` says so for every other rank r; false: the task gave up. A `ready` that gives up
+// itself ends the wait too.
+template <typename Ready>
+bool wait_for_others(RankState& state, const backend::CollectiveTask& task, Ready ready) {
+    unsigned missing = ((1u << state.ranks) - 1) & ~(1u << state.me);
+    Wait wait;
+    for (;;) {
+        for (unsigned rank = 0; rank < state.ranks; ++rank) {
+            if ((missing >> rank & 1) == 0 || !ready(rank)) continue;
+            if (state.stop.gave_up()) return false;
+            missing &= ~(1u << rank);
+        }
+        if (missing == 0) return true;
+        const auto why = wait.pause(state.stop);
+        if (why == backend::FaultKind::none) continue;
+        return state.give_up(task, why, static_cast<unsigned>(std::countr_zero(missing)));
+    }
+}
+
+// Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
+bool copy_bytes(RankState& state, const backend::CollectiveTask& task, char* to, const char* from,
+                std::uint64_t bytes);
+
+// Each runs one task of its shape; false: it gave up, and `state.stop` says why.
+bool run_packets(RankState& state, const backend::CollectiveTask& task);
+bool run_slices(RankState& state, const backend::CollectiveTask& task);
+bool run_pairs(RankState& state, const backend::CollectiveTask& task);
+
+inline bool has_device_lists(const backend::CollectiveTask& task) {
+    return task.device_send_counts != nullptr;
+}
+
+// The scale of this rank, as the task has it or as GPU memory does.
+std::uint64_t scale_of(const backend::CollectiveTask& task);
+
+// `bytes` bytes from `offset` on in memory that is null where there are none.
+inline const char* part(const void* memory, std::uint64_t offset, std::uint64_t bytes) {
+    return bytes == 0 ? nullptr : static_cast<const char*>(memory) + offset;
+}
+inline char* part(void* memory, std::uint64_t offset, std::uint64_t bytes) {
+    return bytes == 0 ? nullptr : static_cast<char*>(memory) + offset;
+}
+
+}  // namespace sidestep::backends::host

@@ -1,0 +1,131 @@
+#include "bench/collective/launch.hpp"
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/child.hpp"
+
+namespace sidestep::bench::collective {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* self = "/proc/self/exe";
+constexpr std::chrono::hours longest{1};
+
+std::string last_words(const Ended& ended) {
+    std::string text = ended.errors.empty() ? ended.output : ended.errors;
+    text.erase(text.find_last_not_of(" \n") + 1);
+    const std::size_t line = text.find_last_of('\n');
+    return line == std::string::npos ? text : text.substr(line + 1);
+}
+
+// The first failure, else all of them merged.
+Result<Found> merged(std::vector<Result<Found>>& ranks) {
+    std::vector<std::vector<Line>> lines;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        if (!ranks[rank]) {
+            Error error = ranks[rank].error();
+            error.message = fmt::format("rank {}: {}", rank, error.message);
+            return error;
+        }
+        lines.push_back(std::move(ranks[rank]->lines));
+    }
+    auto all = merge(lines);
+    if (!all) return all.error();
+    return Found{std::move(*all), ranks.front()->notes};
+}
+
+}  // namespace
+
+std::string no_processes() {
+    std::error_code error;
+    const auto program = std::filesystem::read_symlink(self, error).filename();
+    if (!error && program == "sidestep") return {};
+    return "runs in the command `sidestep` alone, which starts itself as a child";
+}
+
+Result<Found> run_in_processes(const std::string& machine, const std::vector<int>& gpus, const Plan& plan) {
+    const auto id = GroupId::create();
+    if (!id) return id.error();
+    std::vector<Child> children;
+    for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+        const Json job = {{"id", id->to_string()},
+                          {"rank", rank},
+                          {"ranks", gpus.size()},
+                          {"gpu", gpus[rank]},
+                          {"plan", plan.to_json()}};
+        auto child = Child::start(self, {"--machine", machine, "bench", "collective", "--job", job.dump()});
+        if (!child) return child.error();
+        children.push_back(std::move(*child));
+    }
+    std::vector<Result<Found>> found(gpus.size(), Found{});
+    std::vector<std::thread> readers;
+    for (std::size_t rank = 0; rank < gpus.size(); ++rank)
+        readers.emplace_back([&, rank] {
+            const auto ended = children[rank].wait(longest);
+            if (!ended)
+                found[rank] = ended.error();
+            else if (ended->code != 0)
+                found[rank] =
+                    Error{ErrorCode::io_error,
+                          fmt::format("its process ended with {}: {}", ended->code, last_words(*ended)),
+                          "bench collective",
+                          {}};
+            else
+                found[rank] = Found::from_json(ended->output);
+        });
+    for (std::thread& reader : readers) reader.join();
+    return merged(found);
+}
+
+Result<Found> run_in_threads(const Context& context, const std::vector<int>& gpus, const Plan& plan) {
+    std::vector<Place> places;
+    for (const int gpu : gpus) places.push_back(Place::gpu(gpu));
+    auto groups = Group::local(context, places);
+    if (!groups) return groups.error();
+    std::vector<Result<Found>> found(gpus.size(), Found{});
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < gpus.size(); ++rank)
+        threads.emplace_back([&, rank] {
+            found[rank] = measure(context, (*groups)[rank], gpus[rank], plan);
+            // The others would wait for it.
+            if (!found[rank]) (*groups)[rank].abort(found[rank].error().message);
+        });
+    for (std::thread& thread : threads) thread.join();
+    return merged(found);
+}
+
+Result<std::string> run_job(const Context& context, const std::string& text) {
+    const Json job = Json::parse(text, nullptr, false);
+    const Error wrong{ErrorCode::invalid_argument, "this is no job of a benchmark", "--job", {}};
+    if (!job.is_object() || !job.contains("plan") || !job["plan"].is_string() || !job.contains("id") ||
+        !job["id"].is_string())
+        return wrong;
+    const auto plan = Plan::from_json(job["plan"].get<std::string>());
+    if (!plan) return plan.error();
+    const auto id = GroupId::parse(job["id"].get<std::string>());
+    if (!id) return id.error();
+    const auto number = [&job](const char* name) {
+        const auto found = job.find(name);
+        return found != job.end() && found->is_number_integer() ? found->get<int>() : -1;
+    };
+    const int gpu = number("gpu");
+    if (gpu < 0 || number("rank") < 0 || number("ranks") < 1) return wrong;
+    auto group = Group::join(context, {*id, number("rank"), number("ranks"), Place::gpu(gpu)});
+    if (!group) return group.error();
+    const auto found = measure(context, *group, gpu, *plan);
+    if (found) return found->to_json();
+    // The others would wait for this rank.
+    group->abort(found.error().message);
+    return found.error();
+}
+
+}  // namespace sidestep::bench::collective

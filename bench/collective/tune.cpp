@@ -1,0 +1,150 @@
+#include "bench/collective/tune.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/text.hpp"
+
+namespace sidestep::bench::collective {
+namespace {
+
+constexpr Bytes everything = Bytes{1} << 40;
+constexpr Bytes nothing = 1;  // 0 would mean: by price
+// Packets are read while others come in; a price takes that into account so (src/collective/choose.cpp).
+constexpr double polling = 0.5;
+
+using Sizes = std::map<Bytes, double>;
+
+std::set<Bytes> sizes_of(const TuneTimes& times) {
+    std::set<Bytes> sizes;
+    for (const auto& [algorithm, of] : times)
+        for (const auto& [bytes, us] : of) sizes.insert(bytes);
+    return sizes;
+}
+
+const double* time_of(const TuneTimes& times, const char* algorithm, Bytes bytes) {
+    const auto found = times.find(algorithm);
+    if (found == times.end()) return nullptr;
+    const auto at = found->second.find(bytes);
+    return at == found->second.end() ? nullptr : &at->second;
+}
+
+double best_of(const TuneTimes& times, Bytes bytes) {
+    double best = 0;
+    for (const char* algorithm : tuned_algorithms)
+        if (const double* us = time_of(times, algorithm, bytes); us && (best == 0 || *us < best)) best = *us;
+    return best;
+}
+
+// What choosing by these two sizes loses: the logarithms of how much slower than the best, summed. An
+// algorithm that cannot carry a size leaves it to the next one, as groups do.
+double loss(const TuneTimes& times, const std::set<Bytes>& sizes, Bytes one_shot, Bytes packets) {
+    double sum = 0;
+    for (const Bytes bytes : sizes) {
+        const double* us = bytes <= one_shot ? time_of(times, tuned_algorithms[0], bytes) : nullptr;
+        if (!us && bytes <= packets) us = time_of(times, tuned_algorithms[1], bytes);
+        if (!us) us = time_of(times, tuned_algorithms[2], bytes);
+        if (us) sum += std::log(*us / best_of(times, bytes));
+    }
+    return sum;
+}
+
+// GB/s between the two largest sizes, which start-up does not enter; of the largest alone where noise would
+// make it endless.
+double slope(const Sizes& times, double factor) {
+    const auto last = std::prev(times.end());
+    const auto before = std::prev(last);
+    const double us = last->second - before->second;
+    const auto bytes = static_cast<double>(last->first - before->first);
+    if (us > last->second / 20) return bytes * factor / us / 1000;
+    return static_cast<double>(last->first) * factor / std::max(last->second, 1e-3) / 1000;
+}
+
+// Sizes up to 64 bytes cost the same: the one that was disturbed least.
+double quickest_small(const Sizes& times) {
+    double best = times.begin()->second;
+    for (const auto& [bytes, us] : times)
+        if (bytes <= 64) best = std::min(best, us);
+    return best;
+}
+
+}  // namespace
+
+std::string forcing(const std::string& algorithm) {
+    const bool one_shot = algorithm == tuned_algorithms[0], two_phase = algorithm == tuned_algorithms[1];
+    const nlohmann::ordered_json json = {{"version", 1},
+                                         {"one_shot_most", one_shot ? everything : nothing},
+                                         {"packets_most", two_phase ? everything : nothing}};
+    return json.dump(2) + "\n";
+}
+
+void add_times(TuneTimes& times, const std::string& algorithm, const std::vector<Line>& lines) {
+    for (const Line& line : lines)
+        if (line.engine == "sidestep" && !line.us.empty() && !line.call.in_place &&
+            line.path.starts_with(algorithm))
+            times[algorithm][line.call.bytes] = quantile(line.us, 0.25);
+}
+
+Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
+    for (const char* algorithm : tuned_algorithms)
+        if (const auto found = times.find(algorithm); found == times.end() || found->second.size() < 2)
+            return Error{ErrorCode::unsupported,
+                         fmt::format("groups of this machine did not take {}", algorithm), "tune",
+                         "sidestep bench collective shows what they take"};
+    const std::set<Bytes> sizes = sizes_of(times);
+    std::vector<Bytes> ends{nothing};
+    ends.insert(ends.end(), sizes.begin(), sizes.end());
+    Tuned tuned{0, 0, 0, 0, nothing, nothing};
+    double least = loss(times, sizes, nothing, nothing);
+    for (const Bytes one_shot : ends)
+        for (const Bytes packets : ends) {
+            if (packets < one_shot) continue;
+            const double lost = loss(times, sizes, one_shot, packets);
+            if (lost >= least) continue;
+            least = lost;
+            tuned.one_shot_most = one_shot;
+            tuned.packets_most = packets;
+        }
+    const Sizes &one_shot = times.at(tuned_algorithms[0]), &two_phase = times.at(tuned_algorithms[1]),
+                &slices = times.at(tuned_algorithms[2]);
+    // Of next to no bytes: a launch and a hop; a launch and two hops.
+    const double one_hop = quickest_small(one_shot), two_hops = quickest_small(two_phase);
+    tuned.hop_us = std::clamp(two_hops - one_hop, 0.05, 1e4);
+    tuned.launch_us = std::clamp(one_hop - tuned.hop_us, 0.1, 1e4);
+    const double both_phases = 2.0 * (ranks - 1) / ranks;
+    tuned.packet_gb_per_s = std::max(slope(two_phase, both_phases) * (1 + polling), 1e-3);
+    tuned.link_gb_per_s = std::max(slope(slices, both_phases), 1e-3);
+    return tuned;
+}
+
+std::string Tuned::to_json(const std::string& machine) const {
+    const nlohmann::ordered_json json = {{"version", 1},
+                                         {"machine", machine},
+                                         {"launch_us", launch_us},
+                                         {"hop_us", hop_us},
+                                         {"link_gb_per_s", link_gb_per_s},
+                                         {"packet_gb_per_s", packet_gb_per_s},
+                                         {"one_shot_most", one_shot_most},
+                                         {"packets_most", packets_most}};
+    return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string times_text(const TuneTimes& times) {
+    std::vector<std::vector<std::string>> rows{{"all_reduce, us"}};
+    for (const char* algorithm : tuned_algorithms) rows.front().push_back(algorithm);
+    for (const Bytes bytes : sizes_of(times)) {
+        rows.push_back({format_bytes(bytes)});
+        for (const char* algorithm : tuned_algorithms) {
+            const double* us = time_of(times, algorithm, bytes);
+            rows.back().push_back(
+                !us ? "-" : fmt::format("{:.2f}{}", *us, *us == best_of(times, bytes) ? " *" : ""));
+        }
+    }
+    return align(rows);
+}
+
+}  // namespace sidestep::bench::collective

@@ -1,0 +1,44 @@
+// What `sidestep tune` makes of measurements: the figures by which groups choose their algorithms.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/collective/plan.hpp"
+
+namespace sidestep::bench::collective {
+
+// The algorithms of all_reduce, as CollectivePlan names them.
+inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "slices"};
+
+// Text of a file for SIDESTEP_TUNING with which groups take the algorithm wherever it can carry all_reduce.
+std::string forcing(const std::string& algorithm);
+
+// Microseconds of all_reduce by algorithm and size.
+using TuneTimes = std::map<std::string, std::map<Bytes, double>>;
+// Adds the lower quartiles, which other work on the machine hardly enters, of the lines whose path is that
+// algorithm: above what it can carry a group takes another one.
+void add_times(TuneTimes& times, const std::string& algorithm, const std::vector<Line>& lines);
+
+struct Tuned {
+    double launch_us = 0;
+    double hop_us = 0;
+    double packet_gb_per_s = 0;
+    double link_gb_per_s = 0;
+    Bytes one_shot_most = 0;
+    Bytes packets_most = 0;
+
+    // For SIDESTEP_TUNING.
+    std::string to_json(const std::string& machine) const;
+};
+
+// The sizes up to which packets pay are those with which all measured sizes together lose least against the
+// quickest algorithm of each; the rates follow from the smallest and the largest sizes by the prices of
+// src/collective/choose.cpp. Fails with unsupported where an algorithm has fewer than two sizes.
+Result<Tuned> tuned_from(const TuneTimes& times, int ranks);
+
+// A row for each size, the quickest marked.
+std::string times_text(const TuneTimes& times);
+
+}  // namespace sidestep::bench::collective

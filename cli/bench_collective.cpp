@@ -1,0 +1,183 @@
+#include "bench_collective.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "bench/collective/launch.hpp"
+#include "bench/collective/table.hpp"
+#include "globals.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+using bench::collective::Found;
+using bench::collective::Line;
+using bench::collective::Plan;
+
+Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
+                     const bench::Options& options) {
+    Plan plan;
+    for (const std::string& words : command.operations) {
+        const auto operations = bench::collective::parse_operations(words);
+        if (!operations) return operations.error();
+        plan.operations.insert(plan.operations.end(), operations->begin(), operations->end());
+    }
+    const auto types = bench::collective::parse_types(command.types);
+    if (!types) return types.error();
+    const auto reductions = bench::collective::parse_reductions(command.reductions);
+    if (!reductions) return reductions.error();
+    plan.types = *types;
+    plan.reductions = *reductions;
+    const bool emulated = context.topology().emulated();
+    // Without a size asked for an emulated machine stops where its memory, this machine's, gets slow.
+    const Bytes last = command.last_given || !emulated ? command.last : Bytes{1} << 20;
+    plan.sizes = options.sizes_or(bench::collective::sizes_between(command.first, last, command.factor));
+    if (options.smoke && options.sizes.empty()) plan.sizes = {Bytes{4} << 10};
+    if (plan.sizes.empty())
+        return Error{ErrorCode::invalid_argument, "the first size is above the last", "-b and -e", {}};
+    if (command.mode == "graph") plan.modes = {bench::collective::Mode::graph};
+    // Emulated GPUs have no graphs.
+    if (command.mode == "stream" || emulated) plan.modes = {bench::collective::Mode::stream};
+    if (command.mode == "graph" && emulated)
+        return Error{ErrorCode::unsupported, "emulated GPUs have no CUDA graphs", "--mode graph", {}};
+    plan.root = command.root;
+    plan.iterations = options.smoke ? 2 : command.iterations;
+    plan.samples = options.smoke ? 1 : command.samples;
+    plan.warmup = command.warmup;
+    plan.verify = options.verify;
+    plan.zero_sm = command.zero_sm;
+    if (command.nccl != "off" && !emulated) plan.nccl = command.nccl;
+    return plan;
+}
+
+std::string machine_of(const std::string& named) {
+    const char* environment = std::getenv("SIDESTEP_MACHINE");
+    if (!named.empty()) return named;
+    return environment && *environment ? environment : "live";
+}
+
+void add_cases(bench::Report& report, const Context& context, const std::vector<int>& gpus, const Plan& plan,
+               const Found& found, const std::string& how) {
+    for (const Collective operation : plan.operations) {
+        std::vector<Line> lines;
+        std::copy_if(found.lines.begin(), found.lines.end(), std::back_inserter(lines),
+                     [&](const Line& line) { return line.call.operation == operation; });
+        bench::CaseResult result;
+        result.key = fmt::format("collective_{}", to_string(operation));
+        result.description = fmt::format("{} over {} GPUs, {}", to_string(operation), gpus.size(), how);
+        result.figures = bench::collective::figures_of(context, gpus, lines);
+        if (const std::int64_t wrong = bench::collective::wrong_of(lines); wrong > 0)
+            result.failed = fmt::format("{} elements are wrong", wrong);
+        for (const Line& line : lines)
+            if (!line.missing.empty())
+                result.notes.push_back(
+                    fmt::format("{}, {}: {}", line.engine, to_string(operation), line.missing));
+        std::sort(result.notes.begin(), result.notes.end());
+        result.notes.erase(std::unique(result.notes.begin(), result.notes.end()), result.notes.end());
+        report.cases.push_back(std::move(result));
+    }
+    report.notes.insert(report.notes.end(), found.notes.begin(), found.notes.end());
+}
+
+void define_sizes(CLI::App& app, CollectiveCommand& command) {
+    const auto bytes = [&app](const char* name, std::function<void(Bytes)> store, const char* text) {
+        app.add_option_function<std::string>(
+               name,
+               [name, store = std::move(store)](const std::string& value) {
+                   const auto parsed = parse_bytes(value);
+                   if (!parsed) throw CLI::ValidationError(name, parsed.error().to_string());
+                   store(*parsed);
+               },
+               text)
+            ->type_name("SIZE");
+    };
+    bytes(
+        "-b,--begin", [&command](Bytes size) { command.first = size; }, "the first size (default: 8)");
+    bytes(
+        "-e,--end",
+        [&command](Bytes size) {
+            command.last = size;
+            command.last_given = true;
+        },
+        "the last size (default: 1GiB; 1MiB on emulated GPUs)");
+    app.add_option("-f,--factor", command.factor, "each size is so many times the one before (default: 2)")
+        ->type_name("N")
+        ->check(CLI::Range(1.01, 1e6).description(""));
+}
+
+}  // namespace
+
+void define_collective(CLI::App& bench, CollectiveCommand& command) {
+    command.app = bench.add_subcommand("collective", "the table of nccl-tests, with NCCL's figures beside");
+    CLI::App& app = *command.app;
+    app.fallthrough();
+    app.add_option("OPERATION", command.operations,
+                   "all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, all_to_all_v, "
+                   "gather, scatter, "
+                   "send_recv, barrier (default: all)")
+        ->type_name("");
+    define_sizes(app, command);
+    app.add_option(
+           "-d,--type", command.types,
+           "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2, or all "
+           "(default: float)")
+        ->type_name("TYPE,...");
+    app.add_option("-o,--op", command.reductions, "sum, prod, min, max, avg, mulsum, or all (default: sum)")
+        ->type_name("OP,...");
+    app.add_option("-r,--root", command.root, "the root's rank (default: 0)")
+        ->type_name("RANK")
+        ->check(CLI::Range(0, 15).description(""));
+    app.add_option("-n,--iterations", command.iterations, "operations of a sample (default: 20)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 100'000).description(""));
+    app.add_option("-w,--warmup", command.warmup, "samples before those that count (default: 1)")
+        ->type_name("N")
+        ->check(CLI::Range(0, 10'000).description(""));
+    app.add_option("--samples", command.samples, "samples of each time up to 1 MiB (default: 100)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 10'000).description(""));
+    app.add_option("--mode", command.mode, "on a stream, in a CUDA graph, or both (default: both)")
+        ->type_name("stream|graph|both")
+        ->check(CLI::IsMember({"stream", "graph", "both"}).description(""));
+    app.add_flag("--threads", command.threads, "one process with a thread a GPU, not a process a GPU");
+    app.add_flag("--zero-sm", command.zero_sm,
+                 "measure groups of the policy zero_sm too: copy engines alone");
+    app.add_option("--nccl", command.nccl,
+                   "NCCL's library, or off (default: the libnccl.so.2 that the loader finds)")
+        ->type_name("FILE|off");
+    app.add_option("--job", command.job)->group("");
+}
+
+Result<std::string> measure_collectives(const CollectiveCommand& command, const std::string& machine,
+                                        const Context& context, const bench::Options& options,
+                                        bench::Report& report) {
+    if (const std::string missing = bench::fewer_than_two_gpus(context); !missing.empty())
+        return Error{ErrorCode::unsupported,
+                     fmt::format("collectives need two GPUs: {}", missing),
+                     "bench collective",
+                     {}};
+    const std::vector<int> gpus = bench::gpus_of(context, options);
+    if (gpus.size() < 2 || gpus.size() > 16)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a group has 2 to 16 GPUs, not {}", gpus.size()), "--gpu",
+                     "choose some: --gpu 0,1,2,3"};
+    const auto plan = plan_of(command, context, options);
+    if (!plan) return plan.error();
+    const std::string how = command.threads ? "one process, a thread a GPU" : "a process a GPU";
+    const auto found = command.threads
+                           ? bench::collective::run_in_threads(context, gpus, *plan)
+                           : bench::collective::run_in_processes(machine_of(machine), gpus, *plan);
+    if (!found) return found.error();
+    add_cases(report, context, gpus, *plan, *found, how);
+    std::string text =
+        bench::collective::table_text(found->lines, static_cast<int>(gpus.size()), plan->root, how);
+    for (const bench::CaseResult& result : report.cases)
+        for (const std::string& note : result.notes) text += fmt::format("note: {}\n", note);
+    return text;
+}
+
+}  // namespace sidestep::cli

@@ -1,0 +1,42 @@
+// sidestep bench collective: nccl-tests' table of this library's collectives, with NCCL's beside them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <sidestep/sidestep.hpp>
+
+#include "bench/case.hpp"
+
+namespace sidestep::cli {
+
+struct CollectiveCommand {
+    CLI::App* app = nullptr;
+    std::vector<std::string> operations{"all"};
+    Bytes first = 8;
+    Bytes last = Bytes{1} << 30;
+    double factor = 2;
+    std::string types = "float";
+    std::string reductions = "sum";
+    std::string mode = "both";
+    std::string nccl = "libnccl.so.2";  // "off": not measured
+    int root = 0;
+    int iterations = 20;
+    int warmup = 1;
+    int samples = 100;
+    bool threads = false;
+    bool zero_sm = false;
+    bool last_given = false;
+    std::string job;  // of a process that this command started
+};
+
+void define_collective(CLI::App& bench, CollectiveCommand& command);
+
+// Measures, and adds a case for each operation to the report. The table. `options` say which GPUs, whether
+// results are looked at, and whether it is a small run; `machine` is what --machine named.
+Result<std::string> measure_collectives(const CollectiveCommand& command, const std::string& machine,
+                                        const Context& context, const bench::Options& options,
+                                        bench::Report& report);
+
+}  // namespace sidestep::cli

@@ -1,0 +1,191 @@
+// sidestep run -- PROGRAM: existing NCCL programs over Sidestep, and ranks of a job on this host.
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "ranks.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+extern char** environ;
+
+namespace sidestep::cli {
+namespace {
+
+constexpr std::chrono::seconds grace{5};
+constexpr int most_ranks = 1024;
+
+struct RunCommand {
+    std::string count;  // empty: one process that starts its ranks itself
+    bool no_nccl = false;
+    std::string library;
+    std::chrono::milliseconds timeout{0};
+    bool plain = false;
+    std::vector<std::string> misplaced;  // a program without -- before it
+};
+
+using Variables = std::map<std::string, std::string>;
+
+Variables own_variables() {
+    Variables variables;
+    for (char** entry = environ; *entry != nullptr; ++entry)
+        if (const char* sign = std::strchr(*entry, '='))
+            variables.emplace(std::string(*entry, static_cast<std::size_t>(sign - *entry)), sign + 1);
+    return variables;
+}
+
+std::vector<std::string> lines_of(const Variables& variables) {
+    std::vector<std::string> lines;
+    for (const auto& [name, value] : variables) lines.push_back(fmt::format("{}={}", name, value));
+    return lines;
+}
+
+// The library that stands in for NCCL: in a build tree, installed, or in an unpacked bundle.
+Result<std::string> find_library() {
+    std::error_code error;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    std::string tried;
+    for (const char* folder : {"../shims/nccl", "../lib/sidestep/nccl", "../lib64/sidestep/nccl",
+                               "../lib/x86_64-linux-gnu/sidestep/nccl",
+                               "../lib/aarch64-linux-gnu/sidestep/nccl", "lib/sidestep/nccl", "nccl"}) {
+        const auto file = (program.parent_path() / folder / "libnccl.so.2").lexically_normal();
+        if (std::filesystem::exists(file, error)) return file.string();
+        tried += fmt::format("{}{}", tried.empty() ? "" : ", ", file.parent_path().string());
+    }
+    return Error{ErrorCode::not_found,
+                 "the library that stands in for NCCL, libnccl.so.2, is not beside this command", tried,
+                 "name it with --nccl-library FILE, or run the program without it: --no-nccl"};
+}
+
+Result<std::string> library_of(const RunCommand& command) {
+    if (command.library.empty()) return find_library();
+    std::error_code error;
+    const auto file = std::filesystem::absolute(command.library, error);
+    if (!error && std::filesystem::exists(file, error)) return file.string();
+    return Error{ErrorCode::not_found, "there is no such file", command.library, {}};
+}
+
+// Ranks asked for; 0 where the program starts its own.
+Result<int> count_of(const RunCommand& command, const Globals& globals) {
+    if (command.count.empty()) return 0;
+    int count = 0;
+    const std::string& text = command.count;
+    const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), count);
+    const bool all = text == "gpus";
+    if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > most_ranks))
+        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no number of ranks", text), "-n",
+                     fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", most_ranks)};
+    const char* named = std::getenv("SIDESTEP_MACHINE");
+    const auto topology = Topology::open(!globals.machine.empty() ? globals.machine
+                                         : named && *named        ? named
+                                                                  : "live");
+    if (!topology) return topology.error();
+    const int gpus = topology->gpu_count();
+    if (all && gpus == 0)
+        return Error{ErrorCode::not_found, "this machine has no GPU", "-n gpus", "say how many ranks: -n N"};
+    if (all) return gpus;
+    if (gpus > 0 && count > gpus)
+        return Error{ErrorCode::not_found,
+                     fmt::format("{} ranks need as many GPUs; this machine has {}", count, gpus),
+                     "-n",
+                     {}};
+    return count;
+}
+
+// What every process of the job gets.
+Result<Variables> shared_variables(const RunCommand& command, const Globals& globals) {
+    Variables variables = own_variables();
+    if (!command.no_nccl) {
+        const auto library = library_of(command);
+        if (!library) return library.error();
+        std::string& preload = variables["LD_PRELOAD"];
+        preload = preload.empty() ? *library : fmt::format("{}:{}", *library, preload);
+    }
+    if (!globals.machine.empty()) variables["SIDESTEP_MACHINE"] = globals.machine;
+    if (command.timeout.count() > 0)
+        variables["SIDESTEP_GROUP_TIMEOUT"] =
+            fmt::format("{}", static_cast<double>(command.timeout.count()) / 1000);
+    return variables;
+}
+
+// Those by which a program finds its rank: the library's own, and torchrun's, which PyTorch reads.
+Result<std::vector<std::vector<std::string>>> rank_environments(Variables variables, int count) {
+    const auto id = GroupId::create();
+    if (!id) return id.error();
+    variables["SIDESTEP_GROUP_ID"] = id->to_string();
+    variables["SIDESTEP_RANKS"] = variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] =
+        fmt::format("{}", count);
+    if (variables["MASTER_ADDR"].empty() || variables["MASTER_PORT"].empty()) {
+        const int port = free_port();
+        if (port == 0)
+            return Error{ErrorCode::io_error, "no TCP port of 127.0.0.1 is free", "MASTER_PORT",
+                         "set MASTER_ADDR and MASTER_PORT yourself"};
+        variables["MASTER_ADDR"] = "127.0.0.1";
+        variables["MASTER_PORT"] = fmt::format("{}", port);
+    }
+    std::vector<std::vector<std::string>> all;
+    for (int rank = 0; rank < count; ++rank) {
+        variables["SIDESTEP_RANK"] = variables["RANK"] = variables["LOCAL_RANK"] = fmt::format("{}", rank);
+        all.push_back(lines_of(variables));
+    }
+    return all;
+}
+
+Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) {
+    if (globals.program.empty() || !command.misplaced.empty())
+        return Error{ErrorCode::invalid_argument, "the program stands behind --", "run",
+                     "as in: sidestep run -n 4 -- python3 train.py --steps 10"};
+    const auto count = count_of(command, globals);
+    if (!count) return count.error();
+    const auto variables = shared_variables(command, globals);
+    if (!variables) return variables.error();
+    if (*count == 0) return become(globals.program, lines_of(*variables));
+    const auto environments = rank_environments(*variables, *count);
+    if (!environments) return environments.error();
+    if (*count == 1) return become(globals.program, environments->front());
+    auto ranks = Ranks::start(globals.program, *environments, !command.plain);
+    if (!ranks) return ranks.error();
+    const JobEnd end = ranks->run(grace);
+    if (!end.said.empty()) fmt::print(stderr, "sidestep: {}\n", end.said);
+    return static_cast<ExitCode>(end.code);
+}
+
+}  // namespace
+
+Action define_run(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<RunCommand>();
+    app.add_option("PROGRAM", command->misplaced,
+                   "the program and its arguments, behind --; NCCL's calls in it are Sidestep's")
+        ->type_name("");
+    app.add_option(
+           "-n", command->count,
+           "start N of it, a rank and a GPU each; gpus: one a GPU (default: one process, which starts its "
+           "ranks itself)")
+        ->type_name("N|gpus");
+    app.add_flag("--no-nccl", command->no_nccl, "leave the program its own NCCL");
+    app.add_option("--nccl-library", command->library,
+                   "the library that stands in for NCCL (default: the one beside this command)")
+        ->type_name("FILE");
+    app.add_option_function<std::string>(
+           "--timeout",
+           [command](const std::string& text) {
+               const auto time = parse_duration(text);
+               if (!time) throw CLI::ValidationError("--timeout", time.error().to_string());
+               command->timeout = *time;
+           },
+           "longest wait of a rank for another one, such as 60 or 10m (default: 60 s)")
+        ->type_name("TIME");
+    app.add_flag("--plain", command->plain, "print the ranks' lines as they are, without [RANK] before them");
+    return [command, &globals] { return run_program(*command, globals); };
+}
+
+}  // namespace sidestep::cli

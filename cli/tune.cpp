@@ -1,0 +1,128 @@
+// sidestep tune: which algorithm of collectives is quickest at which size on this machine.
+#include <stdlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "bench/case.hpp"
+#include "bench/collective/launch.hpp"
+#include "bench/collective/tune.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+namespace collective = bench::collective;
+
+constexpr const char* variable = "SIDESTEP_TUNING";
+
+struct TuneCommand {
+    std::string to;
+    int ranks = 0;  // 0: all GPUs
+};
+
+// SIDESTEP_TUNING of the processes that are started, through a file in a folder of its own. Restores what was
+// there.
+class Forced {
+public:
+    Forced() {
+        if (const char* value = std::getenv(variable)) before_ = value;
+        std::error_code error;
+        std::string folder = (std::filesystem::temp_directory_path(error) / "sidestep-tune-XXXXXX").string();
+        if (::mkdtemp(folder.data()) != nullptr) folder_ = folder;
+    }
+    ~Forced() {
+        if (before_)
+            ::setenv(variable, before_->c_str(), 1);
+        else
+            ::unsetenv(variable);
+        std::error_code error;
+        if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+    }
+    Forced(const Forced&) = delete;
+    Forced& operator=(const Forced&) = delete;
+
+    Result<void> take(const std::string& algorithm) {
+        if (folder_.empty())
+            return Error{ErrorCode::io_error, "no folder for a temporary file can be made", "tune", {}};
+        const std::string path = folder_ + "/figures.json";
+        if (auto written = write_file(path, collective::forcing(algorithm)); !written) return written;
+        ::setenv(variable, path.c_str(), 1);
+        return {};
+    }
+
+private:
+    std::string folder_;
+    std::optional<std::string> before_;
+};
+
+collective::Plan plan_of(bool emulated) {
+    collective::Plan plan;
+    plan.operations = {Collective::all_reduce};
+    plan.modes = {emulated ? collective::Mode::stream : collective::Mode::graph};
+    plan.sizes = collective::sizes_between(8, emulated ? Bytes{256} << 10 : Bytes{256} << 20, 2);
+    plan.verify = false;
+    if (emulated) {
+        plan.iterations = 5;
+        plan.samples = 5;
+    }
+    return plan;
+}
+
+Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    if (const std::string missing = bench::fewer_than_two_gpus(*context); !missing.empty())
+        return Error{
+            ErrorCode::unsupported, fmt::format("collectives need two GPUs: {}", missing), "tune", {}};
+    const int all = std::min(context->topology().gpu_count(), 16);
+    if (command.ranks > all)
+        return Error{
+            ErrorCode::not_found, fmt::format("this machine has GPUs for {} ranks", all), "--ranks", {}};
+    std::vector<int> gpus;
+    for (int gpu = 0; gpu < (command.ranks > 0 ? command.ranks : all); ++gpu) gpus.push_back(gpu);
+    const char* named = std::getenv("SIDESTEP_MACHINE");
+    const std::string machine = !globals.machine.empty() ? globals.machine : named && *named ? named : "live";
+    collective::TuneTimes times;
+    Forced forced;
+    for (const char* algorithm : collective::tuned_algorithms) {
+        if (auto taken = forced.take(algorithm); !taken) return taken;
+        const auto found =
+            collective::run_in_processes(machine, gpus, plan_of(context->topology().emulated()));
+        if (!found) return found.error();
+        collective::add_times(times, algorithm, found->lines);
+    }
+    const auto tuned = collective::tuned_from(times, static_cast<int>(gpus.size()));
+    if (!tuned) return tuned.error();
+    const std::string text = tuned->to_json(context->topology().name());
+    if (!command.to.empty())
+        if (auto written = write_file(command.to, text); !written) return written;
+    if (globals.json) return print(text);
+    const std::string stored = command.to.empty()
+                                   ? "not stored: --to FILE does that"
+                                   : fmt::format("stored; groups use it with {}={}", variable, command.to);
+    return print(fmt::format("{}one-shot packets up to {}, packets up to {}, slices above; {}\n",
+                             collective::times_text(times), format_bytes(tuned->one_shot_most),
+                             format_bytes(tuned->packets_most), stored));
+}
+
+}  // namespace
+
+Action define_tune(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<TuneCommand>();
+    app.add_option("--to", command->to, "write the figures there, for SIDESTEP_TUNING")->type_name("FILE");
+    app.add_option("--ranks", command->ranks, "on the first N GPUs (default: all)")
+        ->type_name("N")
+        ->check(CLI::Range(2, 16).description(""));
+    return done_or_fails([command, &globals] { return run_tune(*command, globals); });
+}
+
+}  // namespace sidestep::cli

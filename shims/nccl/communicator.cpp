@@ -1,0 +1,289 @@
+#include "shims/nccl/communicator.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "shims/nccl/failure.hpp"
+
+namespace sidestep::nccl {
+namespace {
+
+bool holds(const Allocation& memory, const void* address, std::size_t bytes) {
+    const auto* begin = static_cast<const char*>(memory.address());
+    const auto* at = static_cast<const char*>(address);
+    return at >= begin && at + bytes <= begin + memory.size();
+}
+
+}  // namespace
+
+Communicator::Communicator(Gpu device, Config config, int rank, int ranks)
+    : device_(std::move(device)), config_(std::move(config)), rank_(rank), ranks_(ranks) {}
+
+// The group ends before the memory that others have mapped through it.
+Communicator::~Communicator() {
+    group_.reset();
+}
+
+void Communicator::set_group(Group group) {
+    const std::lock_guard guard(facts_);
+    group_.emplace(std::move(group));
+    if (aborted_) group_->abort("ncclCommAbort while the communicator was being made");
+    phase_.store(Phase::ready, std::memory_order_release);
+}
+
+void Communicator::set_failure(const Error& error) {
+    const std::lock_guard guard(facts_);
+    failure_ = error;
+    has_failed_ = true;
+    phase_.store(Phase::failed, std::memory_order_release);
+}
+
+void Communicator::leave(const Result<void>& how) {
+    if (!how.ok()) {
+        const std::lock_guard guard(facts_);
+        failure_ = how.error();
+        has_failed_ = true;
+    }
+    busy_.fetch_sub(1);
+}
+
+std::pair<ncclResult_t, Error> Communicator::state() const {
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::joining || busy_ > 0) return {ncclInProgress, {}};
+    if (has_failed_) {
+        const std::lock_guard guard(facts_);
+        return {number_of(failure_), failure_};
+    }
+    if (revoked_) {
+        const auto idle = group_->idle();
+        return {idle.ok() && !*idle ? ncclInProgress : ncclSuccess, {}};
+    }
+    const auto status = group_->status();
+    if (status.ok()) return {ncclSuccess, {}};
+    return {number_of(status.error()), status.error()};
+}
+
+Result<void> Communicator::ready() const {
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::joining || busy_ > 0)
+        return bad_argument(
+            "the communicator is not ready: ask ncclCommGetAsyncError until it is not ncclInProgress");
+    if (phase == Phase::ready) return {};
+    const std::lock_guard guard(facts_);
+    return failure_;
+}
+
+Result<void> Communicator::usable() const {
+    if (auto there = ready(); !there.ok()) return there;
+    if (revoked_) return misuse("the communicator was revoked", "split or shrink it, or destroy it");
+    if (finalized_) return misuse("the communicator was finalized", "destroy it");
+    if (!has_failed_) return {};
+    const std::lock_guard guard(facts_);
+    return failure_;
+}
+
+Result<void> Communicator::run(const Call& call) {
+    const std::lock_guard guard(calls_);
+    return run_locked(call);
+}
+
+Result<void> Communicator::run_locked(const Call& c) {
+    forget_locked();
+    Group& group = *group_;
+    switch (c.what) {
+        case Collective::all_reduce:
+            return group.all_reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
+        case Collective::broadcast:
+            return group.broadcast(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::reduce:
+            return group.reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.root, c.stream);
+        case Collective::all_gather:
+            return group.all_gather(c.send, c.recv, c.count, c.dtype, c.stream);
+        case Collective::reduce_scatter:
+            return group.reduce_scatter(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
+        case Collective::all_to_all:
+            return group.all_to_all(c.send, c.recv, c.count, c.dtype, c.stream);
+        case Collective::gather:
+            return group.gather(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::scatter:
+            return group.scatter(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::send_recv:
+            return c.sends ? group.send(c.send, c.count, c.dtype, c.root, c.stream)
+                           : group.recv(c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::all_to_all_v:
+        case Collective::barrier:
+            break;
+    }
+    return Error{ErrorCode::internal, fmt::format("{} is no call of NCCL's", to_string(c.what)), {}, {}};
+}
+
+Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {
+    const std::lock_guard guard(calls_);
+    group_->begin_pairs();
+    Result<void> first;
+    for (const Call& call : calls) {
+        first = run_locked(call);
+        if (!first.ok()) break;
+    }
+    // Also after a failure: the group must not stay open.
+    const auto ended = group_->end_pairs();
+    return first.ok() ? ended : first;
+}
+
+Result<void> Communicator::settle() const {
+    return device_.emulated ? group_->wait() : Result<void>{};
+}
+
+double Communicator::expected_us(const Call& call) const {
+    const auto plan =
+        group_->explain(call.what, call.count, call.dtype, call.reduction, call.send, call.recv);
+    return plan.ok() ? plan->expected_us : 0;
+}
+
+Result<void> Communicator::finalize() {
+    const auto ended = group_->wait();
+    finalized_ = true;
+    return ended;
+}
+
+void Communicator::abort(const std::string& why) {
+    const std::lock_guard guard(facts_);
+    aborted_ = true;
+    if (group_) group_->abort(why);
+}
+
+void Communicator::revoke() {
+    revoked_ = true;
+    group_->abort("ncclCommRevoke");
+}
+
+Result<std::optional<Group>> Communicator::split(int color, int key, const GroupOptions& options) {
+    const std::lock_guard guard(calls_);
+    if (!revoked_) return group_->split(color, key, options);
+    // A group that has ended carries no split; one of the same ranks does.
+    auto again = group_->shrink({}, options);
+    if (!again.ok()) return again.error();
+    return again->split(color, key, options);
+}
+
+Result<Group> Communicator::shrink(const std::vector<int>& excluded, bool abort_first,
+                                   const GroupOptions& options) {
+    if (abort_first) group_->abort("ncclCommShrink with NCCL_SHRINK_ABORT");
+    const std::lock_guard guard(calls_);
+    return group_->shrink(excluded, options);
+}
+
+int Communicator::add_reduction(const Reduction& reduction, Dtype dtype) {
+    static std::atomic<unsigned> made{0};
+    const std::lock_guard guard(tables_);
+    for (;;) {
+        // Wraps after 2^30, far below the largest ncclRedOp_t.
+        const int op = ncclNumOps + static_cast<int>(made.fetch_add(1) & 0x3fffffff);
+        if (reductions_.emplace(op, CustomReduction{reduction, dtype}).second) return op;
+    }
+}
+
+Result<void> Communicator::remove_reduction(int op) {
+    const std::lock_guard guard(tables_);
+    if (reductions_.erase(op) == 1) return {};
+    return bad_argument(fmt::format("operation {} is none that this communicator has", op));
+}
+
+Result<Reduction> Communicator::reduction(int op, Dtype dtype) const {
+    switch (op) {
+        case ncclSum:
+            return Reduction::of(ReduceOp::sum);
+        case ncclProd:
+            return Reduction::of(ReduceOp::prod);
+        case ncclMax:
+            return Reduction::of(ReduceOp::max);
+        case ncclMin:
+            return Reduction::of(ReduceOp::min);
+        case ncclAvg:
+            return Reduction::of(ReduceOp::avg);
+        default:
+            break;
+    }
+    const std::lock_guard guard(tables_);
+    const auto found = reductions_.find(op);
+    if (found == reductions_.end())
+        return bad_argument(fmt::format("operation {} is none that this communicator has", op));
+    if (found->second.dtype != dtype)
+        return bad_argument(fmt::format("operation {} was made for {}, the call is about {}", op,
+                                        to_string(found->second.dtype), to_string(dtype)));
+    return found->second.reduction;
+}
+
+Result<void*> Communicator::add_registration(void* memory, std::size_t bytes) {
+    auto entry = std::make_unique<Registration>();
+    entry->buffer = Buffer::memory(device_.place, memory, bytes);
+    {
+        const std::lock_guard guard(calls_);
+        const bool known = std::any_of(attached_.begin(), attached_.end(),
+                                       [&](const auto& held) { return holds(*held, memory, bytes); });
+        // Memory that nobody else can map is carried through the arena: slower, but nothing that the caller
+        // has to know.
+        if (!known && bytes > 0) entry->attached = group_->attach(entry->buffer).ok();
+    }
+    void* handle = entry.get();
+    const std::lock_guard guard(tables_);
+    registrations_.emplace(handle, std::move(entry));
+    return handle;
+}
+
+Result<void> Communicator::remove_registration(void* handle) {
+    std::unique_ptr<Registration> entry;
+    {
+        const std::lock_guard guard(tables_);
+        const auto found = registrations_.find(handle);
+        if (found == registrations_.end())
+            return bad_argument("the handle is none that this communicator gave");
+        entry = std::move(found->second);
+        registrations_.erase(found);
+    }
+    if (!entry->attached) return {};
+    const std::lock_guard guard(calls_);
+    // Of a group that has failed nothing is mapped any more.
+    if (auto detached = group_->detach(entry->buffer); !detached.ok() && group_->status().ok())
+        return detached.error();
+    return {};
+}
+
+// Where a call is under way the lock is held, perhaps for long. The memory is found at its first use then.
+void Communicator::attach(const std::shared_ptr<const Allocation>& memory) {
+    const std::unique_lock guard(calls_, std::try_to_lock);
+    if (!guard || phase_.load(std::memory_order_acquire) != Phase::ready || memory->place() != device_.place)
+        return;
+    if (std::find(attached_.begin(), attached_.end(), memory) != attached_.end()) return;
+    if (group_->attach(memory->buffer()).ok()) attached_.push_back(memory);
+}
+
+void Communicator::detach(const std::shared_ptr<const Allocation>& memory) {
+    {
+        const std::lock_guard guard(tables_);
+        to_forget_.push_back(memory);
+        forgets_ = true;
+    }
+    const std::unique_lock guard(calls_, std::try_to_lock);
+    if (guard) forget_locked();
+}
+
+void Communicator::forget_locked() {
+    if (!forgets_) return;
+    std::vector<std::shared_ptr<const Allocation>> going;
+    {
+        const std::lock_guard guard(tables_);
+        going.swap(to_forget_);
+        forgets_ = false;
+    }
+    for (const auto& memory : going) {
+        const auto found = std::find(attached_.begin(), attached_.end(), memory);
+        if (found == attached_.end()) continue;
+        // A failure means that the group has ended, and all its mappings with it.
+        static_cast<void>(group_->detach(memory->buffer()));
+        attached_.erase(found);
+    }
+}
+
+}  // namespace sidestep::nccl

@@ -1,0 +1,144 @@
+// One rank's communicator: a Group that comes into being, perhaps on a thread of its own, and what NCCL keeps
+// with it.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sidestep/group.hpp>
+#include "shims/nccl/abi.h"
+#include "shims/nccl/machine.hpp"
+
+namespace sidestep::nccl {
+
+// What this library takes from an ncclConfig_t.
+struct Config {
+    bool blocking = true;
+    std::string name;
+
+    // Nothing of `given` is kept. ErrorCode::invalid_argument for values that NCCL refuses too. Null:
+    // `otherwise`.
+    static Result<Config> read(const ncclConfig_t* given, const Config& otherwise);
+    GroupOptions options() const;
+};
+
+// A collective, or a send or receive, as it waits for ncclGroupEnd.
+struct Call {
+    Collective what = Collective::all_reduce;
+    const void* send = nullptr;
+    void* recv = nullptr;
+    std::size_t count = 0;
+    Dtype dtype = Dtype::u8;
+    Reduction reduction;
+    int root = 0;        // or the peer of send_recv
+    bool sends = false;  // of send_recv
+    cudaStream_t stream = nullptr;
+
+    bool is_pair() const { return what == Collective::send_recv; }
+};
+
+// Threads: any, for everything. Operations of one communicator are put in an order by a lock, which no
+// operation holds while it waits for another rank.
+class Communicator {
+public:
+    Communicator(Gpu device, Config config, int rank, int ranks);
+    ~Communicator();
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    const Gpu& device() const { return device_; }
+    const Config& config() const { return config_; }
+    int rank() const { return rank_; }
+    int ranks() const { return ranks_; }
+
+    // The end of coming into being, by the thread that made the group. Where abort() was called meanwhile,
+    // the group ends.
+    void set_group(Group group);
+    void set_failure(const Error& error);
+
+    // What ncclCommGetAsyncError answers, and the error where it is one.
+    std::pair<ncclResult_t, Error> state() const;
+    // An error where the communicator is not there yet, or busy in the background.
+    Result<void> ready() const;
+    // An error where it takes no operation now.
+    Result<void> usable() const;
+
+    // Puts operations on their streams; of send_recv all together.
+    Result<void> run(const Call& call);
+    Result<void> run_pairs(const std::vector<Call>& calls);
+    // On emulated GPUs, which have no streams: waits until all operations have ended. Else nothing.
+    Result<void> settle() const;
+    // Microseconds that the operation would take.
+    double expected_us(const Call& call) const;
+
+    // What goes on in the background: until leave() the state is ncclInProgress.
+    void enter() { busy_.fetch_add(1); }
+    void leave(const Result<void>& how);
+
+    Result<void> finalize();
+    void abort(const std::string& why);
+    void revoke();
+    bool finalized() const { return finalized_.load(); }
+    Result<std::optional<Group>> split(int color, int key, const GroupOptions& options);
+    Result<Group> shrink(const std::vector<int>& excluded, bool abort_first, const GroupOptions& options);
+
+    // A number for ncclRedOp_t, made of no other one of this process.
+    int add_reduction(const Reduction& reduction, Dtype dtype);
+    Result<void> remove_reduction(int op);
+    Result<Reduction> reduction(int op, Dtype dtype) const;
+
+    // Lets the others map memory of a caller. The handle stays valid where they cannot; operations work all
+    // the same.
+    Result<void*> add_registration(void* memory, std::size_t bytes);
+    Result<void> remove_registration(void* handle);
+
+    // Memory of ncclMemAlloc on this GPU: held until the others have been told to forget it, or the group has
+    // ended.
+    void attach(const std::shared_ptr<const Allocation>& memory);
+    void detach(const std::shared_ptr<const Allocation>& memory);
+
+private:
+    enum class Phase { joining, ready, failed };
+    struct Registration {
+        Buffer buffer;
+        bool attached = false;
+    };
+    struct CustomReduction {
+        Reduction reduction;
+        Dtype dtype;
+    };
+    Result<void> run_locked(const Call& call);
+    void forget_locked();
+
+    const Gpu device_;
+    const Config config_;
+    const int rank_;
+    const int ranks_;
+    std::atomic<Phase> phase_{Phase::joining};
+    std::atomic<int> busy_{0};
+    std::atomic<bool> aborted_{false};
+    std::atomic<bool> finalized_{false};
+    std::atomic<bool> revoked_{false};
+
+    mutable std::mutex facts_;  // of failure_, and of aborted_ against set_group()
+    Error failure_;             // of coming into being, or of what went on on another thread
+    std::atomic<bool> has_failed_{false};
+
+    std::mutex calls_;            // one at a time calls operations of the group
+    std::optional<Group> group_;  // written once, before phase_ becomes ready
+
+    mutable std::mutex tables_;
+    std::map<int, CustomReduction> reductions_;
+    std::map<void*, std::unique_ptr<Registration>> registrations_;
+    std::vector<std::shared_ptr<const Allocation>> attached_;   // under calls_
+    std::vector<std::shared_ptr<const Allocation>> to_forget_;  // under tables_
+    std::atomic<bool> forgets_{false};                          // that to_forget_ holds something
+};
+
+}  // namespace sidestep::nccl

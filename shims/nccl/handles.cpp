@@ -1,0 +1,83 @@
+#include "shims/nccl/handles.hpp"
+
+#include <cstdint>
+#include <mutex>
+#include <set>
+
+#include "shims/nccl/failure.hpp"
+
+// What a caller's pointer points to. Never freed.
+struct ncclComm {
+    static constexpr std::uint64_t whole = 0x7065747365646973;  // "sidestep"
+    std::uint64_t mark = whole;
+    std::mutex lock;
+    std::shared_ptr<sidestep::nccl::Communicator> communicator;  // null: destroyed
+};
+
+namespace sidestep::nccl {
+namespace {
+
+struct Registry {
+    std::mutex lock;
+    std::vector<ncclComm*> all;
+    std::set<ncclComm*> living;
+};
+Registry& registry() {
+    static auto& one = *new Registry;
+    return one;
+}
+
+Result<void> check(ncclComm_t handle) {
+    if (handle == nullptr) return bad_argument("the communicator is NULL");
+    if (reinterpret_cast<std::uintptr_t>(handle) % alignof(ncclComm) != 0 || handle->mark != ncclComm::whole)
+        return bad_argument("the communicator is none that this library made");
+    return {};
+}
+
+}  // namespace
+
+ncclComm_t make_handle(std::shared_ptr<Communicator> communicator) {
+    auto made = std::make_unique<ncclComm>();
+    made->communicator = std::move(communicator);
+    const std::lock_guard guard(registry().lock);
+    registry().all.reserve(registry().all.size() + 1);
+    registry().living.insert(made.get());
+    registry().all.push_back(made.get());
+    return made.release();
+}
+
+Result<std::shared_ptr<Communicator>> find(ncclComm_t handle) {
+    if (auto good = check(handle); !good.ok()) return good.error();
+    const std::lock_guard guard(handle->lock);
+    if (!handle->communicator) return bad_argument("the communicator was destroyed");
+    return handle->communicator;
+}
+
+Result<std::shared_ptr<Communicator>> take(ncclComm_t handle) {
+    if (auto good = check(handle); !good.ok()) return good.error();
+    {
+        const std::lock_guard guard(registry().lock);
+        registry().living.erase(handle);
+    }
+    const std::lock_guard guard(handle->lock);
+    if (!handle->communicator) return bad_argument("the communicator was destroyed");
+    return std::exchange(handle->communicator, nullptr);
+}
+
+bool is_destroyed(ncclComm_t handle) {
+    if (!check(handle).ok()) return false;
+    const std::lock_guard guard(handle->lock);
+    return handle->communicator == nullptr;
+}
+
+std::vector<std::shared_ptr<Communicator>> living() {
+    std::vector<std::shared_ptr<Communicator>> found;
+    const std::lock_guard guard(registry().lock);
+    for (ncclComm* handle : registry().living) {
+        const std::lock_guard one(handle->lock);
+        if (handle->communicator) found.push_back(handle->communicator);
+    }
+    return found;
+}
+
+}  // namespace sidestep::nccl

@@ -1,0 +1,118 @@
+// The thread beside each rank: talks to the others' attendants, notices who died, what went wrong and what is
+// due, and stays after the rank has left until nobody uses its memory any more.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "collective/reachability.hpp"
+#include "collective/rendezvous.hpp"
+#include "collective/verdict.hpp"
+
+namespace sidestep::collective {
+
+// All that belongs to one rank of one group. Made by joining.
+struct Party {
+    unsigned rank = 0;
+    unsigned ranks = 1;
+    std::string name;                      // of this rank, for people
+    std::chrono::milliseconds timeout{0};  // 0: none
+    std::vector<std::optional<Contact>> contacts;
+    std::optional<Board> board;
+    std::unique_ptr<Imports> imports;
+    std::unique_ptr<backend::Seat> seat;  // after the imports, so that it goes first: its tasks may use them
+    std::unique_ptr<Reachability> reachability;
+    Verdict verdict;
+
+    std::string name_of_rank(unsigned r) const {
+        return r == rank || !contacts[r] ? name : contacts[r]->who();
+    }
+};
+
+class Attendant {
+public:
+    explicit Attendant(std::unique_ptr<Party> party);
+    // Waits for the thread: leave() comes first.
+    ~Attendant();
+    Attendant(const Attendant&) = delete;
+    Attendant& operator=(const Attendant&) = delete;
+
+    Result<void> start();
+
+    Party& party() { return *party_; }
+    const Party& party() const { return *party_; }
+    void wake() const { waker_->wake(); }
+
+    // Any thread: ends the group, here and on the others, unless it has ended.
+    void fail(const Error& error);
+    // Whether it has ended; looks for a fault that nobody has seen yet.
+    Result<void> status();
+    // Whether all tasks have ended; notes on the board that they have.
+    Result<bool> idle();
+
+    // Gives every rank of `members` (bits) the blob and gets theirs, by rank; others are empty. `kind` tells
+    // exchanges apart that may be out of step. Blocks.
+    Result<std::vector<std::string>> exchange(unsigned kind, const std::string& blob, std::uint32_t members,
+                                              driver::LocalSocket::Time until);
+
+    // The rank calls nothing any more, and none of its tasks is under way. Returns at once; the thread ends
+    // when the others have let go, at the latest at `until`.
+    void leave(driver::LocalSocket::Time until);
+    // Not later than this.
+    void hurry(driver::LocalSocket::Time until);
+    // The rank has died or left.
+    bool absent(unsigned rank) const { return (absent_.load(std::memory_order_relaxed) >> rank & 1) != 0; }
+    bool finished() const { return finished_.load(std::memory_order_acquire); }
+
+private:
+    struct Peer {
+        bool closed = false;      // its end of the connection is gone
+        bool left = false;        // it said goodbye
+        bool let_go = false;      // this rank has nothing mapped of it any more
+        bool forgotten = false;   // it has nothing mapped of this rank
+        std::uint64_t steps = 0;  // its operations of all, when it left
+        driver::Fd process;       // readable once it has ended; empty where that cannot be watched
+    };
+    struct Outgoing {
+        std::string bytes;
+        int descriptor = -1;
+        std::shared_ptr<const void> keeps;
+    };
+
+    void serve();
+    void wait_for_news();
+    void hear(unsigned rank);
+    void take(unsigned rank, const Message& message, driver::LocalMessage& received);
+    void take_exchange(unsigned rank, const Message& message);
+    void lost(unsigned rank);
+    void settle_fault();
+    void look_at_board();
+    void part(bool idle);
+    bool parted() const;
+    void end();
+    void queue(unsigned rank, Message message, int descriptor = -1,
+               std::shared_ptr<const void> keeps = nullptr);
+    void flush();
+    void end_here(const Error& error);
+
+    std::unique_ptr<Party> party_;
+    std::unique_ptr<driver::Waker> waker_;
+    std::vector<Peer> peers_;  // the thread's own
+
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable heard_;
+    std::vector<std::deque<Outgoing>> outbox_;
+    std::map<std::pair<unsigned, std::uint64_t>, std::string> blobs_;  // rank and number of an exchange
+    std::map<unsigned, std::uint32_t> exchanges_;                      // of a kind so far
+    bool leaving_ = false;
+    driver::LocalSocket::Time leave_until_{};
+
+    std::atomic<std::uint32_t> absent_{0};  // bit r: rank r has died or left
+    std::atomic<bool> finished_{false};
+    std::thread thread_;
+};
+
+}  // namespace sidestep::collective

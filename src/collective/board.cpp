@@ -1,0 +1,203 @@
+#include "collective/board.hpp"
+
+#include <chrono>
+#include <mutex>
+#include <set>
+
+#include "base/try.hpp"
+#include "collective/ending.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+// The rows of this process. One that ends by exit() without having left its groups, as programs in Python do,
+// says so on the way out, so that the others do not take it for dead. Never freed: threads may leave groups
+// while the process ends.
+class OwnRows {
+public:
+    static OwnRows& all() {
+        static OwnRows& rows = *new OwnRows;
+        return rows;
+    }
+    void add(BoardFile::Row* row) {
+        const std::lock_guard lock(mutex_);
+        rows_.insert(row);
+    }
+    void remove(BoardFile::Row* row) {
+        const std::lock_guard lock(mutex_);
+        rows_.erase(row);
+    }
+
+private:
+    OwnRows() {
+        ending::on_begin([] {
+            const std::lock_guard lock(all().mutex_);
+            for (BoardFile::Row* row : all().rows_) row->state.store(BoardFile::left);
+        });
+    }
+    std::mutex mutex_;
+    std::set<BoardFile::Row*> rows_;
+};
+
+std::uint64_t pack(const Noted& noted) {
+    return static_cast<std::uint64_t>(noted.collective) |
+           std::uint64_t{static_cast<std::uint8_t>(noted.element)} << 8 |
+           std::uint64_t{static_cast<std::uint8_t>(noted.combine)} << 16 | std::uint64_t{noted.root} << 24 |
+           std::uint64_t{noted.peers} << 32;
+}
+
+// False for what no version of this code wrote.
+bool unpack(std::uint64_t what, Noted& noted) {
+    const auto collective = static_cast<unsigned>(what & 0xff);
+    const auto element = static_cast<unsigned>(what >> 8 & 0xff);
+    const auto combine = static_cast<unsigned>(what >> 16 & 0xff);
+    if (collective > static_cast<unsigned>(Collective::barrier) || element >= backend::elements ||
+        combine > static_cast<unsigned>(backend::Combine::scaled_sum))
+        return false;
+    noted.collective = static_cast<Collective>(collective);
+    noted.element = static_cast<backend::Element>(element);
+    noted.combine = static_cast<backend::Combine>(combine);
+    noted.root = static_cast<std::uint8_t>(what >> 24 & 0xff);
+    noted.peers = static_cast<std::uint16_t>(what >> 32 & 0xffff);
+    return true;
+}
+
+std::optional<Noted> read(const BoardFile::Cell& cell) {
+    Noted noted;
+    noted.number = cell.number.load(std::memory_order_acquire);
+    noted.step = cell.step.load(relaxed);
+    noted.time_ns = cell.time_ns.load(relaxed);
+    noted.count = cell.count.load(relaxed);
+    noted.signature = static_cast<std::uint32_t>(cell.signature.load(relaxed));
+    if (noted.number == 0 || !unpack(cell.what.load(relaxed), noted)) return std::nullopt;
+    return noted;
+}
+
+}  // namespace
+
+std::uint64_t steady_ns() {
+    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                      std::chrono::nanoseconds(1));
+}
+
+Noted note_of(const Operation& operation) {
+    Noted noted;
+    noted.count = operation.count;
+    noted.collective = operation.collective;
+    noted.element = operation.element;
+    noted.combine = operation.combine;
+    noted.root = static_cast<std::uint8_t>(operation.root);
+    for (const PairItem& item : operation.pairs)
+        noted.peers = static_cast<std::uint16_t>(noted.peers | 1u << item.peer);
+    return noted;
+}
+
+std::string Noted::text() const {
+    Operation operation;
+    operation.collective = collective;
+    operation.count = count;
+    operation.element = element;
+    operation.combine = combine;
+    operation.root = root;
+    for (int rank = 0; rank < static_cast<int>(backend::most_ranks); ++rank)
+        if ((peers >> rank & 1) != 0) operation.pairs.push_back({true, rank, nullptr, 0});
+    return describe(operation);
+}
+
+std::optional<Noted> BoardFile::find(unsigned rank, std::uint64_t number) const {
+    const auto noted = read(rows[rank].cells[number % remembered]);
+    return noted && noted->number == number ? noted : std::nullopt;
+}
+
+std::optional<Noted> BoardFile::find_step(unsigned rank, std::uint64_t step) const {
+    for (const Cell& cell : rows[rank].cells)
+        if (const auto noted = read(cell);
+            noted && noted->step == step && noted->collective != Collective::send_recv)
+            return noted;
+    return std::nullopt;
+}
+
+std::optional<Noted> BoardFile::last(unsigned rank) const {
+    return find(rank, rows[rank].enqueued.load(std::memory_order_acquire));
+}
+
+driver::ProcessMark BoardFile::process_of(unsigned rank) const {
+    const Row& row = rows[rank];
+    return {static_cast<int>(row.process.load(relaxed)), row.started.load(relaxed),
+            row.numbering.load(relaxed)};
+}
+
+Result<Board> Board::create(const std::string& path, unsigned ranks, const std::string& id,
+                            const std::string& name) {
+    SIDESTEP_TRY(driver::MappedFile map, driver::MappedFile::create(path, sizeof(BoardFile)));
+    Board board(std::move(map), path);
+    board.file().ranks.store(ranks, relaxed);
+    board.file().id.store(id);
+    board.file().name.store(name.empty() ? id : name);
+    board.file().magic.store(BoardFile::right_magic, std::memory_order_release);
+    return board;
+}
+
+Result<Board> Board::adopt(driver::Fd fd, const std::string& path, unsigned ranks) {
+    SIDESTEP_TRY(driver::MappedFile map, driver::MappedFile::adopt(std::move(fd), sizeof(BoardFile)));
+    Board board(std::move(map), path);
+    if (board.file().magic.load(std::memory_order_acquire) != BoardFile::right_magic ||
+        board.file().ranks.load(relaxed) != ranks)
+        return Error{ErrorCode::io_error, "what rank 0 sent is no board of this group", path, {}};
+    return board;
+}
+
+Board::~Board() {
+    if (map_.address() == nullptr) return;
+    leave();
+    if (nobody_left(file())) map_.remove(path_);
+}
+
+void Board::join(unsigned rank, const std::string& place) {
+    const driver::ProcessMark own = driver::this_process();
+    BoardFile::Row& row = file().rows[rank];
+    row.process.store(static_cast<std::uint64_t>(own.process), relaxed);
+    row.started.store(own.started, relaxed);
+    row.numbering.store(own.numbering, relaxed);
+    row.place.store(place);
+    row.state.store(BoardFile::joined, std::memory_order_release);
+    rank_ = rank;
+    joined_ = true;
+    OwnRows::all().add(&row);
+}
+
+void Board::leave() {
+    if (!joined_) return;
+    joined_ = false;
+    OwnRows::all().remove(&file().rows[rank_]);
+    file().rows[rank_].state.store(BoardFile::left);
+}
+
+void Board::enqueued(unsigned rank, std::uint64_t number) {
+    file().rows[rank].enqueued.store(number, std::memory_order_release);
+}
+
+void Board::note(unsigned rank, const Noted& noted) {
+    BoardFile::Row& row = file().rows[rank];
+    BoardFile::Cell& cell = row.cells[noted.number % BoardFile::remembered];
+    cell.number.store(0, relaxed);
+    cell.step.store(noted.step, relaxed);
+    cell.time_ns.store(noted.time_ns, relaxed);
+    cell.count.store(noted.count, relaxed);
+    cell.what.store(pack(noted), relaxed);
+    cell.signature.store(noted.signature, relaxed);
+    cell.number.store(noted.number, std::memory_order_release);
+    row.steps.store(noted.step, std::memory_order_release);
+}
+
+bool nobody_left(const BoardFile& file) {
+    const std::uint64_t ranks = file.ranks.load(relaxed);
+    for (unsigned rank = 0; rank < ranks && rank < backend::most_ranks; ++rank)
+        if (file.rows[rank].state.load() == BoardFile::joined && driver::still_runs(file.process_of(rank)))
+            return false;
+    return true;
+}
+
+}  // namespace sidestep::collective

@@ -1,0 +1,136 @@
+// What every rank writes down of itself, in a file that all ranks of a group map: `sidestep ps` reads it
+// while they hang, and the ranks themselves to say who did what instead. Words of 64 bits, each written and
+// read as a whole, so that a reader may see old ones beside new ones but never anything that is out of
+// bounds.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collective/operation.hpp"
+#include "driver/mapped_file.hpp"
+#include "driver/process.hpp"
+
+namespace sidestep::collective {
+
+// An operation as it is written down: all but its addresses.
+struct Noted {
+    std::uint64_t number = 0;   // of this rank's operations, from 1; 0: nothing
+    std::uint64_t step = 0;     // of the operations of all ranks (all but send_recv), up to and with this one
+    std::uint64_t time_ns = 0;  // of the machine's steady clock, when it was enqueued
+    std::uint64_t count = 0;
+    std::uint32_t signature = 0;
+    Collective collective = Collective::barrier;
+    backend::Element element = backend::Element::u8;
+    backend::Combine combine = backend::Combine::none;
+    std::uint8_t root = 0;
+    std::uint16_t peers = 0;  // of send_recv: bit r: with rank r
+    // As describe(Operation) says it.
+    std::string text() const;
+};
+Noted note_of(const Operation& operation);
+
+// A text that is written a word at a time. What does not fit is cut.
+template <std::size_t bytes>
+class BoardText {
+public:
+    void store(std::string_view text) {
+        for (std::size_t word = 0; word < bytes / 8; ++word) {
+            std::uint64_t value = 0;
+            for (std::size_t i = 0; i < 8 && word * 8 + i < text.size() && word * 8 + i + 1 < bytes; ++i)
+                value |= std::uint64_t{static_cast<unsigned char>(text[word * 8 + i])} << (8 * i);
+            words_[word].store(value, std::memory_order_relaxed);
+        }
+    }
+    // Up to the first zero; what cannot be printed as '?'.
+    std::string load() const {
+        std::string text;
+        for (const auto& word : words_) {
+            const std::uint64_t value = word.load(std::memory_order_relaxed);
+            for (int i = 0; i < 8; ++i) {
+                const auto byte = static_cast<unsigned char>(value >> (8 * i));
+                if (byte == 0) return text;
+                text += byte < 0x20 || byte == 0x7f ? '?' : static_cast<char>(byte);
+            }
+        }
+        return text;
+    }
+
+private:
+    std::array<std::atomic<std::uint64_t>, bytes / 8> words_;
+};
+
+// The file. `Row` is written by its rank alone.
+struct BoardFile {
+    static constexpr std::uint64_t right_magic = 0x3130424753ull;  // "SGB01"
+    static constexpr std::size_t remembered = 64;                  // operations
+    using Number = std::atomic<std::uint64_t>;
+    static_assert(Number::is_always_lock_free);
+
+    struct Cell {
+        Number number, step, time_ns, count, what, signature;
+    };
+    enum State : std::uint64_t { absent, joined, left };
+    struct Row {
+        Number state, process, started, numbering, enqueued, steps, done;
+        BoardText<64> place;
+        BoardText<512> error;
+        Cell cells[remembered];
+    };
+
+    Number magic, ranks, aborted;
+    BoardText<64> id;
+    BoardText<128> name;
+    Row rows[backend::most_ranks];
+
+    // The operation of a rank with that number; nothing where it has been written over.
+    std::optional<Noted> find(unsigned rank, std::uint64_t number) const;
+    // The first operation of all ranks that brought the rank to `step`; nothing where it is not there (any
+    // more).
+    std::optional<Noted> find_step(unsigned rank, std::uint64_t step) const;
+    std::optional<Noted> last(unsigned rank) const;
+    driver::ProcessMark process_of(unsigned rank) const;
+};
+
+class Board {
+public:
+    // A new one, by rank 0.
+    static Result<Board> create(const std::string& path, unsigned ranks, const std::string& id,
+                                const std::string& name);
+    // The same one, of another rank.
+    static Result<Board> adopt(driver::Fd fd, const std::string& path, unsigned ranks);
+
+    Board(Board&&) = default;
+    Board& operator=(Board&&) = default;
+    // Leaves, and removes the file where no rank is left that lives.
+    ~Board();
+
+    int descriptor() const { return map_.descriptor(); }
+    const BoardFile& file() const { return *static_cast<const BoardFile*>(map_.address()); }
+    BoardFile& file() { return *static_cast<BoardFile*>(map_.address()); }
+
+    void join(unsigned rank, const std::string& place);
+    void leave();
+    // Before the operation's tasks are enqueued, and after.
+    void note(unsigned rank, const Noted& noted);
+    void enqueued(unsigned rank, std::uint64_t number);
+
+private:
+    Board(driver::MappedFile map, std::string path) : map_(std::move(map)), path_(std::move(path)) {}
+    driver::MappedFile map_;
+    std::string path_;
+    unsigned rank_ = 0;  // whose row is this process's, once it has joined
+    bool joined_ = false;
+};
+
+// Nobody who could use the group lives any more.
+bool nobody_left(const BoardFile& file);
+
+std::uint64_t steady_ns();
+
+}  // namespace sidestep::collective

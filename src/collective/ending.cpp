@@ -1,0 +1,76 @@
+#include "collective/ending.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "collective/attendant.hpp"
+
+namespace sidestep::collective::ending {
+namespace {
+
+constexpr std::chrono::seconds most_wait{2};
+
+// Never freed: it is used while the process ends.
+struct State {
+    std::atomic<bool> begun{false};
+    std::mutex mutex;  // guards what follows
+    std::set<std::string, std::less<>> backends;
+    std::set<Attendant*> attendants;
+    std::set<LastWords> words;
+};
+
+State& state() {
+    static State& one = *new State;
+    return one;
+}
+
+bool all_finished() {
+    const std::lock_guard lock(state().mutex);
+    return std::all_of(state().attendants.begin(), state().attendants.end(),
+                       [](const Attendant* attendant) { return attendant->finished(); });
+}
+
+// Registered once for each backend; only the first one to run finds something to do.
+void handle() {
+    {
+        const std::lock_guard lock(state().mutex);
+        if (state().begun.exchange(true)) return;
+        for (const LastWords words : state().words) words();
+        for (const Attendant* attendant : state().attendants) attendant->wake();
+    }
+    const auto until = std::chrono::steady_clock::now() + most_wait;
+    while (!all_finished() && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+}  // namespace
+
+bool begun() noexcept { return state().begun.load(std::memory_order_acquire); }
+
+void prepare_for(std::string_view backend) {
+    const std::lock_guard lock(state().mutex);
+    if (state().backends.emplace(backend).second) std::atexit(handle);
+}
+
+void add(Attendant& attendant) {
+    const std::lock_guard lock(state().mutex);
+    state().attendants.insert(&attendant);
+}
+
+void remove(Attendant& attendant) noexcept {
+    const std::lock_guard lock(state().mutex);
+    state().attendants.erase(&attendant);
+}
+
+void on_begin(LastWords words) {
+    const std::lock_guard lock(state().mutex);
+    state().words.insert(words);
+}
+
+}  // namespace sidestep::collective::ending

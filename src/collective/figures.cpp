@@ -1,0 +1,139 @@
+// The file in which `sidestep tune` keeps what it measured.
+#include <array>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/try.hpp"
+#include "collective/choose.hpp"
+
+namespace sidestep::collective {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int version = 1;
+constexpr std::size_t largest_file = 64 << 10;
+constexpr std::uint64_t most_threshold = std::uint64_t{1} << 40;
+
+struct Rate {
+    const char* key;
+    double Figures::*member;
+    double least;
+    double most;
+};
+// Bounds that no machine passes: they catch a figure in the wrong unit.
+constexpr std::array<Rate, 6> rates = {{{"launch_us", &Figures::launch_us, 0, 1e4},
+                                        {"hop_us", &Figures::hop_us, 0, 1e4},
+                                        {"link_gb_per_s", &Figures::link_gb_per_s, 1e-3, 1e6},
+                                        {"local_gb_per_s", &Figures::local_gb_per_s, 1e-3, 1e6},
+                                        {"packet_gb_per_s", &Figures::packet_gb_per_s, 1e-3, 1e6},
+                                        {"block_gb_per_s", &Figures::block_gb_per_s, 1e-3, 1e6}}};
+
+struct Threshold {
+    const char* key;
+    std::uint64_t Figures::*member;
+};
+constexpr std::array<Threshold, 3> thresholds = {{{"one_shot_most", &Figures::one_shot_most},
+                                                  {"packets_most", &Figures::packets_most},
+                                                  {"others_most", &Figures::others_most}}};
+
+Error bad(std::string what) {
+    return {ErrorCode::invalid_argument, std::move(what), "figures for collectives",
+            "give a file that `sidestep tune` wrote"};
+}
+
+// Fails at the second of two equal keys of the one object.
+Result<Json> parse_once(const std::string& text) {
+    std::set<std::string> seen;
+    std::string twice;
+    const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+        if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(value.get<std::string>()).second)
+            twice = value.get<std::string>();
+        return true;
+    };
+    try {
+        Json json = Json::parse(text, watch);
+        if (!twice.empty()) return bad(fmt::format("\"{}\" stands there twice", twice));
+        if (!json.is_object()) return bad("the file holds no object");
+        return json;
+    } catch (const Json::exception& error) {
+        return bad(fmt::format("the file is no JSON: {}", error.what()));
+    }
+}
+
+Result<void> check_version(const Json& json) {
+    const auto found = json.find("version");
+    if (found == json.end()) return bad("the file has no \"version\"");
+    if (!found->is_number_integer() || *found != version)
+        return bad(fmt::format("\"version\" is {}, and this program reads {}",
+                               found->dump(-1, ' ', false, Json::error_handler_t::replace), version));
+    return {};
+}
+
+Result<double> rate_of(const Rate& rate, const Json& value) {
+    if (!value.is_number()) return bad(fmt::format("\"{}\" is no number", rate.key));
+    const double number = value.get<double>();
+    if (!std::isfinite(number) || number < rate.least || number > rate.most)
+        return bad(
+            fmt::format("\"{}\" is {}: from {} to {} makes sense", rate.key, number, rate.least, rate.most));
+    return number;
+}
+
+Result<std::uint64_t> whole(const char* key, const Json& value, std::uint64_t least, std::uint64_t most) {
+    if (!value.is_number_integer()) return bad(fmt::format("\"{}\" is no whole number", key));
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() < least ||
+        value.get<std::uint64_t>() > most)
+        return bad(fmt::format("\"{}\" is {}: from {} to {} makes sense", key, value.dump(), least, most));
+    return value.get<std::uint64_t>();
+}
+
+Result<void> take(const std::string& key, const Json& value, Figures& figures) {
+    if (key == "version") return {};
+    if (key == "machine") {
+        if (!value.is_string()) return bad("\"machine\" is no text");
+        return {};
+    }
+    if (key == "most_blocks") {
+        SIDESTEP_TRY(const std::uint64_t blocks, whole("most_blocks", value, 1, backend::most_blocks));
+        figures.most_blocks = static_cast<int>(blocks);
+        return {};
+    }
+    for (const Rate& rate : rates) {
+        if (key != rate.key) continue;
+        SIDESTEP_TRY(figures.*rate.member, rate_of(rate, value));
+        return {};
+    }
+    for (const Threshold& threshold : thresholds) {
+        if (key != threshold.key) continue;
+        SIDESTEP_TRY(figures.*threshold.member, whole(threshold.key, value, 0, most_threshold));
+        return {};
+    }
+    return bad(fmt::format("\"{}\" is no figure that this program knows", key));
+}
+
+}  // namespace
+
+Result<Figures> parse_figures(const std::string& json) {
+    if (json.size() > largest_file)
+        return bad(fmt::format("the file has {}: at most {} make sense", format_bytes(json.size()),
+                               format_bytes(largest_file)));
+    SIDESTEP_TRY(const Json object, parse_once(json));
+    SIDESTEP_CHECK(check_version(object));
+    Figures figures;
+    for (const auto& [key, value] : object.items()) SIDESTEP_CHECK(take(key, value, figures));
+    return figures;
+}
+
+std::string to_json(const Figures& figures, const std::string& machine) {
+    Json json = {{"version", version}, {"machine", machine}};
+    for (const Rate& rate : rates) json[rate.key] = figures.*rate.member;
+    for (const Threshold& threshold : thresholds) json[threshold.key] = figures.*threshold.member;
+    json["most_blocks"] = figures.most_blocks;
+    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace sidestep::collective

@@ -1,0 +1,223 @@
+// Member::join: seat, rendezvous, arenas.
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "collective/ending.hpp"
+#include "collective/member.hpp"
+#include "driver/random.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Time = driver::LocalSocket::Time;
+
+// A rank that cannot take part stays this long, so that the others hear why.
+constexpr std::chrono::seconds telling_limit{2};
+
+// Another number in every process: a forked child has its parent's, but another process id.
+const std::array<std::uint64_t, 2>& program_number() {
+    static const std::array<std::uint64_t, 2> number{driver::random_number(), driver::random_number()};
+    return number;
+}
+
+Result<void> check_request(const JoinRequest& request) {
+    const Seating& seating = request.seating;
+    const auto wrong = [](std::string message, std::string hint) {
+        return Error{ErrorCode::invalid_argument, std::move(message), "group", std::move(hint)};
+    };
+    if (seating.ranks < 1 || seating.ranks > static_cast<int>(backend::most_ranks))
+        return wrong(fmt::format("a group has 1 to {} ranks, not {}", backend::most_ranks, seating.ranks),
+                     "");
+    if (seating.rank < 0 || seating.rank >= seating.ranks)
+        return wrong(fmt::format("a group of {} ranks has no rank {}", seating.ranks, seating.rank),
+                     "ranks count from 0");
+    if (!seating.place.is_gpu() || !seating.place.node().empty())
+        return wrong(
+            fmt::format("a rank sits on a GPU of this machine, not on {}", seating.place.to_string()), "");
+    if (request.options.timeout.count() < 0) return wrong("a timeout is not below 0", "0 means none");
+    return {};
+}
+
+Result<std::unique_ptr<backend::Seat>> make_seat(const JoinRequest& request) {
+    backend::SeatRequest wanted;
+    wanted.rank = static_cast<unsigned>(request.seating.rank);
+    wanted.ranks = static_cast<unsigned>(request.seating.ranks);
+    wanted.place = request.seating.place;
+    wanted.deadline_ns = static_cast<std::uint64_t>(request.options.timeout / std::chrono::nanoseconds(1));
+    Error refused{
+        ErrorCode::unsupported, "no backend here runs collectives", request.seating.place.to_string(), {}};
+    for (backend::Backend* backend : request.registry.usable()) {
+        auto seat = backend->seat(wanted);
+        if (seat) ending::prepare_for(backend->name());
+        if (seat) return seat;
+        if (seat.error().code != ErrorCode::unsupported) return seat.error();
+        if (backend->name() == "cuda") refused = seat.error();
+    }
+    return refused;
+}
+
+// Joining of one rank, step by step.
+class Joining {
+public:
+    explicit Joining(const JoinRequest& request)
+        : request_(request), until_(deadline_after(request.options.timeout)) {}
+
+    Result<std::unique_ptr<Party>> join() {
+        SIDESTEP_CHECK(meet());
+        auto state = exchange_arenas();
+        if (!state) {
+            const std::string bytes = to_bytes(
+                Message{.word = Word::failed, .code = state.error().code, .text = state.error().message});
+            for (const auto& contact : party_->contacts)
+                if (contact) (void)contact->socket.send(bytes);
+            return state.error();
+        }
+        Reachability::Facts facts{party_->rank, party_->ranks, 1u << party_->rank};
+        for (unsigned rank = 0; rank < party_->ranks; ++rank)
+            if (party_->contacts[rank] && party_->contacts[rank]->same_process)
+                facts.same_process |= 1u << rank;
+        party_->reachability = std::make_unique<Reachability>(request_.registry, *party_->seat, facts);
+        return std::move(party_);
+    }
+
+    const std::string& why_no_mesh() const { return why_no_mesh_; }
+    const std::string& figures() const { return figures_; }
+
+private:
+    Hello hello() const {
+        Hello hello;
+        hello.rank = party_->rank;
+        hello.ranks = party_->ranks;
+        hello.process = static_cast<std::uint32_t>(::getpid());
+        hello.program = program_number();
+        hello.place = request_.seating.place.to_string();
+        if (hello.rank == 0) hello.figures = request_.figures;
+        return hello;
+    }
+
+    Result<void> meet() {
+        party_->rank = static_cast<unsigned>(request_.seating.rank);
+        party_->ranks = static_cast<unsigned>(request_.seating.ranks);
+        party_->timeout = request_.options.timeout;
+        party_->contacts.resize(party_->ranks);
+        SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(request_.peer_folder, true));
+        Hello mine = hello();
+        party_->name = name_of(mine.rank, mine.process, mine.place);
+        SIDESTEP_TRY(Rendezvous rendezvous, Rendezvous::open(folder, request_.seating.id, mine, until_));
+        auto seat = make_seat(request_);
+        if (!seat) return cannot_take_part(rendezvous, mine, seat.error());
+        party_->seat = std::move(*seat);
+        const std::string path = group_path(folder, request_.seating.id) + "board";
+        if (mine.rank == 0) {
+            SIDESTEP_TRY(party_->board, Board::create(path, mine.ranks, request_.seating.id.to_string(),
+                                                      request_.options.name));
+            party_->board->join(0, mine.place);
+        }
+        const int descriptor = party_->board ? party_->board->descriptor() : -1;
+        SIDESTEP_TRY(party_->contacts, rendezvous.meet(mine, descriptor, until_));
+        figures_ = mine.rank == 0 ? mine.figures : party_->contacts[0]->hello.figures;
+        if (mine.rank == 0) return {};
+        if (!party_->contacts[0]->descriptor)
+            return Error{ErrorCode::io_error, "rank 0 sent no board", "group", {}};
+        SIDESTEP_TRY(party_->board,
+                     Board::adopt(std::move(party_->contacts[0]->descriptor), path, mine.ranks));
+        party_->board->join(mine.rank, mine.place);
+        return {};
+    }
+
+    Error cannot_take_part(Rendezvous& rendezvous, Hello mine, const Error& why) const {
+        mine.wrong = why.to_string();
+        (void)rendezvous.meet(mine, -1, std::min(until_, Clock::now() + telling_limit));
+        return why;
+    }
+
+    Result<void> exchange_arenas() {
+        party_->imports = std::make_unique<Imports>(*party_->seat);
+        const Buffer& arena = party_->seat->arena();
+        SIDESTEP_CHECK(party_->seat->reach(party_->rank, 0, arena.address()));
+        Lent lent;
+        lent.whole = arena;
+        for (const auto& contact : party_->contacts)
+            if (contact && !contact->same_process && !lent.exported) {
+                SIDESTEP_TRY(lent.exported, export_memory(request_.registry, arena));
+            }
+        for (const auto& contact : party_->contacts) {
+            if (!contact) continue;
+            SIDESTEP_TRY(std::string offer, lent.offer(contact->same_process));
+            SIDESTEP_CHECK(
+                contact->socket.send(to_bytes(Message{.word = Word::arena, .blob = std::move(offer)}),
+                                     lent.descriptor(contact->same_process)));
+        }
+        for (unsigned rank = 0; rank < party_->ranks; ++rank)
+            if (party_->contacts[rank]) SIDESTEP_CHECK(take_arena(rank));
+        for (const auto& contact : party_->contacts)
+            if (contact)
+                SIDESTEP_CHECK(
+                    contact->socket.send(to_bytes(Message{.word = Word::ready, .text = why_no_mesh_})));
+        for (auto& contact : party_->contacts) {
+            if (!contact) continue;
+            SIDESTEP_TRY(const Message ready, expect(*contact, Word::ready));
+            // The lowest rank's reason, on all ranks alike.
+            if (!ready.text.empty() && (why_no_mesh_.empty() || contact->hello.rank < reason_of_))
+                std::tie(why_no_mesh_, reason_of_) = std::pair(ready.text, contact->hello.rank);
+        }
+        return {};
+    }
+
+    Result<Message> expect(Contact& contact, Word word) {
+        SIDESTEP_TRY(received_, contact.next(until_));
+        SIDESTEP_TRY(Message message, parse_message(received_.bytes));
+        if (message.word != word)
+            return Error{
+                ErrorCode::io_error, fmt::format("{} said something unexpected", contact.who()), "group", {}};
+        return message;
+    }
+
+    Result<void> take_arena(unsigned rank) {
+        Contact& contact = *party_->contacts[rank];
+        SIDESTEP_TRY(const Message message, expect(contact, Word::arena));
+        const int descriptor = received_.descriptor ? received_.descriptor.get() : -1;
+        const auto added = party_->imports->add(rank, 0, message.blob, descriptor, contact.same_process);
+        if (added) return {};
+        if (added.error().code != ErrorCode::unsupported) return added.error();
+        // The group can still say what it cannot do, and why.
+        if (why_no_mesh_.empty())
+            why_no_mesh_ =
+                fmt::format("{} does not reach {}: {}", party_->name, contact.who(), added.error().message);
+        reason_of_ = party_->rank;
+        return party_->seat->reach(rank, 0, party_->seat->arena().address());
+    }
+
+    const JoinRequest& request_;
+    const Time until_;
+    std::unique_ptr<Party> party_ = std::make_unique<Party>();
+    driver::LocalMessage received_;
+    std::string why_no_mesh_;
+    std::uint32_t reason_of_ = 0;
+    std::string figures_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
+    SIDESTEP_CHECK(check_request(request));
+    Joining joining(request);
+    SIDESTEP_TRY(std::unique_ptr<Party> party, joining.join());
+    GroupFacts facts;
+    facts.ranks = request.seating.ranks;
+    facts.full_mesh = joining.why_no_mesh().empty();
+    facts.why_not = joining.why_no_mesh();
+    facts.emulated = request.emulated;
+    if (!joining.figures().empty()) {
+        SIDESTEP_TRY(facts.figures, parse_figures(joining.figures()));
+    }
+    auto attendant = std::make_unique<Attendant>(std::move(party));
+    SIDESTEP_CHECK(attendant->start());
+    return std::unique_ptr<Member>(
+        new Member(request.seating, request.options, std::move(facts), std::move(attendant)));
+}
+
+}  // namespace sidestep::collective

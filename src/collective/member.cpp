@@ -1,0 +1,323 @@
+#include "collective/member.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "collective/ending.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a rank that leaves waits for its own tasks and for the others to let go, where there is no
+// timeout.
+constexpr std::chrono::seconds leave_limit{60};
+// Tasks that were aborted end within this.
+constexpr std::chrono::seconds abort_limit{5};
+// What a context that is closed still waits for ranks that left.
+constexpr std::chrono::seconds keeper_limit{5};
+constexpr std::chrono::microseconds wait_pause{50};
+constexpr int quick_looks = 200;
+
+// Whether the tasks of one call are those of the other, but for tokens and numbers.
+bool same_call(const Operation& a, const Operation& b) {
+    const auto key = [](const Operation& o) {
+        return std::tuple(o.collective, o.send, o.recv, o.count, o.element, o.combine, o.scale,
+                          o.device_scale, o.root);
+    };
+    return key(a) == key(b);
+}
+
+bool same_choice(const Operation& a, const Operation& b) {
+    const auto key = [](const Operation& o) {
+        return std::tuple(o.collective, o.count, o.element, o.combine, o.root);
+    };
+    return key(a) == key(b);
+}
+
+bool has_lists(const Operation& operation) {
+    return operation.collective == Collective::all_to_all_v || operation.collective == Collective::send_recv;
+}
+
+// FNV-1a of 64 bits over words; made for GroupId, not to withstand anybody. Source: RFC draft-eastlake-fnv.
+class Mix {
+public:
+    explicit Mix(std::uint64_t seed) : state_(14695981039346656037ull ^ seed) {}
+    Mix& add(std::uint64_t word) {
+        for (int i = 0; i < 8; ++i) state_ = (state_ ^ (word >> (8 * i) & 0xff)) * 1099511628211ull;
+        return *this;
+    }
+    std::uint64_t value() const { return state_; }
+
+private:
+    std::uint64_t state_;
+};
+
+}  // namespace
+
+driver::LocalSocket::Time deadline_after(std::chrono::milliseconds timeout) {
+    constexpr std::chrono::hours never{24 * 365};
+    return Clock::now() + (timeout.count() <= 0 ? std::chrono::milliseconds(never) : timeout);
+}
+
+Result<Member::Decided*> Member::decide(const Operation& operation) {
+    const std::uint64_t hash =
+        Mix(static_cast<std::uint64_t>(operation.collective)).add(operation.count).value() ^
+        static_cast<std::uint64_t>(operation.element) ^ static_cast<std::uint64_t>(operation.combine) << 4;
+    Decided& decided = has_lists(operation) ? once_ : decided_[hash % decided_.size()];
+    if (decided.valid && !has_lists(operation) && same_call(decided.operation, operation)) return &decided;
+    if (!decided.valid || has_lists(operation) || !same_choice(decided.operation, operation)) {
+        decided.valid = false;
+        SIDESTEP_TRY(decided.choice, choose(operation, facts_, options_.policy));
+        decided.signature = signature_of(operation);
+    }
+    decided.operation = operation;
+    decided.tasks = tasks_of(operation, decided.choice, rank(), ranks());
+    for (backend::CollectiveTask& task : decided.tasks) task.signature = decided.signature;
+    decided.valid = true;
+    return &decided;
+}
+
+Result<backend::Token> Member::token_of(const void* address, bool& asked) {
+    // Nobody looks there, so nothing has to be carried through the arena because of it.
+    if (address == nullptr) return backend::Token{0, 0};
+    return party().reachability->token(address, asked);
+}
+
+Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
+    if (task.shape == backend::Shape::slices) {
+        SIDESTEP_TRY(task.send_token, token_of(task.send, asked));
+        if (task.recv == task.send) {
+            task.recv_token = task.send_token;
+            return {};
+        }
+        SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
+        return {};
+    }
+    if (task.shape != backend::Shape::pairs) return {};
+    if (task.device_recv_offsets != nullptr) {
+        SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
+        return {};
+    }
+    for (int rank = 0; rank < ranks(); ++rank) {
+        if (task.from[rank].bytes == 0 || rank == this->rank()) continue;
+        task.from_tokens[rank] = {};
+        // In place the blocks go through the arena, which keeps what is still to be sent.
+        if (task.send == task.recv) continue;
+        SIDESTEP_TRY(task.from_tokens[rank],
+                     token_of(static_cast<char*>(task.recv) + task.from[rank].offset, asked));
+    }
+    return {};
+}
+
+Result<void> Member::check_peers(const Operation& operation) const {
+    for (const PairItem& item : operation.pairs)
+        if (item.peer != rank() && attendant_->absent(static_cast<unsigned>(item.peer)))
+            return Error{
+                ErrorCode::io_error,
+                fmt::format("{} has left the group", party().name_of_rank(static_cast<unsigned>(item.peer))),
+                party().name,
+                {}};
+    return {};
+}
+
+Result<void> Member::run(const Operation& operation, void* stream) {
+    if (party().verdict.failed()) return attendant_->status();
+    if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", party().name, {}};
+    SIDESTEP_CHECK(check(operation, rank(), ranks()));
+    SIDESTEP_CHECK(check_peers(operation));
+    SIDESTEP_TRY(Decided * decided, decide(operation));
+    bool asked = false;
+    for (backend::CollectiveTask& task : decided->tasks) SIDESTEP_CHECK(set_tokens(task, asked));
+
+    Noted noted = note_of(operation);
+    noted.number = number_ + 1;
+    noted.step = operation.collective == Collective::send_recv ? step_ : step_ + 1;
+    noted.time_ns = steady_ns();
+    noted.signature = decided->signature;
+    party().board->note(static_cast<unsigned>(rank()), noted);
+    number_ = noted.number;
+    step_ = noted.step;
+    for (backend::CollectiveTask& task : decided->tasks) {
+        task.number = number_;
+        auto enqueued = party().seat->run(task, stream);
+        if (enqueued) continue;
+        // The others wait for what will never come.
+        if (&task != decided->tasks.data()) attendant_->fail(enqueued.error());
+        return enqueued.error();
+    }
+    party().board->enqueued(static_cast<unsigned>(rank()), number_);
+    if (asked) attendant_->wake();
+    return {};
+}
+
+Result<void> Member::attach(const Buffer& buffer) {
+    SIDESTEP_CHECK(attendant_->status());
+    return party().reachability->attach(
+        buffer, deadline_after(options_.timeout), [this] { attendant_->wake(); },
+        [this] { return attendant_->status(); });
+}
+
+Result<void> Member::detach(const Buffer& buffer) {
+    SIDESTEP_CHECK(party().reachability->detach(buffer));
+    attendant_->wake();
+    return {};
+}
+
+Result<CollectivePlan> Member::explain(const Operation& operation) const {
+    SIDESTEP_TRY(const Choice choice, choose(operation, facts_, options_.policy));
+    std::string memory = "not needed: the data travels in packets";
+    if (choice.shape == backend::Shape::slices || choice.shape == backend::Shape::pairs) {
+        const bool in_place_pairs = choice.shape == backend::Shape::pairs && operation.send == operation.recv;
+        const std::string send =
+            choice.shape == backend::Shape::pairs ? "yes" : party().reachability->describe(operation.send);
+        const std::string recv = party().reachability->describe(operation.recv);
+        if (in_place_pairs && operation.send != nullptr)
+            memory = "no, carried through the arena: send and receive buffer are the same";
+        else if (send == recv)
+            memory = send;
+        else
+            memory = fmt::format("send buffer: {}; receive buffer: {}", send, recv);
+    }
+    return plan_of(operation, choice, ranks(), std::move(memory));
+}
+
+Result<bool> Member::idle() const {
+    SIDESTEP_CHECK(attendant_->status());
+    return attendant_->idle();
+}
+
+Result<void> Member::wait() const {
+    for (int looks = 0;; ++looks) {
+        SIDESTEP_TRY(const bool ended, attendant_->idle());
+        // In this order: what has ended may have ended by a fault.
+        SIDESTEP_CHECK(attendant_->status());
+        if (ended) return {};
+        if (looks < quick_looks)
+            std::this_thread::yield();
+        else
+            std::this_thread::sleep_for(wait_pause);
+    }
+}
+
+void Member::abort(const std::string& why) {
+    attendant_->fail(
+        Error{ErrorCode::cancelled,
+              fmt::format("{} aborted the group{}{}", party().name, why.empty() ? "" : ": ", why),
+              party().name,
+              {}});
+}
+
+void Member::leave() {
+    const auto limit =
+        options_.timeout.count() > 0 ? options_.timeout : std::chrono::milliseconds(leave_limit);
+    auto until = Clock::now() + limit;
+    bool aborted = false;
+    for (;;) {
+        const auto ended = attendant_->idle();
+        if (!ended || *ended) break;
+        if (!aborted && !attendant_->status().ok()) {
+            aborted = true;
+            until = std::min(until, Clock::now() + abort_limit);
+        }
+        if (Clock::now() >= until) break;
+        std::this_thread::sleep_for(wait_pause);
+    }
+    attendant_->leave(Clock::now() + limit);
+}
+
+GroupId Member::derived_id(std::uint64_t kind, std::uint64_t number, std::uint64_t color) const {
+    GroupId id;
+    for (std::size_t half = 0; half < 2; ++half) {
+        std::uint64_t parts[2];
+        std::memcpy(parts, seating_.id.bytes.data(), sizeof(parts));
+        const std::uint64_t value =
+            Mix(half).add(parts[0]).add(parts[1]).add(kind).add(number).add(color).value();
+        std::memcpy(id.bytes.data() + 8 * half, &value, sizeof(value));
+    }
+    return id;
+}
+
+Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSocket::Time until) {
+    SIDESTEP_CHECK(attendant_->status());
+    const std::uint64_t number = ++splits_;
+    std::string blob(2 * sizeof(int), '\0');
+    std::memcpy(blob.data(), &color, sizeof(int));
+    std::memcpy(blob.data() + sizeof(int), &key, sizeof(int));
+    SIDESTEP_TRY(const auto blobs, attendant_->exchange(0, blob, (1u << ranks()) - 1, until));
+    std::vector<std::pair<int, int>> members;  // key, rank
+    for (int other = 0; other < ranks(); ++other) {
+        int theirs[2] = {-1, 0};
+        if (blobs[static_cast<std::size_t>(other)].size() != blob.size())
+            return Error{ErrorCode::io_error, "another rank's split makes no sense", party().name, {}};
+        std::memcpy(theirs, blobs[static_cast<std::size_t>(other)].data(), sizeof(theirs));
+        if (color >= 0 && theirs[0] == color) members.emplace_back(theirs[1], other);
+    }
+    if (color < 0) return std::optional<Seating>();
+    std::sort(members.begin(), members.end());
+    Seating seating = seating_;
+    seating.id = derived_id(0, number, static_cast<std::uint64_t>(color));
+    seating.ranks = static_cast<int>(members.size());
+    const auto own = std::find(members.begin(), members.end(), std::pair(key, rank()));
+    seating.rank = static_cast<int>(own - members.begin());
+    return std::optional(seating);
+}
+
+Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until) {
+    std::uint32_t members = (1u << ranks()) - 1;
+    for (const int other : excluded) {
+        if (other < 0 || other >= ranks() || other == rank())
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("rank {} cannot be excluded by rank {}", other, rank()), party().name,
+                         "name other ranks of the group"};
+        members &= ~(1u << other);
+    }
+    const std::uint64_t number = ++shrinks_;
+    const std::string blob(reinterpret_cast<const char*>(&members), sizeof(members));
+    SIDESTEP_TRY(const auto blobs, attendant_->exchange(1, blob, members, until));
+    Seating seating = seating_;
+    seating.rank = seating.ranks = 0;
+    for (int other = 0; other < ranks(); ++other) {
+        if ((members >> other & 1) == 0) continue;
+        if (blobs[static_cast<std::size_t>(other)] != blob)
+            return Error{
+                ErrorCode::mismatch,
+                fmt::format("{} excludes other ranks", party().name_of_rank(static_cast<unsigned>(other))),
+                party().name, "all that remain exclude the same ranks"};
+        if (other < rank()) ++seating.rank;
+        ++seating.ranks;
+    }
+    seating.id = derived_id(1, number, members);
+    return seating;
+}
+
+Keeper::~Keeper() {
+    const std::lock_guard lock(mutex_);
+    for (auto& member : leaving_) {
+        if (ending::begun())
+            (void)member.release();
+        else
+            member->hurry(Clock::now() + keeper_limit);
+    }
+    leaving_.clear();
+}
+
+void Keeper::take(std::unique_ptr<Member> member) {
+    if (!member) return;
+    // What is left then goes with the process.
+    if (ending::begun()) return static_cast<void>(member.release());
+    member->leave();
+    std::vector<std::unique_ptr<Member>> ended;  // joins their threads without the lock
+    const std::lock_guard lock(mutex_);
+    for (auto& one : leaving_)
+        if (one->finished()) ended.push_back(std::move(one));
+    std::erase(leaving_, nullptr);
+    leaving_.push_back(std::move(member));
+}
+
+}  // namespace sidestep::collective

@@ -1,0 +1,107 @@
+// One rank of a group: joins, turns operations into tasks of its seat, leaves.
+#pragma once
+
+#include <memory>
+
+#include "collective/attendant.hpp"
+#include "collective/tasks.hpp"
+
+namespace sidestep::collective {
+
+struct JoinRequest {
+    const backend::Registry& registry;  // outlives the member
+    bool emulated = false;
+    std::string peer_folder;  // empty: the default
+    Seating seating;
+    GroupOptions options;
+    std::string figures = {};  // JSON of Figures; counts on rank 0 only; empty: the built-in ones
+};
+
+// run(), attach(), detach(), split and shrink by one thread at a time; the others by any, at any time.
+class Member {
+public:
+    // Returns when all ranks have joined. Errors name who is missing, or what does not fit.
+    static Result<std::unique_ptr<Member>> join(const JoinRequest& request);
+
+    Result<void> run(const Operation& operation, void* stream);
+
+    Result<void> attach(const Buffer& buffer);
+    Result<void> detach(const Buffer& buffer);
+    Result<CollectivePlan> explain(const Operation& operation) const;
+
+    // The seating of a new group of those that give the same color, made of this one's id; nothing for a
+    // color below 0.
+    Result<std::optional<Seating>> split(int color, int key, driver::LocalSocket::Time until);
+    Result<Seating> shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until);
+
+    Result<void> status() const { return attendant_->status(); }
+    Result<bool> idle() const;
+    Result<void> wait() const;
+    void abort(const std::string& why);
+
+    // Waits for this rank's own tasks, then says goodbye; the attendant stays until finished().
+    void leave();
+    bool finished() const { return attendant_->finished(); }
+    void hurry(driver::LocalSocket::Time until) { attendant_->hurry(until); }
+
+    int rank() const { return seating_.rank; }
+    int ranks() const { return seating_.ranks; }
+    const Seating& seating() const { return seating_; }
+    const GroupOptions& options() const { return options_; }
+
+private:
+    // What was decided for a call, for the next one like it.
+    struct Decided {
+        Operation operation;
+        std::uint32_t signature = 0;
+        bool valid = false;
+        Choice choice;
+        std::vector<backend::CollectiveTask> tasks;
+    };
+
+    Member(Seating seating, GroupOptions options, GroupFacts facts, std::unique_ptr<Attendant> attendant)
+        : seating_(std::move(seating)),
+          options_(std::move(options)),
+          facts_(std::move(facts)),
+          attendant_(std::move(attendant)) {}
+
+    Party& party() const { return attendant_->party(); }
+    Result<Decided*> decide(const Operation& operation);
+    Result<void> set_tokens(backend::CollectiveTask& task, bool& asked);
+    Result<backend::Token> token_of(const void* address, bool& asked);
+    Result<void> check_peers(const Operation& operation) const;
+    GroupId derived_id(std::uint64_t kind, std::uint64_t number, std::uint64_t color) const;
+
+    const Seating seating_;
+    const GroupOptions options_;
+    const GroupFacts facts_;
+    const std::unique_ptr<Attendant> attendant_;
+    std::array<Decided, 32> decided_;
+    Decided once_;  // of calls with lists, which are not kept
+    std::uint64_t number_ = 0;
+    std::uint64_t step_ = 0;
+    std::uint64_t splits_ = 0;
+    std::uint64_t shrinks_ = 0;
+};
+
+// `timeout` from now; as good as never where it is 0.
+driver::LocalSocket::Time deadline_after(std::chrono::milliseconds timeout);
+
+// Members that have left and whose memory others may still use. Any thread.
+class Keeper {
+public:
+    Keeper() = default;
+    // Waits some seconds for those that are still here.
+    ~Keeper();
+    Keeper(const Keeper&) = delete;
+    Keeper& operator=(const Keeper&) = delete;
+
+    // Leaves, and keeps the member as long as that takes.
+    void take(std::unique_ptr<Member> member);
+
+private:
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Member>> leaving_;
+};
+
+}  // namespace sidestep::collective

@@ -1,0 +1,328 @@
+#include "collective/reachability.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often memory that can only be lent while nothing runs is tried again.
+constexpr std::chrono::microseconds idle_pause{200};
+
+std::uint64_t offset_in(const Buffer& whole, const void* address) {
+    return static_cast<std::uint64_t>(static_cast<const char*>(address) -
+                                      static_cast<const char*>(whole.address()));
+}
+
+}  // namespace
+
+Reachability::Reachability(const backend::Registry& registry, backend::Seat& seat, const Facts& facts)
+    : registry_(registry),
+      seat_(seat),
+      facts_(facts),
+      has_others_(facts.same_process != (1u << facts.ranks) - 1) {}
+
+std::optional<unsigned> Reachability::find(const backend::Extent& extent) {
+    const auto found = by_address_.find(extent.whole.address());
+    if (found == by_address_.end()) return std::nullopt;
+    const Slot& slot = slots_[found->second];
+    if (slot.lent.identity == extent.identity && slot.lent.whole.size() == extent.whole.size())
+        return found->second;
+    withdraw(found->second);
+    return std::nullopt;
+}
+
+Result<unsigned> Reachability::take(const backend::Extent& extent) {
+    for (unsigned tried = 1; tried < backend::most_slots; ++tried) {
+        const unsigned at = next_;
+        next_ = next_ + 1 == backend::most_slots ? 1 : next_ + 1;
+        Slot& slot = slots_[at];
+        if (slot.state != State::free) continue;
+        slot = Slot{};
+        slot.state = State::wanted;
+        due_ = true;
+        slot.lent.whole = extent.whole;
+        slot.lent.identity = extent.identity;
+        by_address_[extent.whole.address()] = at;
+        return at;
+    }
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{} allocations of this rank are mapped already", backend::most_slots - 1),
+                 extent.whole.to_string(), "free or detach some"};
+}
+
+Result<backend::Token> Reachability::token(const void* address, bool& asked) {
+    SIDESTEP_TRY(const backend::Extent extent, seat_.extent(address));
+    const std::lock_guard lock(mutex_);
+    if (const auto known = find(extent)) {
+        if (slots_[*known].state != State::valid) return backend::Token{};
+        return backend::Token{static_cast<std::uint16_t>(*known), offset_in(extent.whole, address)};
+    }
+    std::shared_ptr<const backend::Exported> exported;
+    std::string why;
+    if (moves(extent)) {
+        // Only while nothing runs that may write there, and nothing does once this call has returned.
+        const auto idle = seat_.idle();
+        if (!idle || !*idle) return backend::Token{};
+        auto shared = export_memory(registry_, extent.whole);
+        if (shared)
+            exported = std::move(*shared);
+        else
+            why = shared.error().to_string();
+    }
+    const auto taken = take(extent);
+    if (!taken) return backend::Token{};  // describe() says why
+    slots_[*taken].lent.exported = std::move(exported);
+    if (!why.empty()) {
+        slots_[*taken].state = State::refused;
+        slots_[*taken].why = why;
+        return backend::Token{};
+    }
+    asked = true;
+    return backend::Token{};
+}
+
+Result<void> Reachability::attach(const Buffer& buffer, driver::LocalSocket::Time until,
+                                  const std::function<void()>& wake,
+                                  const std::function<Result<void>()>& going) {
+    SIDESTEP_TRY(const backend::Extent extent, seat_.extent(buffer.address()));
+    if (buffer.size() > extent.whole.size() ||
+        offset_in(extent.whole, buffer.address()) > extent.whole.size() - buffer.size())
+        return Error{
+            ErrorCode::invalid_argument, "the buffer reaches past its allocation", buffer.to_string(), {}};
+    unsigned at = 0;
+    for (;;) {
+        bool asked = false;
+        SIDESTEP_CHECK(token(buffer.address(), asked));
+        if (asked) wake();
+        const std::lock_guard lock(mutex_);
+        if (const auto found = find(extent)) {
+            at = *found;
+            break;
+        }
+        if (!moves(extent)) {
+            SIDESTEP_CHECK(take(extent));
+            continue;
+        }
+        SIDESTEP_CHECK(going());
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out,
+                         "memory can be attached only while no operation runs",
+                         buffer.to_string(),
+                         {}};
+        std::this_thread::sleep_for(idle_pause);
+    }
+    wake();
+    std::unique_lock lock(mutex_);
+    const auto undecided = [&] {
+        return slots_[at].state == State::wanted || slots_[at].state == State::lending;
+    };
+    while (undecided()) {
+        SIDESTEP_CHECK(going());
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out, "some ranks did not map the memory in time",
+                         buffer.to_string(), "they hang, or are stopped"};
+        changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+    if (slots_[at].state != State::valid)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("not every rank can map the memory: {}", slots_[at].why), buffer.to_string(),
+                     "operations carry it through the arena"};
+    ++slots_[at].attached;
+    return {};
+}
+
+Result<void> Reachability::detach(const Buffer& buffer) {
+    SIDESTEP_TRY(const backend::Extent extent, seat_.extent(buffer.address()));
+    const std::lock_guard lock(mutex_);
+    const auto found = find(extent);
+    if (!found || slots_[*found].attached == 0)
+        return Error{ErrorCode::invalid_argument, "the memory is not attached", buffer.to_string(), {}};
+    if (--slots_[*found].attached == 0) withdraw(*found);
+    return {};
+}
+
+std::string Reachability::describe(const void* address) const {
+    if (address == nullptr) return "yes";
+    const auto extent = seat_.extent(address);
+    if (!extent) return fmt::format("no: {}", extent.error().to_string());
+    const std::lock_guard lock(mutex_);
+    const auto found = by_address_.find(extent->whole.address());
+    if (found == by_address_.end() || slots_[found->second].lent.identity != extent->identity)
+        return "not yet: carried through the arena until the ranks have exchanged it, after its first use";
+    const Slot& slot = slots_[found->second];
+    if (slot.state == State::valid) return "yes";
+    if (slot.state == State::refused) return fmt::format("no, carried through the arena: {}", slot.why);
+    return "not yet: carried through the arena until all ranks have mapped it";
+}
+
+// The others let go of it once no task of this rank is under way.
+void Reachability::withdraw(unsigned at) {
+    Slot& slot = slots_[at];
+    const auto found = by_address_.find(slot.lent.whole.address());
+    if (found != by_address_.end() && found->second == at) by_address_.erase(found);
+    slot.state = State::withdrawn;
+    slot.attached = 0;
+    due_ = true;
+}
+
+void Reachability::work(bool idle, const Sender& send) {
+    std::vector<unsigned> wanted;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!due_) return;
+        due_ = false;
+        for (unsigned at = 1; at < backend::most_slots; ++at) {
+            if (slots_[at].state == State::wanted) wanted.push_back(at);
+            if (slots_[at].state != State::withdrawn) continue;
+            if (idle && slots_[at].pending == 0)
+                call_back(at, send);
+            else
+                due_ = true;
+        }
+    }
+    for (const unsigned at : wanted) lend(at, send);
+}
+
+// No task of this rank is under way, so that nobody reads or writes there any more.
+void Reachability::call_back(unsigned at, const Sender& send) {
+    Slot& slot = slots_[at];
+    slot.state = State::dropping;
+    slot.pending = slot.has & all_others();
+    (void)seat_.reach(facts_.rank, at, nullptr);
+    for (unsigned rank = 0; rank < facts_.ranks; ++rank)
+        if ((slot.pending >> rank & 1) != 0) send(rank, Message{.word = Word::drop, .slot = at}, -1, nullptr);
+    settle(at);
+}
+
+// Exporting may take long, so it happens without the lock.
+void Reachability::lend(unsigned at, const Sender& send) {
+    Lent lent;
+    {
+        const std::lock_guard lock(mutex_);
+        lent = slots_[at].lent;
+    }
+    Result<void> state;
+    if (has_others_ && !lent.exported) {
+        auto exported = export_memory(registry_, lent.whole);
+        if (exported)
+            lent.exported = std::move(*exported);
+        else
+            state = exported.error();
+    }
+    if (state) state = seat_.reach(facts_.rank, at, lent.whole.address());
+    std::array<std::string, 2> offers;
+    for (const bool same : {false, true}) {
+        if (!state || (!same && !has_others_)) continue;
+        auto offer = lent.offer(same);
+        if (offer)
+            offers[same ? 1 : 0] = std::move(*offer);
+        else
+            state = offer.error();
+    }
+    const std::lock_guard lock(mutex_);
+    Slot& slot = slots_[at];
+    if (slot.state != State::wanted) return;  // withdrawn meanwhile
+    if (!state) {
+        slot.state = State::refused;
+        slot.why = state.error().to_string();
+        changed_.notify_all();
+        return;
+    }
+    slot.lent.exported = lent.exported;
+    slot.state = State::lending;
+    slot.pending = all_others();
+    for (unsigned rank = 0; rank < facts_.ranks; ++rank) {
+        if ((slot.pending >> rank & 1) == 0) continue;
+        const bool same = (facts_.same_process >> rank & 1) != 0;
+        send(rank, Message{.word = Word::share, .slot = at, .blob = offers[same ? 1 : 0]},
+             lent.descriptor(same), lent.exported);
+    }
+    settle(at);
+}
+
+// Once all have answered.
+void Reachability::settle(unsigned at) {
+    Slot& slot = slots_[at];
+    if (slot.pending != 0) return;
+    if (slot.state == State::lending) {
+        slot.state = slot.why.empty() ? State::valid : State::refused;
+        slot.lent.exported.reset();  // the others hold what they opened
+        changed_.notify_all();
+    } else if (slot.state == State::dropping) {
+        slot = Slot{};
+    }
+}
+
+void Reachability::shared(unsigned rank, std::uint32_t at, const std::string& why_not) {
+    const std::lock_guard lock(mutex_);
+    if (at == 0 || at >= backend::most_slots || (slots_[at].pending >> rank & 1) == 0) return;
+    Slot& slot = slots_[at];
+    slot.pending &= ~(1u << rank);
+    if (why_not.empty())
+        slot.has |= 1u << rank;
+    else if (slot.why.empty())
+        slot.why = fmt::format("rank {}: {}", rank, why_not);
+    settle(at);
+}
+
+void Reachability::dropped(unsigned rank, std::uint32_t at) {
+    const std::lock_guard lock(mutex_);
+    if (at == 0 || at >= backend::most_slots || slots_[at].state != State::dropping) return;
+    slots_[at].pending &= ~(1u << rank);
+    settle(at);
+}
+
+void Reachability::gone(unsigned rank) {
+    const std::lock_guard lock(mutex_);
+    gone_ |= 1u << rank;
+    for (unsigned at = 1; at < backend::most_slots; ++at) {
+        slots_[at].pending &= ~(1u << rank);
+        slots_[at].has &= ~(1u << rank);
+        settle(at);
+    }
+}
+
+void Reachability::look() {
+    const std::lock_guard lock(mutex_);
+    for (unsigned at = 1; at < backend::most_slots; ++at) {
+        const Slot& slot = slots_[at];
+        if (slot.state != State::valid && slot.state != State::refused) continue;
+        const auto extent = seat_.extent(slot.lent.whole.address());
+        if (!extent || extent->identity != slot.lent.identity ||
+            extent->whole.size() != slot.lent.whole.size())
+            withdraw(at);
+    }
+}
+
+Result<void> Imports::add(unsigned rank, std::uint32_t slot, const std::string& offer, int descriptor,
+                          bool same_process) {
+    if (slot >= backend::most_slots)
+        return Error{ErrorCode::io_error, "another rank's slot makes no sense", "group", {}};
+    SIDESTEP_TRY(Borrowed borrowed, borrow(seat_, offer, descriptor, same_process));
+    SIDESTEP_CHECK(seat_.reach(rank, slot, borrowed.base));
+    mapped_[{rank, slot}] = std::move(borrowed);
+    return {};
+}
+
+void Imports::drop(unsigned rank, std::uint32_t slot) {
+    if (mapped_.find({rank, slot}) == mapped_.end()) return;
+    (void)seat_.reach(rank, slot, nullptr);
+    mapped_.erase({rank, slot});
+}
+
+void Imports::forget(unsigned rank, void* own_arena) {
+    (void)seat_.reach(rank, 0, own_arena);
+    for (auto it = mapped_.lower_bound({rank, 0}); it != mapped_.end() && it->first.first == rank;
+         it = mapped_.erase(it))
+        if (it->first.second != 0) (void)seat_.reach(rank, it->first.second, nullptr);
+}
+
+}  // namespace sidestep::collective

@@ -1,0 +1,293 @@
+#include "collective/rendezvous.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "backend/collective_task.hpp"
+#include "base/try.hpp"
+#include "driver/system_error.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Time = driver::LocalSocket::Time;
+
+// While somebody is missing, sockets are looked for this often.
+constexpr int pause_ms = 1;
+// What one contact may say before the others have come.
+constexpr std::size_t most_early = 8;
+// How long the one that has the rank already may take to hear of another one.
+constexpr std::chrono::milliseconds telling_limit{500};
+
+Error hung_up(const std::string& who) {
+    return Error{
+        ErrorCode::io_error, fmt::format("{} ended while the group was being joined", who), "group", {}};
+}
+
+// What an error says to the others.
+Message refusal(const Error& error) {
+    return Message{.word = Word::refuse, .code = error.code, .text = error.message};
+}
+
+}  // namespace
+
+std::string group_path(const peer::Folder& folder, const GroupId& id) {
+    return folder.socket_of(fmt::format("group-{}.", id.to_string()));
+}
+
+std::string name_of(std::uint32_t rank, std::uint32_t process, const std::string& place) {
+    return fmt::format("rank {} (process {}, {})", rank, process, place);
+}
+
+std::string Contact::who() const {
+    return name_of(hello.rank, static_cast<std::uint32_t>(process), hello.place);
+}
+
+Result<driver::LocalMessage> Contact::next(Time until) {
+    driver::LocalMessage message;
+    if (!early.empty()) {
+        message = std::move(early.front());
+        early.pop_front();
+    } else {
+        auto received = socket.receive(longest_message, until);
+        if (!received && received.error().code == ErrorCode::timed_out)
+            return Error{ErrorCode::timed_out, fmt::format("{} came, but then said nothing", who()), "group",
+                         "it hangs, or is stopped"};
+        if (!received) return hung_up(who());
+        message = std::move(*received);
+    }
+    SIDESTEP_TRY(const Message parsed, parse_message(message.bytes));
+    if (parsed.word == Word::refuse || parsed.word == Word::failed)
+        return Error{parsed.code == ErrorCode{0} ? ErrorCode::io_error : parsed.code, parsed.text, who(), {}};
+    return message;
+}
+
+Result<Rendezvous> Rendezvous::open(const peer::Folder& folder, const GroupId& id, const Hello& mine,
+                                    Time until) {
+    const std::string prefix = group_path(folder, id);
+    const std::string path = fmt::format("{}{}", prefix, mine.rank);
+    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
+    if (found == driver::SocketPath::live) {
+        // Whoever it is hears of this rank, and tells all others.
+        auto other = driver::LocalSocket::connect(path, std::min(until, Clock::now() + telling_limit));
+        std::string who = "a process that is alive";
+        if (other && other->send(to_bytes(Message{.word = Word::hello, .blob = to_bytes(mine)}))) {
+            if (const auto peer = other->peer(); peer) who = fmt::format("process {}", peer->process);
+            (void)other->receive(longest_message, std::min(until, Clock::now() + telling_limit));
+        }
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("rank {} of this group is {} already", mine.rank, who), path,
+                     "give every process a rank of its own, and every group a new id"};
+    }
+    if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0 && errno != ENOENT)
+        return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
+    SIDESTEP_TRY(driver::LocalListener listener, driver::LocalListener::bind(path));
+    return Rendezvous(std::move(listener), prefix, path);
+}
+
+Rendezvous::Rendezvous(Rendezvous&& other) noexcept
+    : listener_(std::move(other.listener_)),
+      prefix_(std::move(other.prefix_)),
+      path_(std::move(other.path_)) {
+    other.path_.clear();
+}
+
+Rendezvous::~Rendezvous() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+// One call of meet(): who has come, and who still has to say who it is.
+struct Rendezvous::Meeting {
+    const Rendezvous& at;
+    const Hello& mine;
+    const int descriptor;
+    std::vector<std::optional<Contact>> contacts;
+    std::vector<std::optional<driver::LocalSocket>> lower;  // connected to, but silent so far
+    std::vector<driver::LocalSocket> unknown;               // connected to this rank, and silent so far
+
+    Meeting(const Rendezvous& rendezvous, const Hello& own, int with)
+        : at(rendezvous), mine(own), descriptor(with), contacts(own.ranks), lower(own.ranks) {}
+
+    std::string own_hello() const { return to_bytes(Message{.word = Word::hello, .blob = to_bytes(mine)}); }
+
+    std::vector<std::uint32_t> missing() const {
+        std::vector<std::uint32_t> ranks;
+        for (std::uint32_t rank = 0; rank < mine.ranks; ++rank)
+            if (rank != mine.rank && !contacts[rank]) ranks.push_back(rank);
+        return ranks;
+    }
+
+    Result<void> connect() {
+        for (std::uint32_t rank = 0; rank < mine.rank; ++rank) {
+            if (contacts[rank] || lower[rank]) continue;
+            auto socket = driver::LocalSocket::connect(fmt::format("{}{}", at.prefix_, rank), Clock::now());
+            if (!socket &&
+                (socket.error().code == ErrorCode::not_found || socket.error().code == ErrorCode::timed_out))
+                continue;
+            if (!socket) return socket.error();
+            // One that has gone meanwhile is looked for again.
+            if (socket->send(own_hello(), descriptor)) lower[rank] = std::move(*socket);
+        }
+        return {};
+    }
+
+    Result<void> accept() {
+        while (unknown.size() < 4 * backend::most_ranks) {
+            SIDESTEP_TRY(auto socket, at.listener_.accept());
+            if (!socket) break;
+            unknown.push_back(std::move(*socket));
+        }
+        return {};
+    }
+
+    Result<void> check(const Hello& theirs, const std::string& who) const {
+        if (theirs.ranks != mine.ranks)
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("{} says that the group has {} ranks, rank {} (process {}) says {}", who,
+                                     theirs.ranks, mine.rank, mine.process, mine.ranks),
+                         "group", "give all ranks the same number"};
+        if (theirs.rank == mine.rank || contacts[theirs.rank])
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("two processes are rank {}: {} and {}", theirs.rank,
+                                     theirs.rank == mine.rank ? static_cast<int>(mine.process)
+                                                              : contacts[theirs.rank]->process,
+                                     theirs.process),
+                         "group", "give every process a rank of its own, and every group a new id"};
+        if (!theirs.wrong.empty())
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("{} cannot take part: {}", who, theirs.wrong),
+                         "group",
+                         {}};
+        return {};
+    }
+
+    // The first message of a connection.
+    Result<void> greet(driver::LocalSocket socket, bool accepted) {
+        auto received = socket.receive(longest_message, Clock::now());
+        if (!received) return {};  // hung up again: whoever it is comes back, or is missed in the end
+        Contact contact;
+        contact.socket = std::move(socket);
+        auto heard = read_hello(contact, *received);
+        if (heard) heard = check(contact.hello, contact.who());
+        if (heard && accepted && !contact.socket.send(own_hello(), descriptor)) return {};
+        if (!heard) {
+            (void)contact.socket.send(to_bytes(refusal(heard.error())));
+            return heard.error();
+        }
+        contact.same_process = contact.hello.program == mine.program && contact.hello.process == mine.process;
+        contact.descriptor = std::move(received->descriptor);
+        const std::uint32_t rank = contact.hello.rank;
+        contacts[rank] = std::move(contact);
+        return {};
+    }
+
+    static Result<void> read_hello(Contact& contact, const driver::LocalMessage& received) {
+        SIDESTEP_TRY(const Message message, parse_message(received.bytes));
+        if (message.word == Word::refuse)
+            return Error{
+                message.code == ErrorCode{0} ? ErrorCode::io_error : message.code, message.text, "group", {}};
+        if (message.word != Word::hello)
+            return Error{ErrorCode::io_error, "another rank did not say who it is", "group", {}};
+        SIDESTEP_TRY(contact.hello, parse_hello(message.blob));
+        contact.process = static_cast<int>(contact.hello.process);
+        if (const auto peer = contact.socket.peer(); peer) {
+            if (peer->user != ::geteuid())
+                return Error{
+                    ErrorCode::permission_denied, "a process of another user wants to join", "group", {}};
+            if (peer->process != 0) contact.process = peer->process;
+        }
+        return {};
+    }
+
+    // What came from somebody who is known: kept for later, unless it is the end.
+    static Result<void> listen_to(Contact& contact) {
+        auto received = contact.socket.receive(longest_message, Clock::now());
+        if (!received && received.error().code == ErrorCode::timed_out) return {};
+        if (!received) return hung_up(contact.who());
+        SIDESTEP_TRY(const Message message, parse_message(received->bytes));
+        if (message.word == Word::refuse || message.word == Word::failed)
+            return Error{message.code == ErrorCode{0} ? ErrorCode::io_error : message.code,
+                         message.text,
+                         contact.who(),
+                         {}};
+        contact.early.push_back(std::move(*received));
+        return {};
+    }
+
+    Result<void> wait_and_read(Time until) {
+        std::vector<pollfd> entries{{at.listener_.number(), POLLIN, 0}};
+        for (const auto& socket : unknown) entries.push_back({socket.number(), POLLIN, 0});
+        const std::size_t known = entries.size();
+        for (std::uint32_t rank = 0; rank < mine.ranks; ++rank) {
+            if (lower[rank])
+                entries.push_back({lower[rank]->number(), POLLIN, 0});
+            else if (contacts[rank] && contacts[rank]->early.size() < most_early)
+                entries.push_back({contacts[rank]->socket.number(), POLLIN, 0});
+            else
+                entries.push_back({-1, 0, 0});
+        }
+        const bool looking =
+            std::any_of(contacts.begin(), contacts.begin() + mine.rank, [](const auto& c) { return !c; });
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+        const int pause = static_cast<int>(std::clamp<long>(left, 0, looking ? pause_ms : 50));
+        ::poll(entries.data(), entries.size(), pause);
+
+        std::vector<driver::LocalSocket> quiet;
+        std::vector<driver::LocalSocket> speaking;
+        for (std::size_t i = 0; i < unknown.size(); ++i)
+            (entries[1 + i].revents != 0 ? speaking : quiet).push_back(std::move(unknown[i]));
+        unknown = std::move(quiet);
+        for (auto& socket : speaking) SIDESTEP_CHECK(greet(std::move(socket), true));
+        for (std::uint32_t rank = 0; rank < mine.ranks; ++rank) {
+            if (entries[known + rank].revents == 0) continue;
+            if (!lower[rank]) {
+                SIDESTEP_CHECK(listen_to(*contacts[rank]));
+                continue;
+            }
+            driver::LocalSocket socket = std::move(*lower[rank]);
+            lower[rank].reset();
+            SIDESTEP_CHECK(greet(std::move(socket), false));
+        }
+        return accept();
+    }
+
+    Error late() const {
+        return Error{
+            ErrorCode::timed_out, fmt::format("rank {} did not come", fmt::join(missing(), ", rank ")),
+            at.prefix_,
+            "do all processes run, as one user, with the same id and the same SIDESTEP_PEER_FOLDER?"};
+    }
+
+    void tell_all(const Error& error) const {
+        const std::string bytes = to_bytes(refusal(error));
+        for (const auto& contact : contacts)
+            if (contact) (void)contact->socket.send(bytes);
+        for (const auto& socket : lower)
+            if (socket) (void)socket->send(bytes);
+        for (const auto& socket : unknown) (void)socket.send(bytes);
+    }
+};
+
+Result<std::vector<std::optional<Contact>>> Rendezvous::meet(const Hello& mine, int descriptor, Time until) {
+    Meeting meeting(*this, mine, descriptor);
+    auto state = Result<void>();
+    while (state && !meeting.missing().empty()) {
+        state = meeting.connect();
+        if (state) state = meeting.wait_and_read(until);
+        if (state && !meeting.missing().empty() && Clock::now() >= until) state = meeting.late();
+    }
+    if (!state) {
+        meeting.tell_all(state.error());
+        return state.error();
+    }
+    return std::move(meeting.contacts);
+}
+
+}  // namespace sidestep::collective

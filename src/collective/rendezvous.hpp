@@ -1,0 +1,61 @@
+// How the ranks of a group find each other: every rank listens on a socket named after the group and its
+// rank, and connects to those of all lower ranks, in whatever order the processes start.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sidestep/collective.hpp>
+#include "collective/wire.hpp"
+#include "driver/local_socket.hpp"
+#include "peer/folder.hpp"
+
+namespace sidestep::collective {
+
+// Another rank, and the connection to it.
+struct Contact {
+    driver::LocalSocket socket{driver::Fd()};
+    Hello hello;
+    int process = 0;  // in this process's numbering, else what the rank said
+    bool same_process = false;
+    driver::Fd descriptor;                   // came with the hello: the board, from rank 0
+    std::deque<driver::LocalMessage> early;  // what it said before anybody asked
+
+    // The next message within the time; a refusal or a failure of the other is an error.
+    Result<driver::LocalMessage> next(driver::LocalSocket::Time until);
+    // "rank 2 (process 4711, gpu:2)".
+    std::string who() const;
+};
+std::string name_of(std::uint32_t rank, std::uint32_t process, const std::string& place);
+
+class Rendezvous {
+public:
+    // Listens as `rank`. A socket that a dead process left behind is replaced; invalid_argument where
+    // somebody alive has the rank, who is told so too.
+    static Result<Rendezvous> open(const peer::Folder& folder, const GroupId& id, const Hello& mine,
+                                   driver::LocalSocket::Time until);
+    Rendezvous(Rendezvous&& other) noexcept;
+    Rendezvous& operator=(Rendezvous&&) = delete;
+    ~Rendezvous();
+
+    // One contact for each rank, nothing for the own one. `descriptor` (-1: none) goes with every hello.
+    // Returns when all are there; else says what is wrong, here and to everybody who has come.
+    Result<std::vector<std::optional<Contact>>> meet(const Hello& mine, int descriptor,
+                                                     driver::LocalSocket::Time until);
+
+private:
+    struct Meeting;
+    Rendezvous(driver::LocalListener listener, std::string prefix, std::string path)
+        : listener_(std::move(listener)), prefix_(std::move(prefix)), path_(std::move(path)) {}
+
+    driver::LocalListener listener_;
+    std::string prefix_;  // of the sockets of all ranks
+    std::string path_;    // of the own one; empty once moved from
+};
+
+// The prefix of everything in the folder that belongs to a group.
+std::string group_path(const peer::Folder& folder, const GroupId& id);
+
+}  // namespace sidestep::collective

@@ -1,0 +1,375 @@
+// Each collective in each shape that carries it, as the tasks of one rank.
+#include "collective/tasks.hpp"
+
+#include <algorithm>
+
+namespace sidestep::collective {
+
+using backend::ArenaLayout;
+using backend::Block;
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Element;
+using backend::Shape;
+using backend::Share;
+using backend::share_of;
+using backend::Slice;
+
+namespace {
+
+// Where slices are cut: whole 128-byte lines of memory for large ones, whole packets for small ones.
+constexpr std::uint64_t line_bytes = 128;
+constexpr std::uint64_t packet_bytes = 16;
+
+std::uint16_t bit(unsigned rank) {
+    return static_cast<std::uint16_t>(1u << rank);
+}
+
+std::uint64_t address(const void* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+// The n-th owner of a slice among all ranks but the root.
+unsigned without_root(unsigned rank, unsigned root) {
+    return rank < root ? rank : rank - 1;
+}
+
+class Maker {
+public:
+    Maker(const Operation& operation, const Choice& choice, int rank, int ranks)
+        : operation_(operation),
+          choice_(choice),
+          me_(static_cast<unsigned>(rank)),
+          ranks_(static_cast<unsigned>(ranks)),
+          root_(static_cast<unsigned>(operation.root)) {}
+
+    std::vector<CollectiveTask> make() const {
+        if (!carries(choice_.shape, operation_.collective) || moves_nothing()) return {};
+        switch (choice_.shape) {
+            case Shape::packets:
+                return packets();
+            case Shape::packets_two_phase:
+                return two_phase();
+            case Shape::slices:
+                return {slices()};
+            case Shape::pairs:
+                return pairs();
+        }
+        return {};
+    }
+
+private:
+    // Of one rank's part, as the call counts.
+    std::uint64_t block() const { return operation_.count * size_of(operation_.element); }
+    bool at_root() const { return me_ == root_; }
+    std::uint16_t all() const { return static_cast<std::uint16_t>((1u << ranks_) - 1); }
+
+    bool moves_nothing() const {
+        switch (operation_.collective) {
+            case Collective::barrier:
+                return ranks_ == 1;
+            case Collective::all_to_all_v:
+            case Collective::send_recv:
+                return false;
+            default:
+                break;
+        }
+        if (operation_.count == 0) return true;
+        return ranks_ == 1 && operation_.send == operation_.recv && operation_.combine != Combine::scaled_sum;
+    }
+
+    CollectiveTask blank() const {
+        CollectiveTask task;
+        task.shape = choice_.shape;
+        // What combines nothing is counted in bytes.
+        task.element = combines(operation_.collective) ? operation_.element : Element::u8;
+        task.combine = combines(operation_.collective) ? operation_.combine : Combine::none;
+        task.blocks =
+            static_cast<std::uint8_t>(std::clamp(choice_.blocks, 1, static_cast<int>(backend::most_blocks)));
+        task.signature = signature_of(operation_);
+        task.send = operation_.send;
+        task.recv = operation_.recv;
+        if (task.combine == Combine::scaled_sum) {
+            task.scale = operation_.scale;
+            task.device_scale = operation_.device_scale;
+        }
+        return task;
+    }
+
+    // `to` and `from` of a whole operation, of any size.
+    void fill_blocks(CollectiveTask& task) const {
+        const std::uint64_t bytes = block();
+        for (unsigned r = 0; r < ranks_; ++r) {
+            const Block nth{r * bytes, bytes};
+            const Block first{0, bytes};
+            switch (operation_.collective) {
+                case Collective::all_reduce:
+                    set(task, r, first, first);
+                    break;
+                case Collective::reduce:
+                    set(task, r, r == root_ ? first : Block{}, at_root() ? first : Block{});
+                    break;
+                case Collective::reduce_scatter:
+                    set(task, r, nth, first);
+                    break;
+                case Collective::all_gather:
+                    set(task, r, first, nth);
+                    break;
+                case Collective::broadcast:
+                    set(task, r, at_root() ? first : Block{}, r == root_ ? first : Block{});
+                    break;
+                case Collective::gather:
+                    set(task, r, r == root_ ? first : Block{}, at_root() ? nth : Block{});
+                    break;
+                case Collective::scatter:
+                    set(task, r, at_root() ? nth : Block{}, r == root_ ? first : Block{});
+                    break;
+                case Collective::all_to_all:
+                    set(task, r, nth, nth);
+                    break;
+                case Collective::all_to_all_v:
+                    set_listed(task, r);
+                    break;
+                case Collective::send_recv:
+                case Collective::barrier:
+                    break;
+            }
+        }
+        if (task.combine == Combine::none) skip_copy_onto_itself(task);
+    }
+
+    static void set(CollectiveTask& task, unsigned rank, Block to, Block from) {
+        task.to[rank] = to;
+        task.from[rank] = from;
+    }
+
+    void set_listed(CollectiveTask& task, unsigned rank) const {
+        const BlockLists& lists = operation_.blocks;
+        const std::uint64_t size = size_of(operation_.element);
+        if (lists.send_counts[rank] > 0)
+            task.to[rank] = {lists.send_offsets[rank] * size, lists.send_counts[rank] * size};
+        if (lists.recv_counts[rank] > 0)
+            task.from[rank] = {lists.recv_offsets[rank] * size, lists.recv_counts[rank] * size};
+    }
+
+    void skip_copy_onto_itself(CollectiveTask& task) const {
+        const std::uint64_t from = address(task.send) + task.to[me_].offset;
+        if (from == address(task.recv) + task.from[me_].offset) set(task, me_, {}, {});
+    }
+
+    std::vector<CollectiveTask> packets() const {
+        CollectiveTask whole = blank();
+        fill_blocks(whole);
+        const std::uint64_t most = ArenaLayout{ranks_}.packet_payload();
+        std::vector<CollectiveTask> tasks;
+        // Every rank cuts by the bytes of the call, whichever of its own blocks are empty.
+        const std::uint64_t bytes = operation_.collective == Collective::barrier ? 0 : block();
+        std::uint64_t done = 0;
+        do {
+            CollectiveTask task = whole;
+            for (unsigned r = 0; r < ranks_; ++r) {
+                task.to[r] = piece(whole.to[r], done, most);
+                task.from[r] = piece(whole.from[r], done, most);
+            }
+            tasks.push_back(task);
+            done += most;
+        } while (done < bytes);
+        return tasks;
+    }
+
+    static Block piece(const Block& whole, std::uint64_t begin, std::uint64_t most) {
+        if (whole.bytes <= begin) return {};
+        return {whole.offset + begin, std::min(whole.bytes - begin, most)};
+    }
+
+    std::vector<CollectiveTask> two_phase() const {
+        const std::uint64_t size = size_of(operation_.element);
+        const std::uint64_t most = ArenaLayout{ranks_}.packet_payload() / size * ranks_;
+        std::vector<CollectiveTask> tasks;
+        for (std::uint64_t done = 0; done < operation_.count; done += most) {
+            CollectiveTask task = blank();
+            cut_for_all(task, done, std::min(operation_.count - done, most), packet_bytes);
+            tasks.push_back(task);
+        }
+        return tasks;
+    }
+
+    // Elements [begin, begin + count) of an all_reduce, a slice for each rank.
+    void cut_for_all(CollectiveTask& task, std::uint64_t begin, std::uint64_t count,
+                     std::uint64_t cut) const {
+        for (unsigned r = 0; r < ranks_; ++r) {
+            const Share share = share_of(count, r, ranks_, cut / size_of(task.element));
+            task.slices[r] = slice(begin, share, all(), all());
+        }
+    }
+
+    static Slice slice(std::uint64_t begin, Share share, std::uint16_t sources, std::uint16_t targets) {
+        if (share.begin == share.end) return {};
+        return {share.end - share.begin, begin + share.begin, begin + share.begin, sources, targets};
+    }
+
+    CollectiveTask slices() const {
+        CollectiveTask task = blank();
+        switch (operation_.collective) {
+            case Collective::all_reduce:
+                cut_for_all(task, 0, operation_.count, line_bytes);
+                break;
+            case Collective::reduce:
+                cut_for_reduce(task);
+                break;
+            case Collective::broadcast:
+                cut_for_broadcast(task);
+                break;
+            case Collective::reduce_scatter:
+                for (unsigned r = 0; r < ranks_; ++r)
+                    task.slices[r] = {operation_.count, r * operation_.count, 0, all(), bit(r)};
+                break;
+            case Collective::all_gather:
+                cut_for_all_gather(task);
+                break;
+            default:
+                break;
+        }
+        return task;
+    }
+
+    // The mirror of a broadcast: the root would receive almost twice as much if it reduced a slice itself. Of
+    // two ranks it reads the other's buffer, which saves the way back.
+    void cut_for_reduce(CollectiveTask& task) const {
+        const std::uint64_t granule = line_bytes / size_of(task.element);
+        for (unsigned r = 0; r < ranks_; ++r) {
+            if (ranks_ <= 2 ? r != root_ : r == root_) continue;
+            const unsigned owners = ranks_ <= 2 ? 1 : ranks_ - 1;
+            const unsigned nth = ranks_ <= 2 ? 0 : without_root(r, root_);
+            task.slices[r] = slice(0, share_of(operation_.count, nth, owners, granule), all(), bit(root_));
+        }
+    }
+
+    // Each of the others fetches its slice from the root and hands it on, so that the root sends every byte
+    // once.
+    void cut_for_broadcast(CollectiveTask& task) const {
+        for (unsigned r = 0; r < ranks_; ++r) {
+            if (r == root_) continue;
+            const Share share = share_of(block(), without_root(r, root_), ranks_ - 1, line_bytes);
+            task.slices[r] = slice(0, share, bit(root_), static_cast<std::uint16_t>(all() & ~bit(root_)));
+        }
+        if (at_root() && operation_.send != operation_.recv) task.local_bytes = block();
+    }
+
+    void cut_for_all_gather(CollectiveTask& task) const {
+        for (unsigned r = 0; r < ranks_; ++r) task.slices[r] = {block(), 0, r * block(), bit(r), all()};
+        Slice& own = task.slices[me_];
+        if (address(operation_.send) != address(operation_.recv) + me_ * block()) return;
+        own.targets = static_cast<std::uint16_t>(own.targets & ~bit(me_));
+        if (own.targets == 0) own = {};
+    }
+
+    std::vector<CollectiveTask> pairs() const {
+        if (operation_.collective == Collective::send_recv) return rounds();
+        CollectiveTask task = blank();
+        const BlockLists& lists = operation_.blocks;
+        if (operation_.collective == Collective::all_to_all_v && lists.on_device) {
+            task.element = operation_.element;
+            task.device_send_offsets = lists.send_offsets;
+            task.device_send_counts = lists.send_counts;
+            task.device_recv_offsets = lists.recv_offsets;
+            task.device_recv_counts = lists.recv_counts;
+            task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(std::uint64_t{1} << 47, ranks_));
+        } else {
+            fill_blocks(task);
+            set_pair_blocks(task);
+        }
+        return {task};
+    }
+
+    void set_pair_blocks(CollectiveTask& task) const {
+        std::uint64_t largest = 0;
+        for (unsigned r = 0; r < ranks_; ++r)
+            if (r != me_) largest = std::max({largest, task.to[r].bytes, task.from[r].bytes});
+        task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(largest, ranks_));
+    }
+
+    // The k-th block to or from each rank goes with task k, on both of its ends, so that no rank is in a
+    // later task than the one that waits for it needs.
+    std::vector<CollectiveTask> rounds() const {
+        std::vector<Round> rounds;
+        unsigned sends[backend::most_ranks] = {};
+        unsigned receives[backend::most_ranks] = {};
+        for (const PairItem& item : operation_.pairs) {
+            if (item.bytes == 0) continue;
+            const unsigned round = (item.sends ? sends : receives)[item.peer]++;
+            if (round == rounds.size()) rounds.emplace_back();
+            (item.sends ? rounds[round].sends : rounds[round].receives)[item.peer] = &item;
+        }
+        std::vector<CollectiveTask> tasks;
+        for (const Round& round : rounds) tasks.push_back(round_task(round));
+        return tasks;
+    }
+
+    struct Round {
+        const PairItem* sends[backend::most_ranks] = {};
+        const PairItem* receives[backend::most_ranks] = {};
+    };
+
+    CollectiveTask round_task(const Round& round) const {
+        CollectiveTask task = blank();
+        task.send = lowest(round.sends);
+        task.recv = lowest(round.receives);
+        for (unsigned r = 0; r < ranks_; ++r) {
+            task.to[r] = block_of(round.sends[r], task.send);
+            task.from[r] = block_of(round.receives[r], task.recv);
+        }
+        skip_copy_onto_itself(task);
+        set_pair_blocks(task);
+        return task;
+    }
+
+    static void* lowest(const PairItem* const (&items)[backend::most_ranks]) {
+        void* found = nullptr;
+        for (const PairItem* item : items)
+            if (item != nullptr && (found == nullptr || address(item->data) < address(found)))
+                found = item->data;
+        return found;
+    }
+
+    static Block block_of(const PairItem* item, const void* base) {
+        return item == nullptr ? Block{} : Block{address(item->data) - address(base), item->bytes};
+    }
+
+    const Operation& operation_;
+    const Choice& choice_;
+    const unsigned me_;
+    const unsigned ranks_;
+    const unsigned root_;
+};
+
+}  // namespace
+
+bool carries(Shape shape, Collective collective) {
+    switch (collective) {
+        case Collective::all_reduce:
+            return shape != Shape::pairs;
+        case Collective::reduce:
+        case Collective::broadcast:
+        case Collective::all_gather:
+        case Collective::reduce_scatter:
+            return shape == Shape::packets || shape == Shape::slices;
+        case Collective::all_to_all:
+        case Collective::gather:
+        case Collective::scatter:
+            return shape == Shape::packets || shape == Shape::pairs;
+        case Collective::all_to_all_v:
+        case Collective::send_recv:
+            return shape == Shape::pairs;
+        case Collective::barrier:
+            return shape == Shape::packets;
+    }
+    return false;
+}
+
+std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,
+                                              int ranks) {
+    return Maker(operation, choice, rank, ranks).make();
+}
+
+}  // namespace sidestep::collective

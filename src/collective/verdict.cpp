@@ -1,0 +1,87 @@
+#include "collective/verdict.hpp"
+
+#include <fmt/format.h>
+
+namespace sidestep::collective {
+namespace {
+
+constexpr const char* hint_of_mismatch = "every rank calls the same operations in the same order";
+
+std::string numbered(const Noted& noted) {
+    const bool pair = noted.collective == Collective::send_recv;
+    return fmt::format("operation {}, {}", pair ? noted.number : noted.step, noted.text());
+}
+
+// What the peer did where this rank did `own`.
+std::optional<Noted> counterpart(const FaultSeen& fault, const BoardFile& board,
+                                 const std::optional<Noted>& own) {
+    if (own) {
+        const auto same = board.find_step(fault.record.peer, own->step);
+        if (same && own->collective != Collective::send_recv) return same;
+    }
+    if (fault.record.peer_signature == 0) return std::nullopt;
+    for (std::uint64_t at = 0; at < BoardFile::remembered; ++at) {
+        const std::uint64_t last = board.rows[fault.record.peer].enqueued.load();
+        const auto noted = at < last ? board.find(fault.record.peer, last - at) : std::nullopt;
+        if (noted && noted->signature == fault.record.peer_signature) return noted;
+    }
+    return std::nullopt;
+}
+
+Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optional<Noted>& own) {
+    const std::string what = own ? numbered(*own) : fmt::format("operation {}", fault.record.number);
+    const auto last = board.last(fault.record.peer);
+    const bool pair = own && own->collective == Collective::send_recv;
+    Error error{ErrorCode::timed_out, {}, fault.me, "it hangs, is stopped, or waits for something else"};
+    if (own && !pair && last && last->step >= own->step) {
+        const auto theirs = board.find_step(fault.record.peer, own->step);
+        if (theirs && theirs->signature != own->signature) {
+            error.code = ErrorCode::mismatch;
+            error.message = fmt::format("{} runs {} as operation {}, {} {}", fault.peer, theirs->text(),
+                                        own->step, fault.me, own->text());
+            error.hint = hint_of_mismatch;
+            return error;
+        }
+        error.message = fmt::format("{} enqueued {} too, but did not go on within {:g} s", fault.peer, what,
+                                    fault.deadline_s);
+        return error;
+    }
+    error.message =
+        fmt::format("{} did not come to {}, within {:g} s; {}", fault.peer, what, fault.deadline_s,
+                    last ? fmt::format("its last one: {}", numbered(*last)) : std::string("it has run none"));
+    return error;
+}
+
+}  // namespace
+
+Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
+    const auto own = board.find(fault.rank, fault.record.number);
+    const std::string what = own ? own->text() : fmt::format("operation {}", fault.record.number);
+    switch (fault.record.kind) {
+        case backend::FaultKind::timed_out:
+            return timed_out(fault, board, own);
+        case backend::FaultKind::mismatch: {
+            const auto theirs = counterpart(fault, board, own);
+            return Error{
+                ErrorCode::mismatch,
+                fmt::format("{} runs {} as operation {}, {} {}", fault.peer,
+                            theirs ? theirs->text()
+                                   : fmt::format("something else ({:08x})", fault.record.peer_signature),
+                            own ? own->step : fault.record.number, fault.me, what),
+                fault.me, hint_of_mismatch};
+        }
+        case backend::FaultKind::size_mismatch:
+            return Error{
+                ErrorCode::mismatch,
+                fmt::format(
+                    "{} and {} disagree on the bytes between them in operation {}, {}: {} there, {} here",
+                    fault.peer, fault.me, own ? own->step : fault.record.number, what,
+                    fault.record.peer_bytes, fault.record.bytes),
+                fault.me, "what one rank sends is what the other one receives"};
+        default:
+            return Error{
+                ErrorCode::cancelled, fmt::format("{} aborted its operations", fault.me), fault.me, {}};
+    }
+}
+
+}  // namespace sidestep::collective

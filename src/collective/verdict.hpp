@@ -1,0 +1,49 @@
+// Whether a group still works, and what ended it; and how a fault of a task is told to people.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+#include <sidestep/result.hpp>
+#include "collective/board.hpp"
+
+namespace sidestep::collective {
+
+// The first error of a group, kept. Any thread.
+class Verdict {
+public:
+    bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+    // True where this is the first one.
+    bool fail(Error error) {
+        const std::lock_guard lock(mutex_);
+        if (failed()) return false;
+        error_ = std::move(error);
+        failed_.store(true, std::memory_order_release);
+        return true;
+    }
+
+    Result<void> status() const {
+        if (!failed()) return {};
+        const std::lock_guard lock(mutex_);
+        return error_;
+    }
+
+private:
+    std::atomic<bool> failed_{false};
+    mutable std::mutex mutex_;
+    Error error_;
+};
+
+// What a task of `rank` gave up for, in words that are true on every rank.
+struct FaultSeen {
+    backend::FaultRecord record;
+    unsigned rank = 0;
+    std::string me;
+    std::string peer;
+    double deadline_s = 0;
+};
+Error explain_fault(const FaultSeen& fault, const BoardFile& board);
+
+}  // namespace sidestep::collective

@@ -1,0 +1,339 @@
+// The public Group over collective::Member.
+#include <sidestep/group.hpp>
+
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/environment.hpp"
+#include "base/try.hpp"
+#include "collective/member.hpp"
+#include "context/impl.hpp"
+#include "driver/files.hpp"
+
+namespace sidestep {
+
+using collective::Operation;
+
+struct Group::Impl {
+    Impl(std::shared_ptr<ContextAccess::Impl> owner, std::unique_ptr<collective::Member> rank)
+        : context(std::move(owner)), member(std::move(rank)) {}
+    ~Impl() { context->keeper.take(std::move(member)); }
+    Impl(const Impl&) = delete;
+    Impl& operator=(const Impl&) = delete;
+
+    std::shared_ptr<ContextAccess::Impl> context;  // goes last: the keeper uses its backends
+    std::unique_ptr<collective::Member> member;
+    Result<void> pair(const collective::PairItem& item, CUstream_st* stream);
+
+    int depth = 0;       // of begin_pairs()
+    Operation gathered;  // between begin_pairs() and end_pairs()
+    CUstream_st* gathered_on = nullptr;
+};
+
+// The door for functions of this file.
+struct GroupAccess {
+    static Group make(std::shared_ptr<ContextAccess::Impl> context,
+                      std::unique_ptr<collective::Member> member) {
+        return Group(std::make_shared<Group::Impl>(std::move(context), std::move(member)));
+    }
+};
+
+namespace {
+
+backend::Combine combine_of(ReduceOp op) {
+    switch (op) {
+        case ReduceOp::sum:
+            return backend::Combine::sum;
+        case ReduceOp::prod:
+            return backend::Combine::prod;
+        case ReduceOp::min:
+            return backend::Combine::min;
+        case ReduceOp::max:
+            return backend::Combine::max;
+        case ReduceOp::avg:
+            return backend::Combine::avg;
+        case ReduceOp::scaled_sum:
+            return backend::Combine::scaled_sum;
+    }
+    return backend::Combine::none;
+}
+
+struct Call {
+    Collective collective;
+    const void* send = nullptr;
+    void* recv = nullptr;
+    std::size_t count = 0;
+    Dtype dtype = Dtype::u8;
+    const Reduction* reduction = nullptr;
+    int root = 0;
+};
+
+Result<Operation> operation_of(const Call& call) {
+    Operation operation;
+    operation.collective = call.collective;
+    operation.send = call.send;
+    operation.recv = call.recv;
+    operation.count = call.count;
+    operation.root = call.root;
+    SIDESTEP_TRY(operation.element, collective::element_of(call.dtype, call.reduction != nullptr));
+    if (call.reduction == nullptr) return operation;
+    operation.combine = combine_of(call.reduction->op);
+    if (operation.combine == backend::Combine::scaled_sum) {
+        std::memcpy(&operation.scale, call.reduction->scale.data(), sizeof(operation.scale));
+        operation.device_scale = call.reduction->device_scale;
+    }
+    return operation;
+}
+
+Result<void> run(collective::Member& member, const Call& call, CUstream_st* stream) {
+    SIDESTEP_TRY(const Operation operation, operation_of(call));
+    return member.run(operation, stream);
+}
+
+GroupOptions settled(GroupOptions options, const base::Environment& environment) {
+    if (options.timeout == GroupOptions{}.timeout && environment.group_timeout_s)
+        options.timeout =
+            std::chrono::milliseconds(static_cast<long long>(*environment.group_timeout_s * 1000));
+    return options;
+}
+
+Result<std::string> stored_figures(const std::string& path) {
+    if (path.empty()) return std::string();
+    const auto text = driver::read_text(path);
+    if (!text)
+        return Error{ErrorCode::not_found, "the figures of SIDESTEP_TUNING cannot be read", path,
+                     "sidestep tune writes them"};
+    SIDESTEP_TRY(const collective::Figures figures, collective::parse_figures(*text));
+    return collective::to_json(figures, "");
+}
+
+Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Seating& seating,
+                   const GroupOptions& options) {
+    SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
+    collective::JoinRequest request{
+        context->registry, context->topology.emulated(), context->peer_folder, seating, {}, {}};
+    request.options = settled(options, environment);
+    if (seating.rank == 0) {
+        SIDESTEP_TRY(request.figures, stored_figures(environment.tuning));
+    }
+    SIDESTEP_TRY(auto member, collective::Member::join(request));
+    return GroupAccess::make(context, std::move(member));
+}
+
+Result<std::uint64_t> bytes_of(std::size_t count, Dtype dtype) {
+    SIDESTEP_TRY(const backend::Element element, collective::element_of(dtype, false));
+    if (count > Buffer::whole / size_of(element))
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} elements are more bytes than there are", count),
+                     "send_recv",
+                     {}};
+    return std::uint64_t{count} * size_of(element);
+}
+
+}  // namespace
+
+Group::Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Group::Group(Group&&) noexcept = default;
+Group& Group::operator=(Group&&) noexcept = default;
+Group::~Group() = default;
+
+Result<Group> Group::join(const Context& context, const Seating& seating, const GroupOptions& options) {
+    return sidestep::join(ContextAccess::shared(context), seating, options);
+}
+
+Result<std::vector<Group>> Group::local(const Context& context, const std::vector<Place>& places,
+                                        const GroupOptions& options) {
+    if (places.empty() || places.size() > backend::most_ranks)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a group has 1 to {} ranks, not {}", backend::most_ranks, places.size()),
+                     "group",
+                     {}};
+    SIDESTEP_TRY(const GroupId id, GroupId::create());
+    std::vector<std::optional<Result<Group>>> joined(places.size());
+    std::vector<std::thread> threads;
+    const auto join_one = [&](std::size_t rank) {
+        joined[rank] =
+            join(context, Seating{id, static_cast<int>(rank), static_cast<int>(places.size()), places[rank]},
+                 options);
+    };
+    for (std::size_t rank = 1; rank < places.size(); ++rank) {
+        try {
+            threads.emplace_back(join_one, rank);
+        } catch (const std::system_error& error) {
+            joined[rank] = Error{ErrorCode::out_of_memory,
+                                 fmt::format("no thread could be started: {}", error.what()),
+                                 "group",
+                                 {}};
+        }
+    }
+    join_one(0);
+    for (std::thread& thread : threads) thread.join();
+    std::vector<Group> groups;
+    // Of several errors the first that is no mere absence.
+    for (auto& one : joined)
+        if (!*one && one->error().code != ErrorCode::timed_out) return one->error();
+    for (auto& one : joined) {
+        if (!*one) return one->error();
+        groups.push_back(std::move(**one));
+    }
+    return groups;
+}
+
+int Group::rank() const {
+    return impl_->member->rank();
+}
+int Group::ranks() const {
+    return impl_->member->ranks();
+}
+const Place& Group::place() const {
+    return impl_->member->seating().place;
+}
+const GroupId& Group::id() const {
+    return impl_->member->seating().id;
+}
+
+Result<void> Group::all_reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
+                               const Reduction& reduction, CUstream_st* stream) {
+    return run(*impl_->member, {Collective::all_reduce, send, recv, count, dtype, &reduction}, stream);
+}
+
+Result<void> Group::broadcast(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
+                              CUstream_st* stream) {
+    return run(*impl_->member, {Collective::broadcast, send, recv, count, dtype, nullptr, root}, stream);
+}
+
+Result<void> Group::reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
+                           const Reduction& reduction, int root, CUstream_st* stream) {
+    return run(*impl_->member, {Collective::reduce, send, recv, count, dtype, &reduction, root}, stream);
+}
+
+Result<void> Group::all_gather(const void* send, void* recv, std::size_t count, Dtype dtype,
+                               CUstream_st* stream) {
+    return run(*impl_->member, {Collective::all_gather, send, recv, count, dtype}, stream);
+}
+
+Result<void> Group::reduce_scatter(const void* send, void* recv, std::size_t count, Dtype dtype,
+                                   const Reduction& reduction, CUstream_st* stream) {
+    return run(*impl_->member, {Collective::reduce_scatter, send, recv, count, dtype, &reduction}, stream);
+}
+
+Result<void> Group::all_to_all(const void* send, void* recv, std::size_t count, Dtype dtype,
+                               CUstream_st* stream) {
+    return run(*impl_->member, {Collective::all_to_all, send, recv, count, dtype}, stream);
+}
+
+Result<void> Group::all_to_all_v(const void* send, void* recv, const BlockLists& blocks, Dtype dtype,
+                                 CUstream_st* stream) {
+    SIDESTEP_TRY(Operation operation, operation_of({Collective::all_to_all_v, send, recv, 0, dtype}));
+    operation.blocks = blocks;
+    return impl_->member->run(operation, stream);
+}
+
+Result<void> Group::gather(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
+                           CUstream_st* stream) {
+    return run(*impl_->member, {Collective::gather, send, recv, count, dtype, nullptr, root}, stream);
+}
+
+Result<void> Group::scatter(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
+                            CUstream_st* stream) {
+    return run(*impl_->member, {Collective::scatter, send, recv, count, dtype, nullptr, root}, stream);
+}
+
+// Into what begin_pairs() opened, or run at once.
+Result<void> Group::Impl::pair(const collective::PairItem& item, CUstream_st* stream) {
+    if (item.peer < 0 || item.peer >= member->ranks())
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a group of {} ranks has no rank {}", member->ranks(), item.peer),
+                     "send_recv",
+                     {}};
+    if (depth > 0) {
+        if (!gathered.pairs.empty() && gathered_on != stream)
+            return Error{ErrorCode::invalid_argument,
+                         "all sends and receives between begin_pairs() and end_pairs() go to one stream",
+                         "send_recv",
+                         {}};
+        gathered.collective = Collective::send_recv;
+        gathered.pairs.push_back(item);
+        gathered_on = stream;
+        return {};
+    }
+    Operation operation;
+    operation.collective = Collective::send_recv;
+    operation.pairs.push_back(item);
+    return member->run(operation, stream);
+}
+
+Result<void> Group::send(const void* data, std::size_t count, Dtype dtype, int to, CUstream_st* stream) {
+    SIDESTEP_TRY(const std::uint64_t bytes, bytes_of(count, dtype));
+    return impl_->pair({true, to, const_cast<void*>(data), bytes}, stream);
+}
+
+Result<void> Group::recv(void* data, std::size_t count, Dtype dtype, int from, CUstream_st* stream) {
+    SIDESTEP_TRY(const std::uint64_t bytes, bytes_of(count, dtype));
+    return impl_->pair({false, from, data, bytes}, stream);
+}
+
+void Group::begin_pairs() {
+    ++impl_->depth;
+}
+
+Result<void> Group::end_pairs() {
+    if (impl_->depth == 0)
+        return Error{
+            ErrorCode::invalid_argument, "end_pairs() was called without begin_pairs()", "send_recv", {}};
+    if (--impl_->depth > 0 || impl_->gathered.pairs.empty()) return {};
+    Operation operation;
+    std::swap(operation, impl_->gathered);
+    return impl_->member->run(operation, impl_->gathered_on);
+}
+
+Result<void> Group::barrier(CUstream_st* stream) {
+    return impl_->member->run(Operation{}, stream);
+}
+
+Result<void> Group::attach(const Buffer& buffer) {
+    return impl_->member->attach(buffer);
+}
+Result<void> Group::detach(const Buffer& buffer) {
+    return impl_->member->detach(buffer);
+}
+
+Result<CollectivePlan> Group::explain(Collective collective, std::size_t count, Dtype dtype,
+                                      const Reduction& reduction, const void* send, const void* recv) const {
+    const bool combines = collective::combines(collective);
+    SIDESTEP_TRY(const Operation operation, operation_of({collective, send, const_cast<void*>(recv), count,
+                                                          dtype, combines ? &reduction : nullptr}));
+    return impl_->member->explain(operation);
+}
+
+Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions& options) {
+    const auto until = collective::deadline_after(impl_->member->options().timeout);
+    SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until));
+    if (!seating) return std::optional<Group>();
+    SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options));
+    return std::optional<Group>(std::move(group));
+}
+
+Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions& options) {
+    const auto until = collective::deadline_after(impl_->member->options().timeout);
+    SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until));
+    return sidestep::join(impl_->context, seating, options);
+}
+
+Result<void> Group::status() const {
+    return impl_->member->status();
+}
+Result<bool> Group::idle() const {
+    return impl_->member->idle();
+}
+Result<void> Group::wait() const {
+    return impl_->member->wait();
+}
+void Group::abort(const std::string& why) {
+    impl_->member->abort(why);
+}
+
+}  // namespace sidestep

@@ -1,0 +1,27 @@
+// What tells one process from another, for whoever asks later whether it still runs.
+#pragma once
+
+#include <cstdint>
+
+#include <sidestep/result.hpp>
+#include "driver/fd.hpp"
+
+namespace sidestep::driver {
+
+struct ProcessMark {
+    int process = 0;  // its id
+    std::uint64_t started =
+        0;  // in ticks since the machine started: another one where the id was given out again
+    std::uint64_t numbering = 0;  // the namespace that the id belongs to
+};
+
+ProcessMark this_process();
+
+// True also where it cannot be told, since the id belongs to a numbering that is not seen from here.
+bool still_runs(const ProcessMark& mark);
+
+// Readable once the process has ended, whatever its children inherited (pidfd_open, Linux 5.3). unsupported
+// elsewhere.
+Result<Fd> watch_process(int process);
+
+}  // namespace sidestep::driver

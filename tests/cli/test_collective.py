@@ -1,0 +1,131 @@
+"""sidestep bench collective: the table of nccl-tests over emulated GPUs."""
+
+import json
+import unittest
+
+import harness
+from harness import FAILED, USAGE
+
+SMALL = ["--gpu", "0,1,2", "--smoke"]
+EVERY = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather",
+         "scatter", "send_recv", "barrier"]
+
+
+class Collective(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
+
+    def measure(self, *words, **how):
+        return self.succeed("bench", "collective", *words, env=self.env, **how).out
+
+    def rows(self, text):
+        """The lines of figures: their words."""
+        return [line.split() for line in text.splitlines() if line.startswith(" ") and line.endswith("sidestep")]
+
+    def test_the_columns(self):
+        text = self.measure("all_reduce", *SMALL, "--size", "8KiB")
+        self.assertIn("all_reduce, on a stream, 3 ranks, a process a GPU", text)
+        self.assertIn("emulated", text)
+        heads = next(line for line in text.splitlines() if "redop" in line).lstrip("#").split()
+        side = ["time", "p99", "algbw", "busbw", "#wrong"]
+        self.assertEqual(heads, ["size", "count", "type", "redop", "root", *side, *side, "times"])
+        [row] = self.rows(text)
+        self.assertEqual(row[:5], ["8192", "2048", "float", "sum", "-1"])
+        for begin in (5, 10):
+            time, p99, algbw, busbw, wrong = row[begin:begin + 5]
+            self.assertGreaterEqual(float(p99), float(time))
+            self.assertGreater(float(time), 0)
+            self.assertAlmostEqual(float(algbw), 8192 / float(time) / 1000, delta=0.011)
+            self.assertAlmostEqual(float(busbw), float(algbw) * 4 / 3, delta=0.02)
+            self.assertEqual(wrong, "0")
+
+    def test_sizes_types_and_reductions(self):
+        text = self.measure("all_reduce", "reduce_scatter", "--gpu", "0,1", "-b", "64", "-e", "1KiB", "-f", "4", "-d", "bf16,int8",
+                            "-o", "max,avg", "-n", "1", "--samples", "1", "-w", "0")
+        rows = self.rows(text)
+        self.assertEqual(len(rows), 2 * 2 * 2 * 3)
+        self.assertEqual({(row[2], row[3]) for row in rows},
+                         {(kind, op) for kind in ("bfloat16", "int8") for op in ("max", "avg")})
+        self.assertEqual({row[0] for row in rows}, {"64", "256", "1024"})
+        for row in rows:
+            self.assertEqual((row[9], row[14]), ("0", "0"), row)
+
+    def test_every_operation_by_threads(self):
+        report = self.dir / "report.json"
+        text = self.measure(*SMALL, "--threads", "--size", "6KiB", "-r", "2", "--save", report)
+        self.assertIn("one process, a thread a GPU", text)
+        report = json.loads(report.read_text())
+        self.assertEqual([case["key"] for case in report["cases"]], [f"collective_{name}" for name in EVERY])
+        for case in report["cases"]:
+            self.assertEqual(case["failed"], "")
+            self.assertEqual(case["notes"], [])
+            for figure in case["figures"]:
+                self.assertEqual(figure["verified"], case["key"] != "collective_barrier", figure["what"])
+        figures = {figure["what"]: figure for case in report["cases"] for figure in case["figures"]}
+        for name in ["all_reduce float sum, stream, out of place, time", "all_gather float, stream, in place, bus bandwidth",
+                     "all_to_all_v float, stream, out of place, time", "barrier, stream, time"]:
+            self.assertIn(name, figures)
+        self.assertEqual({row[4] for row in self.rows(text)}, {"-1", "2"})
+
+    def test_without_verification(self):
+        text = self.measure("broadcast", *SMALL, "--no-verify")
+        self.assertEqual([row[9] for row in self.rows(text)], ["-"])
+
+    def test_as_json_and_as_a_page(self):
+        page = self.dir / "page.html"
+        report = self.json_of("bench", "collective", "gather", *SMALL, "--html", page, env=self.env)
+        self.assertEqual(report["cases"][0]["key"], "collective_gather")
+        self.assertIn("gather float, stream, out of place, time", page.read_text())
+
+    def test_thresholds(self):
+        path = self.dir / "thresholds.json"
+        path.write_text(json.dumps({"thresholds": [{"case": "collective_*", "figure": "*, time", "most": 0.0001}]}))
+        outcome = self.run_command("bench", "collective", "all_reduce", *SMALL, "--thresholds", path, env=self.env)
+        self.assertEqual(outcome.code, FAILED)
+        self.assertIn("FAIL", outcome.out)
+        self.assertIn("thresholds: 0 passed, 2 failed", outcome.out)
+
+    def test_what_makes_no_sense(self):
+        for names, words in [(["'allreduce'"], ["allreduce"]), (["'floats'"], ["-d", "floats"]), (["'plus'"], ["-o", "plus"]),
+                             (["2 to 16"], ["--gpu", "1"]), (["first size"], ["-b", "8", "-e", "4"]),
+                             (["'x'"], ["-b", "x"]), (["gpu:8"], ["--gpu", "0,8"])]:
+            with self.subTest(words=words):
+                self.refused(USAGE, names, "bench", "collective", *words, env=self.env)
+        self.refused(FAILED, "graphs", "bench", "collective", "--mode", "graph", env=self.env)
+        self.refused(FAILED, "no rank 2", "bench", "collective", "broadcast", *SMALL[:1], "0,1", "--smoke", "-r", "2", env=self.env)
+        self.refused(USAGE, "no job", "bench", "collective", "--job", "{}", env=self.env)
+
+
+class Tune(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
+
+    def test_what_it_stores_is_used(self):
+        path = self.dir / "figures.json"
+        text = self.succeed("tune", "--ranks", "2", "--to", path, env=self.env).out
+        for word in ["one-shot packets", "two-phase packets", "slices", "256 KiB", f"SIDESTEP_TUNING={path}"]:
+            self.assertIn(word, text)
+        figures = json.loads(path.read_text())
+        self.assertEqual(set(figures), {"version", "machine", "launch_us", "hop_us", "link_gb_per_s", "packet_gb_per_s",
+                                        "one_shot_most", "packets_most"})
+        self.assertEqual(figures["machine"], harness.MACHINE)
+        # A group reads it, and would refuse a file of another form.
+        figures["one_shot_most"] = figures["packets_most"] = 1
+        path.write_text(json.dumps(figures))
+        words = ["bench", "collective", "all_reduce", "--gpu", "0,1", "--smoke", "--size", "1KiB"]
+        report = self.json_of(*words, env=dict(self.env, SIDESTEP_TUNING=str(path)))
+        self.assertTrue(report["cases"][0]["figures"][0]["path"].startswith("slices"), report["cases"][0]["figures"][0]["path"])
+        path.write_text('{"version": 1, "colour": 3}')
+        outcome = self.run_command(*words, env=dict(self.env, SIDESTEP_TUNING=str(path)))
+        self.assertEqual(outcome.code, FAILED)
+        self.assertIn("colour", outcome.err)
+
+    def test_what_makes_no_sense(self):
+        self.refused(USAGE, "8 ranks", "tune", "--ranks", "9", env=self.env)
+        self.refused(USAGE, "--ranks", "tune", "--ranks", "1", env=self.env)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,116 @@
+"""sidestep ps: groups of running processes, and who waits for whom."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import INTERRUPTED
+
+MEMBERS = {"rank", "process", "alive", "place", "enqueued", "done", "last", "waiting_seconds", "error"}
+
+
+class Ps(harness.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
+
+    def start(self, *words):
+        process = subprocess.Popen(
+            [harness.BINARY, "--machine", harness.MACHINE, *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        process.kill()
+        process.communicate()
+
+    def groups(self):
+        return self.json_of("ps", env=self.env)["groups"]
+
+    def wait_for(self, wanted, what):
+        """The groups, once `wanted` is true of them."""
+        until = time.monotonic() + harness.LIMIT_SECONDS
+        while time.monotonic() < until:
+            groups = self.groups()
+            if wanted(groups):
+                return groups
+            time.sleep(0.05)
+        return self.fail(f"{what}: {json.dumps(groups)}")
+
+    def busy_group(self):
+        """Three ranks, a process each, that go on for long."""
+        command = self.start("bench", "collective", "all_reduce", "--gpu", "0,1,2", "-b", "64KiB", "-e", "64KiB",
+                             "-n", "1", "--samples", "10000", "--no-verify")
+        groups = self.wait_for(
+            lambda groups: len(groups) == 1 and len(groups[0]["ranks"]) == 3
+            and all(rank["alive"] and rank["done"] > 3 for rank in groups[0]["ranks"]), "three busy ranks")
+        pids = [rank["process"] for rank in groups[0]["ranks"]]
+        for pid in pids:
+            self.addCleanup(self.kill, pid)
+        return command, groups[0], pids
+
+    @staticmethod
+    def kill(pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def test_nothing_runs(self):
+        self.assertEqual(self.succeed("ps", env=self.env).out, "no group runs\n")
+        self.assertEqual(self.json_of("ps", env=self.env), {"version": 1, "groups": []})
+
+    def test_a_busy_group(self):
+        _, group, pids = self.busy_group()
+        self.assertRegex(group["id"], r"^[0-9a-f]{32}$")
+        self.assertEqual(set(group), {"name", "id", "ranks", "stuck"})
+        for number, rank in enumerate(group["ranks"]):
+            self.assertEqual(set(rank), MEMBERS)
+            self.assertEqual((rank["rank"], rank["place"], rank["error"]), (number, f"gpu:{number}", ""))
+            self.assertGreaterEqual(rank["enqueued"], rank["done"])
+            self.assertTrue(rank["last"])
+        text = self.succeed("ps", env=self.env).out
+        self.assertIn(f"{group['id']}: 3 ranks", text)
+        for word in ["rank", "process", "place", "enqueued", "done", "last operation", "gpu:2", *map(str, pids)]:
+            self.assertIn(word, text)
+
+    def test_who_waits_for_whom(self):
+        _, _, pids = self.busy_group()
+        # Where rank 1 is stopped within an operation that all have called, nobody is behind: on to another place then.
+        until = time.monotonic() + harness.LIMIT_SECONDS
+        stuck = ""
+        while f"for rank 1 (process {pids[1]}" not in stuck:
+            self.assertLess(time.monotonic(), until, stuck)
+            os.kill(pids[1], signal.SIGCONT)
+            time.sleep(0.02)
+            os.kill(pids[1], signal.SIGSTOP)
+            groups = self.wait_for(lambda groups: groups and groups[0]["stuck"], "ranks wait")
+            stuck = groups[0]["stuck"]
+        waiting = [rank["waiting_seconds"] for rank in groups[0]["ranks"]]
+        self.assertGreaterEqual(max(waiting[0], waiting[2]), 1)
+        self.assertIn(f" for rank 1 (process {pids[1]}, at operation ", self.succeed("ps", env=self.env).out)
+
+    def test_the_dead_go(self):
+        command, _, pids = self.busy_group()
+        command.kill()
+        for pid in pids:
+            self.kill(pid)
+        self.wait_for(lambda groups: groups == [], "nothing is left")
+
+    def test_watching(self):
+        process = self.start("ps", "--watch")
+        self.assertEqual(process.stdout.readline(), b"no group runs\n")
+        self.assertEqual(process.stdout.readline(), b"no group runs\n")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=harness.LIMIT_SECONDS)
+        self.assertEqual(process.returncode, INTERRUPTED)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,268 @@
+// Collectives on real GPUs, beyond the suite of tests/unit/collective_seat: graphs, streams, several groups,
+// and sizes that emulated GPUs would take too long for.
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "tests/gpu/collective_rig.hpp"
+
+namespace sidestep::gpu_tests {
+namespace {
+
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Element;
+using backend::FaultKind;
+using backend::Shape;
+using collective_seat::Crew;
+using collective_seat::even_slice;
+using collective_seat::Values;
+
+constexpr unsigned ranks = 4;
+constexpr std::size_t send_at = 4096;
+constexpr std::size_t recv_at = 1 << 20;
+
+struct Way {
+    Shape shape;
+    bool staged;
+};
+
+// An all-reduce of `count` floats; of pairs, an exchange of as many bytes with everybody.
+CollectiveTask task_of(Crew& crew, const Way& way, unsigned rank, std::uint64_t count,
+                       std::size_t from = send_at, std::size_t to = recv_at) {
+    const unsigned n = crew.ranks();
+    const std::uint64_t bytes = count * 4;
+    CollectiveTask task;
+    task.shape = way.shape;
+    task.element = Element::f32;
+    task.combine = way.shape == Shape::pairs ? Combine::none : Combine::sum;
+    task.blocks = 2;
+    task.signature = 11;
+    task.send = crew.at(rank, from);
+    task.recv = crew.at(rank, to);
+    if (!way.staged) {
+        task.send_token = {1, from};
+        task.recv_token = {1, to};
+    }
+    for (unsigned r = 0; r < n; ++r) {
+        task.to[r] = task.from[r] = {0, bytes};
+        task.slices[r] = even_slice(count, r, n);
+        if (way.shape != Shape::pairs) continue;
+        task.from[r].offset = r * bytes;
+        if (!way.staged) task.from_tokens[r] = {1, to + r * bytes};
+    }
+    return task;
+}
+
+class CollectiveGraphs : public testing::TestWithParam<Way> {
+protected:
+    void SetUp() override {
+        if (!crew().ready()) GTEST_SKIP() << Machine::get().missing();
+    }
+    static Crew& crew() { return Crew::of(ranks); }
+
+    void fill(unsigned seed) {
+        std::mt19937_64 random(seed);
+        for (unsigned rank = 0; rank < ranks; ++rank) {
+            crew().write(rank, send_at,
+                         collective_seat::some_values(Element::f32, Combine::sum, 5000, ranks, random));
+            crew().fill(rank, recv_at, 5000 * 4 * ranks, '\x77');
+        }
+    }
+    std::vector<Values> outputs() {
+        std::vector<Values> all;
+        for (unsigned rank = 0; rank < ranks; ++rank)
+            all.push_back(crew().read(rank, recv_at, 5000 * 4 * ranks));
+        return all;
+    }
+};
+
+// The same bits as on a stream, each time, with tasks outside of the graph in between.
+TEST_P(CollectiveGraphs, ReplayedWithOtherInputs) {
+    std::vector<CapturedTasks> graphs;
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+        graphs.emplace_back(rank, crew().rig().stream(rank), [&](void*) {
+            for (unsigned i = 0; i < 3; ++i) crew().start(rank, task_of(crew(), GetParam(), rank, 4999));
+        });
+    }
+    for (unsigned seed = 0; seed < 5; ++seed) {
+        fill(seed);
+        for (unsigned rank = 0; rank < ranks; ++rank)
+            crew().start(rank, task_of(crew(), GetParam(), rank, 4999));
+        crew().finish();
+        const auto expected = outputs();
+        fill(seed);
+        for (const CapturedTasks& graph : graphs) graph.launch();
+        for (const CapturedTasks& graph : graphs) ASSERT_TRUE(graph.wait());
+        EXPECT_EQ(outputs(), expected) << "seed " << seed;
+        crew().finish();
+        if (HasFailure()) return;
+    }
+}
+
+// A rank alone in a graph that is launched is let go within a second.
+TEST_P(CollectiveGraphs, AbortedInsideOfAReplay) {
+    Crew alone(ranks, 0);
+    ASSERT_TRUE(alone.ready());
+    const CapturedTasks graph(0, alone.rig().stream(0), [&](void*) {
+        for (unsigned i = 0; i < 20; ++i) alone.start(0, task_of(alone, GetParam(), 0, 100));
+    });
+    graph.launch();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::thread([&] { alone.seat(0).abort(); }).join();
+    EXPECT_TRUE(graph.wait(1)) << "it still waits a second after the abort";
+    ASSERT_TRUE(alone.seat(0).fault().has_value());
+    EXPECT_EQ(alone.seat(0).fault()->kind, FaultKind::aborted);
+    EXPECT_EQ(alone.seat(0).fault()->signature, 11u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CollectiveGraphs,
+                         testing::Values(Way{Shape::packets, false}, Way{Shape::packets_two_phase, false},
+                                         Way{Shape::slices, false}, Way{Shape::slices, true},
+                                         Way{Shape::pairs, false}, Way{Shape::pairs, true}));
+
+class Collectives : public GpuTest {};
+
+// Every task adds up what the one before has left, on the other of two streams.
+TEST_F(Collectives, TasksOnTwoStreamsStayInOrder) {
+    Crew& crew = Crew::of(ranks);
+    ASSERT_TRUE(crew.ready());
+    constexpr unsigned tasks = 12;
+    const auto others = collective_seat::make_rig(ranks);
+    const auto place_of = [](unsigned number) { return send_at + number * 65536; };
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+        Values ones(4 * 1000);
+        for (std::size_t i = 0; i < 1000; ++i)
+            collective_seat::encode(Element::f32, 1.0, ones.data() + 4 * i);
+        crew.write(rank, place_of(0), ones);
+    }
+    for (unsigned number = 0; number < tasks; ++number) {
+        for (unsigned rank = 0; rank < ranks; ++rank) {
+            const Way way{number % 3 == 0 ? Shape::packets : Shape::slices, number % 2 == 0};
+            const auto task = task_of(crew, way, rank, 1000, place_of(number), place_of(number + 1));
+            collective_seat::Rig& rig = number % 2 == 0 ? crew.rig() : *others;
+            ASSERT_TRUE(crew.seat(rank).run(task, rig.stream(rank)).ok());
+        }
+    }
+    crew.finish();
+    double expected = 1;
+    for (unsigned number = 0; number < tasks; ++number) expected *= ranks;
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+        const Values last = crew.read(rank, place_of(tasks), 4 * 1000);
+        for (std::size_t i = 0; i < 1000; ++i)
+            ASSERT_EQ(collective_seat::decode(Element::f32, last.data() + 4 * i), expected)
+                << "rank " << rank;
+    }
+}
+
+// Their tasks are on the GPUs side by side.
+TEST_F(Collectives, TwoGroupsAtATime) {
+    Crew one(ranks);
+    Crew two(ranks);
+    ASSERT_TRUE(one.ready() && two.ready());
+    std::mt19937_64 random(3);
+    std::vector<Values> inputs;
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+        inputs.push_back(collective_seat::some_values(Element::f32, Combine::sum, 999, ranks, random));
+        one.write(rank, send_at, inputs[rank]);
+        two.write(rank, send_at, inputs[rank]);
+    }
+    for (unsigned round = 0; round < 200; ++round) {
+        const Way way{round % 2 == 0 ? Shape::packets : Shape::slices, false};
+        // The ranks of one group come in the order that those of the other do not.
+        for (unsigned r = 0; r < ranks; ++r) {
+            one.start(r, task_of(one, way, r, 999));
+            two.start(ranks - 1 - r, task_of(two, way, ranks - 1 - r, 999));
+        }
+    }
+    one.finish();
+    two.finish();
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+        const Values output = one.read(rank, recv_at, 999 * 4);
+        EXPECT_EQ(collective_seat::wrong_element(Element::f32, Combine::sum, inputs, {}, output), "");
+        EXPECT_EQ(two.read(rank, recv_at, 999 * 4), output);
+    }
+}
+
+// 2^32 bytes and some more.
+TEST_F(Collectives, MoreThanFourGigabytes) {
+    constexpr std::uint64_t bytes = (std::uint64_t{1} << 32) + 4099;
+    constexpr std::size_t heap = 10_GiB;
+    constexpr std::size_t to = 5_GiB;
+    constexpr unsigned n = 2;
+    Crew crew(n, 60'000'000'000, heap);
+    ASSERT_TRUE(crew.ready());
+    const std::uint64_t looks[] = {0, bytes / 2 - 50, (std::uint64_t{1} << 32) - 50, bytes - 100};
+    for (const Way way : {Way{Shape::slices, false}, Way{Shape::slices, true}, Way{Shape::pairs, false}}) {
+        SCOPED_TRACE(fmt::format("shape {}, staged {}", static_cast<unsigned>(way.shape), way.staged));
+        std::mt19937_64 random(9);
+        std::vector<std::vector<Values>> given(n);
+        for (unsigned rank = 0; rank < n; ++rank) {
+            for (const std::uint64_t at : looks) {
+                given[rank].push_back(
+                    collective_seat::some_values(Element::u8, Combine::sum, 100, n, random));
+                crew.write(rank, at, given[rank].back());
+                crew.fill(rank, to + at, 100, '\x31');
+            }
+            crew.fill(rank, to + bytes, 64, '\x5a');
+        }
+        std::vector<CollectiveTask> tasks;
+        for (unsigned rank = 0; rank < n; ++rank) {
+            CollectiveTask task = task_of(crew, way, rank, 0, 0, to);
+            task.element = Element::u8;
+            task.blocks = 32;
+            task.to[1 - rank] = task.from[1 - rank] = {0, bytes};
+            task.to[rank] = task.from[rank] = {};
+            for (unsigned r = 0; r < n; ++r) task.slices[r] = even_slice(bytes, r, n);
+            tasks.push_back(task);
+        }
+        crew.run(tasks);
+        for (unsigned rank = 0; rank < n; ++rank) {
+            for (std::size_t i = 0; i < given[rank].size(); ++i) {
+                Values expected = given[1 - rank][i];
+                for (std::size_t k = 0; k < expected.size() && way.shape == Shape::slices; ++k)
+                    expected[k] = static_cast<char>(expected[k] + given[rank][i][k]);
+                EXPECT_EQ(crew.read(rank, to + looks[i], 100), expected)
+                    << "rank " << rank << " at " << looks[i];
+            }
+            EXPECT_EQ(crew.read(rank, to + bytes, 64), Values(64, '\x5a')) << "behind the end";
+        }
+    }
+}
+
+// Growing memory of pools and of mappings, as frameworks have it.
+TEST_F(Collectives, ExtentsOfOtherMemory) {
+    const auto seat = backend().seat({0, 1, Place::gpu(0)});
+    ASSERT_TRUE(seat.ok()) << seat.error().to_string();
+    for (const MemoryKind kind : {MemoryKind::device, MemoryKind::vmm, MemoryKind::pool}) {
+        const auto memory = backend().allocate(Place::gpu(0), 3_MiB, kind);
+        ASSERT_TRUE(memory.ok());
+        const auto extent = (*seat)->extent(static_cast<char*>(memory->address()) + 5000);
+        ASSERT_TRUE(extent.ok()) << to_string(kind) << ": " << extent.error().to_string();
+        EXPECT_LE(extent->whole.address(), memory->address());
+        EXPECT_NE(extent->identity, 0u);
+        EXPECT_TRUE(extent->shares_in_place);
+    }
+    const auto pinned = backend().allocate(Place::host(), 4096, MemoryKind::pinned);
+    ASSERT_TRUE(pinned.ok());
+    const auto refused = (*seat)->extent(pinned->address());
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+}
+
+// A stream of a GPU that is not the rank's.
+TEST_F(Collectives, AStreamOfAnotherGpuIsRefused) {
+    if (machine().gpus() < 2) GTEST_SKIP() << "needs two GPUs, this machine has one";
+    const auto seat = backend().seat({0, 1, Place::gpu(0)});
+    ASSERT_TRUE(seat.ok());
+    const auto rig = collective_seat::make_rig(2);
+    CollectiveTask task;
+    task.signature = 1;
+    const auto run = (*seat)->run(task, rig->stream(1));
+    ASSERT_FALSE(run.ok());
+    EXPECT_EQ(run.error().code, ErrorCode::invalid_argument) << run.error().to_string();
+}
+
+}  // namespace
+}  // namespace sidestep::gpu_tests

@@ -1,0 +1,163 @@
+// How long tasks take: nothing is asserted but that they end. A graph of many equal tasks and one of few are
+// replayed; the difference is the time of a task, without what a launch costs.
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "tests/gpu/collective_rig.hpp"
+
+namespace sidestep::gpu_tests {
+namespace {
+
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Element;
+using backend::Shape;
+using collective_seat::Crew;
+using collective_seat::even_slice;
+
+constexpr std::uint64_t largest = 512_MiB;
+
+class MeasureCollectives : public GpuTest {
+protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (IsSkipped()) return;
+        n_ = static_cast<unsigned>(std::clamp(machine().gpus(), 2, 16));
+        machine().context(0);
+        // The first one loads the kernels.
+        for (const char* which : {"first", "next"}) {
+            const auto began = std::chrono::steady_clock::now();
+            const auto seat = backend().seat({0, n_, Place::gpu(0)});
+            ASSERT_TRUE(seat.ok());
+            fmt::print("{} seat: {:.1f} ms\n", which,
+                       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
+        }
+        fmt::print("{} ranks on {} GPUs\n", n_, machine().gpus());
+        crew_ = std::make_unique<Crew>(n_, std::uint64_t{20'000'000'000}, 2 * largest + 1_MiB);
+        ASSERT_TRUE(crew_->ready());
+    }
+
+    enum class What { all_reduce, all_gather, all_to_all };
+
+    // `bytes` as nccl-tests counts them.
+    CollectiveTask task(What what, Shape shape, unsigned rank, std::uint64_t bytes, unsigned blocks,
+                        Element element, bool staged) const {
+        CollectiveTask task;
+        task.shape = shape;
+        task.element = what == What::all_reduce ? element : Element::u8;
+        task.combine = what == What::all_reduce ? Combine::sum : Combine::none;
+        task.blocks = static_cast<std::uint8_t>(blocks);
+        task.signature = 1;
+        task.send = crew_->at(rank, 0);
+        task.recv = crew_->at(rank, largest);
+        if (!staged) {
+            task.send_token = {1, 0};
+            task.recv_token = {1, largest};
+        }
+        const std::uint64_t count = bytes / backend::size_of(task.element);
+        const std::uint64_t part = bytes / n_;
+        for (unsigned r = 0; r < n_; ++r) {
+            if (what == What::all_reduce) {
+                task.to[r] = task.from[r] = {0, bytes};
+                task.slices[r] = even_slice(count, r, n_);
+            } else {
+                task.to[r] = {what == What::all_to_all ? r * part : 0, part};
+                task.from[r] = {r * part, part};
+                if (!staged) task.from_tokens[r] = {1, largest + r * part};
+                const auto only = static_cast<std::uint16_t>(1u << r);
+                task.slices[r] = {part, 0, r * part, only, static_cast<std::uint16_t>((1u << n_) - 1)};
+            }
+        }
+        return task;
+    }
+
+    // Of one task, in microseconds: the median.
+    double time(const std::vector<CollectiveTask>& tasks, unsigned few, unsigned many, unsigned replays) {
+        const double short_us = replay(tasks, few, replays);
+        const double long_us = replay(tasks, many, replays);
+        return (long_us - short_us) / (many - few);
+    }
+
+    double replay(const std::vector<CollectiveTask>& tasks, unsigned nodes, unsigned replays) {
+        std::vector<CapturedTasks> graphs;
+        for (unsigned rank = 0; rank < n_; ++rank)
+            graphs.emplace_back(rank, crew_->rig().stream(rank), [&](void*) {
+                for (unsigned i = 0; i < nodes; ++i) crew_->start(rank, tasks[rank]);
+            });
+        std::vector<double> times;
+        for (unsigned i = 0; i < replays + 2; ++i) {
+            const auto began = std::chrono::steady_clock::now();
+            for (const CapturedTasks& graph : graphs) graph.launch();
+            for (const CapturedTasks& graph : graphs) EXPECT_TRUE(graph.wait());
+            times.push_back(
+                std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - began).count());
+        }
+        times.erase(times.begin(), times.begin() + 2);
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2];
+    }
+
+    // A line of a table: one size, several numbers of blocks.
+    void row(const char* name, What what, Shape shape, std::uint64_t bytes,
+             const std::vector<unsigned>& blocks, Element element = Element::f32, bool staged = false) {
+        const std::uint64_t in_packets = shape == Shape::packets_two_phase ? bytes / n_ : bytes;
+        const bool packets = shape == Shape::packets || shape == Shape::packets_two_phase;
+        if (packets && in_packets > backend::ArenaLayout{n_}.packet_payload()) return;
+        const bool small = bytes <= 2_MiB;
+        const double factor = what == What::all_reduce ? 2.0 * (n_ - 1) / n_ : 1.0 * (n_ - 1) / n_;
+        double best = 0;
+        std::string all;
+        for (const unsigned count : blocks) {
+            std::vector<CollectiveTask> tasks;
+            for (unsigned rank = 0; rank < n_; ++rank)
+                tasks.push_back(task(what, shape, rank, bytes, count, element, staged));
+            const double us = time(tasks, small ? 20 : 2, small ? 120 : 12, small ? 20 : 8);
+            all += fmt::format("  {:>3}: {:8.2f}", count, us);
+            best = best == 0 ? us : std::min(best, us);
+            for (unsigned rank = 0; rank < n_; ++rank) {
+                const auto fault = crew_->seat(rank).fault();
+                ASSERT_FALSE(fault.has_value()) << collective_seat::to_string(*fault);
+            }
+        }
+        fmt::print("{:<28} {:>10} B  best {:9.2f} us  {:7.1f} GB/s busbw |{}\n", name, bytes, best,
+                   static_cast<double>(bytes) * factor / best / 1e3, all);
+        std::fflush(stdout);
+    }
+
+    unsigned n_ = 0;
+    std::unique_ptr<Crew> crew_;
+};
+
+TEST_F(MeasureCollectives, AllReduce) {
+    for (const std::uint64_t bytes : {Bytes{8}, 1_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB})
+        row("packets f32", What::all_reduce, Shape::packets, bytes, {1, 2, 4, 8, 16, 32});
+    for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB})
+        row("two phases f32", What::all_reduce, Shape::packets_two_phase, bytes, {1, 4, 8, 16, 32, 64});
+    for (const std::uint64_t bytes :
+         {128_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 128_MiB, 512_MiB})
+        row("slices f32", What::all_reduce, Shape::slices, bytes, {8, 16, 24, 32, 48, 64});
+    for (const std::uint64_t bytes : {2_MiB, 8_MiB, 32_MiB, 512_MiB})
+        row("slices bf16", What::all_reduce, Shape::slices, bytes, {16, 32, 64}, Element::bf16);
+    for (const std::uint64_t bytes : {8_KiB, 128_KiB})
+        row("packets bf16", What::all_reduce, Shape::packets, bytes, {1, 4, 16, 32}, Element::bf16);
+    for (const std::uint64_t bytes : {1_MiB, 16_MiB, 256_MiB})
+        row("slices f32 staged", What::all_reduce, Shape::slices, bytes, {16, 32, 64}, Element::f32, true);
+}
+
+TEST_F(MeasureCollectives, Moving) {
+    for (const std::uint64_t bytes : {1_KiB, 64_KiB, 512_KiB})
+        row("packets all-gather", What::all_gather, Shape::packets, bytes, {1, 4, 16, 32});
+    for (const std::uint64_t bytes : {512_KiB, 2_MiB, 8_MiB, 64_MiB, 512_MiB})
+        row("slices all-gather", What::all_gather, Shape::slices, bytes, {8, 16, 32, 64});
+    row("slices all-gather staged", What::all_gather, Shape::slices, 64_MiB, {16, 32, 64}, Element::u8, true);
+    for (const std::uint64_t bytes : {1_KiB, 64_KiB, 512_KiB})
+        row("packets all-to-all", What::all_to_all, Shape::packets, bytes, {1, 4, 16, 32});
+    for (const std::uint64_t bytes : {512_KiB, 2_MiB, 8_MiB, 64_MiB, 512_MiB})
+        row("pairs all-to-all", What::all_to_all, Shape::pairs, bytes, {1});
+    row("pairs all-to-all staged", What::all_to_all, Shape::pairs, 64_MiB, {1}, Element::u8, true);
+}
+
+}  // namespace
+}  // namespace sidestep::gpu_tests

@@ -1,0 +1,310 @@
+// Groups of several processes on emulated GPUs: that they work, and what the others hear when one dies,
+// stops, stays away or does something else.
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <sidestep/group.hpp>
+
+#include "tests/multiprocess/process.hpp"
+
+namespace sidestep::multiprocess {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Far more than anything here should take, far less than the timeouts that are not to be waited for.
+constexpr std::chrono::seconds soon{20};
+constexpr int long_timeout = 120'000;
+constexpr int short_timeout = 1'000;
+
+class Groups : public testing::Test {
+protected:
+    void start(int ranks) {
+        for (int rank = 0; rank < ranks; ++rank) peers.push_back(std::make_unique<Peer>(folder));
+    }
+
+    // The same command to all ranks but `except` at once; their answers, by rank.
+    std::vector<std::string> tell(const std::function<std::string(int)>& command, int except = -1) {
+        std::vector<std::future<std::string>> asked(peers.size());
+        for (std::size_t rank = 0; rank < peers.size(); ++rank)
+            if (static_cast<int>(rank) != except)
+                asked[rank] = std::async(std::launch::async, [&, rank] {
+                    return peers[rank]->tell(command(static_cast<int>(rank)));
+                });
+        std::vector<std::string> answers(peers.size());
+        for (std::size_t rank = 0; rank < peers.size(); ++rank)
+            if (asked[rank].valid()) answers[rank] = asked[rank].get();
+        return answers;
+    }
+    std::vector<std::string> tell(const std::string& command, int except = -1) {
+        return tell([&](int) { return command; }, except);
+    }
+    void expect_all(const std::string& command, const std::string& answer, int except = -1) {
+        const auto answers = tell(command, except);
+        for (std::size_t rank = 0; rank < answers.size(); ++rank)
+            EXPECT_EQ(answers[rank], static_cast<int>(rank) == except ? "" : answer)
+                << "rank " << rank << ", " << command;
+    }
+    void join(int ranks, int timeout) {
+        start(ranks);
+        const auto answers =
+            tell([&](int rank) { return fmt::format("join {} {} {} {}", id, rank, ranks, timeout); });
+        for (const std::string& answer : answers) ASSERT_EQ(answer, "ok");
+    }
+    // Every rank but `except` says so with all of `parts`.
+    void expect_error(const std::vector<std::string>& answers, const std::vector<std::string>& parts,
+                      int except = -1) {
+        for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+            if (static_cast<int>(rank) == except) continue;
+            for (const std::string& part : parts)
+                EXPECT_NE(answers[rank].find(part), std::string::npos)
+                    << "rank " << rank << " says: " << answers[rank] << "\nand not: " << part;
+        }
+    }
+    std::size_t entries() const {
+        std::size_t count = 0;
+        for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path())) ++count;
+        return count;
+    }
+    std::string process(int rank) const {
+        return fmt::format("process {}", peers[static_cast<std::size_t>(rank)]->process());
+    }
+
+    TestFolder folder;
+    const std::string id = GroupId::create()->to_string();
+    std::vector<std::unique_ptr<Peer>> peers;
+};
+
+TEST_F(Groups, EveryOperationOfFourProcesses) {
+    join(4, long_timeout);
+    expect_all("checked 5 2", "ok");
+    expect_all("checked 100003 3", "ok");
+    // More than packets hold. After their first use all ranks have mapped the buffers.
+    const auto start = Clock::now();
+    std::string where;
+    while (where != "yes" && Clock::now() - start < soon) {
+        expect_all("checked 100003 2", "ok");
+        where = peers[1]->tell("explain 100003");
+    }
+    EXPECT_EQ(where, "yes");
+    expect_all("leave", "ok");
+    const auto waited = Clock::now();
+    while (entries() > 0 && Clock::now() - waited < soon)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(entries(), 0u);
+}
+
+TEST_F(Groups, MemoryThatIsFreedAndGivenAgain) {
+    join(2, long_timeout);
+    expect_all("again 200003", "ok");
+    expect_all("again 100", "ok");
+}
+
+TEST_F(Groups, SplitAndShrink) {
+    join(4, long_timeout);
+    const auto made = tell([](int rank) { return fmt::format("split {} {}", rank % 2, -rank); });
+    EXPECT_EQ(made, (std::vector<std::string>{"rank 1 of 2", "rank 1 of 2", "rank 0 of 2", "rank 0 of 2"}));
+    expect_all("checked 3000 2", "ok");
+}
+
+TEST_F(Groups, KilledBeforeAnything) {
+    join(3, long_timeout);
+    const std::string gone = process(1);
+    peers[1]->kill();
+    const auto start = Clock::now();
+    (void)tell("run all_reduce 100 f32", 1);
+    expect_error(tell("wait", 1), {"rank 1", gone, "died"}, 1);
+    EXPECT_LT(Clock::now() - start, soon);
+    expect_error(tell("run barrier 0 f32", 1), {"rank 1", "died"}, 1);
+}
+
+TEST_F(Groups, KilledWithinAnOperation) {
+    join(4, long_timeout);
+    expect_all("spin", "ok");  // the second answer comes when it ends
+    const std::string gone = process(2);
+    peers[2]->kill();
+    const auto start = Clock::now();
+    expect_error(tell("status", 2), {"rank 2", gone, "died"}, 2);  // what spin said
+    EXPECT_LT(Clock::now() - start, soon);
+}
+
+TEST_F(Groups, ShrinkAfterADeath) {
+    join(3, long_timeout);
+    expect_all("checked 100 1", "ok");
+    peers[0]->kill();
+    expect_error(tell("wait", 0), {}, 0);
+    const auto start = Clock::now();
+    while (peers[1]->tell("status") == "ok" && Clock::now() - start < soon) {
+    }
+    const auto made = tell("shrink 0", 0);
+    EXPECT_EQ(made[1], "rank 0 of 2");
+    EXPECT_EQ(made[2], "rank 1 of 2");
+    expect_all("checked 2000 2", "ok", 0);
+}
+
+TEST_F(Groups, KilledAfterItsLastOperation) {
+    join(2, long_timeout);
+    expect_all("checked 100 1", "ok");
+    expect_all("leave", "ok");
+    peers[0]->kill();
+    EXPECT_EQ(peers[1]->tell(fmt::format("join {} 0 1 {}", GroupId::create()->to_string(), long_timeout)),
+              "ok");
+    EXPECT_EQ(peers[1]->tell("checked 100 1"), "ok");
+}
+
+TEST_F(Groups, KilledWhileOthersJoin) {
+    start(3);
+    auto first = std::async(std::launch::async,
+                            [&] { return peers[0]->tell(fmt::format("join {} 0 3 {}", id, 10'000)); });
+    auto second = std::async(std::launch::async,
+                             [&] { return peers[1]->tell(fmt::format("join {} 1 3 {}", id, 10'000)); });
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(300));  // whether they have met by now or not, the end is an error
+    peers[1]->kill();
+    (void)second.get();
+    const std::string answer = first.get();
+    EXPECT_NE(answer.find("rank"), std::string::npos) << answer;
+    EXPECT_NE(answer, "ok");
+}
+
+TEST_F(Groups, StoppedProcess) {
+    join(2, short_timeout);
+    expect_all("checked 100 1", "ok");
+    peers[1]->stop();
+    const auto start = Clock::now();
+    EXPECT_EQ(peers[0]->tell("run all_reduce 1000 f32"), "ok");
+    expect_error({peers[0]->tell("wait")}, {"rank 1", process(1), "did not come to operation",
+                                            "all_reduce 1000 f32 sum", "within 1 s"});
+    EXPECT_LT(Clock::now() - start, soon);
+    peers[1]->go_on();
+    // It hears of it when it goes on.
+    std::string state = "ok";
+    const auto on = Clock::now();
+    while (state == "ok" && Clock::now() - on < soon) state = peers[1]->tell("status");
+    expect_error({state}, {"rank 1", "did not come"});
+}
+
+TEST_F(Groups, OneNeverCalls) {
+    join(3, short_timeout);
+    expect_all("run barrier 0 f32", "ok");
+    expect_all("wait", "ok");
+    (void)tell("run broadcast 50000 f32", 2);
+    expect_error(
+        tell("wait", 2),
+        {"rank 2", process(2), "did not come to operation 2, broadcast 50000 f32 from rank 0", "barrier"}, 2);
+}
+
+TEST_F(Groups, OneRunsSomethingElse) {
+    const std::vector<std::pair<std::string, std::string>> pairs{
+        {"run all_reduce 1024 f32", "run all_gather 512 f32"},    // another operation
+        {"run all_reduce 1024 f32", "run all_reduce 1023 f32"},   // another count
+        {"run all_reduce 1024 f32", "run all_reduce 1024 i32"},   // another type
+        {"run all_reduce 16 f32", "run all_reduce 4000000 f32"},  // another algorithm
+    };
+    start(2);
+    for (const auto& [ours, theirs] : pairs) {
+        const std::string fresh = GroupId::create()->to_string();
+        const auto joined =
+            tell([&](int rank) { return fmt::format("join {} {} 2 {}", fresh, rank, 3'000); });
+        EXPECT_EQ(joined[0] + joined[1], "okok");
+        (void)tell([&](int rank) { return rank == 0 ? ours : theirs; });
+        const auto answers = tell("wait");
+        const auto described = [](const std::string& line) {
+            return line.substr(4) + (line.find("all_reduce") != std::string::npos ? " sum" : "");
+        };
+        expect_error(answers, {"operation 1", described(ours), described(theirs), process(0), process(1)});
+        expect_all("leave", "ok");
+    }
+}
+
+TEST_F(Groups, AbortEndsTheOthers) {
+    join(3, long_timeout);
+    (void)tell("run all_reduce 100000 f32", 0);  // rank 0 does not come
+    const auto start = Clock::now();
+    EXPECT_EQ(peers[0]->tell("abort the user pressed a key"), "ok");
+    expect_error(tell("wait"), {"rank 0", process(0), "aborted the group", "the user pressed a key"});
+    EXPECT_LT(Clock::now() - start, soon);
+}
+
+TEST_F(Groups, OneLeavesTooEarly) {
+    join(2, long_timeout);
+    EXPECT_EQ(peers[0]->tell("run all_reduce 100 f32"), "ok");
+    EXPECT_EQ(peers[1]->tell("leave"), "ok");
+    expect_error({peers[0]->tell("wait")},
+                 {"rank 1", process(1), "left the group before operation 1, all_reduce 100 f32 sum"});
+}
+
+// As programs in Python do.
+TEST_F(Groups, ExitsWithoutLeaving) {
+    join(3, long_timeout);
+    expect_all("checked 100 1", "ok");
+    EXPECT_EQ(peers[1]->tell("exit"), "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time to take it for dead
+    expect_all("status", "ok", 1);
+    EXPECT_EQ(peers[0]->tell("run barrier 0 f32"), "ok");
+    expect_error(tell("wait", 1), {}, 1);
+    expect_error({peers[0]->tell("wait")},
+                 {"rank 1", process(1), "left the group before operation 5, barrier"});
+}
+
+TEST_F(Groups, WhatIsSeenOfAGroupThatHangs) {
+    join(3, long_timeout);
+    expect_all("run barrier 0 f32", "ok");
+    expect_all("wait", "ok");
+    (void)tell("run all_gather 777 f32", 1);
+    const auto start = Clock::now();
+    std::vector<RunningGroup> groups;
+    do {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        groups = running_groups(folder.path()).value();
+        ASSERT_EQ(groups.size(), 1u);
+    } while (groups[0].stuck.empty() && Clock::now() - start < soon);
+    const RunningGroup& group = groups[0];
+    EXPECT_EQ(group.name, "drill");
+    EXPECT_EQ(group.id, id);
+    ASSERT_EQ(group.ranks.size(), 3u);
+    for (const RunningRank& rank : group.ranks) {
+        EXPECT_EQ(rank.process, peers[static_cast<std::size_t>(rank.rank)]->process());
+        EXPECT_TRUE(rank.alive);
+        EXPECT_EQ(rank.place, fmt::format("gpu:{}", rank.rank));
+        EXPECT_EQ(rank.enqueued, rank.rank == 1 ? 1u : 2u);
+        EXPECT_EQ(rank.done, 1u);
+        EXPECT_EQ(rank.last, rank.rank == 1 ? "barrier" : "all_gather 777 f32");
+        EXPECT_EQ(rank.waiting_s > 0, rank.rank != 1);
+        EXPECT_EQ(rank.error, "");
+    }
+    expect_error({group.stuck}, {"ranks 0, 2 wait for rank 1", process(1), "all_gather 777 f32"});
+    // The dead leave nothing behind.
+    for (auto& peer : peers) peer->kill();
+    EXPECT_TRUE(running_groups(folder.path()).value().empty());
+    EXPECT_EQ(entries(), 0u);
+}
+
+TEST_F(Groups, RanksThatDoNotFit) {
+    start(2);
+    // Another number of ranks.
+    auto answers = tell([&](int rank) { return fmt::format("join {} {} {} 10000", id, rank, rank + 2); });
+    expect_error(answers, {"ranks", "2", "3"});
+    // The same rank twice.
+    const std::string other = GroupId::create()->to_string();
+    answers = tell([&](int) { return fmt::format("join {} 0 2 10000", other); });
+    expect_error(answers, {"rank 0"});
+    // One is missing.
+    EXPECT_NE(peers[0]
+                  ->tell(fmt::format("join {} 1 3 200", GroupId::create()->to_string()))
+                  .find("rank 0, rank 2 did not come"),
+              std::string::npos);
+    EXPECT_EQ(entries(), 0u);
+}
+
+}  // namespace
+}  // namespace sidestep::multiprocess

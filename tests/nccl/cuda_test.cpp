@@ -1,0 +1,120 @@
+// The shim on GPUs of CUDA: whose device is meant, and order between a caller's streams.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "shims/nccl/abi.h"
+
+namespace {
+
+// Of cuda.h; a CUdevice and a CUresult are ints.
+struct Driver {
+    int (*init)(unsigned) = nullptr;
+    int (*count)(int*) = nullptr;
+    int (*retain)(void**, int) = nullptr;
+    int (*set_current)(void*) = nullptr;
+    int (*create_stream)(cudaStream_t*, unsigned) = nullptr;
+    int (*synchronize)(cudaStream_t) = nullptr;
+    int (*destroy_stream)(cudaStream_t) = nullptr;
+    int (*attributes)(unsigned, int*, void**, unsigned long long) = nullptr;
+};
+
+template <typename Function>
+void bind(void* library, Function& function, const char* name) {
+    function = reinterpret_cast<Function>(::dlsym(library, name));
+}
+
+class NcclCuda : public ::testing::Test {
+protected:
+    void SetUp() override {
+        void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+        if (library == nullptr) GTEST_SKIP() << "there is no libcuda.so.1";
+        bind(library, driver.init, "cuInit");
+        bind(library, driver.count, "cuDeviceGetCount");
+        bind(library, driver.retain, "cuDevicePrimaryCtxRetain");
+        bind(library, driver.set_current, "cuCtxSetCurrent");
+        bind(library, driver.create_stream, "cuStreamCreate");
+        bind(library, driver.synchronize, "cuStreamSynchronize");
+        bind(library, driver.destroy_stream, "cuStreamDestroy_v2");
+        bind(library, driver.attributes, "cuPointerGetAttributes");
+        if (driver.init(0) != 0 || driver.count(&devices) != 0 || devices == 0)
+            GTEST_SKIP() << "CUDA sees no GPU";
+    }
+
+    void choose(int device) {
+        void* context = nullptr;
+        ASSERT_EQ(driver.retain(&context, device), 0);
+        ASSERT_EQ(driver.set_current(context), 0);
+    }
+
+    ncclComm_t alone() {
+        ncclUniqueId id{};
+        ncclComm_t comm = nullptr;
+        EXPECT_EQ(ncclGetUniqueId(&id), +ncclSuccess) << ncclGetLastError(nullptr);
+        EXPECT_EQ(ncclCommInitRank(&comm, 1, id, 0), +ncclSuccess) << ncclGetLastError(nullptr);
+        return comm;
+    }
+
+    Driver driver;
+    int devices = 0;
+};
+
+TEST_F(NcclCuda, TheCurrentDeviceIsMeant) {
+    int device_ordinal = 9;  // cuda.h: CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    for (int device = devices - 1; device >= 0; --device) {
+        choose(device);
+        const ncclComm_t comm = alone();
+        int number = -1;
+        EXPECT_EQ(ncclCommCuDevice(comm, &number), +ncclSuccess);
+        EXPECT_EQ(number, device);
+        void* memory = nullptr;
+        ASSERT_EQ(ncclMemAlloc(&memory, 1 << 20), +ncclSuccess) << ncclGetLastError(nullptr);
+        int owner = -1;
+        void* into = &owner;
+        EXPECT_EQ(driver.attributes(1, &device_ordinal, &into, reinterpret_cast<unsigned long long>(memory)),
+                  0);
+        EXPECT_EQ(owner, device);
+        EXPECT_EQ(ncclMemFree(memory), +ncclSuccess) << ncclGetLastError(nullptr);
+        EXPECT_EQ(ncclCommDestroy(comm), +ncclSuccess) << ncclGetLastError(nullptr);
+    }
+    EXPECT_EQ(sidestepNcclSetDevice(0), +ncclInvalidUsage);
+}
+
+TEST_F(NcclCuda, DevicesHaveCudasNumbers) {
+    std::vector<ncclComm_t> comms(static_cast<std::size_t>(devices));
+    ASSERT_EQ(ncclCommInitAll(comms.data(), devices, nullptr), +ncclSuccess) << ncclGetLastError(nullptr);
+    for (int rank = 0; rank < devices; ++rank) {
+        int number = -1;
+        EXPECT_EQ(ncclCommCuDevice(comms[static_cast<std::size_t>(rank)], &number), +ncclSuccess);
+        EXPECT_EQ(number, rank);
+    }
+    for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), +ncclSuccess);
+    EXPECT_EQ(ncclCommInitAll(comms.data(), 1, &devices), +ncclInvalidArgument);
+    EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("CUDA has no device"), std::string::npos);
+}
+
+TEST_F(NcclCuda, PairsOfSeveralStreamsInOneGroup) {
+    choose(0);
+    const ncclComm_t comm = alone();
+    cudaStream_t streams[2] = {};
+    for (cudaStream_t& stream : streams) ASSERT_EQ(driver.create_stream(&stream, 1), 0);
+    void* memory = nullptr;
+    ASSERT_EQ(ncclMemAlloc(&memory, 8192), +ncclSuccess) << ncclGetLastError(nullptr);
+    auto* bytes = static_cast<char*>(memory);
+    ASSERT_EQ(ncclGroupStart(), +ncclSuccess);
+    EXPECT_EQ(ncclSend(bytes, 4096, ncclInt8, 0, comm, streams[0]), +ncclSuccess)
+        << ncclGetLastError(nullptr);
+    EXPECT_EQ(ncclRecv(bytes + 4096, 4096, ncclInt8, 0, comm, streams[1]), +ncclSuccess)
+        << ncclGetLastError(nullptr);
+    EXPECT_EQ(ncclGroupEnd(), +ncclSuccess) << ncclGetLastError(nullptr);
+    for (cudaStream_t stream : streams) EXPECT_EQ(driver.synchronize(stream), 0);
+    EXPECT_EQ(ncclCommDestroy(comm), +ncclSuccess) << ncclGetLastError(nullptr);
+    EXPECT_EQ(ncclMemFree(memory), +ncclSuccess);
+    for (cudaStream_t stream : streams) EXPECT_EQ(driver.destroy_stream(stream), 0);
+}
+
+}  // namespace

@@ -1,0 +1,59 @@
+"""libnccl.so.2 shows NCCL's symbols and nothing else, and runs where NCCL's own would."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+LIBRARY = os.environ["SIDESTEP_NCCL_LIBRARY"]
+EXTRA = {"sidestepNcclSetDevice"}
+
+
+def run(*command):
+    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
+
+
+class LibraryTest(unittest.TestCase):
+    def symbols(self):
+        """{name: letter of nm} of what the library shows."""
+        rows = [line.split() for line in run("nm", "-D", "--defined-only", LIBRARY).splitlines()]
+        return {row[-1].split("@")[0]: row[-2] for row in rows}
+
+    def test_the_symbols_of_nccl_2_28_and_one_more(self):
+        names = (HERE / "symbols.txt").read_text().split()
+        self.assertEqual(len(names), 52)
+        wanted = {prefix + name for name in names for prefix in ("nccl", "pnccl")} | EXTRA
+        self.assertEqual(set(self.symbols()), wanted)
+
+    def test_plain_names_can_be_replaced(self):
+        for name, letter in self.symbols().items():
+            self.assertEqual(letter, "W" if name.startswith("nccl") else "T", name)
+
+    def test_the_name_it_is_found_by(self):
+        soname = re.findall(r"\(SONAME\).*\[(.*)\]", run("readelf", "-d", LIBRARY))
+        self.assertEqual(soname, ["libnccl.so.2"])
+        self.assertEqual(pathlib.Path(LIBRARY).name, "libnccl.so.2")
+
+    def test_it_stays_loaded_and_needs_the_c_library_alone(self):
+        self.assertIn("NODELETE", run("readelf", "-d", LIBRARY))
+        print(run(sys.executable, ROOT / "tools" / "check_portable.py", LIBRARY).strip())
+
+    def test_it_is_small(self):
+        stripped = pathlib.Path(os.environ["SIDESTEP_NCCL_SCRATCH"]) / "libnccl.stripped"
+        run("strip", "-o", stripped, LIBRARY)
+        size = stripped.stat().st_size
+        stripped.unlink()
+        self.assertLess(size, 20_000_000)
+
+    def test_a_program_that_asks_for_every_symbol_at_once_loads_it(self):
+        # RTLD_NOW: nothing in the library is left unresolved.
+        program = f"import ctypes, os; print(ctypes.CDLL({LIBRARY!r}, os.RTLD_NOW).ncclGetVersion(None))"
+        self.assertEqual(run(sys.executable, "-c", program).strip(), "4")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+// Figures from measured times.
+#include "bench/collective/tune.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sidestep::bench::collective {
+namespace {
+
+// One-shot up to 4 KiB, two-phase up to 64 KiB, slices above; one-shot cannot carry more than 32 KiB.
+TuneTimes usual() {
+    TuneTimes times;
+    for (Bytes bytes = 8; bytes <= 1_MiB; bytes *= 2) {
+        const auto size = static_cast<double>(bytes);
+        if (bytes <= 32_KiB) times[tuned_algorithms[0]][bytes] = 3 + size / 1e3;
+        times[tuned_algorithms[1]][bytes] = 4 + size / 1.4e3 - (bytes > 4_KiB ? 2 : 0);
+        times[tuned_algorithms[2]][bytes] = 70 + size / 2e5;
+    }
+    return times;
+}
+
+TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
+    TuneTimes times;
+    const std::map<Bytes, std::vector<double>> measured{{8, {3, 4, 9}},         {1_KiB, {3, 4, 9}},
+                                                        {8_KiB, {5, 4.5, 9}},   {64_KiB, {20, 6, 9}},
+                                                        {512_KiB, {0, 30, 12}}, {1_MiB, {0, 60, 16}}};
+    for (const auto& [bytes, us] : measured)
+        for (std::size_t i = 0; i < 3; ++i)
+            if (us[i] > 0) times[tuned_algorithms[i]][bytes] = us[i];
+    const auto tuned = tuned_from(times, 4);
+    ASSERT_TRUE(tuned.ok()) << tuned.error().to_string();
+    EXPECT_EQ(tuned->one_shot_most, 1_KiB);
+    EXPECT_EQ(tuned->packets_most, 64_KiB);
+    EXPECT_DOUBLE_EQ(tuned->hop_us, 1);
+    EXPECT_DOUBLE_EQ(tuned->launch_us, 2);
+    // 512 KiB more in 4 us, one and a half times through the links.
+    EXPECT_NEAR(tuned->link_gb_per_s, 512 * 1024 * 1.5 / 4 / 1000, 1e-9);
+    EXPECT_NEAR(tuned->packet_gb_per_s, 512 * 1024 * 1.5 / 30 / 1000 * 1.5, 1e-9);
+}
+
+// One slow sample in the middle moves no threshold.
+TEST(CollectiveTune, NoiseAtOneSizeDoesNotMoveThem) {
+    auto times = usual();
+    const auto before = tuned_from(times, 4);
+    times[tuned_algorithms[0]][64] *= 1.5;
+    const auto after = tuned_from(times, 4);
+    ASSERT_TRUE(before.ok() && after.ok());
+    EXPECT_EQ(after->one_shot_most, before->one_shot_most);
+    EXPECT_EQ(after->packets_most, before->packets_most);
+    EXPECT_GE(before->one_shot_most, 2_KiB);
+    EXPECT_LT(before->one_shot_most, before->packets_most);
+}
+
+TEST(CollectiveTune, AnAlgorithmThatNeverPays) {
+    auto times = usual();
+    for (auto& [bytes, us] : times[tuned_algorithms[0]]) us += 1000;
+    const auto tuned = tuned_from(times, 4);
+    ASSERT_TRUE(tuned.ok());
+    EXPECT_EQ(tuned->one_shot_most, 1u);  // 0 would leave it to the price
+    EXPECT_GT(tuned->packets_most, 1u);
+}
+
+TEST(CollectiveTune, AnAlgorithmThatWasNotTaken) {
+    auto times = usual();
+    times.erase(tuned_algorithms[1]);
+    const auto tuned = tuned_from(times, 4);
+    ASSERT_FALSE(tuned.ok());
+    EXPECT_NE(tuned.error().message.find("two-phase packets"), std::string::npos);
+}
+
+TEST(CollectiveTune, LinesOfOtherAlgorithmsDoNotCount) {
+    Line line;
+    line.call.bytes = 64;
+    line.engine = "sidestep";
+    line.us.values = {3, 2, 4, 900};
+    line.path = "slices; memory: staged";
+    TuneTimes times;
+    add_times(times, tuned_algorithms[0], {line});
+    EXPECT_TRUE(times.empty());
+    Line in_place = line;
+    in_place.call.in_place = true;
+    in_place.call.bytes = 128;
+    add_times(times, tuned_algorithms[2], {line, in_place});
+    ASSERT_EQ(times[tuned_algorithms[2]].size(), 1u);
+    EXPECT_EQ(times[tuned_algorithms[2]][64], 2);
+    EXPECT_NE(times_text(times).find("2.00 *"), std::string::npos) << times_text(times);
+}
+
+TEST(CollectiveTune, FilesForceOneAlgorithm) {
+    EXPECT_NE(forcing(tuned_algorithms[0]).find("\"one_shot_most\": 1099511627776"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[1]).find("\"one_shot_most\": 1,"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_most\": 1\n"), std::string::npos);
+    const std::string text = Tuned{2, 1, 100, 370, 1024, 65536}.to_json("live");
+    for (const char* part :
+         {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2", "\"packets_most\": 65536"})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace sidestep::bench::collective

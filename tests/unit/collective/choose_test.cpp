@@ -1,0 +1,304 @@
+// Which shape carries what, and what explain says of it.
+#include "collective/choose.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "collective/tasks.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using backend::ArenaLayout;
+using backend::Combine;
+using backend::Element;
+using backend::Shape;
+
+constexpr Collective every[] = {Collective::all_reduce, Collective::broadcast,      Collective::reduce,
+                                Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all,
+                                Collective::gather,     Collective::scatter,        Collective::barrier};
+
+Operation operation_of(Collective collective, std::uint64_t bytes) {
+    Operation operation;
+    operation.collective = collective;
+    operation.count = bytes;
+    operation.element = Element::u8;
+    operation.combine = combines(collective) ? Combine::sum : Combine::none;
+    return operation;
+}
+
+GroupFacts group_of(int ranks) {
+    GroupFacts facts;
+    facts.ranks = ranks;
+    return facts;
+}
+
+Choice choice_of(const Operation& operation, const GroupFacts& facts) {
+    const auto choice = choose(operation, facts, GroupPolicy::automatic);
+    EXPECT_TRUE(choice.ok());
+    return choice.ok() ? *choice : Choice{};
+}
+
+std::string algorithm_of(Collective collective, std::uint64_t bytes, int ranks) {
+    return choice_of(operation_of(collective, bytes), group_of(ranks)).algorithm;
+}
+
+const Refused* refused_of(const Choice& choice, const std::string& name) {
+    const auto found = std::find_if(choice.refused.begin(), choice.refused.end(),
+                                    [&](const Refused& one) { return one.path == name; });
+    return found == choice.refused.end() ? nullptr : &*found;
+}
+
+TEST(Choose, SmallMiddleAndLargeAllReduces) {
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 8, 4), "one-shot packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 32 << 10, 4), "one-shot packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 4), "two-phase packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 1 << 20, 4), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, std::uint64_t{8} << 30, 4), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 2), "one-shot packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 512 << 10, 2), "two-phase packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 2 << 20, 2), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 10, 8), "one-shot packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 64 << 10, 8), "two-phase packets");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 1 << 20, 8), "slices");
+}
+
+TEST(Choose, WhatCombinesNothing) {
+    for (const Collective collective : {Collective::all_gather, Collective::broadcast}) {
+        EXPECT_EQ(algorithm_of(collective, 64, 4), "one-shot packets");
+        EXPECT_EQ(algorithm_of(collective, 4 << 20, 4), "slices");
+    }
+    for (const Collective collective : {Collective::all_to_all, Collective::gather, Collective::scatter}) {
+        EXPECT_EQ(algorithm_of(collective, 64, 4), "one-shot packets");
+        EXPECT_EQ(algorithm_of(collective, 4 << 20, 4), "pairs");
+    }
+    EXPECT_EQ(algorithm_of(Collective::barrier, 0, 4), "one-shot packets");
+    EXPECT_EQ(algorithm_of(Collective::send_recv, 0, 4), "pairs");
+}
+
+// Over all sizes: never quicker for more bytes, never back to an algorithm for smaller ones, never fewer
+// blocks.
+TEST(Choose, GrowsWithTheBytes) {
+    for (const bool emulated : {false, true})
+        for (const Collective collective : every)
+            for (int ranks = 1; ranks <= 16; ++ranks) {
+                GroupFacts facts = group_of(ranks);
+                facts.emulated = emulated;
+                double us = 0;
+                Shape shape = Shape::packets;
+                int blocks = 0;
+                for (double size = 1; size < 6e10; size = size * 1.07 + 1) {
+                    const Operation operation = operation_of(collective, static_cast<std::uint64_t>(size));
+                    const Choice choice = choice_of(operation, facts);
+                    ASSERT_GE(choice.expected_us, us) << describe(operation) << " on " << ranks;
+                    ASSERT_GE(static_cast<int>(choice.shape), static_cast<int>(shape)) << describe(operation);
+                    if (choice.shape == shape) {
+                        ASSERT_GE(choice.blocks, blocks) << describe(operation);
+                    }
+                    ASSERT_LE(choice.blocks, static_cast<int>(backend::most_blocks));
+                    ASSERT_TRUE(carries(choice.shape, collective));
+                    us = choice.expected_us;
+                    shape = choice.shape;
+                    blocks = choice.blocks;
+                }
+            }
+}
+
+TEST(Choose, PacketsStayWithinTheirLanes) {
+    for (const Collective collective : every)
+        for (int ranks = 2; ranks <= 16; ++ranks) {
+            GroupFacts facts = group_of(ranks);
+            // Packets at any size, if the price alone decided.
+            facts.figures.packet_gb_per_s = facts.figures.block_gb_per_s = 1e6;
+            const std::uint64_t held = ArenaLayout{static_cast<unsigned>(ranks)}.packet_payload();
+            if (collective == Collective::barrier) continue;
+            EXPECT_EQ(choice_of(operation_of(collective, held), facts).algorithm, "one-shot packets");
+            const Choice above = choice_of(operation_of(collective, held + 1), facts);
+            ASSERT_NE(above.algorithm, "one-shot packets");
+            EXPECT_NE(refused_of(above, "one-shot packets")->reason.find("the arena holds"),
+                      std::string::npos);
+            const Choice far =
+                choice_of(operation_of(collective, held * static_cast<std::uint64_t>(ranks) + 1), facts);
+            EXPECT_NE(far.algorithm, "two-phase packets");
+        }
+}
+
+TEST(Choose, DependsOnNothingThatRanksDoNotShare) {
+    char memory[64];
+    for (const Collective collective : every)
+        for (const std::uint64_t bytes : {8u, 100'000u, 10'000'000u}) {
+            Operation one = operation_of(collective, bytes), other = one;
+            other.send = memory + 1;
+            other.recv = memory + 33;
+            other.scale = 7;
+            other.device_scale = memory;
+            const Choice a = choice_of(one, group_of(4)), b = choice_of(other, group_of(4));
+            EXPECT_EQ(a.shape, b.shape);
+            EXPECT_EQ(a.blocks, b.blocks);
+            EXPECT_EQ(a.expected_us, b.expected_us);
+            EXPECT_EQ(a.reason, b.reason);
+            EXPECT_EQ(a.refused, b.refused);
+        }
+}
+
+TEST(Choose, EveryOtherAlgorithmSaysWhyNot) {
+    for (const Collective collective : every)
+        for (const int ranks : {1, 2, 4, 16})
+            for (const std::uint64_t bytes : {1u, 100'000u, 100'000'000u}) {
+                const Choice choice = choice_of(operation_of(collective, bytes), group_of(ranks));
+                std::set<std::string> names = {choice.algorithm};
+                for (const Refused& one : choice.refused) {
+                    names.insert(one.path);
+                    EXPECT_GT(one.reason.size(), 10u);
+                }
+                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "slices",
+                                                        "pairs", "ring", "copy engines"}));
+                EXPECT_GT(choice.reason.size(), 10u);
+            }
+    const Choice choice = choice_of(operation_of(Collective::all_reduce, 8), group_of(4));
+    EXPECT_NE(refused_of(choice, "slices")->reason.find("slower"), std::string::npos);
+    EXPECT_GT(refused_of(choice, "slices")->gb_per_s, 0);
+    EXPECT_EQ(refused_of(choice, "pairs")->reason, "blocks of pairs are not combined");
+}
+
+TEST(Choose, TheOnlyRankLeavesItsLinksAlone) {
+    for (const Collective collective : every) {
+        const Choice choice = choice_of(operation_of(collective, 1 << 20), group_of(1));
+        EXPECT_LT(choice.expected_us, 4) << to_string(collective);
+        EXPECT_NE(choice.reason.find("only rank"), std::string::npos);
+    }
+}
+
+TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
+    GroupFacts facts = group_of(4);
+    facts.figures.one_shot_most = 4 << 10;
+    facts.figures.packets_most = 64 << 10;
+    const auto algorithm = [&](std::uint64_t bytes) {
+        return choice_of(operation_of(Collective::all_reduce, bytes), facts).algorithm;
+    };
+    EXPECT_EQ(algorithm(4 << 10), "one-shot packets");
+    EXPECT_EQ(algorithm((4 << 10) + 1), "two-phase packets");
+    EXPECT_EQ(algorithm(64 << 10), "two-phase packets");
+    EXPECT_EQ(algorithm((64 << 10) + 1), "slices");
+    facts.figures.one_shot_most = 1 << 30;
+    EXPECT_EQ(algorithm(256 << 10), "one-shot packets") << "as far as an arena holds them";
+    EXPECT_EQ(algorithm((256 << 10) + 1), "slices");
+    facts.figures.one_shot_most = 0;
+    facts.figures.packets_most = 1 << 30;
+    EXPECT_EQ(algorithm(1 << 20), "two-phase packets");
+    EXPECT_EQ(algorithm((1 << 20) + 1), "slices");
+}
+
+TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
+    GroupFacts facts = group_of(4);
+    facts.figures.one_shot_most = facts.figures.packets_most = 1;
+    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "one-shot packets");
+    facts.figures.others_most = 4095;
+    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "slices");
+    EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4096), facts).algorithm, "pairs");
+    EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4095), facts).algorithm, "one-shot packets");
+    EXPECT_EQ(choice_of(operation_of(Collective::barrier, 0), facts).algorithm, "one-shot packets");
+    facts.figures.others_most = 1 << 30;
+    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 256 << 10), facts).algorithm, "one-shot packets");
+    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (256 << 10) + 1), facts).algorithm, "slices");
+}
+
+TEST(Choose, EmulatedGpusUseFewBlocks) {
+    GroupFacts facts = group_of(4);
+    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 64);
+    facts.emulated = true;
+    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 4);
+    facts.emulated = false;
+    facts.figures.most_blocks = 7;
+    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 7);
+    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 8), facts).blocks, 1);
+}
+
+TEST(Choose, RefusesWhatIsNotBuilt) {
+    auto refused = choose(operation_of(Collective::all_gather, 8), group_of(4), GroupPolicy::zero_sm);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(refused.error().message, "policy zero_sm: all_gather by copy engines alone is not built");
+    refused = choose(operation_of(Collective::reduce, 8), group_of(4), GroupPolicy::zero_sm);
+    EXPECT_NE(refused.error().message.find("copy engines cannot do"), std::string::npos);
+    GroupFacts facts = group_of(4);
+    facts.full_mesh = false;
+    facts.why_not = "gpu:0 and gpu:3 have no peer access (different sockets)";
+    refused = choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::path_unavailable);
+    EXPECT_NE(refused.error().message.find(facts.why_not), std::string::npos);
+    EXPECT_NE(refused.error().message.find("the ring"), std::string::npos);
+    facts.ranks = 1;
+    EXPECT_TRUE(choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic).ok());
+}
+
+TEST(Choose, PairsArePricedByTheBytesThatThisRankKnows) {
+    const std::uint64_t counts[4] = {0, 1 << 20, 0, 5};
+    Operation operation = operation_of(Collective::all_to_all_v, 0);
+    operation.blocks = {counts, counts, counts, counts, false};
+    const double us = choice_of(operation, group_of(4)).expected_us;
+    operation.blocks.on_device = true;
+    EXPECT_LT(choice_of(operation, group_of(4)).expected_us, us);
+    EXPECT_NE(choice_of(operation, group_of(4)).reason.find("known on the GPU"), std::string::npos);
+    operation = operation_of(Collective::send_recv, 0);
+    operation.pairs = {{true, 1, nullptr, 1 << 20}, {false, 3, nullptr, 1 << 10}};
+    EXPECT_NEAR(choice_of(operation, group_of(4)).expected_us, us, 0.1);
+}
+
+TEST(Sizes, AsNcclTestsCountsThem) {
+    Operation operation = operation_of(Collective::all_reduce, 100);
+    operation.element = Element::f32;
+    EXPECT_EQ(counted_bytes(operation, 4), 400u);
+    for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter,
+                                        Collective::all_to_all, Collective::gather, Collective::scatter}) {
+        operation.collective = collective;
+        EXPECT_EQ(counted_bytes(operation, 4), 1600u);
+        EXPECT_DOUBLE_EQ(bus_factor(collective, 4), 0.75);
+    }
+    EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
+    for (const Collective collective : {Collective::broadcast, Collective::reduce, Collective::send_recv})
+        EXPECT_DOUBLE_EQ(bus_factor(collective, 4), 1);
+    operation.collective = Collective::barrier;
+    EXPECT_EQ(counted_bytes(operation, 4), 0u);
+    operation = operation_of(Collective::all_reduce, 3'000'000);
+    EXPECT_DOUBLE_EQ(bus_rate(operation, 4, 15), 300);
+    EXPECT_DOUBLE_EQ(bus_rate(operation, 4, 0), 0);
+}
+
+TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
+    const Operation operation = operation_of(Collective::all_reduce, 128 << 10);
+    const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(4)), 4, "yes");
+    const std::string text = plan.to_string();
+    EXPECT_EQ(
+        text.find(
+            "all_reduce  128 KiB   two-phase packets, 13 thread blocks, expected 6.05 us, 32.5 GB/s of bus "
+            "bandwidth\n  why     the quickest at this size: 2 hops"),
+        0u)
+        << text;
+    EXPECT_NE(text.find("\n  mapped  yes\nrefused\n  one-shot packets  "), std::string::npos) << text;
+    EXPECT_NE(text.find("\n  slices            3.68 us slower: "), std::string::npos) << text;
+    for (const Refused& one : plan.refused) EXPECT_NE(text.find(one.path + " "), std::string::npos);
+}
+
+TEST(Plan, IsJsonToo) {
+    const Operation operation = operation_of(Collective::broadcast, 1 << 20);
+    const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(8)), 8, "no: \xff");
+    const auto json = nlohmann::json::parse(plan.to_json());
+    EXPECT_EQ(json.at("version"), 1);
+    EXPECT_EQ(json.at("collective"), "broadcast");
+    EXPECT_EQ(json.at("bytes"), 1 << 20);
+    EXPECT_EQ(json.at("algorithm"), "slices");
+    EXPECT_EQ(json.at("blocks"), plan.blocks);
+    EXPECT_EQ(json.at("expected_us"), plan.expected_us);
+    EXPECT_EQ(json.at("expected_bus_gb_per_s"), plan.expected_bus_gb_per_s);
+    EXPECT_EQ(json.at("reason"), plan.reason);
+    EXPECT_EQ(json.at("refused").size(), plan.refused.size());
+    EXPECT_EQ(json.at("refused")[0].at("algorithm"), "one-shot packets");
+}
+
+}  // namespace
+}  // namespace sidestep::collective

@@ -1,0 +1,60 @@
+// All ranks of a group, in one process: what the tests of this folder run tasks on.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/collective_task.hpp"
+#include "rig.hpp"
+#include "values.hpp"
+
+namespace sidestep::collective_seat {
+
+class Crew {
+public:
+    // Every rank has `heap_bytes` of memory, which all have in slot 1.
+    explicit Crew(unsigned ranks, std::uint64_t deadline_ns = 30'000'000'000,
+                  std::size_t heap_bytes = 4 << 20);
+    // Seats first: their tasks use the memory.
+    ~Crew();
+
+    // The one of a program for a number of ranks, so that tasks of many tests follow each other in one arena.
+    static Crew& of(unsigned ranks);
+
+    unsigned ranks() const { return ranks_; }
+    Rig& rig() { return *rig_; }
+    backend::Seat& seat(unsigned rank) { return *seats_[rank]; }
+    bool ready() const { return seats_.size() == ranks_; }
+
+    // An address in a rank's memory, and its token.
+    char* at(unsigned rank, std::size_t offset) const;
+    backend::Token token(unsigned offset) const { return {1, offset}; }
+    std::size_t heap_bytes() const { return heap_bytes_; }
+
+    void write(unsigned rank, std::size_t offset, const Values& values);
+    Values read(unsigned rank, std::size_t offset, std::size_t bytes);
+    void fill(unsigned rank, std::size_t offset, std::size_t bytes, char with) {
+        write(rank, offset, Values(bytes, with));
+    }
+
+    void start(unsigned rank, const backend::CollectiveTask& task);
+    // tasks[r] on rank r, and waits for all.
+    void run(const std::vector<backend::CollectiveTask>& tasks);
+    // Until all have ended; a fault, or more than two minutes, is a failure.
+    void finish();
+    // Until one rank has nothing more to do, however it ended. False: it took more than two minutes.
+    bool wait_idle(unsigned rank);
+
+private:
+    const unsigned ranks_;
+    const std::size_t heap_bytes_;
+    std::unique_ptr<Rig> rig_;
+    std::vector<Allocation> heaps_;
+    std::vector<std::unique_ptr<backend::Seat>> seats_;
+};
+
+std::string to_string(const backend::FaultRecord& fault);
+
+}  // namespace sidestep::collective_seat

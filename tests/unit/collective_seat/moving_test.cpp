@@ -1,0 +1,107 @@
+// Collectives that combine nothing: every byte where it belongs.
+#include <gtest/gtest.h>
+
+#include "jobs.hpp"
+
+namespace sidestep::collective_seat {
+namespace {
+
+using backend::Element;
+using backend::Shape;
+
+class Moving : public testing::TestWithParam<unsigned> {
+protected:
+    void SetUp() override {
+        if (!Crew::of(GetParam()).ready()) GTEST_SKIP() << "there are fewer than " << GetParam() << " GPUs";
+    }
+    Crew& crew() { return Crew::of(GetParam()); }
+    unsigned n() const { return GetParam(); }
+
+    std::vector<Values> inputs(std::uint64_t bytes) {
+        std::vector<Values> all;
+        for (unsigned rank = 0; rank < n(); ++rank)
+            all.push_back(some_values(Element::u8, backend::Combine::none, bytes, n(), random_));
+        return all;
+    }
+    static std::vector<How> ways() {
+        return {{.shape = Shape::packets},
+                {.shape = Shape::slices},
+                {.shape = Shape::slices, .staged = true},
+                {.shape = Shape::slices, .staged = true, .blocks = 5, .send_shift = 3, .recv_shift = 11}};
+    }
+
+    std::mt19937_64 random_{11};
+};
+
+TEST_P(Moving, AllGather) {
+    for (const std::uint64_t bytes : {0, 1, 7, 8, 9, 1000, 9999}) {
+        const auto given = inputs(bytes);
+        Values joined;
+        for (const Values& part : given) joined.insert(joined.end(), part.begin(), part.end());
+        for (How how : ways()) {
+            for (const bool in_place : {false, true}) {
+                how.in_place = in_place;
+                SCOPED_TRACE(to_string(how) + " " + std::to_string(bytes));
+                EXPECT_EQ(all_gather(crew(), how, given), std::vector<Values>(n(), joined));
+            }
+        }
+    }
+}
+
+TEST_P(Moving, BroadcastFromEachRoot) {
+    for (unsigned root = 0; root < n(); ++root) {
+        const auto given = inputs(1 + 777 * root);
+        for (How how : ways()) {
+            SCOPED_TRACE(to_string(how));
+            EXPECT_EQ(broadcast(crew(), how, root, given[root]), std::vector<Values>(n(), given[root]));
+        }
+    }
+}
+
+TEST_P(Moving, AllToAllByPackets) {
+    for (const std::uint64_t bytes : {0, 1, 15, 64, 4001}) {
+        const auto given = inputs(bytes * n());
+        std::vector<Values> expected(n());
+        for (unsigned to = 0; to < n(); ++to) {
+            for (unsigned from = 0; from < n(); ++from) {
+                const auto block = given[from].begin() + static_cast<std::ptrdiff_t>(to * bytes);
+                expected[to].insert(expected[to].end(), block, block + static_cast<std::ptrdiff_t>(bytes));
+            }
+        }
+        EXPECT_EQ(all_to_all(crew(), {.shape = Shape::packets, .blocks = 2}, given), expected) << bytes;
+    }
+}
+
+// What was staged in the first block of the first pass.
+Values staged_bytes(Crew& crew, unsigned rank) {
+    const backend::ArenaLayout layout{crew.ranks()};
+    Values both;
+    for (const std::uint64_t at : {layout.stage_out(0, 0, 0), layout.stage_in(0, 0, 0)}) {
+        Values part(crew.ranks() * layout.stage_bytes());
+        crew.rig().read(part.data(), static_cast<char*>(crew.seat(rank).arena().address()) + at, part.size());
+        both.insert(both.end(), part.begin(), part.end());
+    }
+    return both;
+}
+
+// Ranks that only receive have no send buffer for the others to map, and so on.
+TEST(Staging, OnlyOfMemoryThatOthersUse) {
+    Crew crew(3);
+    if (!crew.ready()) GTEST_SKIP() << "there are fewer than 3 GPUs";
+    const Values untouched(staged_bytes(crew, 0).size(), 0);
+    How how{.shape = Shape::slices};
+    broadcast(crew, how, 1, Values(1000, 'a'));
+    reduce(crew, how, {Element::u8, backend::Combine::sum, {}, false}, 2,
+           std::vector<Values>(3, Values(1000, 'b')));
+    for (unsigned rank = 0; rank < 3; ++rank)
+        EXPECT_TRUE(staged_bytes(crew, rank) == untouched) << "rank " << rank;
+    how.staged = true;
+    broadcast(crew, how, 1, Values(1000, 'a'));
+    for (unsigned rank = 0; rank < 3; ++rank)
+        EXPECT_FALSE(staged_bytes(crew, rank) == untouched) << "rank " << rank;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Moving, testing::Values(1u, 2u, 3u, 4u, 5u, 8u, 16u));
+
+}  // namespace
+}  // namespace sidestep::collective_seat

@@ -1,0 +1,170 @@
+// What comes out of reductions: for every type and way of combining, every shape, count and alignment.
+#include <gtest/gtest.h>
+
+#include "jobs.hpp"
+
+namespace sidestep::collective_seat {
+namespace {
+
+using backend::Combine;
+using backend::Element;
+using backend::Shape;
+
+constexpr Combine combines[] = {Combine::sum, Combine::prod, Combine::min,
+                                Combine::max, Combine::avg,  Combine::scaled_sum};
+
+std::vector<Values> some_inputs(const Reduced& reduced, std::uint64_t count, unsigned ranks, unsigned seed) {
+    std::mt19937_64 random(seed);
+    std::vector<Values> inputs;
+    for (unsigned rank = 0; rank < ranks; ++rank)
+        inputs.push_back(some_values(reduced.element, reduced.combine, count, ranks, random));
+    return inputs;
+}
+
+// Ranks may have scales of their own.
+std::vector<double> some_scales(unsigned ranks) {
+    std::vector<double> scales;
+    for (unsigned rank = 0; rank < ranks; ++rank) scales.push_back(rank % 2 == 0 ? 1 : 2);
+    return scales;
+}
+
+void expect_alike(const std::vector<Values>& outputs) {
+    for (std::size_t rank = 1; rank < outputs.size(); ++rank)
+        EXPECT_EQ(outputs[rank], outputs[0]) << "rank " << rank;
+}
+
+class Reductions : public testing::TestWithParam<unsigned> {
+protected:
+    void SetUp() override {
+        if (!Crew::of(GetParam()).ready()) GTEST_SKIP() << "there are fewer than " << GetParam() << " GPUs";
+    }
+    Crew& crew() { return Crew::of(GetParam()); }
+
+    void check(const How& how, const Reduced& reduced, std::uint64_t count) {
+        SCOPED_TRACE(to_string(how) + ", " + std::to_string(count) + " " + name_of(reduced.element) + " " +
+                     name_of(reduced.combine));
+        const auto inputs = some_inputs(reduced, count, GetParam(), static_cast<unsigned>(count));
+        const auto outputs = all_reduce(crew(), how, reduced, inputs);
+        ASSERT_EQ(outputs.size(), GetParam());
+        expect_alike(outputs);
+        EXPECT_EQ(
+            wrong_element(reduced.element, reduced.combine, inputs, some_scales(GetParam()), outputs[0]), "");
+    }
+};
+
+TEST_P(Reductions, EveryTypeAndCombineInEveryShape) {
+    for (unsigned type = 0; type < backend::elements; ++type) {
+        for (const Combine combine : combines) {
+            Reduced reduced{element_of(type), combine, {}, type % 2 == 1};
+            if (combine == Combine::scaled_sum) reduced.scales = some_scales(GetParam());
+            for (const How& how : all_ways()) check(how, reduced, 71);
+            if (HasFatalFailure()) return;
+        }
+    }
+}
+
+TEST_P(Reductions, EveryCount) {
+    for (const Element element : {Element::u8, Element::bf16, Element::f32, Element::i64}) {
+        for (const std::uint64_t count :
+             {0, 1, 3, 5, 7, 13, 17, 31, 32, 33, 127, 129, 511, 513, 1023, 1025, 4097}) {
+            for (How how : all_ways()) {
+                how.blocks = 1 + count % 3;
+                check(how, {element, Combine::sum, {}, false}, count);
+            }
+            if (HasFatalFailure()) return;
+        }
+    }
+}
+
+TEST_P(Reductions, TheSameBitsInEveryShapeBlockCountAndAlignment) {
+    for (const Element element :
+         {Element::f16, Element::f32, Element::f64, Element::bf16, Element::f8_e4m3}) {
+        const Reduced reduced{element, Combine::sum, {}, false};
+        const auto inputs = some_inputs(reduced, 1003, GetParam(), 7);
+        const auto expected = all_reduce(crew(), {.shape = Shape::packets}, reduced, inputs);
+        for (How how : all_ways()) {
+            for (const unsigned blocks : {1u, 2u, 7u, 64u}) {
+                how.blocks = blocks;
+                how.in_place = blocks % 2 == 0;
+                how.send_shift = backend::size_of(element) * (blocks % 16);
+                how.recv_shift = backend::size_of(element) * (blocks % 5);
+                SCOPED_TRACE(to_string(how) + " " + name_of(element));
+                EXPECT_EQ(all_reduce(crew(), how, reduced, inputs), expected);
+            }
+        }
+    }
+}
+
+TEST_P(Reductions, AnyAlignment) {
+    for (const Element element : {Element::i8, Element::f16, Element::f64}) {
+        const Reduced reduced{element, Combine::sum, {}, false};
+        const unsigned size = backend::size_of(element);
+        const auto inputs = some_inputs(reduced, 333, GetParam(), 5);
+        const auto expected = all_reduce(crew(), {}, reduced, inputs);
+        for (How how : all_ways()) {
+            how.blocks = 3;
+            for (unsigned shift = 1; shift < 16; ++shift) {
+                how.send_shift = shift * size;
+                how.recv_shift = (15 - shift) * size;
+                SCOPED_TRACE(to_string(how));
+                EXPECT_EQ(all_reduce(crew(), how, reduced, inputs), expected);
+            }
+        }
+    }
+}
+
+// Several pieces of each block through the arenas; as much as packets can carry.
+TEST_P(Reductions, Large) {
+    const backend::ArenaLayout layout{GetParam()};
+    const std::uint64_t staged = layout.stage_bytes() * GetParam() * 5 + 12;
+    for (const unsigned blocks : {1u, 2u}) {
+        check({.shape = Shape::slices, .staged = true, .blocks = blocks},
+              {Element::i32, Combine::sum, {}, false}, staged / 4);
+        check({.shape = Shape::slices, .blocks = blocks, .in_place = true},
+              {Element::bf16, Combine::avg, {}, false}, 70'001);
+    }
+    check({.shape = Shape::packets, .blocks = 8}, {Element::i32, Combine::max, {}, false},
+          layout.packet_payload() / 4);
+    check({.shape = Shape::packets_two_phase, .blocks = 8}, {Element::u8, Combine::sum, {}, false},
+          std::min<std::uint64_t>(layout.packet_payload() * GetParam(), 1 << 20));
+}
+
+TEST_P(Reductions, ReduceScatter) {
+    const unsigned n = GetParam();
+    for (const std::uint64_t count : {1, 5, 130}) {
+        for (How how : all_ways()) {
+            if (how.shape == Shape::packets_two_phase) continue;
+            for (const bool in_place : {false, true}) {
+                how.in_place = in_place;
+                SCOPED_TRACE(to_string(how));
+                const Reduced reduced{Element::f16, Combine::avg, {}, false};
+                const auto inputs = some_inputs(reduced, count * n, n, 3);
+                const auto outputs = reduce_scatter(crew(), how, reduced, inputs);
+                Values joined;
+                for (const Values& output : outputs)
+                    joined.insert(joined.end(), output.begin(), output.end());
+                EXPECT_EQ(wrong_element(reduced.element, reduced.combine, inputs, {}, joined), "");
+            }
+        }
+    }
+}
+
+TEST_P(Reductions, ReduceToEachRoot) {
+    const unsigned n = GetParam();
+    const Reduced reduced{Element::f32, Combine::sum, {}, false};
+    const auto inputs = some_inputs(reduced, 99, n, 4);
+    for (unsigned root = 0; root < n; ++root) {
+        for (How how : all_ways()) {
+            if (how.shape == Shape::packets_two_phase) continue;
+            SCOPED_TRACE(to_string(how));
+            EXPECT_EQ(wrong_element(reduced.element, reduced.combine, inputs, {},
+                                    reduce(crew(), how, reduced, root, inputs)),
+                      "");
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Reductions, testing::Values(1u, 2u, 3u, 4u, 5u, 8u, 16u));
+
+}  // namespace
+}  // namespace sidestep::collective_seat

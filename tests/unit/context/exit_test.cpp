@@ -1,0 +1,111 @@
+// Processes that end while groups live, or have just been left: no seat is called once exit() is past this library.
+#include <atomic>
+#include <cstdlib>
+
+#include "collective/member.hpp"
+#include "context/impl.hpp"
+#include "tests/unit/group/ranks.hpp"
+
+namespace sidestep::groups {
+namespace {
+
+std::atomic<bool> taken_apart{false};
+
+void check_alive() {
+    if (taken_apart.load()) std::_Exit(99);
+}
+
+// An emulated seat whose every call ends the process with 99 where libraries have been taken apart already.
+class StrictSeat : public backend::Seat {
+public:
+    explicit StrictSeat(std::unique_ptr<backend::Seat> seat) : seat_(std::move(seat)) {}
+    ~StrictSeat() override { check_alive(); }
+    const Buffer& arena() const override { return check_alive(), seat_->arena(); }
+    Result<backend::Extent> extent(const void* address) override { return check_alive(), seat_->extent(address); }
+    Result<Allocation> open(const backend::Exported& exported) override { return check_alive(), seat_->open(exported); }
+    Result<void> admit(const Buffer& memory) override { return check_alive(), seat_->admit(memory); }
+    Result<void> reach(unsigned rank, unsigned slot, void* base) override {
+        return check_alive(), seat_->reach(rank, slot, base);
+    }
+    Result<void> run(const backend::CollectiveTask& task, void* stream) override {
+        return check_alive(), seat_->run(task, stream);
+    }
+    Result<bool> idle() override {
+        check_alive();
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // exit() finds some thread within
+        check_alive();
+        return seat_->idle();
+    }
+    std::optional<backend::FaultRecord> fault() const override { return check_alive(), seat_->fault(); }
+    void abort() noexcept override { check_alive(), seat_->abort(); }
+    void set_deadline(std::uint64_t ns) override { check_alive(), seat_->set_deadline(ns); }
+
+private:
+    std::unique_ptr<backend::Seat> seat_;
+};
+
+class StrictBackend : public backend::Backend {
+public:
+    explicit StrictBackend(const backend::Registry& real) : real_(real) {}
+    std::string_view name() const override { return "strict"; }
+    backend::Support probe(const Topology&) override {
+        backend::Support support;
+        support.usable = true;
+        return support;
+    }
+    std::vector<backend::Capability> capabilities() const override { return {}; }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer&, const backend::AttachOptions&) override {
+        return Error{};
+    }
+    Result<backend::Ticket> start(const backend::Piece&) override { return Error{}; }
+    Result<backend::Progress> poll(backend::Ticket) override { return Error{}; }
+    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
+        for (backend::Backend* backend : real_.usable())
+            if (auto seat = backend->seat(request))
+                return std::unique_ptr<backend::Seat>(std::make_unique<StrictSeat>(std::move(*seat)));
+        return Error{};
+    }
+
+private:
+    const backend::Registry& real_;
+};
+
+// Never returns. Four ranks run an operation; then some are left, or none, and the process exits.
+[[noreturn]] void run_and_exit(int leaving) {
+    std::atexit([] { taken_apart = true; });  // before the first seat, so it runs after this library's handler
+    Folder& folder = *new Folder;
+    ContextOptions options;
+    options.machine = "dgx-h100";
+    options.peer_folder = folder.path;
+    Context& context = *new Context(std::move(Context::open(options)).value());
+    auto& registry = *new backend::Registry;
+    registry.add(std::make_unique<StrictBackend>(ContextAccess::impl(context).registry), context.topology());
+    // Destroyed after main, as those of a program's static objects are.
+    static collective::Keeper keeper;
+    static std::vector<std::unique_ptr<collective::Member>> members(4);
+    const GroupId id = *GroupId::create();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank)
+        threads.emplace_back([&, rank] {
+            collective::JoinRequest request{registry, true, folder.path, {id, rank, 4, Place::gpu(rank)}, {}, {}};
+            auto member = collective::Member::join(request);
+            if (!member) std::_Exit(98);
+            if (!(*member)->run({}, nullptr) || !(*member)->wait()) std::_Exit(97);
+            members[static_cast<std::size_t>(rank)] = std::move(*member);
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (int rank = 0; rank < leaving; ++rank) keeper.take(std::move(members[static_cast<std::size_t>(rank)]));
+    std::exit(0);
+}
+
+class Exit : public testing::TestWithParam<int> {};
+
+TEST_P(Exit, CallsNoSeatAfterwards) {
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    for (int round = 0; round < 3; ++round) EXPECT_EXIT(run_and_exit(GetParam()), testing::ExitedWithCode(0), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Leaving, Exit, testing::Values(0, 2, 4));
+
+}  // namespace
+}  // namespace sidestep::groups

@@ -1,0 +1,254 @@
+// Joining, leaving, splitting, failing: groups within one process.
+#include <atomic>
+#include <chrono>
+#include <fstream>
+
+#include "tests/unit/group/ranks.hpp"
+
+namespace sidestep::groups {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+std::size_t lines_of(const char* path) {
+    std::ifstream file(path);
+    return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+}
+
+struct Held {
+    std::size_t descriptors = 0;
+    std::size_t threads = 0;
+    std::size_t maps = 0;
+};
+
+Held held() {
+    Held now;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+        ++now.descriptors;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+        ++now.threads;
+    now.maps = lines_of("/proc/self/maps");
+    return now;
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int creations = 40;
+#else
+constexpr int creations = 1000;
+#endif
+
+class Joining : public GroupTest {
+protected:
+    void sum_once(std::vector<Group>& groups, std::size_t count = 100) {
+        on_all(groups, [&](Group& group) {
+            const Allocation memory = allocate<int>(group, count);
+            for (std::size_t i = 0; i < count; ++i) at<int>(memory)[i] = group.rank() + 1;
+            ASSERT_TRUE(ok(group.all_reduce(memory.address(), memory.address(), count, Dtype::i32)));
+            ASSERT_TRUE(ok(group.wait()));
+            EXPECT_EQ(at<int>(memory)[count - 1], group.ranks() * (group.ranks() + 1) / 2);
+        });
+    }
+};
+
+TEST_F(Joining, SaysWhoIsWho) {
+    auto groups = make(4);
+    ASSERT_EQ(groups.size(), 4u);
+    for (int rank = 0; rank < 4; ++rank) {
+        const Group& group = groups[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(group.rank(), rank);
+        EXPECT_EQ(group.ranks(), 4);
+        EXPECT_EQ(group.place(), Place::gpu(rank));
+        EXPECT_EQ(group.id(), groups[0].id());
+        EXPECT_TRUE(ok(group.status()));
+        EXPECT_TRUE(*group.idle());
+    }
+    sum_once(groups);
+}
+
+TEST_F(Joining, ManyTimesWithoutLeavingAnything) {
+    for (int i = 0; i < 5; ++i) {
+        auto groups = make(2);
+        sum_once(groups);
+    }
+    const Held before = held();
+    for (int i = 0; i < creations; ++i) {
+        auto groups = make(2);
+        ASSERT_EQ(groups.size(), 2u);
+        if (i % 10 == 0) sum_once(groups);
+    }
+    { auto groups = make(2); }  // lets the keeper look at those that left before
+    Held after = held();
+    // Ranks that have left end in the background: some of the last ones may still be there.
+    const auto start = Clock::now();
+    const auto grown = [&] {
+        return after.descriptors > before.descriptors + 8 || after.maps > before.maps + 32;
+    };
+    while (grown() && Clock::now() - start < std::chrono::seconds(20)) {
+        std::this_thread::sleep_for(milliseconds(20));
+        after = held();
+    }
+    EXPECT_LE(after.descriptors, before.descriptors + 8);
+    EXPECT_LE(after.threads, before.threads + 8);
+    EXPECT_LE(after.maps, before.maps + 32);
+}
+
+TEST_F(Joining, LeavesNoFileBehind) {
+    {
+        auto groups = make(3);
+        EXPECT_EQ(folder.entries(), 1u);  // the board
+    }
+    const auto start = Clock::now();
+    while (folder.entries() > 0 && Clock::now() - start < std::chrono::seconds(20))
+        std::this_thread::sleep_for(milliseconds(2));
+    EXPECT_EQ(folder.entries(), 0u);
+}
+
+TEST_F(Joining, SeveralGroupsAtOnce) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&, i] {
+            auto groups = make(2 + i % 3);
+            for (int round = 0; round < 5; ++round) sum_once(groups, 20'000);
+        });
+    for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Joining, RanksOfOneProcessInAnyOrder) {
+    const GroupId id = *GroupId::create();
+    std::vector<std::optional<Result<Group>>> joined(3);
+    std::vector<std::thread> threads;
+    for (const int rank : {2, 0, 1})
+        threads.emplace_back([&, rank] {
+            std::this_thread::sleep_for(milliseconds(10 * (2 - rank)));
+            joined[static_cast<std::size_t>(rank)] =
+                Group::join(*context, {id, rank, 3, Place::gpu(7 - rank)}, {milliseconds(20'000)});
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& one : joined) EXPECT_TRUE(ok(*one));
+}
+
+TEST_F(Joining, BadInput) {
+    const GroupId id = *GroupId::create();
+    const auto code = [&](const Seating& seating, const GroupOptions& options = {milliseconds(200)}) {
+        const auto made = Group::join(*context, seating, options);
+        return made ? ErrorCode{0} : made.error().code;
+    };
+    EXPECT_EQ(code({id, 0, 0, Place::gpu(0)}), ErrorCode::invalid_argument);
+    EXPECT_EQ(code({id, 0, 17, Place::gpu(0)}), ErrorCode::invalid_argument);
+    EXPECT_EQ(code({id, 2, 2, Place::gpu(0)}), ErrorCode::invalid_argument);
+    EXPECT_EQ(code({id, -1, 2, Place::gpu(0)}), ErrorCode::invalid_argument);
+    EXPECT_EQ(code({id, 0, 1, Place::host()}), ErrorCode::invalid_argument);
+    EXPECT_EQ(code({id, 0, 1, Place::gpu(0)}, {milliseconds(-1)}), ErrorCode::invalid_argument);
+    EXPECT_NE(code({id, 0, 1, Place::gpu(99)}), ErrorCode{0});
+    EXPECT_EQ(code({id, 0, 2, Place::gpu(0)}), ErrorCode::timed_out);
+    EXPECT_FALSE(Group::local(*context, {}).ok());
+
+    auto groups = make(2);
+    const Allocation memory = allocate<int>(groups[0], 10);
+    EXPECT_EQ(groups[0].broadcast(memory.address(), memory.address(), 10, Dtype::i32, 5).error().code,
+              ErrorCode::invalid_argument);
+    EXPECT_EQ(groups[0].all_reduce(nullptr, memory.address(), 10, Dtype::i32).error().code,
+              ErrorCode::invalid_argument);
+    EXPECT_EQ(groups[0].all_reduce(memory.address(), memory.address(), 10, Dtype::f4).error().code,
+              ErrorCode::invalid_argument);
+    EXPECT_EQ(groups[0].send(memory.address(), 10, Dtype::i32, 2).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(groups[0].end_pairs().error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(groups[0].shrink({0}).error().code, ErrorCode::invalid_argument);
+    EXPECT_TRUE(ok(groups[0].status()));  // a call that makes no sense ends nothing
+    sum_once(groups);
+}
+
+TEST_F(Joining, ARankWithoutAGpuTellsTheOthers) {
+    const auto made = Group::local(*context, {Place::gpu(0), Place::gpu(99)}, {milliseconds(20'000)});
+    ASSERT_FALSE(made.ok());
+    EXPECT_NE(made.error().message.find("gpu:99"), std::string::npos) << made.error().to_string();
+    EXPECT_NE(made.error().message.find("rank 1"), std::string::npos) << made.error().to_string();
+}
+
+TEST_F(Joining, SplitByColorAndKey) {
+    auto groups = make(5);
+    std::vector<std::optional<Group>> parts(5);
+    on_all(groups, [&](Group& group) {
+        auto part =
+            group.split(group.rank() == 4 ? -1 : group.rank() % 2, -group.rank(), {milliseconds(20'000)});
+        ASSERT_TRUE(ok(part));
+        parts[static_cast<std::size_t>(group.rank())] = std::move(*part);
+    });
+    EXPECT_FALSE(parts[4].has_value());
+    std::vector<Group> made;
+    for (int rank = 0; rank < 4; ++rank) {
+        ASSERT_TRUE(parts[static_cast<std::size_t>(rank)].has_value());
+        EXPECT_EQ(parts[static_cast<std::size_t>(rank)]->ranks(), 2);
+        EXPECT_EQ(parts[static_cast<std::size_t>(rank)]->rank(),
+                  rank < 2 ? 1 : 0);  // the higher rank has the lower key
+        made.push_back(std::move(*parts[static_cast<std::size_t>(rank)]));
+    }
+    sum_once(made);
+    sum_once(groups);  // the old group goes on
+}
+
+TEST_F(Joining, ShrinkOfAGroupThatWasAborted) {
+    auto groups = make(3);
+    groups[1].abort("enough");
+    std::vector<std::optional<Group>> parts(3);
+    on_all(groups, [&](Group& group) {
+        const auto start = Clock::now();
+        while (group.status().ok() && Clock::now() - start < std::chrono::seconds(20))
+            std::this_thread::yield();
+        const auto state = group.barrier();
+        ASSERT_FALSE(state.ok());
+        EXPECT_NE(state.error().message.find("enough"), std::string::npos) << state.error().to_string();
+        if (group.rank() == 1) return;
+        auto part = group.shrink({1}, {milliseconds(20'000)});
+        ASSERT_TRUE(ok(part));
+        parts[static_cast<std::size_t>(group.rank())] = std::move(*part);
+    });
+    std::vector<Group> rest;
+    for (const int rank : {0, 2}) {
+        ASSERT_TRUE(parts[static_cast<std::size_t>(rank)].has_value());
+        rest.push_back(std::move(*parts[static_cast<std::size_t>(rank)]));
+    }
+    EXPECT_EQ(rest[1].rank(), 1);
+    sum_once(rest);
+}
+
+TEST_F(Joining, AbortFromAnotherThreadEndsAWait) {
+    auto groups = make(2);
+    const Allocation memory = allocate<int>(groups[0], 100'000);
+    ASSERT_TRUE(ok(groups[0].all_reduce(memory.address(), memory.address(), 100'000, Dtype::i32)));
+    std::thread other([&] {
+        std::this_thread::sleep_for(milliseconds(20));
+        groups[0].abort();
+    });
+    const auto ended = groups[0].wait();
+    other.join();
+    ASSERT_FALSE(ended.ok());
+    EXPECT_EQ(ended.error().code, ErrorCode::cancelled);
+}
+
+// As ncclCommDestroy is called: in a plain loop, by one thread.
+TEST_F(Joining, LeavesOneAfterTheOtherByOneThread) {
+    auto groups = make(4);
+    sum_once(groups);
+    const auto start = Clock::now();
+    for (int rank = 3; rank >= 0; --rank) groups.pop_back();
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST_F(Joining, OperationsThatWereEnqueuedEndBeforeARankHasLeft) {
+    auto groups = make(2);
+    const Allocation left = allocate<int>(groups[0], 200'000);
+    const Allocation right = allocate<int>(groups[1], 200'000);
+    for (std::size_t i = 0; i < 200'000; ++i) at<int>(left)[i] = at<int>(right)[i] = 1;
+    for (int round = 0; round < 4; ++round) {
+        ASSERT_TRUE(ok(groups[0].all_reduce(left.address(), left.address(), 200'000, Dtype::i32)));
+        ASSERT_TRUE(ok(groups[1].all_reduce(right.address(), right.address(), 200'000, Dtype::i32)));
+    }
+    groups.clear();
+    EXPECT_EQ(at<int>(left)[199'999], 16);
+    EXPECT_EQ(at<int>(right)[0], 16);
+}
+
+}  // namespace
+}  // namespace sidestep::groups

@@ -1,0 +1,119 @@
+// Which memory the ranks reach of each other: after its first use, attached, freed, given again.
+#include <chrono>
+
+#include "tests/unit/group/ranks.hpp"
+
+namespace sidestep::groups {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t large = 600'000;  // no packets any more
+
+class Memory : public GroupTest {
+protected:
+    std::string where(const Group& group, const Allocation& send, const Allocation& recv,
+                      std::size_t count = large) {
+        const auto plan =
+            group.explain(Collective::all_reduce, count, Dtype::i32, {}, send.address(), recv.address());
+        EXPECT_TRUE(ok(plan));
+        return plan ? plan->memory : "";
+    }
+    void all_reduce(Group& group, const Allocation& send, const Allocation& recv) {
+        for (std::size_t i = 0; i < large; ++i) {
+            at<int>(send)[i] = static_cast<int>(i) + group.rank();
+            at<int>(recv)[i] = -1;
+        }
+        ASSERT_TRUE(ok(group.all_reduce(send.address(), recv.address(), large, Dtype::i32)));
+        ASSERT_TRUE(ok(group.wait()));
+        const int n = group.ranks();
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < large; ++i)
+            wrong += at<int>(recv)[i] != n * static_cast<int>(i) + n * (n - 1) / 2;
+        EXPECT_EQ(wrong, 0u);
+    }
+};
+
+TEST_F(Memory, IsMappedByAllAfterItsFirstUse) {
+    auto groups = make(3);
+    on_all(groups, [&](Group& group) {
+        const Allocation send = allocate<int>(group, large);
+        const Allocation recv = allocate<int>(group, large);
+        EXPECT_NE(where(group, send, recv).find("not yet"), std::string::npos);
+        const auto start = Clock::now();
+        all_reduce(group, send, recv);
+        while (where(group, send, recv) != "yes" && Clock::now() - start < std::chrono::seconds(20))
+            std::this_thread::yield();
+        EXPECT_EQ(where(group, send, recv), "yes");
+        ASSERT_TRUE(ok(group.barrier()));
+        all_reduce(group, send, recv);
+    });
+}
+
+TEST_F(Memory, IsMappedByAllOnceAttached) {
+    auto groups = make(4);
+    on_all(groups, [&](Group& group) {
+        const Allocation send = allocate<int>(group, large);
+        const Allocation recv = allocate<int>(group, large);
+        ASSERT_TRUE(ok(group.attach(send.buffer())));
+        ASSERT_TRUE(ok(group.attach(recv.buffer().slice(1024, 4096))));  // part of it: the whole allocation
+        EXPECT_EQ(where(group, send, recv), "yes");
+        EXPECT_NE(where(group, send, recv, 1).find("packets"), std::string::npos);
+        all_reduce(group, send, recv);
+        ASSERT_TRUE(ok(group.attach(recv.buffer())));
+        ASSERT_TRUE(ok(group.detach(recv.buffer())));
+        EXPECT_EQ(where(group, send, recv), "yes");  // attached twice, detached once
+        ASSERT_TRUE(ok(group.detach(recv.buffer())));
+        EXPECT_NE(where(group, send, recv), "yes");
+        EXPECT_FALSE(group.detach(recv.buffer()).ok());
+        all_reduce(group, send, recv);
+    });
+}
+
+TEST_F(Memory, OnlyOneRankAttaches) {
+    auto groups = make(2);
+    const Allocation memory = allocate<int>(groups[0], large);
+    ASSERT_TRUE(ok(groups[0].attach(memory.buffer())));
+    int outside = 0;
+    EXPECT_FALSE(groups[0].attach(Buffer::gpu(0, &outside, 4)).ok());
+    EXPECT_FALSE(groups[0].attach(Buffer::gpu(0, memory.address(), memory.size() + 1)).ok());
+}
+
+// The same address again, or another one: results are right in any case.
+TEST_F(Memory, FreedAndGivenAgain) {
+    auto groups = make(2);
+    on_all(groups, [&](Group& group) {
+        for (int round = 0; round < 12; ++round) {
+            const Allocation send = allocate<int>(group, large + static_cast<std::size_t>(round % 3));
+            const Allocation recv = allocate<int>(group, large);
+            if (round % 2 == 0) {
+                ASSERT_TRUE(ok(group.attach(recv.buffer())));
+            }
+            for (int i = 0; i < 3; ++i) all_reduce(group, send, recv);
+        }
+    });
+}
+
+TEST_F(Memory, MoreAllocationsThanThereAreSlots) {
+    auto groups = make(2);
+    on_all(groups, [&](Group& group) {
+        for (int i = 0; i < 1100; ++i) {
+            const Allocation memory = allocate<int>(group, 64);
+            ASSERT_TRUE(ok(group.attach(memory.buffer()))) << i;
+            ASSERT_TRUE(ok(group.detach(memory.buffer())));
+        }
+    });
+}
+
+TEST_F(Memory, OfNobodyIsRefused) {
+    auto groups = make(2);
+    std::vector<int> plain(2 * large);
+    on_all(groups, [&](Group& group) {
+        const auto state = group.all_reduce(plain.data(), plain.data() + large, large, Dtype::i32);
+        EXPECT_FALSE(state.ok());
+        EXPECT_EQ(state.error().code, ErrorCode::invalid_argument) << state.error().to_string();
+        EXPECT_TRUE(ok(group.status()));
+    });
+}
+
+}  // namespace
+}  // namespace sidestep::groups

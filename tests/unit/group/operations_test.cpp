@@ -1,0 +1,193 @@
+// Every operation end to end through Group, on emulated GPUs within one process, against what it should give.
+#include "tests/unit/group/ranks.hpp"
+
+namespace sidestep::groups {
+namespace {
+
+// Small whole numbers, so that sums are exact in any order.
+int value(int rank, std::size_t i) {
+    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
+}
+
+class Operations : public GroupTest, public testing::WithParamInterface<int> {
+protected:
+    // `part(group, send, recv)` with `sends` and `recvs` values of i32; recv poisoned, send filled by rank.
+    void each(std::vector<Group>& groups, std::size_t sends, std::size_t recvs,
+              const std::function<Result<void>(Group&, int*, int*)>& part,
+              const std::function<int(int, std::size_t)>& expected) {
+        on_all(groups, [&](Group& group) {
+            const Allocation send = allocate<int>(group, sends);
+            const Allocation recv = allocate<int>(group, recvs);
+            for (std::size_t i = 0; i < sends; ++i) at<int>(send)[i] = value(group.rank(), i);
+            for (std::size_t i = 0; i < recvs; ++i) at<int>(recv)[i] = poison;
+            // Twice: the second time the memory may be mapped by all.
+            for (int round = 0; round < 2; ++round) {
+                ASSERT_TRUE(ok(part(group, at<int>(send), at<int>(recv))));
+                ASSERT_TRUE(ok(group.wait()));
+                std::size_t wrong = 0;
+                for (std::size_t i = 0; i < recvs; ++i)
+                    wrong += at<int>(recv)[i] != expected(group.rank(), i);
+                EXPECT_EQ(wrong, 0u) << "rank " << group.rank() << " of " << group.ranks() << ", round "
+                                     << round;
+                ASSERT_TRUE(ok(group.barrier()));
+                ASSERT_TRUE(ok(group.wait()));
+                for (std::size_t i = 0; i < recvs; ++i) at<int>(recv)[i] = poison;
+                ASSERT_TRUE(ok(group.attach(recv.buffer())));
+                ASSERT_TRUE(ok(group.attach(send.buffer())));
+            }
+            ASSERT_TRUE(ok(group.barrier()));
+            ASSERT_TRUE(ok(group.wait()));
+        });
+    }
+
+    static constexpr int poison = 0x5a5a5a5a;
+    const std::vector<std::size_t> counts{0, 1, 3, 1000, 70'001};
+};
+
+TEST_P(Operations, AllReduce) {
+    auto groups = make(GetParam());
+    const int n = GetParam();
+    for (const std::size_t count : counts)
+        each(
+            groups, count, count,
+            [&](Group& g, int* send, int* recv) { return g.all_reduce(send, recv, count, Dtype::i32); },
+            [&](int, std::size_t i) {
+                int sum = 0;
+                for (int r = 0; r < n; ++r) sum += value(r, i);
+                return sum;
+            });
+}
+
+TEST_P(Operations, BroadcastAndReduce) {
+    auto groups = make(GetParam());
+    const int n = GetParam();
+    const int root = n - 1;
+    for (const std::size_t count : counts) {
+        each(
+            groups, count, count,
+            [&](Group& g, int* send, int* recv) {
+                return g.broadcast(g.rank() == root ? send : nullptr, recv, count, Dtype::i32, root);
+            },
+            [&](int, std::size_t i) { return value(root, i); });
+        each(
+            groups, count, count,
+            [&](Group& g, int* send, int* recv) {
+                return g.reduce(send, g.rank() == root ? recv : nullptr, count, Dtype::i32,
+                                Reduction::of(ReduceOp::max), root);
+            },
+            [&](int rank, std::size_t i) {
+                if (rank != root) return poison;
+                int most = value(0, i);
+                for (int r = 1; r < n; ++r) most = std::max(most, value(r, i));
+                return most;
+            });
+    }
+}
+
+TEST_P(Operations, GathersAndScatters) {
+    auto groups = make(GetParam());
+    const int n = GetParam();
+    const auto all = static_cast<std::size_t>(n);
+    for (const std::size_t count : counts) {
+        const auto block = [&](std::size_t i) {
+            return std::pair(static_cast<int>(count == 0 ? 0 : i / count), count == 0 ? 0 : i % count);
+        };
+        each(
+            groups, count, all * count,
+            [&](Group& g, int* send, int* recv) { return g.all_gather(send, recv, count, Dtype::i32); },
+            [&](int, std::size_t i) { return value(block(i).first, block(i).second); });
+        each(
+            groups, all * count, count,
+            [&](Group& g, int* send, int* recv) { return g.reduce_scatter(send, recv, count, Dtype::i32); },
+            [&](int rank, std::size_t i) {
+                int sum = 0;
+                for (int r = 0; r < n; ++r) sum += value(r, static_cast<std::size_t>(rank) * count + i);
+                return sum;
+            });
+        each(
+            groups, count, all * count,
+            [&](Group& g, int* send, int* recv) { return g.gather(send, recv, count, Dtype::i32, 0); },
+            [&](int rank, std::size_t i) {
+                return rank == 0 ? value(block(i).first, block(i).second) : poison;
+            });
+        each(
+            groups, all * count, count,
+            [&](Group& g, int* send, int* recv) { return g.scatter(send, recv, count, Dtype::i32, 0); },
+            [&](int rank, std::size_t i) { return value(0, static_cast<std::size_t>(rank) * count + i); });
+    }
+}
+
+TEST_P(Operations, AllToAll) {
+    auto groups = make(GetParam());
+    const auto all = static_cast<std::size_t>(GetParam());
+    for (const std::size_t count : counts)
+        each(
+            groups, all * count, all * count,
+            [&](Group& g, int* send, int* recv) { return g.all_to_all(send, recv, count, Dtype::i32); },
+            [&](int rank, std::size_t i) {
+                return value(static_cast<int>(i / count), static_cast<std::size_t>(rank) * count + i % count);
+            });
+}
+
+// Rank a sends a + b + 1 times `unit` values to rank b.
+TEST_P(Operations, AllToAllV) {
+    auto groups = make(GetParam());
+    const int n = GetParam();
+    for (const std::size_t unit : {std::size_t{1}, std::size_t{501}}) {
+        const auto size = [&](int a, int b) { return static_cast<std::uint64_t>(a + b + 1) * unit; };
+        const std::size_t most = static_cast<std::size_t>(2 * n) * static_cast<std::size_t>(n) * unit;
+        const auto lists = [&](int rank) {
+            std::vector<std::uint64_t> counts_, offsets(1, 0);
+            for (int r = 0; r < n; ++r) {
+                counts_.push_back(size(rank, r));
+                offsets.push_back(offsets.back() + counts_.back());
+            }
+            return std::pair(counts_, offsets);
+        };
+        each(
+            groups, most, most,
+            [&](Group& g, int* send, int* recv) {
+                const auto [counts_, offsets] = lists(g.rank());
+                return g.all_to_all_v(send, recv,
+                                      {counts_.data(), offsets.data(), counts_.data(), offsets.data(), false},
+                                      Dtype::i32);
+            },
+            [&](int rank, std::size_t i) {
+                const auto offsets = lists(rank).second;
+                if (i >= offsets.back()) return poison;
+                int from = 0;
+                while (offsets[static_cast<std::size_t>(from) + 1] <= i) ++from;
+                return value(from, lists(from).second[static_cast<std::size_t>(rank)] + i -
+                                       offsets[static_cast<std::size_t>(from)]);
+            });
+    }
+}
+
+// Around a ring, both ways at once.
+TEST_P(Operations, SendAndReceive) {
+    auto groups = make(GetParam());
+    const int n = GetParam();
+    for (const std::size_t count : {std::size_t{1}, std::size_t{30'001}})
+        each(
+            groups, count, 2 * count,
+            [&](Group& g, int* send, int* recv) -> Result<void> {
+                const int next = (g.rank() + 1) % n;
+                const int before = (g.rank() + n - 1) % n;
+                g.begin_pairs();
+                for (const int to : {next, before})
+                    if (auto state = g.send(send, count, Dtype::i32, to); !state) return state;
+                for (int i = 0; i < 2; ++i)
+                    if (auto state = g.recv(recv + static_cast<std::size_t>(i) * count, count, Dtype::i32,
+                                            i == 0 ? before : next);
+                        !state)
+                        return state;
+                return g.end_pairs();
+            },
+            [&](int rank, std::size_t i) { return value((rank + (i < count ? n - 1 : 1)) % n, i % count); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Operations, testing::Values(1, 2, 3, 4, 8),
+                         [](const auto& ranks) { return std::to_string(ranks.param); });
+
+}  // namespace
+}  // namespace sidestep::groups

@@ -1,0 +1,91 @@
+// Groups within one process on an emulated machine, and memory to run them on.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include <sidestep/group.hpp>
+
+namespace sidestep::groups {
+
+// A folder that other test programs do not use, removed with the object.
+struct Folder {
+    Folder() {
+        std::string name = "/tmp/sidestep-group-XXXXXX";
+        if (::mkdtemp(name.data()) != nullptr) path = name;
+    }
+    ~Folder() {
+        std::error_code ignored;
+        if (!path.empty()) std::filesystem::remove_all(path, ignored);
+    }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    std::size_t entries() const {
+        std::size_t count = 0;
+        for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path)) ++count;
+        return count;
+    }
+    std::string path;
+};
+
+inline std::vector<Place> gpus(int count) {
+    std::vector<Place> places;
+    for (int i = 0; i < count; ++i) places.push_back(Place::gpu(i % 8));
+    return places;
+}
+
+// Runs `part` for every rank on a thread of its own.
+inline void on_all(std::vector<Group>& groups, const std::function<void(Group&)>& part) {
+    std::vector<std::thread> threads;
+    for (Group& group : groups) threads.emplace_back([&group, &part] { part(group); });
+    for (std::thread& thread : threads) thread.join();
+}
+
+// As gtest wants it: says what went wrong.
+template <typename T>
+testing::AssertionResult ok(const Result<T>& result) {
+    if (result.ok()) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << result.error().to_string();
+}
+
+class GroupTest : public testing::Test {
+protected:
+    GroupTest() {
+        ContextOptions options;
+        options.machine = "dgx-h100";
+        options.peer_folder = folder.path;
+        context.emplace(std::move(Context::open(options)).value());
+    }
+
+    std::vector<Group> make(int ranks, GroupOptions options = {}) {
+        if (options.timeout == GroupOptions{}.timeout) options.timeout = std::chrono::milliseconds(30'000);
+        auto made = Group::local(*context, gpus(ranks), options);
+        EXPECT_TRUE(ok(made));
+        return made ? std::move(*made) : std::vector<Group>();
+    }
+
+    template <typename T>
+    Allocation allocate(const Group& group, std::size_t count) {
+        auto memory = context->allocate(group.place(), std::max<std::size_t>(count, 1) * sizeof(T));
+        EXPECT_TRUE(ok(memory));
+        return std::move(*memory);
+    }
+
+    Folder folder;
+    std::optional<Context> context;
+};
+
+template <typename T>
+T* at(const Allocation& memory) {
+    return static_cast<T*>(memory.address());
+}
+
+}  // namespace sidestep::groups
