@@ -266,8 +266,17 @@ Result<void> Run::time(Carrier& carrier, const Call& call, const std::function<R
         return {};
     };
     const bool graph = call.mode == Mode::graph && timeline_;
-    if (graph)
-        if (auto captured = timeline_->capture(all); !captured) return captured;
+    if (graph) {
+        const auto captured = timeline_->capture(all);
+        if (!captured && &carrier == carriers_.front().get()) return captured;
+        // NCCL cannot have everything in a graph. Nothing has run yet: the ranks agree to leave it out.
+        const auto well = agree(captured.ok());
+        if (!well) return well.error();
+        if (!*well) {
+            line.missing = captured ? "another rank cannot have it in a graph" : captured.error().to_string();
+            return {};
+        }
+    }
     const std::function<Result<void>()> launch = [&] { return timeline_->launch(); };
     const std::function<Result<void>()> work = graph ? launch : std::function<Result<void>()>(all);
     for (int i = -plan_.warmup; i < samples_of(plan_, call); ++i) {
@@ -291,6 +300,7 @@ Result<Line> Run::measure(Carrier& carrier, const Call& call) {
     if (!call.in_place)
         if (auto done = poison(output, ranges); !done) return done.error();
     if (auto done = time(carrier, call, once, line); !done) return done.error();
+    if (!line.missing.empty()) return line;
     line.path = carrier.path(call, input, output);
     if (!verify) return line;
     if (call.in_place) {

@@ -21,6 +21,8 @@ constexpr std::chrono::seconds leave_limit{60};
 constexpr std::chrono::seconds abort_limit{5};
 // What a context that is closed still waits for ranks that left.
 constexpr std::chrono::seconds keeper_limit{5};
+// What the last member of a process to leave waits for all that left before.
+constexpr std::chrono::seconds last_one_limit{1};
 constexpr std::chrono::microseconds wait_pause{50};
 constexpr int quick_looks = 200;
 
@@ -307,17 +309,43 @@ Keeper::~Keeper() {
     leaving_.clear();
 }
 
+void Keeper::joined() {
+    const std::lock_guard lock(mutex_);
+    ++living_;
+}
+
+std::vector<std::unique_ptr<Member>> Keeper::take_finished() {
+    std::vector<std::unique_ptr<Member>> ended;
+    for (auto& one : leaving_)
+        if (one->finished()) ended.push_back(std::move(one));
+    std::erase(leaving_, nullptr);
+    return ended;
+}
+
 void Keeper::take(std::unique_ptr<Member> member) {
     if (!member) return;
     // What is left then goes with the process.
     if (ending::begun()) return static_cast<void>(member.release());
     member->leave();
-    std::vector<std::unique_ptr<Member>> ended;  // joins their threads without the lock
-    const std::lock_guard lock(mutex_);
-    for (auto& one : leaving_)
-        if (one->finished()) ended.push_back(std::move(one));
-    std::erase(leaving_, nullptr);
-    leaving_.push_back(std::move(member));
+    bool last = false;
+    {
+        const std::lock_guard lock(mutex_);
+        leaving_.push_back(std::move(member));
+        last = --living_ == 0;
+    }
+    const auto until = Clock::now() + last_one_limit;
+    for (;;) {
+        std::vector<std::unique_ptr<Member>> ended;  // joins their threads without the lock
+        bool done = false;
+        {
+            const std::lock_guard lock(mutex_);
+            ended = take_finished();
+            done = !last || leaving_.empty() || living_ > 0 || Clock::now() >= until;
+        }
+        if (done) return;
+        ended.clear();
+        std::this_thread::sleep_for(wait_pause);
+    }
 }
 
 }  // namespace sidestep::collective

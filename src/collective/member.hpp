@@ -96,12 +96,18 @@ public:
     Keeper(const Keeper&) = delete;
     Keeper& operator=(const Keeper&) = delete;
 
-    // Leaves, and keeps the member as long as that takes.
+    // There is one more member; take() is told of its end.
+    void joined();
+    // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, a second at most, until
+    // all have gone: programs take the GPU's context apart once they have left every group.
     void take(std::unique_ptr<Member> member);
 
 private:
-    std::mutex mutex_;
+    std::vector<std::unique_ptr<Member>> take_finished();
+
+    std::mutex mutex_;  // guards what follows
     std::vector<std::unique_ptr<Member>> leaving_;
+    std::size_t living_ = 0;
 };
 
 }  // namespace sidestep::collective

@@ -88,8 +88,12 @@ Result<Rendezvous> Rendezvous::open(const peer::Folder& folder, const GroupId& i
     }
     if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0 && errno != ENOENT)
         return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
-    SIDESTEP_TRY(driver::LocalListener listener, driver::LocalListener::bind(path));
-    return Rendezvous(std::move(listener), prefix, path);
+    auto listener = driver::LocalListener::bind(path);
+    if (listener) return Rendezvous(std::move(*listener), prefix, path);
+    // Another process took the name since the look: the next look finds it, and it hears of this rank.
+    const auto again = driver::look_at_socket(path);
+    if (again && *again == driver::SocketPath::live && Clock::now() < until) return open(folder, id, mine, until);
+    return listener.error();
 }
 
 Rendezvous::Rendezvous(Rendezvous&& other) noexcept

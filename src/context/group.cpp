@@ -19,7 +19,9 @@ using collective::Operation;
 
 struct Group::Impl {
     Impl(std::shared_ptr<ContextAccess::Impl> owner, std::unique_ptr<collective::Member> rank)
-        : context(std::move(owner)), member(std::move(rank)) {}
+        : context(std::move(owner)), member(std::move(rank)) {
+        context->keeper.joined();
+    }
     ~Impl() { context->keeper.take(std::move(member)); }
     Impl(const Impl&) = delete;
     Impl& operator=(const Impl&) = delete;

@@ -221,8 +221,7 @@ class Refused(RunTest):
     def test_the_library_is_looked_for_beside_the_command(self):
         lone = self.dir / "bin" / "sidestep"
         lone.parent.mkdir()
-        os.link(harness.BINARY, lone) if os.stat(harness.BINARY).st_dev == os.stat(self.dir).st_dev else \
-            lone.write_bytes(pathlib.Path(harness.BINARY).read_bytes())
+        lone.write_bytes(pathlib.Path(harness.BINARY).read_bytes())
         lone.chmod(0o755)
         call = [lone, "run", "--", "sh", "-c", "echo $LD_PRELOAD"]
         done = subprocess.run(call, capture_output=True, env=self.env, timeout=harness.LIMIT_SECONDS, check=False)

@@ -77,27 +77,39 @@ CollectiveSeat::~CollectiveSeat() {
         return;
     }
     abort();
-    if (drained()) {
+    const Rest left = rest();
+    if (left == Rest::none) {
         seats_.pages.give_back(slot_);
         return;
     }
-    base::log(base::LogLevel::warn,
-              fmt::format("gpu:{}: tasks of rank {} have not ended {} s after their abort; {} stay allocated",
-                          gpu_.index(), rank_, most_for_an_abort.count(), format_bytes(held_->arena.size())));
+    if (left == Rest::running)
+        base::log(base::LogLevel::warn,
+                  fmt::format("gpu:{}: tasks of rank {} have not ended {} s after their abort; {} stay allocated",
+                              gpu_.index(), rank_, most_for_an_abort.count(), format_bytes(held_->arena.size())));
     static_cast<void>(held_.release());
+    if (left == Rest::running) return;
+    // Their destructors would call a context that is gone.
+    static_cast<void>(new std::optional(std::move(stream_)));
+    static_cast<void>(new std::optional(std::move(last_)));
+    stream_.reset();
+    last_.reset();
 }
 
-// Whether no task is in flight any more.
-bool CollectiveSeat::drained() noexcept {
+// Whether a task is still in flight, some seconds after the abort.
+CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     driver::ScopedCudaContext current(*gpu_.context());
     const auto end = std::chrono::steady_clock::now() + most_for_an_abort;
     if (captured_) std::this_thread::sleep_for(for_tasks_in_graphs);
     for (;;) {
         CUresult status = recorded_ ? cuda().cuEventQuery(last_->get()) : CUDA_SUCCESS;
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
-        // Any other answer is a context that is lost, in which nothing runs.
-        if (status != CUDA_ERROR_NOT_READY) return true;
-        if (std::chrono::steady_clock::now() > end) return false;
+        if (status == CUDA_SUCCESS) return Rest::none;
+        if (status == CUDA_ERROR_CONTEXT_IS_DESTROYED || status == CUDA_ERROR_DEINITIALIZED ||
+            status == CUDA_ERROR_INVALID_HANDLE)
+            return Rest::no_context;
+        // Any other answer is a context in which nothing runs any more.
+        if (status != CUDA_ERROR_NOT_READY) return Rest::none;
+        if (std::chrono::steady_clock::now() > end) return Rest::running;
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
 }

@@ -16,7 +16,7 @@ public:
                                                           std::shared_ptr<const CollectiveKernels> kernels,
                                                           const backend::SeatRequest& request);
     // Keeps the memory, for the rest of the process, where tasks do not end within some seconds of the abort:
-    // a fault of the GPU would be worse.
+    // a fault of the GPU would be worse. Where the program has destroyed the GPU's context, it took all along.
     ~CollectiveSeat() override;
 
     const Buffer& arena() const override { return held_->arena.buffer(); }
@@ -70,7 +70,8 @@ private:
     void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
     Result<void> wait_for_other_stream(CUstream stream);
     Result<backend::Extent> look_up_extent(CUdeviceptr address, std::uint64_t id);
-    bool drained() noexcept;
+    enum class Rest { none, running, no_context };
+    Rest rest() noexcept;
 
     Seats& seats_;
     Gpu& gpu_;

@@ -93,6 +93,17 @@ TEST_F(Joining, ManyTimesWithoutLeavingAnything) {
     EXPECT_LE(after.maps, before.maps + 32);
 }
 
+// Programs take a GPU's context apart once they have left every group: nobody may work on it in the background then.
+TEST_F(Joining, TheLastToLeaveWaitsForAllOfItsProcess) {
+    for (int i = 0; i < 20; ++i) {
+        {
+            auto groups = make(3);
+            sum_once(groups);
+        }
+        EXPECT_EQ(folder.entries(), 0u);
+    }
+}
+
 TEST_F(Joining, LeavesNoFileBehind) {
     {
         auto groups = make(3);
