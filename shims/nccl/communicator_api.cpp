@@ -1,6 +1,8 @@
 // The exported functions about communicators.
 #include <algorithm>
+#include <mutex>
 #include <set>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -128,9 +130,12 @@ Result<ncclResult_t> detach(ncclComm_t comm, void* handle) {
     return ncclSuccess;
 }
 
-// Never freed.
+// Never freed, yet reachable, so that it counts as no leak.
 void leave_to_the_end(std::shared_ptr<Communicator> communicator) {
-    static_cast<void>(new std::shared_ptr<Communicator>(std::move(communicator)));
+    static std::mutex& mutex = *new std::mutex;
+    static auto& kept = *new std::vector<std::shared_ptr<Communicator>>;
+    const std::lock_guard lock(mutex);
+    kept.push_back(std::move(communicator));
 }
 
 // For the questions that have a number as their answer.

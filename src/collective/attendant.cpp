@@ -42,7 +42,7 @@ Attendant::Attendant(std::unique_ptr<Party> party)
 Attendant::~Attendant() {
     if (thread_.joinable()) thread_.join();
     ending::remove(*this);
-    if (ending::begun()) (void)party_.release();
+    if (ending::begun()) ending::keep(party_.release());
 }
 
 Result<void> Attendant::start() {
@@ -406,13 +406,13 @@ void Attendant::end() {
     party_->reachability.reset();
     // Ranks of this very process use the address itself: rather lost than freed under them.
     if (used)
-        (void)party_->seat.release();
+        ending::keep(party_->seat.release());
     else
         party_->seat.reset();
     if (!used)
         party_->imports.reset();
     else
-        (void)party_->imports.release();
+        ending::keep(party_->imports.release());
     party_->board.reset();
     finished_.store(true, std::memory_order_release);
 }

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "collective/attendant.hpp"
 
@@ -23,6 +24,7 @@ struct State {
     std::set<std::string, std::less<>> backends;
     std::set<Attendant*> attendants;
     std::set<LastWords> words;
+    std::vector<void*> kept;
 };
 
 State& state() {
@@ -66,6 +68,11 @@ void add(Attendant& attendant) {
 void remove(Attendant& attendant) noexcept {
     const std::lock_guard lock(state().mutex);
     state().attendants.erase(&attendant);
+}
+
+void keep(void* object) {
+    const std::lock_guard lock(state().mutex);
+    state().kept.push_back(object);
 }
 
 void on_begin(LastWords words) {

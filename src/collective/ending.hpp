@@ -21,6 +21,9 @@ void prepare_for(std::string_view backend);
 void add(Attendant& attendant);
 void remove(Attendant& attendant) noexcept;
 
+// The object is never freed: it goes with the process. Kept in a list, so that it counts as no leak.
+void keep(void* object);
+
 // Called once when it begins, before anybody is waited for.
 using LastWords = void (*)();
 void on_begin(LastWords words);

@@ -302,7 +302,7 @@ Keeper::~Keeper() {
     const std::lock_guard lock(mutex_);
     for (auto& member : leaving_) {
         if (ending::begun())
-            (void)member.release();
+            ending::keep(member.release());
         else
             member->hurry(Clock::now() + keeper_limit);
     }
@@ -325,7 +325,7 @@ std::vector<std::unique_ptr<Member>> Keeper::take_finished() {
 void Keeper::take(std::unique_ptr<Member> member) {
     if (!member) return;
     // What is left then goes with the process.
-    if (ending::begun()) return static_cast<void>(member.release());
+    if (ending::begun()) return ending::keep(member.release());
     member->leave();
     bool last = false;
     {

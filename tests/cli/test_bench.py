@@ -225,7 +225,7 @@ class Peers(BenchTest):
         env = self.path_with("nvbandwidth", NVBANDWIDTH.format(seen=seen))
         env["LD_LIBRARY_PATH"] = os.environ["SIDESTEP_STAND_IN"]
         env["PATH"] += ":" + os.environ["PATH"]
-        report, text = self.report("--peers", machine="live", env=env)
+        report, text = self.report("--peers", machine="live", env=env, code=1)  # collectives fail, see below
         by_key = {case["key"]: case for case in report["cases"]}
         for case in report["cases"]:
             # The stand-in's kernels of collectives move nothing, which has to be found out.

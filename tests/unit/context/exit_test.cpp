@@ -73,12 +73,13 @@ private:
 // Never returns. Four ranks run an operation; then some are left, or none, and the process exits.
 [[noreturn]] void run_and_exit(int leaving) {
     std::atexit([] { taken_apart = true; });  // before the first seat, so it runs after this library's handler
-    Folder& folder = *new Folder;
+    // Never freed, but always reachable.
+    static Folder& folder = *new Folder;
     ContextOptions options;
     options.machine = "dgx-h100";
     options.peer_folder = folder.path;
-    Context& context = *new Context(std::move(Context::open(options)).value());
-    auto& registry = *new backend::Registry;
+    static Context& context = *new Context(std::move(Context::open(options)).value());
+    static auto& registry = *new backend::Registry;
     registry.add(std::make_unique<StrictBackend>(ContextAccess::impl(context).registry), context.topology());
     // Destroyed after main, as those of a program's static objects are.
     static collective::Keeper keeper;
@@ -90,6 +91,7 @@ private:
             collective::JoinRequest request{registry, true, folder.path, {id, rank, 4, Place::gpu(rank)}, {}, {}};
             auto member = collective::Member::join(request);
             if (!member) std::_Exit(98);
+            keeper.joined();
             if (!(*member)->run({}, nullptr) || !(*member)->wait()) std::_Exit(97);
             members[static_cast<std::size_t>(rank)] = std::move(*member);
         });
