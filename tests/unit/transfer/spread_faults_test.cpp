@@ -229,24 +229,26 @@ Result<Receipt> cancel_when(SpreadRig& rig, const CopyOptions& options, const st
     return job->result();
 }
 
-TEST(SpreadFaults, CancelsWhileItMoves) {
-    SpreadRig rig({.gpus = 2, .files = {.polls = 3}});
-    two_tensors(rig);
-    const auto failed = cancel_when(rig, chunks_of(16_KiB), [&] { return rig.files->bytes_read > 100'000; });
-    ASSERT_FALSE(failed);
-    EXPECT_EQ(failed.error().code, ErrorCode::cancelled);
-    EXPECT_TRUE(rig.nothing_left());
+// The engine's thread drives the job too, so on a busy machine one may be over before it is cancelled: then again.
+void expect_cancelled(const CopyOptions& options, Bytes after) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+        SpreadRig rig({.gpus = 2, .files = {.polls = 3}});
+        two_tensors(rig);
+        const auto failed = cancel_when(rig, options, [&] { return rig.files->bytes_read > after; });
+        EXPECT_TRUE(rig.nothing_left());
+        if (failed) continue;
+        EXPECT_EQ(failed.error().code, ErrorCode::cancelled);
+        return;
+    }
+    FAIL() << "ten jobs in a row went to their end";
 }
 
+TEST(SpreadFaults, CancelsWhileItMoves) { expect_cancelled(chunks_of(16_KiB), 100'000); }
+
 TEST(SpreadFaults, CancelsWhileItVerifies) {
-    SpreadRig rig({.gpus = 2, .files = {.polls = 3}});
-    two_tensors(rig);
     CopyOptions options = chunks_of(16_KiB);
     options.verify = true;
-    const auto failed = cancel_when(rig, options, [&] { return rig.files->bytes_read > 1_MiB; });
-    ASSERT_FALSE(failed);
-    EXPECT_EQ(failed.error().code, ErrorCode::cancelled);
-    EXPECT_TRUE(rig.nothing_left());
+    expect_cancelled(options, 1_MiB);
 }
 
 TEST(SpreadFaults, CancelsWhileSomebodyLooks) {
