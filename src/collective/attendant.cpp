@@ -39,8 +39,13 @@ Attendant::Attendant(std::unique_ptr<Party> party)
     }
 }
 
-Attendant::~Attendant() {
+void Attendant::join() {
+    const std::lock_guard lock(joining_);
     if (thread_.joinable()) thread_.join();
+}
+
+Attendant::~Attendant() {
+    join();
     ending::remove(*this);
     if (ending::begun()) ending::keep(party_.release());
 }

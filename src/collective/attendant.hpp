@@ -65,6 +65,8 @@ public:
     void hurry(driver::LocalSocket::Time until);
     // The rank has died or left.
     bool absent(unsigned rank) const { return (absent_.load(std::memory_order_relaxed) >> rank & 1) != 0; }
+    // Waits for the end of the thread, which finished() says is near. Any thread.
+    void join();
     bool finished() const { return finished_.load(std::memory_order_acquire); }
 
 private:
@@ -112,6 +114,7 @@ private:
 
     std::atomic<std::uint32_t> absent_{0};  // bit r: rank r has died or left
     std::atomic<bool> finished_{false};
+    std::mutex joining_;
     std::thread thread_;
 };
 

@@ -25,9 +25,10 @@ public:
         const std::lock_guard lock(mutex_);
         rows_.insert(row);
     }
-    void remove(BoardFile::Row* row) {
+    // Whether it was there.
+    bool remove(BoardFile::Row* row) {
         const std::lock_guard lock(mutex_);
-        rows_.erase(row);
+        return rows_.erase(row) > 0;
     }
 
 private:
@@ -169,10 +170,9 @@ void Board::join(unsigned rank, const std::string& place) {
 }
 
 void Board::leave() {
-    if (!joined_) return;
-    joined_ = false;
-    OwnRows::all().remove(&file().rows[rank_]);
-    file().rows[rank_].state.store(BoardFile::left);
+    // Once, by whichever thread comes first: that of the caller, or the attendant's.
+    if (joined_ && OwnRows::all().remove(&file().rows[rank_]))
+        file().rows[rank_].state.store(BoardFile::left);
 }
 
 void Board::enqueued(unsigned rank, std::uint64_t number) {

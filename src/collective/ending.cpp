@@ -49,6 +49,9 @@ void handle() {
     const auto until = std::chrono::steady_clock::now() + most_wait;
     while (!all_finished() && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::lock_guard lock(state().mutex);
+    for (Attendant* attendant : state().attendants)
+        if (attendant->finished()) attendant->join();
 }
 
 }  // namespace
