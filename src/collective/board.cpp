@@ -25,10 +25,10 @@ public:
         const std::lock_guard lock(mutex_);
         rows_.insert(row);
     }
-    // Whether it was there.
-    bool remove(BoardFile::Row* row) {
+    // Under the lock, so that whoever comes second, and unmaps the board, does so afterwards.
+    void leave(BoardFile::Row* row) {
         const std::lock_guard lock(mutex_);
-        return rows_.erase(row) > 0;
+        if (rows_.erase(row) > 0) row->state.store(BoardFile::left);
     }
 
 private:
@@ -171,8 +171,7 @@ void Board::join(unsigned rank, const std::string& place) {
 
 void Board::leave() {
     // Once, by whichever thread comes first: that of the caller, or the attendant's.
-    if (joined_ && OwnRows::all().remove(&file().rows[rank_]))
-        file().rows[rank_].state.store(BoardFile::left);
+    if (joined_) OwnRows::all().leave(&file().rows[rank_]);
 }
 
 void Board::enqueued(unsigned rank, std::uint64_t number) {
