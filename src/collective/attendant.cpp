@@ -353,12 +353,12 @@ void Attendant::leave(driver::LocalSocket::Time until) {
     const std::uint64_t steps = party_->board->file().rows[party_->rank].steps.load();
     for (unsigned rank = 0; rank < party_->ranks; ++rank)
         if (rank != party_->rank) queue(rank, Message{.word = Word::goodbye, .number = steps});
+    party_->board->leave();  // first: from then on the thread may end, and the board with it
     {
         const std::lock_guard lock(mutex_);
         leaving_ = true;
         leave_until_ = until;
     }
-    party_->board->leave();
     wake();
 }
 
