@@ -22,7 +22,7 @@ constexpr std::chrono::seconds abort_limit{5};
 // What a context that is closed still waits for ranks that left.
 constexpr std::chrono::seconds keeper_limit{5};
 // What the last member of a process to leave waits for all that left before.
-constexpr std::chrono::seconds last_one_limit{1};
+constexpr std::chrono::seconds last_one_limit{5};
 constexpr std::chrono::microseconds wait_pause{50};
 constexpr int quick_looks = 200;
 

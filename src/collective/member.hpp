@@ -98,7 +98,7 @@ public:
 
     // There is one more member; take() is told of its end.
     void joined();
-    // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, a second at most, until
+    // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, some seconds at most, until
     // all have gone: programs take the GPU's context apart once they have left every group.
     void take(std::unique_ptr<Member> member);
 
