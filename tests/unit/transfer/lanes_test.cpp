@@ -59,13 +59,17 @@ struct Rig {
     std::unique_ptr<Engine> engine;
 };
 
-Error broken() { return {ErrorCode::device_error, "scripted failure", "fake", {}}; }
+Error broken() {
+    return {ErrorCode::device_error, "scripted failure", "fake", {}};
+}
 
 bool touches(const backend::Piece& piece, int gpu) {
     return piece.from->buffer().place() == Place::gpu(gpu) || piece.to->buffer().place() == Place::gpu(gpu);
 }
 
-Bytes sum(const std::vector<Bytes>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), Bytes{0}); }
+Bytes sum(const std::vector<Bytes>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), Bytes{0});
+}
 
 // The position of the lane through a GPU.
 std::size_t lane_through(const Receipt& receipt, int gpu) {
@@ -110,7 +114,8 @@ TEST(Lanes, OneThatFailsHandsItsChunksOverAndIsNamed) {
     EXPECT_EQ(sum(receipt->lane_bytes), rig.size);
     ASSERT_EQ(receipt->notes.size(), 1U);
     EXPECT_NE(receipt->notes[0].find("the others took over"), std::string::npos) << receipt->notes[0];
-    EXPECT_NE(receipt->explain().find("then failed: scripted failure"), std::string::npos) << receipt->explain();
+    EXPECT_NE(receipt->explain().find("then failed: scripted failure"), std::string::npos)
+        << receipt->explain();
     EXPECT_NE(receipt->to_json().find("\"scripted failure\""), std::string::npos);
     EXPECT_EQ(rig.fake->attached, 0);
 }
@@ -122,7 +127,8 @@ TEST(Lanes, AnyOneOfThemMayFailAtAnyTime) {
             int seen = 0;
             // Lane 0 is the direct one: pieces from the host to gpu:0.
             const auto of_lane = [gpu](const backend::Piece& piece) {
-                return gpu == 0 ? piece.from->buffer().place().is_host() && piece.to->buffer().place() == Place::gpu(0)
+                return gpu == 0 ? piece.from->buffer().place().is_host() &&
+                                      piece.to->buffer().place() == Place::gpu(0)
                                 : touches(piece, gpu);
             };
             Rig rig({.fail_piece = [&, after](const backend::Piece& piece) {
@@ -155,12 +161,14 @@ TEST(Lanes, AHungLaneEndsWithTheDeadlineAndTheDrainLimit) {
 }
 
 TEST(Lanes, CancelStopsAllOfThem) {
-    Rig rig({.polls = 3});
+    std::atomic<bool> hang{true};
+    Rig rig({.polls = 3, .hang = [&](std::size_t piece) { return piece > 20 && hang; }});
     CopyOptions options;
     options.chunk = 256_KiB;
     auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
-    rig.engine->wait(job, 1ns);
+    EXPECT_FALSE(rig.engine->wait(job, 5ms));
     job->cancel();
+    hang = false;
     rig.engine->wait(job, 0ns);
     ASSERT_FALSE(job->result());
     EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,12 +28,13 @@ public:
             fail;                                                         // a piece
         std::function<void(FakeFiles& files, std::size_t piece)> before;  // each piece
         std::function<bool(const std::string& path)> fail_commit;
-        bool hang = false;
+        std::optional<Bytes>
+            hang_after;           // once so many bytes were moved nothing ends, until `hangs` is taken back
         bool no_staging = false;  // takes over pinned memory, and has none
         bool direct = false;      // reaches GPUs by itself
     };
 
-    explicit FakeFiles(Script given) : script(std::move(given)), hangs(script.hang) {}
+    explicit FakeFiles(Script given) : script(std::move(given)), hangs(script.hang_after.has_value()) {}
 
     std::string_view name() const override { return "file"; }
     backend::Support probe(const Topology&) override { return backend::Support::yes("scripted"); }
@@ -123,7 +125,6 @@ public:
     Result<backend::Ticket> start(const backend::Piece& piece) override {
         const std::size_t number = pieces.size();
         pieces.push_back(piece);
-        ++started;
         if (script.before) script.before(*this, number);
         flights_[++last_] = {piece, script.polls};
         return backend::Ticket{last_};
@@ -131,7 +132,8 @@ public:
 
     Result<backend::Progress> poll(backend::Ticket ticket) override {
         Flight& flight = flights_.at(ticket.id);
-        if (hangs || flight.polls-- > 0) return backend::Progress::pending;
+        if ((hangs && bytes_moved >= *script.hang_after) || flight.polls-- > 0)
+            return backend::Progress::pending;
         const backend::Piece piece = flight.piece;
         flights_.erase(ticket.id);
         auto moved = move(piece);
@@ -149,7 +151,7 @@ public:
     std::vector<backend::Piece> pieces;
     // What tests look at while the engine's thread drives too.
     std::atomic<Bytes> bytes_read{0};
-    std::atomic<std::size_t> started{0};
+    std::atomic<Bytes> bytes_moved{0};  // read or written
     std::atomic<std::size_t> named{0};
     int open = 0;
     int most_open = 0;
@@ -172,6 +174,7 @@ private:
             if (auto error = script.fail(path, offset, piece.size)) return *error;
         std::lock_guard lock(mutex);
         file.moved += piece.size;
+        bytes_moved += piece.size;
         if (write) {
             file.target.replace(offset, piece.size, address, piece.size);
             return {};

@@ -161,11 +161,13 @@ TEST(SpreadSave, BytesAreLookedAtBeforeTheyAreWritten) {
 }
 
 TEST(SpreadSave, CancelledItLeavesNoFile) {
-    SaveRig rig({.gpus = 2, .files = {.polls = 3}});
+    SaveRig rig({.gpus = 2, .files = {.polls = 3, .hang_after = 100'000}});
     auto job = rig.submit(chunks_of(16_KiB));
-    while (rig.files->started < 5) job->step(false), job->step(true);
+    while (rig.files->bytes_moved < 100'000) job->step(true);
     job->cancel();
+    rig.files->hangs = false;
     rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
     EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
     EXPECT_TRUE(rig.files->files.empty());
     EXPECT_TRUE(rig.nothing_left());
