@@ -41,13 +41,43 @@ void prefer_node(void* address, Bytes length, int node) {
     ::syscall(SYS_mbind, address, length, MPOL_BIND, mask.data(), mask.size() * bits + 1, 0);
 }
 
-// Blocks of zeros are left out, since no page stands behind them yet.
+// Which pages of this process's memory something stands behind. Documentation/admin-guide/mm/pagemap.rst of
+// Linux.
+class PageMap {
+public:
+    PageMap() : fd_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {}
+
+    // May say yes of pages that nobody wrote to, never no of one that somebody did.
+    bool maybe_written(const char* address, Bytes length) const {
+        static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+        constexpr std::uint64_t present = std::uint64_t{1} << 63;
+        constexpr std::uint64_t swapped = std::uint64_t{1} << 62;
+        const auto begin = reinterpret_cast<std::uintptr_t>(address);
+        const std::uintptr_t first = begin / page;
+        std::vector<std::uint64_t> entries((begin + length - 1) / page - first + 1);
+        const std::size_t wanted = entries.size() * sizeof(std::uint64_t);
+        if (!fd_ ||
+            ::pread(fd_.get(), entries.data(), wanted, static_cast<off_t>(first * sizeof(std::uint64_t))) !=
+                static_cast<ssize_t>(wanted))
+            return true;
+        return std::any_of(entries.begin(), entries.end(),
+                           [](std::uint64_t entry) { return (entry & (present | swapped)) != 0; });
+    }
+
+private:
+    Fd fd_;
+};
+
+// Blocks of zeros are left out, since no page stands behind them yet. Those that nobody touched are not even
+// read: reading gives them pages.
 void copy_what_was_written(char* to, const char* from, Bytes length) {
     constexpr Bytes block = 64_KiB;
     static constexpr char zeros[block] = {};
+    const PageMap pages;
     for (Bytes at = 0; at < length; at += block) {
         const Bytes size = std::min(block, length - at);
-        if (std::memcmp(from + at, zeros, size) != 0) std::memcpy(to + at, from + at, size);
+        if (pages.maybe_written(from + at, size) && std::memcmp(from + at, zeros, size) != 0)
+            std::memcpy(to + at, from + at, size);
     }
 }
 
