@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@ namespace sidestep::bench {
 
 struct Ended {
     int code = 0;        // exit code, or 128 and the signal that ended it
-    std::string output;  // standard output, at most 4 MiB of it
+    std::string output;  // standard output, as much of it as wait() was to keep
     std::string errors;  // standard error, likewise
 };
 
@@ -30,8 +31,9 @@ public:
     Child& operator=(Child&&) = delete;
     ~Child();
 
-    // Reads its output until it has ended. ErrorCode::timed_out, with the process killed, after `limit`.
-    Result<Ended> wait(std::chrono::milliseconds limit);
+    // Reads its output until it has ended, and keeps `most` bytes of each kind; what exceeds them is dropped.
+    // ErrorCode::timed_out, with the process killed, after `limit`.
+    Result<Ended> wait(std::chrono::milliseconds limit, std::size_t most = std::size_t{4} << 20);
 
 private:
     Child() = default;

@@ -168,6 +168,12 @@ bool failed(const bench::Report& report) {
     return false;
 }
 
+// What --thresholds names; none without it.
+Result<std::vector<bench::Threshold>> thresholds_of(const BenchCommand& command) {
+    if (command.thresholds.empty()) return std::vector<bench::Threshold>{};
+    return bench::load_thresholds(command.thresholds);
+}
+
 Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) {
     const auto cases = bench::choose_cases(bench::all_cases(), command.cases);
     if (!cases) return cases.error();
@@ -176,13 +182,9 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
         if (!listed) return listed.error();
         return ExitCode::done;
     }
-    std::vector<bench::Threshold> thresholds;
-    if (!command.thresholds.empty()) {
-        auto loaded = bench::load_thresholds(command.thresholds);
-        if (!loaded) return loaded.error();
-        thresholds = std::move(*loaded);
-    }
-    const auto report = measure(*cases, command, globals, thresholds);
+    const auto thresholds = thresholds_of(command);
+    if (!thresholds) return thresholds.error();
+    const auto report = measure(*cases, command, globals, *thresholds);
     if (!report) return report.error();
     const auto written = write_report(command, globals, *report);
     if (!written) return written.error();
@@ -201,7 +203,19 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
     return command.fail_on_regression && worse ? ExitCode::failed : ExitCode::done;
 }
 
+// Options of bench itself that say nothing to its subcommand.
+Result<void> refuse_cases_options(const CLI::App& bench) {
+    for (const char* name : {"--list", "--case", "--samples", "--from", "--to", "--folder", "--peers"})
+        if (bench.get_option(name)->count() > 0)
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("{} is about the cases of bench, not about bench collective", name),
+                         name, "sidestep bench collective --help lists its options"};
+    return {};
+}
+
 Result<ExitCode> run_collective(const BenchCommand& command, const Globals& globals) {
+    if (auto refused = refuse_cases_options(*command.collective.app->get_parent()); !refused)
+        return refused.error();
     const auto context = open_context(globals);
     if (!context) return context.error();
     if (!command.collective.job.empty()) {
@@ -210,22 +224,19 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
         if (!printed) return printed.error();
         return ExitCode::done;
     }
-    std::vector<bench::Threshold> thresholds;
-    if (!command.thresholds.empty()) {
-        auto loaded = bench::load_thresholds(command.thresholds);
-        if (!loaded) return loaded.error();
-        thresholds = std::move(*loaded);
-    }
+    const auto thresholds = thresholds_of(command);
+    if (!thresholds) return thresholds.error();
     const auto options = options_of(command, *context);
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
-    const auto table = measure_collectives(command.collective, globals.machine, *context, *options, report);
+    const auto table =
+        measure_collectives(command.collective, machine_of(globals), *context, *options, report);
     if (!table) return table.error();
-    bench::judge(report, thresholds);
+    bench::judge(report, *thresholds);
     if (!globals.json) {
         std::string text = bench::head_text(report) + *table;
         for (const bench::CaseResult& result : report.cases)
-            if (!thresholds.empty() || !result.failed.empty()) text += bench::case_text(result);
+            if (!thresholds->empty() || !result.failed.empty()) text += bench::case_text(result);
         if (auto printed = print(text); !printed) return printed.error();
     }
     if (auto written = write_report(command, globals, report); !written) return written.error();

@@ -1,8 +1,9 @@
 #include "bench_collective.hpp"
 
 #include <algorithm>
-#include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +18,42 @@ namespace {
 using bench::collective::Found;
 using bench::collective::Line;
 using bench::collective::Plan;
+
+Error bad(std::string message, const char* option) {
+    return Error{ErrorCode::invalid_argument, std::move(message), option, {}};
+}
+
+Result<std::vector<Bytes>> sizes_of(const CollectiveCommand& command, const bench::Options& options,
+                                    bool emulated) {
+    const bool given = command.first || command.last || command.factor;
+    if (given && !options.sizes.empty())
+        return bad("these are either a list or a row of sizes", "--size, -b, -e and -f");
+    if (given && options.smoke)
+        return bad("the small run has sizes of its own; --size names others", "--smoke");
+    if (!options.sizes.empty()) return options.sizes;
+    if (options.smoke) return std::vector<Bytes>{Bytes{4} << 10};
+    if (command.first == Bytes{0}) return bad("a collective of no bytes has no rate", "-b");
+    // Without a size asked for an emulated machine stops where its memory, this machine's, gets slow.
+    const Bytes last = command.last.value_or(emulated ? Bytes{1} << 20 : Bytes{1} << 30);
+    // No comparison is true of what is not a number.
+    const double factor = command.factor.value_or(2);
+    if (!(factor > 1)) return bad("this is no factor", "-f");
+    auto sizes = bench::collective::sizes_between(command.first.value_or(8), last, factor);
+    if (sizes.empty()) return bad("the first size is above the last", "-b and -e");
+    return sizes;
+}
+
+// NCCL's library; empty: it is not measured.
+Result<std::string> nccl_of(const CollectiveCommand& command, bool emulated) {
+    if (command.nccl == "off") return std::string();
+    std::error_code error;
+    if (command.nccl.find('/') != std::string::npos && !std::filesystem::exists(command.nccl, error))
+        return Error{ErrorCode::not_found, "there is no such file", command.nccl, {}};
+    if (emulated && !command.nccl.empty())
+        return Error{ErrorCode::unsupported, "NCCL cannot run on emulated GPUs", "--nccl", {}};
+    if (emulated) return std::string();
+    return command.nccl.empty() ? std::string("libnccl.so.2") : command.nccl;
+}
 
 Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
                      const bench::Options& options) {
@@ -33,12 +70,9 @@ Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
     plan.types = *types;
     plan.reductions = *reductions;
     const bool emulated = context.topology().emulated();
-    // Without a size asked for an emulated machine stops where its memory, this machine's, gets slow.
-    const Bytes last = command.last_given || !emulated ? command.last : Bytes{1} << 20;
-    plan.sizes = options.sizes_or(bench::collective::sizes_between(command.first, last, command.factor));
-    if (options.smoke && options.sizes.empty()) plan.sizes = {Bytes{4} << 10};
-    if (plan.sizes.empty())
-        return Error{ErrorCode::invalid_argument, "the first size is above the last", "-b and -e", {}};
+    const auto sizes = sizes_of(command, options, emulated);
+    if (!sizes) return sizes.error();
+    plan.sizes = *sizes;
     if (command.mode == "graph") plan.modes = {bench::collective::Mode::graph};
     // Emulated GPUs have no graphs.
     if (command.mode == "stream" || emulated) plan.modes = {bench::collective::Mode::stream};
@@ -50,14 +84,10 @@ Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
     plan.warmup = command.warmup;
     plan.verify = options.verify;
     plan.zero_sm = command.zero_sm;
-    if (command.nccl != "off" && !emulated) plan.nccl = command.nccl;
+    const auto nccl = nccl_of(command, emulated);
+    if (!nccl) return nccl.error();
+    plan.nccl = *nccl;
     return plan;
-}
-
-std::string machine_of(const std::string& named) {
-    const char* environment = std::getenv("SIDESTEP_MACHINE");
-    if (!named.empty()) return named;
-    return environment && *environment ? environment : "live";
 }
 
 void add_cases(bench::Report& report, const Context& context, const std::vector<int>& gpus, const Plan& plan,
@@ -76,6 +106,8 @@ void add_cases(bench::Report& report, const Context& context, const std::vector<
             if (!line.missing.empty())
                 result.notes.push_back(
                     fmt::format("{}, {}: {}", line.engine, to_string(operation), line.missing));
+        for (std::string& line : bench::collective::left_out(plan, operation, static_cast<int>(gpus.size())))
+            result.notes.push_back(std::move(line));
         std::sort(result.notes.begin(), result.notes.end());
         result.notes.erase(std::unique(result.notes.begin(), result.notes.end()), result.notes.end());
         report.cases.push_back(std::move(result));
@@ -84,25 +116,10 @@ void add_cases(bench::Report& report, const Context& context, const std::vector<
 }
 
 void define_sizes(CLI::App& app, CollectiveCommand& command) {
-    const auto bytes = [&app](const char* name, std::function<void(Bytes)> store, const char* text) {
-        app.add_option_function<std::string>(
-               name,
-               [name, store = std::move(store)](const std::string& value) {
-                   const auto parsed = parse_bytes(value);
-                   if (!parsed) throw CLI::ValidationError(name, parsed.error().to_string());
-                   store(*parsed);
-               },
-               text)
-            ->type_name("SIZE");
-    };
-    bytes(
-        "-b,--begin", [&command](Bytes size) { command.first = size; }, "the first size (default: 8)");
-    bytes(
-        "-e,--end",
-        [&command](Bytes size) {
-            command.last = size;
-            command.last_given = true;
-        },
+    add_bytes(
+        app, "-b,--begin", [&command](Bytes size) { command.first = size; }, "the first size (default: 8)");
+    add_bytes(
+        app, "-e,--end", [&command](Bytes size) { command.last = size; },
         "the last size (default: 1GiB; 1MiB on emulated GPUs)");
     app.add_option("-f,--factor", command.factor, "each size is so many times the one before (default: 2)")
         ->type_name("N")
@@ -167,10 +184,12 @@ Result<std::string> measure_collectives(const CollectiveCommand& command, const 
                      "choose some: --gpu 0,1,2,3"};
     const auto plan = plan_of(command, context, options);
     if (!plan) return plan.error();
+    const int ranks = static_cast<int>(gpus.size());
+    if (bench::collective::calls_of(*plan, ranks).empty())
+        return bad(fmt::format("no size holds an element for each of {} ranks", ranks), "bench collective");
     const std::string how = command.threads ? "one process, a thread a GPU" : "a process a GPU";
-    const auto found = command.threads
-                           ? bench::collective::run_in_threads(context, gpus, *plan)
-                           : bench::collective::run_in_processes(machine_of(machine), gpus, *plan);
+    const auto found = command.threads ? bench::collective::run_in_threads(context, gpus, *plan)
+                                       : bench::collective::run_in_processes(machine, gpus, *plan);
     if (!found) return found.error();
     add_cases(report, context, gpus, *plan, *found, how);
     std::string text =

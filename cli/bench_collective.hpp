@@ -1,6 +1,7 @@
 // sidestep bench collective: nccl-tests' table of this library's collectives, with NCCL's beside them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,20 +15,18 @@ namespace sidestep::cli {
 struct CollectiveCommand {
     CLI::App* app = nullptr;
     std::vector<std::string> operations{"all"};
-    Bytes first = 8;
-    Bytes last = Bytes{1} << 30;
-    double factor = 2;
+    std::optional<Bytes> first, last;
+    std::optional<double> factor;
     std::string types = "float";
     std::string reductions = "sum";
     std::string mode = "both";
-    std::string nccl = "libnccl.so.2";  // "off": not measured
+    std::string nccl;  // "off": not measured; empty: where the loader finds it
     int root = 0;
     int iterations = 20;
     int warmup = 1;
     int samples = 100;
     bool threads = false;
     bool zero_sm = false;
-    bool last_given = false;
     std::string job;  // of a process that this command started
 };
 

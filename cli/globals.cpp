@@ -1,6 +1,7 @@
 #include "globals.hpp"
 
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 
@@ -95,6 +96,12 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
     options.sync_file = flags.sync;
     if (flags.direct_io) options.page_cache = PageCache::bypass;
     return options;
+}
+
+std::string machine_of(const Globals& globals) {
+    if (!globals.machine.empty()) return globals.machine;
+    const char* named = std::getenv("SIDESTEP_MACHINE");
+    return named && *named ? named : "live";
 }
 
 Result<Context> open_context(const Globals& globals) {

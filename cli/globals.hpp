@@ -46,6 +46,9 @@ void add_globals(CLI::App& app, Globals& globals);
 void add_copy_flags(CLI::App& app, CopyFlags& flags);
 CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
 
+// The machine that --machine names, or SIDESTEP_MACHINE, or "live": what a process gets that this one starts.
+std::string machine_of(const Globals& globals);
+
 // Opens the machine that --machine names.
 Result<Context> open_context(const Globals& globals);
 

@@ -1,6 +1,8 @@
 // The command `sidestep`: reads the command line, runs one verb of verb.hpp's table.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -55,11 +57,13 @@ Result<ExitCode> printed(const std::string& text) {
 
 // The words before --, where the verb is one that starts a program. What is behind is that program's, whatever it looks like.
 int own_words(int argc, const char* const* argv) {
-    bool starts = false;
+    std::string_view verb;  // the first word that is one
     for (int i = 1; i < argc; ++i) {
         const std::string_view word = argv[i];
-        if (word == "--") return starts ? i : argc;
-        starts = starts || word == "run";
+        if (word == "--") return verb == "run" ? i : argc;
+        const bool known =
+            std::any_of(std::begin(verbs), std::end(verbs), [&](const Verb& v) { return v.name == word; });
+        if (verb.empty() && known) verb = word;
     }
     return argc;
 }

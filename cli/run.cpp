@@ -2,9 +2,9 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds grace{5};
 constexpr int most_ranks = 1024;
+constexpr std::chrono::seconds longest_timeout{1'000'000};  // as SIDESTEP_GROUP_TIMEOUT takes it
 
 struct RunCommand {
     std::string count;  // empty: one process that starts its ranks itself
@@ -70,8 +71,14 @@ Result<std::string> library_of(const RunCommand& command) {
     if (command.library.empty()) return find_library();
     std::error_code error;
     const auto file = std::filesystem::absolute(command.library, error);
-    if (!error && std::filesystem::exists(file, error)) return file.string();
-    return Error{ErrorCode::not_found, "there is no such file", command.library, {}};
+    if (error || !std::filesystem::exists(file, error))
+        return Error{ErrorCode::not_found, "there is no such file", command.library, {}};
+    // The loader would warn, and run the program without it.
+    char first[4] = {};
+    std::ifstream(file, std::ios::binary).read(first, sizeof first);
+    if (std::string_view(first, sizeof first) != "\177ELF")
+        return Error{ErrorCode::invalid_argument, "this file is no library", command.library, {}};
+    return file.string();
 }
 
 // Ranks asked for; 0 where the program starts its own.
@@ -84,10 +91,7 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
     if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > most_ranks))
         return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no number of ranks", text), "-n",
                      fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", most_ranks)};
-    const char* named = std::getenv("SIDESTEP_MACHINE");
-    const auto topology = Topology::open(!globals.machine.empty() ? globals.machine
-                                         : named && *named        ? named
-                                                                  : "live");
+    const auto topology = Topology::open(machine_of(globals));
     if (!topology) return topology.error();
     const int gpus = topology->gpu_count();
     if (all && gpus == 0)
@@ -171,15 +175,19 @@ Action define_run(CLI::App& app, const Globals& globals) {
            "start N of it, a rank and a GPU each; gpus: one a GPU (default: one process, which starts its "
            "ranks itself)")
         ->type_name("N|gpus");
-    app.add_flag("--no-nccl", command->no_nccl, "leave the program its own NCCL");
+    CLI::Option* none = app.add_flag("--no-nccl", command->no_nccl, "leave the program its own NCCL");
     app.add_option("--nccl-library", command->library,
                    "the library that stands in for NCCL (default: the one beside this command)")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->excludes(none);
     app.add_option_function<std::string>(
            "--timeout",
            [command](const std::string& text) {
                const auto time = parse_duration(text);
                if (!time) throw CLI::ValidationError("--timeout", time.error().to_string());
+               if (*time > longest_timeout)
+                   throw CLI::ValidationError(
+                       "--timeout", fmt::format("'{}' is more than {} s", text, longest_timeout.count()));
                command->timeout = *time;
            },
            "longest wait of a rank for another one, such as 60 or 10m (default: 60 s)")

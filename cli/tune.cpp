@@ -89,29 +89,29 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
             ErrorCode::not_found, fmt::format("this machine has GPUs for {} ranks", all), "--ranks", {}};
     std::vector<int> gpus;
     for (int gpu = 0; gpu < (command.ranks > 0 ? command.ranks : all); ++gpu) gpus.push_back(gpu);
-    const char* named = std::getenv("SIDESTEP_MACHINE");
-    const std::string machine = !globals.machine.empty() ? globals.machine : named && *named ? named : "live";
     collective::TuneTimes times;
     Forced forced;
     for (const char* algorithm : collective::tuned_algorithms) {
         if (auto taken = forced.take(algorithm); !taken) return taken;
         const auto found =
-            collective::run_in_processes(machine, gpus, plan_of(context->topology().emulated()));
+            collective::run_in_processes(machine_of(globals), gpus, plan_of(context->topology().emulated()));
         if (!found) return found.error();
         collective::add_times(times, algorithm, found->lines);
     }
     const auto tuned = collective::tuned_from(times, static_cast<int>(gpus.size()));
     if (!tuned) return tuned.error();
     const std::string text = tuned->to_json(context->topology().name());
+    const std::string summary = fmt::format("{}one-shot packets up to {}, packets up to {}, slices above\n",
+                                            collective::times_text(times), format_bytes(tuned->one_shot_most),
+                                            format_bytes(tuned->packets_most));
+    // Printed first: figures that took long are not lost where the file cannot be written.
+    if (auto printed = print(globals.json ? text : summary); !printed) return printed;
     if (!command.to.empty())
         if (auto written = write_file(command.to, text); !written) return written;
-    if (globals.json) return print(text);
-    const std::string stored = command.to.empty()
-                                   ? "not stored: --to FILE does that"
-                                   : fmt::format("stored; groups use it with {}={}", variable, command.to);
-    return print(fmt::format("{}one-shot packets up to {}, packets up to {}, slices above; {}\n",
-                             collective::times_text(times), format_bytes(tuned->one_shot_most),
-                             format_bytes(tuned->packets_most), stored));
+    if (globals.json) return {};
+    return print(command.to.empty()
+                     ? std::string("not stored: --to FILE does that\n")
+                     : fmt::format("stored; groups use it with {}={}\n", variable, command.to));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/setup.sh [fuzz|browser]
+# tools/setup.sh [fuzz|browser|launchers]
 # Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
@@ -41,6 +41,12 @@ if [ "${1:-}" = browser ]; then
         if command -v "$browser" >/dev/null; then exit 0; fi
     done
     packages="chromium-headless-shell chromium-headless-shell
+"
+fi
+
+# `tools/setup.sh launchers` installs Open MPI's mpirun (40 MB) for tests/multiprocess/launchers.py, and nothing else.
+if [ "${1:-}" = launchers ]; then
+    packages="openmpi-bin mpirun
 "
 fi
 

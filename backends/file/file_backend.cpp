@@ -37,8 +37,12 @@ constexpr int processors_a_driver = 8;
 constexpr double first_thread_gb_per_s = 7;
 constexpr double further_thread_gb_per_s = 3;
 // Writes to one file take turns (its lock is held while bytes are copied to the page cache): 3 to 4.5 GB/s
-// there, on ext4 and tmpfs.
+// there, on ext4 and tmpfs. Maps of files in memory are quicker, but a capability has one rate for all files.
 constexpr double write_gb_per_s = 3;
+// A map of a file in memory is written by several threads at once, but each byte costs 1.3 to 1.7 times the
+// processor's time of pwrite, which need not clear the pages first (docs/benchmarks.md, "Files and
+// checkpoints"): two gain nothing.
+constexpr unsigned least_map_writers = 3;
 // A thread that copies less than that from the page cache waits for a device most of its time.
 constexpr double busy_bytes_per_s = 5e8;
 // From the call until the bytes of one small read of a warm file are there.
@@ -81,6 +85,7 @@ private:
     std::string how_ = "nothing";     // the engine, and why no better one: part of every route
     unsigned threads_ = 1;            // of the engine
     unsigned copying_ = 1;            // that really run at once
+    bool maps_ = false;               // targets in memory
     driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
@@ -90,6 +95,7 @@ Support FileBackend::probe(const Topology&) {
     const int processors = driver::usable_cpu_count();
     threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, most_io_threads));
     copying_ = static_cast<unsigned>(std::clamp(readers_beside_a_driver(processors), 1, most_io_threads));
+    maps_ = options_.maps.value_or(copying_ >= least_map_writers);
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
     if (given_) {
@@ -144,7 +150,8 @@ std::vector<Capability> FileBackend::capabilities() const {
     std::swap(write.from, write.to);
     std::swap(write.from_memory, write.to_memory);
     write.max_gb_per_s = write_gb_per_s;
-    write.reason = "written through " + how_;
+    write.reason = fmt::format("written through {}{}", how_,
+                               maps_ ? ", whole files in memory through a map of them" : "");
     return {read, write};
 }
 
@@ -163,7 +170,7 @@ Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer&
                                                                    const backend::AttachOptions& options) {
     using Attached = std::unique_ptr<backend::Registration>;
     if (buffer.place().is_file()) {
-        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_));
+        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_, maps_));
         return Attached(std::move(file));
     }
     if (buffer.place().is_gpu()) {

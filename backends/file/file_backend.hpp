@@ -16,6 +16,9 @@ struct FileOptions {
     base::FileIo io = base::FileIo::automatic;
     // How to ask what the page cache holds; nothing: the best way there is.
     std::optional<driver::CacheProbe> cache_probe = {};
+    // Whether whole-file targets that live in memory (tmpfs) are written through a map; nothing: where that
+    // is quicker.
+    std::optional<bool> maps = {};
 };
 
 // Moves bytes between files or block devices and host memory.

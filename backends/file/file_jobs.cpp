@@ -85,8 +85,11 @@ Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistrati
     return ticket;
 }
 
+// Writes to one file take turns in the kernel, so that threads of our own would only wait for each other:
+// unless they copy into a map of the file.
 bool FileJobs::may_be_copied(const Request& request) const {
-    return !request.job->write && !request.direct && request.size >= background_from;
+    if (request.direct || request.size < background_from) return false;
+    return !request.job->write || request.job->file->mapped(request.offset, request.size) != nullptr;
 }
 
 FileJobs::Way& FileJobs::way_of(const Request& request) {
@@ -180,8 +183,10 @@ void FileJobs::submit(Request& request) {
     order.size = request.size;
     order.offset = request.offset;
     order.tag = reinterpret_cast<std::uint64_t>(&request);
-    // Copies to one file take turns in the kernel, so that threads of our own would only wait for each other.
-    request.copied = copier_works_ && may_be_copied(request);
+    const bool wished = copier_ && may_be_copied(request);
+    request.copied = wished && copier_works_;
+    if (wished && !request.copied) job.file->miss_threads();
+    if (request.copied && job.write) order.mapped = job.file->mapped(request.offset, request.size);
     (request.copied ? copier_ : engine_)->submit(order);
     ++with_engine_;
     ++job.with_engine;
@@ -214,7 +219,9 @@ void FileJobs::advance(Request& request, Bytes moved) {
     // The file may end within what comes along after the bytes asked for.
     const Bytes needed = request.size - request.after;
     const Bytes useful = std::min(moved, needed);
-    job.file->count(request.direct, useful - std::min(useful, request.before));
+    const Bytes asked = useful - std::min(useful, request.before);
+    if (job.write == job.file->writable()) job.file->count(request.direct, asked);
+    if (job.write && request.copied) job.file->count_mapped(asked);
     if (moved >= needed) {
         --job.unfinished;
         return;
@@ -240,6 +247,12 @@ void FileJobs::refused(Request& request, int number) {
     // The process may have no further thread.
     if (number == ENOMEM && request.copied) {
         copier_works_ = false;
+        way_of(request).ready.push_front(&request);
+        return;
+    }
+    // Whether there really is no room tells the system call.
+    if (number == EFAULT && request.copied && job.write) {
+        job.file->stop_mapping();
         way_of(request).ready.push_front(&request);
         return;
     }

@@ -28,7 +28,7 @@ public:
         DepthController::Bounds around;
         DepthController::Bounds copies;
     };
-    // `copier` reads what the page cache holds, where it is given.
+    // `copier` reads what the page cache holds and writes through maps, where it is given.
     FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
              std::unique_ptr<driver::FileIoEngine> copier = nullptr);
 

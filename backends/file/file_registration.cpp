@@ -15,16 +15,23 @@ namespace sidestep::backends::file {
 using driver::FileFacts;
 using driver::FileType;
 
+namespace {
+
+// A map costs a few system calls and page tables; smaller files are written at once.
+constexpr Bytes least_mapped = 1_MiB;
+
+}  // namespace
+
 Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& buffer,
                                                                  const backend::AttachOptions& options,
-                                                                 driver::CacheProbe probe) {
+                                                                 driver::CacheProbe probe, bool maps) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(buffer, options, probe));
     if (!file->writable()) {
         SIDESTEP_CHECK(file->open_source());
     } else {
         SIDESTEP_TRY(const auto facts, inspect(buffer));
         if (buffer.whole_file() && (!facts || facts->type == FileType::regular)) {
-            SIDESTEP_CHECK(file->open_whole_target());
+            SIDESTEP_CHECK(file->open_whole_target(maps));
         } else {
             // A whole block device is written in place too: there is nothing to rename.
             SIDESTEP_CHECK(
@@ -48,11 +55,24 @@ Result<void> FileRegistration::open_source() {
     return {};
 }
 
-Result<void> FileRegistration::open_whole_target() {
+Result<void> FileRegistration::open_whole_target(bool maps) {
     SIDESTEP_TRY(auto file, driver::ReplacedFile::begin(path()));
     replaced_.emplace(std::move(file));
     notes_ = replaced_->notes();
-    return driver::reserve_space(replaced_->fd(), 0, options_.expected_size, false, path());
+    SIDESTEP_CHECK(driver::reserve_space(replaced_->fd(), 0, options_.expected_size, false, path()));
+    if (maps && options_.expected_size >= least_mapped && driver::lives_in_memory(replaced_->fd()))
+        map_target();
+    return {};
+}
+
+// Only what is nobody else's business yet is mapped: a file that others may shorten would end the process
+// with a signal.
+void FileRegistration::map_target() {
+    auto map = driver::TargetMap::create(replaced_->fd(), options_.expected_size, path());
+    if (map)
+        map_.emplace(std::move(*map));
+    else
+        notes_.push_back(fmt::format("{}; pwrite takes turns there", map.error().message));
 }
 
 Result<void> FileRegistration::open_in_place(const FileFacts& facts, Bytes bytes) {
@@ -143,8 +163,10 @@ std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes s
 Result<void> FileRegistration::commit() {
     if (!writable()) return {};
     if (replaced_) {
+        const std::size_t known = replaced_->notes().size();
         SIDESTEP_CHECK(replaced_->commit(options_.sync_file));
-        notes_ = replaced_->notes();
+        notes_.insert(notes_.end(), replaced_->notes().begin() + static_cast<std::ptrdiff_t>(known),
+                      replaced_->notes().end());
         return {};
     }
     if (options_.sync_file) return driver::flush_file(plain_, path());
@@ -159,6 +181,18 @@ std::vector<std::string> FileRegistration::notes() const {
             fmt::format("{} bytes of {} went through the page cache: O_DIRECT moves only whole blocks of {} "
                         "between addresses aligned to them",
                         bytes, path(), format_bytes(direct_block)));
+    }
+    if (missed_threads_.load(std::memory_order_relaxed)) {
+        notes.push_back(fmt::format(
+            "no thread could be started to copy the bytes of {}: the engine of the other requests did it",
+            path()));
+    }
+    if (map_) {
+        const Bytes mapped = through_map_.load(std::memory_order_relaxed);
+        const bool lost = unmapped_.load(std::memory_order_relaxed);
+        notes.push_back(fmt::format("{} lies in memory: {} of {} bytes were copied into a map of it{}{}",
+                                    path(), mapped, bytes, mapped < bytes ? ", the rest with pwrite" : "",
+                                    lost ? ", since pages of the map were not to be had" : ""));
     }
     return notes;
 }

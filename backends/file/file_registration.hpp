@@ -10,16 +10,18 @@
 #include "driver/files.hpp"
 #include "driver/page_cache.hpp"
 #include "driver/replaced_file.hpp"
+#include "driver/target_map.hpp"
 
 namespace sidestep::backends::file {
 
 // An open file. One opened for writing can be read as well.
 class FileRegistration final : public backend::Registration {
 public:
-    // `probe`: how to ask for what the page cache holds.
+    // `probe`: how to ask for what the page cache holds. `maps`: whole-file targets in memory are written
+    // through a map, where that can be.
     static Result<std::unique_ptr<FileRegistration>> open(const Buffer& buffer,
                                                           const backend::AttachOptions& options,
-                                                          driver::CacheProbe probe);
+                                                          driver::CacheProbe probe, bool maps = false);
 
     const std::string& path() const { return buffer().place().path(); }
     bool writable() const { return options_.access == backend::Access::write; }
@@ -49,10 +51,24 @@ public:
         return replaced_ ? replaced_->fd() : plain_;
     }
 
-    // Counts bytes that have moved. Any thread.
+    // Where a range to be written is mapped; null where it is not, or is not to be written that way any more.
+    // Any thread.
+    void* mapped(Bytes offset, Bytes size) const {
+        return map_ && !unmapped_.load(std::memory_order_relaxed) ? map_->at(offset, size) : nullptr;
+    }
+    // From now on nothing is written through the map: pages of it are not to be had.
+    void stop_mapping() { unmapped_.store(true, std::memory_order_relaxed); }
+
+    // Some of it was not copied by threads, since none could be started. Any thread.
+    void miss_threads() { missed_threads_.store(true, std::memory_order_relaxed); }
+
+    // Counts bytes that have moved in the direction that the file was opened for: what verification reads of
+    // a target does not count. Any thread.
     void count(bool around_cache, Bytes bytes) {
         (around_cache ? around_cache_ : through_cache_).fetch_add(bytes, std::memory_order_relaxed);
     }
+    // Of these, through the map.
+    void count_mapped(Bytes bytes) { through_map_.fetch_add(bytes, std::memory_order_relaxed); }
 
     Result<void> commit() override;
     std::vector<std::string> notes() const override;
@@ -62,7 +78,8 @@ private:
     FileRegistration(const Buffer& buffer, const backend::AttachOptions& options, driver::CacheProbe probe)
         : Registration(buffer), options_(options), probe_(probe) {}
     Result<void> open_source();
-    Result<void> open_whole_target();
+    Result<void> open_whole_target(bool maps);
+    void map_target();
     Result<void> open_in_place(const driver::FileFacts& facts, Bytes bytes);
     Result<void> go_direct();
     Result<driver::Fd> open_around();
@@ -70,6 +87,8 @@ private:
     const backend::AttachOptions options_;
     driver::Fd plain_;                              // of a source, or a target written in place
     std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
+    std::optional<driver::TargetMap> map_;          // of it
+    std::atomic<bool> unmapped_{false};
     std::vector<std::string> notes_;
 
     std::once_flag tried_around_;  // guards what follows, up to refused_
@@ -84,6 +103,8 @@ private:
 
     std::atomic<Bytes> around_cache_{0};
     std::atomic<Bytes> through_cache_{0};
+    std::atomic<Bytes> through_map_{0};
+    std::atomic<bool> missed_threads_{false};
 };
 
 }  // namespace sidestep::backends::file

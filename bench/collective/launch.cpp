@@ -19,6 +19,14 @@ using Json = nlohmann::json;
 
 constexpr const char* self = "/proc/self/exe";
 constexpr std::chrono::hours longest{1};
+// Of figures: a sample is less than 20 bytes, so these are 13 million of one rank.
+constexpr std::size_t most_output = std::size_t{256} << 20;
+
+Error much_output() {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("a rank had more than {} of figures", format_bytes(most_output)),
+                 "bench collective", "measure less at once: fewer sizes, types or --samples"};
+}
 
 std::string last_words(const Ended& ended) {
     std::string text = ended.errors.empty() ? ended.output : ended.errors;
@@ -70,7 +78,7 @@ Result<Found> run_in_processes(const std::string& machine, const std::vector<int
     std::vector<std::thread> readers;
     for (std::size_t rank = 0; rank < gpus.size(); ++rank)
         readers.emplace_back([&, rank] {
-            const auto ended = children[rank].wait(longest);
+            const auto ended = children[rank].wait(longest, most_output);
             if (!ended)
                 found[rank] = ended.error();
             else if (ended->code != 0)
@@ -79,6 +87,8 @@ Result<Found> run_in_processes(const std::string& machine, const std::vector<int
                           fmt::format("its process ended with {}: {}", ended->code, last_words(*ended)),
                           "bench collective",
                           {}};
+            else if (ended->output.size() == most_output)
+                found[rank] = much_output();
             else
                 found[rank] = Found::from_json(ended->output);
         });

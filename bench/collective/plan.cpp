@@ -65,6 +65,15 @@ Result<std::vector<T>> parse_list(const std::string& text, const char* what, con
     return list;
 }
 
+// Of an operation with one element in each block.
+Bytes least_bytes(Collective operation, Dtype type, int ranks) {
+    const auto n = static_cast<std::uint64_t>(ranks);
+    const std::uint64_t parts = in_blocks(operation)                    ? n
+                                : operation == Collective::all_to_all_v ? n - 1 + skew
+                                                                        : 1;
+    return static_cast<Bytes>(bits_of(type)) / 8 * parts;
+}
+
 }  // namespace
 
 const char* to_string(Mode mode) {
@@ -101,7 +110,6 @@ std::uint64_t skewed_count(std::uint64_t count, int from, int to) {
 
 std::vector<Call> calls_of(const Plan& plan, int ranks) {
     std::vector<Call> calls;
-    const auto n = static_cast<std::uint64_t>(ranks);
     for (const Collective operation : plan.operations)
         for (const Mode mode : plan.modes)
             for (const Dtype type : plan.types)
@@ -111,20 +119,32 @@ std::vector<Call> calls_of(const Plan& plan, int ranks) {
                     if (!combines(operation) && reduction != plan.reductions.front()) continue;
                     const bool barrier = operation == Collective::barrier;
                     if (barrier && type != plan.types.front()) continue;
-                    const Bytes element = static_cast<Bytes>(bits_of(type)) / 8;
-                    const std::uint64_t parts = in_blocks(operation)                    ? n
-                                                : operation == Collective::all_to_all_v ? n - 1 + skew
-                                                                                        : 1;
+                    const Bytes least = least_bytes(operation, type, ranks);
                     for (const Bytes bytes : barrier ? std::vector<Bytes>{0} : plan.sizes) {
-                        const std::uint64_t count = bytes / (element * parts);
+                        const std::uint64_t count = bytes / least;
                         if (count == 0 && !barrier) continue;
-                        Call call{operation, type, reduction, count, count * element * parts, mode, false};
+                        Call call{operation, type, reduction, count, count * least, mode, false};
                         calls.push_back(call);
                         call.in_place = true;
                         if (has_in_place(operation)) calls.push_back(call);
                     }
                 }
     return calls;
+}
+
+std::vector<std::string> left_out(const Plan& plan, Collective operation, int ranks) {
+    std::vector<std::string> lines;
+    if (operation == Collective::barrier) return lines;
+    for (const Dtype type : plan.types) {
+        const Bytes least = least_bytes(operation, type, ranks);
+        const bool all = std::all_of(plan.sizes.begin(), plan.sizes.end(),
+                                     [least](Bytes bytes) { return bytes >= least; });
+        if (!all)
+            lines.push_back(
+                fmt::format("{} {}: sizes below {} are left out, which hold no element for each of {} ranks",
+                            to_string(operation), type_word(type), format_bytes(least), ranks));
+    }
+    return lines;
 }
 
 int iterations_of(const Plan& plan, const Call& call) {

@@ -60,9 +60,11 @@ double bus_factor(Collective operation, int ranks);
 // Elements that rank `from` sends to rank `to` in all_to_all_v of `count` elements a block.
 std::uint64_t skewed_count(std::uint64_t count, int from, int to);
 
-// In the order in which every rank measures them. Sizes too small for one element a rank are left out, and so
-// are reductions that a type does not have in NCCL (none today). Out of place first, then in place.
+// In the order in which every rank measures them. Sizes too small for one element a rank are left out.
+// Out of place first, then in place.
 std::vector<Call> calls_of(const Plan& plan, int ranks);
+// What calls_of() leaves out, a line for each operation and type; empty: nothing.
+std::vector<std::string> left_out(const Plan& plan, Collective operation, int ranks);
 int iterations_of(const Plan& plan, const Call& call);
 int samples_of(const Plan& plan, const Call& call);
 

@@ -34,7 +34,7 @@ std::vector<T> values_of(const Json& list) {
     return values;
 }
 
-// A call is ten numbers, in the order of its members.
+// A call is seven numbers, in the order of its members.
 Json json_of(const Call& call) {
     return numbers_of<std::int64_t>(
         {static_cast<std::int64_t>(call.operation), static_cast<std::int64_t>(call.type),

@@ -30,8 +30,8 @@ SIDESTEP_API std::string_view to_string(Collective collective);
 enum class ReduceOp { sum, prod, min, max, avg, scaled_sum };
 SIDESTEP_API std::string_view to_string(ReduceOp op);
 
-// How elements are combined. avg divides the sum by the number of ranks (integers: towards zero). Where inputs of min
-// and max hold a NaN, the result is NaN or the other one, on every rank alike.
+// How elements are combined. avg divides the sum by the number of ranks (integers: towards zero). Of a NaN
+// and a number, min and max take the number; of NaNs alone the result is one.
 struct Reduction {
     ReduceOp op = ReduceOp::sum;
     // scaled_sum: one element of the type, by which every input of this rank is multiplied first. Either its bytes, or

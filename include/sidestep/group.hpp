@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,11 @@ namespace sidestep {
 // Threads: one at a time may call operations of one rank; status(), abort() and wait() any, at any time.
 class SIDESTEP_API Group {
 public:
-    // Joins as one rank; returns when all have. ErrorCode::timed_out names the ranks that did not come.
-    static Result<Group> join(const Context& context, const Seating& seating, const GroupOptions& options = {});
+    // Joins as one rank; returns when all have. ErrorCode::timed_out names the ranks that did not come. A
+    // stop that is asked for while it waits for others, by any thread, ends it within a tenth of a second:
+    // ErrorCode::cancelled, also on the ranks that have come.
+    static Result<Group> join(const Context& context, const Seating& seating,
+                              const GroupOptions& options = {}, std::stop_token stop = {});
     // All ranks of a group within this process, one on each place.
     static Result<std::vector<Group>> local(const Context& context, const std::vector<Place>& places,
                                             const GroupOptions& options = {});
@@ -67,7 +71,7 @@ public:
     // Block r of send (count elements) to block `rank` of rank r's recv.
     Result<void> all_to_all(const void* send, void* recv, std::size_t count, Dtype dtype, CUstream_st* stream = nullptr);
     // The same with blocks of any sizes and places. What rank a sends to b is what b receives from a: else
-    // size_mismatch ends the group.
+    // ErrorCode::mismatch ends the group.
     Result<void> all_to_all_v(const void* send, void* recv, const BlockLists& blocks, Dtype dtype,
                               CUstream_st* stream = nullptr);
     // Everybody's send to the root's recv (ranks * count), and the other way round.
@@ -94,18 +98,21 @@ public:
     Result<CollectivePlan> explain(Collective collective, std::size_t count, Dtype dtype, const Reduction& reduction = {},
                                    const void* send = nullptr, const void* recv = nullptr) const;
 
-    // A new group of the ranks that give the same color, in the order of `key` (then of rank); nothing for a color below 0.
-    // All ranks of this group call. Blocks the host.
-    Result<std::optional<Group>> split(int color, int key, const GroupOptions& options = {});
-    // A new group without the ranks `excluded`, which do not call. Where this group has failed or some are dead, the others
-    // still can.
-    Result<Group> shrink(const std::vector<int>& excluded, const GroupOptions& options = {});
+    // A new group of the ranks that give the same color, in the order of `key` (then of rank); nothing for a
+    // color below 0. All ranks of this group call. Blocks the host; `stop` as with join().
+    Result<std::optional<Group>> split(int color, int key, const GroupOptions& options = {},
+                                       std::stop_token stop = {});
+    // A new group without the ranks `excluded`, which do not call. Where this group has failed or some are
+    // dead, the others still can. Blocks the host; `stop` as with join().
+    Result<Group> shrink(const std::vector<int>& excluded, const GroupOptions& options = {},
+                         std::stop_token stop = {});
 
     // Success as long as all is well; after that the first error. Cheap: reads host memory.
     Result<void> status() const;
     // Whether all operations enqueued outside of graphs have ended. Never blocks.
     Result<bool> idle() const;
-    // Waits until idle, or until the group has failed.
+    // Waits until idle, or until the group has failed and its operations within this process have given up, a
+    // second at most: buffers may be freed afterwards.
     Result<void> wait() const;
     // Ends the group on all ranks: operations in flight give up within a second, also inside of graphs. Any thread, any time.
     void abort(const std::string& why = {});

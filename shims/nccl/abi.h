@@ -1,4 +1,5 @@
-/* The binary interface of NCCL 2.28: what a program that was built against it passes and expects.
+/* The binary interface of NCCL 2.28, and the functions that came with 2.29 to 2.32: what a program that was
+ * built against them passes and expects.
  *
  * Facts of the interface (names, order of arguments, numbers, layouts), declared anew from NVIDIA's user
  * guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html, and from the symbols of the
@@ -9,6 +10,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -105,6 +107,71 @@ typedef struct {
     int stride;
 } ncclTeam_t;
 
+/* Since 2.29. Later versions append; `size` tells how much the caller has. */
+typedef struct {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    int rank;
+    int nRanks;
+    int cudaDev;
+    int nvmlDev;
+    unsigned char deviceApiSupport;
+    unsigned char multimemSupport;
+    int ginType; /* 0: none */
+    int nLsaTeams;
+    unsigned char hostRmaSupport;
+    int railedGinType;
+    uint64_t commHash; /* from here on since 2.31 */
+    int ginMinStride;
+    int ginConnectionType;
+    unsigned char ginSupport[64];
+    size_t devCommRuntimeVersionSize;
+    unsigned char cftSupport; /* from here on since 2.32 */
+    unsigned char cftMulticastSupport;
+    unsigned char cftCountedSupport;
+} ncclCommProperties_t;
+
+/* Since 2.29. */
+typedef int ncclCommMemStat_t;
+enum {
+    ncclStatGpuMemSuspend = 0,
+    ncclStatGpuMemSuspended = 1,
+    ncclStatGpuMemPersist = 2,
+    ncclStatGpuMemTotal = 3
+};
+#define NCCL_SUSPEND_MEM 1
+
+/* Since 2.30. */
+typedef struct ncclParamHandle* ncclParamHandle_t;
+
+/* Since 2.31, for one collective. */
+typedef struct {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    const void* ext;
+    int minCTAs;
+    int maxCTAs;
+    int nvlsCTAs;
+    int cgaClusterSize;
+    const char* algSelection;
+    int forceAlgSelection;
+    int CTAPolicy;
+    uint64_t userProfilerTag;
+    void* launchCompletionEvent; /* a cudaEvent_t; since 2.32 */
+} ncclCollConfig_t;
+
+/* Since 2.32. */
+typedef struct {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    int mode;
+    const char* psk;
+} ncclEncryptionConfig_t;
+enum { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 };
+
 /* Every function has two names: the plain one, which a profiler may define too, and the one with a p. */
 #define NCCL_BOTH(result, name, ...) \
     result nccl##name(__VA_ARGS__);  \
@@ -188,6 +255,76 @@ NCCL_BOTH(ncclTeam_t, TeamLsa, ncclComm_t comm);
 NCCL_BOTH(ncclTeam_t, TeamRail, ncclComm_t comm);
 NCCL_BOTH(int, TeamRankToWorld, ncclComm_t comm, ncclTeam_t team, int rank);
 NCCL_BOTH(int, TeamRankToLsa, ncclComm_t comm, ncclTeam_t team, int rank);
+
+/* Since 2.29. */
+NCCL_BOTH(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* id);
+NCCL_BOTH(ncclResult_t, CommGrow, ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank,
+          ncclComm_t* new_comm, ncclConfig_t* config);
+NCCL_BOTH(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
+NCCL_BOTH(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties_t* properties);
+NCCL_BOTH(ncclResult_t, CommResume, ncclComm_t comm);
+NCCL_BOTH(ncclResult_t, CommSuspend, ncclComm_t comm, int flags);
+NCCL_BOTH(ncclResult_t, WinGetUserPtr, ncclComm_t comm, ncclWindow_t window, void** memory);
+NCCL_BOTH(ncclResult_t, PutSignal, const void* data, size_t count, ncclDataType_t type, int peer,
+          ncclWindow_t window, size_t offset, int signal, int context, unsigned int flags, ncclComm_t comm,
+          cudaStream_t stream);
+NCCL_BOTH(ncclResult_t, Signal, int peer, int signal, int context, unsigned int flags, ncclComm_t comm,
+          cudaStream_t stream);
+NCCL_BOTH(ncclResult_t, WaitSignal, int count, const void* descriptions, ncclComm_t comm,
+          cudaStream_t stream);
+NCCL_BOTH(ncclResult_t, GetLsaDevicePointer, ncclWindow_t window, size_t offset, int rank, void** pointer);
+NCCL_BOTH(ncclResult_t, GetLsaMultimemDevicePointer, ncclWindow_t window, size_t offset, void** pointer);
+NCCL_BOTH(ncclResult_t, GetMultimemDevicePointer, ncclWindow_t window, size_t offset, void* multimem,
+          void** pointer);
+NCCL_BOTH(ncclResult_t, GetPeerDevicePointer, ncclWindow_t window, size_t offset, int rank, void** pointer);
+NCCL_BOTH(ncclResult_t, GinInboxA2ACreateRequirement, ncclTeam_t team, int blocks, int size_log2,
+          void* handle, void* requirement);
+NCCL_BOTH(ncclResult_t, GinOutboxCreateRequirement, int blocks, int size_log2, void* handle,
+          void* requirement);
+
+/* Since 2.30. */
+NCCL_BOTH(ncclResult_t, ParamBind, ncclParamHandle_t* handle, const char* key);
+NCCL_BOTH(ncclResult_t, ParamGet, ncclParamHandle_t handle, void* value, int most, int* length);
+NCCL_BOTH(ncclResult_t, ParamGetI8, ncclParamHandle_t handle, int8_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetI16, ncclParamHandle_t handle, int16_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetI32, ncclParamHandle_t handle, int32_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetI64, ncclParamHandle_t handle, int64_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetU8, ncclParamHandle_t handle, uint8_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetU16, ncclParamHandle_t handle, uint16_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetU32, ncclParamHandle_t handle, uint32_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetU64, ncclParamHandle_t handle, uint64_t* value);
+NCCL_BOTH(ncclResult_t, ParamGetStr, ncclParamHandle_t handle, const char** value);
+NCCL_BOTH(ncclResult_t, ParamGetParameter, const char* key, const char** value, int* length);
+NCCL_BOTH(ncclResult_t, ParamGetAllParameterKeys, const char*** keys, int* count);
+NCCL_BOTH(void, ParamDumpAll, void);
+
+/* Since 2.31. */
+NCCL_BOTH(ncclResult_t, AllReduceConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, BroadcastConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, ReduceConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, AllGatherConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, ReduceScatterConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, AlltoAllConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, GatherConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, ScatterConfig, const void* send, void* recv, size_t count, ncclDataType_t type,
+          int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+NCCL_BOTH(ncclResult_t, GetMultimemDeviceLeInfo, ncclWindow_t window, size_t offset, void* id, size_t* at);
+NCCL_BOTH(ncclResult_t, GetCftDeviceLeInfo, ncclWindow_t window, size_t offset, int rank, ncclTeam_t team,
+          void* id, size_t* at);
+NCCL_BOTH(ncclResult_t, GetPeerDeviceLeInfo, ncclWindow_t window, size_t offset, int rank, void* id,
+          size_t* at);
+NCCL_BOTH(ncclTeam_t, TeamCft, ncclComm_t comm, int mode);
+NCCL_BOTH(ncclTeam_t, TeamCftMultimem, ncclComm_t comm);
+
+/* Since 2.32. */
+NCCL_BOTH(ncclResult_t, SetEncryption, const ncclEncryptionConfig_t* config);
 
 /* Not NCCL's. On emulated GPUs, where there is no cudaSetDevice: the GPU on which this thread allocates with
  * ncclMemAlloc and joins communicators. ncclInvalidUsage on a machine with CUDA. */

@@ -28,13 +28,15 @@ Result<Dtype> dtype_of(ncclDataType_t type) {
 struct Request {
     ncclComm_t comm;
     ncclDataType_t type;
-    std::optional<ncclRedOp_t> op = {};  // of a call that combines
+    std::optional<ncclRedOp_t> op = {};        // of a call that combines
+    const ncclCollConfig_t* config = nullptr;  // of the functions that take one
 };
 
 Result<ncclResult_t> checked(const Request& request, Call& call) {
     auto communicator = find(request.comm);
     if (!communicator.ok()) return communicator.error();
     if (auto usable = (*communicator)->usable(); !usable.ok()) return usable.error();
+    if (auto good = check_config(request.config); !good.ok()) return good.error();
     const auto dtype = dtype_of(request.type);
     if (!dtype.ok()) return dtype.error();
     call.dtype = *dtype;
@@ -55,120 +57,144 @@ ncclResult_t run(const char* name, const Request& request, Call call) noexcept {
     return answer(name, [&] { return noted(checked(request, call)); });
 }
 
+Call call_of(Collective what, const void* send, void* recv, size_t count, cudaStream_t stream, int root = 0) {
+    return {.what = what, .send = send, .recv = recv, .count = count, .root = root, .stream = stream};
+}
+
 }  // namespace
 
 extern "C" {
 
 ncclResult_t pncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                             ncclComm_t comm, cudaStream_t stream) {
-    return run(
-        "ncclAllReduce", {comm, type, op},
-        {.what = Collective::all_reduce, .send = send, .recv = recv, .count = count, .stream = stream});
+    return run("ncclAllReduce", {comm, type, op}, call_of(Collective::all_reduce, send, recv, count, stream));
 }
 SIDESTEP_NCCL_ALSO(AllReduce);
 
 ncclResult_t pncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
                             ncclComm_t comm, cudaStream_t stream) {
     return run("ncclBroadcast", {comm, type},
-               {.what = Collective::broadcast,
-                .send = send,
-                .recv = recv,
-                .count = count,
-                .root = root,
-                .stream = stream});
+               call_of(Collective::broadcast, send, recv, count, stream, root));
 }
 SIDESTEP_NCCL_ALSO(Broadcast);
 
 ncclResult_t pncclBcast(void* data, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                         cudaStream_t stream) {
-    return run("ncclBcast", {comm, type},
-               {.what = Collective::broadcast,
-                .send = data,
-                .recv = data,
-                .count = count,
-                .root = root,
-                .stream = stream});
+    return run("ncclBcast", {comm, type}, call_of(Collective::broadcast, data, data, count, stream, root));
 }
 SIDESTEP_NCCL_ALSO(Bcast);
 
 ncclResult_t pncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                          int root, ncclComm_t comm, cudaStream_t stream) {
-    return run("ncclReduce", {comm, type, op},
-               {.what = Collective::reduce,
-                .send = send,
-                .recv = recv,
-                .count = count,
-                .root = root,
-                .stream = stream});
+    return run("ncclReduce", {comm, type, op}, call_of(Collective::reduce, send, recv, count, stream, root));
 }
 SIDESTEP_NCCL_ALSO(Reduce);
 
 ncclResult_t pncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                             cudaStream_t stream) {
-    return run(
-        "ncclAllGather", {comm, type},
-        {.what = Collective::all_gather, .send = send, .recv = recv, .count = count, .stream = stream});
+    return run("ncclAllGather", {comm, type}, call_of(Collective::all_gather, send, recv, count, stream));
 }
 SIDESTEP_NCCL_ALSO(AllGather);
 
 ncclResult_t pncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-    return run(
-        "ncclReduceScatter", {comm, type, op},
-        {.what = Collective::reduce_scatter, .send = send, .recv = recv, .count = count, .stream = stream});
+    return run("ncclReduceScatter", {comm, type, op},
+               call_of(Collective::reduce_scatter, send, recv, count, stream));
 }
 SIDESTEP_NCCL_ALSO(ReduceScatter);
 
 ncclResult_t pncclAlltoAll(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-    return run(
-        "ncclAlltoAll", {comm, type},
-        {.what = Collective::all_to_all, .send = send, .recv = recv, .count = count, .stream = stream});
+    return run("ncclAlltoAll", {comm, type}, call_of(Collective::all_to_all, send, recv, count, stream));
 }
 SIDESTEP_NCCL_ALSO(AlltoAll);
 
 ncclResult_t pncclGather(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
                          ncclComm_t comm, cudaStream_t stream) {
-    return run("ncclGather", {comm, type},
-               {.what = Collective::gather,
-                .send = send,
-                .recv = recv,
-                .count = count,
-                .root = root,
-                .stream = stream});
+    return run("ncclGather", {comm, type}, call_of(Collective::gather, send, recv, count, stream, root));
 }
 SIDESTEP_NCCL_ALSO(Gather);
 
 ncclResult_t pncclScatter(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
                           ncclComm_t comm, cudaStream_t stream) {
-    return run("ncclScatter", {comm, type},
-               {.what = Collective::scatter,
-                .send = send,
-                .recv = recv,
-                .count = count,
-                .root = root,
-                .stream = stream});
+    return run("ncclScatter", {comm, type}, call_of(Collective::scatter, send, recv, count, stream, root));
 }
 SIDESTEP_NCCL_ALSO(Scatter);
 
 ncclResult_t pncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
-    return run("ncclSend", {comm, type},
-               {.what = Collective::send_recv,
-                .send = send,
-                .count = count,
-                .root = peer,
-                .sends = true,
-                .stream = stream});
+    Call call = call_of(Collective::send_recv, send, nullptr, count, stream, peer);
+    call.sends = true;
+    return run("ncclSend", {comm, type}, call);
 }
 SIDESTEP_NCCL_ALSO(Send);
 
 ncclResult_t pncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
-    return run("ncclRecv", {comm, type},
-               {.what = Collective::send_recv, .recv = recv, .count = count, .root = peer, .stream = stream});
+    return run("ncclRecv", {comm, type}, call_of(Collective::send_recv, nullptr, recv, count, stream, peer));
 }
 SIDESTEP_NCCL_ALSO(Recv);
+
+// With a configuration for the one call.
+
+ncclResult_t pncclAllReduceConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                  const ncclCollConfig_t* config) {
+    return run("ncclAllReduceConfig", {comm, type, op, config},
+               call_of(Collective::all_reduce, send, recv, count, stream));
+}
+SIDESTEP_NCCL_ALSO(AllReduceConfig);
+
+ncclResult_t pncclBroadcastConfig(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+    return run("ncclBroadcastConfig", {comm, type, {}, config},
+               call_of(Collective::broadcast, send, recv, count, stream, root));
+}
+SIDESTEP_NCCL_ALSO(BroadcastConfig);
+
+ncclResult_t pncclReduceConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
+                               const ncclCollConfig_t* config) {
+    return run("ncclReduceConfig", {comm, type, op, config},
+               call_of(Collective::reduce, send, recv, count, stream, root));
+}
+SIDESTEP_NCCL_ALSO(ReduceConfig);
+
+ncclResult_t pncclAllGatherConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+    return run("ncclAllGatherConfig", {comm, type, {}, config},
+               call_of(Collective::all_gather, send, recv, count, stream));
+}
+SIDESTEP_NCCL_ALSO(AllGatherConfig);
+
+ncclResult_t pncclReduceScatterConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                      const ncclCollConfig_t* config) {
+    return run("ncclReduceScatterConfig", {comm, type, op, config},
+               call_of(Collective::reduce_scatter, send, recv, count, stream));
+}
+SIDESTEP_NCCL_ALSO(ReduceScatterConfig);
+
+ncclResult_t pncclAlltoAllConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+    return run("ncclAlltoAllConfig", {comm, type, {}, config},
+               call_of(Collective::all_to_all, send, recv, count, stream));
+}
+SIDESTEP_NCCL_ALSO(AlltoAllConfig);
+
+ncclResult_t pncclGatherConfig(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+    return run("ncclGatherConfig", {comm, type, {}, config},
+               call_of(Collective::gather, send, recv, count, stream, root));
+}
+SIDESTEP_NCCL_ALSO(GatherConfig);
+
+ncclResult_t pncclScatterConfig(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                                ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+    return run("ncclScatterConfig", {comm, type, {}, config},
+               call_of(Collective::scatter, send, recv, count, stream, root));
+}
+SIDESTEP_NCCL_ALSO(ScatterConfig);
 
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                        ncclScalarResidence_t residence, ncclComm_t comm) {

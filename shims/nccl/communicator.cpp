@@ -1,6 +1,7 @@
 #include "shims/nccl/communicator.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -10,9 +11,13 @@ namespace sidestep::nccl {
 namespace {
 
 bool holds(const Allocation& memory, const void* address, std::size_t bytes) {
-    const auto* begin = static_cast<const char*>(memory.address());
-    const auto* at = static_cast<const char*>(address);
-    return at >= begin && at + bytes <= begin + memory.size();
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.address());
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    return at >= begin && bytes <= memory.size() && at - begin <= memory.size() - bytes;
+}
+
+Error no_handle() {
+    return bad_argument("the handle is none that this communicator gave");
 }
 
 }  // namespace
@@ -237,8 +242,7 @@ Result<void> Communicator::remove_registration(void* handle) {
     {
         const std::lock_guard guard(tables_);
         const auto found = registrations_.find(handle);
-        if (found == registrations_.end())
-            return bad_argument("the handle is none that this communicator gave");
+        if (found == registrations_.end()) return no_handle();
         entry = std::move(found->second);
         registrations_.erase(found);
     }
@@ -248,6 +252,27 @@ Result<void> Communicator::remove_registration(void* handle) {
     if (auto detached = group_->detach(entry->buffer); !detached.ok() && group_->status().ok())
         return detached.error();
     return {};
+}
+
+Result<void*> Communicator::registered_memory(void* handle) const {
+    const std::lock_guard guard(tables_);
+    const auto found = registrations_.find(handle);
+    if (found == registrations_.end()) return no_handle();
+    return found->second->buffer.address();
+}
+
+// Made of the group's own id, so that ranks that have it need no word from each other; spread over all bits,
+// so that ids of two groups do not meet.
+GroupId Communicator::grown_id(std::uint32_t before) const {
+    GroupId id = group_->id();
+    std::uint64_t state = before + std::uint64_t{1};
+    for (std::size_t round = 0; round < 2 * id.bytes.size(); ++round) {
+        std::uint8_t& byte = id.bytes[round % id.bytes.size()];
+        state = (state ^ byte) * 0x9e3779b97f4a7c15;
+        state ^= state >> 29;
+        byte = static_cast<std::uint8_t>(state >> 40);
+    }
+    return id;
 }
 
 // Where a call is under way the lock is held, perhaps for long. The memory is found at its first use then.

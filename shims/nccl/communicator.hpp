@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,10 @@ struct Config {
     static Result<Config> read(const ncclConfig_t* given, const Config& otherwise);
     GroupOptions options() const;
 };
+
+// The configuration of one call, null for none. ErrorCode::unsupported for what would have to be done and is
+// not.
+Result<void> check_config(const ncclCollConfig_t* given);
 
 // A collective, or a send or receive, as it waits for ncclGroupEnd.
 struct Call {
@@ -97,6 +102,15 @@ public:
     // the same.
     Result<void*> add_registration(void* memory, std::size_t bytes);
     Result<void> remove_registration(void* handle);
+    // The memory of such a handle.
+    Result<void*> registered_memory(void* handle) const;
+
+    // Of ready() ones: the group's id, alike on all ranks.
+    GroupId id() const { return group_->id(); }
+    // The id of the next communicator that grows out of this one, alike on all ranks. One that is taken is
+    // not given again.
+    GroupId next_id() const { return grown_id(grown_.load()); }
+    GroupId take_next_id() { return grown_id(grown_.fetch_add(1)); }
 
     // Memory of ncclMemAlloc on this GPU: held until the others have been told to forget it, or the group has
     // ended.
@@ -115,6 +129,7 @@ private:
     };
     Result<void> run_locked(const Call& call);
     void forget_locked();
+    GroupId grown_id(std::uint32_t before) const;
 
     const Gpu device_;
     const Config config_;
@@ -125,6 +140,7 @@ private:
     std::atomic<bool> aborted_{false};
     std::atomic<bool> finalized_{false};
     std::atomic<bool> revoked_{false};
+    std::atomic<std::uint32_t> grown_{0};  // how often ncclCommGrow was called
 
     mutable std::mutex facts_;  // of failure_, and of aborted_ against set_group()
     Error failure_;             // of coming into being, or of what went on on another thread

@@ -100,6 +100,38 @@ Result<ncclResult_t> shrink_to(ncclComm_t comm, const int* excluded, int count, 
                         *config);
 }
 
+// A new rank has the id and no communicator; one that is there already has the communicator, from which the
+// id follows.
+Result<ncclResult_t> grow_to(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* into,
+                             const ncclConfig_t* given) {
+    if (comm == nullptr) {
+        if (id == nullptr) return bad_argument("a new rank has no id of ncclCommGetUniqueId");
+        return init_rank(into, ranks, *id, rank, given);
+    }
+    const auto parent = find(comm);
+    if (!parent.ok()) return parent.error();
+    if (auto ready = (*parent)->ready(); !ready.ok()) return ready.error();
+    if ((*parent)->finalized()) return misuse("the communicator was finalized", "destroy it");
+    if (rank != -1)
+        return bad_argument(
+            fmt::format("rank {} is given: one that is there already keeps its own, -1", rank));
+    if (auto good = check_rank(into, ranks, (*parent)->rank()); !good.ok()) return good.error();
+    *into = nullptr;
+    if (ranks <= (*parent)->ranks())
+        return bad_argument(
+            fmt::format("{} ranks are no more than the {} there are", ranks, (*parent)->ranks()));
+    const auto config = Config::read(given, (*parent)->config());
+    if (!config.ok()) return config.error();
+    if (id != nullptr) {
+        const auto named = parse_unique_id(*id);
+        if (!named.ok()) return named.error();
+        if (named->bytes != (*parent)->next_id().bytes)
+            return bad_argument(
+                "the id is not the one that ncclCommGetUniqueId gave for this communicator's next growth");
+    }
+    return join({into, (*parent)->take_next_id(), ranks, (*parent)->rank(), *config}, (*parent)->device());
+}
+
 // A handle for memory. Within a group that is just about to make the communicator it is written at the
 // group's end.
 Result<ncclResult_t> attach(ncclComm_t comm, void* memory, size_t size, void** handle) {
@@ -136,6 +168,22 @@ void leave_to_the_end(std::shared_ptr<Communicator> communicator) {
     static auto& kept = *new std::vector<std::shared_ptr<Communicator>>;
     const std::lock_guard lock(mutex);
     kept.push_back(std::move(communicator));
+}
+
+ncclResult_t let_go(const char* name, ncclComm_t comm, bool abort) noexcept {
+    return answer(name, [&]() -> Result<ncclResult_t> {
+        if (comm == nullptr) return ncclSuccess;
+        auto communicator = take(comm);
+        if (!communicator.ok()) return communicator.error();
+        if (ending()) {
+            leave_to_the_end(std::move(*communicator));
+            return ncclSuccess;
+        }
+        // One that is still being made has nobody who would wait for it.
+        if (abort || (*communicator)->state().first == ncclInProgress) (*communicator)->abort(name);
+        release(std::move(*communicator));
+        return ncclSuccess;
+    });
 }
 
 // For the questions that have a number as their answer.
@@ -203,35 +251,12 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
 SIDESTEP_NCCL_ALSO(CommFinalize);
 
 ncclResult_t pncclCommDestroy(ncclComm_t comm) {
-    return answer("ncclCommDestroy", [&]() -> Result<ncclResult_t> {
-        if (comm == nullptr) return ncclSuccess;
-        auto communicator = take(comm);
-        if (!communicator.ok()) return communicator.error();
-        if (ending()) {
-            leave_to_the_end(std::move(*communicator));
-            return ncclSuccess;
-        }
-        // One that is still being made has nobody who would wait for it.
-        if ((*communicator)->state().first == ncclInProgress) (*communicator)->abort("ncclCommDestroy");
-        release(std::move(*communicator));
-        return ncclSuccess;
-    });
+    return let_go("ncclCommDestroy", comm, false);
 }
 SIDESTEP_NCCL_ALSO(CommDestroy);
 
 ncclResult_t pncclCommAbort(ncclComm_t comm) {
-    return answer("ncclCommAbort", [&]() -> Result<ncclResult_t> {
-        if (comm == nullptr) return ncclSuccess;
-        auto communicator = take(comm);
-        if (!communicator.ok()) return communicator.error();
-        if (ending()) {
-            leave_to_the_end(std::move(*communicator));
-            return ncclSuccess;
-        }
-        (*communicator)->abort("ncclCommAbort");
-        release(std::move(*communicator));
-        return ncclSuccess;
-    });
+    return let_go("ncclCommAbort", comm, true);
 }
 SIDESTEP_NCCL_ALSO(CommAbort);
 
@@ -259,6 +284,24 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int* excluded, int excluded_count,
                   [&] { return noted(shrink_to(comm, excluded, excluded_count, new_comm, config, flags)); });
 }
 SIDESTEP_NCCL_ALSO(CommShrink);
+
+ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) {
+    return answer("ncclCommGetUniqueId", [&]() -> Result<ncclResult_t> {
+        const auto communicator = find(comm);
+        if (!communicator.ok()) return communicator.error();
+        if (id == nullptr) return bad_argument("the address of the id is NULL");
+        if (auto ready = (*communicator)->ready(); !ready.ok()) return ready.error();
+        *id = unique_id_of((*communicator)->next_id());
+        return ncclSuccess;
+    });
+}
+SIDESTEP_NCCL_ALSO(CommGetUniqueId);
+
+ncclResult_t pncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* new_comm,
+                           ncclConfig_t* config) {
+    return answer("ncclCommGrow", [&] { return noted(grow_to(comm, ranks, id, rank, new_comm, config)); });
+}
+SIDESTEP_NCCL_ALSO(CommGrow);
 
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     return answer("ncclCommGetAsyncError", [&]() -> Result<ncclResult_t> {

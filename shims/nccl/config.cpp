@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <initializer_list>
 
 #include <fmt/format.h>
 
@@ -9,22 +10,33 @@ namespace sidestep::nccl {
 namespace {
 
 // A field that a caller of an older version does not have counts as not set.
-template <typename T>
-const T* field(const ncclConfig_t* config, std::size_t offset) {
+template <typename T, typename Structure>
+const T* field(const Structure* config, std::size_t offset) {
     if (offset + sizeof(T) > config->size) return nullptr;
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(config) + offset);
 }
 
-int number(const ncclConfig_t* config, std::size_t offset) {
+template <typename Structure>
+int number(const Structure* config, std::size_t offset) {
     const int* found = field<int>(config, offset);
     return found ? *found : NCCL_CONFIG_UNDEF_INT;
 }
 
-Result<void> check_least(const ncclConfig_t* config, std::size_t offset, const char* name, int least) {
-    const int value = number(config, offset);
-    if (value == NCCL_CONFIG_UNDEF_INT || value >= least) return {};
-    return bad_argument(
-        fmt::format("the configuration's {} is {}, at least {} is allowed", name, value, least));
+struct Least {
+    std::size_t offset;
+    const char* name;
+    int value;
+};
+// What NCCL refuses is refused, although nothing comes of these numbers here.
+template <typename Structure>
+Result<void> check_least(const Structure* config, std::initializer_list<Least> fields) {
+    for (const auto& [offset, name, least] : fields) {
+        const int value = number(config, offset);
+        if (value != NCCL_CONFIG_UNDEF_INT && value < least)
+            return bad_argument(
+                fmt::format("the configuration's {} is {}, at least {} is allowed", name, value, least));
+    }
+    return {};
 }
 
 }  // namespace
@@ -38,17 +50,30 @@ Result<Config> Config::read(const ncclConfig_t* given, const Config& otherwise) 
     if (blocking != NCCL_CONFIG_UNDEF_INT && blocking != 0 && blocking != 1)
         return bad_argument(fmt::format("the configuration's blocking is {}, 0 and 1 are allowed", blocking));
     if (blocking != NCCL_CONFIG_UNDEF_INT) config.blocking = blocking == 1;
-    // Of no use here, but what NCCL refuses is refused.
-    if (auto good = check_least(given, offsetof(ncclConfig_t, cgaClusterSize), "cgaClusterSize", 0);
-        !good.ok())
-        return good.error();
-    if (auto good = check_least(given, offsetof(ncclConfig_t, minCTAs), "minCTAs", 1); !good.ok())
-        return good.error();
-    if (auto good = check_least(given, offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1); !good.ok())
-        return good.error();
+    const std::initializer_list<Least> least = {{offsetof(ncclConfig_t, cgaClusterSize), "cgaClusterSize", 0},
+                                                {offsetof(ncclConfig_t, minCTAs), "minCTAs", 1},
+                                                {offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1}};
+    if (auto good = check_least(given, least); !good.ok()) return good.error();
     if (const auto* name = field<const char*>(given, offsetof(ncclConfig_t, commName)); name && *name)
         config.name = *name;
     return config;
+}
+
+Result<void> check_config(const ncclCollConfig_t* given) {
+    if (given == nullptr) return {};
+    if (given->size < offsetof(ncclCollConfig_t, ext) || given->magic != NCCL_CONFIG_MAGIC)
+        return bad_argument("the configuration was not initialised with NCCL_COLLCONFIG_INITIALIZER");
+    if (const auto* event = field<void*>(given, offsetof(ncclCollConfig_t, launchCompletionEvent));
+        event && *event)
+        return misuse("the configuration's launchCompletionEvent is not supported by this library");
+    const auto* algorithm = field<const char*>(given, offsetof(ncclCollConfig_t, algSelection));
+    if (algorithm && *algorithm && **algorithm &&
+        number(given, offsetof(ncclCollConfig_t, forceAlgSelection)) != 0)
+        return misuse(fmt::format("the configuration forces NCCL's algorithm '{}'", *algorithm),
+                      "this library chooses its own: forceAlgSelection = 0 lets it");
+    return check_least(given, {{offsetof(ncclCollConfig_t, minCTAs), "minCTAs", 1},
+                               {offsetof(ncclCollConfig_t, maxCTAs), "maxCTAs", 1},
+                               {offsetof(ncclCollConfig_t, cgaClusterSize), "cgaClusterSize", 0}});
 }
 
 GroupOptions Config::options() const {

@@ -10,7 +10,8 @@ using namespace sidestep::nccl;
 
 namespace {
 
-ncclResult_t refuse(const char* name) noexcept {
+ncclResult_t refuse(const char* name, void** pointer = nullptr) noexcept {
+    if (pointer != nullptr) *pointer = nullptr;
     return answer(name, []() -> Result<ncclResult_t> {
         return misuse(
             "communication from within kernels (NCCL's device API) is not supported by this library",
@@ -104,4 +105,64 @@ int pncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t of, int rank) {
     return world_rank("ncclTeamRankToLsa", comm, of, rank);
 }
 SIDESTEP_NCCL_ALSO(TeamRankToLsa);
+
+// What came with later versions. An address that is asked for is null.
+
+ncclResult_t pncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void** pointer) {
+    return refuse("ncclGetLsaDevicePointer", pointer);
+}
+SIDESTEP_NCCL_ALSO(GetLsaDevicePointer);
+
+ncclResult_t pncclGetLsaMultimemDevicePointer(ncclWindow_t, size_t, void** pointer) {
+    return refuse("ncclGetLsaMultimemDevicePointer", pointer);
+}
+SIDESTEP_NCCL_ALSO(GetLsaMultimemDevicePointer);
+
+ncclResult_t pncclGetMultimemDevicePointer(ncclWindow_t, size_t, void*, void** pointer) {
+    return refuse("ncclGetMultimemDevicePointer", pointer);
+}
+SIDESTEP_NCCL_ALSO(GetMultimemDevicePointer);
+
+ncclResult_t pncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void** pointer) {
+    return refuse("ncclGetPeerDevicePointer", pointer);
+}
+SIDESTEP_NCCL_ALSO(GetPeerDevicePointer);
+
+ncclResult_t pncclGinInboxA2ACreateRequirement(ncclTeam_t, int, int, void*, void*) {
+    return refuse("ncclGinInboxA2ACreateRequirement");
+}
+SIDESTEP_NCCL_ALSO(GinInboxA2ACreateRequirement);
+
+ncclResult_t pncclGinOutboxCreateRequirement(int, int, void*, void*) {
+    return refuse("ncclGinOutboxCreateRequirement");
+}
+SIDESTEP_NCCL_ALSO(GinOutboxCreateRequirement);
+
+ncclResult_t pncclGetMultimemDeviceLeInfo(ncclWindow_t, size_t, void*, size_t*) {
+    return refuse("ncclGetMultimemDeviceLeInfo");
+}
+SIDESTEP_NCCL_ALSO(GetMultimemDeviceLeInfo);
+
+ncclResult_t pncclGetCftDeviceLeInfo(ncclWindow_t, size_t, int, ncclTeam_t, void*, size_t*) {
+    return refuse("ncclGetCftDeviceLeInfo");
+}
+SIDESTEP_NCCL_ALSO(GetCftDeviceLeInfo);
+
+ncclResult_t pncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, void*, size_t*) {
+    return refuse("ncclGetPeerDeviceLeInfo");
+}
+SIDESTEP_NCCL_ALSO(GetPeerDeviceLeInfo);
+
+// Teams of no ranks.
+ncclTeam_t pncclTeamCft(ncclComm_t, int) {
+    refuse("ncclTeamCft");
+    return {0, 0, 0};
+}
+SIDESTEP_NCCL_ALSO(TeamCft);
+
+ncclTeam_t pncclTeamCftMultimem(ncclComm_t) {
+    refuse("ncclTeamCftMultimem");
+    return {0, 0, 0};
+}
+SIDESTEP_NCCL_ALSO(TeamCftMultimem);
 }

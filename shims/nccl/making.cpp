@@ -46,9 +46,13 @@ Job about(const std::shared_ptr<Communicator>& parent, bool blocking, std::funct
 Result<ncclUniqueId> make_unique_id() {
     const auto id = GroupId::create();
     if (!id.ok()) return id.error();
+    return unique_id_of(*id);
+}
+
+ncclUniqueId unique_id_of(const GroupId& id) {
     ncclUniqueId made{};
     std::memcpy(made.internal, id_mark, sizeof id_mark);
-    std::memcpy(made.internal + sizeof id_mark, id->bytes.data(), id->bytes.size());
+    std::memcpy(made.internal + sizeof id_mark, id.bytes.data(), id.bytes.size());
     return made;
 }
 

@@ -8,6 +8,7 @@ namespace sidestep::nccl {
 
 // A new id in NCCL's 128 bytes, and back. ErrorCode::invalid_argument for one that another library made.
 Result<ncclUniqueId> make_unique_id();
+ncclUniqueId unique_id_of(const GroupId& id);
 Result<GroupId> parse_unique_id(const ncclUniqueId& id);
 
 // Where a new communicator's handle goes. Null again where a blocking call fails.

@@ -2,14 +2,20 @@
 // threads of an emulated one, and both keep their flags, packets and staged bytes in an arena of one layout.
 // Included by device code, so nothing but built-in types.
 //
-// Three shapes carry every collective:
-//   packets  small sizes: data travels in 16-byte packets {4 bytes, flag, 4 bytes, flag} that are pushed into the
-//            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an aligned half
-//            of a packet, 8 bytes, arrives as a whole). Optionally in two phases: reduce-scatter, then all-gather.
+// Four shapes carry the collectives:
+//   packets  small sizes: data travels in 16-byte packets {4 bytes, flag, 4 bytes, flag} that are pushed into
+//   the
+//            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
+//            aligned half of a packet, 8 bytes, arrives as a whole). Optionally in two phases:
+//            reduce-scatter, then all-gather.
 //   slices   large sizes: each rank owns a slice, reads it from `sources`, reduces in the order of ranks, and
 //            writes it to `targets`. One flag from everybody before, one after.
-//   pairs    blocks from one rank to another, each pair for itself: the receiver posts where to, the sender pushes,
+//   pairs    blocks from one rank to another, each pair for itself: the receiver posts where to, the sender
+//   pushes,
 //            then a flag. Ranks without a block take no part.
+//   copies   blocks from one rank to another too, by copy engines and words that streams wait for, without
+//   any thread
+//            block. Always through the arena of the receiver: copy_steps.hpp.
 // Memory that not every rank has mapped is carried through the arena instead, in chunks; all ranks learn in
 // the first exchange whether that is so, and decide alike.
 #pragma once
@@ -40,7 +46,7 @@ constexpr unsigned size_of(Element element) {
 // `none`: the bytes of the one source as they are.
 enum class Combine : uint8_t { none, sum, prod, min, max, avg, scaled_sum };
 
-enum class Shape : uint8_t { packets, packets_two_phase, slices, pairs };
+enum class Shape : uint8_t { packets, packets_two_phase, slices, pairs, copies };
 
 // Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in it.
 struct Token {
@@ -64,8 +70,10 @@ struct Block {
     uint64_t bytes = 0;
 };
 
-// `scale` holds one element of the task's type, in its first bytes, for Combine::scaled_sum: every input is multiplied
-// by it first, in the accumulator's type. With `device_scale` it is read from there instead, when the task runs.
+// `scale` holds one element of the task's type, in its first bytes, for Combine::scaled_sum: every input of
+// this rank is multiplied by it first, in the accumulator's type. The others learn it: each rank has its own,
+// so it is no part of what has to agree. With `device_scale` it is read from there instead, when the task
+// runs.
 struct CollectiveTask {
     Shape shape = Shape::packets;
     Element element = Element::u8;
@@ -80,15 +88,17 @@ struct CollectiveTask {
     uint64_t scale = 0;
     const void* device_scale = nullptr;
 
-    // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive buffer,
-    // or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or counted in,
-    // without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task waits for every rank.
-    // packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all sources, targets all.
-    // pairs: the same two lists; a block of 0 bytes at both ends is no block. The receiver posts from_tokens[r], where the
-    // first byte of rank r's block lies: the blocks of a group of receives may lie in several allocations. Offsets are from
-    // `send` and `recv` on this rank in any case. send == recv with the same blocks in both lists: see ArenaLayout, pairs.
-    // With device lists (all four, `ranks` entries each, in elements) the blocks are read from GPU memory when the task
-    // runs, and recv_token + offset is posted; pairs only.
+    // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
+    // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
+    // counted in, without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task
+    // waits for every rank. packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all
+    // sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
+    // receiver posts from_tokens[r], where the first byte of rank r's block lies: the blocks of a group of
+    // receives may lie in several allocations. Offsets are from `send` and `recv` on this rank in any case.
+    // send == recv with the same blocks in both lists: see ArenaLayout, pairs. With device lists (all four,
+    // `ranks` entries each, in elements) the blocks are read from GPU memory when the task runs, and
+    // recv_token + offset is posted; pairs only. copies: the two lists, without tokens. Every rank waits for
+    // every other one: a block of 0 bytes goes as a bare word.
     Block to[most_ranks];
     Block from[most_ranks];
     Token from_tokens[most_ranks];
@@ -125,35 +135,47 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
     return {begin < count ? begin : count, end < count ? end : count};
 }
 
-// The arena of a rank: flags, packets and staged bytes that the others write. Offsets in bytes; zeroed at first.
+// The arena of a rank: flags, packets and staged bytes that the others write. Offsets in bytes; zeroed at
+// first.
 //
-// What each rank counts for itself, in memory that stays from task to task so that graphs can be launched again:
+// What each rank counts for itself, in memory that stays from task to task so that graphs can be launched
+// again:
 //   epoch            packet tasks so far. Blocks of one task share it; the last one to end adds 1.
 //   round[block]     barriers that thread block `block` has passed, over all `slices` tasks.
 //   sent[block][rank], received[block][rank]   `pairs` passes so far, in each direction.
 // Ranks run the same tasks with the same number of blocks, so that these agree.
 //
-// packets: the flag of a packet is packet_flag(epoch). All ranks send to all in every task, so a rank that begins epoch e has
-// everybody's packets of e-1, and everybody has read those of e-2: two parities suffice. Packet 0 of a lane is the header
-// {signature, flag, 0, flag}. Before the flags come around (every 2^30 epochs) a rank wipes the parity that it has read.
+// packets: the flag of a packet is packet_flag(epoch). All ranks send to all in every task, so a rank that
+// begins epoch e has everybody's packets of e-1, and everybody has read those of e-2: two parities suffice.
+// Packet 0 of a lane is the header {signature, flag, 0, flag}; with scaled_sum, packet 1 of a lane of phase 0
+// is {scale low, flag, scale high, flag}, the sender's. Before the flags come around (every 2^30 epochs) a
+// rank wipes the parity that it has read.
 //
-// slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to round[block], write it to
-// flags(block, me) of everybody (release), wait until all of one's own flags(block, *) are that far. The exchange of entry
-// lines adds 1 to the round too: it is the flag in the line's packets, and its lowest bit the parity.
-//    line: 4 packets {send token, recv token, signature, 0}; a token is slot << 48 | offset
-// Where a token of anybody is unreachable, all ranks stage. Pass k of block b, parity k & 1: (1) copy what others read
-// of this rank's buffer, piece k of the share b of slice r, to one's own stage_out(parity, b, r); (2) barrier; (3) combine the
-// sources' stage_out(parity, b, me) into the targets' stage_in(parity, b, me); (4) barrier; (5) copy stage_in(parity, b, r) to
-// where slice r belongs. A piece is stage_bytes() long.
+// slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to
+// round[block], write it to flags(block, me) of everybody (release), wait until all of one's own flags(block,
+// *) are that far. The exchange of entry lines adds 1 to the round too: it is the flag in the line's packets,
+// and its lowest bit the parity.
+//    line: 4 packets {send token, recv token, signature, scale of the rank or 0}; a token is slot << 48 |
+//    offset
+// Where a token is unreachable of memory that is used (the send token of a rank that is a source of any
+// slice, the recv token of a rank that is a target), all ranks stage; what nobody looks at forces nothing.
+// Pass k of block b, parity k & 1: (1) copy what others read of this rank's buffer, piece k of the share b of
+// slice r, to one's own stage_out(parity, b, r); (2) barrier; (3) combine the sources' stage_out(parity, b,
+// me) into the targets' stage_in(parity, b, me); (4) barrier; (5) copy stage_in(parity, b, r) to where slice
+// r belongs. A piece is stage_bytes() long.
 //
-// pairs: block b of a pair carries share b of its bytes (pair_blocks(), granule 16). The receiver adds 1 to received[b][peer] and posts a
-// line to the sender: 4 packets {recv token + offset or unreachable, bytes, signature, 0}, flag received. The sender waits for the line
-// with flag sent + 1, pushes, and writes sent + 1 to arrived(b, me) at the receiver (release). Into memory that the sender cannot
-// reach it pushes pieces of stage_bytes(), piece k to stage_in(k & 1, b, me) of the receiver, and adds 1 to `arrived` for each;
-// the receiver copies them out and writes how many to credit(b, me) at the sender, who stays at most 2 pieces ahead. Then
-// `arrived`, `credit`, `sent` and `received` all have advanced by the number of pieces (at least 1).
-// A block that both sends to a peer and receives from it takes turns piece by piece, so that no two wait for each other: piece k
-// is sent before piece k of the other is copied out, so that with unreachable tokens send and receive block may be the same bytes.
+// pairs: block b of a pair carries share b of its bytes (pair_blocks(), granule 16). The receiver adds 1 to
+// received[b][peer] and posts a line to the sender: 4 packets {recv token + offset or unreachable, bytes,
+// signature, 0}, flag received. The sender waits for the line with flag sent + 1, pushes, and writes sent + 1
+// to arrived(b, me) at the receiver (release). Into memory that the sender cannot reach it pushes pieces of
+// stage_bytes(), piece k to stage_in(k & 1, b, me) of the receiver, and adds 1 to `arrived` for each; the
+// receiver copies them out and writes received + how many of this task to credit(b, me) at the sender, who
+// stays at most 2 pieces ahead: like `arrived`, `credit` counts all pieces since the arena was made. After a
+// staged task `arrived`, `credit`, `sent` and `received` all have advanced by the number of pieces (at least
+// 1); after a direct one all but `credit` by 1. That it stays behind hurts nobody, since a sender only waits
+// for more than `sent`. A block that both sends to a peer and receives from it takes turns piece by piece, so
+// that no two wait for each other: piece k is sent before piece k of the other is copied out, so that with
+// unreachable tokens send and receive block may be the same bytes.
 struct ArenaLayout {
     unsigned ranks;
 
@@ -184,7 +206,31 @@ struct ArenaLayout {
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);
     }
-    constexpr uint64_t bytes() const { return stage_out(4, 0, 0); }
+
+    // `copies` (copy_steps.hpp) uses all of the room for staging: two lanes for each other rank, at
+    // `receiver` for what `sender` copies there, and behind it words that streams wait for: that a lane of
+    // `rank` is free for what this rank sends there, and that a piece of `rank` has arrived here.
+    constexpr uint64_t copy_lane_bytes() const {
+        return ranks < 2
+                   ? 0
+                   : (stage_out(4, 0, 0) - stage_out(0, 0, 0)) / (2 * (uint64_t{ranks} - 1)) / 4096 * 4096;
+    }
+    constexpr uint64_t copy_lane(unsigned parity, unsigned receiver, unsigned sender) const {
+        const uint64_t nth = sender < receiver ? sender : sender - 1;
+        return stage_out(0, 0, 0) + (uint64_t{parity} * (ranks - 1) + nth) * copy_lane_bytes();
+    }
+    constexpr uint64_t copy_ready(unsigned parity, unsigned rank) const {
+        return copy_words(parity) + rank * sizeof(uint64_t);
+    }
+    constexpr uint64_t copy_arrived(unsigned parity, unsigned rank) const {
+        return copy_words(2 + parity) + rank * sizeof(uint64_t);
+    }
+    // The first of most_ranks words in a row: of ready(0), ready(1), arrived(0), arrived(1).
+    constexpr uint64_t copy_words(unsigned row) const {
+        return stage_out(4, 0, 0) + uint64_t{row} * most_ranks * sizeof(uint64_t);
+    }
+
+    constexpr uint64_t bytes() const { return copy_words(4); }
 
 private:
     // `ranks` as the next power of two.

@@ -290,6 +290,21 @@ Result<bool> Attendant::idle() {
     return ended;
 }
 
+bool Attendant::in_use() {
+    const auto ended = idle();
+    if (ended && !*ended) return true;
+    const BoardFile& board = party_->board->file();
+    for (unsigned rank = 0; rank < party_->ranks; ++rank) {
+        if (!party_->contacts[rank] || !party_->contacts[rank]->same_process || absent(rank)) continue;
+        const std::uint64_t enqueued = board.rows[rank].enqueued.load(std::memory_order_acquire);
+        // It writes down what it is about to enqueue.
+        if (board.rows[rank].done.load(std::memory_order_acquire) < enqueued ||
+            board.find(rank, enqueued + 1))
+            return true;
+    }
+    return false;
+}
+
 void Attendant::queue(unsigned rank, Message message, int descriptor, std::shared_ptr<const void> keeps) {
     const std::lock_guard lock(mutex_);
     if ((absent_ >> rank & 1) != 0 && message.word != Word::goodbye && message.word != Word::forgotten &&
@@ -315,7 +330,8 @@ void Attendant::flush() {
 }
 
 Result<std::vector<std::string>> Attendant::exchange(unsigned kind, const std::string& blob,
-                                                     std::uint32_t members, driver::LocalSocket::Time until) {
+                                                     std::uint32_t members, driver::LocalSocket::Time until,
+                                                     const std::stop_token& stop) {
     std::uint64_t number = 0;
     {
         const std::lock_guard lock(mutex_);
@@ -338,6 +354,12 @@ Result<std::vector<std::string>> Attendant::exchange(unsigned kind, const std::s
                              {}};
             if (kind == 0)
                 if (auto state = party_->verdict.status(); !state) return state.error();
+            if (stop.stop_requested())
+                return Error{ErrorCode::cancelled,
+                             fmt::format("{} was told to stop while {} had not called", party_->name,
+                                         party_->name_of_rank(rank)),
+                             party_->name,
+                             {}};
             if (Clock::now() >= until)
                 return Error{ErrorCode::timed_out, fmt::format("{} did not call", party_->name_of_rank(rank)),
                              party_->name, "every rank that takes part calls"};

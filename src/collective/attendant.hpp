@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 
 #include "collective/reachability.hpp"
@@ -53,10 +54,14 @@ public:
     // Whether all tasks have ended; notes on the board that they have.
     Result<bool> idle();
 
+    // Whether tasks may be at work on the caller's memory: this rank's, and those of other ranks of this
+    // process, which use the memory where it is. For a group that has failed.
+    bool in_use();
+
     // Gives every rank of `members` (bits) the blob and gets theirs, by rank; others are empty. `kind` tells
-    // exchanges apart that may be out of step. Blocks.
+    // exchanges apart that may be out of step. Blocks, until `stop` is asked for at the longest.
     Result<std::vector<std::string>> exchange(unsigned kind, const std::string& blob, std::uint32_t members,
-                                              driver::LocalSocket::Time until);
+                                              driver::LocalSocket::Time until, const std::stop_token& stop);
 
     // The rank calls nothing any more, and none of its tasks is under way. Returns at once; the thread ends
     // when the others have let go, at the latest at `until`.

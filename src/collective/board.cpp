@@ -84,24 +84,19 @@ std::uint64_t steady_ns() {
 }
 
 Noted note_of(const Operation& operation) {
-    Noted noted;
-    noted.count = operation.count;
-    noted.collective = operation.collective;
-    noted.element = operation.element;
-    noted.combine = operation.combine;
-    noted.root = static_cast<std::uint8_t>(operation.root);
+    Noted noted{.count = operation.count,
+                .collective = operation.collective,
+                .element = operation.element,
+                .combine = operation.combine,
+                .root = static_cast<std::uint8_t>(operation.root)};
     for (const PairItem& item : operation.pairs)
         noted.peers = static_cast<std::uint16_t>(noted.peers | 1u << item.peer);
     return noted;
 }
 
 std::string Noted::text() const {
-    Operation operation;
-    operation.collective = collective;
-    operation.count = count;
-    operation.element = element;
-    operation.combine = combine;
-    operation.root = root;
+    Operation operation{
+        .collective = collective, .count = count, .element = element, .combine = combine, .root = root};
     for (int rank = 0; rank < static_cast<int>(backend::most_ranks); ++rank)
         if ((peers >> rank & 1) != 0) operation.pairs.push_back({true, rank, nullptr, 0});
     return describe(operation);
@@ -137,7 +132,6 @@ Result<Board> Board::create(const std::string& path, unsigned ranks, const std::
     board.file().ranks.store(ranks, relaxed);
     board.file().id.store(id);
     board.file().name.store(name.empty() ? id : name);
-    board.file().magic.store(BoardFile::right_magic, std::memory_order_release);
     return board;
 }
 
@@ -164,6 +158,8 @@ void Board::join(unsigned rank, const std::string& place) {
     row.numbering.store(own.numbering, relaxed);
     row.place.store(place);
     row.state.store(BoardFile::joined, std::memory_order_release);
+    // Not before somebody is there: who looks for remnants would take the file for one.
+    file().magic.store(BoardFile::right_magic, std::memory_order_release);
     rank_ = rank;
     joined_ = true;
     OwnRows::all().add(&row);

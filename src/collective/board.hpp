@@ -99,7 +99,7 @@ struct BoardFile {
 
 class Board {
 public:
-    // A new one, by rank 0.
+    // A new one, by rank 0. Others see it once rank 0 has joined.
     static Result<Board> create(const std::string& path, unsigned ranks, const std::string& id,
                                 const std::string& name);
     // The same one, of another rank.

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include <fmt/format.h>
 
+#include "backend/copy_steps.hpp"
 #include "collective/tasks.hpp"
 
 namespace sidestep::collective {
@@ -33,8 +35,12 @@ constexpr int most_one_shot_blocks = 32;
 // Threads of this machine stand in for the thread blocks of emulated GPUs.
 constexpr int most_emulated_blocks = 4;
 
-constexpr std::array<Shape, 4> shapes = {Shape::packets, Shape::packets_two_phase, Shape::slices,
-                                         Shape::pairs};
+// Of an operation on a stream that moves no bytes to speak of: of a word, or what a copy takes to begin. A
+// guess, until copies have been measured on GPUs; no choice depends on it.
+constexpr double stream_step_us = 1.5;
+
+constexpr std::array<Shape, 5> shapes = {Shape::packets, Shape::packets_two_phase, Shape::slices,
+                                         Shape::pairs, Shape::copies};
 
 std::string_view name_of(Shape shape) {
     switch (shape) {
@@ -46,6 +52,8 @@ std::string_view name_of(Shape shape) {
             return "slices";
         case Shape::pairs:
             return "pairs";
+        case Shape::copies:
+            return "copy engines";
     }
     return "?";
 }
@@ -59,6 +67,7 @@ struct Work {
     bool packets = false;
     std::uint64_t each = 0;  // packets: from one rank to each other one, in each phase
     double slowed = 1;       // packets: by polling
+    int pieces = 0;          // copies: of the longest block
 };
 
 struct Candidate {
@@ -71,27 +80,37 @@ struct Candidate {
 
 class Chooser {
 public:
-    Chooser(const Operation& operation, const GroupFacts& facts)
+    Chooser(const Operation& operation, const GroupFacts& facts, GroupPolicy policy)
         : operation_(operation),
           facts_(facts),
+          policy_(policy),
           figures_(facts.figures),
           ranks_(static_cast<unsigned>(facts.ranks)) {}
 
-    Choice choose() {
+    Result<Choice> choose() {
         std::vector<Candidate> all;
         for (const Shape shape : shapes) all.push_back(candidate(shape));
         const Candidate* best = nullptr;
         for (const Candidate& one : all)
-            if (one.why_not.empty() && (best == nullptr || one.us < best->us)) best = &one;
+            if (allowed(one.shape) && one.why_not.empty() && (best == nullptr || one.us < best->us))
+                best = &one;
+        if (best == nullptr) return refuse_policy(all.back());
         Choice choice{best->shape, best->blocks, best->us, std::string(name_of(best->shape)), {}, {}};
         choice.reason = reason(*best, all);
         for (const Candidate& one : all)
             if (&one != best) choice.refused.push_back(refuse(one, *best));
-        refuse_what_is_not_built(choice.refused);
+        choice.refused.push_back(
+            {"ring", "not built; with peer access between every pair it has more hops", {}, 0});
         return choice;
     }
 
 private:
+    bool allowed(Shape shape) const { return (shape == Shape::copies) == (policy_ == GroupPolicy::zero_sm); }
+    Error refuse_policy(const Candidate& copies) const {
+        const std::string_view name = to_string(operation_.collective);
+        return {ErrorCode::unsupported, fmt::format("policy zero_sm: {}: {}", name, copies.why_not),
+                std::string(name), "use GroupPolicy::automatic"};
+    }
     std::uint64_t block() const {
         return is(Collective::barrier) ? 0 : operation_.count * size_of(operation_.element);
     }
@@ -117,6 +136,7 @@ private:
     // Empty where the shape can carry the operation.
     std::string why_not(Shape shape) const {
         if (!carries(shape, operation_.collective)) return not_carried(shape);
+        if (shape == Shape::copies) return too_much_for_copies();
         if (ranks_ == 1 && shape != Shape::slices && shape != Shape::pairs && !is(Collective::barrier))
             return "nothing leaves the GPU of the only rank";
         const std::uint64_t held = ArenaLayout{ranks_}.packet_payload();
@@ -168,8 +188,32 @@ private:
                 return is(Collective::barrier)           ? "moves no bytes"
                        : combines(operation_.collective) ? "blocks of pairs are not combined"
                                                          : "several ranks want the same bytes";
+            case Shape::copies:
+                return combines(operation_.collective) ? "it combines elements, which copy engines cannot do"
+                                                       : "a stream does one thing after the other, so that "
+                                                         "one pair would wait for another";
         }
         return "unknown";
+    }
+
+    std::string too_much_for_copies() const {
+        std::uint64_t longest = block();
+        if (is(Collective::all_to_all_v)) {
+            const BlockLists& lists = operation_.blocks;
+            if (lists.on_device)
+                return "the blocks are known on the GPU only, and copies are made by the host";
+            if (lists.send_counts == nullptr || lists.recv_counts == nullptr) return {};
+            for (unsigned r = 0; r < ranks_; ++r)
+                longest = std::max({longest, lists.send_counts[r] * size_of(operation_.element),
+                                    lists.recv_counts[r] * size_of(operation_.element)});
+            if (longest >= backend::most_tagged_bytes)
+                return fmt::format("a block of {}: its two ends compare lengths below {}",
+                                   format_bytes(longest), format_bytes(backend::most_tagged_bytes));
+        }
+        if (backend::copy_pieces(longest, ranks_) <= backend::most_copy_rounds) return {};
+        return fmt::format("a block of {}: in pieces of {}, of which a call has {} at most",
+                           format_bytes(longest), format_bytes(ArenaLayout{ranks_}.copy_lane_bytes()),
+                           backend::most_copy_rounds);
     }
 
     Work work(Shape shape) const {
@@ -188,8 +232,26 @@ private:
                 return slices_work();
             case Shape::pairs:
                 return {pairs_bytes(), block(), 2, 1, false};
+            case Shape::copies:
+                return copies_work();
         }
         return {};
+    }
+
+    // Two hops for each piece. What comes in is copied once more within the GPU; a broadcast has two tasks
+    // where it is cut.
+    Work copies_work() const {
+        const bool cut = is(Collective::broadcast) && cuts_broadcast_of_copies(block(), ranks_);
+        const std::uint64_t largest = cut                            ? block() / others()
+                                      : is(Collective::all_to_all_v) ? pairs_bytes()
+                                                                     : block();
+        const int tasks = cut ? 2 : 1;
+        Work work;
+        work.pieces = tasks * static_cast<int>(backend::copy_pieces(largest, ranks_));
+        work.bytes = ranks_ == 1 ? 0 : cut ? 2 * block() : pairs_bytes();
+        work.local = is(Collective::broadcast) || is(Collective::scatter) ? block() : work.bytes;
+        work.hops = 2 * work.pieces;
+        return work;
     }
 
     // block * (n - 1) / n
@@ -238,6 +300,7 @@ private:
     }
 
     int blocks(Shape shape, const Work& work) const {
+        if (shape == Shape::copies) return 0;
         // Derived from the bytes by whoever runs them.
         if (shape == Shape::pairs) {
             const std::uint64_t peers = std::max<std::uint64_t>(others(), 1);
@@ -265,8 +328,16 @@ private:
     double price(Shape shape, const Work& work) const {
         const double others_us = ranks_ == 1 ? 0 : figures_.hop_us * work.hops + release_us * work.releases;
         const double local = static_cast<double>(work.local) / (figures_.local_gb_per_s * 1e3);
+        if (shape == Shape::copies) return figures_.launch_us + others_us + local + copies_us(work);
         const double moving = work.packets ? packets_us(work) : direct_us(shape, work);
         return figures_.launch_us + others_us + std::max(moving, local);
+    }
+
+    // One stream does it all: for each piece two words there and two here of every other rank, and a copy to
+    // and from it.
+    double copies_us(const Work& work) const {
+        const double steps = ranks_ == 1 ? 1 : static_cast<double>(work.pieces) * (4.0 + 6.0 * (ranks_ - 1));
+        return steps * stream_step_us + static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3);
     }
 
     // Each phase begins with a share that its blocks load, send, await and store one after the other.
@@ -298,9 +369,15 @@ private:
     }
 
     std::string reason(const Candidate& best, const std::vector<Candidate>& all) const {
-        const auto possible =
-            std::count_if(all.begin(), all.end(), [](const Candidate& one) { return one.why_not.empty(); });
+        const auto possible = std::count_if(all.begin(), all.end(), [this](const Candidate& one) {
+            return allowed(one.shape) && one.why_not.empty();
+        });
         if (ranks_ == 1) return "the only rank: nothing leaves its GPU";
+        if (best.shape == Shape::copies)
+            return fmt::format("policy zero_sm leaves all thread blocks to others; {}, {} of up to {}",
+                               words(best.work),
+                               best.work.pieces == 1 ? "1 piece" : fmt::format("{} pieces", best.work.pieces),
+                               format_bytes(ArenaLayout{ranks_}.copy_lane_bytes()));
         if (operation_.blocks.on_device && is(Collective::all_to_all_v))
             return "carries blocks of any size; how many bytes is known on the GPU when it runs";
         return fmt::format("{}: {}", possible > 1 ? "the quickest at this size" : "the one that can carry it",
@@ -310,34 +387,28 @@ private:
     Refused refuse(const Candidate& one, const Candidate& best) const {
         Refused refused{std::string(name_of(one.shape)), one.why_not, {}, 0};
         if (!refused.reason.empty()) return refused;
-        refused.reason =
-            fmt::format("{} slower: {}", format_seconds((one.us - best.us) * 1e-6), words(one.work));
         refused.gb_per_s = bus_rate(operation_, facts_.ranks, one.us);
+        const double more = one.us - best.us;
+        const std::string slower = fmt::format("{} {}: {}", format_seconds(std::abs(more) * 1e-6),
+                                               more < 0 ? "quicker" : "slower", words(one.work));
+        if (allowed(one.shape))
+            refused.reason = slower;
+        else if (one.shape == Shape::copies)
+            refused.reason = fmt::format(
+                "policy zero_sm alone takes them, which leaves all thread blocks to "
+                "others; {}, estimated",
+                slower);
+        else
+            refused.reason = fmt::format("policy zero_sm: it takes thread blocks; {}", slower);
         return refused;
-    }
-
-    static void refuse_what_is_not_built(std::vector<Refused>& refused) {
-        refused.push_back({"ring", "not built; with peer access between every pair it has more hops", {}, 0});
-        refused.push_back({"copy engines",
-                           "not built for collectives: they would leave all thread blocks to others",
-                           {},
-                           0});
     }
 
     const Operation& operation_;
     const GroupFacts& facts_;
+    const GroupPolicy policy_;
     const Figures& figures_;
     const unsigned ranks_;
 };
-
-Error refuse_zero_sm(const Operation& operation) {
-    const std::string_view name = to_string(operation.collective);
-    std::string message =
-        combines(operation.collective)
-            ? fmt::format("policy zero_sm: {} combines elements, which copy engines cannot do", name)
-            : fmt::format("policy zero_sm: {} by copy engines alone is not built", name);
-    return {ErrorCode::unsupported, std::move(message), std::string(name), "use GroupPolicy::automatic"};
-}
 
 Error refuse_without_mesh(const Operation& operation, const GroupFacts& facts) {
     return {ErrorCode::path_unavailable,
@@ -352,9 +423,8 @@ Error refuse_without_mesh(const Operation& operation, const GroupFacts& facts) {
 }  // namespace
 
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy) {
-    if (policy == GroupPolicy::zero_sm) return refuse_zero_sm(operation);
     if (!facts.full_mesh && facts.ranks > 1) return refuse_without_mesh(operation, facts);
-    return Chooser(operation, facts).choose();
+    return Chooser(operation, facts, policy).choose();
 }
 
 }  // namespace sidestep::collective

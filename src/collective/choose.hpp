@@ -47,7 +47,8 @@ struct Choice {
     std::vector<Refused> refused;
 };
 
-// path_unavailable where two GPUs of the group have no peer access, unsupported for policy zero_sm: both say which part is not built.
+// path_unavailable where two GPUs of the group have no peer access; unsupported for what policy zero_sm
+// cannot carry. Both say why.
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy);
 
 // What Group::explain answers. `memory` as CollectivePlan's.

@@ -117,7 +117,7 @@ private:
             party_->board->join(0, mine.place);
         }
         const int descriptor = party_->board ? party_->board->descriptor() : -1;
-        SIDESTEP_TRY(party_->contacts, rendezvous.meet(mine, descriptor, until_));
+        SIDESTEP_TRY(party_->contacts, rendezvous.meet(mine, descriptor, until_, request_.stop));
         figures_ = mine.rank == 0 ? mine.figures : party_->contacts[0]->hello.figures;
         if (mine.rank == 0) return {};
         if (!party_->contacts[0]->descriptor)
@@ -130,7 +130,7 @@ private:
 
     Error cannot_take_part(Rendezvous& rendezvous, Hello mine, const Error& why) const {
         mine.wrong = why.to_string();
-        (void)rendezvous.meet(mine, -1, std::min(until_, Clock::now() + telling_limit));
+        (void)rendezvous.meet(mine, -1, std::min(until_, Clock::now() + telling_limit), request_.stop);
         return why;
     }
 
@@ -168,7 +168,7 @@ private:
     }
 
     Result<Message> expect(Contact& contact, Word word) {
-        SIDESTEP_TRY(received_, contact.next(until_));
+        SIDESTEP_TRY(received_, contact.next(until_, request_.stop, party_->name));
         SIDESTEP_TRY(Message message, parse_message(received_.bytes));
         if (message.word != word)
             return Error{

@@ -20,13 +20,6 @@ std::string text_of(const char* name) {
     return value == nullptr ? "" : value;
 }
 
-// The first of the variables that is set.
-std::string first_of(std::initializer_list<const char*> names) {
-    for (const char* name : names)
-        if (std::string text = text_of(name); !text.empty()) return text;
-    return "";
-}
-
 // A launcher's variables. Sources: the manuals of torchrun, mpirun (Open MPI 4 and 5), MPICH's hydra and
 // Intel MPI, srun.
 struct Launcher {
@@ -37,34 +30,53 @@ struct Launcher {
     const char* local_ranks;  // null: not told
     // Whose values, set or not, are the same on all ranks of a job, and different in another one.
     std::initializer_list<const char*> job;
-    bool by_parent;  // no variable tells jobs apart: the process that started all ranks of a machine does
+    bool by_parent =
+        false;  // no variable tells jobs apart: the process that started all ranks of a machine does
+    const char* machines = nullptr;  // on how many the job runs; null: not told
+    bool tells_local = false;        // one that does not tell the local rank is another launcher
 };
 
+// In this order: mpirun may run below srun, whose variables its ranks inherit; srun may speak MPICH's
+// protocol (--mpi=pmi2), but tells no local rank in its words. A batch script of Slurm has a SLURM_PROCID but
+// is no rank: it has no step.
 const Launcher launchers[] = {
-    {"sidestep run", "SIDESTEP_RANK", "SIDESTEP_RANKS", "LOCAL_RANK", nullptr, {"SIDESTEP_GROUP_ID"}, false},
+    {"sidestep run", "SIDESTEP_RANK", "SIDESTEP_RANKS", "LOCAL_RANK", nullptr, {"SIDESTEP_GROUP_ID"}},
     {"torchrun",
      "RANK",
      "WORLD_SIZE",
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
-     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-     false},
+     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
     {"mpirun (Open MPI)",
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
-     {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"},
-     false},
-    {"mpirun (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {}, true},
+     {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}},
+    {"mpirun (MPICH, Intel MPI)",
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     {},
+     true,
+     nullptr,
+     true},
     {"srun",
      "SLURM_PROCID",
-     "SLURM_NTASKS",
+     "SLURM_STEP_NUM_TASKS",
      "SLURM_LOCALID",
      nullptr,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"},
-     false},
+     false,
+     "SLURM_STEP_NUM_NODES"},
+    {"a launcher that speaks PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", {}, true},
 };
+
+bool started(const Launcher& launcher) {
+    return !text_of(launcher.rank).empty() && !text_of(launcher.ranks).empty() &&
+           (!launcher.tells_local || !text_of(launcher.local_rank).empty());
+}
 
 Result<int> number_of(const char* variable) {
     const std::string text = text_of(variable);
@@ -130,10 +142,9 @@ Result<Seating> seating_by(const Launcher& launcher) {
             return several_machines(launcher, fmt::format("{}={} of {}={}", launcher.local_ranks, here,
                                                           launcher.ranks, seating.ranks));
     }
-    if (std::string(launcher.name) == "srun")
-        if (const std::string nodes = first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"});
-            !nodes.empty() && nodes != "1")
-            return several_machines(launcher, fmt::format("SLURM_NNODES={}", nodes));
+    if (const std::string machines = launcher.machines == nullptr ? "" : text_of(launcher.machines);
+        !machines.empty() && machines != "1")
+        return several_machines(launcher, fmt::format("{}={}", launcher.machines, machines));
     seating.place = Place::gpu(local);
     seating.id = id_of_job(launcher);
     return seating;
@@ -181,7 +192,7 @@ Result<Seating> Seating::from_environment() {
                  base::Environment::read());  // names what is wrong with our own
     (void)environment;
     for (const Launcher& launcher : launchers)
-        if (!text_of(launcher.rank).empty() && !text_of(launcher.ranks).empty()) return seating_by(launcher);
+        if (started(launcher)) return seating_by(launcher);
     return Error{ErrorCode::not_found, "no launcher told this process its rank", "environment",
                  "start it with torchrun, mpirun, srun or sidestep run"};
 }

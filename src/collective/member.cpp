@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 // How long a rank that leaves waits for its own tasks and for the others to let go, where there is no
 // timeout.
 constexpr std::chrono::seconds leave_limit{60};
+// Tasks of a group that has failed give up within this.
+constexpr std::chrono::seconds give_up_limit{1};
 // Tasks that were aborted end within this.
 constexpr std::chrono::seconds abort_limit{5};
 // What a context that is closed still waits for ranks that left.
@@ -174,6 +176,8 @@ Result<void> Member::detach(const Buffer& buffer) {
 Result<CollectivePlan> Member::explain(const Operation& operation) const {
     SIDESTEP_TRY(const Choice choice, choose(operation, facts_, options_.policy));
     std::string memory = "not needed: the data travels in packets";
+    if (choice.shape == backend::Shape::copies)
+        memory = "not needed: all passes through the arena of the receiver";
     if (choice.shape == backend::Shape::slices || choice.shape == backend::Shape::pairs) {
         const bool in_place_pairs = choice.shape == backend::Shape::pairs && operation.send == operation.recv;
         const std::string send =
@@ -198,7 +202,11 @@ Result<void> Member::wait() const {
     for (int looks = 0;; ++looks) {
         SIDESTEP_TRY(const bool ended, attendant_->idle());
         // In this order: what has ended may have ended by a fault.
-        SIDESTEP_CHECK(attendant_->status());
+        if (auto state = attendant_->status(); !state) {
+            const auto until = Clock::now() + give_up_limit;
+            while (attendant_->in_use() && Clock::now() < until) std::this_thread::sleep_for(wait_pause);
+            return state;
+        }
         if (ended) return {};
         if (looks < quick_looks)
             std::this_thread::yield();
@@ -245,13 +253,14 @@ GroupId Member::derived_id(std::uint64_t kind, std::uint64_t number, std::uint64
     return id;
 }
 
-Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSocket::Time until) {
+Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSocket::Time until,
+                                             const std::stop_token& stop) {
     SIDESTEP_CHECK(attendant_->status());
     const std::uint64_t number = ++splits_;
     std::string blob(2 * sizeof(int), '\0');
     std::memcpy(blob.data(), &color, sizeof(int));
     std::memcpy(blob.data() + sizeof(int), &key, sizeof(int));
-    SIDESTEP_TRY(const auto blobs, attendant_->exchange(0, blob, (1u << ranks()) - 1, until));
+    SIDESTEP_TRY(const auto blobs, attendant_->exchange(0, blob, (1u << ranks()) - 1, until, stop));
     std::vector<std::pair<int, int>> members;  // key, rank
     for (int other = 0; other < ranks(); ++other) {
         int theirs[2] = {-1, 0};
@@ -270,7 +279,8 @@ Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSo
     return std::optional(seating);
 }
 
-Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until) {
+Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until,
+                               const std::stop_token& stop) {
     std::uint32_t members = (1u << ranks()) - 1;
     for (const int other : excluded) {
         if (other < 0 || other >= ranks() || other == rank())
@@ -281,7 +291,7 @@ Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSo
     }
     const std::uint64_t number = ++shrinks_;
     const std::string blob(reinterpret_cast<const char*>(&members), sizeof(members));
-    SIDESTEP_TRY(const auto blobs, attendant_->exchange(1, blob, members, until));
+    SIDESTEP_TRY(const auto blobs, attendant_->exchange(1, blob, members, until, stop));
     Seating seating = seating_;
     seating.rank = seating.ranks = 0;
     for (int other = 0; other < ranks(); ++other) {

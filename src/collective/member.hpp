@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
 
 #include "collective/attendant.hpp"
 #include "collective/tasks.hpp"
@@ -15,6 +16,7 @@ struct JoinRequest {
     Seating seating;
     GroupOptions options;
     std::string figures = {};  // JSON of Figures; counts on rank 0 only; empty: the built-in ones
+    std::stop_token stop = {};  // ends waiting for others
 };
 
 // run(), attach(), detach(), split and shrink by one thread at a time; the others by any, at any time.
@@ -31,8 +33,10 @@ public:
 
     // The seating of a new group of those that give the same color, made of this one's id; nothing for a
     // color below 0.
-    Result<std::optional<Seating>> split(int color, int key, driver::LocalSocket::Time until);
-    Result<Seating> shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until);
+    Result<std::optional<Seating>> split(int color, int key, driver::LocalSocket::Time until,
+                                         const std::stop_token& stop);
+    Result<Seating> shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until,
+                           const std::stop_token& stop);
 
     Result<void> status() const { return attendant_->status(); }
     Result<bool> idle() const;

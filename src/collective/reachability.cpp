@@ -16,6 +16,12 @@ using Clock = std::chrono::steady_clock;
 // How often memory that can only be lent while nothing runs is tried again.
 constexpr std::chrono::microseconds idle_pause{200};
 
+Error no_slot(const Buffer& whole) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{} allocations of this rank are mapped already", backend::most_slots - 1),
+                 whole.to_string(), "free or detach some"};
+}
+
 std::uint64_t offset_in(const Buffer& whole, const void* address) {
     return static_cast<std::uint64_t>(static_cast<const char*>(address) -
                                       static_cast<const char*>(whole.address()));
@@ -53,9 +59,13 @@ Result<unsigned> Reachability::take(const backend::Extent& extent) {
         by_address_[extent.whole.address()] = at;
         return at;
     }
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{} allocations of this rank are mapped already", backend::most_slots - 1),
-                 extent.whole.to_string(), "free or detach some"};
+    return no_slot(extent.whole);
+}
+
+bool Reachability::full() const {
+    return std::none_of(slots_.begin() + 1, slots_.end(), [](const Slot& slot) {
+        return slot.state == State::free || slot.state == State::withdrawn || slot.state == State::dropping;
+    });
 }
 
 Result<backend::Token> Reachability::token(const void* address, bool& asked) {
@@ -89,6 +99,27 @@ Result<backend::Token> Reachability::token(const void* address, bool& asked) {
     return backend::Token{};
 }
 
+// The slot of the allocation, once it has one.
+Result<unsigned> Reachability::claim(const backend::Extent& extent, driver::LocalSocket::Time until,
+                                     const std::function<Result<void>()>& going) {
+    for (;;) {
+        bool asked = false;  // the caller wakes the attendant in any case
+        SIDESTEP_CHECK(token(extent.whole.address(), asked));
+        {
+            const std::lock_guard lock(mutex_);
+            if (const auto found = find(extent)) return *found;
+            if (full()) return no_slot(extent.whole);
+        }
+        SIDESTEP_CHECK(going());
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out,
+                         "memory can be attached only while no operation runs",
+                         extent.whole.to_string(),
+                         {}};
+        std::this_thread::sleep_for(idle_pause);
+    }
+}
+
 Result<void> Reachability::attach(const Buffer& buffer, driver::LocalSocket::Time until,
                                   const std::function<void()>& wake,
                                   const std::function<Result<void>()>& going) {
@@ -97,28 +128,7 @@ Result<void> Reachability::attach(const Buffer& buffer, driver::LocalSocket::Tim
         offset_in(extent.whole, buffer.address()) > extent.whole.size() - buffer.size())
         return Error{
             ErrorCode::invalid_argument, "the buffer reaches past its allocation", buffer.to_string(), {}};
-    unsigned at = 0;
-    for (;;) {
-        bool asked = false;
-        SIDESTEP_CHECK(token(buffer.address(), asked));
-        if (asked) wake();
-        const std::lock_guard lock(mutex_);
-        if (const auto found = find(extent)) {
-            at = *found;
-            break;
-        }
-        if (!moves(extent)) {
-            SIDESTEP_CHECK(take(extent));
-            continue;
-        }
-        SIDESTEP_CHECK(going());
-        if (Clock::now() >= until)
-            return Error{ErrorCode::timed_out,
-                         "memory can be attached only while no operation runs",
-                         buffer.to_string(),
-                         {}};
-        std::this_thread::sleep_for(idle_pause);
-    }
+    SIDESTEP_TRY(const unsigned at, claim(extent, until, going));
     wake();
     std::unique_lock lock(mutex_);
     const auto undecided = [&] {
@@ -155,7 +165,10 @@ std::string Reachability::describe(const void* address) const {
     if (!extent) return fmt::format("no: {}", extent.error().to_string());
     const std::lock_guard lock(mutex_);
     const auto found = by_address_.find(extent->whole.address());
-    if (found == by_address_.end() || slots_[found->second].lent.identity != extent->identity)
+    const bool known = found != by_address_.end() && slots_[found->second].lent.identity == extent->identity;
+    if (!known && full())
+        return fmt::format("no, carried through the arena: {}", no_slot(extent->whole).message);
+    if (!known)
         return "not yet: carried through the arena until the ranks have exchanged it, after its first use";
     const Slot& slot = slots_[found->second];
     if (slot.state == State::valid) return "yes";

@@ -72,7 +72,11 @@ private:
     Result<unsigned> take(const backend::Extent& extent);
     void withdraw(unsigned slot);
     void settle(unsigned slot);
+    bool full() const;  // no slot is free, and none is about to be
 
+    // Without it.
+    Result<unsigned> claim(const backend::Extent& extent, driver::LocalSocket::Time until,
+                           const std::function<Result<void>()>& going);
     void call_back(unsigned slot, const Sender& send);
     void lend(unsigned slot, const Sender& send);
     bool moves(const backend::Extent& extent) const { return !extent.shares_in_place && has_others_; }

@@ -23,12 +23,36 @@ using Time = driver::LocalSocket::Time;
 constexpr int pause_ms = 1;
 // What one contact may say before the others have come.
 constexpr std::size_t most_early = 8;
+// Whoever waits looks this often whether it was told to stop.
+constexpr std::chrono::milliseconds stop_pause{50};
+// At the own name, before somebody's that comes and goes is given up.
+constexpr int most_looks = 3;
 // How long the one that has the rank already may take to hear of another one.
 constexpr std::chrono::milliseconds telling_limit{500};
 
 Error hung_up(const std::string& who) {
     return Error{
         ErrorCode::io_error, fmt::format("{} ended while the group was being joined", who), "group", {}};
+}
+
+Error told_to_stop(const std::string& me, const std::string& missing) {
+    return Error{ErrorCode::cancelled,
+                 fmt::format("{} was told to stop while it waited for {}", me, missing),
+                 "group",
+                 {}};
+}
+
+// Somebody listens as this rank: it hears of this one, and tells all others.
+Error taken(const std::string& path, const Hello& mine, Time until) {
+    auto other = driver::LocalSocket::connect(path, std::min(until, Clock::now() + telling_limit));
+    std::string who = "a process that is alive";
+    if (other && other->send(to_bytes(Message{.word = Word::hello, .blob = to_bytes(mine)}))) {
+        if (const auto peer = other->peer(); peer) who = fmt::format("process {}", peer->process);
+        (void)other->receive(longest_message, std::min(until, Clock::now() + telling_limit));
+    }
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("rank {} of this group is {} already", mine.rank, who), path,
+                 "give every process a rank of its own, and every group a new id"};
 }
 
 // What an error says to the others.
@@ -50,13 +74,17 @@ std::string Contact::who() const {
     return name_of(hello.rank, static_cast<std::uint32_t>(process), hello.place);
 }
 
-Result<driver::LocalMessage> Contact::next(Time until) {
+Result<driver::LocalMessage> Contact::next(Time until, const std::stop_token& stop, const std::string& me) {
     driver::LocalMessage message;
     if (!early.empty()) {
         message = std::move(early.front());
         early.pop_front();
     } else {
-        auto received = socket.receive(longest_message, until);
+        auto received = socket.receive(longest_message, std::min(until, Clock::now() + stop_pause));
+        while (!received && received.error().code == ErrorCode::timed_out && Clock::now() < until) {
+            if (stop.stop_requested()) return told_to_stop(me, who());
+            received = socket.receive(longest_message, std::min(until, Clock::now() + stop_pause));
+        }
         if (!received && received.error().code == ErrorCode::timed_out)
             return Error{ErrorCode::timed_out, fmt::format("{} came, but then said nothing", who()), "group",
                          "it hangs, or is stopped"};
@@ -73,27 +101,18 @@ Result<Rendezvous> Rendezvous::open(const peer::Folder& folder, const GroupId& i
                                     Time until) {
     const std::string prefix = group_path(folder, id);
     const std::string path = fmt::format("{}{}", prefix, mine.rank);
-    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
-    if (found == driver::SocketPath::live) {
-        // Whoever it is hears of this rank, and tells all others.
-        auto other = driver::LocalSocket::connect(path, std::min(until, Clock::now() + telling_limit));
-        std::string who = "a process that is alive";
-        if (other && other->send(to_bytes(Message{.word = Word::hello, .blob = to_bytes(mine)}))) {
-            if (const auto peer = other->peer(); peer) who = fmt::format("process {}", peer->process);
-            (void)other->receive(longest_message, std::min(until, Clock::now() + telling_limit));
-        }
-        return Error{ErrorCode::invalid_argument,
-                     fmt::format("rank {} of this group is {} already", mine.rank, who), path,
-                     "give every process a rank of its own, and every group a new id"};
+    Error refused;
+    for (int look = 0; look < most_looks; ++look) {
+        SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
+        if (found == driver::SocketPath::live) return taken(path, mine, until);
+        if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0 && errno != ENOENT)
+            return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
+        auto listener = driver::LocalListener::bind(path);
+        if (listener) return Rendezvous(std::move(*listener), prefix, path);
+        // Where another process took the name since the look, the next look finds it.
+        refused = listener.error();
     }
-    if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0 && errno != ENOENT)
-        return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
-    auto listener = driver::LocalListener::bind(path);
-    if (listener) return Rendezvous(std::move(*listener), prefix, path);
-    // Another process took the name since the look: the next look finds it, and it hears of this rank.
-    const auto again = driver::look_at_socket(path);
-    if (again && *again == driver::SocketPath::live && Clock::now() < until) return open(folder, id, mine, until);
-    return listener.error();
+    return refused;
 }
 
 Rendezvous::Rendezvous(Rendezvous&& other) noexcept
@@ -240,7 +259,8 @@ struct Rendezvous::Meeting {
         const bool looking =
             std::any_of(contacts.begin(), contacts.begin() + mine.rank, [](const auto& c) { return !c; });
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
-        const int pause = static_cast<int>(std::clamp<long>(left, 0, looking ? pause_ms : 50));
+        const int pause =
+            static_cast<int>(std::clamp<long>(left, 0, looking ? pause_ms : stop_pause.count()));
         ::poll(entries.data(), entries.size(), pause);
 
         std::vector<driver::LocalSocket> quiet;
@@ -262,10 +282,11 @@ struct Rendezvous::Meeting {
         return accept();
     }
 
+    std::string who_is_missing() const { return fmt::format("rank {}", fmt::join(missing(), ", rank ")); }
+
     Error late() const {
         return Error{
-            ErrorCode::timed_out, fmt::format("rank {} did not come", fmt::join(missing(), ", rank ")),
-            at.prefix_,
+            ErrorCode::timed_out, fmt::format("{} did not come", who_is_missing()), at.prefix_,
             "do all processes run, as one user, with the same id and the same SIDESTEP_PEER_FOLDER?"};
     }
 
@@ -279,11 +300,14 @@ struct Rendezvous::Meeting {
     }
 };
 
-Result<std::vector<std::optional<Contact>>> Rendezvous::meet(const Hello& mine, int descriptor, Time until) {
+Result<std::vector<std::optional<Contact>>> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
+                                                             const std::stop_token& stop) {
     Meeting meeting(*this, mine, descriptor);
     auto state = Result<void>();
     while (state && !meeting.missing().empty()) {
-        state = meeting.connect();
+        if (stop.stop_requested())
+            state = told_to_stop(name_of(mine.rank, mine.process, mine.place), meeting.who_is_missing());
+        if (state) state = meeting.connect();
         if (state) state = meeting.wait_and_read(until);
         if (state && !meeting.missing().empty() && Clock::now() >= until) state = meeting.late();
     }

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,10 @@ struct Contact {
     driver::Fd descriptor;                   // came with the hello: the board, from rank 0
     std::deque<driver::LocalMessage> early;  // what it said before anybody asked
 
-    // The next message within the time; a refusal or a failure of the other is an error.
-    Result<driver::LocalMessage> next(driver::LocalSocket::Time until);
+    // The next message within the time; a refusal or a failure of the other is an error. Cancelled, saying
+    // that `me` was, soon after `stop` is asked for.
+    Result<driver::LocalMessage> next(driver::LocalSocket::Time until, const std::stop_token& stop,
+                                      const std::string& me);
     // "rank 2 (process 4711, gpu:2)".
     std::string who() const;
 };
@@ -41,9 +44,11 @@ public:
     ~Rendezvous();
 
     // One contact for each rank, nothing for the own one. `descriptor` (-1: none) goes with every hello.
-    // Returns when all are there; else says what is wrong, here and to everybody who has come.
+    // Returns when all are there; else, also where `stop` is asked for, says what is wrong, here and to
+    // everybody who has come.
     Result<std::vector<std::optional<Contact>>> meet(const Hello& mine, int descriptor,
-                                                     driver::LocalSocket::Time until);
+                                                     driver::LocalSocket::Time until,
+                                                     const std::stop_token& stop);
 
 private:
     struct Meeting;

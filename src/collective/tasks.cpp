@@ -20,6 +20,8 @@ namespace {
 // Where slices are cut: whole 128-byte lines of memory for large ones, whole packets for small ones.
 constexpr std::uint64_t line_bytes = 128;
 constexpr std::uint64_t packet_bytes = 16;
+// Below it a broadcast by copies is not worth a second round of words.
+constexpr std::uint64_t least_cut_broadcast = 1 << 20;
 
 std::uint16_t bit(unsigned rank) {
     return static_cast<std::uint16_t>(1u << rank);
@@ -54,6 +56,8 @@ public:
                 return {slices()};
             case Shape::pairs:
                 return pairs();
+            case Shape::copies:
+                return copies();
         }
         return {};
     }
@@ -282,6 +286,30 @@ private:
         return {task};
     }
 
+    std::vector<CollectiveTask> copies() const {
+        CollectiveTask task = blank();
+        if (operation_.collective != Collective::broadcast || !cuts_broadcast_of_copies(block(), ranks_)) {
+            fill_blocks(task);
+            return {task};
+        }
+        CollectiveTask onward = task;
+        onward.send = operation_.recv;
+        for (unsigned r = 0; r < ranks_; ++r) {
+            if (r == root_) continue;
+            const Share share = share_of(block(), without_root(r, root_), ranks_ - 1, line_bytes);
+            const Block part{share.begin, share.end - share.begin};
+            if (at_root()) task.to[r] = part;
+            if (r == me_) task.from[root_] = part;
+            if (at_root() || r == me_) continue;
+            onward.from[r] = part;
+            const Share own = share_of(block(), without_root(me_, root_), ranks_ - 1, line_bytes);
+            onward.to[r] = {own.begin, own.end - own.begin};
+        }
+        if (at_root()) task.to[me_] = task.from[me_] = {0, block()};
+        skip_copy_onto_itself(task);
+        return {task, onward};
+    }
+
     void set_pair_blocks(CollectiveTask& task) const {
         std::uint64_t largest = 0;
         for (unsigned r = 0; r < ranks_; ++r)
@@ -348,23 +376,29 @@ private:
 bool carries(Shape shape, Collective collective) {
     switch (collective) {
         case Collective::all_reduce:
-            return shape != Shape::pairs;
+            return shape != Shape::pairs && shape != Shape::copies;
         case Collective::reduce:
-        case Collective::broadcast:
-        case Collective::all_gather:
         case Collective::reduce_scatter:
             return shape == Shape::packets || shape == Shape::slices;
+        case Collective::broadcast:
+        case Collective::all_gather:
+            return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies;
         case Collective::all_to_all:
         case Collective::gather:
         case Collective::scatter:
-            return shape == Shape::packets || shape == Shape::pairs;
+            return shape == Shape::packets || shape == Shape::pairs || shape == Shape::copies;
         case Collective::all_to_all_v:
+            return shape == Shape::pairs || shape == Shape::copies;
         case Collective::send_recv:
             return shape == Shape::pairs;
         case Collective::barrier:
-            return shape == Shape::packets;
+            return shape == Shape::packets || shape == Shape::copies;
     }
     return false;
+}
+
+bool cuts_broadcast_of_copies(std::uint64_t bytes, unsigned ranks) {
+    return ranks > 2 && bytes >= least_cut_broadcast;
 }
 
 std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,

@@ -7,9 +7,13 @@ namespace {
 
 constexpr const char* hint_of_mismatch = "every rank calls the same operations in the same order";
 
+// By which the ranks know an operation: all count those of all ranks alike, sends and receives each its own.
+std::uint64_t number_of(const Noted& noted) {
+    return noted.collective == Collective::send_recv ? noted.number : noted.step;
+}
+
 std::string numbered(const Noted& noted) {
-    const bool pair = noted.collective == Collective::send_recv;
-    return fmt::format("operation {}, {}", pair ? noted.number : noted.step, noted.text());
+    return fmt::format("operation {}, {}", number_of(noted), noted.text());
 }
 
 // What the peer did where this rank did `own`.
@@ -44,6 +48,11 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
         }
         error.message = fmt::format("{} enqueued {} too, but did not go on within {:g} s", fault.peer, what,
                                     fault.deadline_s);
+        // A count of 0 is not posted: whoever has one waits for nobody.
+        if (own->collective == Collective::all_to_all_v)
+            error.hint =
+                "it hangs, is stopped, or one of the two counts 0 elements between them and the other does "
+                "not";
         return error;
     }
     error.message =
@@ -67,16 +76,14 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
                 fmt::format("{} runs {} as operation {}, {} {}", fault.peer,
                             theirs ? theirs->text()
                                    : fmt::format("something else ({:08x})", fault.record.peer_signature),
-                            own ? own->step : fault.record.number, fault.me, what),
+                            own ? number_of(*own) : fault.record.number, fault.me, what),
                 fault.me, hint_of_mismatch};
         }
-        case backend::FaultKind::size_mismatch:
+        case backend::FaultKind::size_mismatch:  // which the sender finds
             return Error{
                 ErrorCode::mismatch,
-                fmt::format(
-                    "{} and {} disagree on the bytes between them in operation {}, {}: {} there, {} here",
-                    fault.peer, fault.me, own ? own->step : fault.record.number, what,
-                    fault.record.peer_bytes, fault.record.bytes),
+                fmt::format("{} sends {} bytes to {}, which expects {}, in {}", fault.me, fault.record.bytes,
+                            fault.peer, fault.record.peer_bytes, own ? numbered(*own) : what),
                 fault.me, "what one rank sends is what the other one receives"};
         default:
             return Error{

@@ -1,6 +1,7 @@
 // The public Group over collective::Member.
 #include <sidestep/group.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <system_error>
 #include <thread>
@@ -74,12 +75,11 @@ struct Call {
 };
 
 Result<Operation> operation_of(const Call& call) {
-    Operation operation;
-    operation.collective = call.collective;
-    operation.send = call.send;
-    operation.recv = call.recv;
-    operation.count = call.count;
-    operation.root = call.root;
+    Operation operation{.collective = call.collective,
+                        .send = call.send,
+                        .recv = call.recv,
+                        .count = call.count,
+                        .root = call.root};
     SIDESTEP_TRY(operation.element, collective::element_of(call.dtype, call.reduction != nullptr));
     if (call.reduction == nullptr) return operation;
     operation.combine = combine_of(call.reduction->op);
@@ -95,10 +95,14 @@ Result<void> run(collective::Member& member, const Call& call, CUstream_st* stre
     return member.run(operation, stream);
 }
 
+// As good as none, and few enough nanoseconds to be added to any time.
+constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 365);
+
 GroupOptions settled(GroupOptions options, const base::Environment& environment) {
     if (options.timeout == GroupOptions{}.timeout && environment.group_timeout_s)
         options.timeout =
             std::chrono::milliseconds(static_cast<long long>(*environment.group_timeout_s * 1000));
+    options.timeout = std::min(options.timeout, longest_timeout);
     return options;
 }
 
@@ -113,10 +117,10 @@ Result<std::string> stored_figures(const std::string& path) {
 }
 
 Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Seating& seating,
-                   const GroupOptions& options) {
+                   const GroupOptions& options, const std::stop_token& stop) {
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
     collective::JoinRequest request{
-        context->registry, context->topology.emulated(), context->peer_folder, seating, {}, {}};
+        context->registry, context->topology.emulated(), context->peer_folder, seating, {}, {}, stop};
     request.options = settled(options, environment);
     if (seating.rank == 0) {
         SIDESTEP_TRY(request.figures, stored_figures(environment.tuning));
@@ -142,8 +146,9 @@ Group::Group(Group&&) noexcept = default;
 Group& Group::operator=(Group&&) noexcept = default;
 Group::~Group() = default;
 
-Result<Group> Group::join(const Context& context, const Seating& seating, const GroupOptions& options) {
-    return sidestep::join(ContextAccess::shared(context), seating, options);
+Result<Group> Group::join(const Context& context, const Seating& seating, const GroupOptions& options,
+                          std::stop_token stop) {
+    return sidestep::join(ContextAccess::shared(context), seating, options, stop);
 }
 
 Result<std::vector<Group>> Group::local(const Context& context, const std::vector<Place>& places,
@@ -156,10 +161,11 @@ Result<std::vector<Group>> Group::local(const Context& context, const std::vecto
     SIDESTEP_TRY(const GroupId id, GroupId::create());
     std::vector<std::optional<Result<Group>>> joined(places.size());
     std::vector<std::thread> threads;
+    std::stop_source no_more;  // nobody waits for a rank that has no thread
     const auto join_one = [&](std::size_t rank) {
         joined[rank] =
             join(context, Seating{id, static_cast<int>(rank), static_cast<int>(places.size()), places[rank]},
-                 options);
+                 options, no_more.get_token());
     };
     for (std::size_t rank = 1; rank < places.size(); ++rank) {
         try {
@@ -169,6 +175,7 @@ Result<std::vector<Group>> Group::local(const Context& context, const std::vecto
                                  fmt::format("no thread could be started: {}", error.what()),
                                  "group",
                                  {}};
+            no_more.request_stop();
         }
     }
     join_one(0);
@@ -176,7 +183,8 @@ Result<std::vector<Group>> Group::local(const Context& context, const std::vecto
     std::vector<Group> groups;
     // Of several errors the first that is no mere absence.
     for (auto& one : joined)
-        if (!*one && one->error().code != ErrorCode::timed_out) return one->error();
+        if (!*one && one->error().code != ErrorCode::timed_out && one->error().code != ErrorCode::cancelled)
+            return one->error();
     for (auto& one : joined) {
         if (!*one) return one->error();
         groups.push_back(std::move(**one));
@@ -311,18 +319,20 @@ Result<CollectivePlan> Group::explain(Collective collective, std::size_t count, 
     return impl_->member->explain(operation);
 }
 
-Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions& options) {
+Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions& options,
+                                          std::stop_token stop) {
     const auto until = collective::deadline_after(impl_->member->options().timeout);
-    SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until));
+    SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until, stop));
     if (!seating) return std::optional<Group>();
-    SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options));
+    SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options, stop));
     return std::optional<Group>(std::move(group));
 }
 
-Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions& options) {
+Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions& options,
+                            std::stop_token stop) {
     const auto until = collective::deadline_after(impl_->member->options().timeout);
-    SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until));
-    return sidestep::join(impl_->context, seating, options);
+    SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until, stop));
+    return sidestep::join(impl_->context, seating, options, stop);
 }
 
 Result<void> Group::status() const {

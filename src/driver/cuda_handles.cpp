@@ -28,6 +28,18 @@ Result<CudaStream> CudaStream::create(std::shared_ptr<const CudaContext> context
     return CudaStream(std::move(context), stream);
 }
 
+Result<CudaStream> CudaStream::create_urgent(std::shared_ptr<const CudaContext> context) {
+    // The driver takes the nearest one that there is; lower numbers come first.
+    constexpr int beyond_the_highest = -1000;
+    const Cuda& cuda = context->cuda();
+    ScopedCudaContext current(*context);
+    CUstream stream = nullptr;
+    const CUresult status =
+        cuda.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, beyond_the_highest);
+    SIDESTEP_CHECK(cuda.check(status, "cuStreamCreateWithPriority"));
+    return CudaStream(std::move(context), stream);
+}
+
 CudaStream::~CudaStream() {
     if (!context_) return;
     ScopedCudaContext current(*context_);

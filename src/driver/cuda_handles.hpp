@@ -64,6 +64,8 @@ private:
 class CudaStream {
 public:
     static Result<CudaStream> create(std::shared_ptr<const CudaContext> context);
+    // Of the highest priority that the GPU has.
+    static Result<CudaStream> create_urgent(std::shared_ptr<const CudaContext> context);
     CudaStream(CudaStream&& other) noexcept = default;
     CudaStream& operator=(CudaStream&&) = delete;
     // Work still on the stream goes on; the driver frees the stream after it.

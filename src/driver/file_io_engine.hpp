@@ -22,6 +22,9 @@ struct FileRequest {
     std::uint64_t tag = 0;  // comes back in the completion
     // What keep_memory() gave for a range that `address` and `size` lie in; below 0: nothing.
     int kept_memory = -1;
+    // Of a write: where a TargetMap has the range. Threads copy there instead; EFAULT where its pages are not
+    // to be had.
+    void* mapped = nullptr;
 };
 
 struct FileCompletion {

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <thread>
 
+#include "driver/target_map.hpp"
+
 namespace sidestep::driver {
 namespace {
 
@@ -19,6 +21,18 @@ namespace {
 // threads at work is left to them, and who has nothing to do looks out for a while before it sleeps.
 constexpr std::size_t working_for_one_in_line = 4;
 constexpr auto looks_out_for = std::chrono::microseconds(300);
+
+// Bytes moved, or -errno.
+std::int64_t carry_out(const FileRequest& request) {
+    if (request.mapped != nullptr)
+        return copy_into_map(request.mapped, request.address, request.size)
+                   ? static_cast<std::int64_t>(request.size)
+                   : -EFAULT;
+    const auto offset = static_cast<off_t>(request.offset);
+    const auto moved = request.write ? ::pwrite(request.fd, request.address, request.size, offset)
+                                     : ::pread(request.fd, request.address, request.size, offset);
+    return moved < 0 ? -static_cast<std::int64_t>(errno) : moved;
+}
 
 class ThreadEngine final : public FileIoEngine {
 public:
@@ -115,10 +129,7 @@ void ThreadEngine::work() {
         in_line_.store(waiting_.size(), std::memory_order_release);
         ++busy_;
         lock.unlock();
-        const auto offset = static_cast<off_t>(request.offset);
-        const auto moved = request.write ? ::pwrite(request.fd, request.address, request.size, offset)
-                                         : ::pread(request.fd, request.address, request.size, offset);
-        const FileCompletion completion{request.tag, moved < 0 ? -static_cast<std::int64_t>(errno) : moved};
+        const FileCompletion completion{request.tag, carry_out(request)};
         lock.lock();
         --busy_;
         ended_.push_back(completion);

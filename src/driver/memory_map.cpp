@@ -41,24 +41,15 @@ Result<void> bind(void* address, Bytes length, int node) {
                         error == EPERM ? "a container needs the capability SYS_NICE for it" : "");
 }
 
-// Puts pages behind a range, which the kernel does without a signal where it has none: MADV_POPULATE_WRITE of
-// Linux 5.14, by number since older headers lack it.
-bool populate(char* begin, Bytes length) {
-    constexpr int populate_write = 23;
-    while (::madvise(begin, length, populate_write) != 0)
-        if (errno != EINTR) return false;
-    return true;
-}
-
-// The same with several threads: zeroing is what takes the time, and one thread does some 5 GB/s.
-bool populate(char* begin, Bytes length, int threads) {
+// With several threads: zeroing is what takes the time, and one thread does some 5 GB/s.
+bool populate_with(char* begin, Bytes length, int threads) {
     constexpr Bytes least_a_thread = 32_MiB;
     const Bytes most = std::max<Bytes>(length / least_a_thread, 1);
     const Bytes count = std::min(static_cast<Bytes>(std::max(threads, 1)), most);
     const Bytes share = (length / count + huge_page - 1) / huge_page * huge_page;
     std::atomic<bool> well{true};
     const auto fill = [&](Bytes offset) {
-        if (!populate(begin + offset, std::min(share, length - offset))) well = false;
+        if (populate(begin + offset, std::min(share, length - offset)) != 0) well = false;
     };
     std::vector<std::thread> others;
     for (Bytes offset = share; offset < length; offset += share) {
@@ -80,6 +71,15 @@ Bytes round_up(Bytes bytes, Bytes unit) { return (std::max(bytes, Bytes{1}) + un
 Bytes page_size() {
     static const auto size = static_cast<Bytes>(::sysconf(_SC_PAGESIZE));
     return size;
+}
+
+int populate(void* begin, Bytes length) {
+    constexpr int populate_write = 23;  // by number since older headers lack it
+    const auto first = reinterpret_cast<std::uintptr_t>(begin) / page_size() * page_size();
+    const Bytes whole = reinterpret_cast<std::uintptr_t>(begin) + length - first;
+    while (::madvise(reinterpret_cast<void*>(first), whole, populate_write) != 0)
+        if (errno != EINTR) return errno;
+    return 0;
 }
 
 Result<MemoryMap> MemoryMap::anonymous(Bytes bytes, int numa_node) {
@@ -121,11 +121,11 @@ Result<MemoryMap> MemoryMap::populated(Bytes bytes, int numa_node, int threads) 
             // A node, or a control group, may have fewer free than the machine. Touching such memory would
             // end the process, so it is taken only with every page behind it.
             const bool bound = numa_node < 0 || bind(address, map.length_, numa_node);
-            if (bound && populate(static_cast<char*>(address), map.length_, threads)) return map;
+            if (bound && populate_with(static_cast<char*>(address), map.length_, threads)) return map;
         }
     }
     SIDESTEP_TRY(MemoryMap map, anonymous(bytes, numa_node));
-    populate(static_cast<char*>(map.address_), map.length_, threads);  // nothing but speed is lost
+    populate_with(static_cast<char*>(map.address_), map.length_, threads);  // nothing but speed is lost
     return map;
 }
 

@@ -52,6 +52,10 @@ private:
 
 Bytes page_size();
 
+// Puts pages behind a mapped range so that it can be written; its ends may lie within a page. 0, or the errno
+// where touching the range would end in a signal. MADV_POPULATE_WRITE of Linux 5.14: EINVAL before that.
+int populate(void* begin, Bytes length);
+
 // How much of a range of this process lies on huge pages, by /proc/self/smaps: for tests and the log, since
 // the kernel takes milliseconds to write that. Neighbours that the kernel counts together with the range may
 // raise it, up to `bytes`.

@@ -315,12 +315,12 @@ bool Job::verify() {
 bool Job::commit() {
     const double before = seconds_since_start();
     for (Attached& attached : attached_) {
-        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
-        if (attached.access != backend::Access::write) continue;
-        if (auto made_final = attached.registration->commit(); !made_final) {
+        const bool written = attached.access == backend::Access::write;
+        if (auto made_final = written ? attached.registration->commit() : Result<void>(); !made_final) {
             fail(made_final.error());
             return true;
         }
+        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
     }
     if (ends_.to.place().is_file()) receipt_.seconds += seconds_since_start() - before;
     end();

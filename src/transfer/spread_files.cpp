@@ -156,7 +156,8 @@ std::vector<std::string> SpreadFiles::take_notes() {
 }
 
 void SpreadFiles::note(std::string text) {
-    if (notes_.size() >= most_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
+    if (notes_.size() > most_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
+    if (notes_.size() == most_notes) text = "other files have notes too, which are left out";
     notes_.push_back(std::move(text));
 }
 

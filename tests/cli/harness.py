@@ -99,3 +99,23 @@ class CommandTest(unittest.TestCase):
 
     def names(self):
         return sorted(path.name for path in self.dir.iterdir())
+
+
+class GroupTest(CommandTest):
+    """Ranks that meet in the test's own folder, and commands that run while the test goes on."""
+
+    def setUp(self):
+        super().setUp()
+        self.env = environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
+
+    def start(self, *words, **how):
+        process = subprocess.Popen(
+            [BINARY, "--machine", MACHINE, *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env, **how)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        process.kill()
+        process.communicate()

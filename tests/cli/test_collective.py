@@ -11,11 +11,7 @@ EVERY = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "a
          "scatter", "send_recv", "barrier"]
 
 
-class Collective(harness.CommandTest):
-    def setUp(self):
-        super().setUp()
-        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
-
+class Collective(harness.GroupTest):
     def measure(self, *words, **how):
         return self.succeed("bench", "collective", *words, env=self.env, **how).out
 
@@ -89,19 +85,44 @@ class Collective(harness.CommandTest):
     def test_what_makes_no_sense(self):
         for names, words in [(["'allreduce'"], ["allreduce"]), (["'floats'"], ["-d", "floats"]), (["'plus'"], ["-o", "plus"]),
                              (["2 to 16"], ["--gpu", "1"]), (["first size"], ["-b", "8", "-e", "4"]),
-                             (["'x'"], ["-b", "x"]), (["gpu:8"], ["--gpu", "0,8"])]:
+                             (["'x'"], ["-b", "x"]), (["gpu:8"], ["--gpu", "0,8"]), (["'-1'"], ["--gpu", "-1"]),
+                             (["not 1"], ["--gpu", "0,0"]), (["''"], [""]), (["''"], ["-d", ""]), (["'-8'"], ["-b", "-8"]),
+                             (["no bytes"], ["-b", "0"]), (["no bytes"], ["--size", "0"]), (["first size"], ["-e", "0"]),
+                             (["factor"], ["-f", "nan"]), (["--factor"], ["-f", "1"]), (["--factor"], ["-f", "inf"]),
+                             (["list or a row"], ["--size", "8", "-b", "8"]), (["small run"], ["--smoke", "-e", "8"]),
+                             (["--root"], ["-r", "-1"]), (["--root"], ["-r", "16"]), (["--iterations"], ["-n", "0"]),
+                             (["--iterations"], ["-n", "99999999999999999999"]), (["--samples"], ["--samples", "0"]),
+                             (["--warmup"], ["-w", "-1"]), (["--mode"], ["--mode", "tape"]), (["--type", "missing"], ["-d"]),
+                             (["each of 2 ranks"], ["all_gather", "--gpu", "0,1", "--size", "4"]),
+                             (["none.so"], ["--nccl", "./none.so"])]:
             with self.subTest(words=words):
                 self.refused(USAGE, names, "bench", "collective", *words, env=self.env)
         self.refused(FAILED, "graphs", "bench", "collective", "--mode", "graph", env=self.env)
         self.refused(FAILED, "no rank 2", "bench", "collective", "broadcast", *SMALL[:1], "0,1", "--smoke", "-r", "2", env=self.env)
         self.refused(USAGE, "no job", "bench", "collective", "--job", "{}", env=self.env)
+        self.refused(FAILED, "emulated", "bench", "collective", "--nccl", "libnccl.so.2", env=self.env)
+        self.refused(FAILED, "memory", "bench", "collective", "all_reduce", "--gpu", "0,1", "--size", "1000TiB", env=self.env)
+
+    def test_options_of_the_cases_are_refused(self):
+        for words in [["--list"], ["--case", "host_link"], ["--peers"], ["--from", "host"], ["--to", "host"], ["--folder", "."]]:
+            for line in (["bench", *words, "collective", *SMALL], ["bench", "collective", *SMALL, *words]):
+                with self.subTest(line=line):
+                    self.refused(USAGE, [words[0], "bench collective"], *line, env=self.env)
+        self.refused(USAGE, "--samples", "bench", "--samples", "3", "collective", *SMALL, env=self.env)
+
+    def test_sizes_that_are_left_out_are_named(self):
+        text = self.measure("all_gather", "all_reduce", "--gpu", "0,1", "--size", "4,8", "-n", "1", "--samples", "1")
+        self.assertEqual([(row[0], row[3]) for row in self.rows(text)], [("8", "none"), ("4", "sum"), ("8", "sum")])
+        self.assertIn("note: all_gather float: sizes below 8 B are left out", text)
+
+    def test_a_file_that_cannot_be_written(self):
+        outcome = self.run_command("bench", "collective", "barrier", *SMALL, "--save", "none/report.json", env=self.env)
+        self.assertEqual(outcome.code, USAGE)
+        self.assertIn("none/report.json", outcome.err)
+        self.assertEqual(len(self.rows(outcome.out)), 1)  # what was measured is there to read
 
 
-class Tune(harness.CommandTest):
-    def setUp(self):
-        super().setUp()
-        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
-
+class Tune(harness.GroupTest):
     def test_what_it_stores_is_used(self):
         path = self.dir / "figures.json"
         text = self.succeed("tune", "--ranks", "2", "--to", path, env=self.env).out
@@ -124,7 +145,19 @@ class Tune(harness.CommandTest):
 
     def test_what_makes_no_sense(self):
         self.refused(USAGE, "8 ranks", "tune", "--ranks", "9", env=self.env)
-        self.refused(USAGE, "--ranks", "tune", "--ranks", "1", env=self.env)
+        for ranks in ["1", "0", "-2", "x", "17"]:
+            self.refused(USAGE, "--ranks", "tune", "--ranks", ranks, env=self.env)
+        for words in [["--ranks"], ["--to"]]:
+            self.refused(USAGE, [words[0], "missing"], "tune", *words, env=self.env)
+        self.refused(USAGE, "'more'", "tune", "more", env=self.env)
+        self.refused(FAILED, "two GPUs", "tune", machine="laptop", env=self.env)
+
+    def test_figures_are_shown_before_they_cannot_be_stored(self):
+        outcome = self.run_command("tune", "--ranks", "2", "--to", "none/figures.json", env=self.env)
+        self.assertEqual(outcome.code, USAGE)
+        self.assertIn("none/figures.json", outcome.err)
+        self.assertIn("slices above", outcome.out)
+        self.assertNotIn("stored", outcome.out)
 
 
 if __name__ == "__main__":

@@ -13,33 +13,20 @@ from harness import INTERRUPTED
 MEMBERS = {"rank", "process", "alive", "place", "enqueued", "done", "last", "waiting_seconds", "error"}
 
 
-class Ps(harness.CommandTest):
-    def setUp(self):
-        super().setUp()
-        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
-
-    def start(self, *words):
-        process = subprocess.Popen(
-            [harness.BINARY, "--machine", harness.MACHINE, *words],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env)
-        self.addCleanup(self.end, process)
-        return process
-
-    @staticmethod
-    def end(process):
-        process.kill()
-        process.communicate()
-
+class Ps(harness.GroupTest):
     def groups(self):
         return self.json_of("ps", env=self.env)["groups"]
 
-    def wait_for(self, wanted, what):
-        """The groups, once `wanted` is true of them."""
+    def wait_for(self, wanted, what, of=None):
+        """The groups, once `wanted` is true of them. Fails with the words of the command `of` where that ends before."""
         until = time.monotonic() + harness.LIMIT_SECONDS
         while time.monotonic() < until:
+            has_ended = of is not None and of.poll() is not None
             groups = self.groups()
             if wanted(groups):
                 return groups
+            if has_ended:
+                self.fail(f"{what}: the command has ended: {of.communicate()}")
             time.sleep(0.05)
         return self.fail(f"{what}: {json.dumps(groups)}")
 
@@ -49,7 +36,7 @@ class Ps(harness.CommandTest):
                              "-n", "1", "--samples", "10000", "--no-verify")
         groups = self.wait_for(
             lambda groups: len(groups) == 1 and len(groups[0]["ranks"]) == 3
-            and all(rank["alive"] and rank["done"] > 3 for rank in groups[0]["ranks"]), "three busy ranks")
+            and all(rank["alive"] and rank["done"] > 3 for rank in groups[0]["ranks"]), "three busy ranks", of=command)
         pids = [rank["process"] for rank in groups[0]["ranks"]]
         for pid in pids:
             self.addCleanup(self.kill, pid)

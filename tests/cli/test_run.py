@@ -1,5 +1,6 @@
 """sidestep run: ranks of a program on this host, and NCCL programs."""
 
+import json
 import os
 import pathlib
 import pty
@@ -13,24 +14,14 @@ import harness
 from harness import FAILED, USAGE
 
 
-class RunTest(harness.CommandTest):
+class RunTest(harness.GroupTest):
     def setUp(self):
         super().setUp()
-        self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
         for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_PRELOAD"]:
             self.env.pop(name, None)
 
-    def start(self, *words, **how):
-        process = subprocess.Popen(
-            [harness.BINARY, "--machine", harness.MACHINE, "run", "--no-nccl", *words],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env, **how)
-        self.addCleanup(self.end, process)
-        return process
-
-    @staticmethod
-    def end(process):
-        process.kill()
-        process.communicate()
+    def start_ranks(self, *words):
+        return self.start("run", "--no-nccl", *words)
 
     def run_ranks(self, count, script, *options, **how):
         return self.run_command("run", "--no-nccl", "-n", count, *options, "--", "sh", "-c", script, env=self.env, **how)
@@ -80,7 +71,7 @@ class Environment(RunTest):
         self.assertEqual((outcome.code, outcome.out), (7, "rank:\n"))
 
     def test_one_rank_is_the_process_itself(self):
-        process = self.start("-n", "1", "--", "sh", "-c", "echo $$ $RANK/$WORLD_SIZE")
+        process = self.start_ranks("-n", "1", "--", "sh", "-c", "echo $$ $RANK/$WORLD_SIZE")
         out, _ = process.communicate(timeout=harness.LIMIT_SECONDS)
         self.assertEqual(out.decode(), f"{process.pid} 0/1\n")
 
@@ -131,6 +122,11 @@ class Ends(RunTest):
         self.assertEqual(outcome.code, 5)
         self.assertRegex(outcome.err, r"^sidestep: rank 1 \(process \d+\) ended with exit code 5; the others were ended\n$")
 
+    def test_one_process_that_was_killed(self):
+        for options in [[], ["-n", "1"]]:
+            outcome = self.run_command("run", "--no-nccl", *options, "--", "sh", "-c", "kill -9 $$", env=self.env)
+            self.assertIn(outcome.code, (128 + signal.SIGKILL, -signal.SIGKILL))  # it is the process that was started
+
     def test_a_rank_that_was_killed(self):
         outcome = self.run_ranks(2, "[ $RANK = 0 ] && kill -9 $$; sleep 600")
         self.assertEqual(outcome.code, 128 + signal.SIGKILL)
@@ -163,7 +159,7 @@ class Ends(RunTest):
             with self.subTest(signal=name):
                 for rank in (0, 1):
                     (self.dir / f"ready{rank}").unlink(missing_ok=True)
-                process = self.start("-n", "2", "--", "sh", "-c", f'trap "echo got; exit 0" {name}; '
+                process = self.start_ranks("-n", "2", "--", "sh", "-c", f'trap "echo got; exit 0" {name}; '
                                      "echo 1 > ready$RANK; while :; do sleep 0.05; done")
                 for rank in (0, 1):
                     self.wait_for(self.dir / f"ready{rank}")
@@ -172,7 +168,7 @@ class Ends(RunTest):
                 self.assertEqual((process.returncode, sorted(out.decode().splitlines())), (0, ["[0] got", "[1] got"]), err)
 
     def test_an_interrupt_ends_with_130(self):
-        process = self.start("-n", "2", "--", "sh", "-c", "echo 1 > ready$RANK; exec sleep 600")
+        process = self.start_ranks("-n", "2", "--", "sh", "-c", "echo 1 > ready$RANK; exec sleep 600")
         for rank in (0, 1):
             self.wait_for(self.dir / f"ready{rank}")
         process.send_signal(signal.SIGINT)
@@ -180,7 +176,7 @@ class Ends(RunTest):
         self.assertEqual(process.returncode, 130)
 
     def test_ranks_end_with_a_killed_command(self):
-        process = self.start("-n", "2", "--", "sh", "-c", "echo $$ > pid$RANK; exec sleep 600")
+        process = self.start_ranks("-n", "2", "--", "sh", "-c", "echo $$ > pid$RANK; exec sleep 600")
         pids = [int(self.wait_for(self.dir / f"pid{rank}")) for rank in (0, 1)]
         process.kill()
         for pid in pids:
@@ -206,17 +202,41 @@ class Refused(RunTest):
         for count in ["0", "-1", "x", "2000", "2x"]:
             self.refused(USAGE, ["-n", f"'{count}'"], "run", "--no-nccl", f"-n{count}", "--", "true", env=self.env)
         self.refused(USAGE, ["9 ranks", "has 8"], "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
-        self.refused(USAGE, "'soon'", "run", "--no-nccl", "--timeout", "soon", "--", "true", env=self.env)
+        for time in ["soon", "0", "-5", "300h", "99999999h", "1us", ""]:
+            self.refused(USAGE, f"'{time}'", "run", "--no-nccl", "--timeout", time, "--", "true", env=self.env)
+        for words in [["-n"], ["--timeout"], ["--nccl-library"]]:
+            self.refused(USAGE, [words[0], "missing"], "run", *words, "--", "true", env=self.env)
+        self.refused(USAGE, "--colour", "run", "--colour", "--", "true", env=self.env)
+        self.refused(USAGE, ["--no-nccl", "--nccl-library"], "run", "--no-nccl", "--nccl-library", "x", "--", "true",
+                     env=self.env)
+
+    def test_what_is_behind_the_words_of_another_verb_stays_its_own(self):
+        self.refused(USAGE, "'run' is not a place", "copy", "run", "--", "-x", env=self.env)
+
+    def test_errors_as_json(self):
+        outcome = self.run_command("--json", "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
+        self.assertEqual(outcome.code, USAGE)
+        self.assertEqual(json.loads(outcome.out)["error"]["where"], "-n")
 
     def test_no_such_program(self):
         for options in [[], ["-n", "1"], ["-n", "2"]]:
             with self.subTest(options=options):
                 self.refused(USAGE, "no-such-program", "run", "--no-nccl", *options, "--", "no-such-program", env=self.env)
         (self.dir / "text").write_text("no program")
-        self.refused(FAILED, "text", "run", "--no-nccl", "--", "./text", env=self.env)
+        (self.dir / "folder").mkdir()
+        for options in [[], ["-n", "1"], ["-n", "2"]]:
+            for name in ["./text", "./folder"]:
+                with self.subTest(options=options, name=name):
+                    self.refused(FAILED, [name, "Permission denied"], "run", "--no-nccl", *options, "--", name, env=self.env)
 
     def test_a_library_that_is_not_there(self):
         self.refused(USAGE, "none.so", "run", "--nccl-library", "none.so", "--", "true", env=self.env)
+
+    def test_a_library_that_is_none(self):
+        # The loader warns of it, and the program would run over its own NCCL.
+        (self.dir / "text").write_text("no library")
+        for name in ["text", "."]:
+            self.refused(USAGE, [name, "no library"], "run", "--nccl-library", name, "--", "true", env=self.env)
 
     def test_the_library_is_looked_for_beside_the_command(self):
         lone = self.dir / "bin" / "sidestep"

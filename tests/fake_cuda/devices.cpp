@@ -1,6 +1,7 @@
 // Devices and contexts.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <vector>
@@ -107,8 +108,13 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
     if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    // As an H200 has it. Streams without waits for words of 64 bits, for the tests of what says so.
+    if (attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) {
+        *value = std::getenv("FAKE_CUDA_NO_STREAM_WORDS") == nullptr;
+        return CUDA_SUCCESS;
+    }
     if (attribute != CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) return CUDA_ERROR_INVALID_VALUE;
-    *value = 132;  // H200
+    *value = 132;
     return CUDA_SUCCESS;
 }
 

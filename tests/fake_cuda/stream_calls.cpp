@@ -1,6 +1,7 @@
 // Streams and events.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,11 @@ thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 Event* find_event(CUevent event) {
     const auto found = Machine::get().events.find(event);
     return found == Machine::get().events.end() ? nullptr : found->second.get();
+}
+
+bool is_word(const Stream& stream, CUdeviceptr address, std::size_t bytes) {
+    std::lock_guard lock(Machine::get().mutex);
+    return address % bytes == 0 && Machine::get().reaches(stream.context()->device, address, bytes);
 }
 
 // Counts a stream as held from the call on that will hold it: what is enqueued before the wait may be over at
@@ -45,6 +51,11 @@ CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
     std::lock_guard lock(Machine::get().mutex);
     Machine::get().streams[*stream] = made;
     return CUDA_SUCCESS;
+}
+
+// Streams are threads here, whose priority says nothing.
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+    return cuStreamCreate(stream, flags);
 }
 
 // Returns at once; the work on the stream goes on.
@@ -189,6 +200,35 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
     });
     if (status != CUDA_SUCCESS) hold(-1);
     return status;
+}
+
+// Into graphs as well.
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!is_word(*found, address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+    return found->push(
+        [address, value] {
+            hold(1);
+            const std::atomic_ref word(*reinterpret_cast<cuuint64_t*>(address));
+            while (static_cast<std::int64_t>(word.load(std::memory_order_acquire) - value) < 0)
+                std::this_thread::sleep_for(between_looks);
+            hold(-1);
+        },
+        true);
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!is_word(*found, address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+    return found->push(
+        [address, value] {
+            std::atomic_ref(*reinterpret_cast<cuuint64_t*>(address)).store(value, std::memory_order_release);
+        },
+        true);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {

@@ -28,7 +28,7 @@ struct Way {
     bool staged;
 };
 
-// An all-reduce of `count` floats; of pairs, an exchange of as many bytes with everybody.
+// An all-reduce of `count` floats; of pairs and copies, an exchange of as many bytes with everybody.
 CollectiveTask task_of(Crew& crew, const Way& way, unsigned rank, std::uint64_t count,
                        std::size_t from = send_at, std::size_t to = recv_at) {
     const unsigned n = crew.ranks();
@@ -36,7 +36,8 @@ CollectiveTask task_of(Crew& crew, const Way& way, unsigned rank, std::uint64_t 
     CollectiveTask task;
     task.shape = way.shape;
     task.element = Element::f32;
-    task.combine = way.shape == Shape::pairs ? Combine::none : Combine::sum;
+    const bool exchange = way.shape == Shape::pairs || way.shape == Shape::copies;
+    task.combine = exchange ? Combine::none : Combine::sum;
     task.blocks = 2;
     task.signature = 11;
     task.send = crew.at(rank, from);
@@ -48,7 +49,7 @@ CollectiveTask task_of(Crew& crew, const Way& way, unsigned rank, std::uint64_t 
     for (unsigned r = 0; r < n; ++r) {
         task.to[r] = task.from[r] = {0, bytes};
         task.slices[r] = even_slice(count, r, n);
-        if (way.shape != Shape::pairs) continue;
+        if (!exchange) continue;
         task.from[r].offset = r * bytes;
         if (!way.staged) task.from_tokens[r] = {1, to + r * bytes};
     }
@@ -121,6 +122,68 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CollectiveGraphs,
                          testing::Values(Way{Shape::packets, false}, Way{Shape::packets_two_phase, false},
                                          Way{Shape::slices, false}, Way{Shape::slices, true},
                                          Way{Shape::pairs, false}, Way{Shape::pairs, true}));
+INSTANTIATE_TEST_SUITE_P(Copies, CollectiveGraphs, testing::Values(Way{Shape::copies, false}));
+
+// Those that were let go raise zeros at each other: whoever looks after them lets them go again. Of several
+// pieces, so that words are cleared and waited for many times.
+TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
+    const std::uint64_t lane = backend::ArenaLayout{ranks}.copy_lane_bytes();
+    Crew crew(ranks, 0, (std::size_t{1} << 20) + 2 * ranks * lane * 3);
+    if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
+    std::vector<CapturedTasks> graphs;
+    for (unsigned rank = 0; rank + 1 < ranks; ++rank)
+        graphs.emplace_back(rank, crew.rig().stream(rank), [&](void*) {
+            for (unsigned i = 0; i < 5; ++i)
+                crew.start(rank, task_of(crew, {Shape::copies, false}, rank, lane * 3 / 4, send_at,
+                                         recv_at + lane * 3));
+        });
+    for (const CapturedTasks& graph : graphs) graph.launch();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (unsigned rank = 0; rank + 1 < ranks; ++rank) crew.seat(rank).abort();
+    // As the attendant of a group does.
+    std::jthread looks([&](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+            for (unsigned rank = 0; rank + 1 < ranks; ++rank) static_cast<void>(crew.seat(rank).idle());
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+    });
+    for (const CapturedTasks& graph : graphs) EXPECT_TRUE(graph.wait(20));
+    for (unsigned rank = 0; rank + 1 < ranks; ++rank) {
+        ASSERT_TRUE(crew.seat(rank).fault().has_value());
+        EXPECT_EQ(crew.seat(rank).fault()->kind, FaultKind::aborted);
+    }
+    // A graph that is launched after it does not wait either.
+    graphs[0].launch();
+    EXPECT_TRUE(graphs[0].wait(20));
+}
+
+// More than a stream's queue holds, and more than are kept as graphs: nothing of it may block, since one
+// thread enqueues for all.
+TEST(CopyQueue, ManyTasksBeforeTheOtherRankComes) {
+    Crew crew(2);
+    if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
+    constexpr unsigned same = 300;
+    const auto task = [&](unsigned rank, unsigned number) {
+        return task_of(crew, {Shape::copies, false}, rank, 64, send_at, recv_at + number * 1024);
+    };
+    for (unsigned rank = 0; rank < 2; ++rank) {
+        crew.fill(rank, send_at, 256, static_cast<char>('a' + rank));
+        for (unsigned i = 0; i < same; ++i) crew.start(rank, task(rank, 0));
+    }
+    crew.finish();
+    unsigned taken = 0;
+    Result<void> started;
+    while (taken < 400 && (started = crew.seat(0).run(task(0, taken), crew.rig().stream(0))).ok()) ++taken;
+    EXPECT_EQ(taken, 256u);
+    ASSERT_FALSE(started.ok());
+    EXPECT_EQ(started.error().code, ErrorCode::out_of_memory);
+    for (unsigned i = 0; i < taken; ++i) crew.start(1, task(1, i));
+    crew.finish();
+    for (unsigned i = 0; i < taken; ++i)
+        EXPECT_EQ(crew.read(0, recv_at + i * 1024 + 256, 256), Values(256, 'b'));
+    for (unsigned rank = 0; rank < 2; ++rank) crew.start(rank, task(rank, 300));
+    crew.finish();
+}
 
 class Collectives : public GpuTest {};
 

@@ -1,13 +1,16 @@
 // What a second process of the collective tests does: one rank of one group, told line by line.
 //
 //   join ID RANK RANKS MS    joins, with that timeout
+//   time ID RANK RANKS MS    the same; answers how many microseconds that took
 //   run NAME COUNT TYPE      enqueues all_reduce, all_gather, broadcast (from rank 0) or barrier: f32 or i32
+//   pair send|recv COUNT R   enqueues a send to rank R, or a recv from it: i32
 //   checked COUNT ROUNDS     every operation, waited for and checked, several times on the same memory
 //   again COUNT              memory that is attached, freed and given again, with operations between
 //   spin                     answers "ok", then runs operations until something ends that
 //   wait, status, abort WHY, leave, exit
 //   split COLOR KEY, shrink R   goes on with the new group
 //   explain COUNT            where the memory of the last `checked` is
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -18,6 +21,7 @@
 
 #include <sidestep/group.hpp>
 
+#include "tests/multiprocess/collective_launched.hpp"
 #include "tests/multiprocess/process.hpp"
 
 namespace sidestep::multiprocess {
@@ -40,8 +44,10 @@ public:
         std::string verb;
         words >> verb;
         if (verb == "join") return join(words);
+        if (verb == "time") return time(words);
         if (!group_) return "no group";
         if (verb == "run") return enqueue(words);
+        if (verb == "pair") return pair(words);
         if (verb == "wait") return text_of(group_->wait());
         if (verb == "status") return text_of(group_->status());
         if (verb == "split" || verb == "shrink") return derive(verb, words);
@@ -83,6 +89,13 @@ private:
         return "ok";
     }
 
+    std::string time(std::istringstream& words) {
+        const auto start = std::chrono::steady_clock::now();
+        const std::string joined = join(words);
+        const auto took = std::chrono::steady_clock::now() - start;
+        return joined == "ok" ? std::to_string(took / std::chrono::microseconds(1)) : joined;
+    }
+
     std::string derive(const std::string& verb, std::istringstream& words) {
         int first = 0;
         int second = 0;
@@ -121,6 +134,16 @@ private:
         if (name == "all_gather") return text_of(group_->all_gather(send, recv, count, dtype));
         if (name == "broadcast") return text_of(group_->broadcast(send, recv, count, dtype, 0));
         return text_of(group_->barrier());
+    }
+
+    std::string pair(std::istringstream& words) {
+        std::string way;
+        std::size_t count = 0;
+        int peer = 0;
+        words >> way >> count >> peer;
+        int* data = memory(count);
+        return text_of(way == "send" ? group_->send(data, count, Dtype::i32, peer)
+                                     : group_->recv(data, count, Dtype::i32, peer));
     }
 
     // Waits, and compares `recv` with what it should be; poisons it again.
@@ -240,22 +263,13 @@ private:
 
 }  // namespace
 
-int serve(const std::string& folder) {
-    ContextOptions options;
-    options.machine = machine_name;
-    options.peer_folder = folder;
-    auto context = Context::open(options);
-    if (!context) return 1;
-    Rank rank(std::move(*context));
-    for (std::string line; std::getline(std::cin, line);) std::cout << rank.obey(line) << std::endl;
-    return 0;
-}
-
 }  // namespace sidestep::multiprocess
 
 int main(int count, char** arguments) {
     if (count == 3 && std::string(arguments[1]) == "--peer")
-        return sidestep::multiprocess::serve(arguments[2]);
+        return sidestep::multiprocess::serve<sidestep::multiprocess::Rank>(arguments[2]);
+    if (count == 4 && std::string(arguments[1]) == "--launched")
+        return sidestep::multiprocess::run_launched(arguments[2], std::atoi(arguments[3]));
     testing::InitGoogleTest(&count, arguments);
     return RUN_ALL_TESTS();
 }

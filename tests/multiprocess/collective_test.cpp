@@ -2,7 +2,9 @@
 // stops, stays away or does something else.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -101,6 +103,37 @@ TEST_F(Groups, EveryOperationOfFourProcesses) {
     while (entries() > 0 && Clock::now() - waited < soon)
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_EQ(entries(), 0u);
+}
+
+// How long a start takes, for docs/benchmarks.md; how long it may take is no matter of this test.
+TEST_F(Groups, MeasureTheStart) {
+    constexpr int rounds = 20;
+    start(4);
+    // The slowest rank of each round, in microseconds, in order.
+    const auto measure = [&](int ranks) {
+        std::vector<long> times;
+        for (int round = 0; round < rounds; ++round) {
+            const std::string fresh = GroupId::create()->to_string();
+            long slowest = 0;
+            for (const std::string& answer : tell([&](int rank) {
+                     const std::string own = ranks == 1 ? GroupId::create()->to_string() : fresh;
+                     return fmt::format("time {} {} {} {}", own, ranks == 1 ? 0 : rank, ranks, long_timeout);
+                 })) {
+                EXPECT_GT(std::atol(answer.c_str()), 0) << answer;
+                slowest = std::max(slowest, std::atol(answer.c_str()));
+            }
+            expect_all("leave", "ok");
+            times.push_back(slowest);
+        }
+        std::sort(times.begin(), times.end());
+        return times;
+    };
+    for (const int ranks : {4, 1}) {
+        const auto times = measure(ranks);
+        fmt::print("Group::join, 4 processes, {} of {} rank{}, the slowest: median of {} {} us [{} .. {}]\n",
+                   ranks == 1 ? "4 groups" : "1 group", ranks, ranks == 1 ? "" : "s", rounds,
+                   times[rounds / 2], times.front(), times.back());
+    }
 }
 
 TEST_F(Groups, MemoryThatIsFreedAndGivenAgain) {
@@ -222,6 +255,32 @@ TEST_F(Groups, OneRunsSomethingElse) {
             return line.substr(4) + (line.find("all_reduce") != std::string::npos ? " sum" : "");
         };
         expect_error(answers, {"operation 1", described(ours), described(theirs), process(0), process(1)});
+        expect_all("leave", "ok");
+    }
+}
+
+// Only the sender can see it: the receiver, and a rank that waits for something else, hear of it long before
+// their deadline.
+TEST_F(Groups, APairThatDisagreesOnItsBytes) {
+    start(3);
+    for (const auto& [sent, taken] :
+         {std::pair(1000, 999), std::pair(100, 500'000), std::pair(500'000, 100)}) {
+        const std::string fresh = GroupId::create()->to_string();
+        for (const std::string& answer :
+             tell([&](int rank) { return fmt::format("join {} {} 3 {}", fresh, rank, long_timeout); }))
+            ASSERT_EQ(answer, "ok");
+        expect_all("run barrier 0 f32", "ok");
+        expect_all("wait", "ok");
+        EXPECT_EQ(peers[1]->tell(fmt::format("pair recv {} 0", taken)), "ok");
+        EXPECT_EQ(peers[2]->tell(fmt::format("pair recv {} 0", 10)), "ok");  // which is not coming
+        EXPECT_EQ(peers[0]->tell(fmt::format("pair send {} 1", sent)), "ok");
+        const auto start = Clock::now();
+        expect_error(
+            tell("wait"),
+            {fmt::format("rank 0 ({}, gpu:0) sends {} bytes to rank 1 ({}, gpu:1), which expects {}, in "
+                         "operation 2, send_recv with rank 1",
+                         process(0), 4 * sent, process(1), 4 * taken)});
+        EXPECT_LT(Clock::now() - start, soon);
         expect_all("leave", "ok");
     }
 }

@@ -132,22 +132,11 @@ private:
 
 }  // namespace
 
-int serve(const std::string& folder) {
-    ContextOptions options;
-    options.machine = machine_name;
-    options.peer_folder = folder;
-    auto context = Context::open(options);
-    if (!context) return 1;
-    Server server(std::move(*context));
-    for (std::string line; std::getline(std::cin, line);) std::cout << server.obey(line) << std::endl;
-    return 0;
-}
-
 }  // namespace sidestep::multiprocess
 
 int main(int count, char** arguments) {
     if (count == 3 && std::string(arguments[1]) == "--peer")
-        return sidestep::multiprocess::serve(arguments[2]);
+        return sidestep::multiprocess::serve<sidestep::multiprocess::Server>(arguments[2]);
     testing::InitGoogleTest(&count, arguments);
     return RUN_ALL_TESTS();
 }

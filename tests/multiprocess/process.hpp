@@ -3,7 +3,9 @@
 
 #include <sys/types.h>
 
+#include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sidestep/context.hpp>
@@ -29,6 +31,20 @@ private:
 
 // A Context of this process that meets others in the folder. Fails the test where there is none.
 Context open_context(const TestFolder& folder);
+
+// What a peer does: makes a `Server` of its Context, and answers the lines it is told by obey(). The exit
+// code.
+template <typename Server>
+int serve(const std::string& folder) {
+    ContextOptions options;
+    options.machine = machine_name;
+    options.peer_folder = folder;
+    auto context = Context::open(options);
+    if (!context) return 1;
+    Server server(std::move(*context));
+    for (std::string line; std::getline(std::cin, line);) std::cout << server.obey(line) << std::endl;
+    return 0;
+}
 
 // This program once more, as a peer: peer_main.cpp lists the commands. Ended, by force if need be, with the
 // object.

@@ -1,6 +1,5 @@
 // How communicators are made and end, by one thread and by several.
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -11,35 +10,6 @@
 
 namespace sidestep::nccl_test {
 namespace {
-
-ncclUniqueId new_id() {
-    ncclUniqueId id{};
-    EXPECT_NCCL(ncclGetUniqueId(&id));
-    return id;
-}
-
-// Each rank gives its number; whether all of `comms` see the sum. Rank r of the list is on the GPU of
-// devices[r].
-void expect_sum(const std::vector<ncclComm_t>& comms, const std::vector<int>& devices) {
-    std::vector<Memory> data;
-    double sum = 0;
-    for (std::size_t i = 0; i < comms.size(); ++i) {
-        data.emplace_back(devices[i],
-                          encode(ncclFloat32, std::vector<double>(100, static_cast<double>(i + 1))));
-        sum += static_cast<double>(i + 1);
-    }
-    ASSERT_NCCL(ncclGroupStart());
-    for (std::size_t i = 0; i < comms.size(); ++i)
-        EXPECT_NCCL(
-            ncclAllReduce(data[i].data(), data[i].data(), 100, ncclFloat32, ncclSum, comms[i], nullptr));
-    ASSERT_NCCL(ncclGroupEnd());
-    for (const Memory& result : data)
-        EXPECT_EQ(decode(ncclFloat32, result.data(), 100), std::vector<double>(100, sum));
-}
-
-void destroy(const std::vector<ncclComm_t>& comms) {
-    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
-}
 
 TEST(NcclCommunicators, SeveralRanksOfOneThreadInAGroup) {
     const ncclUniqueId id = new_id();
@@ -87,6 +57,28 @@ TEST(NcclCommunicators, OneThreadARank) {
             EXPECT_NCCL(ncclMemFree(memory));
         });
     for (std::thread& thread : threads) thread.join();
+}
+
+// Of several processes a rank each is on the GPU that the launcher gave it: all that is its own, without a
+// word.
+TEST(NcclCommunicators, TheGpuThatALauncherGave) {
+    const std::array<std::array<const char*, 2>, 6> launched = {{{"RANK", "3"},
+                                                                 {"WORLD_SIZE", "4"},
+                                                                 {"LOCAL_RANK", "3"},
+                                                                 {"LOCAL_WORLD_SIZE", "4"},
+                                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                                 {"MASTER_PORT", "29500"}}};
+    for (const auto& [name, value] : launched) ::setenv(name, value, 1);
+    std::thread([] {  // that has chosen none
+        ncclComm_t comm = nullptr;
+        ASSERT_NCCL(ncclCommInitRank(&comm, 1, new_id(), 0));
+        int device = -1;
+        EXPECT_NCCL(ncclCommCuDevice(comm, &device));
+        EXPECT_EQ(device, 3);
+        EXPECT_NCCL(ncclCommDestroy(comm));
+    })
+        .join();
+    for (const auto& [name, value] : launched) ::unsetenv(name);
 }
 
 TEST(NcclCommunicators, AllOfAListOfDevices) {
@@ -265,17 +257,27 @@ TEST(NcclCommunicators, RevokedOnesCanBeSplit) {
 TEST(NcclCommunicators, AbortOfAStuckOperationByAnotherThread) {
     std::vector<ncclComm_t> comms(2);
     ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
-    Memory memory(0, std::size_t{400});
-    std::atomic<ncclResult_t> result{ncclSuccess};
+    Memory memory(0, std::size_t{400}), other(1, std::size_t{400});
+    ncclResult_t result = ncclSuccess;
+    std::string words;
+    // Of two operations the other rank takes part in the first: when that has ended, this thread is within
+    // ncclGroupEnd and stays there.
     std::thread stuck([&] {
-        result = ncclAllReduce(memory.data(), memory.data(), 100, ncclFloat32, ncclSum, comms[0], nullptr);
+        EXPECT_NCCL(ncclGroupStart());
+        for (int turn = 0; turn < 2; ++turn)
+            EXPECT_NCCL(
+                ncclAllReduce(memory.data(), memory.data(), 100, ncclFloat32, ncclSum, comms[0], nullptr));
+        result = ncclGroupEnd();
+        words = last_error();
     });
+    EXPECT_NCCL(ncclAllReduce(other.data(), other.data(), 100, ncclFloat32, ncclSum, comms[1], nullptr));
     // All communicators in one group, as PyTorch does.
     ASSERT_NCCL(ncclGroupStart());
     for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
     ASSERT_NCCL(ncclGroupEnd());
     stuck.join();
     EXPECT_NE(result, +ncclSuccess);
+    EXPECT_NE(words.find("ncclCommAbort"), std::string::npos) << words;  // and not the timeout
     // What belonged to it went with it; the handle itself says so.
     EXPECT_NCCL(ncclCommDeregister(comms[0], &memory));
     EXPECT_EQ(ncclCommDestroy(comms[0]), +ncclInvalidArgument);

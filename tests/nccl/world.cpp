@@ -136,6 +136,33 @@ std::vector<Memory> World::memory(std::size_t bytes) const {
     return all;
 }
 
+ncclUniqueId new_id() {
+    ncclUniqueId id{};
+    EXPECT_NCCL(ncclGetUniqueId(&id));
+    return id;
+}
+
+void expect_sum(const std::vector<ncclComm_t>& comms, const std::vector<int>& devices) {
+    std::vector<Memory> data;
+    double sum = 0;
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+        data.emplace_back(devices[i],
+                          encode(ncclFloat32, std::vector<double>(100, static_cast<double>(i + 1))));
+        sum += static_cast<double>(i + 1);
+    }
+    ASSERT_NCCL(ncclGroupStart());
+    for (std::size_t i = 0; i < comms.size(); ++i)
+        EXPECT_NCCL(
+            ncclAllReduce(data[i].data(), data[i].data(), 100, ncclFloat32, ncclSum, comms[i], nullptr));
+    ASSERT_NCCL(ncclGroupEnd());
+    for (const Memory& result : data)
+        EXPECT_EQ(decode(ncclFloat32, result.data(), 100), std::vector<double>(100, sum));
+}
+
+void destroy(const std::vector<ncclComm_t>& comms) {
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
 ncclResult_t settled(ncclComm_t comm) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     ncclResult_t state = ncclInProgress;

@@ -76,6 +76,14 @@ private:
     std::vector<ncclComm_t> comms_;
 };
 
+ncclUniqueId new_id();
+
+// Each rank gives its number; whether all of `comms` see the sum. Rank r of the list is on the GPU of
+// devices[r].
+void expect_sum(const std::vector<ncclComm_t>& comms, const std::vector<int>& devices);
+
+void destroy(const std::vector<ncclComm_t>& comms);
+
 // ncclCommGetAsyncError until it is not ncclInProgress; at most half a minute.
 ncclResult_t settled(ncclComm_t comm);
 

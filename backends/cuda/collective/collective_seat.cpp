@@ -101,8 +101,11 @@ CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     const auto end = std::chrono::steady_clock::now() + most_for_an_abort;
     if (captured_) std::this_thread::sleep_for(for_tasks_in_graphs);
     for (;;) {
+        if (copies()) copies()->watch().look();
         CUresult status = recorded_ ? cuda().cuEventQuery(last_->get()) : CUDA_SUCCESS;
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
+        const bool copying = copies() && copies()->watch().busy();
+        if (status == CUDA_SUCCESS && copying) status = CUDA_ERROR_NOT_READY;
         if (status == CUDA_SUCCESS) return Rest::none;
         if (status == CUDA_ERROR_CONTEXT_IS_DESTROYED || status == CUDA_ERROR_DEINITIALIZED ||
             status == CUDA_ERROR_INVALID_HANDLE)
@@ -207,6 +210,7 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
             ErrorCode::internal, fmt::format("no table holds slot {} of rank {}", slot, rank), "cuda", {}};
     std::lock_guard lock(tables_);
     driver::ScopedCudaContext current(*gpu_.context());
+    if (slot == 0) arenas_[rank].store(static_cast<char*>(base), std::memory_order_release);
     slot_->value = reinterpret_cast<std::uint64_t>(base);
     const std::uint64_t at =
         offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::most_ranks + rank) * sizeof(char*);
@@ -303,9 +307,40 @@ Result<void> CollectiveSeat::wait_for_other_stream(CUstream stream) {
     return {};
 }
 
+Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, CUstream stream) {
+    void* arguments[] = {const_cast<CollectiveTask*>(&task), &launch.station};
+    const CUresult status =
+        cuda().cuLaunchKernel(held_->kernels->kernel(task, ranks_), launch.blocks, launch.rows, 1,
+                              launch.threads, 1, 1, 0, stream, arguments, nullptr);
+    if (status == CUDA_ERROR_INVALID_HANDLE)
+        return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
+                     fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
+    return cuda().check(status, "cuLaunchKernel");
+}
+
+Result<void> CollectiveSeat::run_copies(const CollectiveTask& task, CUstream stream, bool captures) {
+    Copies::Arenas arenas{};
+    for (unsigned rank = 0; rank < ranks_; ++rank) {
+        arenas[rank] = rank == rank_ ? static_cast<char*>(held_->arena.address())
+                                     : arenas_[rank].load(std::memory_order_acquire);
+        if (!arenas[rank])
+            return Error{
+                ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", rank), "cuda", {}};
+    }
+    if (!held_->copies) {
+        const CopyPost post{rank_, ranks_, arenas[rank_]};
+        SIDESTEP_TRY(held_->copies, Copies::create(seats_, gpu_, post, slot_->words));
+        copies_.store(held_->copies.get());
+        // abort() may not have seen it.
+        if (std::atomic_ref(slot_->words.abort).load() != 0) copies()->watch().stop();
+    }
+    return copies()->run(task, arenas, stream, captures);
+}
+
 Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
-    Launch launch = plan(task);
-    if (launch.blocks == 0) return {};
+    const bool copying = task.shape == Shape::copies;
+    Launch launch = copying ? Launch{} : plan(task);
+    if (!copying && launch.blocks == 0) return {};
     const auto callers = static_cast<CUstream>(stream);
     driver::ScopedCudaContext current(*gpu_.context());
     std::lock_guard lock(order_);
@@ -313,22 +348,17 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
     SIDESTEP_CHECK(cuda().check(cuda().cuStreamIsCapturing(callers, &capture), "cuStreamIsCapturing"));
     const bool captures = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     if (!captures) SIDESTEP_CHECK(wait_for_other_stream(callers));
-    void* arguments[] = {const_cast<CollectiveTask*>(&task), &launch.station};
-    CUresult status = cuda().cuLaunchKernel(held_->kernels->kernel(task, ranks_), launch.blocks, launch.rows,
-                                            1, launch.threads, 1, 1, 0, callers, arguments, nullptr);
-    if (status == CUDA_ERROR_INVALID_HANDLE)
-        return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
-                     fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
-    SIDESTEP_CHECK(cuda().check(status, "cuLaunchKernel"));
+    SIDESTEP_CHECK(copying ? run_copies(task, callers, captures) : this->launch(task, launch, callers));
     captured_ |= captures;
     if (captures) return {};
-    status = cuda().cuEventRecord(last_->get(), callers);
+    const CUresult status = cuda().cuEventRecord(last_->get(), callers);
     if (status == CUDA_SUCCESS) recorded_ = true;
     return cuda().check(status, "cuEventRecord");
 }
 
 // Takes no lock: run() may be held up by a stream that is full.
 Result<bool> CollectiveSeat::idle() {
+    if (copies()) copies()->watch().look();
     if (!recorded_) return true;
     driver::ScopedCudaContext current(*gpu_.context());
     const CUresult status = cuda().cuEventQuery(last_->get());
@@ -350,7 +380,8 @@ std::optional<backend::FaultRecord> CollectiveSeat::fault() const {
 
 // The word for tasks that wait, and the mark that later ones find when they begin.
 void CollectiveSeat::abort() noexcept {
-    std::atomic_ref(slot_->words.abort).store(1, std::memory_order_release);
+    std::atomic_ref(slot_->words.abort).store(1);
+    if (copies()) copies()->watch().stop();
     if (std::atomic_ref(slot_->words.fault.kind).load(std::memory_order_acquire) != backend::FaultKind::none)
         return;
     driver::ScopedCudaContext current(*gpu_.context());

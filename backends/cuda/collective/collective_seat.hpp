@@ -6,7 +6,7 @@
 #include <mutex>
 #include <optional>
 
-#include "backends/cuda/collective/seats.hpp"
+#include "backends/cuda/collective/copies.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -39,6 +39,7 @@ private:
         std::shared_ptr<const CollectiveKernels> kernels;
         Allocation arena;
         Allocation control;
+        std::unique_ptr<Copies> copies;  // from the first task of its kind on
     };
     // In one slot of HostPages. `value` and `failed` are what copies into the control block read.
     struct Slot {
@@ -69,6 +70,10 @@ private:
     void plan_packets(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
     Result<void> wait_for_other_stream(CUstream stream);
+    Result<void> launch(const backend::CollectiveTask& task, Launch& launch, CUstream stream);
+    Result<void> run_copies(const backend::CollectiveTask& task, CUstream stream, bool captures);
+    // Null before the first task that is made of copies.
+    Copies* copies() const { return copies_.load(); }
     Result<backend::Extent> look_up_extent(CUdeviceptr address, std::uint64_t id);
     enum class Rest { none, running, no_context };
     Rest rest() noexcept;
@@ -82,6 +87,8 @@ private:
     HostWords* words_on_gpu_ = nullptr;
     std::optional<driver::CudaStream> stream_;  // for what the host writes
     std::mutex tables_;                         // of reach(): slot_->value
+    std::array<std::atomic<char*>, backend::most_ranks> arenas_{};
+    std::atomic<Copies*> copies_{nullptr};
 
     std::optional<driver::CudaEvent> last_;
     std::atomic<bool> recorded_{false};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/copy_steps.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::host {
@@ -52,6 +53,19 @@ Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
         if ((slice.sources | slice.targets) >> ranks != 0)
             return invalid(fmt::format("slice {} names ranks that are not there", r));
     }
+    return {};
+}
+
+Result<void> check_copies(const CollectiveTask& task, unsigned rank, unsigned ranks) {
+    if (task.combine != Combine::none) return invalid("copies combine nothing");
+    if (task.to[rank].bytes != task.from[rank].bytes)
+        return invalid(
+            fmt::format("{} bytes of the rank's own go to {}", task.to[rank].bytes, task.from[rank].bytes));
+    for (unsigned r = 0; r < ranks; ++r)
+        if (backend::copy_pieces(std::max(task.to[r].bytes, task.from[r].bytes), ranks) >
+            backend::most_copy_rounds)
+            return invalid(
+                fmt::format("a block for rank {} takes more than {} pieces", r, backend::most_copy_rounds));
     return {};
 }
 
@@ -126,6 +140,7 @@ Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
             return invalid(fmt::format("the arena of rank {} is not mapped", rank));
     }
     if (task.shape == Shape::slices) return check_slices(task, state_.ranks);
+    if (task.shape == Shape::copies) return check_copies(task, state_.me, state_.ranks);
     if (task.shape != Shape::pairs) return check_packets(task, state_.me, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
                       (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
@@ -195,6 +210,9 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
             return;
         case Shape::pairs:
             run_pairs(state_, task);
+            return;
+        case Shape::copies:
+            run_copies(state_, task);
             return;
     }
 }

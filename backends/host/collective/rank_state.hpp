@@ -144,6 +144,7 @@ bool copy_bytes(RankState& state, const backend::CollectiveTask& task, char* to,
 bool run_packets(RankState& state, const backend::CollectiveTask& task);
 bool run_slices(RankState& state, const backend::CollectiveTask& task);
 bool run_pairs(RankState& state, const backend::CollectiveTask& task);
+bool run_copies(RankState& state, const backend::CollectiveTask& task);
 
 inline bool has_device_lists(const backend::CollectiveTask& task) {
     return task.device_send_counts != nullptr;

@@ -4,8 +4,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace sidestep::bench {
 namespace {
@@ -43,6 +47,19 @@ TEST(Child, GpusAreCountedByTheirPciAddresses) {
     EXPECT_EQ(ended->output, "PCI_BUS_ID\n");
 }
 
+TEST(Child, AsMuchOutputIsKeptAsWasAskedFor) {
+    const std::vector<std::string> words = {"-c", "head -c 5000000 /dev/zero; head -c 300 /dev/zero >&2"};
+    for (const auto& [most, kept] : {std::pair<std::size_t, std::size_t>{100, 100}, {8 << 20, 5'000'000}}) {
+        auto child = Child::start("/bin/sh", words);
+        ASSERT_TRUE(child.ok());
+        const auto ended = child->wait(plenty, most);
+        ASSERT_TRUE(ended.ok());
+        EXPECT_EQ(ended->code, 0);  // the rest was read, too
+        EXPECT_EQ(ended->output.size(), kept);
+        EXPECT_EQ(ended->errors.size(), std::min<std::size_t>(most, 300));
+    }
+}
+
 TEST(Child, WhatTakesTooLongIsKilledWithItsChildren) {
     // The shell's child writes its number before it sleeps; were it alive at the end, the test would see it.
     // On a busy machine it may need another try, with more time, to come that far.
@@ -61,11 +78,15 @@ TEST(Child, WhatTakesTooLongIsKilledWithItsChildren) {
         unlink(name);
     }
     ASSERT_FALSE(grandchild.empty());
-    // Killed; until whoever inherits it has reaped it, it is a zombie, which /proc shows.
-    const auto state = shell("cut -d' ' -f3 /proc/" + grandchild + "/stat 2>/dev/null || echo gone");
-    ASSERT_TRUE(state.ok());
-    EXPECT_TRUE(state->output == "gone\n" || state->output == "Z\n" || state->output == "X\n")
-        << state->output;
+    // Killed, which takes a moment to be carried out; until whoever inherits it has reaped it, it is a
+    // zombie, which /proc shows.
+    const auto ended = [&] {
+        const auto state = shell("cut -d' ' -f3 /proc/" + grandchild + "/stat 2>/dev/null || echo gone");
+        return state.ok() && (state->output == "gone\n" || state->output == "Z\n" || state->output == "X\n");
+    };
+    for (int look = 0; look < 100 && !ended(); ++look)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_TRUE(ended()) << "process " << grandchild << " is still there";
 }
 
 TEST(Child, EndlessOutputIsBounded) {

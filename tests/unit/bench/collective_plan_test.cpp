@@ -62,6 +62,19 @@ TEST(CollectivePlan, CallsComeInOnePlaceThenInTheOther) {
     EXPECT_TRUE(calls[1].in_place);
 }
 
+TEST(CollectivePlan, WhatIsLeftOutIsSaid) {
+    Plan plan;
+    plan.types = {Dtype::f32, Dtype::i8};
+    plan.sizes = {8, 64};
+    EXPECT_EQ(
+        left_out(plan, Collective::all_gather, 4),
+        std::vector<std::string>{
+            "all_gather float: sizes below 16 B are left out, which hold no element for each of 4 ranks"});
+    EXPECT_EQ(left_out(plan, Collective::all_to_all_v, 4).size(), 2u);  // 11 elements
+    EXPECT_TRUE(left_out(plan, Collective::all_reduce, 4).empty());
+    EXPECT_TRUE(left_out(plan, Collective::barrier, 4).empty());
+}
+
 TEST(CollectivePlan, BusFactorsAreThoseOfNcclTests) {
     EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
     for (const auto operation : {Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all,

@@ -47,6 +47,16 @@ TEST_F(Boards, RemnantsAreRemoved) {
     EXPECT_TRUE(running_groups(folder.path + "/nowhere").value().empty());
 }
 
+// Between its making and rank 0's joining nobody is in it: it is no remnant.
+TEST_F(Boards, OneThatIsBeingMadeIsLeftAlone) {
+    auto board = Board::create(folder.path + "/group-00112233445566778899aabbccddeeff.board", 2, "id", "new");
+    ASSERT_TRUE(ok(board));
+    EXPECT_TRUE(running_groups(folder.path).value().empty());
+    EXPECT_EQ(folder.entries(), 1u);
+    board->join(0, "gpu:0");
+    EXPECT_EQ(running_groups(folder.path).value().size(), 1u);
+}
+
 TEST(Wire, RefusesWhatMakesNoSense) {
     const Message message{.word = Word::share,
                           .slot = 3,

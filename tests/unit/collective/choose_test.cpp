@@ -218,22 +218,102 @@ TEST(Choose, EmulatedGpusUseFewBlocks) {
 }
 
 TEST(Choose, RefusesWhatIsNotBuilt) {
-    auto refused = choose(operation_of(Collective::all_gather, 8), group_of(4), GroupPolicy::zero_sm);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
-    EXPECT_EQ(refused.error().message, "policy zero_sm: all_gather by copy engines alone is not built");
-    refused = choose(operation_of(Collective::reduce, 8), group_of(4), GroupPolicy::zero_sm);
-    EXPECT_NE(refused.error().message.find("copy engines cannot do"), std::string::npos);
     GroupFacts facts = group_of(4);
     facts.full_mesh = false;
     facts.why_not = "gpu:0 and gpu:3 have no peer access (different sockets)";
-    refused = choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic);
+    const auto refused = choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::path_unavailable);
     EXPECT_NE(refused.error().message.find(facts.why_not), std::string::npos);
     EXPECT_NE(refused.error().message.find("the ring"), std::string::npos);
     facts.ranks = 1;
     EXPECT_TRUE(choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic).ok());
+}
+
+constexpr Collective moving[] = {Collective::broadcast, Collective::all_gather, Collective::all_to_all,
+                                 Collective::gather,    Collective::scatter,    Collective::barrier};
+
+TEST(ZeroSm, TakesCopyEnginesWhateverTheyCost) {
+    for (const Collective collective : moving)
+        for (const int ranks : {1, 2, 4, 16})
+            for (const bool emulated : {false, true}) {
+                GroupFacts facts = group_of(ranks);
+                facts.emulated = emulated;
+                double us = 0;
+                for (const std::uint64_t bytes : {1u, 4096u, 100'000u, 100'000'000u}) {
+                    const auto choice = choose(operation_of(collective, bytes), facts, GroupPolicy::zero_sm);
+                    ASSERT_TRUE(choice.ok()) << choice.error().to_string();
+                    EXPECT_EQ(choice->shape, Shape::copies);
+                    EXPECT_EQ(choice->algorithm, "copy engines");
+                    EXPECT_EQ(choice->blocks, 0);
+                    EXPECT_GE(choice->expected_us, us);
+                    us = choice->expected_us;
+                    std::set<std::string> names;
+                    for (const Refused& one : choice->refused) names.insert(one.path);
+                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "slices",
+                                                            "pairs", "ring"}));
+                }
+            }
+    const auto choice =
+        choose(operation_of(Collective::all_gather, 1 << 20), group_of(4), GroupPolicy::zero_sm);
+    EXPECT_EQ(
+        choice->reason,
+        "policy zero_sm leaves all thread blocks to others; 2 hops between GPUs, 3 MiB through the links out "
+        "of or into the busiest, 1 piece of up to 2.66 MiB");
+    const Refused* slices = refused_of(*choice, "slices");
+    ASSERT_NE(slices, nullptr);
+    EXPECT_EQ(slices->reason.find("policy zero_sm: it takes thread blocks; "), 0u) << slices->reason;
+    EXPECT_NE(slices->reason.find(" quicker: "), std::string::npos) << slices->reason;
+    EXPECT_GT(slices->gb_per_s, 0);
+    EXPECT_NE(plan_of(operation_of(Collective::all_gather, 1 << 20), *choice, 4, "")
+                  .to_string()
+                  .find("no thread block"),
+              std::string::npos);
+}
+
+TEST(ZeroSm, IsOnlyForThosePoliciesAndSaysSo) {
+    for (const Collective collective : moving) {
+        if (collective == Collective::barrier) continue;
+        const Choice choice = choice_of(operation_of(collective, 1 << 20), group_of(4));
+        EXPECT_NE(choice.shape, Shape::copies);
+        const Refused* copies = refused_of(choice, "copy engines");
+        ASSERT_NE(copies, nullptr);
+        EXPECT_EQ(copies->reason.find("policy zero_sm alone takes them"), 0u) << copies->reason;
+        EXPECT_GT(copies->gb_per_s, 0);
+    }
+}
+
+TEST(ZeroSm, RefusesWhatItCannotCarry) {
+    const auto refused = [](const Operation& operation, int ranks) {
+        const auto choice = choose(operation, group_of(ranks), GroupPolicy::zero_sm);
+        EXPECT_FALSE(choice.ok());
+        if (!choice.ok()) {
+            EXPECT_EQ(choice.error().code, ErrorCode::unsupported);
+        }
+        return choice.ok() ? std::string() : choice.error().message;
+    };
+    for (const Collective collective :
+         {Collective::reduce, Collective::all_reduce, Collective::reduce_scatter})
+        EXPECT_EQ(refused(operation_of(collective, 8), 4),
+                  "policy zero_sm: " + std::string(to_string(collective)) +
+                      ": it combines elements, which copy engines cannot do");
+    EXPECT_NE(refused(operation_of(Collective::send_recv, 0), 4).find("one pair would wait for another"),
+              std::string::npos);
+    for (const int ranks : {2, 4, 16}) {
+        const std::uint64_t most = ArenaLayout{static_cast<unsigned>(ranks)}.copy_lane_bytes() * 1024;
+        EXPECT_TRUE(
+            choose(operation_of(Collective::all_gather, most), group_of(ranks), GroupPolicy::zero_sm).ok());
+        EXPECT_NE(refused(operation_of(Collective::all_gather, most + 1), ranks).find("1024 at most"),
+                  std::string::npos);
+    }
+    std::uint64_t counts[4] = {0, 1 << 20, 0, (1u << 30) - 1};
+    Operation lists = operation_of(Collective::all_to_all_v, 0);
+    lists.blocks = {counts, counts, counts, counts, false};
+    EXPECT_TRUE(choose(lists, group_of(4), GroupPolicy::zero_sm).ok());
+    counts[3] += 1;
+    EXPECT_NE(refused(lists, 4).find("compare lengths below 1 GiB"), std::string::npos);
+    lists.blocks.on_device = true;
+    EXPECT_NE(refused(lists, 4).find("known on the GPU only"), std::string::npos);
 }
 
 TEST(Choose, PairsArePricedByTheBytesThatThisRankKnows) {

@@ -24,7 +24,8 @@ using test::Order;
 using test::RankMemory;
 
 constexpr std::uint64_t guard = 64;
-constexpr Shape shapes[] = {Shape::packets, Shape::packets_two_phase, Shape::slices, Shape::pairs};
+constexpr Shape shapes[] = {Shape::packets, Shape::packets_two_phase, Shape::slices, Shape::pairs,
+                            Shape::copies};
 constexpr Order orders[] = {Order::ascending, Order::descending, Order::staged};
 const std::vector<int> group_sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 
@@ -355,6 +356,28 @@ TEST(Tasks, ABarrierIsPacketsWithoutBytes) {
     ASSERT_EQ(tasks.size(), 1u);
     for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(tasks[0].to[rank].bytes + tasks[0].from[rank].bytes, 0u);
     EXPECT_NE(tasks[0].signature, 0u);
+}
+
+// By copies a large one is handed on too, in a second task.
+TEST(Tasks, ALargeBroadcastByCopiesHasTwoTasks) {
+    for (const int ranks : {2, 3, 5, 16})
+        for (const std::uint64_t bytes :
+             {(std::uint64_t{1} << 20) - 1, std::uint64_t{1} << 20, (std::uint64_t{1} << 20) + 77})
+            for (const bool in_place : {false, true}) {
+                const Case one{
+                    Collective::broadcast, Shape::copies, Element::u8, ranks, bytes, ranks - 1, in_place};
+                for (const Order order : orders) expect_right(one, order);
+                Operation operation = all_reduce_of(bytes, Element::u8);
+                operation.collective = Collective::broadcast;
+                operation.combine = Combine::none;
+                const auto tasks = tasks_of(operation, choice_of(Shape::copies), 0, ranks);
+                const bool cut = ranks > 2 && bytes >= 1 << 20;
+                ASSERT_EQ(tasks.size(), cut ? 2u : 1u);
+                std::uint64_t out = 0;
+                for (int rank = 1; rank < ranks; ++rank) out += tasks[0].to[rank].bytes;
+                EXPECT_EQ(out, cut ? bytes : bytes * static_cast<std::uint64_t>(ranks - 1));
+                for (int rank = 0; rank < ranks && cut; ++rank) EXPECT_EQ(tasks[1].to[rank].bytes, 0u);
+            }
 }
 
 TEST(Tasks, TheRootOfABroadcastSendsEveryByteOnceAndReceivesNone) {

@@ -37,7 +37,7 @@ protected:
         CollectiveTask task;
         task.shape = GetParam().shape;
         task.element = Element::f32;
-        if (task.shape != Shape::pairs) task.combine = Combine::sum;
+        if (task.shape != Shape::pairs && task.shape != Shape::copies) task.combine = Combine::sum;
         task.blocks = 2;
         task.signature = signature;
         task.number = number;
@@ -95,21 +95,27 @@ TEST_P(Faults, ADeadlineThatIsSetWhileATaskWaits) {
 }
 
 TEST_P(Faults, AnotherOperation) {
-    open(never);
+    // Of copies one sees it, and the others hear of it from whoever looks after the group: here they do not.
+    const bool copies = GetParam().shape == Shape::copies;
+    open(copies ? soon_ns : never);
     if (IsSkipped()) return;
+    unsigned seen = 0;
     crew_->start(0, task(0, 0xaaaa));
     crew_->start(1, task(1, 0xbbbb));
     crew_->start(2, task(2, 0xaaaa));
     for (const unsigned rank : {0u, 1u, 2u}) {
         const bool differs = rank == 1;
         const FaultRecord fault = fault_of(rank);
+        EXPECT_EQ(fault.signature, differs ? 0xbbbbu : 0xaaaau);
+        if (copies && fault.kind == FaultKind::timed_out) continue;
+        ++seen;
         EXPECT_EQ(fault.kind, FaultKind::mismatch) << to_string(fault);
         if (!differs) {
             EXPECT_EQ(fault.peer, 1u);
         }
-        EXPECT_EQ(fault.signature, differs ? 0xbbbbu : 0xaaaau);
         EXPECT_EQ(fault.peer_signature, differs ? 0xaaaau : 0xbbbbu);
     }
+    EXPECT_GE(seen, 1u);
 }
 
 TEST_P(Faults, AbortFromAnotherThread) {
@@ -119,7 +125,9 @@ TEST_P(Faults, AbortFromAnotherThread) {
     std::thread([&] { crew_->seat(0).abort(); }).join();
     const FaultRecord fault = fault_of(0);
     EXPECT_EQ(fault.kind, FaultKind::aborted);
-    EXPECT_EQ(fault.number, 7u);
+    // Copies go on to the end of what is enqueued, and the host sees how far they are.
+    EXPECT_GE(fault.number, 7u);
+    EXPECT_LE(fault.number, GetParam().shape == Shape::copies ? 9u : 7u);
 }
 
 TEST_P(Faults, TasksAfterAFaultReturnAtOnceAndTheFirstFaultIsKept) {
@@ -146,6 +154,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Faults,
                          testing::Values(Kind{Shape::packets, false}, Kind{Shape::packets_two_phase, false},
                                          Kind{Shape::slices, false}, Kind{Shape::slices, true},
                                          Kind{Shape::pairs, false}, Kind{Shape::pairs, true}));
+INSTANTIATE_TEST_SUITE_P(Copies, Faults, testing::Values(Kind{Shape::copies, false}));
 
 CollectiveTask one_pair(Crew& crew, unsigned rank, std::uint64_t bytes) {
     CollectiveTask task;

@@ -48,7 +48,7 @@ std::uint32_t moving_signature(unsigned kind, std::uint64_t bytes) {
 }  // namespace
 
 std::string to_string(const How& how) {
-    static constexpr const char* shapes[] = {"packets", "packets in two phases", "slices", "pairs"};
+    static constexpr const char* shapes[] = {"packets", "packets in two phases", "slices", "pairs", "copies"};
     return fmt::format("{}{}, {} blocks, shifts {} {}{}", shapes[static_cast<unsigned>(how.shape)],
                        how.staged ? " (staged)" : "", how.blocks, how.send_shift, how.recv_shift,
                        how.in_place ? ", in place" : "");

@@ -27,7 +27,8 @@ protected:
         return {{.shape = Shape::packets},
                 {.shape = Shape::slices},
                 {.shape = Shape::slices, .staged = true},
-                {.shape = Shape::slices, .staged = true, .blocks = 5, .send_shift = 3, .recv_shift = 11}};
+                {.shape = Shape::slices, .staged = true, .blocks = 5, .send_shift = 3, .recv_shift = 11},
+                {.shape = Shape::copies, .send_shift = 3, .recv_shift = 11}};
     }
 
     std::mt19937_64 random_{11};
@@ -58,7 +59,7 @@ TEST_P(Moving, BroadcastFromEachRoot) {
     }
 }
 
-TEST_P(Moving, AllToAllByPackets) {
+TEST_P(Moving, AllToAll) {
     for (const std::uint64_t bytes : {0, 1, 15, 64, 4001}) {
         const auto given = inputs(bytes * n());
         std::vector<Values> expected(n());
@@ -69,6 +70,9 @@ TEST_P(Moving, AllToAllByPackets) {
             }
         }
         EXPECT_EQ(all_to_all(crew(), {.shape = Shape::packets, .blocks = 2}, given), expected) << bytes;
+        for (const bool in_place : {false, true})
+            EXPECT_EQ(all_to_all(crew(), {.shape = Shape::copies, .in_place = in_place}, given), expected)
+                << bytes;
     }
 }
 

@@ -72,6 +72,11 @@ protected:
         const auto* bytes = static_cast<const char*>(memories_[memory].address()) + at_[file];
         return std::memcmp(bytes, texts_[file].data(), texts_[file].size()) == 0;
     }
+    Bytes total_of_files() const {
+        Bytes sum = 0;
+        for (const std::string& text : texts_) sum += text.size();
+        return sum;
+    }
     static std::string contents(const std::string& path) {
         std::ifstream in(path, std::ios::binary);
         return {std::istreambuf_iterator<char>(in), {}};
@@ -148,6 +153,39 @@ TEST_F(SpreadTest, FilesInTurnsAndBackAgain) {
     EXPECT_EQ(saved->route->lanes.size(), 3u);
     for (std::size_t file = 0; file < texts_.size(); ++file)
         EXPECT_EQ(contents(spread_.files[file].path), texts_[file]) << file;
+}
+
+// Where four or more processors are, the files are written through maps of them.
+TEST_F(SpreadTest, FilesInMemoryAppearWholeOrNotAtAll) {
+    if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "there is no /dev/shm";
+    open("dgx-h100", 3);
+    spread_.placement = std::make_shared<InTurns>(at_, 3);
+    ASSERT_TRUE(run());
+    std::string name = "/dev/shm/sidestep-spread-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    spread_.direction = transfer::SpreadDirection::to_file;
+    for (std::size_t file = 0; file < texts_.size(); ++file)
+        spread_.files[file].path = name + "/" + std::to_string(file);
+
+    auto& engine = *ContextAccess::impl(*context_).engine;
+    const auto job = engine.submit_spread(spread_, {});
+    job->cancel();
+    engine.wait(job, std::chrono::nanoseconds(0));
+    if (!job->result()) {  // else it was over before
+        EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
+        EXPECT_TRUE(std::filesystem::is_empty(name));
+    }
+    CopyOptions options;
+    options.verify = true;
+    options.sync_file = true;
+    const auto saved = run(options);
+    EXPECT_TRUE(saved) << saved.error().to_string();
+    EXPECT_EQ(saved ? saved->storage.page_cache : 0, total_of_files());
+    for (std::size_t file = 0; file < texts_.size(); ++file)
+        EXPECT_EQ(contents(spread_.files[file].path), texts_[file]) << file;
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(name), {}),
+              static_cast<std::ptrdiff_t>(texts_.size()));
+    std::filesystem::remove_all(name);
 }
 
 TEST_F(SpreadTest, AFolderThatIsMissingIsToldFirst) {

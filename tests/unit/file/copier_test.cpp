@@ -135,6 +135,7 @@ protected:
         for (int i = 0; i < 1000; ++i) {
             const auto progress = jobs.poll(*ticket);
             if (!progress) return progress.error();
+            notes_ = (*file)->notes();
             if (*progress == backend::Progress::done) return {};
         }
         return Error{ErrorCode::timed_out, "it does not end", {}, {}};
@@ -144,6 +145,7 @@ protected:
                                           std::make_unique<CountingEngine>(copier_));
     }
 
+    std::vector<std::string> notes_;  // of the file that move() was about
     CountingEngine::Count engine_;
     CountingEngine::Count copier_;
 };
@@ -153,6 +155,7 @@ TEST_F(TwoEnginesTest, TheCopierReadsFromThePageCacheAndDoesNothingElse) {
     ASSERT_TRUE(move(*both, false, text_.size()).ok());
     EXPECT_EQ(back_, text_);
     EXPECT_EQ(copier_.reads, 3u);  // slices of 2 MiB
+    EXPECT_TRUE(notes_.empty()) << notes_[0];
     EXPECT_EQ(engine_.reads, 0u);
     ASSERT_TRUE(move(*both, true, text_.size()).ok());
     EXPECT_EQ(copier_.writes, 0u);
@@ -168,6 +171,8 @@ TEST_F(TwoEnginesTest, WithoutThreadsTheOtherEngineReads) {
     ASSERT_TRUE(move(*both, false, text_.size()).ok());
     EXPECT_EQ(back_, text_);
     EXPECT_EQ(engine_.reads, 3u);
+    ASSERT_EQ(notes_.size(), 1u);
+    EXPECT_TRUE(says(notes_[0], "no thread could be started")) << notes_[0];
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ Held held() {
     return now;
 }
 
+// Sanitizers take some fifty times as long for each.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int creations = 40;
 #else
@@ -91,6 +92,7 @@ TEST_F(Joining, ManyTimesWithoutLeavingAnything) {
     EXPECT_LE(after.descriptors, before.descriptors + 8);
     EXPECT_LE(after.threads, before.threads + 8);
     EXPECT_LE(after.maps, before.maps + 32);
+    EXPECT_EQ(folder.entries(), 0u);
 }
 
 // Programs take a GPU's context apart once they have left every group: nobody may work on it in the background then.
@@ -123,6 +125,38 @@ TEST_F(Joining, SeveralGroupsAtOnce) {
             for (int round = 0; round < 5; ++round) sum_once(groups, 20'000);
         });
     for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Joining, AStopThatWasAskedForBefore) {
+    std::stop_source source;
+    source.request_stop();
+    const auto joined = Group::join(*context, {*GroupId::create(), 1, 2, Place::gpu(1)},
+                                    {std::chrono::minutes(10)}, source.get_token());
+    ASSERT_FALSE(joined.ok());
+    EXPECT_EQ(joined.error().code, ErrorCode::cancelled);
+}
+
+TEST_F(Joining, AStopEndsSplitAndShrink) {
+    auto groups = make(3, {std::chrono::minutes(10)});
+    std::stop_source source;
+    std::thread other([&] { source.request_stop(); });
+    const auto part = groups[0].split(0, 0, {}, source.get_token());
+    const auto fewer = groups[1].shrink({2}, {}, source.get_token());
+    other.join();
+    ASSERT_FALSE(part.ok());
+    EXPECT_EQ(part.error().code, ErrorCode::cancelled);
+    ASSERT_FALSE(fewer.ok());
+    EXPECT_EQ(fewer.error().code, ErrorCode::cancelled);
+    sum_once(groups);  // the group itself goes on
+}
+
+TEST_F(Joining, TimesThatNobodyLivesToSee) {
+    for (const milliseconds timeout :
+         {milliseconds::max(), milliseconds(std::chrono::hours(24 * 365 * 1000)), milliseconds(0)}) {
+        auto groups = make(2, {timeout});
+        ASSERT_EQ(groups.size(), 2u);
+        sum_once(groups);
+    }
 }
 
 TEST_F(Joining, RanksOfOneProcessInAnyOrder) {
@@ -236,6 +270,64 @@ TEST_F(Joining, AbortFromAnotherThreadEndsAWait) {
     other.join();
     ASSERT_FALSE(ended.ok());
     EXPECT_EQ(ended.error().code, ErrorCode::cancelled);
+}
+
+// Only the sender can see it; the receiver hears of it long before its deadline.
+TEST_F(Joining, BytesThatAPairDisagreesOnEndBothEnds) {
+    for (const bool lists : {false, true}) {
+        auto groups = make(2, {std::chrono::minutes(10)});
+        const Allocation left = allocate<int>(groups[0], 1000);
+        const Allocation right = allocate<int>(groups[1], 1000);
+        const std::uint64_t none[] = {0, 0};
+        const std::uint64_t sent[] = {0, 10};
+        const std::uint64_t taken[] = {11, 0};
+        const auto start = Clock::now();
+        if (lists) {
+            ASSERT_TRUE(ok(groups[1].all_to_all_v(right.address(), at<int>(right) + 500,
+                                                  {none, none, taken, none}, Dtype::i32)));
+            ASSERT_TRUE(ok(groups[0].all_to_all_v(left.address(), at<int>(left) + 500,
+                                                  {sent, none, none, none}, Dtype::i32)));
+        } else {
+            ASSERT_TRUE(ok(groups[1].recv(right.address(), 11, Dtype::i32, 0)));
+            ASSERT_TRUE(ok(groups[0].send(left.address(), 10, Dtype::i32, 1)));
+        }
+        std::set<std::string> said;
+        for (Group& group : groups) {
+            const auto ended = group.wait();
+            ASSERT_FALSE(ended.ok());
+            EXPECT_EQ(ended.error().code, ErrorCode::mismatch);
+            said.insert(ended.error().message);
+        }
+        EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+        ASSERT_EQ(said.size(), 1u);  // the same words on both
+        for (const char* part :
+             {"rank 0 (process ", "sends 40 bytes to rank 1 (process ", "which expects 44, in operation 1, "})
+            EXPECT_NE(said.begin()->find(part), std::string::npos) << *said.begin() << "\nand not: " << part;
+    }
+}
+
+// Tasks that are in the middle of it have given up by then, also those of the other rank, which reads this
+// one's memory where it is.
+TEST_F(Joining, BuffersMayBeFreedAfterAWaitThatFailed) {
+    constexpr std::size_t count = 4 << 20;
+    for (int round = 0; round < 20; ++round) {
+        auto groups = make(2);
+        std::vector<std::optional<Allocation>> buffers(2);
+        on_all(groups, [&](Group& group) {
+            auto& memory = buffers[static_cast<std::size_t>(group.rank())];
+            memory = allocate<int>(group, count);
+            ASSERT_TRUE(ok(group.attach(memory->buffer())));
+        });
+        on_all(groups, [&](Group& group) {
+            auto& memory = buffers[static_cast<std::size_t>(group.rank())];
+            for (int i = 0; i < 3; ++i)
+                (void)group.all_reduce(memory->address(), memory->address(), count, Dtype::i32);
+            if (group.rank() == 0) group.abort();
+            const auto ended = group.wait();
+            memory.reset();
+            EXPECT_TRUE(group.rank() != 0 || !ended.ok());
+        });
+    }
 }
 
 // As ncclCommDestroy is called: in a plain loop, by one thread.

@@ -31,6 +31,8 @@ protected:
                                  "PMIX_NAMESPACE",
                                  "PMI_RANK",
                                  "PMI_SIZE",
+                                 "PMI_LOCAL_RANK",
+                                 "PMI_LOCAL_SIZE",
                                  "MPI_LOCALRANKID",
                                  "MPI_LOCALNRANKS",
                                  "SLURM_PROCID",
@@ -39,6 +41,7 @@ protected:
                                  "SLURM_JOB_ID",
                                  "SLURM_STEP_ID",
                                  "SLURM_STEP_NUM_NODES",
+                                 "SLURM_STEP_NUM_TASKS",
                                  "SLURM_NNODES"}) {
             if (const char* value = std::getenv(name)) before_[name] = value;
             ::unsetenv(name);
@@ -75,8 +78,39 @@ const std::map<std::string, std::string> torch{{"RANK", "2"},
                                                {"MASTER_PORT", "29500"},
                                                {"TORCHELASTIC_RUN_ID", "none"}};
 
+// A step of 8 tasks of a job of 16.
+const std::map<std::string, std::string> slurm{{"SLURM_PROCID", "3"},         {"SLURM_NTASKS", "16"},
+                                               {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "3"},
+                                               {"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"},
+                                               {"SLURM_NNODES", "2"},         {"SLURM_STEP_NUM_NODES", "1"}};
+
 TEST_F(Launchers, NoneIsNotFound) {
     EXPECT_EQ(seating({}).error().code, ErrorCode::not_found);
+    // What a batch script of Slurm starts by itself, without srun.
+    EXPECT_EQ(
+        seating({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_ID", "7"}})
+            .error()
+            .code,
+        ErrorCode::not_found);
+}
+
+TEST_F(Launchers, OneBelowAnother) {
+    // srun that speaks MPICH's protocol: the ids of its steps tell jobs apart, and it knows the machines.
+    auto both = slurm;
+    both["PMI_RANK"] = "3";
+    both["PMI_SIZE"] = "8";
+    expect(both, 3, 8, 3);
+    EXPECT_EQ(seating(both)->id, seating(slurm)->id);
+    both["SLURM_STEP_NUM_NODES"] = "2";
+    EXPECT_EQ(seating(both).error().code, ErrorCode::unsupported);
+    // MPICH's and Open MPI's launchers in a job of Slurm: the ranks are theirs.
+    auto hydra = slurm;
+    hydra.insert({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+    expect(hydra, 1, 2, 1);
+    auto open = slurm;
+    open.insert(
+        {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
+    expect(open, 1, 2, 1);
 }
 
 TEST_F(Launchers, Each) {
@@ -89,13 +123,9 @@ TEST_F(Launchers, Each) {
            1, 2, 1);
     expect({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "3"}, {"MPI_LOCALNRANKS", "4"}}, 3, 4,
            3);
-    expect({{"SLURM_PROCID", "0"},
-            {"SLURM_NTASKS", "8"},
-            {"SLURM_LOCALID", "0"},
-            {"SLURM_JOB_ID", "7"},
-            {"SLURM_STEP_ID", "0"},
-            {"SLURM_NNODES", "1"}},
-           0, 8, 0);
+    expect(slurm, 3, 8, 3);
+    expect({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_LOCAL_RANK", "0"}, {"PMI_LOCAL_SIZE", "2"}}, 1, 2, 0);
+    expect({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, 1, 2, 1);
     expect({{"SIDESTEP_RANK", "1"},
             {"SIDESTEP_RANKS", "3"},
             {"SIDESTEP_GROUP_ID", "00112233445566778899aabbccddeeff"}},
@@ -137,13 +167,22 @@ TEST_F(Launchers, SeveralMachinesAreUnsupported) {
     auto variables = torch;
     variables["LOCAL_WORLD_SIZE"] = "2";
     EXPECT_EQ(seating(variables).error().code, ErrorCode::unsupported);
-    EXPECT_EQ(seating({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_NNODES", "2"}}).error().code,
-              ErrorCode::unsupported);
+    auto step = slurm;
+    step["SLURM_STEP_NUM_NODES"] = "2";
+    EXPECT_EQ(seating(step).error().code, ErrorCode::unsupported);
+    EXPECT_EQ(
+        seating({{"PMI_RANK", "0"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "4"}})
+            .error()
+            .code,
+        ErrorCode::unsupported);
 }
 
 TEST_F(Launchers, Nonsense) {
-    for (const auto& [name, value] :
-         std::map<std::string, std::string>{{"RANK", "4"}, {"WORLD_SIZE", "0"}, {"LOCAL_RANK", "-1"}}) {
+    for (const auto& [name, value] : std::multimap<std::string, std::string>{{"RANK", "4"},
+                                                                             {"RANK", "1x"},
+                                                                             {"RANK", "99999999999999999999"},
+                                                                             {"WORLD_SIZE", "0"},
+                                                                             {"LOCAL_RANK", "-1"}}) {
         auto variables = torch;
         variables[name] = value;
         EXPECT_EQ(seating(variables).error().code, ErrorCode::invalid_argument) << name << "=" << value;

@@ -104,6 +104,30 @@ TEST_F(Memory, MoreAllocationsThanThereAreSlots) {
     });
 }
 
+TEST_F(Memory, MoreAllocationsAtOnceThanThereAreSlots) {
+    auto groups = make(2);
+    on_all(groups, [&](Group& group) {
+        std::vector<Allocation> held;
+        for (int i = 0; i < 1023; ++i) {
+            held.push_back(allocate<int>(group, 64));
+            ASSERT_TRUE(ok(group.attach(held.back().buffer()))) << i;
+        }
+        const Allocation more = allocate<int>(group, 64);
+        const auto refused = group.attach(more.buffer());  // at once, not after the timeout
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+        EXPECT_NE(refused.error().message.find("1023 allocations"), std::string::npos)
+            << refused.error().to_string();
+        const auto plan =
+            group.explain(Collective::all_reduce, large, Dtype::i32, {}, more.address(), more.address());
+        ASSERT_TRUE(ok(plan));
+        EXPECT_NE(plan->memory.find("no, carried through the arena: 1023 allocations"), std::string::npos)
+            << plan->memory;
+        ASSERT_TRUE(ok(group.detach(held.front().buffer())));
+        EXPECT_TRUE(ok(group.attach(more.buffer())));
+    });
+}
+
 TEST_F(Memory, OfNobodyIsRefused) {
     auto groups = make(2);
     std::vector<int> plain(2 * large);

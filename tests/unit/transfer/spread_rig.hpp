@@ -32,6 +32,7 @@ public:
             hang_after;           // once so many bytes were moved nothing ends, until `hangs` is taken back
         bool no_staging = false;  // takes over pinned memory, and has none
         bool direct = false;      // reaches GPUs by itself
+        bool notes_by_path = false;
     };
 
     explicit FakeFiles(Script given) : script(std::move(given)), hangs(script.hang_after.has_value()) {}
@@ -106,7 +107,10 @@ public:
             ++files.named;
             return {};
         }
-        std::vector<std::string> notes() const override { return {"scripted files"}; }
+        std::vector<std::string> notes() const override {
+            return {files.script.notes_by_path ? fmt::format("scripted {}", buffer().place().path())
+                                               : "scripted files"};
+        }
         StorageBytes storage_bytes() const override { return {0, 0, moved}; }
 
         FakeFiles& files;

@@ -70,6 +70,19 @@ TEST(SpreadSave, WritesWholeFilesInTheirOrder) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
+TEST(SpreadSave, SomeFilesHaveTheirNotesAndTheRestIsSaid) {
+    for (const std::size_t files : {16u, 20u}) {
+        SaveRig rig;
+        rig.files->script.notes_by_path = true;
+        for (std::size_t file = 3; file < files; ++file) rig.target(file, {});
+        const auto receipt = rig.run();
+        ASSERT_TRUE(receipt) << receipt.error().to_string();
+        ASSERT_EQ(receipt->notes.size(), std::min<std::size_t>(files, 17));
+        EXPECT_EQ(receipt->notes[15].find("scripted /out"), 0u) << receipt->notes[15];
+        EXPECT_EQ(receipt->notes.back() == "other files have notes too, which are left out", files > 16);
+    }
+}
+
 TEST(SpreadSave, VerificationComparesFilesAndMemories) {
     SaveRig rig;
     CopyOptions options = chunks_of(64_KiB);

@@ -1,0 +1,149 @@
+// Groups of the policy zero_sm on GPUs: through the public interface, on streams and in graphs, and what ends
+// a wait of a stream.
+#include <cstdlib>
+#include <thread>
+
+#include <sidestep/group.hpp>
+
+#include "tests/gpu/collective_rig.hpp"
+
+namespace sidestep::gpu_tests {
+namespace {
+
+constexpr std::size_t count = 5000;
+
+class CopyGroups : public ContextTest {
+protected:
+    void SetUp() override {
+        ContextTest::SetUp();
+        if (IsSkipped()) return;
+        if (machine().gpus() < 2) GTEST_SKIP() << "there are fewer than 2 GPUs";
+    }
+
+    void open(int timeout_ms = 30'001) {
+        GroupOptions options;
+        options.policy = GroupPolicy::zero_sm;
+        options.timeout = std::chrono::milliseconds(timeout_ms);
+        auto made = Group::local(*context_, {Place::gpu(0), Place::gpu(1)}, options);
+        ASSERT_TRUE(made) << made.error().to_string();
+        groups_ = std::move(*made);
+        rig_ = collective_seat::make_rig(2);
+        for (int rank = 0; rank < 2; ++rank) {
+            for (auto* list : {&sends_, &recvs_}) {
+                auto memory = context_->allocate(Place::gpu(rank), 2 * count * sizeof(int));
+                ASSERT_TRUE(memory) << memory.error().to_string();
+                list->push_back(std::move(*memory));
+            }
+        }
+    }
+    CUstream stream(unsigned rank) { return static_cast<CUstream>(rig_->stream(rank)); }
+
+    void fill(int seed) {
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            std::vector<int> values(count), poison(2 * count, -1);
+            for (std::size_t i = 0; i < count; ++i) values[i] = value(seed, rank, i);
+            rig_->write(sends_[rank].address(), values.data(), count * sizeof(int));
+            rig_->write(recvs_[rank].address(), poison.data(), 2 * count * sizeof(int));
+        }
+    }
+    static int value(int seed, unsigned rank, std::size_t i) {
+        return static_cast<int>(i * 3 + rank * 100'000) + seed;
+    }
+    Result<void> all_gather(unsigned rank, std::size_t elements = count) {
+        return groups_[rank].all_gather(sends_[rank].address(), recvs_[rank].address(), elements, Dtype::i32,
+                                        stream(rank));
+    }
+    void expect_gathered(int seed) {
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            std::vector<int> found(2 * count);
+            rig_->read(found.data(), recvs_[rank].address(), found.size() * sizeof(int));
+            std::size_t wrong = 0;
+            for (std::size_t i = 0; i < found.size(); ++i)
+                wrong += found[i] != value(seed, static_cast<unsigned>(i / count), i % count);
+            EXPECT_EQ(wrong, 0u) << "rank " << rank;
+        }
+    }
+    // Until the group of a rank has failed.
+    Error failure_of(unsigned rank) {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        while (groups_[rank].status().ok() && std::chrono::steady_clock::now() < until)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        const auto state = groups_[rank].status();
+        EXPECT_FALSE(state.ok());
+        return state.ok() ? Error{} : state.error();
+    }
+
+    std::unique_ptr<collective_seat::Rig> rig_;
+    std::vector<Allocation> sends_, recvs_;
+    std::vector<Group> groups_;
+};
+
+TEST_F(CopyGroups, AllGatherOnStreams) {
+    open();
+    for (int seed = 0; seed < 20; ++seed) {
+        fill(seed);
+        for (unsigned rank = 0; rank < 2; ++rank) ASSERT_TRUE(all_gather(rank));
+        for (Group& group : groups_) ASSERT_TRUE(group.wait());
+        expect_gathered(seed);
+    }
+}
+
+TEST_F(CopyGroups, AllGatherInGraphs) {
+    open();
+    std::vector<CapturedTasks> graphs;
+    for (unsigned rank = 0; rank < 2; ++rank)
+        graphs.emplace_back(rank, stream(rank), [&](void*) { ASSERT_TRUE(all_gather(rank)); });
+    for (int seed = 0; seed < 20; ++seed) {
+        fill(seed);
+        for (const CapturedTasks& graph : graphs) graph.launch();
+        for (const CapturedTasks& graph : graphs) ASSERT_TRUE(graph.wait());
+        expect_gathered(seed);
+    }
+    // One launches alone, and is let go.
+    graphs[0].launch();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    groups_[1].abort("enough");
+    EXPECT_TRUE(graphs[0].wait(10)) << "it still waits";
+    EXPECT_EQ(failure_of(0).code, ErrorCode::cancelled);
+}
+
+TEST_F(CopyGroups, ARankThatNeverComesIsNamed) {
+    open(300);
+    ASSERT_TRUE(all_gather(0));
+    const Error error = failure_of(0);
+    EXPECT_EQ(error.code, ErrorCode::timed_out) << error.to_string();
+    EXPECT_NE(error.message.find("rank 1"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("did not come to operation 1, all_gather 5000 i32"), std::string::npos)
+        << error.message;
+    EXPECT_FALSE(failure_of(1).message.empty());
+}
+
+// Long before the deadline.
+TEST_F(CopyGroups, RanksThatCallAnotherCountAreTold) {
+    open();
+    ASSERT_TRUE(all_gather(0, 1000));
+    ASSERT_TRUE(all_gather(1, 999));
+    for (unsigned rank = 0; rank < 2; ++rank) {
+        const Error error = failure_of(rank);
+        EXPECT_EQ(error.code, ErrorCode::mismatch) << error.to_string();
+        EXPECT_NE(error.message.find("all_gather 1000 i32"), std::string::npos) << error.message;
+        EXPECT_NE(error.message.find("all_gather 999 i32"), std::string::npos) << error.message;
+    }
+}
+
+TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {
+    open();
+    ::setenv("FAKE_CUDA_NO_STREAM_WORDS", "1", 1);
+    const auto state = all_gather(0);
+    ::unsetenv("FAKE_CUDA_NO_STREAM_WORDS");
+    if (state.ok()) {
+        groups_[0].abort("no use");
+        GTEST_SKIP() << "those of this machine can";
+    }
+    EXPECT_EQ(state.error().code, ErrorCode::unsupported);
+    EXPECT_NE(state.error().message.find("cannot wait for words of 64 bits"), std::string::npos)
+        << state.error().message;
+}
+
+}  // namespace
+}  // namespace sidestep::gpu_tests
