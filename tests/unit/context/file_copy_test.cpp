@@ -10,6 +10,8 @@
 
 #include <sidestep/sidestep.hpp>
 
+#include "tests/warm_pages.hpp"
+
 namespace sidestep {
 namespace {
 
@@ -37,13 +39,6 @@ protected:
         const int file = ::open(path.c_str(), O_RDWR);
         ::fsync(file);
         ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-        ::close(file);
-    }
-    void warm(Bytes offset, Bytes size) const {
-        const int file = ::open(path_.c_str(), O_RDONLY);
-        ::posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM);
-        std::string bytes(size, '\0');
-        EXPECT_EQ(::pread(file, bytes.data(), size, static_cast<off_t>(offset)), static_cast<ssize_t>(size));
         ::close(file);
     }
     static std::string get(const std::string& path) {
@@ -102,7 +97,7 @@ TEST_F(FileCopyTest, VerificationReadsTheSameBlocksAndIsNotCounted) {
 TEST_F(FileCopyTest, HotAndColdInOneCopy) {
     if (!goes_around()) GTEST_SKIP() << folder_ << " refuses O_DIRECT, or keeps files in its cache";
     cool(path_);
-    warm(0, 12_MiB);
+    const test::WarmPages warm(path_, 0, 12_MiB);
     const auto receipt = copy_to_gpu(0, 24_MiB);
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_EQ(receipt->storage.page_cache, 12_MiB);

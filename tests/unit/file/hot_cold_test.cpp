@@ -1,16 +1,14 @@
 // Reads of files that the page cache holds wholly, in part or not at all.
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <random>
 
 #include "driver/files.hpp"
 #include "file_test.hpp"
+#include "tests/warm_pages.hpp"
 
 namespace sidestep::backends::file {
 namespace {
@@ -47,35 +45,6 @@ bool cool(const std::string& path) {
     const auto part = driver::cached_part(driver::best_cache_probe(), file, 0, 1_GiB);
     return part && part->bytes == 0;
 }
-
-// Brings just that range into the page cache, and locks it there: a kernel that reclaims memory before it is
-// short of it (DAMON) takes pages that nobody has used for a moment.
-class Warm {
-public:
-    Warm(const std::string& path, Bytes offset, Bytes size) : size_(size) {
-        const driver::Fd file(::open(path.c_str(), O_RDONLY));
-        ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
-        std::string bytes(size, '\0');
-        EXPECT_EQ(::pread(file.get(), bytes.data(), size, static_cast<off_t>(offset)),
-                  static_cast<ssize_t>(size));
-        const Bytes before = offset % 4096;
-        size_ += before;
-        map_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), static_cast<off_t>(offset - before));
-        if (map_ == MAP_FAILED) return;
-        ::madvise(map_, size_, MADV_RANDOM);  // nothing around it is to come along
-        // A wish: there is a limit for users. By number, since sanitizers make mlock() do nothing.
-        ::syscall(SYS_mlock, map_, size_);
-    }
-    ~Warm() {
-        if (map_ != MAP_FAILED) ::munmap(map_, size_);
-    }
-    Warm(const Warm&) = delete;
-    Warm& operator=(const Warm&) = delete;
-
-private:
-    Bytes size_;
-    void* map_ = MAP_FAILED;
-};
 
 // What the page cache holds of a file.
 Bytes held(const std::string& path) {
@@ -125,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Io, HotColdTest, testing::Values(base::FileIo::uring, b
                          });
 
 TEST_P(HotColdTest, WhatIsCachedIsCopiedAndTheRestReadAroundTheCache) {
-    const Warm warm(path_, 2_MiB, 4_MiB);
+    const test::WarmPages warm(path_, 2_MiB, 4_MiB);
     Pages pages(8_MiB);
     const auto bytes = read(0, 8_MiB, pages, 0);
     ASSERT_TRUE(bytes.ok()) << bytes.error().to_string();
@@ -141,7 +110,7 @@ TEST_P(HotColdTest, ColdBytesLeaveTheCacheEmptyAndHotOnesTheDeviceAlone) {
     Pages pages(8_MiB);
     EXPECT_EQ(read(0, 8_MiB, pages, 0)->o_direct, 8_MiB);
     EXPECT_EQ(held(path_), 0u);
-    const Warm warm(path_, 0, 8_MiB);
+    const test::WarmPages warm(path_, 0, 8_MiB);
     EXPECT_EQ(read(0, 8_MiB, pages, 0)->page_cache, 8_MiB);
 }
 
@@ -149,7 +118,7 @@ TEST_P(HotColdTest, TheOtherModesAskNobody) {
     Pages pages(8_MiB);
     options_.page_cache = PageCache::use;
     EXPECT_EQ(read(0, 2_MiB, pages, 0)->page_cache, 2_MiB);
-    const Warm warm(path_, 0, 8_MiB);
+    const test::WarmPages warm(path_, 0, 8_MiB);
     options_.page_cache = PageCache::bypass;
     EXPECT_EQ(read(0, 8_MiB, pages, 0)->o_direct, 8_MiB);
     EXPECT_EQ(pages.text(0, 8_MiB), text_.substr(0, 8_MiB));
@@ -270,7 +239,7 @@ TEST_P(HotColdTest, EveryWayToAskTellsHotFromCold) {
         open(create(FileOptions{GetParam(), probe}));
         EXPECT_TRUE(says(support_.reason, name)) << support_.reason;
         ASSERT_TRUE(cool(path_));
-        const Warm warm(path_, 2_MiB, 4_MiB);
+        const test::WarmPages warm(path_, 2_MiB, 4_MiB);
         Pages pages(8_MiB);
         const auto bytes = read(0, 8_MiB, pages, 0);
         ASSERT_TRUE(bytes.ok());
@@ -284,7 +253,7 @@ TEST_P(HotColdTest, EveryWayToAskTellsHotFromCold) {
 TEST_P(HotColdTest, OfFilesOfOthersToo) {
     if (::geteuid() != 0) GTEST_SKIP() << "only root has files that are foreign to another user";
     ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
-    const Warm warm(path_, 0, 4_MiB);
+    const test::WarmPages warm(path_, 0, 4_MiB);
     const Unprivileged nobody;
     Pages pages(8_MiB);
     const auto bytes = read(0, 8_MiB, pages, 0);
@@ -312,7 +281,7 @@ TEST_P(HotColdTest, OfFilesOfAnOverlay) {
         Pages pages(8_MiB);
         const auto cold = read(0, 8_MiB, pages, 0);
         EXPECT_EQ(cold ? cold->o_direct : 0, 8_MiB);
-        const Warm warm(path_, 0, 8_MiB);
+        const test::WarmPages warm(path_, 0, 8_MiB);
         const auto hot = read(0, 8_MiB, pages, 0);
         EXPECT_EQ(hot ? hot->page_cache : 0, 8_MiB);
         ::umount((folder_ / "merged").c_str());
@@ -365,7 +334,7 @@ TEST_P(HotColdTest, AnyReadGivesJustItsBytes) {
         }
         for (Bytes i = below(4); i-- > 0;) {
             const Bytes begin = below(text_.size());
-            const Warm warm(path_, begin, std::min<Bytes>(below(3_MiB) + 1, text_.size() - begin));
+            const test::WarmPages warm(path_, begin, std::min<Bytes>(below(3_MiB) + 1, text_.size() - begin));
         }
         constexpr PageCache modes[] = {PageCache::automatic, PageCache::automatic, PageCache::use,
                                        PageCache::bypass};
