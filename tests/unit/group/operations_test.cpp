@@ -134,31 +134,17 @@ TEST_P(Operations, AllToAllV) {
     auto groups = make(GetParam());
     const int n = GetParam();
     for (const std::size_t unit : {std::size_t{1}, std::size_t{501}}) {
-        const auto size = [&](int a, int b) { return static_cast<std::uint64_t>(a + b + 1) * unit; };
+        const Exchange exchange(n,
+                                [&](int a, int b) { return static_cast<std::uint64_t>(a + b + 1) * unit; });
         const std::size_t most = static_cast<std::size_t>(2 * n) * static_cast<std::size_t>(n) * unit;
-        const auto lists = [&](int rank) {
-            std::vector<std::uint64_t> counts_, offsets(1, 0);
-            for (int r = 0; r < n; ++r) {
-                counts_.push_back(size(rank, r));
-                offsets.push_back(offsets.back() + counts_.back());
-            }
-            return std::pair(counts_, offsets);
-        };
         each(
             groups, most, most,
             [&](Group& g, int* send, int* recv) {
-                const auto [counts_, offsets] = lists(g.rank());
-                return g.all_to_all_v(send, recv,
-                                      {counts_.data(), offsets.data(), counts_.data(), offsets.data(), false},
-                                      Dtype::i32);
+                return g.all_to_all_v(send, recv, exchange.of(g.rank()), Dtype::i32);
             },
             [&](int rank, std::size_t i) {
-                const auto offsets = lists(rank).second;
-                if (i >= offsets.back()) return poison;
-                int from = 0;
-                while (offsets[static_cast<std::size_t>(from) + 1] <= i) ++from;
-                return value(from, lists(from).second[static_cast<std::size_t>(rank)] + i -
-                                       offsets[static_cast<std::size_t>(from)]);
+                const auto source = exchange.source(rank, i);
+                return source ? value(source->first, source->second) : poison;
             });
     }
 }

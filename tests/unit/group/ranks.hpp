@@ -3,8 +3,10 @@
 
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -87,5 +89,40 @@ template <typename T>
 T* at(const Allocation& memory) {
     return static_cast<T*>(memory.address());
 }
+
+// An all_to_all_v in which two ranks exchange blocks of one size, size(a, b) values, and all blocks of a rank
+// lie one behind the other, in its send as in its recv.
+class Exchange {
+public:
+    using Size = std::function<std::uint64_t(int, int)>;
+    Exchange(int ranks, const Size& size) {
+        for (int rank = 0; rank < ranks; ++rank) {
+            auto& own = offsets_.emplace_back(1, 0);
+            auto& counts = counts_.emplace_back();
+            for (int other = 0; other < ranks; ++other) {
+                counts.push_back(size(rank, other));
+                own.push_back(own.back() + counts.back());
+            }
+        }
+    }
+    BlockLists of(int rank) const {
+        const std::uint64_t* const counts = counts_.at(index(rank)).data();
+        const std::uint64_t* const offsets = offsets_.at(index(rank)).data();
+        return {counts, offsets, counts, offsets, false};
+    }
+    // Whose value, and the how manieth of its send, place i of the rank's recv gets; nothing beyond the last
+    // block.
+    std::optional<std::pair<int, std::size_t>> source(int rank, std::size_t i) const {
+        const auto& own = offsets_.at(index(rank));
+        if (i >= own.back()) return std::nullopt;
+        int from = 0;
+        while (own[index(from) + 1] <= i) ++from;
+        return std::pair(from, offsets_.at(index(from))[index(rank)] + i - own[index(from)]);
+    }
+
+private:
+    static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+    std::vector<std::vector<std::uint64_t>> counts_, offsets_;
+};
 
 }  // namespace sidestep::groups

@@ -21,24 +21,32 @@ protected:
     using Part = std::function<Result<void>(Group&, int*, int*)>;
     using Expected = std::function<int(int, std::size_t)>;
 
-    // As many operations one after the other as a program would have, and the last result compared.
+    // Several operations one after the other without a wait between them, each with values of its own, so
+    // that none can pass with those of another one.
     void each(std::vector<Group>& groups, std::size_t sends, std::size_t recvs, const Part& part,
               const Expected& expected) {
         on_all(groups, [&](Group& group) {
-            const Allocation send = allocate<int>(group, sends);
-            const Allocation recv = allocate<int>(group, recvs);
-            for (std::size_t i = 0; i < sends; ++i) at<int>(send)[i] = value(group.rank(), i);
-            for (std::size_t i = 0; i < recvs; ++i) at<int>(recv)[i] = -1;
-            for (int round = 0; round < 3; ++round)
-                ASSERT_TRUE(ok(part(group, at<int>(send), at<int>(recv))));
+            const Allocation send = allocate<int>(group, rounds * sends);
+            const Allocation recv = allocate<int>(group, rounds * recvs);
+            for (std::size_t i = 0; i < rounds * sends; ++i)
+                at<int>(send)[i] = value(group.rank(), i % sends) + in_round(i / sends);
+            for (std::size_t i = 0; i < rounds * recvs; ++i) at<int>(recv)[i] = untouched;
+            for (std::size_t round = 0; round < rounds; ++round)
+                ASSERT_TRUE(ok(part(group, at<int>(send) + round * sends, at<int>(recv) + round * recvs)));
             ASSERT_TRUE(ok(group.wait()));
             std::size_t wrong = 0;
-            for (std::size_t i = 0; i < recvs; ++i) wrong += at<int>(recv)[i] != expected(group.rank(), i);
+            for (std::size_t i = 0; i < rounds * recvs; ++i) {
+                const int wanted = expected(group.rank(), i % recvs);
+                wrong += at<int>(recv)[i] != (wanted == untouched ? untouched : wanted + in_round(i / recvs));
+            }
             EXPECT_EQ(wrong, 0u) << "rank " << group.rank() << " of " << group.ranks();
             ASSERT_TRUE(ok(group.barrier()));
             ASSERT_TRUE(ok(group.wait()));
         });
     }
+    static int in_round(std::size_t round) { return static_cast<int>(round) * 100'000; }
+    static constexpr std::size_t rounds = 3;
+    static constexpr int untouched = -1;
     int n() const { return GetParam(); }
     std::size_t all() const { return static_cast<std::size_t>(GetParam()); }
     const std::vector<std::size_t> counts{1, 3, 1000, 70'001};
@@ -68,7 +76,7 @@ TEST_P(ZeroSm, Gathers) {
         each(
             groups, count, all() * count,
             [&](Group& g, int* send, int* recv) { return g.gather(send, recv, count, Dtype::i32, 0); },
-            [&](int rank, std::size_t i) { return rank == 0 ? joined(i) : -1; });
+            [&](int rank, std::size_t i) { return rank == 0 ? joined(i) : untouched; });
     }
 }
 
@@ -90,30 +98,15 @@ TEST_P(ZeroSm, ScatterAndAllToAll) {
 
 TEST_P(ZeroSm, AllToAllV) {
     auto groups = make(n(), zero_sm());
-    const auto size = [&](int a, int b) { return static_cast<std::uint64_t>((a + b) % 3) * 501; };
-    const auto lists = [&](int rank) {
-        std::vector<std::uint64_t> counts_, offsets(1, 0);
-        for (int r = 0; r < n(); ++r) {
-            counts_.push_back(size(rank, r));
-            offsets.push_back(offsets.back() + counts_.back());
-        }
-        return std::pair(counts_, offsets);
-    };
+    const Exchange exchange(n(), [](int a, int b) { return static_cast<std::uint64_t>((a + b) % 3) * 501; });
     each(
         groups, all() * 1002, all() * 1002,
         [&](Group& g, int* send, int* recv) {
-            const auto [counts_, offsets] = lists(g.rank());
-            return g.all_to_all_v(send, recv,
-                                  {counts_.data(), offsets.data(), counts_.data(), offsets.data(), false},
-                                  Dtype::i32);
+            return g.all_to_all_v(send, recv, exchange.of(g.rank()), Dtype::i32);
         },
         [&](int rank, std::size_t i) {
-            const auto offsets = lists(rank).second;
-            if (i >= offsets.back()) return -1;
-            int from = 0;
-            while (offsets[static_cast<std::size_t>(from) + 1] <= i) ++from;
-            return value(from, lists(from).second[static_cast<std::size_t>(rank)] + i -
-                                   offsets[static_cast<std::size_t>(from)]);
+            const auto source = exchange.source(rank, i);
+            return source ? value(source->first, source->second) : untouched;
         });
 }
 

@@ -50,7 +50,9 @@ CopyOptions small_chunks() {
     return options;
 }
 
-Error broken(ErrorCode code = ErrorCode::io_error) { return {code, "scripted failure", "fake", {}}; }
+Error broken(ErrorCode code = ErrorCode::io_error) {
+    return {code, "scripted failure", "fake", {}};
+}
 
 TEST(Engine, CopiesThroughStagingChunkByChunk) {
     Rig rig({.polls = 3});
@@ -76,7 +78,8 @@ TEST(Engine, OddSizesArriveWhole) {
 
 TEST(Engine, NothingIsAValidSize) {
     Rig rig({});
-    auto job = rig.engine->submit(rig.source.buffer().slice(0, 0), rig.target.buffer().slice(0, 0), {}, nullptr);
+    auto job =
+        rig.engine->submit(rig.source.buffer().slice(0, 0), rig.target.buffer().slice(0, 0), {}, nullptr);
     rig.engine->wait(job, 0ns);
     ASSERT_TRUE(job->result()) << job->result().error().to_string();
     EXPECT_EQ(job->result()->bytes, 0u);
@@ -144,6 +147,13 @@ TEST(Engine, FailuresOfAttachAndCommitAreReported) {
     Rig commit({.fail_commit = broken(ErrorCode::no_space)});
     EXPECT_EQ(commit.copy().error().code, ErrorCode::no_space);
     EXPECT_EQ(commit.fake->attached, 0);
+}
+
+TEST(Engine, WhatTheEndOfACopyHasToSayIsInItsReceipt) {
+    Rig rig({.commit_note = "the folder was not flushed"});
+    const auto receipt = rig.copy();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_EQ(receipt->notes, std::vector<std::string>{"the folder was not flushed"});
 }
 
 TEST(Engine, CancelStopsWithinTheChunksInFlight) {
@@ -250,8 +260,9 @@ TEST(Engine, ManyCopiesAtOnceFromManyThreads) {
         threads.emplace_back([&, t] {
             const Bytes part = 512_KiB;
             for (int round = 0; round < 5; ++round) {
-                auto job = rig.engine->submit(rig.source.buffer().slice(t * part, part),
-                                              rig.target.buffer().slice(t * part, part), small_chunks(), nullptr);
+                auto job =
+                    rig.engine->submit(rig.source.buffer().slice(t * part, part),
+                                       rig.target.buffer().slice(t * part, part), small_chunks(), nullptr);
                 rig.engine->wait(job, 0ns);
                 good += job->result().ok() ? 1 : 0;
             }

@@ -29,18 +29,19 @@ inline Topology machine() {
 class FakeBackend final : public backend::Backend {
 public:
     struct Script {
-        int polls = 1;                              // pending answers before a piece ends
+        int polls = 1;  // pending answers before a piece ends
         std::optional<Error> fail_attach;
         std::optional<Error> fail_commit;
+        std::string commit_note;  // what commit() has to say
         std::function<std::optional<Error>(std::size_t piece)> fail_start;
         std::function<std::optional<Error>(std::size_t piece)> fail_poll;
-        std::function<bool(std::size_t piece)> hang; // never ends
+        std::function<bool(std::size_t piece)> hang;  // never ends
         std::function<bool(std::size_t piece)> corrupt;
         std::function<std::optional<Error>(const backend::Piece&)> fail_piece;  // when it should have ended
-        std::function<int(const backend::Piece&)> polls_of;  // instead of `polls`
-        bool peers = false;                         // GPUs of any number, with peer access
-        bool stage_only = false;                    // no direct gpu <-> pageable host
-        bool batches = false;                       // takes start_batch(), and knows where its memory ends
+        std::function<int(const backend::Piece&)> polls_of;                     // instead of `polls`
+        bool peers = false;       // GPUs of any number, with peer access
+        bool stage_only = false;  // no direct gpu <-> pageable host
+        bool batches = false;     // takes start_batch(), and knows where its memory ends
     };
 
     explicit FakeBackend(Script given) : script(std::move(given)) {}
@@ -94,18 +95,22 @@ public:
 
     class FakeRegistration final : public backend::Registration {
     public:
-        FakeRegistration(FakeBackend& backend, const Buffer& buffer) : Registration(buffer), backend_(backend) {
+        FakeRegistration(FakeBackend& backend, const Buffer& buffer)
+            : Registration(buffer), backend_(backend) {
             ++backend_.attached;
         }
         ~FakeRegistration() override { --backend_.attached; }
         Result<void> commit() override {
             ++backend_.commits;
             if (backend_.script.fail_commit) return *backend_.script.fail_commit;
+            if (!backend_.script.commit_note.empty()) notes_.push_back(backend_.script.commit_note);
             return {};
         }
+        std::vector<std::string> notes() const override { return notes_; }
 
     private:
         FakeBackend& backend_;
+        std::vector<std::string> notes_;
     };
 
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
@@ -157,7 +162,7 @@ public:
     }
 
     Script script;
-    std::vector<Bytes> pieces;  // sizes, in the order of start(); of a batch: all of it
+    std::vector<Bytes> pieces;         // sizes, in the order of start(); of a batch: all of it
     std::vector<std::size_t> batches;  // pieces of each start_batch()
     int described = 0;
     int in_flight = 0;
@@ -192,7 +197,8 @@ private:
         auto* address = static_cast<char*>(buffer.address());
         const auto after = ranges_.upper_bound(address);
         const auto range = after == ranges_.begin() ? ranges_.end() : std::prev(after);
-        const bool inside = range != ranges_.end() && address + buffer.size() <= range->first + range->second.bytes;
+        const bool inside =
+            range != ranges_.end() && address + buffer.size() <= range->first + range->second.bytes;
         if (!inside && buffer.place().is_gpu())
             return Error{ErrorCode::invalid_argument, "reaches past its allocation", buffer.to_string(), {}};
         const MemoryKind kind = inside ? range->second.kind : MemoryKind::pageable;
