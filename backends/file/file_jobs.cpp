@@ -71,13 +71,13 @@ Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistrati
                      fmt::format("{} reads and writes are waiting already", waiting), file.path(),
                      "wait for some copies before starting more, or copy less at once"};
     }
-    keep(memory, slices);
     for (std::size_t i = 0; i < slices.size(); ++i) {
         Request& request = job->requests[i];
         static_cast<Slice&>(request) = slices[i];
         request.job = job.get();
         way_of(request).ready.push_back(&request);
     }
+    keep(memory, job->requests);
     pump();
     if (job->ended() && !job->error) return backend::Ticket{};
     const backend::Ticket ticket{next_ticket_++};
@@ -97,7 +97,8 @@ FileJobs::Way& FileJobs::way_of(const Request& request) {
     return ways_[request.size >= background_from ? copies : small];
 }
 
-void FileJobs::keep(MemoryRegistration& memory, const std::vector<Slice>& slices) {
+// Threads that copy have no use for it.
+void FileJobs::keep(MemoryRegistration& memory, const std::vector<Request>& requests) {
     if (memory.offered_) return;
     const Bytes size = memory.buffer().size();
     if (memory.moved_ >= size && size >= least_kept) {
@@ -105,7 +106,8 @@ void FileJobs::keep(MemoryRegistration& memory, const std::vector<Slice>& slices
         memory.kept_ = engine_->keep_memory(memory.buffer().address(), size);
         if (memory.kept_ >= 0) memory.jobs_ = shared_from_this();
     }
-    for (const Slice& slice : slices) memory.moved_ += slice.asked();
+    for (const Request& request : requests)
+        if (!copier_ || !may_be_copied(request)) memory.moved_ += request.asked();
 }
 
 void FileJobs::forget(MemoryRegistration& memory) {

@@ -75,7 +75,7 @@ private:
     bool may_submit(const Way& way) const;
     Way& way_of(const Request& request);
     bool may_be_copied(const Request& request) const;
-    void keep(MemoryRegistration& memory, const std::vector<Slice>& slices);
+    void keep(MemoryRegistration& memory, const std::vector<Request>& requests);
     void ended(Request& request, std::int64_t result, Clock::time_point now);
     void finish(Request& request, std::int64_t result);
     void advance(Request& request, Bytes moved);

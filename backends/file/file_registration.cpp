@@ -59,9 +59,11 @@ Result<void> FileRegistration::open_whole_target(bool maps) {
     SIDESTEP_TRY(auto file, driver::ReplacedFile::begin(path()));
     replaced_.emplace(std::move(file));
     notes_ = replaced_->notes();
-    SIDESTEP_CHECK(driver::reserve_space(replaced_->fd(), 0, options_.expected_size, false, path()));
-    if (maps && options_.expected_size >= least_mapped && driver::lives_in_memory(replaced_->fd()))
-        map_target();
+    const Bytes size = options_.expected_size;
+    if (!maps || size < least_mapped || !driver::lives_in_memory(replaced_->fd()))
+        return driver::reserve_space(replaced_->fd(), 0, size, false, path());
+    SIDESTEP_CHECK(driver::lengthen_in_memory(replaced_->fd(), size, path()));
+    map_target();
     return {};
 }
 

@@ -172,8 +172,9 @@ bool may_write(const std::string& path) {
     return ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
-Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path) {
-    if (bytes == 0) return {};
+namespace {
+
+Result<void> check_file_limit(Bytes offset, Bytes bytes, const std::string& path) {
     if (bytes > static_cast<Bytes>(std::numeric_limits<off_t>::max()) - offset) {
         return Error{
             ErrorCode::no_space, fmt::format("no file can hold {} from {} on", bytes, offset), path, {}};
@@ -186,15 +187,42 @@ Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_si
                                  format_bytes(offset + bytes), format_bytes(limit.rlim_cur)),
                      "RLIMIT_FSIZE", "raise the limit with `ulimit -f`"};
     }
+    return {};
+}
+
+Error no_room(int number, Bytes bytes, const std::string& path, std::string where) {
+    return system_error(number, fmt::format("no room for {} in {}", format_bytes(bytes), path), std::move(where));
+}
+
+}  // namespace
+
+Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path) {
+    if (bytes == 0) return {};
+    SIDESTEP_CHECK(check_file_limit(offset, bytes, path));
     for (;;) {
         const int rc = ::fallocate(fd.get(), keep_size ? FALLOC_FL_KEEP_SIZE : 0, static_cast<off_t>(offset),
                                    static_cast<off_t>(bytes));
         if (rc == 0) return {};
         if (errno == EINTR) continue;
         if (errno != ENOSPC && errno != EDQUOT && errno != EFBIG && errno != EIO) return {};
-        return system_error(errno, fmt::format("no room for {} in {}", format_bytes(bytes), path),
-                            "fallocate");
+        return no_room(errno, bytes, path, "fallocate");
     }
+}
+
+Result<void> lengthen_in_memory(const Fd& fd, Bytes bytes, const std::string& path) {
+    if (bytes == 0) return {};
+    SIDESTEP_CHECK(check_file_limit(0, bytes, path));
+    struct statfs facts {};
+    // No blocks in all: a mount without a limit.
+    if (::fstatfs(fd.get(), &facts) == 0 && facts.f_blocks > 0 &&
+        static_cast<Bytes>(facts.f_bavail) < (bytes - 1) / static_cast<Bytes>(facts.f_bsize) + 1)
+        return no_room(ENOSPC, bytes, path, "statfs");
+    while (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+        if (errno == EINTR) continue;
+        if (errno != ENOSPC && errno != EDQUOT && errno != EFBIG && errno != EIO) return {};
+        return no_room(errno, bytes, path, "ftruncate");
+    }
+    return {};
 }
 
 Result<void> flush_file(const Fd& fd, const std::string& path) {

@@ -23,9 +23,7 @@ Result<TargetMap> TargetMap::create(const Fd& fd, Bytes bytes, const std::string
     };
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0) return refuse(system_words(errno));
-    constexpr Bytes block = 512;  // the unit of st_blocks, whatever the file system's own
-    if (static_cast<Bytes>(status.st_size) < bytes || static_cast<Bytes>(status.st_blocks) * block < bytes)
-        return refuse("its file system does not set pages aside (fallocate)");
+    if (static_cast<Bytes>(status.st_size) < bytes) return refuse("it is shorter");
     void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     if (address == MAP_FAILED) return refuse(system_words(errno));
     TargetMap map(address, bytes);

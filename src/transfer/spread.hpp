@@ -78,4 +78,7 @@ struct Spread {
     static constexpr Bytes block = Bytes{1} << 20;
 };
 
+// Processors this process may use, as they were at the first call.
+unsigned usable_processors();
+
 }  // namespace sidestep::transfer

@@ -1,7 +1,6 @@
 #include "transfer/spread_job.hpp"
 
 #include <algorithm>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -48,7 +47,7 @@ SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& o
       spread_(std::move(spread)),
       options_(options),
       files_(machine.registry, spread_, file_options(options)),
-      spare_processors_(std::thread::hardware_concurrency() >= processors_to_spare) {}
+      spare_processors_(usable_processors() >= processors_to_spare) {}
 
 SpreadJob::~SpreadJob() = default;
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "driver/cpus.hpp"
 #include "transfer/direct_storage.hpp"
 #include "transfer/ends.hpp"
 #include "transfer/spread_cursor.hpp"
@@ -23,14 +23,14 @@ constexpr Bytes usual_chunk = Bytes{2} << 20;
 constexpr Bytes chunk_of_many = Bytes{4} << 20;
 constexpr Bytes chunk_of_several_places = Bytes{8} << 20;
 constexpr Bytes many_processors = 12;
-// Enough to keep the readers busy beside the copies out of the slots: four slots of the usual size for each
-// processor. More would only spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU
-// at 85 % of a plain read's rate with 16 MiB, and at 60 % with 64. Several places have twice as much at the
-// top, where 32 threads read.
-constexpr Bytes ring_a_processor = Bytes{8} << 20;
+// Enough to keep the readers busy beside the copies out of the slots: two slots for each processor. More would only
+// spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU at 85 % of a plain read's rate with
+// 16 MiB, and at 60 % with 64; 8 threads read at 42 to 44 GB/s for an H200 with 32 and 64 MiB, and at 34 to 36 with 128;
+// 16 reached it at 43 to 47 with 64 MiB, at 51 to 52 with 96 and 128, and at 46 with 256; 32 reached two at 77 to 80
+// with 128 MiB and at 66 with 256.
+constexpr Bytes slots_a_processor = 2;
 constexpr Bytes least_ring = Bytes{16} << 20;
-constexpr Bytes most_ring = Bytes{64} << 20;
-constexpr Bytes most_ring_of_several = Bytes{128} << 20;
+constexpr Bytes most_ring = Bytes{128} << 20;
 // Cells that are looked at to learn how the bytes are divided, where their number is known.
 constexpr std::size_t sampled_cells = 64;
 
@@ -60,6 +60,11 @@ std::size_t cells_of(const Spread& spread, Bytes chunk) {
 }
 
 }  // namespace
+
+unsigned usable_processors() {
+    static const auto count = static_cast<unsigned>(driver::usable_cpu_count());
+    return count;
+}
 
 SpreadBytes measure(const Spread& spread, const std::vector<std::size_t>& lane_of) {
     SpreadBytes bytes;
@@ -206,14 +211,14 @@ Result<void> SpreadSetup::make_ring() {
     const std::size_t count = lanes();
     const std::size_t least = options_.verify ? 2 : 1;
     const Bytes block = spread_.look ? Spread::block : page;
-    const Bytes processors = std::max(1u, std::thread::hardware_concurrency());
+    const Bytes processors = usable_processors();
     const Bytes best = processors < many_processors ? usual_chunk : count > 1 ? chunk_of_several_places : chunk_of_many;
     chunk_ = round_up(options_.chunk != 0 ? options_.chunk : best, block);
     if (way_.direct && !options_.verify) return {};
     const Bytes most =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
     const Bytes usual =
-        std::clamp(processors * ring_a_processor, least_ring, count > 1 ? most_ring_of_several : most_ring);
+        std::clamp(processors * slots_a_processor * best, least_ring, most_ring);
     const Bytes wanted = std::max(usual, 4 * chunk_);
     // The pool hands out powers of two.
     const Bytes ring = std::bit_floor(std::min(most, wanted));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
+#include "transfer/spread.hpp"
+
 namespace sidestep::transfer {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr unsigned most_workers = 8;
 }  // namespace
 
 SpreadWorkers::SpreadWorkers()
-    : most_threads_(std::clamp(std::thread::hardware_concurrency(), 1u, most_workers)) {}
+    : most_threads_(std::min(usable_processors(), most_workers)) {}
 
 SpreadWorkers::~SpreadWorkers() {
     drop_queued();
