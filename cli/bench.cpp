@@ -1,4 +1,6 @@
 // sidestep bench: every figure beside what the hardware can do.
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <memory>
@@ -229,6 +231,9 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     const auto options = options_of(command, *context);
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
+    // Minutes, where all operations are measured at all sizes.
+    if (!globals.quiet && ::isatty(STDERR_FILENO) != 0)
+        fmt::print(stderr, "measuring; the table comes when all has been measured\n");
     const auto table =
         measure_collectives(command.collective, machine_of(globals), *context, *options, report);
     if (!table) return table.error();

@@ -185,6 +185,8 @@ Result<std::string> measure_collectives(const CollectiveCommand& command, const 
     const auto plan = plan_of(command, context, options);
     if (!plan) return plan.error();
     const int ranks = static_cast<int>(gpus.size());
+    if (plan->root >= ranks)
+        return bad(fmt::format("there is no rank {} of {}", plan->root, ranks), "--root");
     if (bench::collective::calls_of(*plan, ranks).empty())
         return bad(fmt::format("no size holds an element for each of {} ranks", ranks), "bench collective");
     const std::string how = command.threads ? "one process, a thread a GPU" : "a process a GPU";

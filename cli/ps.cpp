@@ -19,7 +19,7 @@ namespace sidestep::cli {
 namespace {
 
 struct PsCommand {
-    bool watch = false;
+    std::chrono::milliseconds pause{0};  // between two looks; 0: one look
 };
 
 using Json = nlohmann::ordered_json;
@@ -81,11 +81,11 @@ Result<void> show(const Globals& globals, bool again) {
 }
 
 Result<void> run_ps(const PsCommand& command, const Globals& globals) {
-    if (!command.watch) return show(globals, false);
+    if (command.pause.count() == 0) return show(globals, false);
     Interrupt interrupt;
     for (;;) {
         if (auto shown = show(globals, true); !shown) return shown;
-        std::this_thread::sleep_for(std::chrono::seconds(1));
+        std::this_thread::sleep_for(command.pause);
     }
 }
 
@@ -93,7 +93,16 @@ Result<void> run_ps(const PsCommand& command, const Globals& globals) {
 
 Action define_ps(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<PsCommand>();
-    app.add_flag("--watch", command->watch, "every second, until Ctrl-C");
+    app.add_option_function<std::string>(
+           "--watch",
+           [command](const std::string& text) {
+               const auto pause = parse_duration(text.empty() ? "1s" : text);
+               if (!pause) throw CLI::ValidationError("--watch", pause.error().to_string());
+               command->pause = *pause;
+           },
+           "again and again until Ctrl-C, every second or every TIME, such as 500ms or 3")
+        ->type_name("[TIME]")
+        ->expected(0, 1);
     return done_or_fails([command, &globals] { return run_ps(*command, globals); });
 }
 

@@ -150,6 +150,9 @@ Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) 
                      "as in: sidestep run -n 4 -- python3 train.py --steps 10"};
     const auto count = count_of(command, globals);
     if (!count) return count.error();
+    // The program would stumble over it at its first call, or never say so.
+    if (!globals.machine.empty())
+        if (const auto machine = Topology::open(globals.machine); !machine) return machine.error();
     const auto variables = shared_variables(command, globals);
     if (!variables) return variables.error();
     if (*count == 0) return become(globals.program, lines_of(*variables));

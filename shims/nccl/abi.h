@@ -70,6 +70,7 @@ enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 #define NCCL_SHRINK_DEFAULT 0
 #define NCCL_SHRINK_ABORT 1
 #define NCCL_REVOKE_DEFAULT 0
+#define NCCL_CTA_POLICY_ZERO 2
 #define NCCL_WIN_DEFAULT 0
 #define NCCL_WIN_COLL_SYMMETRIC 1
 

@@ -25,16 +25,37 @@ Error no_handle() {
 Communicator::Communicator(Gpu device, Config config, int rank, int ranks)
     : device_(std::move(device)), config_(std::move(config)), rank_(rank), ranks_(ranks) {}
 
-// The group ends before the memory that others have mapped through it.
+// The groups end before the memory that others have mapped through them.
 Communicator::~Communicator() {
+    copies_.reset();
     group_.reset();
 }
 
-void Communicator::set_group(Group group) {
+Result<void> Communicator::set_group(Group group) {
+    std::optional<Group> copies;
+    if (config_.copy_engines) {
+        GroupOptions options = config_.options();
+        options.policy = GroupPolicy::zero_sm;
+        options.name =
+            fmt::format("{}, copy engines", config_.name.empty() ? group.id().to_string() : config_.name);
+        auto made = group.split(0, group.rank(), options, stop());
+        if (!made.ok()) {
+            Error error = made.error();
+            if (error.code == ErrorCode::timed_out)
+                error.hint = "all ranks ask for NCCL_CTA_POLICY_ZERO, or none";
+            return error;
+        }
+        copies = std::move(*made);
+    }
     const std::lock_guard guard(facts_);
     group_.emplace(std::move(group));
-    if (aborted_) group_->abort("ncclCommAbort while the communicator was being made");
+    copies_ = std::move(copies);
+    if (aborted_) {
+        group_->abort("ncclCommAbort while the communicator was being made");
+        if (copies_) copies_->abort("ncclCommAbort while the communicator was being made");
+    }
     phase_.store(Phase::ready, std::memory_order_release);
+    return {};
 }
 
 void Communicator::set_failure(const Error& error) {
@@ -61,12 +82,27 @@ std::pair<ncclResult_t, Error> Communicator::state() const {
         return {number_of(failure_), failure_};
     }
     if (revoked_) {
-        const auto idle = group_->idle();
-        return {idle.ok() && !*idle ? ncclInProgress : ncclSuccess, {}};
+        for (const auto* group : {&group_, &copies_}) {
+            if (!*group) continue;
+            const auto idle = (*group)->idle();
+            if (idle.ok() && !*idle) return {ncclInProgress, {}};
+        }
+        return {ncclSuccess, {}};
     }
-    const auto status = group_->status();
-    if (status.ok()) return {ncclSuccess, {}};
-    return {number_of(status.error()), status.error()};
+    const auto now = status();
+    if (now.ok()) return {ncclSuccess, {}};
+    return {number_of(now.error()), now.error()};
+}
+
+Result<void> Communicator::status() const {
+    if (auto one = group_->status(); !one.ok()) return one;
+    return copies_ ? copies_->status() : Result<void>{};
+}
+
+Result<void> Communicator::wait() const {
+    const auto one = group_->wait();
+    const auto other = copies_ ? copies_->wait() : Result<void>{};
+    return one.ok() ? other : one;
 }
 
 Result<void> Communicator::ready() const {
@@ -93,9 +129,23 @@ Result<void> Communicator::run(const Call& call) {
     return run_locked(call);
 }
 
+// Alike on all ranks: a question of the operation and the number of ranks.
+bool Communicator::by_copy_engines(const Call& call) const {
+    return copies_ && copies_->explain(call.what, call.count, call.dtype, call.reduction).ok();
+}
+
 Result<void> Communicator::run_locked(const Call& c) {
     forget_locked();
-    Group& group = *group_;
+    const bool copied = by_copy_engines(c);
+    if (copies_) {
+        // Where one of the two has ended, so has the communicator.
+        if (auto good = status(); !good.ok()) return good;
+        // There are no streams there that would keep the order.
+        if (device_.emulated && copied != last_was_copied_)
+            if (auto ended = wait(); !ended.ok()) return ended;
+        last_was_copied_ = copied;
+    }
+    Group& group = copied ? *copies_ : *group_;
     switch (c.what) {
         case Collective::all_reduce:
             return group.all_reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
@@ -125,7 +175,7 @@ Result<void> Communicator::run_locked(const Call& c) {
 
 Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {
     const std::lock_guard guard(calls_);
-    group_->begin_pairs();
+    group_->begin_pairs();  // no copy engine carries pairs
     Result<void> first;
     for (const Call& call : calls) {
         first = run_locked(call);
@@ -137,46 +187,52 @@ Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {
 }
 
 Result<void> Communicator::settle() const {
-    return device_.emulated ? group_->wait() : Result<void>{};
+    return device_.emulated ? wait() : Result<void>{};
 }
 
 double Communicator::expected_us(const Call& call) const {
-    const auto plan =
-        group_->explain(call.what, call.count, call.dtype, call.reduction, call.send, call.recv);
+    const Group& group = by_copy_engines(call) ? *copies_ : *group_;
+    const auto plan = group.explain(call.what, call.count, call.dtype, call.reduction, call.send, call.recv);
     return plan.ok() ? plan->expected_us : 0;
 }
 
 Result<void> Communicator::finalize() {
-    const auto ended = group_->wait();
+    const auto ended = wait();
     finalized_ = true;
     return ended;
 }
 
 void Communicator::abort(const std::string& why) {
+    stop_.request_stop();
     const std::lock_guard guard(facts_);
     aborted_ = true;
     if (group_) group_->abort(why);
+    if (copies_) copies_->abort(why);
 }
 
 void Communicator::revoke() {
     revoked_ = true;
     group_->abort("ncclCommRevoke");
+    if (copies_) copies_->abort("ncclCommRevoke");
 }
 
 Result<std::optional<Group>> Communicator::split(int color, int key, const GroupOptions& options) {
     const std::lock_guard guard(calls_);
-    if (!revoked_) return group_->split(color, key, options);
+    if (!revoked_) return group_->split(color, key, options, stop());
     // A group that has ended carries no split; one of the same ranks does.
-    auto again = group_->shrink({}, options);
+    auto again = group_->shrink({}, options, stop());
     if (!again.ok()) return again.error();
-    return again->split(color, key, options);
+    return again->split(color, key, options, stop());
 }
 
 Result<Group> Communicator::shrink(const std::vector<int>& excluded, bool abort_first,
                                    const GroupOptions& options) {
-    if (abort_first) group_->abort("ncclCommShrink with NCCL_SHRINK_ABORT");
+    if (abort_first) {
+        group_->abort("ncclCommShrink with NCCL_SHRINK_ABORT");
+        if (copies_) copies_->abort("ncclCommShrink with NCCL_SHRINK_ABORT");
+    }
     const std::lock_guard guard(calls_);
-    return group_->shrink(excluded, options);
+    return group_->shrink(excluded, options, stop());
 }
 
 int Communicator::add_reduction(const Reduction& reduction, Dtype dtype) {

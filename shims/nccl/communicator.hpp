@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ namespace sidestep::nccl {
 // What this library takes from an ncclConfig_t.
 struct Config {
     bool blocking = true;
+    bool copy_engines = false;  // what they can carry, they do: NCCL_CTA_POLICY_ZERO
     std::string name;
 
     // Nothing of `given` is kept. ErrorCode::invalid_argument for values that NCCL refuses too. Null:
@@ -62,9 +64,10 @@ public:
     int rank() const { return rank_; }
     int ranks() const { return ranks_; }
 
-    // The end of coming into being, by the thread that made the group. Where abort() was called meanwhile,
-    // the group ends.
-    void set_group(Group group);
+    // The end of coming into being, by the thread that made the group. Where the configuration asks for copy
+    // engines, makes a second group of the same ranks that uses nothing else: all ranks call then. Where
+    // abort() was called meanwhile, the group ends.
+    Result<void> set_group(Group group);
     void set_failure(const Error& error);
 
     // What ncclCommGetAsyncError answers, and the error where it is one.
@@ -87,7 +90,11 @@ public:
     void leave(const Result<void>& how);
 
     Result<void> finalize();
+    // Ends the group, and what waits for other ranks on its behalf: its own coming into being, a split, a
+    // shrink. Returns at once.
     void abort(const std::string& why);
+    // What such waiting looks at.
+    std::stop_token stop() const { return stop_.get_token(); }
     void revoke();
     bool finalized() const { return finalized_.load(); }
     Result<std::optional<Group>> split(int color, int key, const GroupOptions& options);
@@ -128,6 +135,9 @@ private:
         Dtype dtype;
     };
     Result<void> run_locked(const Call& call);
+    bool by_copy_engines(const Call& call) const;
+    Result<void> status() const;
+    Result<void> wait() const;
     void forget_locked();
     GroupId grown_id(std::uint32_t before) const;
 
@@ -138,6 +148,7 @@ private:
     std::atomic<Phase> phase_{Phase::joining};
     std::atomic<int> busy_{0};
     std::atomic<bool> aborted_{false};
+    std::stop_source stop_;
     std::atomic<bool> finalized_{false};
     std::atomic<bool> revoked_{false};
     std::atomic<std::uint32_t> grown_{0};  // how often ncclCommGrow was called
@@ -146,8 +157,10 @@ private:
     Error failure_;             // of coming into being, or of what went on on another thread
     std::atomic<bool> has_failed_{false};
 
-    std::mutex calls_;            // one at a time calls operations of the group
-    std::optional<Group> group_;  // written once, before phase_ becomes ready
+    std::mutex calls_;              // one at a time calls operations of the group
+    std::optional<Group> group_;    // written once, before phase_ becomes ready
+    std::optional<Group> copies_;   // likewise: of copy engines alone, where the configuration asks for them
+    bool last_was_copied_ = false;  // under calls_
 
     mutable std::mutex tables_;
     std::map<int, CustomReduction> reductions_;

@@ -1,5 +1,7 @@
 // The exported functions about communicators.
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -140,6 +142,8 @@ Result<ncclResult_t> attach(ncclComm_t comm, void* memory, size_t size, void** h
     if (memory == nullptr || handle == nullptr)
         return bad_argument("the memory or the address of the handle is NULL");
     *handle = nullptr;
+    if (size > std::numeric_limits<std::uintptr_t>::max() - reinterpret_cast<std::uintptr_t>(memory))
+        return bad_argument(fmt::format("{} bytes at {} reach beyond all memory", size, memory));
     const auto run = [communicator = *communicator, memory, size, handle]() -> Result<void> {
         auto made = communicator->add_registration(memory, size);
         if (!made.ok()) return made.error();

@@ -54,6 +54,8 @@ Result<Config> Config::read(const ncclConfig_t* given, const Config& otherwise) 
                                                 {offsetof(ncclConfig_t, minCTAs), "minCTAs", 1},
                                                 {offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1}};
     if (auto good = check_least(given, least); !good.ok()) return good.error();
+    const int policy = number(given, offsetof(ncclConfig_t, CTAPolicy));
+    if (policy != NCCL_CONFIG_UNDEF_INT) config.copy_engines = (policy & NCCL_CTA_POLICY_ZERO) != 0;
     if (const auto* name = field<const char*>(given, offsetof(ncclConfig_t, commName)); name && *name)
         config.name = *name;
     return config;

@@ -19,9 +19,12 @@ void put(ncclComm_t* into, ncclComm_t handle) {
 }
 
 // A communicator around a group that another one has made.
-ncclComm_t adopt(const Communicator& parent, const Config& config, Group group) {
+Result<ncclComm_t> adopt(const Communicator& parent, const Config& config, Group group) {
     const auto child = std::make_shared<Communicator>(parent.device(), config, group.rank(), group.ranks());
-    child->set_group(std::move(group));
+    // Who aborts the parent ends this too.
+    const std::stop_callback passed_on(parent.stop(),
+                                       [&child] { child->abort("ncclCommAbort of the parent"); });
+    if (auto made = child->set_group(std::move(group)); !made.ok()) return made.error();
     attach_memory(*child);
     return make_handle(child);
 }
@@ -80,9 +83,9 @@ Result<ncclResult_t> join(const Joining& joining, const Gpu& device) {
     Job job{communicator.get(), joining.config.blocking, {}, {}};
     job.run = [=, context = *machine]() -> Result<void> {
         auto group = Group::join(*context, {joining.id, joining.rank, joining.ranks, device.place},
-                                 joining.config.options());
+                                 joining.config.options(), communicator->stop());
         if (!group.ok()) return group.error();
-        communicator->set_group(std::move(*group));
+        if (auto made = communicator->set_group(std::move(*group)); !made.ok()) return made;
         attach_memory(*communicator);
         return {};
     };
@@ -101,7 +104,10 @@ Result<ncclResult_t> split(std::shared_ptr<Communicator> parent, int color, int 
     return submit(about(parent, config.blocking, [=]() -> Result<void> {
         auto group = parent->split(color, key, config.options());
         if (!group.ok()) return group.error();
-        if (group->has_value()) put(into, adopt(*parent, config, std::move(**group)));
+        if (!group->has_value()) return {};
+        auto child = adopt(*parent, config, std::move(**group));
+        if (!child.ok()) return child.error();
+        put(into, *child);
         return {};
     }));
 }
@@ -111,7 +117,9 @@ Result<ncclResult_t> shrink(std::shared_ptr<Communicator> parent, std::vector<in
     return submit(about(parent, config.blocking, [=]() -> Result<void> {
         auto group = parent->shrink(excluded, abort_first, config.options());
         if (!group.ok()) return group.error();
-        put(into, adopt(*parent, config, std::move(*group)));
+        auto child = adopt(*parent, config, std::move(*group));
+        if (!child.ok()) return child.error();
+        put(into, *child);
         return {};
     }));
 }

@@ -134,8 +134,11 @@ void remove_socket(const std::string& path) {
 
 Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder) {
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
-    auto folder = peer::Folder::open(peer_folder.empty() ? environment.peer_folder : peer_folder, false);
-    if (!folder && folder.error().code == ErrorCode::not_found) return std::vector<RunningGroup>();
+    const std::string& wanted = peer_folder.empty() ? environment.peer_folder : peer_folder;
+    auto folder = peer::Folder::open(wanted, false);
+    // Where nobody has made it there is no group; something else of that name is a mistake.
+    const bool absent = wanted.empty() || ::access(wanted.c_str(), F_OK) != 0;
+    if (!folder && folder.error().code == ErrorCode::not_found && absent) return std::vector<RunningGroup>();
     if (!folder) return folder.error();
     const std::unique_ptr<DIR, Closed> listing(::opendir(folder->path().c_str()));
     if (!listing) return driver::system_error(errno, "the folder of groups cannot be read", folder->path());

@@ -98,7 +98,7 @@ class Collective(harness.GroupTest):
             with self.subTest(words=words):
                 self.refused(USAGE, names, "bench", "collective", *words, env=self.env)
         self.refused(FAILED, "graphs", "bench", "collective", "--mode", "graph", env=self.env)
-        self.refused(FAILED, "no rank 2", "bench", "collective", "broadcast", *SMALL[:1], "0,1", "--smoke", "-r", "2", env=self.env)
+        self.refused(USAGE, ["no rank 2 of 2", "--root"], "bench", "collective", "broadcast", *SMALL[:1], "0,1", "--smoke", "-r", "2", env=self.env)
         self.refused(USAGE, "no job", "bench", "collective", "--job", "{}", env=self.env)
         self.refused(FAILED, "emulated", "bench", "collective", "--nccl", "libnccl.so.2", env=self.env)
         self.refused(FAILED, "memory", "bench", "collective", "all_reduce", "--gpu", "0,1", "--size", "1000TiB", env=self.env)

@@ -132,6 +132,14 @@ class Manifest(harness.CommandTest):
         self.refused(harness.FAILED, ["block 3 of m.safetensors", '"b"'],
                      "inspect", "m.safetensors", "--verify-manifest", "m.json")
 
+    def test_a_manifest_takes_no_place_of_the_checkpoint(self):
+        before = (self.dir / "m.safetensors").read_bytes()
+        (self.dir / "link").symlink_to("m.safetensors")
+        for path in ("m.safetensors", "."):
+            for target in ("m.safetensors", "./m.safetensors", "link"):
+                self.refused(harness.USAGE, ["take the place", target], "inspect", path, "--manifest", target)
+        self.assertEqual((self.dir / "m.safetensors").read_bytes(), before)
+
     def test_json(self):
         answer = self.json_of("inspect", "m.safetensors", "--manifest", "m.json")
         self.assertEqual(set(answer), {"version", "manifest", "verified", "bytes", "blocks", "seconds", "gb_per_s"})

@@ -90,6 +90,11 @@ class Ps(harness.GroupTest):
             self.kill(pid)
         self.wait_for(lambda groups: groups == [], "nothing is left")
 
+    def test_a_folder_that_is_none(self):
+        (self.dir / "file").write_text("")
+        env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "file"))
+        self.refused(harness.USAGE, [str(self.dir / "file"), "Not a directory"], "ps", env=env)
+
     def test_watching(self):
         process = self.start("ps", "--watch")
         self.assertEqual(process.stdout.readline(), b"no group runs\n")
@@ -97,6 +102,22 @@ class Ps(harness.GroupTest):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=harness.LIMIT_SECONDS)
         self.assertEqual(process.returncode, INTERRUPTED)
+
+    def test_watching_as_often_as_asked(self):
+        for words in (["--watch=10ms"], ["--watch", "10ms"]):
+            started = time.monotonic()
+            process = self.start("ps", *words)
+            lines = [process.stdout.readline() for _ in range(100)]
+            self.assertEqual(set(lines), {b"no group runs\n"})
+            # A list a second would take 99.
+            self.assertLess(time.monotonic() - started, 60)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=harness.LIMIT_SECONDS)
+            self.assertEqual(process.returncode, INTERRUPTED)
+
+    def test_a_pause_that_makes_no_sense(self):
+        for text in ("0", "-1", "often", "3x"):
+            self.refused(harness.USAGE, ["--watch", f"'{text}' is not a time"], "ps", f"--watch={text}")
 
 
 if __name__ == "__main__":

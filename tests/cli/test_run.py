@@ -213,6 +213,11 @@ class Refused(RunTest):
     def test_what_is_behind_the_words_of_another_verb_stays_its_own(self):
         self.refused(USAGE, "'run' is not a place", "copy", "run", "--", "-x", env=self.env)
 
+    def test_a_machine_that_is_none(self):
+        for options in [[], ["-n", "1"]]:
+            self.refused(USAGE, "no-such-machine", "run", "--no-nccl", *options, "--", "true", machine="no-such-machine",
+                         env=self.env)
+
     def test_errors_as_json(self):
         outcome = self.run_command("--json", "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
         self.assertEqual(outcome.code, USAGE)

@@ -155,8 +155,14 @@ TEST(NcclArguments, CountsBeyondAllMemory) {
         EXPECT_NCCL(ncclCommGetAsyncError(world[0], &state));
         EXPECT_EQ(state, +ncclSuccess) << count;
     }
-    void* handle = nullptr;
-    EXPECT_NCCL(ncclCommRegister(world[0], memory.data(), std::numeric_limits<std::size_t>::max(), &handle));
+    void* handle = &handle;
+    EXPECT_EQ(ncclCommRegister(world[0], memory.data(), std::numeric_limits<std::size_t>::max(), &handle),
+              +ncclInvalidArgument);
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_NE(last_error().find("reach beyond all memory"), std::string::npos) << last_error();
+    // More than the allocation has, yet no nonsense: a handle that nobody maps.
+    EXPECT_NCCL(ncclCommRegister(world[0], memory.data(), std::size_t{1} << 40, &handle));
+    EXPECT_NE(handle, nullptr);
     EXPECT_NCCL(ncclCommDeregister(world[0], handle));
 }
 

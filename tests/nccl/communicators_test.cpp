@@ -1,10 +1,16 @@
 // How communicators are made and end, by one thread and by several.
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "tests/nccl/world.hpp"
 
@@ -162,6 +168,95 @@ TEST(NcclCommunicators, AbortedWhileTheyAreBeingMade) {
     EXPECT_NCCL(ncclCommAbort(comm));
     ncclResult_t state = ncclSuccess;
     EXPECT_EQ(ncclCommGetAsyncError(comm, &state), +ncclInvalidArgument);
+}
+
+// Entries that ranks of a group have where they meet.
+std::size_t meeting(const ncclUniqueId& id) {
+    std::string name;
+    for (const char byte : std::string_view(id.internal + sizeof "sidestep group", 16))
+        name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    std::size_t found = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(std::getenv("SIDESTEP_PEER_FOLDER")))
+        found += entry.path().filename().string().find(name) != std::string::npos;
+    return found;
+}
+
+// What goes on in the background stops too, long before the timeout.
+TEST(NcclCommunicators, AbortedOrDestroyedOnesWaitForNobodyInTheBackground) {
+    ncclConfig_t config = default_config();
+    config.blocking = 0;
+    const std::string timeout = std::getenv("SIDESTEP_GROUP_TIMEOUT");
+    ::setenv("SIDESTEP_GROUP_TIMEOUT", "600", 1);
+    for (const auto let_go : {ncclCommAbort, ncclCommDestroy}) {
+        const ncclUniqueId id = new_id();
+        ncclComm_t comm = nullptr;
+        ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &config), +ncclInProgress);
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        const auto wait = [&](bool there) {
+            while ((meeting(id) > 0) != there && std::chrono::steady_clock::now() < until)
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        };
+        wait(true);
+        ASSERT_GT(meeting(id), 0u);
+        EXPECT_NCCL(let_go(comm));
+        wait(false);
+        EXPECT_EQ(meeting(id), 0u);
+    }
+    ::setenv("SIDESTEP_GROUP_TIMEOUT", timeout.c_str(), 1);
+}
+
+// Whether `words` say that rank 0 was told to stop, and not that its time was up.
+void expect_told_to_stop(const std::string& words, const char* call) {
+    EXPECT_EQ(words.find(call), 0u) << words;
+    EXPECT_NE(words.find("was told to stop"), std::string::npos) << words;
+    EXPECT_NE(words.find("rank 1"), std::string::npos) << words;
+}
+
+TEST(NcclCommunicators, AbortOfABlockingJoinByAnotherThread) {
+    ncclComm_t comm = nullptr;
+    ncclResult_t result = ncclSuccess;
+    std::string words;
+    std::thread joins([&] {
+        result = ncclCommInitRank(&comm, 2, new_id(), 0);
+        words = last_error();
+    });
+    // The handle is there before the others are.
+    ncclComm_t handle = nullptr;
+    while ((handle = __atomic_load_n(&comm, __ATOMIC_ACQUIRE)) == nullptr) std::this_thread::yield();
+    EXPECT_NCCL(ncclCommAbort(handle));
+    joins.join();
+    EXPECT_EQ(result, +ncclRemoteError);
+    EXPECT_EQ(comm, nullptr);
+    expect_told_to_stop(words, "ncclCommInitRank: ");
+}
+
+// The abort of a parent ends its split and its shrink, though rank 1 never calls either.
+TEST(NcclCommunicators, AbortOfASplitOrAShrinkByAnotherThread) {
+    for (const bool shrinks : {false, true}) {
+        std::vector<ncclComm_t> comms(3);
+        ASSERT_NCCL(ncclCommInitAll(comms.data(), 3, nullptr));
+        ncclComm_t child = nullptr;
+        ncclResult_t result = ncclSuccess;
+        std::string words;
+        std::atomic<bool> calls{false};
+        std::thread waits([&] {
+            int excluded[] = {2};
+            calls = true;
+            result = shrinks ? ncclCommShrink(comms[0], excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT)
+                             : ncclCommSplit(comms[0], 0, 0, &child, nullptr);
+            words = last_error();
+        });
+        while (!calls) std::this_thread::yield();
+        // Long enough that it waits, most often. Where it does not yet, it meets a handle that is gone.
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        EXPECT_NCCL(ncclCommAbort(comms[0]));
+        waits.join();
+        EXPECT_NE(result, +ncclSuccess);
+        EXPECT_EQ(child, nullptr);
+        EXPECT_EQ(words.find("did not call"), std::string::npos) << words;
+        EXPECT_NCCL(ncclCommAbort(comms[1]));
+        EXPECT_NCCL(ncclCommAbort(comms[2]));
+    }
 }
 
 TEST(NcclCommunicators, Split) {

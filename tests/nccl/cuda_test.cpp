@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "shims/nccl/abi.h"
+#include "tests/nccl/world.hpp"
 
 namespace {
 
@@ -21,6 +21,8 @@ struct Driver {
     int (*synchronize)(cudaStream_t) = nullptr;
     int (*destroy_stream)(cudaStream_t) = nullptr;
     int (*attributes)(unsigned, int*, void**, unsigned long long) = nullptr;
+    int (*to_device)(unsigned long long, const void*, std::size_t) = nullptr;
+    int (*to_host)(void*, unsigned long long, std::size_t) = nullptr;
 };
 
 template <typename Function>
@@ -41,6 +43,8 @@ protected:
         bind(library, driver.synchronize, "cuStreamSynchronize");
         bind(library, driver.destroy_stream, "cuStreamDestroy_v2");
         bind(library, driver.attributes, "cuPointerGetAttributes");
+        bind(library, driver.to_device, "cuMemcpyHtoD_v2");
+        bind(library, driver.to_host, "cuMemcpyDtoH_v2");
         if (driver.init(0) != 0 || driver.count(&devices) != 0 || devices == 0)
             GTEST_SKIP() << "CUDA sees no GPU";
     }
@@ -115,6 +119,52 @@ TEST_F(NcclCuda, PairsOfSeveralStreamsInOneGroup) {
     EXPECT_EQ(ncclCommDestroy(comm), +ncclSuccess) << ncclGetLastError(nullptr);
     EXPECT_EQ(ncclMemFree(memory), +ncclSuccess);
     for (cudaStream_t stream : streams) EXPECT_EQ(driver.destroy_stream(stream), 0);
+}
+
+TEST_F(NcclCuda, CopyEnginesCarryWhatMovesBytesAlone) {
+    if (devices < 2) GTEST_SKIP() << "one GPU has nobody to send to";
+    constexpr std::size_t bytes = 100'000;
+    ncclConfig_t config = sidestep::nccl_test::default_config();
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    ncclUniqueId id{};
+    ASSERT_EQ(ncclGetUniqueId(&id), +ncclSuccess);
+    ncclComm_t comms[2] = {};
+    cudaStream_t streams[2] = {};
+    void* memory[2] = {};
+    ASSERT_EQ(ncclGroupStart(), +ncclSuccess);
+    for (int rank = 0; rank < 2; ++rank) {
+        choose(rank);
+        EXPECT_EQ(ncclCommInitRankConfig(&comms[rank], 2, id, rank, &config), +ncclSuccess)
+            << ncclGetLastError(nullptr);
+    }
+    ASSERT_EQ(ncclGroupEnd(), +ncclSuccess) << ncclGetLastError(nullptr);
+    for (int rank = 0; rank < 2; ++rank) {
+        choose(rank);
+        ASSERT_EQ(driver.create_stream(&streams[rank], 1), 0);
+        ASSERT_EQ(ncclMemAlloc(&memory[rank], 3 * bytes), +ncclSuccess) << ncclGetLastError(nullptr);
+        const std::string own(bytes, static_cast<char>('a' + rank));
+        ASSERT_EQ(driver.to_device(reinterpret_cast<unsigned long long>(memory[rank]), own.data(), bytes), 0);
+    }
+    ASSERT_EQ(ncclGroupStart(), +ncclSuccess);
+    for (int rank = 0; rank < 2; ++rank)
+        EXPECT_EQ(ncclAllGather(memory[rank], static_cast<char*>(memory[rank]) + bytes, bytes, ncclInt8,
+                                comms[rank], streams[rank]),
+                  +ncclSuccess);
+    ASSERT_EQ(ncclGroupEnd(), +ncclSuccess) << ncclGetLastError(nullptr);
+    for (int rank = 0; rank < 2; ++rank) {
+        choose(rank);
+        EXPECT_EQ(driver.synchronize(streams[rank]), 0);
+        std::string all(2 * bytes, ' ');
+        EXPECT_EQ(
+            driver.to_host(all.data(), reinterpret_cast<unsigned long long>(memory[rank]) + bytes, 2 * bytes),
+            0);
+        EXPECT_TRUE(all == std::string(bytes, 'a') + std::string(bytes, 'b')) << "rank " << rank;
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+        EXPECT_EQ(ncclCommDestroy(comms[rank]), +ncclSuccess) << ncclGetLastError(nullptr);
+        EXPECT_EQ(ncclMemFree(memory[rank]), +ncclSuccess);
+        EXPECT_EQ(driver.destroy_stream(streams[rank]), 0);
+    }
 }
 
 }  // namespace

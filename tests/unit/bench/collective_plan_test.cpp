@@ -72,6 +72,8 @@ TEST(CollectivePlan, WhatIsLeftOutIsSaid) {
             "all_gather float: sizes below 16 B are left out, which hold no element for each of 4 ranks"});
     EXPECT_EQ(left_out(plan, Collective::all_to_all_v, 4).size(), 2u);  // 11 elements
     EXPECT_TRUE(left_out(plan, Collective::all_reduce, 4).empty());
+    plan.sizes = {2};
+    EXPECT_FALSE(left_out(plan, Collective::all_reduce, 4).empty());
     EXPECT_TRUE(left_out(plan, Collective::barrier, 4).empty());
 }
 

@@ -137,7 +137,7 @@ TEST_F(Joining, AStopThatWasAskedForBefore) {
 }
 
 TEST_F(Joining, AStopEndsSplitAndShrink) {
-    auto groups = make(3, {std::chrono::minutes(10)});
+    auto groups = make(3, {std::chrono::minutes(1)});
     std::stop_source source;
     std::thread other([&] { source.request_stop(); });
     const auto part = groups[0].split(0, 0, {}, source.get_token());
