@@ -108,6 +108,10 @@ Result<double> Timeline::us(const std::function<Result<void>()>& before,
     return ms * 1000;
 }
 
+void Timeline::forget() {
+    if (auto used = use(); used) state_->drop_graph();
+}
+
 Result<void> Timeline::capture(const std::function<Result<void>()>& work) {
     Session& session = state_->session;
     session.use(state_->gpu);

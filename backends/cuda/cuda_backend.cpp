@@ -130,7 +130,7 @@ Support CudaBackend::probe(const Topology& topology) {
     peers_ = std::make_unique<Peers>(gpus_->count());
     gate_words_ = std::make_shared<GateWords>(cuda_);
     ipc_ = std::make_unique<Ipc>(*gpus_);
-    seats_ = std::make_unique<Seats>(*gpus_, *peers_, grants_, *ipc_);
+    seats_ = std::make_unique<Seats>(*gpus_, *peers_, grants_, *ipc_, topology);
     return Support::yes(gpus_->summary());
 }
 
@@ -181,6 +181,12 @@ Result<std::unique_ptr<backend::Registration>> CudaBackend::attach(const Buffer&
     std::unique_ptr<backend::Registration> registration =
         std::make_unique<CudaRegistration>(buffer, *pointer, gpu);
     return registration;
+}
+
+CUstream stream_of(const Work& work) {
+    if (work.traffic == Traffic::to_gpu) return work.gpu->link_stream(work.traffic, work.from);
+    if (work.traffic == Traffic::to_host) return work.gpu->link_stream(work.traffic, work.to);
+    return work.gpu->stream(work.traffic);
 }
 
 Error out_of_reach(const Piece& piece, std::string_view engine) {
@@ -365,7 +371,7 @@ Result<Ticket> CudaBackend::start(const Piece& piece) {
     SIDESTEP_TRY(Work work, plan(piece));
     SIDESTEP_CHECK(make_reachable(work));
     if (piece.stream) return launch_on_callers_stream(work, piece.stream);
-    return launch(work, work.gpu->stream(work.traffic));
+    return launch(work, stream_of(work));
 }
 
 // The pieces share an engine, and the GPU that it belongs to.
@@ -384,7 +390,7 @@ Result<Ticket> CudaBackend::start_batch(std::span<const Piece> pieces) {
     if (parts.empty()) return Ticket{};
     work.parts = parts;
     if (pieces[0].stream) return launch_on_callers_stream(work, pieces[0].stream);
-    return launch(work, work.gpu->stream(work.traffic));
+    return launch(work, stream_of(work));
 }
 
 Result<Progress> CudaBackend::poll(Ticket ticket) {

@@ -1,6 +1,8 @@
 #include "backends/cuda/gpus.hpp"
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -51,6 +53,16 @@ CUstream Gpu::stream(Traffic traffic) const {
     const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
     const unsigned turn = lane.turn.fetch_add(1, std::memory_order_relaxed);
     return lane.streams[turn % lane.streams.size()].get();
+}
+
+// A copy on a second stream waits until the engine has nothing left to do on the first, or has done that for some
+// milliseconds, and whoever looks at copies in the order of their start waits for it: 64 of those in a load of 8 GiB cost
+// it 28 ms of 220. Without them the engine still loses 4 us at each change of streams: 4 MiB at a time, 16 threads
+// brought a warm file to an H200 at 52.3 GB/s on one stream and at 49.6 on two or four.
+CUstream Gpu::link_stream(Traffic traffic, const void* host_memory) const {
+    const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
+    const std::size_t number = reinterpret_cast<std::uintptr_t>(host_memory) / alignof(std::max_align_t);
+    return lane.streams[number % lane.streams.size()].get();
 }
 
 Result<Flight*> Gpu::take_flight() {

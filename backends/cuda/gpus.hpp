@@ -43,6 +43,8 @@ public:
 
     // The stream whose turn it is.
     CUstream stream(Traffic traffic) const;
+    // The stream of what goes between the GPU and one piece of host memory: there they end in the order of their start.
+    CUstream link_stream(Traffic traffic, const void* host_memory) const;
 
     // The copy kernel, or why this GPU has none.
     const Result<CopyKernel>& kernel() const { return *kernel_; }

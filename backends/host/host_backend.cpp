@@ -433,7 +433,9 @@ Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequ
     surroundings.memory = emulated_;
     surroundings.reaches = peers_[static_cast<std::size_t>(request.place.index())];
     surroundings.open = [this](const backend::Exported& exported) { return open(exported); };
-    return make_seat(request, std::move(surroundings), *machine_);
+    surroundings.share = [this](const Buffer& buffer) { return share(buffer); };
+    surroundings.machine = machine_.get();
+    return make_seat(request, std::move(surroundings));
 }
 
 }  // namespace

@@ -127,6 +127,12 @@ Result<void> Run::open() {
         if (!made) return made.error();
         *memory = std::move(*made);
     }
+    // A graph keeps what its operations found when they were captured, and memory is mapped after its first use.
+    for (const Allocation* memory : {&memory_.send, &memory_.recv}) {
+        const auto lent = group_.attach(memory->buffer());
+        if (!lent && lent.error().code != ErrorCode::unsupported) return lent.error();
+        if (!lent) found_.notes.push_back(lent.error().to_string());
+    }
     carriers_.push_back(group_carrier(group_, memory_, seat_, GroupPolicy::automatic));
     if (plan_.zero_sm)
         if (auto opened = open_zero_sm(); !opened) return opened;
@@ -282,6 +288,7 @@ Result<void> Run::time(Carrier& carrier, const Call& call, const std::function<R
         if (!us) return us.error();
         if (i >= 0) line.us.values.push_back(*us / iterations);
     }
+    if (graph) timeline_->forget();
     return {};
 }
 

@@ -49,7 +49,18 @@ public:
     // dropped. May block.
     virtual Result<Allocation> open(const Exported& exported) = 0;
 
-    // Makes memory of this very process, on whichever GPU, reachable by this seat's GPU at its own address.
+    // Whether the seat's GPU reaches another one of this machine over NVLink or the like, and not over PCIe.
+    virtual bool over_nvlink(const Place&) const { return true; }
+
+    // Moves the arena into host memory that processes share, zeroed, page-locked and mapped for the seat's GPU, for
+    // groups in which some GPUs do not reach each other. Before the first task. arena() is another one from then on,
+    // and whoever was told of the former one is told anew. Answers what other processes open() it by. May block.
+    virtual Result<std::shared_ptr<const Exported>> move_arena_to_host() {
+        return Error{ErrorCode::unsupported, "this seat's arena cannot lie in host memory", "collectives", {}};
+    }
+
+    // Makes memory of this very process, on whichever GPU or another seat's arena, reachable by this seat's GPU at its
+    // own address.
     // ErrorCode::unsupported where the machine has no peer access between the two. May block.
     virtual Result<void> admit(const Buffer& memory) = 0;
 

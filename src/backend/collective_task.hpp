@@ -2,7 +2,7 @@
 // threads of an emulated one, and both keep their flags, packets and staged bytes in an arena of one layout.
 // Included by device code, so nothing but built-in types.
 //
-// Four shapes carry the collectives:
+// Five shapes carry the collectives:
 //   packets  small sizes: data travels in 16-byte packets {4 bytes, flag, 4 bytes, flag} that are pushed into
 //   the
 //            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
@@ -16,6 +16,9 @@
 //   copies   blocks from one rank to another too, by copy engines and words that streams wait for, without
 //   any thread
 //            block. Always through the arena of the receiver: copy_steps.hpp.
+//   ring     large sizes where links are slow and shared: pieces go from neighbour to neighbour alone, through
+//            their arenas. What is combined goes up from rank 0 to the last one, so that the order of ranks is
+//            kept, and comes down again, both at once; what is only moved goes around: ring_path.hpp.
 // Memory that not every rank has mapped is carried through the arena instead, in chunks; all ranks learn in
 // the first exchange whether that is so, and decide alike.
 #pragma once
@@ -41,12 +44,22 @@ constexpr unsigned size_of(Element element) {
     }
 }
 
+// Of the type that elements are accumulated in: see Combine.
+constexpr unsigned accumulator_size_of(Element element) {
+    switch (element) {
+        case Element::f16: case Element::bf16: case Element::f8_e4m3: case Element::f8_e5m2: return 4;
+        default: return size_of(element);
+    }
+}
+
 // How elements are combined, always in the order of ranks 0, 1, ... n-1. Types of 8 and 16 bits that are floats
 // accumulate in 32 bits, f32 and f64 in their own; one rounding at the end. Integers wrap in their own type.
 // `none`: the bytes of the one source as they are.
 enum class Combine : uint8_t { none, sum, prod, min, max, avg, scaled_sum };
 
-enum class Shape : uint8_t { packets, packets_two_phase, slices, pairs, copies };
+enum class Shape : uint8_t { packets, packets_two_phase, slices, pairs, copies, ring };
+
+constexpr unsigned ring_slots = 4;  // messages that may be on their way from one rank to its neighbour
 
 // Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in it.
 struct Token {
@@ -107,7 +120,8 @@ struct CollectiveTask {
     const uint64_t* device_recv_offsets = nullptr;
     const uint64_t* device_recv_counts = nullptr;
 
-    // slices
+    // slices, and ring, where a slice has no owner: combined, all ranks are sources of each slice; moved, slice r
+    // has the source r, or all have the same one.
     Slice slices[most_ranks];
     // A copy within this rank, before anything else, of `local_bytes` from `send` + local_from to `recv` + local_to.
     uint64_t local_from = 0;
@@ -117,8 +131,11 @@ struct CollectiveTask {
 static_assert(sizeof(CollectiveTask) <= 2048, "a parameter of every launch");
 
 // Thread blocks that carry one direction of a pair. Both ends derive it from the bytes, which they agree on.
+// A block waits for its twin at the other end, so those of all pairs have to run at a time: 128, of which an
+// H200, with two on each of 132 multiprocessors, has room for two groups at once.
 constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks) {
-    const unsigned most = ranks <= 4 ? 32 : ranks <= 8 ? 16 : 8;
+    const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
+    const unsigned most = of_each < most_blocks ? of_each : most_blocks;
     const uint64_t wanted = (bytes + (32 << 10) - 1) / (32 << 10);
     return wanted < 1 ? 1 : wanted > most ? most : static_cast<unsigned>(wanted);
 }
@@ -140,7 +157,7 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 //
 // What each rank counts for itself, in memory that stays from task to task so that graphs can be launched
 // again:
-//   epoch            packet tasks so far. Blocks of one task share it; the last one to end adds 1.
+//   epoch            packet tasks so far. Blocks of one task share it; 1 is added once all know it.
 //   round[block]     barriers that thread block `block` has passed, over all `slices` tasks.
 //   sent[block][rank], received[block][rank]   `pairs` passes so far, in each direction.
 // Ranks run the same tasks with the same number of blocks, so that these agree.
@@ -176,6 +193,12 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // for more than `sent`. A block that both sends to a peer and receives from it takes turns piece by piece, so
 // that no two wait for each other: piece k is sent before piece k of the other is copied out, so that with
 // unreachable tokens send and receive block may be the same bytes.
+//
+// ring: each block exchanges entry lines with all, as slices do, without tokens. Then it passes messages, of one
+// piece each, to a neighbour's ring_slot(): message k of a task (counted for each neighbour) goes to slot k. `arrived`,
+// `credit`, `sent` and `received` count messages as they count the pieces of staged pairs, and the sender stays at
+// most ring_slots messages ahead. Thread blocks that carry what comes down need no entry: what comes down has passed
+// all ranks. Nobody leaves before everything that is addressed to it has come.
 struct ArenaLayout {
     unsigned ranks;
 
@@ -205,6 +228,14 @@ struct ArenaLayout {
     }
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);
+    }
+
+    // `ring` uses all of the room for staging: for each thread block ring_slots pieces that come up from the rank
+    // before (or go around), and as many that come down from the one behind.
+    constexpr uint64_t ring_piece_bytes() const { return 2 * ranks * stage_bytes() / ring_slots; }
+    constexpr uint64_t ring_slot(bool down, unsigned block, uint64_t number) const {
+        return stage_out(0, 0, 0) +
+               ((uint64_t{block} * 2 + (down ? 1 : 0)) * ring_slots + number % ring_slots) * ring_piece_bytes();
     }
 
     // `copies` (copy_steps.hpp) uses all of the room for staging: two lanes for each other rank, at

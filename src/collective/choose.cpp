@@ -30,6 +30,8 @@ constexpr std::uint64_t packets_a_block = 2560;
 constexpr std::uint64_t slices_a_block = 64 << 10;
 constexpr std::uint64_t pairs_a_block = 32 << 10;
 constexpr double packets_part = 1.0 / 3;
+// Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
+constexpr int most_ring_blocks = 16;
 // Of one-shot packets; more of them only take longer to begin.
 constexpr int most_one_shot_blocks = 32;
 // Threads of this machine stand in for the thread blocks of emulated GPUs.
@@ -39,8 +41,8 @@ constexpr int most_emulated_blocks = 4;
 // guess, until copies have been measured on GPUs; no choice depends on it.
 constexpr double stream_step_us = 1.5;
 
-constexpr std::array<Shape, 5> shapes = {Shape::packets, Shape::packets_two_phase, Shape::slices,
-                                         Shape::pairs, Shape::copies};
+constexpr std::array<Shape, 6> shapes = {Shape::packets, Shape::packets_two_phase, Shape::slices,
+                                         Shape::pairs,   Shape::copies,            Shape::ring};
 
 std::string_view name_of(Shape shape) {
     switch (shape) {
@@ -54,6 +56,8 @@ std::string_view name_of(Shape shape) {
             return "pairs";
         case Shape::copies:
             return "copy engines";
+        case Shape::ring:
+            return "ring";
     }
     return "?";
 }
@@ -94,21 +98,19 @@ public:
         for (const Candidate& one : all)
             if (allowed(one.shape) && one.why_not.empty() && (best == nullptr || one.us < best->us))
                 best = &one;
-        if (best == nullptr) return refuse_policy(all.back());
+        if (best == nullptr) return refuse_policy();
         Choice choice{best->shape, best->blocks, best->us, std::string(name_of(best->shape)), {}, {}};
         choice.reason = reason(*best, all);
         for (const Candidate& one : all)
             if (&one != best) choice.refused.push_back(refuse(one, *best));
-        choice.refused.push_back(
-            {"ring", "not built; with peer access between every pair it has more hops", {}, 0});
         return choice;
     }
 
 private:
     bool allowed(Shape shape) const { return (shape == Shape::copies) == (policy_ == GroupPolicy::zero_sm); }
-    Error refuse_policy(const Candidate& copies) const {
+    Error refuse_policy() const {
         const std::string_view name = to_string(operation_.collective);
-        return {ErrorCode::unsupported, fmt::format("policy zero_sm: {}: {}", name, copies.why_not),
+        return {ErrorCode::unsupported, fmt::format("policy zero_sm: {}: {}", name, why_not(Shape::copies)),
                 std::string(name), "use GroupPolicy::automatic"};
     }
     std::uint64_t block() const {
@@ -136,6 +138,9 @@ private:
     // Empty where the shape can carry the operation.
     std::string why_not(Shape shape) const {
         if (!carries(shape, operation_.collective)) return not_carried(shape);
+        // A copy from host memory to host memory makes the caller wait (documentation of cuMemcpyAsync).
+        if (shape == Shape::copies && !facts_.full_mesh)
+            return fmt::format("the arenas lie in host memory ({})", facts_.why_not);
         if (shape == Shape::copies) return too_much_for_copies();
         if (ranks_ == 1 && shape != Shape::slices && shape != Shape::pairs && !is(Collective::barrier))
             return "nothing leaves the GPU of the only rank";
@@ -156,6 +161,10 @@ private:
                 return fmt::format("above {}, where the figures of this machine end it",
                                    format_bytes(figures_.packets_most));
         }
+        if (shape == Shape::ring && ring_rate() <= figures_.link_gb_per_s)
+            return "the links carry as much to all GPUs at once as to a neighbour, and it has more hops";
+        if (shape == Shape::ring && ranks_ == 2 && facts_.full_mesh)
+            return "of two ranks each is the other's only neighbour, and it has more hops";
         return taken_by_figures(shape);
     }
 
@@ -166,7 +175,7 @@ private:
             block() <= std::min(one_shot_most(), held) && one_shot_most() > 0)
             return fmt::format("up to {} the figures of this machine take one-shot packets",
                                format_bytes(one_shot_most()));
-        if (shape == Shape::slices && carries(Shape::packets_two_phase, operation_.collective) &&
+        if ((shape == Shape::slices || shape == Shape::ring) && carries(Shape::packets_two_phase, operation_.collective) &&
             ranks_ > 1 && block() <= std::min(figures_.packets_most, held * ranks_) &&
             figures_.packets_most > 0)
             return fmt::format("up to {} the figures of this machine take packets",
@@ -176,6 +185,9 @@ private:
 
     std::string not_carried(Shape shape) const {
         switch (shape) {
+            case Shape::ring:
+                return is(Collective::barrier) ? "moves no bytes"
+                                               : "every pair of ranks has a block of its own";
             case Shape::packets:
                 return "what a rank sends to another is known to the two alone";
             case Shape::packets_two_phase:
@@ -234,8 +246,47 @@ private:
                 return {pairs_bytes(), block(), 2, 1, false};
             case Shape::copies:
                 return copies_work();
+            case Shape::ring:
+                return ring_work();
         }
         return {};
+    }
+
+    // Sums go up in the type that they are accumulated in, and results down. What is only moved goes around. The rank
+    // in the middle sends in both directions; of two ranks each does in one.
+    Work ring_work() const {
+        const std::uint64_t all = is(Collective::reduce_scatter) ? ranks_ * block() : block();
+        const std::uint64_t up =
+            all / size_of(operation_.element) * backend::accumulator_size_of(operation_.element);
+        const int length = static_cast<int>(others());
+        Work work;
+        work.local = all;
+        work.hops = 1 + (combines(operation_.collective) ? 2 * length : length);
+        work.releases = work.hops;
+        if (is(Collective::all_gather))
+            work.bytes = others() * block();
+        else if (is(Collective::broadcast))
+            work.bytes = block();
+        else if (is(Collective::reduce) && operation_.root == length)
+            work.bytes = up;
+        else
+            work.bytes = ranks_ == 2 ? std::max(up, block()) : up + (is(Collective::reduce_scatter) ? others() * block() : block());
+        return work;
+    }
+
+    double ring_rate() const {
+        return figures_.ring_gb_per_s > 0 ? figures_.ring_gb_per_s : figures_.link_gb_per_s;
+    }
+
+    // The first pieces of all thread blocks take as long for each hop. Whole ones are reckoned with, whatever the size, so
+    // that no ring is taken below sizes that slices are taken for.
+    double ring_us(const Work& work) const {
+        const int most = std::min(figures_.most_blocks, most_ring_blocks);
+        const auto pieces = ArenaLayout{ranks_}.ring_piece_bytes() * static_cast<std::uint64_t>(most);
+        const double first = static_cast<double>(pieces) / (ring_rate() * 1e3);
+        return first * (work.hops - 1) +
+               std::max(share_us(work.bytes, slices_a_block, most, figures_.block_gb_per_s),
+                        static_cast<double>(work.bytes) / (ring_rate() * 1e3));
     }
 
     // Two hops for each piece. What comes in is copied once more within the GPU; a broadcast has two tasks
@@ -263,6 +314,7 @@ private:
     Work slices_work() const {
         constexpr int barriers = 2;
         constexpr int fetched = 1;
+        if (!facts_.full_mesh && ranks_ > 1) return slices_through_host_memory();
         switch (operation_.collective) {
             case Collective::all_reduce:
                 return {2 * divided(), block(), barriers + fetched, barriers, false};
@@ -274,6 +326,23 @@ private:
                 break;
         }
         return {ranks_ == 1 ? 0 : block(), block(), barriers + fetched, barriers, false};
+    }
+
+    // Every rank puts what others read of it into its arena, and takes what they wrote out of it, over its own link.
+    Work slices_through_host_memory() const {
+        std::uint64_t bytes = block() + (block() + others() - 1) / others();
+        std::uint64_t slice = block() / others();
+        if (is(Collective::all_reduce)) {
+            bytes = 2 * block();
+            slice = block() / ranks_;
+        } else if (is(Collective::all_gather) || is(Collective::reduce_scatter)) {
+            bytes = (ranks_ + 1) * block();
+            slice = block();
+        }
+        const std::uint64_t pass = ArenaLayout{ranks_}.stage_bytes() *
+                                   static_cast<std::uint64_t>(std::max(figures_.most_blocks, 1));
+        const int barriers = 1 + 2 * static_cast<int>(std::min<std::uint64_t>((slice + pass - 1) / pass, 1 << 20));
+        return {bytes, bytes, barriers, barriers, false};
     }
 
     // As far as this rank knows them.
@@ -311,6 +380,8 @@ private:
         }
         if (work.packets)
             return count_of(work.each, packets_a_block, most_packet_blocks(work, most_blocks()));
+        if (shape == Shape::ring)
+            return count_of(work.bytes, slices_a_block, std::min(most_blocks(), most_ring_blocks));
         return count_of(std::max(work.bytes, work.local), slices_a_block, most_blocks());
     }
 
@@ -329,7 +400,9 @@ private:
         const double others_us = ranks_ == 1 ? 0 : figures_.hop_us * work.hops + release_us * work.releases;
         const double local = static_cast<double>(work.local) / (figures_.local_gb_per_s * 1e3);
         if (shape == Shape::copies) return figures_.launch_us + others_us + local + copies_us(work);
-        const double moving = work.packets ? packets_us(work) : direct_us(shape, work);
+        const double moving = shape == Shape::ring ? ring_us(work)
+                              : work.packets       ? packets_us(work)
+                                                   : direct_us(shape, work);
         return figures_.launch_us + others_us + std::max(moving, local);
     }
 
@@ -351,9 +424,11 @@ private:
 
     double direct_us(Shape shape, const Work& work) const {
         const std::uint64_t unit = shape == Shape::pairs ? pairs_a_block : slices_a_block;
+        // All others of two ranks are neighbours.
+        const double rate = ranks_ == 2 ? std::max(ring_rate(), figures_.link_gb_per_s) : figures_.link_gb_per_s;
         return std::max(
             share_us(work.bytes, unit, std::max(figures_.most_blocks, 1), figures_.block_gb_per_s),
-            static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3));
+            static_cast<double>(work.bytes) / (rate * 1e3));
     }
 
     static double share_us(std::uint64_t bytes, std::uint64_t unit, int most, double gb_per_s) {
@@ -369,6 +444,12 @@ private:
     }
 
     std::string reason(const Candidate& best, const std::vector<Candidate>& all) const {
+        const std::string why = why_taken(best, all);
+        if (facts_.full_mesh || ranks_ == 1) return why;
+        return fmt::format("{}; the arenas lie in host memory: {}", why, facts_.why_not);
+    }
+
+    std::string why_taken(const Candidate& best, const std::vector<Candidate>& all) const {
         const auto possible = std::count_if(all.begin(), all.end(), [this](const Candidate& one) {
             return allowed(one.shape) && one.why_not.empty();
         });
@@ -410,20 +491,9 @@ private:
     const unsigned ranks_;
 };
 
-Error refuse_without_mesh(const Operation& operation, const GroupFacts& facts) {
-    return {ErrorCode::path_unavailable,
-            fmt::format("{}: collectives need peer access between every pair of GPUs, and the ring for "
-                        "machines without it is "
-                        "not built",
-                        facts.why_not.empty() ? "two GPUs have no peer access" : facts.why_not),
-            std::string(to_string(operation.collective)),
-            "take GPUs that reach each other: `sidestep topo` shows which do"};
-}
-
 }  // namespace
 
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy) {
-    if (!facts.full_mesh && facts.ranks > 1) return refuse_without_mesh(operation, facts);
     return Chooser(operation, facts, policy).choose();
 }
 

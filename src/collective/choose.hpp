@@ -11,12 +11,13 @@
 
 namespace sidestep::collective {
 
-// What a machine's links and kernels cost. Built in for GPUs joined by NVLink; `sidestep tune` measures them anew and stores them in a
+// What a machine's links and kernels cost. These are of GPUs joined by NVLink; `sidestep tune` measures them anew and stores them in a
 // file, which SIDESTEP_TUNING names. All ranks of a group use those of rank 0.
 struct Figures {
     double launch_us = 2.2;             // of a kernel, between two in one graph
     double hop_us = 0.95;               // a store until a poll at the far end sees it
     double link_gb_per_s = 340;         // what kernels reach to all peers together, in one direction
+    double ring_gb_per_s = 0;           // the same to the neighbours of a ring alone; 0: as link_gb_per_s
     double local_gb_per_s = 2000;       // within a GPU
     double packet_gb_per_s = 250;       // payload of packets as they are sent, to all peers together; polling slows it
     double block_gb_per_s = 20;         // what one thread block moves
@@ -29,9 +30,17 @@ struct Figures {
     int most_blocks = 64;
 };
 
+// What lies between the GPUs of a group, of its worst pair: NVLink or the like, PCIe, or no way but through host
+// memory, where the arenas lie then.
+enum class Wire { nvlink, pcie, host_memory };
+
+// Figures that nobody measured on this machine. Those of PCIe are worked out of the rates in figures.cpp.
+Figures built_in_figures(Wire wire);
+
 struct GroupFacts {
     int ranks = 1;
-    bool full_mesh = true;   // every pair has peer access
+    Wire wire = Wire::nvlink;
+    bool full_mesh = true;   // every pair has peer access; otherwise the arenas lie in host memory
     std::string why_not;     // the first pair that has none, and its reason
     bool emulated = false;
     Figures figures;
@@ -47,8 +56,7 @@ struct Choice {
     std::vector<Refused> refused;
 };
 
-// path_unavailable where two GPUs of the group have no peer access; unsupported for what policy zero_sm
-// cannot carry. Both say why.
+// ErrorCode::unsupported, and why, for what policy zero_sm cannot carry.
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy);
 
 // What Group::explain answers. `memory` as CollectivePlan's.

@@ -26,9 +26,10 @@ struct Rate {
     double most;
 };
 // Bounds that no machine passes: they catch a figure in the wrong unit.
-constexpr std::array<Rate, 6> rates = {{{"launch_us", &Figures::launch_us, 0, 1e4},
+constexpr std::array<Rate, 7> rates = {{{"launch_us", &Figures::launch_us, 0, 1e4},
                                         {"hop_us", &Figures::hop_us, 0, 1e4},
                                         {"link_gb_per_s", &Figures::link_gb_per_s, 1e-3, 1e6},
+                                        {"ring_gb_per_s", &Figures::ring_gb_per_s, 0, 1e6},
                                         {"local_gb_per_s", &Figures::local_gb_per_s, 1e-3, 1e6},
                                         {"packet_gb_per_s", &Figures::packet_gb_per_s, 1e-3, 1e6},
                                         {"block_gb_per_s", &Figures::block_gb_per_s, 1e-3, 1e6}}};
@@ -116,6 +117,24 @@ Result<void> take(const std::string& key, const Json& value, Figures& figures) {
 }
 
 }  // namespace
+
+// Of 16 lanes of PCIe gen 4, 24 GB/s, and between two sockets 16 GB/s: the rates that NCCL reckons with (graph/topo.h;
+// gen 3 is 12 GB/s, each generation twice that; sockets of AMD). Each of two GPUs a socket that reads and writes all
+// others evenly has two thirds of its bytes cross the sockets, and half of what these carry: 12 GB/s. Of a ring one
+// neighbour alone is across, so that the GPU's own link is what counts. The times are guesses: twice, and in host
+// memory three times, those of NVLink, since a poll crosses PCIe as well. Not measured on any machine.
+Figures built_in_figures(Wire wire) {
+    Figures figures;
+    if (wire == Wire::nvlink) return figures;
+    const bool polls_cross = wire == Wire::host_memory;
+    figures.hop_us *= polls_cross ? 3 : 2;
+    figures.link_gb_per_s = 12;
+    figures.ring_gb_per_s = 24;
+    figures.packet_gb_per_s = 6;  // half of the link: as many bytes are flags
+    figures.block_gb_per_s = 4;
+    figures.most_blocks = 32;
+    return figures;
+}
 
 Result<Figures> parse_figures(const std::string& json) {
     if (json.size() > largest_file)

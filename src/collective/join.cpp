@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "collective/ending.hpp"
 #include "collective/member.hpp"
@@ -83,7 +84,12 @@ public:
         return std::move(party_);
     }
 
+    // Empty where every GPU reaches every other one's memory.
     const std::string& why_no_mesh() const { return why_no_mesh_; }
+    Wire wire() const {
+        if (!why_no_mesh_.empty()) return Wire::host_memory;
+        return over_pcie_ || heard_pcie_ ? Wire::pcie : Wire::nvlink;
+    }
     const std::string& figures() const { return figures_; }
 
 private:
@@ -134,12 +140,23 @@ private:
         return why;
     }
 
+    // GPUs that do not reach each other's memory all reach the host's: if any pair does not, every arena moves there.
     Result<void> exchange_arenas() {
         party_->imports = std::make_unique<Imports>(*party_->seat);
+        SIDESTEP_CHECK(swap_arenas(nullptr));
+        if (why_no_mesh_.empty()) return {};
+        SIDESTEP_TRY(auto exported, party_->seat->move_arena_to_host());
+        in_host_memory_ = true;
+        return swap_arenas(std::move(exported));
+    }
+
+    // `exported`: how other processes open this rank's arena; null: as any memory.
+    Result<void> swap_arenas(std::shared_ptr<const backend::Exported> exported) {
         const Buffer& arena = party_->seat->arena();
         SIDESTEP_CHECK(party_->seat->reach(party_->rank, 0, arena.address()));
         Lent lent;
         lent.whole = arena;
+        lent.exported = std::move(exported);
         for (const auto& contact : party_->contacts)
             if (contact && !contact->same_process && !lent.exported) {
                 SIDESTEP_TRY(lent.exported, export_memory(request_.registry, arena));
@@ -153,18 +170,31 @@ private:
         }
         for (unsigned rank = 0; rank < party_->ranks; ++rank)
             if (party_->contacts[rank]) SIDESTEP_CHECK(take_arena(rank));
+        return agree();
+    }
+
+    // Everybody says what it found, so that all come to the same answer.
+    Result<void> agree() {
+        for (const auto& contact : party_->contacts)
+            if (contact && !party_->seat->over_nvlink(place_of(*contact))) over_pcie_ = true;
         for (const auto& contact : party_->contacts)
             if (contact)
-                SIDESTEP_CHECK(
-                    contact->socket.send(to_bytes(Message{.word = Word::ready, .text = why_no_mesh_})));
+                SIDESTEP_CHECK(contact->socket.send(to_bytes(
+                    Message{.word = Word::ready, .number = over_pcie_ ? 1u : 0u, .text = why_no_mesh_})));
         for (auto& contact : party_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(const Message ready, expect(*contact, Word::ready));
+            heard_pcie_ |= ready.number != 0;
             // The lowest rank's reason, on all ranks alike.
             if (!ready.text.empty() && (why_no_mesh_.empty() || contact->hello.rank < reason_of_))
                 std::tie(why_no_mesh_, reason_of_) = std::pair(ready.text, contact->hello.rank);
         }
         return {};
+    }
+
+    static Place place_of(const Contact& contact) {
+        const auto place = Place::parse(contact.hello.place);
+        return place ? *place : Place::host();
     }
 
     Result<Message> expect(Contact& contact, Word word) {
@@ -182,11 +212,10 @@ private:
         const int descriptor = received_.descriptor ? received_.descriptor.get() : -1;
         const auto added = party_->imports->add(rank, 0, message.blob, descriptor, contact.same_process);
         if (added) return {};
-        if (added.error().code != ErrorCode::unsupported) return added.error();
-        // The group can still say what it cannot do, and why.
+        if (added.error().code != ErrorCode::unsupported || in_host_memory_) return added.error();
         if (why_no_mesh_.empty())
-            why_no_mesh_ =
-                fmt::format("{} does not reach {}: {}", party_->name, contact.who(), added.error().message);
+            why_no_mesh_ = fmt::format("{} and {} have no peer access ({})", request_.seating.place.to_string(),
+                                       contact.hello.place, added.error().message);
         reason_of_ = party_->rank;
         return party_->seat->reach(rank, 0, party_->seat->arena().address());
     }
@@ -197,6 +226,9 @@ private:
     driver::LocalMessage received_;
     std::string why_no_mesh_;
     std::uint32_t reason_of_ = 0;
+    bool in_host_memory_ = false;
+    bool over_pcie_ = false;   // between this rank's GPU and another one
+    bool heard_pcie_ = false;  // the same, of others
     std::string figures_;
 };
 
@@ -211,9 +243,14 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     facts.full_mesh = joining.why_no_mesh().empty();
     facts.why_not = joining.why_no_mesh();
     facts.emulated = request.emulated;
+    facts.wire = joining.wire();
+    facts.figures = built_in_figures(facts.wire);
     if (!joining.figures().empty()) {
         SIDESTEP_TRY(facts.figures, parse_figures(joining.figures()));
     }
+    if (!facts.full_mesh && request.seating.rank == 0)
+        base::log(base::LogLevel::info, fmt::format("group {}: {}: the arenas lie in host memory",
+                                                    request.seating.id.to_string(), facts.why_not));
     auto attendant = std::make_unique<Attendant>(std::move(party));
     SIDESTEP_CHECK(attendant->start());
     return std::unique_ptr<Member>(

@@ -178,6 +178,7 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     std::string memory = "not needed: the data travels in packets";
     if (choice.shape == backend::Shape::copies)
         memory = "not needed: all passes through the arena of the receiver";
+    if (choice.shape == backend::Shape::ring) memory = "not needed: pieces pass through the arenas of neighbours";
     if (choice.shape == backend::Shape::slices || choice.shape == backend::Shape::pairs) {
         const bool in_place_pairs = choice.shape == backend::Shape::pairs && operation.send == operation.recv;
         const std::string send =

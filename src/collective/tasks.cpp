@@ -58,6 +58,8 @@ public:
                 return pairs();
             case Shape::copies:
                 return copies();
+            case Shape::ring:
+                return {ring()};
         }
         return {};
     }
@@ -237,6 +239,26 @@ private:
         return task;
     }
 
+    // One slice for all that goes the same way.
+    CollectiveTask ring() const {
+        CollectiveTask task = blank();
+        switch (operation_.collective) {
+            case Collective::all_reduce:
+                task.slices[0] = {operation_.count, 0, 0, all(), all()};
+                break;
+            case Collective::reduce:
+                task.slices[0] = {operation_.count, 0, 0, all(), bit(root_)};
+                break;
+            case Collective::broadcast:
+                task.slices[root_] = {block(), 0, 0, bit(root_), static_cast<std::uint16_t>(all() & ~bit(root_))};
+                if (at_root() && operation_.send != operation_.recv) task.local_bytes = block();
+                break;
+            default:
+                return slices();
+        }
+        return task;
+    }
+
     // The mirror of a broadcast: the root would receive almost twice as much if it reduced a slice itself. Of
     // two ranks it reads the other's buffer, which saves the way back.
     void cut_for_reduce(CollectiveTask& task) const {
@@ -379,10 +401,11 @@ bool carries(Shape shape, Collective collective) {
             return shape != Shape::pairs && shape != Shape::copies;
         case Collective::reduce:
         case Collective::reduce_scatter:
-            return shape == Shape::packets || shape == Shape::slices;
+            return shape == Shape::packets || shape == Shape::slices || shape == Shape::ring;
         case Collective::broadcast:
         case Collective::all_gather:
-            return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies;
+            return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies ||
+                   shape == Shape::ring;
         case Collective::all_to_all:
         case Collective::gather:
         case Collective::scatter:

@@ -16,7 +16,8 @@ enum class Word : std::uint8_t {
     hello = 1,  // blob: a Hello. The first message of each end
     refuse,     // text, code: why the other end cannot join
     arena,      // blob: an offer of the sender's arena, perhaps with a descriptor
-    ready,      // all arenas are mapped. text: why some cannot be, empty for none
+    ready,      // all arenas are mapped. text: why some cannot be, empty for none; number: 1 where bytes of the
+                // sender's GPU to another one cross PCIe
     share,      // slot, blob: an offer of memory, perhaps with a descriptor
     shared,     // slot: the receiver's memory is mapped. text: why not, empty where it is
     drop,       // slot: is no longer used

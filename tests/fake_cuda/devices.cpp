@@ -120,7 +120,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 
 CUresult cuDeviceCanAccessPeer(int* allowed, CUdevice device, CUdevice peer) {
     if (!is_device(device) || !is_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-    *allowed = device != peer;
+    *allowed = device != peer && has_peer_access();
     return CUDA_SUCCESS;
 }
 
@@ -211,6 +211,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
     Context* const context = current_context();
     auto* const other = reinterpret_cast<Context*>(peer);
     if (!context || !other || other == context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!has_peer_access()) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     std::lock_guard lock(Machine::get().mutex);
     if (!context->peers.insert(other->device).second) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     return CUDA_SUCCESS;

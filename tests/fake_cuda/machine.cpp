@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 namespace sidestep::fake_cuda {
 namespace {
@@ -75,6 +77,11 @@ void Machine::drop_if_unheld(CUmemGenericAllocationHandle physical) {
         return;
     if (!found->second.imported) used[static_cast<std::size_t>(found->second.device)] -= found->second.size;
     physicals.erase(found);
+}
+
+bool has_peer_access() {
+    static const char* const peers = std::getenv("SIDESTEP_STAND_IN_PEERS");
+    return peers == nullptr || std::strcmp(peers, "none") != 0;
 }
 
 std::shared_ptr<Stream> find_stream(CUstream stream) {

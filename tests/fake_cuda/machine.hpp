@@ -154,6 +154,9 @@ struct Machine {
 // the driver's documentation has it: cuEventQuery and allocations among them.
 bool capture_forbids();
 
+// Whether the two devices reach each other's memory: unless SIDESTEP_STAND_IN_PEERS is "none".
+bool has_peer_access();
+
 // The context that is current on this thread, or null.
 Context* current_context();
 

@@ -155,6 +155,9 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
         std::lock_guard lock(machine.mutex);
         const auto found = mapped_blocks(address, bytes);
         if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
+        for (std::size_t i = 0; i < count; ++i)
+            if (descriptions[i].location.id != found.front()->second.device && !has_peer_access())
+                return CUDA_ERROR_INVALID_DEVICE;
         for (const auto& block : found)
             if (block->second.changing_access) return CUDA_ERROR_ALREADY_MAPPED;
         for (const auto& block : found) block->second.changing_access = true;

@@ -168,6 +168,8 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* descriptio
     std::lock_guard lock(Machine::get().mutex);
     for (std::size_t i = 0; i < count; ++i) {
         if (descriptions[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_NOT_SUPPORTED;
+        if (descriptions[i].location.id != reinterpret_cast<Pool*>(pool)->device && !has_peer_access())
+            return CUDA_ERROR_INVALID_DEVICE;
         reinterpret_cast<Pool*>(pool)->access.insert(descriptions[i].location.id);
     }
     return CUDA_SUCCESS;

@@ -1,5 +1,7 @@
 // NVML for the made-up machine: the two GPUs of its CUDA driver, joined by NVLinks without a switch.
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "driver/nvml_abi.hpp"
 #include "tests/fake_cuda/machine.hpp"
@@ -104,7 +106,9 @@ Return nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned int, PciInfo*
 }
 
 Return nvmlDeviceGetP2PStatus(Device, Device, int, int* status) {
-    *status = 0;  // allowed
+    const char* const peers = std::getenv("SIDESTEP_STAND_IN_PEERS");
+    constexpr int allowed = 0, refused_by_the_chipset = 1;
+    *status = peers != nullptr && std::strcmp(peers, "none") == 0 ? refused_by_the_chipset : allowed;
     return success;
 }
 

@@ -1,10 +1,12 @@
 // Collectives on real GPUs, beyond the suite of tests/unit/collective_seat: graphs, streams, several groups,
 // and sizes that emulated GPUs would take too long for.
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "backend/copy_steps.hpp"
 #include "tests/gpu/collective_rig.hpp"
 
 namespace sidestep::gpu_tests {
@@ -121,7 +123,8 @@ TEST_P(CollectiveGraphs, AbortedInsideOfAReplay) {
 INSTANTIATE_TEST_SUITE_P(Shapes, CollectiveGraphs,
                          testing::Values(Way{Shape::packets, false}, Way{Shape::packets_two_phase, false},
                                          Way{Shape::slices, false}, Way{Shape::slices, true},
-                                         Way{Shape::pairs, false}, Way{Shape::pairs, true}));
+                                         Way{Shape::pairs, false}, Way{Shape::pairs, true},
+                                         Way{Shape::ring, false}));
 INSTANTIATE_TEST_SUITE_P(Copies, CollectiveGraphs, testing::Values(Way{Shape::copies, false}));
 
 // Those that were let go raise zeros at each other: whoever looks after them lets them go again. Of several
@@ -157,32 +160,43 @@ TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
     EXPECT_TRUE(graphs[0].wait(20));
 }
 
-// More than a stream's queue holds, and more than are kept as graphs: nothing of it may block, since one
-// thread enqueues for all.
+// More than a stream's queue holds: the thread that enqueues them waits outside of the driver, and goes on when the
+// other rank comes.
 TEST(CopyQueue, ManyTasksBeforeTheOtherRankComes) {
     Crew crew(2);
     if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
-    constexpr unsigned same = 300;
+    constexpr unsigned tasks = 300;
     const auto task = [&](unsigned rank, unsigned number) {
         return task_of(crew, {Shape::copies, false}, rank, 64, send_at, recv_at + number * 1024);
     };
-    for (unsigned rank = 0; rank < 2; ++rank) {
-        crew.fill(rank, send_at, 256, static_cast<char>('a' + rank));
-        for (unsigned i = 0; i < same; ++i) crew.start(rank, task(rank, 0));
-    }
+    for (unsigned rank = 0; rank < 2; ++rank) crew.fill(rank, send_at, 256, static_cast<char>('a' + rank));
+    std::atomic<unsigned> taken{0};
+    std::thread first([&] {
+        for (unsigned i = 0; i < tasks; ++i, ++taken) crew.start(0, task(0, i));
+    });
+    const auto most = static_cast<unsigned>(900 / backend::copy_steps(task(0, 0), 0, 2).size());
+    while (taken < most) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(taken, most);
+    for (unsigned i = 0; i < tasks; ++i) crew.start(1, task(1, i));
+    first.join();
     crew.finish();
-    unsigned taken = 0;
-    Result<void> started;
-    while (taken < 400 && (started = crew.seat(0).run(task(0, taken), crew.rig().stream(0))).ok()) ++taken;
-    EXPECT_EQ(taken, 256u);
-    ASSERT_FALSE(started.ok());
-    EXPECT_EQ(started.error().code, ErrorCode::out_of_memory);
-    for (unsigned i = 0; i < taken; ++i) crew.start(1, task(1, i));
-    crew.finish();
-    for (unsigned i = 0; i < taken; ++i)
+    for (unsigned i = 0; i < tasks; ++i)
         EXPECT_EQ(crew.read(0, recv_at + i * 1024 + 256, 256), Values(256, 'b'));
-    for (unsigned rank = 0; rank < 2; ++rank) crew.start(rank, task(rank, 300));
-    crew.finish();
+}
+
+// An abort ends that wait.
+TEST(CopyQueue, AbortedWhileItWaitsForRoom) {
+    Crew crew(2, 0);
+    if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
+    const auto task = task_of(crew, {Shape::copies, false}, 0, 64, send_at, recv_at);
+    std::thread first([&] {
+        for (unsigned i = 0; i < 300; ++i) crew.start(0, task);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    crew.seat(0).abort();
+    first.join();
+    EXPECT_TRUE(crew.wait_idle(0));
 }
 
 class Collectives : public GpuTest {};

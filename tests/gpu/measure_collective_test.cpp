@@ -131,7 +131,8 @@ protected:
 };
 
 TEST_F(MeasureCollectives, AllReduce) {
-    for (const std::uint64_t bytes : {Bytes{8}, 1_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB})
+    for (const std::uint64_t bytes : {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB,
+                                      128_KiB, 256_KiB})
         row("packets f32", What::all_reduce, Shape::packets, bytes, {1, 2, 4, 8, 16, 32});
     for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB})
         row("two phases f32", What::all_reduce, Shape::packets_two_phase, bytes, {1, 4, 8, 16, 32, 64});

@@ -6,9 +6,10 @@
 //   pair send|recv COUNT R   enqueues a send to rank R, or a recv from it: i32
 //   checked COUNT ROUNDS     every operation, waited for and checked, several times on the same memory
 //   again COUNT              memory that is attached, freed and given again, with operations between
-//   spin                     answers "ok", then runs operations until something ends that
+//   spin [COUNT]             answers "ok", then runs all_reduces until something ends that
 //   wait, status, abort WHY, leave, exit
 //   split COLOR KEY, shrink R   goes on with the new group
+//   way COUNT                how an all_reduce of i32 goes, and why
 //   explain COUNT            where the memory of the last `checked` is
 #include <chrono>
 #include <cstdlib>
@@ -68,7 +69,8 @@ public:
         words >> count >> rounds;
         if (verb == "checked") return checked(count, rounds);
         if (verb == "again") return again(count);
-        if (verb == "spin") return spin();
+        if (verb == "spin") return spin(count > 0 ? count : 30'000);
+        if (verb == "way") return way(count);
         if (verb == "explain") return explain(count);
         return "what is " + verb;
     }
@@ -237,15 +239,20 @@ private:
         return "ok";
     }
 
-    std::string spin() {
-        int* send = memory(30'000);
-        int* recv = memory(30'000);
+    std::string spin(std::size_t count) {
+        int* send = memory(count);
+        int* recv = memory(count);
         std::cout << "ok" << std::endl;
         for (;;) {
-            auto state = group_->all_reduce(send, recv, 30'000, Dtype::i32);
+            auto state = group_->all_reduce(send, recv, count, Dtype::i32);
             if (state) state = group_->wait();
             if (!state) return state.error().to_string();
         }
+    }
+
+    std::string way(std::size_t count) {
+        const auto plan = group_->explain(Collective::all_reduce, count, Dtype::i32);
+        return plan ? fmt::format("{}: {}", plan->algorithm, plan->reason) : plan.error().to_string();
     }
 
     std::string explain(std::size_t count) {

@@ -170,6 +170,56 @@ TEST_F(Groups, KilledWithinAnOperation) {
     EXPECT_LT(Clock::now() - start, soon);
 }
 
+// Rings: through the memory of GPUs that reach each other over PCIe, and through the host's where some do not.
+class Rings : public Groups, public testing::WithParamInterface<std::pair<const char*, int>> {
+protected:
+    void SetUp() override { ::setenv(machine_variable, GetParam().first, 1); }
+    void TearDown() override { ::unsetenv(machine_variable); }
+    int ranks() const { return GetParam().second; }
+    static constexpr std::size_t count = 3'000'001;
+};
+
+TEST_P(Rings, EveryOperation) {
+    join(ranks(), long_timeout);
+    const auto ways = tell(fmt::format("way {}", count));
+    const bool mesh = std::string(GetParam().first) == "pcie-2s";
+    for (const std::string& way : ways) {
+        EXPECT_EQ(way.find("ring: the quickest"), 0u) << way;
+        EXPECT_EQ(way.find("the arenas lie in host memory: gpu:0 and gpu:5 have no peer access") == std::string::npos,
+                  mesh)
+            << way;
+        EXPECT_EQ(way, ways[0]);
+    }
+    expect_all("checked 5 2", "ok");
+    expect_all(fmt::format("checked {} 2", count), "ok");
+    expect_all("leave", "ok");
+}
+
+TEST_P(Rings, KilledWithinOne) {
+    join(ranks(), long_timeout);
+    expect_all(fmt::format("spin {}", count), "ok");
+    const std::string gone = process(2);
+    peers[2]->kill();
+    const auto start = Clock::now();
+    expect_error(tell("status", 2), {"rank 2", gone, "died"}, 2);
+    EXPECT_LT(Clock::now() - start, soon);
+}
+
+TEST_P(Rings, OneNeverComes) {
+    join(ranks(), short_timeout);
+    (void)tell(fmt::format("run all_reduce {} f32", count), 1);
+    expect_error(tell("wait", 1), {"rank 1", "did not come to operation 1, all_reduce"}, 1);
+}
+
+TEST_P(Rings, OneRunsSomethingElse) {
+    join(ranks(), 3'000);
+    (void)tell([&](int rank) { return fmt::format("run all_reduce {} {}", count, rank == 1 ? "i32" : "f32"); });
+    expect_error(tell("wait"), {"operation 1", "f32", "i32", process(1)});
+}
+
+INSTANTIATE_TEST_SUITE_P(Machines, Rings,
+                         testing::Values(std::pair("pcie-2s", 4), std::pair("dgx-1v", 6)));
+
 TEST_F(Groups, ShrinkAfterADeath) {
     join(3, long_timeout);
     expect_all("checked 100 1", "ok");

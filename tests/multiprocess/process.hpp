@@ -8,12 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include <cstdlib>
+
 #include <sidestep/context.hpp>
 
 namespace sidestep::multiprocess {
 
-// The machine that every process of these tests emulates.
+// The machine that every process of these tests emulates, unless this variable of the environment names another one.
 constexpr const char* machine_name = "dgx-h100";
+constexpr const char* machine_variable = "SIDESTEP_DRILL_MACHINE";
 
 // A folder of this test's own, removed with what is in it.
 class TestFolder {
@@ -37,7 +40,8 @@ Context open_context(const TestFolder& folder);
 template <typename Server>
 int serve(const std::string& folder) {
     ContextOptions options;
-    options.machine = machine_name;
+    const char* const other = std::getenv(machine_variable);
+    options.machine = other != nullptr ? other : machine_name;
     options.peer_folder = folder;
     auto context = Context::open(options);
     if (!context) return 1;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "backends/cuda/allocate.hpp"
+#include "backends/cuda/collective/host_arena.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 
@@ -162,29 +163,58 @@ Result<backend::Extent> CollectiveSeat::extent(const void* address) {
     return found;
 }
 
+// Asks the driver without a context on the other GPU; nothing is known of one that this process does not see.
+Result<void> CollectiveSeat::check_access(const Place& place) const {
+    const int other = place.index();
+    if (!place.is_gpu() || other == gpu_.index() || other < 0 || other >= static_cast<int>(seats_.gpus.count()))
+        return {};
+    const int ordinal = seats_.gpus.ordinal_of(other);
+    CUdevice device = 0;
+    if (ordinal < 0) return {};
+    SIDESTEP_CHECK(cuda().check(cuda().cuDeviceGet(&device, ordinal), "cuDeviceGet"));
+    int allowed = 0;
+    const CUresult status = cuda().cuDeviceCanAccessPeer(&allowed, gpu_.context()->device(), device);
+    SIDESTEP_CHECK(cuda().check(status, "cuDeviceCanAccessPeer"));
+    if (allowed) return {};
+    return Error{ErrorCode::unsupported,
+                 fmt::format("gpu:{} cannot access the memory of gpu:{}", gpu_.index(), other),
+                 "cuDeviceCanAccessPeer", "see `nvidia-smi topo -p2p rw`"};
+}
+
 Result<Allocation> CollectiveSeat::open(const backend::Exported& exported) {
-    SIDESTEP_TRY(auto opened, seats_.ipc.open(exported, &gpu_));
-    if (opened) return std::move(*opened);
+    if (exported.scheme == host_arena_scheme) return open_host_arena(gpu_, exported);
+    SIDESTEP_CHECK(check_access(exported.place));
+    auto opened = seats_.ipc.open(exported, &gpu_);
+    // Of a GPU that this process does not see only the attempt can tell.
+    if (!opened && exported.place.is_gpu() && !seats_.gpus.check(exported.place.index()) &&
+        opened.error().code != ErrorCode::out_of_memory)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("gpu:{} cannot map the memory of {}: {}", gpu_.index(),
+                                 exported.place.to_string(), opened.error().message),
+                     opened.error().where, opened.error().hint};
+    if (!opened) return opened.error();
+    if (*opened) return std::move(**opened);
     return Error{ErrorCode::unsupported,
                  fmt::format("memory shared by '{}' is no GPU's", exported.scheme),
                  "cuda",
                  {}};
 }
 
+Result<std::shared_ptr<const backend::Exported>> CollectiveSeat::move_arena_to_host() {
+    SIDESTEP_TRY(HostArena made, make_host_arena(gpu_, held_->arena.size()));
+    held_->arena = std::move(made.memory);
+    return std::move(made.exported);
+}
+
 Result<void> CollectiveSeat::admit(const Buffer& memory) {
     SIDESTEP_TRY(const auto pointer, look_up(seats_.gpus, memory));
+    if (pointer && memory.place().is_host() && pointer->kind == MemoryKind::pinned)
+        return check_seen_alike(gpu_, memory.address());
     if (!pointer || !memory.place().is_gpu())
-        return Error{ErrorCode::unsupported, "only memory of GPUs is admitted", memory.to_string(), {}};
+        return Error{ErrorCode::unsupported, "only memory of GPUs, or locked, is admitted", memory.to_string(), {}};
     if (memory.place().index() == gpu_.index()) return {};
+    SIDESTEP_CHECK(check_access(memory.place()));
     SIDESTEP_TRY(Gpu * owner, seats_.gpus.open(memory.place().index()));
-    int allowed = 0;
-    CUresult status =
-        cuda().cuDeviceCanAccessPeer(&allowed, gpu_.context()->device(), owner->context()->device());
-    SIDESTEP_CHECK(cuda().check(status, "cuDeviceCanAccessPeer"));
-    if (!allowed)
-        return Error{ErrorCode::unsupported,
-                     fmt::format("gpu:{} cannot access the memory of gpu:{}", gpu_.index(), owner->index()),
-                     "cuDeviceCanAccessPeer", "see `nvidia-smi topo -p2p rw`"};
     // Mappings and pools have access lists of their own, and enabling the peers takes 0.1 s.
     if (pointer->kind != MemoryKind::vmm && pointer->kind != MemoryKind::pool)
         SIDESTEP_CHECK(seats_.peers.enable(gpu_, *owner));
@@ -290,6 +320,8 @@ CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
         plan_pairs(task, launch);
     else if (task.shape == Shape::slices)
         plan_slices(task, launch);
+    else if (task.shape == Shape::ring)
+        launch.rows = task.combine == Combine::none ? 1 : 2;  // up, or around; and down
     else
         plan_packets(task, launch);
     return launch;

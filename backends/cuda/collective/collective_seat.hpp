@@ -23,6 +23,10 @@ public:
     Result<backend::Extent> extent(const void* address) override;
     Result<Allocation> open(const backend::Exported& exported) override;
     Result<void> admit(const Buffer& memory) override;
+    bool over_nvlink(const Place& other) const override {
+        return other.index() == gpu_.index() || seats_.over_nvlink(gpu_.index(), other.index());
+    }
+    Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, void* base) override;
     Result<void> run(const backend::CollectiveTask& task, void* stream) override;
     Result<bool> idle() override;
@@ -69,6 +73,7 @@ private:
     void plan_slices(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_packets(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
+    Result<void> check_access(const Place& place) const;
     Result<void> wait_for_other_stream(CUstream stream);
     Result<void> launch(const backend::CollectiveTask& task, Launch& launch, CUstream stream);
     Result<void> run_copies(const backend::CollectiveTask& task, CUstream stream, bool captures);

@@ -23,8 +23,9 @@ constexpr uint32_t failed_by_host = 2;  // the next task to see it makes it the 
 struct SeatControl {
     uint64_t epoch;
     uint32_t failed;  // not 0: a task gave up, and no later one begins
-    uint32_t done;    // thread blocks of the packet task that have ended
-    uint64_t unused[14];
+    uint32_t done;    // thread blocks of the packet task that know its epoch
+    uint32_t ended;   // and that have ended, where the last one wipes
+    uint32_t unused[27];
     // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
     char* bases[backend::most_slots][backend::most_ranks];
     uint64_t round[backend::most_blocks];

@@ -1,6 +1,8 @@
 #include "backends/cuda/collective/copies.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -13,6 +15,9 @@ using backend::CollectiveTask;
 using backend::CopyStep;
 
 constexpr std::size_t most_graphs = 256;
+// Steps that wait in a stream. Its queue has some 1020 entries; who finds it full waits within the driver until one is
+// done, and a graph takes as many as it has nodes (seen on H200, driver 580.159.04).
+constexpr std::size_t most_waiting_steps = 900;
 
 CUdeviceptr address(const void* pointer) {
     return reinterpret_cast<CUdeviceptr>(pointer);
@@ -36,6 +41,7 @@ Result<std::unique_ptr<Copies>> Copies::create(Seats& seats, Gpu& gpu, const Cop
 Copies::~Copies() {
     driver::ScopedCudaContext current(*gpu_.context());
     for (const Graph& graph : graphs_) cuda().cuGraphExecDestroy(graph.executable);
+    for (const Waiting& waiting : waiting_) gpu_.give_back(waiting.end);
 }
 
 Result<void> Copies::put_copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) {
@@ -61,9 +67,13 @@ Result<void> Copies::put(const CopyStep& step, const CollectiveTask& task, const
             return cuda().check(status, "cuStreamWriteValue64");
         }
         case CopyStep::Kind::raise: {
+            // By way of this GPU, in the word of the row that belongs to no peer: a copy from the host straight to a
+            // peer also waits for the peer's own queue, and there for streams that wait for this very word (seen on
+            // two H200, driver 580.159.04).
             const std::uint64_t* const tag = backend::is_arrived(step.row) ? tags.arrived : tags.ready;
-            return put_copy(word(arenas[step.peer], post_.rank), watch_->on_gpu(tag + step.peer),
-                            sizeof(*tag), stream);
+            const CUdeviceptr own = word(post_.arena, post_.rank);
+            SIDESTEP_CHECK(put_copy(own, watch_->on_gpu(tag + step.peer), sizeof(*tag), stream));
+            return put_copy(word(arenas[step.peer], post_.rank), own, sizeof(*tag), stream);
         }
         case CopyStep::Kind::await: {
             const std::uint64_t tag =
@@ -116,6 +126,29 @@ Result<void> Copies::make_room() {
                  fmt::format("gpu:{}", gpu_.index()), "wait for some of them before more are enqueued"};
 }
 
+void Copies::forget_ended() {
+    while (!waiting_.empty() && cuda().cuEventQuery(waiting_.front().end->event) != CUDA_ERROR_NOT_READY) {
+        gpu_.give_back(waiting_.front().end);
+        waiting_steps_ -= waiting_.front().steps;
+        waiting_.pop_front();
+    }
+}
+
+// Here and not within the driver, where no other thread could let the tasks go meanwhile.
+Result<void> Copies::wait_for_room(std::size_t steps) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto most = watch_->deadline();
+    for (;;) {
+        forget_ended();
+        if (waiting_.empty() || waiting_steps_ + steps <= most_waiting_steps || watch_->stopped()) return {};
+        if (most.count() > 0 && std::chrono::steady_clock::now() - start > most) break;
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return Error{ErrorCode::timed_out,
+                 fmt::format("{} operations wait for the other ranks, more than a stream holds", waiting_.size()),
+                 fmt::format("gpu:{}", gpu_.index()), "let the other ranks call before more are enqueued"};
+}
+
 Result<CUgraphExec> Copies::capture(const CollectiveTask& task, const Arenas& arenas) {
     CUresult status = cuda().cuStreamBeginCapture(capturing_.get(), CU_STREAM_CAPTURE_MODE_RELAXED);
     SIDESTEP_CHECK(cuda().check(status, "cuStreamBeginCapture"));
@@ -142,7 +175,7 @@ Result<Copies::Graph*> Copies::graph_of(const CollectiveTask& task, const Arenas
         return &graphs_.front();
     }
     SIDESTEP_CHECK(make_room());
-    Graph graph{task, arenas, nullptr, 0};
+    Graph graph{task, arenas, nullptr, 0, backend::copy_steps(task, post_.rank, post_.ranks).size()};
     SIDESTEP_TRY(graph.executable, capture(task, arenas));
     graphs_.push_front(std::move(graph));
     return &graphs_.front();
@@ -164,8 +197,14 @@ Result<void> Copies::run(const CollectiveTask& task, const Arenas& arenas, CUstr
         return put_all(task, arenas, stream);
     }
     SIDESTEP_TRY(Graph* const graph, graph_of(task, arenas));
+    SIDESTEP_CHECK(wait_for_room(graph->steps));
+    if (watch_->stopped()) return {};
+    SIDESTEP_TRY(Flight* const end, gpu_.take_flight());
+    waiting_.push_back({end, graph->steps});
+    waiting_steps_ += graph->steps;
     SIDESTEP_CHECK(write_number(watch_->next_number(task.number, graph->launched), stream));
-    return cuda().check(cuda().cuGraphLaunch(graph->executable, stream), "cuGraphLaunch");
+    SIDESTEP_CHECK(cuda().check(cuda().cuGraphLaunch(graph->executable, stream), "cuGraphLaunch"));
+    return cuda().check(cuda().cuEventRecord(end->event, stream), "cuEventRecord");
 }
 
 }  // namespace sidestep::backends::cuda

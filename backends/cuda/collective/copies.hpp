@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <list>
 
 #include "backends/cuda/collective/copy_watch.hpp"
@@ -22,9 +23,9 @@ public:
     using Arenas = std::array<char*, backend::most_ranks>;
 
     // Enqueues the task; by one thread at a time, in the GPU's context. On a stream that is not captured it
-    // goes as a graph of its own, not as hundreds of entries in the stream's queue: the call that finds that
-    // queue full blocks until the others come. ErrorCode::out_of_memory where as many different tasks as are
-    // kept wait for the others.
+    // goes as a graph of its own, which is kept for the next like it. Waits where a stream's queue is about to be full
+    // of tasks that wait for the others, with ErrorCode::timed_out after the deadline; one task of more steps than a
+    // queue holds waits for them within the driver.
     Result<void> run(const backend::CollectiveTask& task, const Arenas& arenas, CUstream stream,
                      bool captures);
 
@@ -37,6 +38,11 @@ private:
         Arenas arenas{};
         CUgraphExec executable = nullptr;
         std::uint32_t launched = 0;  // when last, as CopyWatch counts
+        std::size_t steps = 0;
+    };
+    struct Waiting {
+        Flight* end = nullptr;
+        std::size_t steps = 0;
     };
 
     Copies(Gpu& gpu, const CopyPost& post, std::unique_ptr<CopyWatch> watch, driver::CudaStream capturing)
@@ -51,6 +57,8 @@ private:
     Result<Graph*> graph_of(const backend::CollectiveTask& task, const Arenas& arenas);
     bool is(const Graph& graph, const backend::CollectiveTask& task, const Arenas& arenas) const;
     Result<void> make_room();
+    void forget_ended();
+    Result<void> wait_for_room(std::size_t steps);
     Result<CUgraphExec> capture(const backend::CollectiveTask& task, const Arenas& arenas);
 
     Gpu& gpu_;
@@ -58,6 +66,8 @@ private:
     const std::unique_ptr<CopyWatch> watch_;
     const driver::CudaStream capturing_;
     std::list<Graph> graphs_;  // the one that was used last in front
+    std::deque<Waiting> waiting_;  // launched, in that order, and not seen to have ended
+    std::size_t waiting_steps_ = 0;
 };
 
 }  // namespace sidestep::backends::cuda

@@ -276,12 +276,22 @@ void CopyWatch::let_go() {
         give_up_if_waiting();
         if (cuda().cuStreamQuery(stream_->get()) == CUDA_SUCCESS)
             for (unsigned row = 0; row < 4; ++row)
-                if (cuda().cuMemcpyAsync(own_word(row), rest(), backend::most_ranks * sizeof(std::uint64_t),
-                                         stream_->get()) != CUDA_SUCCESS)
-                    return;
+                if (!release(row)) return;
         if (Clock::now() >= end) return;
         std::this_thread::yield();
     }
+}
+
+// All but the rank's own word: what it raises at others passes through that.
+bool CopyWatch::release(unsigned row) {
+    constexpr std::size_t size = sizeof(std::uint64_t);
+    const CUdeviceptr words = own_word(row);
+    const unsigned after = post_.rank + 1;
+    const auto put = [&](unsigned first, unsigned count) {
+        return count == 0 || cuda().cuMemcpyAsync(words + first * size, rest(), count * size,
+                                                  stream_->get()) == CUDA_SUCCESS;
+    };
+    return put(0, post_.rank) && put(after, backend::most_ranks - after);
 }
 
 bool CopyWatch::busy() noexcept {

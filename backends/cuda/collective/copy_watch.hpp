@@ -70,6 +70,10 @@ public:
     void look() noexcept;
     // Tasks in flight and to come go on without waiting for anybody.
     void stop() noexcept;
+    // Of a wait; 0: none.
+    std::chrono::nanoseconds deadline() const {
+        return std::chrono::nanoseconds(std::atomic_ref(words_.deadline_ns).load(std::memory_order_acquire));
+    }
     bool stopped() const { return stopped_.load(std::memory_order_acquire); }
     // Whether a task was on its way when this was looked at last.
     bool busy() noexcept;
@@ -100,6 +104,7 @@ private:
     void give_up_if_waiting();
     void stop_now();
     void let_go();
+    bool release(unsigned row);
 
     Seats& seats_;
     Gpu& gpu_;

@@ -18,6 +18,7 @@ extern const unsigned char combine_bf16_image[];
 extern const unsigned char combine_f8_e4m3_image[];
 extern const unsigned char combine_f8_e5m2_image[];
 extern const unsigned char move_image[];
+extern const unsigned char ring_image[];
 
 namespace {
 
@@ -30,6 +31,11 @@ const std::array<const unsigned char*, backend::elements> combine_images{
     combine_i8_image,  combine_u8_image,   combine_i32_image,     combine_u32_image,
     combine_i64_image, combine_u64_image,  combine_f16_image,     combine_f32_image,
     combine_f64_image, combine_bf16_image, combine_f8_e4m3_image, combine_f8_e5m2_image};
+
+constexpr std::array<const char*, backend::elements> ring_names{
+    "sidestep_ring_i8",  "sidestep_ring_u8",   "sidestep_ring_i32",     "sidestep_ring_u32",
+    "sidestep_ring_i64", "sidestep_ring_u64",  "sidestep_ring_f16",     "sidestep_ring_f32",
+    "sidestep_ring_f64", "sidestep_ring_bf16", "sidestep_ring_f8_e4m3", "sidestep_ring_f8_e5m2"};
 
 }  // namespace
 
@@ -51,7 +57,10 @@ Result<void> CollectiveKernels::load_all() {
     }
     SIDESTEP_CHECK(load_module(move_image));
     SIDESTEP_CHECK(find(slices_copy_, "sidestep_slices_copy"));
-    return find(pairs_, "sidestep_pairs");
+    SIDESTEP_CHECK(find(pairs_, "sidestep_pairs"));
+    SIDESTEP_CHECK(load_module(ring_image));
+    for (unsigned e = 0; e < backend::elements; ++e) SIDESTEP_CHECK(find(rings_[e], ring_names[e]));
+    return find(ring_move_, "sidestep_ring_move");
 }
 
 Result<void> CollectiveKernels::load_module(const unsigned char* image) {
@@ -91,6 +100,8 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
             return combines ? of_element.slices[size] : slices_copy_;
         case Shape::pairs:
             return pairs_;
+        case Shape::ring:
+            return combines ? rings_[static_cast<unsigned>(element)] : ring_move_;
         default:
             return of_element.packets[size];
     }

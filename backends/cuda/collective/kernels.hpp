@@ -35,11 +35,13 @@ private:
     Result<void> load_all();
 
     std::shared_ptr<const driver::CudaContext> context_;
-    std::array<CUmodule, backend::elements + 1> modules_{};
+    std::array<CUmodule, backend::elements + 2> modules_{};
     unsigned loaded_ = 0;
     std::array<Combining, backend::elements> combining_{};  // by element
     CUfunction slices_copy_ = nullptr;
     CUfunction pairs_ = nullptr;
+    std::array<CUfunction, backend::elements> rings_{};  // by element
+    CUfunction ring_move_ = nullptr;
 };
 
 }  // namespace sidestep::backends::cuda

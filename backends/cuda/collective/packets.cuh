@@ -27,20 +27,25 @@ public:
         for (int i = 0; i < group; ++i)
             peers_[i] = 1u + i < ground_.ranks ? ground_.arena(rank_at(1 + i)) : nullptr;
         own_ = ground_.arena(ground_.rank);
-        if (!ground_.well(head.at[2], ground_.rank)) return ground_.report();
+        const bool well = __all_sync(~0u, ground_.well(head.at[2], ground_.rank));
         epoch_ = head.at[0] | static_cast<uint64_t>(head.at[1]) << 32;
         flag_ = backend::packet_flag(epoch_);
         parity_ = epoch_ & 1;
-        if (threadIdx.x >= blockDim.x - header_threads)
-            headers();
-        else
+        const bool data_thread = threadIdx.x < blockDim.x - header_threads;
+        if (data_thread || !well) say_epoch_is_read();
+        if (!well) return ground_.report();
+        if (data_thread)
             data();
+        else
+            headers();
         ground_.report();
-        finish();
+        if (wipes()) wipe();
     }
 
 private:
-    // The last warp of the first block says what runs here, and hears what runs elsewhere.
+    // The last warp of each block opens the next epoch once all blocks know this one: while packets are on
+    // their way, since it would add half a microsecond to the end of the task. That of the first block also
+    // says what runs here, and hears what runs elsewhere.
     __device__ void headers() {
         const unsigned lane = threadIdx.x - (blockDim.x - header_threads);
         const CollectiveTask& task = ground_.task;
@@ -54,6 +59,7 @@ private:
                 store_packet(to + 16, static_cast<uint32_t>(scale), static_cast<uint32_t>(scale >> 32),
                              flag_);
         }
+        open_next_epoch();
         if (scaled) __syncthreads();
         if (!speaks) return;
         const char* const from = own_ + ground_.layout.header(0, parity_, lane);
@@ -327,22 +333,32 @@ private:
         }
     }
 
-    // The last block to end opens the next epoch. Flags come around after 2^32 epochs: every 2^30 the parity
-    // that was read last is wiped. Nobody writes there before this rank's next task.
-    __device__ void finish() const {
+    // Of a block's threads all but the last warp say it, which waits for them. By warps, whose threads all come
+    // here together: what is counted is warps.
+    static __device__ void say_epoch_is_read() {
+        asm volatile("barrier.arrive 1, %0;" ::"r"(blockDim.x) : "memory");
+    }
+    // The last block whose threads all have read the epoch opens the next one.
+    __device__ void open_next_epoch() const {
+        asm volatile("barrier.sync 1, %0;" ::"r"(blockDim.x) : "memory");
+        SeatControl* const control = ground_.station.control;
+        if (threadIdx.x + 1 != blockDim.x) return;
+        if (gridDim.x != 1 && atomicAdd(&control->done, 1u) != gridDim.x - 1) return;
+        control->done = 0;
+        control->epoch = epoch_ + 1;
+    }
+
+    // Flags come around after 2^32 epochs: every 2^30 the last block to end wipes the parity that was read.
+    // Nobody writes there before this rank's next task.
+    __device__ bool wipes() const { return epoch_ >= wipe_period && epoch_ % wipe_period <= 1; }
+    __device__ void wipe() const {
         SeatControl* const control = ground_.station.control;
         __shared__ bool last;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            last = gridDim.x == 1 || atomicAdd(&control->done, 1u) == gridDim.x - 1;
-            if (last) {
-                control->done = 0;
-                control->epoch = epoch_ + 1;
-            }
-        }
-        if (epoch_ < wipe_period || epoch_ % wipe_period > 1) return;
+        if (threadIdx.x == 0) last = atomicAdd(&control->ended, 1u) == gridDim.x - 1;
         __syncthreads();
         if (!last) return;
+        if (threadIdx.x == 0) control->ended = 0;
         for (unsigned phase = 0; phase < 2; ++phase) {
             char* const lanes = own_ + ground_.layout.header(phase, parity_, 0);
             const uint64_t bytes = ground_.ranks * ground_.layout.packet_lane();

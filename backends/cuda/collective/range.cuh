@@ -49,6 +49,7 @@ public:
     // All threads of the block. No part of its caller, whose values would take registers from it.
     static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes) {
         const Cut cut(ends, bytes, 1);
+        if (cut.units == 0) return run_shifted(ends, bytes);
         const char* const from = ends.from[0] + cut.units_at;
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at < cut.units; at += batch * blockDim.x) {
@@ -72,6 +73,72 @@ public:
 
 private:
     static constexpr int batch = 8;
+    static constexpr int shifted = 4;
+
+    // Where the targets lie alike, and the source otherwise. A function of its own, since its registers would
+    // cost the usual way half a microsecond.
+    static __device__ __noinline__ void run_shifted(const Ends& ends, uint64_t bytes) {
+        Cut cut(ends, bytes, 1);
+        shifted_units(ends, cut);
+#pragma unroll 1
+        for (unsigned end = 0; end < 2; ++end)
+            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes);
+    }
+
+    // Units that lie at a boundary of 16 for the targets, each out of two aligned words of the source that
+    // lie within the range as well. None where the targets differ.
+    static __device__ void shifted_units(const Ends& ends, Cut& cut) {
+        const unsigned first = misalignment(ends.to[0]);
+        bool even = true;
+#pragma unroll 1
+        for (unsigned i = 1; i < ends.targets; ++i) even = even && misalignment(ends.to[i]) == first;
+        uint64_t head = (16 - first) % 16;
+        const unsigned shift = misalignment(ends.from[0] + head);
+        if (head < shift) head += 16;
+        if (!even || shift == 0 || cut.bytes < head - shift + 32) return;
+        cut.units_at = head;
+        cut.units = (cut.bytes - (head - shift)) / 16 - 1;
+        const char* const from = ends.from[0] + (head - shift);
+        const unsigned step = blockDim.x;
+#pragma unroll 1
+        for (uint64_t at = threadIdx.x; at < cut.units; at += shifted * step) {
+            Words low[shifted];
+            Words high[shifted];
+#pragma unroll
+            for (int b = 0; b < shifted; ++b) {
+                const bool wanted = at + b * step < cut.units;
+                low[b] = wanted ? load16(from + 16 * (at + b * step)) : Words{};
+                high[b] = wanted ? load16(from + 16 * (at + b * step) + 16) : Words{};
+            }
+#pragma unroll
+            for (int b = 0; b < shifted; ++b) low[b] = joined(low[b], high[b], shift);
+#pragma unroll 1
+            for (unsigned i = 0; i < ends.targets; ++i) {
+                char* const to = ends.to[i] + cut.units_at;
+#pragma unroll
+                for (int b = 0; b < shifted; ++b)
+                    if (at + b * step < cut.units) store16(to + 16 * (at + b * step), low[b]);
+            }
+        }
+    }
+
+    // 16 bytes, from byte `shift` (below 16) of the first word on.
+    static __device__ Words joined(const Words& low, const Words& high, unsigned shift) {
+        uint32_t all[8];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            all[i] = low.at[i];
+            all[4 + i] = high.at[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 6; ++i) all[i] = shift & 8 ? all[i + 2] : all[i];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) all[i] = shift & 4 ? all[i + 1] : all[i];
+        Words value;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) value.at[i] = __funnelshift_r(all[i], all[i + 1], 8 * (shift & 3));
+        return value;
+    }
 
     static __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end) {
 #pragma unroll 1
@@ -130,11 +197,50 @@ private:
         }
     }
 
+    // As long as every place of a batch has a unit: without a question for each, and, of two sources, with
+    // as many loads under way as of four. Returns how many units are done.
+    template <int exactly, int deep>
+    __device__ uint64_t whole_batches(const Ends& ends, const Cut& cut) const {
+        const unsigned step = blockDim.x;
+        const uint64_t first = cut.units_at + 16 * threadIdx.x;
+        uint64_t at = 0;
+#pragma unroll 1
+        for (; at + deep * step <= cut.units; at += deep * step) {
+            Words value[deep][exactly];
+#pragma unroll
+            for (int i = 0; i < exactly; ++i) {
+                const char* const from = ends.from[i] + first + 16 * at;
+#pragma unroll
+                for (int b = 0; b < deep; ++b) value[b][i] = load16(from + 16 * (b * step));
+            }
+#pragma unroll
+            for (int b = 0; b < deep; ++b) {
+                Accumulator<element, 4> sum;
+#pragma unroll
+                for (int i = 0; i < exactly; ++i)
+                    sum.take(value[b][i].at, i == 0, rule_, rule_.scaled ? ends.scale[i] : 0);
+                sum.give(value[b][0].at, rule_);
+            }
+#pragma unroll 1
+            for (unsigned i = 0; i < ends.targets; ++i) {
+                char* const to = ends.to[i] + first + 16 * at;
+#pragma unroll
+                for (int b = 0; b < deep; ++b) store16(to + 16 * (b * step), value[b][0]);
+            }
+        }
+        return at;
+    }
+
     __device__ void units(const Ends& ends, const Cut& cut) const {
         const unsigned step = blockDim.x;
         const unsigned sources = ends.sources;
+        uint64_t done = 0;
+        if constexpr (!carries) {
+            if (sources == 2) done = whole_batches<2, 2 * batch>(ends, cut);
+            if (sources == 4) done = whole_batches<4, batch>(ends, cut);
+        }
 #pragma unroll 1
-        for (uint64_t at = threadIdx.x; at < cut.units; at += batch * step) {
+        for (uint64_t at = done + threadIdx.x; at < cut.units; at += batch * step) {
             Accumulator<element, 4> sum[carries ? batch : 1];
             const uint64_t offset = cut.units_at + 16 * at;
             unsigned begin = 0;

@@ -29,6 +29,17 @@ void HostPages::give_back(void* words) {
     free_.push_back(words);
 }
 
+// Only over NVLink and its like GPUs have native atomics.
+Seats::Seats(Gpus& all, Peers& between, std::mutex& of_grants, Ipc& shared, const Topology& topology)
+    : gpus(all), peers(between), grants(of_grants), ipc(shared), pages(all) {
+    for (int gpu = 0; gpu < topology.gpu_count(); ++gpu)
+        for (int other = 0; other < topology.gpu_count(); ++other) {
+            if (other == gpu) continue;
+            const PeerAccess access = topology.peer_access(gpu, other);
+            if (access.allowed && access.atomics) nvlinks_.emplace(gpu, other);
+        }
+}
+
 Result<std::shared_ptr<const CollectiveKernels>> Seats::kernels_of(const Gpu& gpu) {
     std::lock_guard lock(mutex_);
     auto& kernels = kernels_[gpu.index()];

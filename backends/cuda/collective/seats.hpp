@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "backend/collective.hpp"
@@ -36,12 +38,14 @@ private:
 // What seats have in common; outlives them.
 class Seats {
 public:
-    Seats(Gpus& all, Peers& between, std::mutex& of_grants, Ipc& shared)
-        : gpus(all), peers(between), grants(of_grants), ipc(shared), pages(all) {}
+    Seats(Gpus& all, Peers& between, std::mutex& of_grants, Ipc& shared, const Topology& topology);
 
     // ErrorCode::unsupported for a place that is no GPU of this process, invalid_argument for ranks out of
     // range. The first seat on a GPU loads the kernels.
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request);
+
+    // By the topology's numbers. False for GPUs that it does not have.
+    bool over_nvlink(int gpu, int other) const { return nvlinks_.count({gpu, other}) != 0; }
 
     Gpus& gpus;
     Peers& peers;
@@ -52,6 +56,7 @@ public:
 private:
     Result<std::shared_ptr<const CollectiveKernels>> kernels_of(const Gpu& gpu);
 
+    std::set<std::pair<int, int>> nvlinks_;  // pairs of GPUs that reach each other over them
     std::mutex mutex_;
     std::map<int, std::shared_ptr<const CollectiveKernels>> kernels_;  // by GPU
 };

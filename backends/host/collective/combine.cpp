@@ -55,6 +55,48 @@ T join(T a, T b) {
     return static_cast<T>(wide(a) + wide(b));
 }
 
+// Elements of one rank as they go into a sum.
+template <typename Type, Combine how>
+void load(const Reduction& reduction, const char* from, unsigned rank, typename Type::Sum* to, std::size_t count) {
+    using Stored = typename Type::Stored;
+    for (std::size_t i = 0; i < count; ++i) {
+        Stored stored;
+        std::memcpy(&stored, from + i * sizeof(Stored), sizeof(Stored));
+        to[i] = Type::load(stored);
+    }
+    if constexpr (how == Combine::scaled_sum) {
+        Stored factor;
+        std::memcpy(&factor, &reduction.scales[rank], sizeof(factor));
+        for (std::size_t i = 0; i < count; ++i) to[i] = join<Combine::prod>(to[i], Type::load(factor));
+    }
+}
+
+template <typename Type, Combine how>
+void step_as(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
+    using Stored = typename Type::Stored;
+    using Sum = typename Type::Sum;
+    constexpr std::uint64_t at_a_time = 256;
+    Sum sums[at_a_time];
+    Sum own[at_a_time];
+    Stored stored[at_a_time];
+    for (std::uint64_t at = 0; at < count; at += at_a_time) {
+        const auto these = static_cast<std::size_t>(std::min(at_a_time, count - at));
+        load<Type, how>(reduction, step.elements + at * sizeof(Stored), step.rank, own, these);
+        if (step.so_far != nullptr) std::memcpy(sums, step.so_far + at * sizeof(Sum), these * sizeof(Sum));
+        for (std::size_t i = 0; i < these; ++i)
+            sums[i] = step.so_far == nullptr ? own[i] : join<how>(sums[i], own[i]);
+        if (!step.last) {
+            std::memcpy(out + at * sizeof(Sum), sums, these * sizeof(Sum));
+            continue;
+        }
+        for (std::size_t i = 0; i < these; ++i) {
+            if constexpr (how == Combine::avg) sums[i] = static_cast<Sum>(sums[i] / static_cast<Sum>(reduction.ranks));
+            stored[i] = Type::store(sums[i]);
+        }
+        std::memcpy(out + at * sizeof(Stored), stored, these * sizeof(Stored));
+    }
+}
+
 template <typename Type, Combine how>
 void combine_as(const Reduction& reduction, std::span<const char* const> sources,
                 std::span<const unsigned> numbers, char* out, std::uint64_t count) {
@@ -85,24 +127,54 @@ void combine_as(const Reduction& reduction, std::span<const char* const> sources
     }
 }
 
-template <typename Type>
-void combine_type(const Reduction& reduction, std::span<const char* const> sources,
-                  std::span<const unsigned> numbers, char* out, std::uint64_t count) {
-    switch (reduction.combine) {
+// Calls work.operator()<Type, how>() for how elements are combined.
+template <typename Type, typename Work>
+void with_combine(Combine how, const Work& work) {
+    switch (how) {
         case Combine::none:
             return;
         case Combine::sum:
-            return combine_as<Type, Combine::sum>(reduction, sources, numbers, out, count);
+            return work.template operator()<Type, Combine::sum>();
         case Combine::prod:
-            return combine_as<Type, Combine::prod>(reduction, sources, numbers, out, count);
+            return work.template operator()<Type, Combine::prod>();
         case Combine::min:
-            return combine_as<Type, Combine::min>(reduction, sources, numbers, out, count);
+            return work.template operator()<Type, Combine::min>();
         case Combine::max:
-            return combine_as<Type, Combine::max>(reduction, sources, numbers, out, count);
+            return work.template operator()<Type, Combine::max>();
         case Combine::avg:
-            return combine_as<Type, Combine::avg>(reduction, sources, numbers, out, count);
+            return work.template operator()<Type, Combine::avg>();
         case Combine::scaled_sum:
-            return combine_as<Type, Combine::scaled_sum>(reduction, sources, numbers, out, count);
+            return work.template operator()<Type, Combine::scaled_sum>();
+    }
+}
+
+template <typename Work>
+void with_type(const Reduction& reduction, const Work& work) {
+    switch (reduction.element) {
+        case Element::i8:
+            return with_combine<Plain<std::int8_t>>(reduction.combine, work);
+        case Element::u8:
+            return with_combine<Plain<std::uint8_t>>(reduction.combine, work);
+        case Element::i32:
+            return with_combine<Plain<std::int32_t>>(reduction.combine, work);
+        case Element::u32:
+            return with_combine<Plain<std::uint32_t>>(reduction.combine, work);
+        case Element::i64:
+            return with_combine<Plain<std::int64_t>>(reduction.combine, work);
+        case Element::u64:
+            return with_combine<Plain<std::uint64_t>>(reduction.combine, work);
+        case Element::f32:
+            return with_combine<Plain<float>>(reduction.combine, work);
+        case Element::f64:
+            return with_combine<Plain<double>>(reduction.combine, work);
+        case Element::f16:
+            return with_combine<Small<std::uint16_t, F16>>(reduction.combine, work);
+        case Element::bf16:
+            return with_combine<Small<std::uint16_t, BF16>>(reduction.combine, work);
+        case Element::f8_e4m3:
+            return with_combine<Small<std::uint8_t, F8E4M3>>(reduction.combine, work);
+        case Element::f8_e5m2:
+            return with_combine<Small<std::uint8_t, F8E5M2>>(reduction.combine, work);
     }
 }
 
@@ -110,32 +182,13 @@ void combine_type(const Reduction& reduction, std::span<const char* const> sourc
 
 void combine(const Reduction& reduction, std::span<const char* const> sources,
              std::span<const unsigned> numbers, char* out, std::uint64_t count) {
-    switch (reduction.element) {
-        case Element::i8:
-            return combine_type<Plain<std::int8_t>>(reduction, sources, numbers, out, count);
-        case Element::u8:
-            return combine_type<Plain<std::uint8_t>>(reduction, sources, numbers, out, count);
-        case Element::i32:
-            return combine_type<Plain<std::int32_t>>(reduction, sources, numbers, out, count);
-        case Element::u32:
-            return combine_type<Plain<std::uint32_t>>(reduction, sources, numbers, out, count);
-        case Element::i64:
-            return combine_type<Plain<std::int64_t>>(reduction, sources, numbers, out, count);
-        case Element::u64:
-            return combine_type<Plain<std::uint64_t>>(reduction, sources, numbers, out, count);
-        case Element::f32:
-            return combine_type<Plain<float>>(reduction, sources, numbers, out, count);
-        case Element::f64:
-            return combine_type<Plain<double>>(reduction, sources, numbers, out, count);
-        case Element::f16:
-            return combine_type<Small<std::uint16_t, F16>>(reduction, sources, numbers, out, count);
-        case Element::bf16:
-            return combine_type<Small<std::uint16_t, BF16>>(reduction, sources, numbers, out, count);
-        case Element::f8_e4m3:
-            return combine_type<Small<std::uint8_t, F8E4M3>>(reduction, sources, numbers, out, count);
-        case Element::f8_e5m2:
-            return combine_type<Small<std::uint8_t, F8E5M2>>(reduction, sources, numbers, out, count);
-    }
+    with_type(reduction, [&]<typename Type, Combine how>() {
+        combine_as<Type, how>(reduction, sources, numbers, out, count);
+    });
+}
+
+void combine_step(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
+    with_type(reduction, [&]<typename Type, Combine how>() { step_as<Type, how>(reduction, step, out, count); });
 }
 
 }  // namespace sidestep::backends::host

@@ -56,6 +56,22 @@ Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
     return {};
 }
 
+Result<void> check_ring(const CollectiveTask& task, unsigned ranks) {
+    SIDESTEP_CHECK(check_slices(task, ranks));
+    const std::uint16_t all = static_cast<std::uint16_t>((1u << ranks) - 1);
+    std::uint16_t common = all;
+    bool own = true;
+    for (unsigned r = 0; r < ranks; ++r) {
+        if (task.slices[r].count == 0) continue;
+        common = static_cast<std::uint16_t>(common & task.slices[r].sources);
+        own = own && task.slices[r].sources == 1u << r;
+    }
+    if (task.combine != Combine::none && common != all) return invalid("a ring combines what all ranks have");
+    if (task.combine == Combine::none && common == 0 && !own)
+        return invalid("a ring moves slices of one source, or each of its own rank");
+    return {};
+}
+
 Result<void> check_copies(const CollectiveTask& task, unsigned rank, unsigned ranks) {
     if (task.combine != Combine::none) return invalid("copies combine nothing");
     if (task.to[rank].bytes != task.from[rank].bytes)
@@ -67,6 +83,15 @@ Result<void> check_copies(const CollectiveTask& task, unsigned rank, unsigned ra
             return invalid(
                 fmt::format("a block for rank {} takes more than {} pieces", r, backend::most_copy_rounds));
     return {};
+}
+
+// Memory that other processes can map without its bytes being moved.
+Result<Allocation> zeroed_arena(const SeatSurroundings& surroundings, const Place& place, Bytes bytes) {
+    const MemoryKind kind = place.is_gpu() ? MemoryKind::device : MemoryKind::pinned;
+    SIDESTEP_TRY(auto arena, surroundings.memory->allocate(place, bytes, kind));
+    // Now, since it moves the bytes, and later others write flags into them.
+    SIDESTEP_CHECK(surroundings.machine->share(arena.address(), bytes));
+    return arena;
 }
 
 }  // namespace
@@ -124,6 +149,25 @@ Result<void> EmulatedSeat::admit(const Buffer& memory) {
     return check_reach(memory.place());
 }
 
+// Links over which GPUs have native atomics are those of NVLink and its like: over PCIe no GPU has them.
+bool EmulatedSeat::over_nvlink(const Place& other) const {
+    if (!other.is_gpu() || other == place_) return true;
+    const auto index = static_cast<std::size_t>(other.index());
+    return index < surroundings_.reaches.size() && surroundings_.reaches[index].allowed &&
+           surroundings_.reaches[index].atomics;
+}
+
+Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_host() {
+    SIDESTEP_TRY(auto arena, zeroed_arena(surroundings_, Place::host(), arena_.size()));
+    SIDESTEP_TRY(auto exported, surroundings_.share(arena.buffer()));
+    if (!exported)
+        return Error{ErrorCode::internal, "host memory of an arena cannot be shared", place_.to_string(), {}};
+    arena_ = std::move(arena);
+    state_.arena = static_cast<char*>(arena_.address());
+    state_.slots.set(state_.me, 0, arena_.address());
+    return std::make_shared<const backend::Exported>(std::move(*exported));
+}
+
 Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, void* base) {
     if (rank >= state_.ranks || slot >= backend::most_slots)
         return invalid(fmt::format("there is no slot {} of rank {}", slot, rank));
@@ -140,6 +184,7 @@ Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
             return invalid(fmt::format("the arena of rank {} is not mapped", rank));
     }
     if (task.shape == Shape::slices) return check_slices(task, state_.ranks);
+    if (task.shape == Shape::ring) return check_ring(task, state_.ranks);
     if (task.shape == Shape::copies) return check_copies(task, state_.me, state_.ranks);
     if (task.shape != Shape::pairs) return check_packets(task, state_.me, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
@@ -214,6 +259,9 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
         case Shape::copies:
             run_copies(state_, task);
             return;
+        case Shape::ring:
+            run_ring(state_, task);
+            return;
     }
 }
 
@@ -229,14 +277,12 @@ void EmulatedSeat::start_counters_at(std::uint64_t count) {
 }
 
 Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
-                                                 SeatSurroundings surroundings, MachineMemory& machine) {
+                                                 SeatSurroundings surroundings) {
     if (request.ranks == 0 || request.ranks > backend::most_ranks || request.rank >= request.ranks)
         return invalid(fmt::format("there is no rank {} of {}; a group has at most {}", request.rank,
                                    request.ranks, backend::most_ranks));
     const Bytes bytes = backend::ArenaLayout{request.ranks}.bytes();
-    SIDESTEP_TRY(auto arena, surroundings.memory->allocate(request.place, bytes, MemoryKind::device));
-    // Now, since it moves the bytes, and later others write flags into them.
-    SIDESTEP_CHECK(machine.share(arena.address(), bytes));
+    SIDESTEP_TRY(auto arena, zeroed_arena(surroundings, request.place, bytes));
     return std::unique_ptr<backend::Seat>(
         std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(arena)));
 }

@@ -20,6 +20,8 @@ struct SeatSurroundings {
     std::shared_ptr<EmulatedMemory> memory;
     std::vector<PeerAccess> reaches;  // by GPU: whether the seat's reaches it
     std::function<Result<std::optional<Allocation>>(const backend::Exported&)> open;
+    std::function<Result<std::optional<backend::Exported>>(const Buffer&)> share;
+    MachineMemory* machine = nullptr;
 };
 
 // Tasks run on a thread that the first one starts. There are no streams: `stream` of run() is not looked at,
@@ -34,6 +36,8 @@ public:
     Result<backend::Extent> extent(const void* address) override;
     Result<Allocation> open(const backend::Exported& exported) override;
     Result<void> admit(const Buffer& memory) override;
+    bool over_nvlink(const Place& other) const override;
+    Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, void* base) override;
     // ErrorCode::out_of_memory where too many tasks wait already: waiting for room would mean waiting for
     // other ranks.
@@ -54,7 +58,7 @@ private:
 
     const Place place_;
     const SeatSurroundings surroundings_;
-    const Allocation arena_;
+    Allocation arena_;
     RankState state_;
     std::atomic<std::uint64_t> unfinished_{0};
 
@@ -68,6 +72,6 @@ private:
 // ErrorCode::invalid_argument for a seat that cannot be, ErrorCode::out_of_memory where the GPU has no room
 // for its arena.
 Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
-                                                 SeatSurroundings surroundings, MachineMemory& machine);
+                                                 SeatSurroundings surroundings);
 
 }  // namespace sidestep::backends::host

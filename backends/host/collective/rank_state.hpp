@@ -83,7 +83,7 @@ struct RankState {
     const unsigned me;
     const unsigned ranks;
     const backend::ArenaLayout layout;
-    char* const arena;
+    char* arena;      // constant once the first task has come
     SlotTable slots;  // any thread
     StopSign stop;    // any thread
     Counters counters;
@@ -145,6 +145,7 @@ bool run_packets(RankState& state, const backend::CollectiveTask& task);
 bool run_slices(RankState& state, const backend::CollectiveTask& task);
 bool run_pairs(RankState& state, const backend::CollectiveTask& task);
 bool run_copies(RankState& state, const backend::CollectiveTask& task);
+bool run_ring(RankState& state, const backend::CollectiveTask& task);
 
 inline bool has_device_lists(const backend::CollectiveTask& task) {
     return task.device_send_counts != nullptr;

@@ -75,7 +75,7 @@ TEST(Wire, RefusesWhatMakesNoSense) {
         EXPECT_FALSE(parse_message(bytes.substr(0, length)).ok());
     EXPECT_FALSE(parse_message(bytes + "x").ok());
     std::string other = bytes;
-    other[0] = 2;
+    other[0] = 1;
     EXPECT_EQ(parse_message(other).error().code, ErrorCode::unsupported);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
         std::string wrong = bytes;

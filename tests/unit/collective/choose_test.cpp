@@ -82,11 +82,14 @@ TEST(Choose, WhatCombinesNothing) {
 // Over all sizes: never quicker for more bytes, never back to an algorithm for smaller ones, never fewer
 // blocks.
 TEST(Choose, GrowsWithTheBytes) {
-    for (const bool emulated : {false, true})
+    for (const Wire wire : {Wire::nvlink, Wire::pcie, Wire::host_memory})
         for (const Collective collective : every)
             for (int ranks = 1; ranks <= 16; ++ranks) {
                 GroupFacts facts = group_of(ranks);
-                facts.emulated = emulated;
+                facts.emulated = ranks % 2 == 1;
+                facts.wire = wire;
+                facts.full_mesh = wire != Wire::host_memory;
+                facts.figures = built_in_figures(wire);
                 double us = 0;
                 Shape shape = Shape::packets;
                 int blocks = 0;
@@ -217,17 +220,76 @@ TEST(Choose, EmulatedGpusUseFewBlocks) {
     EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 8), facts).blocks, 1);
 }
 
-TEST(Choose, RefusesWhatIsNotBuilt) {
+TEST(Choose, SaysWhyArenasLieInHostMemory) {
     GroupFacts facts = group_of(4);
     facts.full_mesh = false;
+    facts.wire = Wire::host_memory;
+    facts.figures = built_in_figures(facts.wire);
     facts.why_not = "gpu:0 and gpu:3 have no peer access (different sockets)";
-    const auto refused = choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::path_unavailable);
-    EXPECT_NE(refused.error().message.find(facts.why_not), std::string::npos);
-    EXPECT_NE(refused.error().message.find("the ring"), std::string::npos);
+    for (const Collective collective : every) {
+        const auto choice = choose(operation_of(collective, 1 << 20), facts, GroupPolicy::automatic);
+        ASSERT_TRUE(choice.ok());
+        EXPECT_NE(choice->reason.find("; the arenas lie in host memory: " + facts.why_not), std::string::npos)
+            << choice->reason;
+        GroupFacts mesh = group_of(4);
+        const auto with_nvlink = choose(operation_of(collective, 1 << 20), mesh, GroupPolicy::automatic);
+        EXPECT_EQ(with_nvlink->reason.find("host memory"), std::string::npos);
+        EXPECT_GT(choice->expected_us, with_nvlink->expected_us);
+        const auto by_engines = choose(operation_of(collective, 1 << 20), facts, GroupPolicy::zero_sm);
+        ASSERT_FALSE(by_engines.ok());
+        EXPECT_EQ(by_engines.error().code, ErrorCode::unsupported);
+        if (combines(collective)) continue;
+        EXPECT_NE(by_engines.error().message.find("the arenas lie in host memory (" + facts.why_not), std::string::npos)
+            << by_engines.error().message;
+    }
     facts.ranks = 1;
-    EXPECT_TRUE(choose(operation_of(Collective::all_reduce, 8), facts, GroupPolicy::automatic).ok());
+    const Choice alone = choice_of(operation_of(Collective::all_reduce, 8), facts);
+    EXPECT_EQ(alone.reason, "the only rank: nothing leaves its GPU");
+}
+
+TEST(Choose, ARingWhereLinksAreShared) {
+    for (const Wire wire : {Wire::pcie, Wire::host_memory}) {
+        GroupFacts facts = group_of(4);
+        facts.wire = wire;
+        facts.full_mesh = wire == Wire::pcie;
+        facts.figures = built_in_figures(wire);
+        for (const Collective collective : {Collective::all_reduce, Collective::reduce, Collective::broadcast,
+                                            Collective::all_gather, Collective::reduce_scatter}) {
+            const Choice choice = choice_of(operation_of(collective, 64 << 20), facts);
+            // Results that one rank wants pass more links on a ring than they have to.
+            const bool one_wants =
+                collective == Collective::reduce || collective == Collective::reduce_scatter;
+            EXPECT_EQ(choice.algorithm, one_wants && facts.full_mesh ? "slices" : "ring") << to_string(collective);
+            EXPECT_EQ(choice.blocks, choice.algorithm == "ring" ? 16 : 32);
+            EXPECT_EQ(choice.reason.find("the quickest at this size: "), 0u) << choice.reason;
+            EXPECT_NE(choice_of(operation_of(collective, 64), facts).algorithm, "ring");
+        }
+        EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 64 << 20), facts).algorithm, "pairs");
+        // Measured figures say of neighbours what they say of all, unless they were measured too.
+        facts.figures.ring_gb_per_s = 0;
+        const Choice measured = choice_of(operation_of(Collective::all_reduce, 64 << 20), facts);
+        EXPECT_EQ(measured.algorithm, "slices");
+        ASSERT_NE(refused_of(measured, "ring"), nullptr);
+        EXPECT_NE(refused_of(measured, "ring")->reason.find("has more hops"), std::string::npos);
+    }
+    GroupFacts two = group_of(2);
+    two.wire = Wire::pcie;
+    two.figures = built_in_figures(two.wire);
+    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 64 << 20), two).algorithm, "slices");
+}
+
+// Sums of floats of 8 and 16 bits travel in 32.
+TEST(Choose, ARingIsPricedByWhatTravels) {
+    GroupFacts facts = group_of(4);
+    facts.wire = Wire::pcie;
+    facts.figures = built_in_figures(facts.wire);
+    Operation operation = operation_of(Collective::all_reduce, 64 << 20);
+    operation.element = Element::f8_e4m3;
+    const Choice choice = choice_of(operation, facts);
+    EXPECT_EQ(choice.algorithm, "slices");
+    ASSERT_NE(refused_of(choice, "ring"), nullptr);
+    EXPECT_NE(refused_of(choice, "ring")->reason.find("320 MiB through the links"), std::string::npos)
+        << refused_of(choice, "ring")->reason;
 }
 
 constexpr Collective moving[] = {Collective::broadcast, Collective::all_gather, Collective::all_to_all,

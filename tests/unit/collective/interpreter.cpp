@@ -63,7 +63,7 @@ public:
         if (first.shape == Shape::packets || first.shape == Shape::copies) return packets();
         for (unsigned r : sequence_) copy_locally(r);
         check_tables();
-        if (first.shape == Shape::packets_two_phase || order_ == Order::staged) return staged();
+        if (first.shape == Shape::packets_two_phase || first.shape == Shape::ring || order_ == Order::staged) return staged();
         for (unsigned r : sequence_) work_on_slice(r);
     }
 

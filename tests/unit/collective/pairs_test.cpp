@@ -212,6 +212,20 @@ TEST(SendRecv, OneBlockForEachRankIsOneTask) {
     EXPECT_EQ(tasks[1].to[0].bytes, 0u);
 }
 
+// Thread blocks of all pairs run at a time, in two groups, and the arena has lines for so many.
+TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
+    for (unsigned ranks = 2; ranks <= backend::most_ranks; ++ranks) {
+        EXPECT_EQ(backend::pair_blocks(1, ranks), 1u);
+        EXPECT_EQ(backend::pair_blocks((64 << 10) + 1, ranks), 3u);
+        const unsigned most = backend::pair_blocks(std::uint64_t{1} << 47, ranks);
+        EXPECT_LE(most, backend::most_blocks);
+        EXPECT_LE(most * (ranks - 1), 128u);
+        EXPECT_GE(most, 8u);
+    }
+    EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 2), 64u);
+    EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 4), 42u);
+}
+
 TEST(SendRecv, BlocksWithoutBytesAreNoBlocks) {
     Operation operation;
     operation.collective = Collective::send_recv;

@@ -25,7 +25,7 @@ using test::RankMemory;
 
 constexpr std::uint64_t guard = 64;
 constexpr Shape shapes[] = {Shape::packets, Shape::packets_two_phase, Shape::slices, Shape::pairs,
-                            Shape::copies};
+                            Shape::copies,  Shape::ring};
 constexpr Order orders[] = {Order::ascending, Order::descending, Order::staged};
 const std::vector<int> group_sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 

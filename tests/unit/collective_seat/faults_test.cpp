@@ -153,7 +153,8 @@ TEST_P(Faults, ASeatThatWaitsCanBeDestroyed) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Faults,
                          testing::Values(Kind{Shape::packets, false}, Kind{Shape::packets_two_phase, false},
                                          Kind{Shape::slices, false}, Kind{Shape::slices, true},
-                                         Kind{Shape::pairs, false}, Kind{Shape::pairs, true}));
+                                         Kind{Shape::pairs, false}, Kind{Shape::pairs, true},
+                                         Kind{Shape::ring, false}));
 INSTANTIATE_TEST_SUITE_P(Copies, Faults, testing::Values(Kind{Shape::copies, false}));
 
 CollectiveTask one_pair(Crew& crew, unsigned rank, std::uint64_t bytes) {

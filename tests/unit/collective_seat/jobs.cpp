@@ -48,7 +48,7 @@ std::uint32_t moving_signature(unsigned kind, std::uint64_t bytes) {
 }  // namespace
 
 std::string to_string(const How& how) {
-    static constexpr const char* shapes[] = {"packets", "packets in two phases", "slices", "pairs", "copies"};
+    static constexpr const char* shapes[] = {"packets", "packets in two phases", "slices", "pairs", "copies", "ring"};
     return fmt::format("{}{}, {} blocks, shifts {} {}{}", shapes[static_cast<unsigned>(how.shape)],
                        how.staged ? " (staged)" : "", how.blocks, how.send_shift, how.recv_shift,
                        how.in_place ? ", in place" : "");
@@ -58,7 +58,8 @@ std::vector<How> all_ways() {
     return {{.shape = Shape::packets},
             {.shape = Shape::packets_two_phase},
             {.shape = Shape::slices},
-            {.shape = Shape::slices, .staged = true}};
+            {.shape = Shape::slices, .staged = true},
+            {.shape = Shape::ring}};
 }
 
 std::uint32_t signature_of(const Reduced& reduced, std::uint64_t count) {

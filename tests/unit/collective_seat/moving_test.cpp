@@ -28,7 +28,9 @@ protected:
                 {.shape = Shape::slices},
                 {.shape = Shape::slices, .staged = true},
                 {.shape = Shape::slices, .staged = true, .blocks = 5, .send_shift = 3, .recv_shift = 11},
-                {.shape = Shape::copies, .send_shift = 3, .recv_shift = 11}};
+                {.shape = Shape::copies, .send_shift = 3, .recv_shift = 11},
+                {.shape = Shape::ring},
+                {.shape = Shape::ring, .blocks = 5, .send_shift = 3, .recv_shift = 11}};
     }
 
     std::mt19937_64 random_{11};
@@ -56,6 +58,19 @@ TEST_P(Moving, BroadcastFromEachRoot) {
             SCOPED_TRACE(to_string(how));
             EXPECT_EQ(broadcast(crew(), how, root, given[root]), std::vector<Values>(n(), given[root]));
         }
+    }
+}
+
+// So many pieces that every slot is used several times, of slices that have more of them than others.
+TEST_P(Moving, AroundTheRing) {
+    const std::uint64_t bytes = backend::ArenaLayout{n()}.ring_piece_bytes() * (n() <= 5 ? 11 : 3) + 5;
+    const auto given = inputs(bytes);
+    Values joined;
+    for (const Values& part : given) joined.insert(joined.end(), part.begin(), part.end());
+    for (const unsigned blocks : {1u, 2u}) {
+        const How how{.shape = Shape::ring, .blocks = blocks};
+        EXPECT_TRUE(all_gather(crew(), how, given) == std::vector<Values>(n(), joined));
+        EXPECT_TRUE(broadcast(crew(), how, n() / 2, given[0]) == std::vector<Values>(n(), given[0]));
     }
 }
 

@@ -124,6 +124,13 @@ TEST_P(Pairs, LargeBlocks) {
     for (const unsigned staged : {0u, 0xffffu, 0x3333u}) check(random_sizes(most), 7, staged);
 }
 
+// Source and target lie differently to a boundary of 16, and a thread block has more than it moves at a time.
+TEST_P(Pairs, OneLargeBlockAtOddAddresses) {
+    Sizes sizes(n(), std::vector<std::uint64_t>(n()));
+    sizes[0][n() - 1] = 1'900'003;
+    for (const std::uint64_t gap : {4, 7, 13}) check(sizes, gap, 0);
+}
+
 TEST_P(Pairs, OneBlockAmongIdleRanks) {
     Sizes sizes(n(), std::vector<std::uint64_t>(n()));
     sizes[0][n() - 1] = 12'345;

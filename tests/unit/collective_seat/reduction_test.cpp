@@ -129,6 +129,19 @@ TEST_P(Reductions, Large) {
           std::min<std::uint64_t>(layout.packet_payload() * GetParam(), 1 << 20));
 }
 
+// Sums that travel in 4 bytes and elements of 1 and 2; slots that are used again and again.
+TEST_P(Reductions, LargeAroundTheRing) {
+    const std::uint64_t most = backend::ArenaLayout{GetParam()}.ring_piece_bytes() * 11;
+    for (const unsigned blocks : {1u, 3u})
+        for (const bool in_place : {false, true}) {
+            const How how{.shape = Shape::ring, .blocks = blocks, .in_place = in_place};
+            check(how, {Element::i32, Combine::sum, {}, false}, most / 4 + 3);
+            check(how, {Element::bf16, Combine::avg, {}, false}, most / 4 + 1);
+            check(how, {Element::f8_e4m3, Combine::max, {}, false}, most / 4 + 7);
+            check(how, {Element::f64, Combine::scaled_sum, some_scales(GetParam()), false}, most / 8 + 1);
+        }
+}
+
 TEST_P(Reductions, ReduceScatter) {
     const unsigned n = GetParam();
     for (const std::uint64_t count : {1, 5, 130}) {

@@ -1,0 +1,301 @@
+// Shape::ring. Every thread block's messages up, and down, are a flow of their own; the thread of the seat
+// lets each take a step in turn, so that none waits for another.
+#include <algorithm>
+#include <vector>
+
+#include "backend/ring_path.hpp"
+#include "backends/host/collective/rank_state.hpp"
+
+namespace sidestep::backends::host {
+namespace {
+
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::FaultKind;
+using backend::ring_slots;
+using backend::Slice;
+
+constexpr std::uint64_t granule_bytes = 16;
+
+enum class Way { up, down, around };
+enum class Step { waits, moved, ended };
+
+// The messages of one thread block in one direction, in order.
+struct Flow {
+    Way way = Way::up;
+    unsigned block = 0;
+    std::uint64_t first_received = 0;  // counters when the task began
+    std::uint64_t first_sent = 0;
+    unsigned slice = 0;
+    std::uint64_t piece = 0;
+    unsigned distance = 0;
+    unsigned peer = 0;  // whom it waits for
+    Wait wait;
+};
+
+class RingTask {
+public:
+    RingTask(RankState& state, const CollectiveTask& task)
+        : state_(state),
+          task_(task),
+          size_(backend::size_of(task.element)),
+          piece_elements_(backend::ring_piece_elements(task, state.ranks)) {
+        reduction_ = {task.element, task.combine, state.ranks, {}};
+        if (task.combine == Combine::scaled_sum) reduction_.scales[state.me] = scale_of(task);
+        scratch_.resize(piece_elements_ * size_);
+    }
+
+    bool run();
+
+private:
+    // In elements of a slice.
+    struct Part {
+        std::uint64_t begin = 0;
+        std::uint64_t count = 0;
+    };
+
+    bool exchange();
+    bool move_all();
+    void add(Way way, unsigned block, unsigned from, unsigned to);
+    Part part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const;
+    std::uint64_t pieces_of(const Flow& flow, unsigned slice) const;
+    std::uint64_t most_pieces(const Flow& flow) const;
+    bool concerns(const Flow& flow) const;
+    bool next_of_combined(Flow& flow) const;
+    bool next_of_moved(Flow& flow) const;
+    bool find(Flow& flow) const;
+    bool takes(const Flow& flow) const;
+    bool gives(const Flow& flow) const;
+    unsigned from_of(const Flow& flow) const;
+    unsigned to_of(const Flow& flow) const;
+    Step step(Flow& flow);
+    void carry(const Flow& flow, const char* in, char* out);
+    bool wants(const Slice& slice) const { return slice.targets >> state_.me & 1; }
+    bool last() const { return state_.me + 1 == state_.ranks; }
+
+    RankState& state_;
+    const CollectiveTask& task_;
+    const std::uint64_t size_;
+    const std::uint64_t piece_elements_;
+    Reduction reduction_;
+    std::vector<char> scratch_;
+    std::vector<Flow> flows_;
+};
+
+bool RingTask::exchange() {
+    const Line own{0, 0, task_.signature, 0};
+    for (unsigned block = 0; block < task_.blocks; ++block) {
+        const std::uint64_t round = ++state_.counters.round[block];
+        for (unsigned i = 0; i < state_.others(); ++i)
+            store_line(state_.arena_of(state_.other(i)) +
+                           state_.layout.entry(static_cast<unsigned>(round & 1), block, state_.me),
+                       own, backend::packet_flag(round));
+    }
+    for (unsigned block = 0; block < task_.blocks; ++block) {
+        const std::uint64_t round = state_.counters.round[block];
+        const bool well = wait_for_others(state_, task_, [&](unsigned rank) {
+            Line line;
+            if (!load_line(state_.arena + state_.layout.entry(static_cast<unsigned>(round & 1), block, rank),
+                           backend::packet_flag(round), line))
+                return false;
+            if (line.signature != task_.signature) state_.give_up_of_mismatch(task_, rank, line.signature);
+            return true;
+        });
+        if (!well) return false;
+    }
+    return true;
+}
+
+RingTask::Part RingTask::part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const {
+    const auto [begin, end] =
+        backend::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
+    const std::uint64_t before = std::min(end - begin, piece * piece_elements_);
+    return {begin + before, std::min(piece_elements_, end - begin - before)};
+}
+
+std::uint64_t RingTask::pieces_of(const Flow& flow, unsigned slice) const {
+    const auto [begin, end] =
+        backend::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
+    return (end - begin + piece_elements_ - 1) / piece_elements_;
+}
+
+std::uint64_t RingTask::most_pieces(const Flow& flow) const {
+    std::uint64_t most = 0;
+    for (unsigned slice = 0; slice < state_.ranks; ++slice) most = std::max(most, pieces_of(flow, slice));
+    return most;
+}
+
+bool RingTask::takes(const Flow& flow) const {
+    if (flow.way == Way::up) return state_.me > 0;
+    return flow.way == Way::down || flow.distance > 0;
+}
+
+bool RingTask::gives(const Flow& flow) const {
+    const Slice& slice = task_.slices[flow.slice];
+    if (flow.way == Way::around) return backend::ring_goes_on(slice, state_.me, state_.ranks);
+    if (flow.way == Way::up && !last()) return true;
+    return backend::ring_descends(slice, state_.me);
+}
+
+unsigned RingTask::from_of(const Flow& flow) const {
+    if (flow.way == Way::down) return state_.me + 1;
+    return (state_.me + state_.ranks - 1) % state_.ranks;
+}
+
+unsigned RingTask::to_of(const Flow& flow) const {
+    const bool downward = flow.way == Way::down || (flow.way == Way::up && last());
+    return (downward ? state_.me + state_.ranks - 1 : state_.me + 1) % state_.ranks;
+}
+
+// Whether the message that the flow stands at comes by here.
+bool RingTask::concerns(const Flow& flow) const {
+    const Slice& slice = task_.slices[flow.slice];
+    if (flow.piece >= pieces_of(flow, flow.slice)) return false;
+    if (flow.way == Way::up) return true;
+    if (flow.way == Way::down) return backend::ring_descends(slice, state_.me + 1);
+    if (backend::ring_distance(slice, state_.me, state_.ranks) != flow.distance) return false;
+    const unsigned before = (state_.me + state_.ranks - 1) % state_.ranks;
+    if (flow.distance > 0) return backend::ring_goes_on(slice, before, state_.ranks);
+    return wants(slice) || backend::ring_goes_on(slice, state_.me, state_.ranks);
+}
+
+// The place behind this one, whatever is there; false: there is none.
+bool RingTask::next_of_combined(Flow& flow) const {
+    if (flow.piece + 1 < pieces_of(flow, flow.slice)) {
+        ++flow.piece;
+        return true;
+    }
+    flow.piece = 0;
+    return ++flow.slice < state_.ranks;
+}
+
+bool RingTask::next_of_moved(Flow& flow) const {
+    if (++flow.slice < state_.ranks) return true;
+    flow.slice = 0;
+    if (++flow.distance < state_.ranks) return true;
+    flow.distance = 0;
+    return ++flow.piece < most_pieces(flow);
+}
+
+// From where the flow stands to the next message that comes by here.
+bool RingTask::find(Flow& flow) const {
+    while (flow.slice < state_.ranks) {
+        if (concerns(flow)) return true;
+        if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return false;
+    }
+    return false;
+}
+
+// `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
+void RingTask::carry(const Flow& flow, const char* in, char* out) {
+    const Slice& slice = task_.slices[flow.slice];
+    const Part part_here = part_of(flow, flow.slice, flow.piece);
+    const std::uint64_t bytes = part_here.count * size_;
+    const char* const own = part(task_.send, (slice.source_offset + part_here.begin) * size_, bytes);
+    char* const recv =
+        wants(slice) ? part(task_.recv, (slice.target_offset + part_here.begin) * size_, bytes) : nullptr;
+    if (flow.way == Way::up && !last()) {
+        combine_step(reduction_, {in, own, state_.me, false}, out, part_here.count);
+        return;
+    }
+    if (flow.way == Way::up) {
+        combine_step(reduction_, {in, own, state_.me, true}, scratch_.data(), part_here.count);
+        in = scratch_.data();
+    } else if (in == nullptr) {
+        in = own;
+    }
+    if (out != nullptr) std::memcpy(out, in, bytes);
+    if (recv != nullptr && recv != in) std::memcpy(recv, in, bytes);
+}
+
+Step RingTask::step(Flow& flow) {
+    if (!find(flow)) return Step::ended;
+    const unsigned from = from_of(flow), to = to_of(flow);
+    std::uint64_t& received = state_.counters.received[flow.block][from];
+    std::uint64_t& sent = state_.counters.sent[flow.block][to];
+    const bool takes_one = takes(flow), gives_one = gives(flow);
+    if (takes_one && load_word(state_.arena + state_.layout.arrived(flow.block, from)) < received + 1) {
+        flow.peer = from;
+        return Step::waits;
+    }
+    const std::uint64_t ahead = sent - flow.first_sent;
+    if (gives_one && ahead >= ring_slots &&
+        load_word(state_.arena + state_.layout.credit(flow.block, to)) < sent + 1 - ring_slots) {
+        flow.peer = to;
+        return Step::waits;
+    }
+    const bool from_above = flow.way == Way::down;
+    const bool to_below = from_above || (flow.way == Way::up && last());
+    const char* const in = takes_one ? state_.arena + state_.layout.ring_slot(from_above, flow.block,
+                                                                              received - flow.first_received)
+                                     : nullptr;
+    char* const out =
+        gives_one ? state_.arena_of(to) + state_.layout.ring_slot(to_below, flow.block, ahead) : nullptr;
+    carry(flow, in, out);
+    if (gives_one) store_word(state_.arena_of(to) + state_.layout.arrived(flow.block, state_.me), ++sent);
+    if (takes_one)
+        store_word(state_.arena_of(from) + state_.layout.credit(flow.block, state_.me), ++received);
+    if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return Step::ended;
+    return Step::moved;
+}
+
+void RingTask::add(Way way, unsigned block, unsigned from, unsigned to) {
+    Flow flow;
+    flow.way = way;
+    flow.block = block;
+    flow.first_received = state_.counters.received[block][from];
+    flow.first_sent = state_.counters.sent[block][to];
+    flow.peer = from;
+    flows_.push_back(flow);
+}
+
+bool RingTask::run() {
+    const char* const from = part(task_.send, task_.local_from, task_.local_bytes);
+    char* const to = part(task_.recv, task_.local_to, task_.local_bytes);
+    if (!copy_bytes(state_, task_, to, from, task_.local_bytes) || !exchange()) return false;
+    for (unsigned block = 0; block < task_.blocks; ++block) {
+        Flow one;
+        one.way = task_.combine == Combine::none ? Way::around : Way::up;
+        add(one.way, block, from_of(one), to_of(one));
+        one.way = Way::down;
+        if (task_.combine != Combine::none && !last()) add(one.way, block, from_of(one), to_of(one));
+    }
+    return move_all();
+}
+
+bool RingTask::move_all() {
+    unsigned idle_rounds = 0;
+    while (!flows_.empty()) {
+        bool moved = false;
+        for (std::size_t i = 0; i < flows_.size();) {
+            Flow& flow = flows_[i];
+            const Step step = this->step(flow);
+            if (step == Step::waits) {
+                const FaultKind why = flow.wait.check(state_.stop);
+                if (why != FaultKind::none) return state_.give_up(task_, why, flow.peer);
+                ++i;
+                continue;
+            }
+            moved = true;
+            flow.wait.restart();
+            if (state_.stop.aborted()) return state_.give_up(task_, FaultKind::aborted, flow.peer);
+            if (step == Step::moved) {
+                ++i;
+                continue;
+            }
+            flow = flows_.back();
+            flows_.pop_back();
+        }
+        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
+        if (!moved) rest(idle_rounds);
+    }
+    return true;
+}
+
+}  // namespace
+
+bool run_ring(RankState& state, const CollectiveTask& task) {
+    return RingTask(state, task).run();
+}
+
+}  // namespace sidestep::backends::host
