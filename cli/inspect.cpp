@@ -1,6 +1,4 @@
 // sidestep inspect PATH: the tensors of a checkpoint, without their data; and checksums of its files.
-#include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,21 +34,6 @@ Result<void> check_use(const InspectCommand& command) {
         return Error{ErrorCode::invalid_argument, "a manifest is of whole files", "inspect",
                      "leave --only out"};
     return {};
-}
-
-// The manifest takes the place of the file whose name it is given.
-Result<void> check_target(const InspectCommand& command, const Checkpoint& checkpoint) {
-    if (command.manifest.empty()) return {};
-    std::error_code error;
-    const auto is_target = [&](const std::string& path) {
-        return std::filesystem::equivalent(command.manifest, path, error);
-    };
-    const auto& files = checkpoint.files();
-    if (!is_target(command.path) &&
-        std::none_of(files.begin(), files.end(), [&](const auto& file) { return is_target(file.path); }))
-        return {};
-    return Error{ErrorCode::invalid_argument, "the manifest would take the place of a file of the checkpoint",
-                 command.manifest, "name another file behind --manifest"};
 }
 
 Result<ManifestRun> run_manifest(const InspectCommand& command, const Globals& globals,
@@ -94,7 +77,6 @@ Result<void> run_inspect(const InspectCommand& command, const Globals& globals) 
     options.lenient = command.lenient;
     auto checkpoint = Checkpoint::open(command.path, options);
     if (!checkpoint) return checkpoint.error();
-    if (const auto target = check_target(command, *checkpoint); !target) return target;
     if (!command.manifest.empty() || !command.verify_manifest.empty()) {
         const auto run = run_manifest(command, globals, *checkpoint, interrupt);
         if (!run) return run.error();

@@ -77,7 +77,7 @@ public:
     using Progress = std::function<bool(Bytes done, Bytes total)>;
 
     // Reads all files() and writes the checksums of their blocks to `path`, all at once or not at all
-    // (docs/checkpoint.md). Uses up to 8 threads.
+    // (docs/checkpoint.md). Uses up to 8 threads. ErrorCode::invalid_argument where `path` is a file of the checkpoint.
     Result<ManifestRun> write_manifest(const std::string& path, const Progress& progress = {}) const;
     // Reads all files() again and compares them with a manifest. ErrorCode::mismatch names the first file and
     // block that differ and the tensors in it, and how many more there are.

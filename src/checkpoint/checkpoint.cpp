@@ -1,5 +1,7 @@
 #include <sidestep/checkpoint.hpp>
 
+#include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -60,6 +62,20 @@ struct Differences {
         first = error;
     }
 };
+
+// The manifest takes the place of the file whose name it is given.
+Result<void> check_manifest_target(const std::string& target, const std::string& opened,
+                                   const std::vector<CheckpointFile>& files) {
+    std::error_code error;
+    const auto is_target = [&](const std::string& path) {
+        return std::filesystem::equivalent(target, path, error);
+    };
+    if (!is_target(opened) &&
+        std::none_of(files.begin(), files.end(), [&](const auto& file) { return is_target(file.path); }))
+        return {};
+    return Error{ErrorCode::invalid_argument, "the manifest would take the place of a file of the checkpoint",
+                 target, "name another file for it"};
+}
 
 }  // namespace
 
@@ -137,6 +153,7 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
     return guarded<ManifestRun>(content_->path, [&]() -> Result<ManifestRun> {
         const auto& files = content_->files;
         SIDESTEP_CHECK(check_file_names(files));
+        SIDESTEP_CHECK(check_manifest_target(path, content_->path, files));
         checkpoint::Manifest manifest;
         for (const CheckpointFile& file : files) {
             const std::vector<std::uint64_t> none(checkpoint::block_count(file.size));

@@ -248,5 +248,17 @@ TEST_F(ManifestOfFiles, LeavesNothingWhereItCannotBeWritten) {
     EXPECT_EQ(written.error().code, ErrorCode::not_found);
 }
 
+TEST_F(ManifestOfFiles, TakesTheNameOfNoFileOfTheCheckpoint) {
+    const Checkpoint checkpoint = open();
+    const std::string file = checkpoint.files().front().path;
+    std::filesystem::create_symlink(file, folder_ / "link");
+    for (const std::string& target : {file, folder_ / "link"}) {
+        const auto written = checkpoint.write_manifest(target);
+        ASSERT_FALSE(written.ok()) << target;
+        EXPECT_EQ(written.error().code, ErrorCode::invalid_argument);
+    }
+    EXPECT_TRUE(Checkpoint::open(file).ok());
+}
+
 }  // namespace
 }  // namespace sidestep
