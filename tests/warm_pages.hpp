@@ -6,7 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -42,5 +46,27 @@ private:
     Bytes size_;
     void* map_ = MAP_FAILED;
 };
+
+// Takes a file out of the page cache. A page stays that the kernel looks at just then (reclaim, DAMON), for a moment;
+// false where some stay for seconds.
+inline bool drop_pages(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDWR);
+    if (file < 0) return false;
+    ::fsync(file);
+    const auto size = static_cast<std::size_t>(::lseek(file, 0, SEEK_END));
+    void* const map = ::mmap(nullptr, std::max<std::size_t>(size, 1), PROT_READ, MAP_SHARED, file, 0);
+    std::vector<unsigned char> held(size / 4096 + 1);
+    bool gone = false;
+    for (int tries = 0; map != MAP_FAILED && !gone && tries < 400; ++tries) {
+        if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        std::fill(held.begin(), held.end(), 0);
+        gone = ::mincore(map, size, held.data()) == 0 &&
+               std::none_of(held.begin(), held.end(), [](unsigned char page) { return (page & 1) != 0; });
+    }
+    if (map != MAP_FAILED) ::munmap(map, std::max<std::size_t>(size, 1));
+    ::close(file);
+    return gone;
+}
 
 }  // namespace sidestep::test

@@ -35,12 +35,6 @@ protected:
         std::filesystem::remove_all(folder_, ignored);
     }
 
-    static void cool(const std::string& path) {
-        const int file = ::open(path.c_str(), O_RDWR);
-        ::fsync(file);
-        ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-        ::close(file);
-    }
     static std::string get(const std::string& path) {
         std::ifstream file(path, std::ios::binary);
         return {std::istreambuf_iterator<char>(file), {}};
@@ -48,7 +42,7 @@ protected:
     // Whether the file system knows O_DIRECT and lets go of what it caches; where not, all goes through the
     // cache.
     bool goes_around() {
-        cool(path_);
+        test::drop_pages(path_);
         std::string back(1_MiB, '\0');
         const auto bytes = copy_to_gpu(0, 1_MiB);
         return bytes && bytes->storage.o_direct > 0;
@@ -74,7 +68,7 @@ protected:
 TEST_F(FileCopyTest, AnyRangeOfAColdFileGoesAroundTheCacheToAGpu) {
     if (!goes_around()) GTEST_SKIP() << folder_ << " refuses O_DIRECT, or keeps files in its cache";
     for (const Bytes offset : {Bytes{0}, Bytes{1}, Bytes{5000}, Bytes{1'234'567}, 8_MiB + 4095}) {
-        cool(path_);
+        test::drop_pages(path_);
         const Bytes size = 15_MiB + 333;
         const auto receipt = copy_to_gpu(offset, size);
         ASSERT_TRUE(receipt) << receipt.error().to_string();
@@ -96,7 +90,7 @@ TEST_F(FileCopyTest, VerificationReadsTheSameBlocksAndIsNotCounted) {
 
 TEST_F(FileCopyTest, HotAndColdInOneCopy) {
     if (!goes_around()) GTEST_SKIP() << folder_ << " refuses O_DIRECT, or keeps files in its cache";
-    cool(path_);
+    test::drop_pages(path_);
     const test::WarmPages warm(path_, 0, 12_MiB);
     const auto receipt = copy_to_gpu(0, 24_MiB);
     ASSERT_TRUE(receipt) << receipt.error().to_string();

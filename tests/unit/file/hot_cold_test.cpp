@@ -37,15 +37,6 @@ private:
     std::unique_ptr<char, decltype(&std::free)> bytes_;
 };
 
-// Takes what the page cache holds of a file from it. False where it keeps it.
-bool cool(const std::string& path) {
-    const driver::Fd file(::open(path.c_str(), O_RDWR));
-    ::fsync(file.get());
-    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
-    const auto part = driver::cached_part(driver::best_cache_probe(), file, 0, 1_GiB);
-    return part && part->bytes == 0;
-}
-
 // What the page cache holds of a file.
 Bytes held(const std::string& path) {
     const driver::Fd file(::open(path.c_str(), O_RDONLY));
@@ -63,7 +54,7 @@ protected:
         const driver::Fd file(::open(path_.c_str(), O_RDONLY | O_DIRECT));
         if (!file) GTEST_SKIP() << "the file system of " << folder_.path() << " refuses O_DIRECT";
         if (driver::lives_in_memory(file)) GTEST_SKIP() << folder_.path() << " lies in memory";
-        if (!cool(path_)) GTEST_SKIP() << "the page cache of " << folder_.path() << " cannot be emptied";
+        if (!test::drop_pages(path_)) GTEST_SKIP() << "the page cache of " << folder_.path() << " cannot be emptied";
     }
 
     // A piece from the file into a slot of `pages`, `at` from its start.
@@ -238,7 +229,7 @@ TEST_P(HotColdTest, EveryWayToAskTellsHotFromCold) {
         const std::string name(driver::to_string(probe));
         open(create(FileOptions{GetParam(), probe}));
         EXPECT_TRUE(says(support_.reason, name)) << support_.reason;
-        ASSERT_TRUE(cool(path_));
+        ASSERT_TRUE(test::drop_pages(path_));
         const test::WarmPages warm(path_, 2_MiB, 4_MiB);
         Pages pages(8_MiB);
         const auto bytes = read(0, 8_MiB, pages, 0);
@@ -330,7 +321,7 @@ TEST_P(HotColdTest, AnyReadGivesJustItsBytes) {
     Bytes around = 0, through = 0;
     for (int round = 0; round < 200; ++round) {
         if (below(3) == 0) {
-            EXPECT_TRUE(cool(path_));
+            EXPECT_TRUE(test::drop_pages(path_));
         }
         for (Bytes i = below(4); i-- > 0;) {
             const Bytes begin = below(text_.size());
