@@ -29,7 +29,8 @@ Result<void> check_rank(const ncclComm_t* into, int ranks, int rank) {
 Result<ncclResult_t> init_rank(ncclComm_t* into, int ranks, const ncclUniqueId& id, int rank,
                                const ncclConfig_t* given) {
     if (auto good = check_rank(into, ranks, rank); !good.ok()) return good.error();
-    *into = nullptr;
+    // Another thread may look for the handle already, to abort it.
+    __atomic_store_n(into, nullptr, __ATOMIC_RELEASE);
     const auto config = Config::read(given, Config{});
     if (!config.ok()) return config.error();
     const auto group = parse_unique_id(id);

@@ -176,12 +176,13 @@ protected:
     void SetUp() override { ::setenv(machine_variable, GetParam().first, 1); }
     void TearDown() override { ::unsetenv(machine_variable); }
     int ranks() const { return GetParam().second; }
-    static constexpr std::size_t count = 3'000'001;
+    // Where a ring is taken, and no more than six processes under a sanitizer get through.
+    std::size_t count() const { return ranks() == 4 ? 3'000'001 : 600'001; }
 };
 
 TEST_P(Rings, EveryOperation) {
     join(ranks(), long_timeout);
-    const auto ways = tell(fmt::format("way {}", count));
+    const auto ways = tell(fmt::format("way {}", count()));
     const bool mesh = std::string(GetParam().first) == "pcie-2s";
     for (const std::string& way : ways) {
         EXPECT_EQ(way.find("ring: the quickest"), 0u) << way;
@@ -191,13 +192,13 @@ TEST_P(Rings, EveryOperation) {
         EXPECT_EQ(way, ways[0]);
     }
     expect_all("checked 5 2", "ok");
-    expect_all(fmt::format("checked {} 2", count), "ok");
+    expect_all(fmt::format("checked {} 2", count()), "ok");
     expect_all("leave", "ok");
 }
 
 TEST_P(Rings, KilledWithinOne) {
     join(ranks(), long_timeout);
-    expect_all(fmt::format("spin {}", count), "ok");
+    expect_all(fmt::format("spin {}", count()), "ok");
     const std::string gone = process(2);
     peers[2]->kill();
     const auto start = Clock::now();
@@ -207,13 +208,13 @@ TEST_P(Rings, KilledWithinOne) {
 
 TEST_P(Rings, OneNeverComes) {
     join(ranks(), short_timeout);
-    (void)tell(fmt::format("run all_reduce {} f32", count), 1);
+    (void)tell(fmt::format("run all_reduce {} f32", count()), 1);
     expect_error(tell("wait", 1), {"rank 1", "did not come to operation 1, all_reduce"}, 1);
 }
 
 TEST_P(Rings, OneRunsSomethingElse) {
     join(ranks(), 3'000);
-    (void)tell([&](int rank) { return fmt::format("run all_reduce {} {}", count, rank == 1 ? "i32" : "f32"); });
+    (void)tell([&](int rank) { return fmt::format("run all_reduce {} {}", count(), rank == 1 ? "i32" : "f32"); });
     expect_error(tell("wait"), {"operation 1", "f32", "i32", process(1)});
 }
 
