@@ -40,6 +40,17 @@ protected:
         return all;
     }
 
+    // Values of a receive buffer that are not the sums over all ranks.
+    static std::size_t wrong_sums(const Allocation& recv, int ranks, std::size_t count) {
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            int sum = 0;
+            for (int rank = 0; rank < ranks; ++rank) sum += value(rank, i);
+            wrong += at<int>(recv)[i] != sum;
+        }
+        return wrong;
+    }
+
     void all_reduce(std::vector<Group>& groups, std::size_t count) {
         const auto sends = memory(groups, count);
         const auto recvs = memory(groups, count);
@@ -50,13 +61,7 @@ protected:
             for (int round = 0; round < 2; ++round) {
                 ASSERT_TRUE(ok(group.all_reduce(at<int>(sends[r]), at<int>(recvs[r]), count, Dtype::i32)));
                 ASSERT_TRUE(ok(group.wait()));
-                std::size_t wrong = 0;
-                for (std::size_t i = 0; i < count; ++i) {
-                    int sum = 0;
-                    for (int rank = 0; rank < n; ++rank) sum += value(rank, i);
-                    wrong += at<int>(recvs[r])[i] != sum;
-                }
-                EXPECT_EQ(wrong, 0u) << "rank " << group.rank() << ", " << count << " values";
+                EXPECT_EQ(wrong_sums(recvs[r], n, count), 0u) << "rank " << group.rank() << ", " << count << " values";
             }
         });
     }
@@ -145,13 +150,7 @@ TEST_F(NoMesh, LargeOnesTakeARing) {
             ASSERT_TRUE(ok(group.reduce(at<int>(sends[r]), at<int>(recvs[r]), count, Dtype::i32, {}, 1)));
             ASSERT_TRUE(ok(group.broadcast(at<int>(recvs[r]), at<int>(recvs[r]), count, Dtype::i32, 1)));
             ASSERT_TRUE(ok(group.wait()));
-            std::size_t wrong = 0;
-            for (std::size_t i = 0; i < count; ++i) {
-                int sum = 0;
-                for (int rank = 0; rank < n; ++rank) sum += value(rank, i);
-                wrong += at<int>(recvs[r])[i] != sum;
-            }
-            EXPECT_EQ(wrong, 0u) << "rank " << group.rank() << " on " << machine;
+            EXPECT_EQ(wrong_sums(recvs[r], n, count), 0u) << "rank " << group.rank() << " on " << machine;
         });
     }
 }
