@@ -1,6 +1,7 @@
 #include "bench/collective/tune.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr Bytes everything = Bytes{1} << 40;
 constexpr Bytes nothing = 1;  // 0 would mean: by price
-// Packets are read while others come in; a price takes that into account so (src/collective/choose.cpp).
+// Packets are read while others come in; a price takes that into account so (src/collective/prices.cpp).
 constexpr double polling = 0.5;
 
 using Sizes = std::map<Bytes, double>;
@@ -40,14 +41,18 @@ double best_of(const TuneTimes& times, Bytes bytes) {
     return best;
 }
 
-// What choosing by these two sizes loses: the logarithms of how much slower than the best, summed. An
-// algorithm that cannot carry a size leaves it to the next one, as groups do.
-double loss(const TuneTimes& times, const std::set<Bytes>& sizes, Bytes one_shot, Bytes packets) {
+// The sizes up to which all algorithms but the last one are taken.
+using Ends = std::array<Bytes, std::size(tuned_algorithms) - 1>;
+
+// What choosing by them loses: the logarithms of how much slower than the best, summed. An algorithm that cannot
+// carry a size leaves it to the next one, as groups do.
+double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& most) {
     double sum = 0;
     for (const Bytes bytes : sizes) {
-        const double* us = bytes <= one_shot ? time_of(times, tuned_algorithms[0], bytes) : nullptr;
-        if (!us && bytes <= packets) us = time_of(times, tuned_algorithms[1], bytes);
-        if (!us) us = time_of(times, tuned_algorithms[2], bytes);
+        const double* us = nullptr;
+        for (std::size_t i = 0; i < most.size() && !us; ++i)
+            if (bytes <= most[i]) us = time_of(times, tuned_algorithms[i], bytes);
+        if (!us) us = time_of(times, tuned_algorithms[most.size()], bytes);
         if (us) sum += std::log(*us / best_of(times, bytes));
     }
     return sum;
@@ -75,10 +80,13 @@ double quickest_small(const Sizes& times) {
 }  // namespace
 
 std::string forcing(const std::string& algorithm) {
-    const bool one_shot = algorithm == tuned_algorithms[0], two_phase = algorithm == tuned_algorithms[1];
-    const nlohmann::ordered_json json = {{"version", 1},
-                                         {"one_shot_most", one_shot ? everything : nothing},
-                                         {"packets_most", two_phase ? everything : nothing}};
+    const auto most = [&](std::size_t which) { return algorithm == tuned_algorithms[which] ? everything : nothing; };
+    const nlohmann::ordered_json json = {
+        {"version", 1},
+        {"push_gb_per_s", algorithm == pushed_algorithm ? 1e6 : 0.0},
+        {"one_shot_most", most(0)},
+        {"packets_most", most(1)},
+        {"lines_most", most(2)}};
     return json.dump(2) + "\n";
 }
 
@@ -90,7 +98,7 @@ void add_times(TuneTimes& times, const std::string& algorithm, const std::vector
 }
 
 Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
-    for (const char* algorithm : tuned_algorithms)
+    for (const char* algorithm : {tuned_algorithms[0], tuned_algorithms[1], tuned_algorithms[3]})
         if (const auto found = times.find(algorithm); found == times.end() || found->second.size() < 2)
             return Error{ErrorCode::unsupported,
                          fmt::format("groups of this machine did not take {}", algorithm), "tune",
@@ -98,19 +106,21 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
     const std::set<Bytes> sizes = sizes_of(times);
     std::vector<Bytes> ends{nothing};
     ends.insert(ends.end(), sizes.begin(), sizes.end());
-    Tuned tuned{0, 0, 0, 0, nothing, nothing};
-    double least = loss(times, sizes, nothing, nothing);
+    Tuned tuned{0, 0, 0, 0, 0, nothing, nothing, nothing};
+    double least = loss(times, sizes, {nothing, nothing, nothing});
     for (const Bytes one_shot : ends)
-        for (const Bytes packets : ends) {
-            if (packets < one_shot) continue;
-            const double lost = loss(times, sizes, one_shot, packets);
-            if (lost >= least) continue;
-            least = lost;
-            tuned.one_shot_most = one_shot;
-            tuned.packets_most = packets;
-        }
+        for (const Bytes packets : ends)
+            for (const Bytes lines : ends) {
+                if (packets < one_shot || lines < packets) continue;
+                const double lost = loss(times, sizes, {one_shot, packets, lines});
+                if (lost >= least) continue;
+                least = lost;
+                tuned.one_shot_most = one_shot;
+                tuned.packets_most = packets;
+                tuned.lines_most = lines;
+            }
     const Sizes &one_shot = times.at(tuned_algorithms[0]), &two_phase = times.at(tuned_algorithms[1]),
-                &slices = times.at(tuned_algorithms[2]);
+                &slices = times.at(tuned_algorithms[3]);
     // Of next to no bytes: a launch and a hop; a launch and two hops.
     const double one_hop = quickest_small(one_shot), two_hops = quickest_small(two_phase);
     tuned.hop_us = std::clamp(two_hops - one_hop, 0.05, 1e4);
@@ -118,6 +128,8 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
     const double both_phases = 2.0 * (ranks - 1) / ranks;
     tuned.packet_gb_per_s = std::max(slope(two_phase, both_phases) * (1 + polling), 1e-3);
     tuned.link_gb_per_s = std::max(slope(slices, both_phases), 1e-3);
+    if (const auto pushed = times.find(pushed_algorithm); pushed != times.end() && pushed->second.size() > 1)
+        tuned.push_gb_per_s = std::max(slope(pushed->second, both_phases), 1e-3);
     return tuned;
 }
 
@@ -127,9 +139,11 @@ std::string Tuned::to_json(const std::string& machine) const {
                                          {"launch_us", launch_us},
                                          {"hop_us", hop_us},
                                          {"link_gb_per_s", link_gb_per_s},
+                                         {"push_gb_per_s", push_gb_per_s},
                                          {"packet_gb_per_s", packet_gb_per_s},
                                          {"one_shot_most", one_shot_most},
-                                         {"packets_most", packets_most}};
+                                         {"packets_most", packets_most},
+                                         {"lines_most", lines_most}};
     return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -10,7 +10,10 @@
 namespace sidestep::bench::collective {
 
 // The algorithms of all_reduce, as CollectivePlan names them.
-inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "slices"};
+inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "two-phase lines",
+                                                  "slices"};
+// Measured too, for its rate; the price decides where it takes over from slices.
+inline constexpr const char* pushed_algorithm = "pushed slices";
 
 // Text of a file for SIDESTEP_TUNING with which groups take the algorithm wherever it can carry all_reduce.
 std::string forcing(const std::string& algorithm);
@@ -26,16 +29,19 @@ struct Tuned {
     double hop_us = 0;
     double packet_gb_per_s = 0;
     double link_gb_per_s = 0;
+    double push_gb_per_s = 0;  // 0: slices were not pushed
     Bytes one_shot_most = 0;
     Bytes packets_most = 0;
+    Bytes lines_most = 0;
 
     // For SIDESTEP_TUNING.
     std::string to_json(const std::string& machine) const;
 };
 
-// The sizes up to which packets pay are those with which all measured sizes together lose least against the
+// The sizes up to which packets and lines pay are those with which all measured sizes together lose least against the
 // quickest algorithm of each; the rates follow from the smallest and the largest sizes by the prices of
-// src/collective/choose.cpp. Fails with unsupported where an algorithm has fewer than two sizes.
+// src/collective/prices.cpp. Fails with unsupported where an algorithm has fewer than two sizes, but for lines, which
+// not every machine has.
 Result<Tuned> tuned_from(const TuneTimes& times, int ranks);
 
 // A row for each size, the quickest marked.

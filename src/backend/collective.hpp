@@ -17,6 +17,7 @@
 namespace sidestep::backend {
 
 struct Exported;
+struct CopyRow;
 
 // The allocation that an address lies in: what others map, whatever part of it an operation uses.
 struct Extent {
@@ -84,6 +85,13 @@ public:
     virtual void abort() noexcept = 0;
 
     virtual void set_deadline(std::uint64_t ns) = 0;
+
+    // Before the first task: where ranks tell each other of tasks of Shape::copies, one row for each rank, zeroed at
+    // first, in memory of the host that all ranks share and that outlives the seat. Emulated GPUs have it in their
+    // arenas.
+    virtual void meet(CopyRow*) {}
+    // The process ends: from the return on, no thread of the seat calls the GPU's driver. Tasks may never end then.
+    virtual void halt() noexcept {}
 };
 
 }  // namespace sidestep::backend

@@ -2,25 +2,28 @@
 // threads of an emulated one, and both keep their flags, packets and staged bytes in an arena of one layout.
 // Included by device code, so nothing but built-in types.
 //
-// Five shapes carry the collectives:
+// These shapes carry the collectives:
 //   packets  small sizes: data travels in 16-byte packets {4 bytes, flag, 4 bytes, flag} that are pushed into
 //   the
 //            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
 //            aligned half of a packet, 8 bytes, arrives as a whole). Optionally in two phases:
 //            reduce-scatter, then all-gather.
+//   lines    middle sizes over NVLink: the two phases of packets, with one flag for each 120 bytes: 8 threads of a
+//            warp write an aligned line of 128 bytes at once, which arrives as a whole (NCCL calls it LL128).
 //   slices   large sizes: each rank owns a slice, reads it from `sources`, reduces in the order of ranks, and
 //            writes it to `targets`. One flag from everybody before, one after.
+//   pushed_slices   the same slices, but the sources write what the owner combines onto its stage, in pieces: links
+//            carry more where nothing is read through them, and there is one more flag to wait for.
 //   pairs    blocks from one rank to another, each pair for itself: the receiver posts where to, the sender
 //   pushes,
 //            then a flag. Ranks without a block take no part.
-//   copies   blocks from one rank to another too, by copy engines and words that streams wait for, without
-//   any thread
-//            block. Always through the arena of the receiver: copy_steps.hpp.
+//   copies   blocks from one rank to another too, by copy engines that a thread of the host drives, without any thread
+//            block: copy_exchange.hpp.
 //   ring     large sizes where links are slow and shared: pieces go from neighbour to neighbour alone, through
 //            their arenas. What is combined goes up from rank 0 to the last one, so that the order of ranks is
 //            kept, and comes down again, both at once; what is only moved goes around: ring_path.hpp.
 // Memory that not every rank has mapped is carried through the arena instead, in chunks; all ranks learn in
-// the first exchange whether that is so, and decide alike.
+// the first exchange whether that is so, and decide alike. Slices are pushed then.
 #pragma once
 
 #include <stddef.h>
@@ -29,7 +32,8 @@
 namespace sidestep::backend {
 
 constexpr unsigned most_ranks = 16;     // of a group on one machine
-constexpr unsigned most_blocks = 64;    // thread blocks (CTAs) of one collective
+constexpr unsigned most_blocks = 128;   // thread blocks (CTAs) of one collective
+constexpr unsigned staging_blocks = 64; // those that have both an out and an in stage; of most shapes there are no more
 constexpr unsigned most_slots = 1024;   // allocations of one rank that others have mapped; slot 0 is its arena
 
 enum class Element : uint8_t { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16, f8_e4m3, f8_e5m2 };
@@ -57,8 +61,18 @@ constexpr unsigned accumulator_size_of(Element element) {
 // `none`: the bytes of the one source as they are.
 enum class Combine : uint8_t { none, sum, prod, min, max, avg, scaled_sum };
 
-enum class Shape : uint8_t { packets, packets_two_phase, slices, pairs, copies, ring };
+enum class Shape : uint8_t { packets, packets_two_phase, lines, slices, pushed_slices, pairs, copies, ring };
 
+// Of `lines`: 120 bytes of payload, then the flag, in an aligned line of 128 bytes; a warp works on four of them.
+constexpr uint64_t line_payload = 120;
+constexpr unsigned row_lines = 4;
+constexpr uint64_t row_payload = row_lines * line_payload;
+constexpr uint64_t row_bytes = row_lines * 128;
+
+// In the word of an entry line that holds the signature: some target of this rank is off a boundary of 16.
+constexpr uint64_t crooked = uint64_t{1} << 32;
+
+constexpr unsigned push_slots = 4;  // pieces of pushed slices that may be on their way from one rank to another
 constexpr unsigned ring_slots = 4;  // messages that may be on their way from one rank to its neighbour
 
 // Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in it.
@@ -104,14 +118,14 @@ struct CollectiveTask {
     // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
     // counted in, without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task
-    // waits for every rank. packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all
-    // sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
+    // waits for every rank. packets_two_phase, lines: slices[r] is reduced by rank r and goes to all: combine of
+    // all sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
     // receiver posts from_tokens[r], where the first byte of rank r's block lies: the blocks of a group of
     // receives may lie in several allocations. Offsets are from `send` and `recv` on this rank in any case.
     // send == recv with the same blocks in both lists: see ArenaLayout, pairs. With device lists (all four,
     // `ranks` entries each, in elements) the blocks are read from GPU memory when the task runs, and
-    // recv_token + offset is posted; pairs only. copies: the two lists, without tokens. Every rank waits for
-    // every other one: a block of 0 bytes goes as a bare word.
+    // recv_token + offset is posted; pairs only. copies: the two lists and from_tokens. Every rank waits for every
+    // other one, of blocks of 0 bytes too.
     Block to[most_ranks];
     Block from[most_ranks];
     Token from_tokens[most_ranks];
@@ -135,7 +149,7 @@ static_assert(sizeof(CollectiveTask) <= 2048, "a parameter of every launch");
 // H200, with two on each of 132 multiprocessors, has room for two groups at once.
 constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks) {
     const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
-    const unsigned most = of_each < most_blocks ? of_each : most_blocks;
+    const unsigned most = of_each < staging_blocks ? of_each : staging_blocks;
     const uint64_t wanted = (bytes + (32 << 10) - 1) / (32 << 10);
     return wanted < 1 ? 1 : wanted > most ? most : static_cast<unsigned>(wanted);
 }
@@ -166,20 +180,35 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // begins epoch e has everybody's packets of e-1, and everybody has read those of e-2: two parities suffice.
 // Packet 0 of a lane is the header {signature, flag, 0, flag}; with scaled_sum, packet 1 of a lane of phase 0
 // is {scale low, flag, scale high, flag}, the sender's. Before the flags come around (every 2^30 epochs) a
-// rank wipes the parity that it has read.
+// rank wipes the parity that it has read. Phase 1 needs no parity: a rank sends there what it has combined, so
+// everybody has begun this task, and has read what lay there from tasks before; for the same reason a rank may
+// wipe it at the end of a task.
+//
+// lines: epochs and headers as packets, in the same lanes for these. Line l of a lane has bytes 120 l to
+// 120 l + 119 of the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the others unit
+// k + 8, and the last 8 bytes are line_flag(epoch). No parity at all: of phase 1 as above; and whoever ends a
+// task has everybody's lines of phase 1, each made of the lines of phase 0 in its place, so that those have
+// been read. Flags of 64 bits do not come around, and nothing else is ever put there, so nothing is wiped.
 //
 // slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to
 // round[block], write it to flags(block, me) of everybody (release), wait until all of one's own flags(block,
 // *) are that far. The exchange of entry lines adds 1 to the round too: it is the flag in the line's packets,
 // and its lowest bit the parity.
-//    line: 4 packets {send token, recv token, signature, scale of the rank or 0}; a token is slot << 48 |
+//    line: 4 packets {send token, recv token, signature | crooked, scale of the rank or 0}; a token is slot << 48 |
 //    offset
 // Where a token is unreachable of memory that is used (the send token of a rank that is a source of any
-// slice, the recv token of a rank that is a target), all ranks stage; what nobody looks at forces nothing.
-// Pass k of block b, parity k & 1: (1) copy what others read of this rank's buffer, piece k of the share b of
-// slice r, to one's own stage_out(parity, b, r); (2) barrier; (3) combine the sources' stage_out(parity, b,
-// me) into the targets' stage_in(parity, b, me); (4) barrier; (5) copy stage_in(parity, b, r) to where slice
-// r belongs. A piece is stage_bytes() long.
+// slice, the recv token of a rank that is a target), slices are pushed; what nobody looks at forces nothing.
+//
+// pushed_slices: blocks meet as those of slices do. Then each takes turns, and turn t deals with pieces of share b of every
+// slice, push_piece_bytes() long: piece t of what is a source here goes to push_slot(b, t, me) of the slices' owners;
+// piece t - 2 of its own slice each owner combines, from its push_slot(b, t - 2, r) and its own buffer, in the order of
+// ranks, into the targets. Before a turn a block waits until flags(b, *) say that everybody is done with the turn before
+// the last one, then writes to everybody that it is done with the last one (release), and goes on while that store
+// waits for what was written before it. So piece t - 2 has come, and the slot of piece t, which piece t - 4 lay in, is
+// free. `round` counts turns as it counts barriers; turn 0 needs none, and one passes as a barrier behind the last.
+// Where a rank that is a target is out of reach, or some target lies off a boundary of 16 (bit `crooked` of the
+// signature's word), all owners write to the targets' in_slot(b, t - 2, owner) instead, from where piece t - 4 is copied
+// to its place in turn t; thread blocks from staging_blocks on, whose push slots those are, have no share then.
 //
 // pairs: block b of a pair carries share b of its bytes (pair_blocks(), granule 16). The receiver adds 1 to
 // received[b][peer] and posts a line to the sender: 4 packets {recv token + offset or unreachable, bytes,
@@ -204,6 +233,8 @@ struct ArenaLayout {
 
     // Largest block of one source in `packets`, and of one slice in packets_two_phase.
     constexpr uint64_t packet_payload() const { return (uint64_t{1} << 20) / rounded(); }
+    // Largest slice in `lines`.
+    constexpr uint64_t lines_payload() const { return (uint64_t{2} << 20) / rounded(); }
     // What one pass of a staged slice or pair carries, for each rank and thread block.
     constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) / rounded(); }
 
@@ -218,16 +249,34 @@ struct ArenaLayout {
     // The header packet, then 32 bytes of packets for each 16 bytes of payload.
     constexpr uint64_t packet_lane() const { return 128 + 2 * packet_payload(); }
     constexpr uint64_t header(unsigned phase, unsigned parity, unsigned rank) const {
-        return entry(6, 0, 0) + ((uint64_t{phase} * 2 + parity) * ranks + rank) * packet_lane();
+        return entry(6, 0, 0) + (uint64_t{phase == 0 ? parity : 2} * ranks + rank) * packet_lane();
     }
     constexpr uint64_t packets(unsigned phase, unsigned parity, unsigned rank) const {
         return header(phase, parity, rank) + 128;
     }
+    // Whole rows, so that loading a row never leaves the lane.
+    constexpr uint64_t lines_lane() const {
+        return (lines_payload() + row_payload - 1) / row_payload * row_bytes;
+    }
+    constexpr uint64_t lines(unsigned phase, unsigned rank) const {
+        return header(1, 0, ranks) + (uint64_t{phase} * ranks + rank) * lines_lane();
+    }
     constexpr uint64_t stage_out(unsigned parity, unsigned block, unsigned rank) const {
-        return header(2, 0, 0) + ((uint64_t{parity} * most_blocks + block) * ranks + rank) * stage_bytes();
+        return lines(2, 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
     }
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);
+    }
+
+    // `pushed_slices` too: where `source` puts piece number `piece` for the owner of the arena, and where the owner of a
+    // slice puts results. Seven eighths of the room: of 8 warps one says and hears, and the others share a piece evenly.
+    constexpr uint64_t push_piece_bytes() const { return push_room() / 8 * 7; }
+    constexpr uint64_t push_slot(unsigned block, uint64_t piece, unsigned source) const {
+        const uint64_t slot = uint64_t{block} * push_slots + piece % push_slots;
+        return stage_out(0, 0, 0) + (slot * ranks + source) * push_room();
+    }
+    constexpr uint64_t in_slot(unsigned block, uint64_t piece, unsigned owner) const {
+        return push_slot(staging_blocks + block, piece, owner);
     }
 
     // `ring` uses all of the room for staging: for each thread block ring_slots pieces that come up from the rank
@@ -238,9 +287,9 @@ struct ArenaLayout {
                ((uint64_t{block} * 2 + (down ? 1 : 0)) * ring_slots + number % ring_slots) * ring_piece_bytes();
     }
 
-    // `copies` (copy_steps.hpp) uses all of the room for staging: two lanes for each other rank, at
-    // `receiver` for what `sender` copies there, and behind it words that streams wait for: that a lane of
-    // `rank` is free for what this rank sends there, and that a piece of `rank` has arrived here.
+    // `copies` (copy_exchange.hpp) uses all of the room for staging: two lanes for each other rank, at `receiver` for
+    // what `sender` copies there. Behind it, on emulated GPUs, the lines that others tell this rank in; of real ones
+    // they lie in host memory.
     constexpr uint64_t copy_lane_bytes() const {
         return ranks < 2
                    ? 0
@@ -250,27 +299,24 @@ struct ArenaLayout {
         const uint64_t nth = sender < receiver ? sender : sender - 1;
         return stage_out(0, 0, 0) + (uint64_t{parity} * (ranks - 1) + nth) * copy_lane_bytes();
     }
-    constexpr uint64_t copy_ready(unsigned parity, unsigned rank) const {
-        return copy_words(parity) + rank * sizeof(uint64_t);
-    }
-    constexpr uint64_t copy_arrived(unsigned parity, unsigned rank) const {
-        return copy_words(2 + parity) + rank * sizeof(uint64_t);
-    }
-    // The first of most_ranks words in a row: of ready(0), ready(1), arrived(0), arrived(1).
-    constexpr uint64_t copy_words(unsigned row) const {
-        return stage_out(4, 0, 0) + uint64_t{row} * most_ranks * sizeof(uint64_t);
-    }
+    static constexpr uint64_t copy_row_bytes() { return most_ranks * line; }
+    constexpr uint64_t copy_row() const { return stage_out(4, 0, 0); }
 
-    constexpr uint64_t bytes() const { return copy_words(4); }
+    constexpr uint64_t bytes() const { return copy_row() + copy_row_bytes(); }
 
 private:
+    // All of the room for staging, shared out.
+    constexpr uint64_t push_room() const { return 4 * staging_blocks * stage_bytes() / (most_blocks * push_slots); }
     // `ranks` as the next power of two.
     constexpr unsigned rounded() const { return ranks <= 2 ? 2 : ranks <= 4 ? 4 : ranks <= 8 ? 8 : 16; }
 };
+static_assert(most_blocks == 2 * staging_blocks);
 static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) && ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
 
 // Never 0, which is what the arena holds at first.
 constexpr uint32_t packet_flag(uint64_t epoch) { return static_cast<uint32_t>(epoch % 0xffffffffu) + 1; }
+// Neither, and never the same again.
+constexpr uint64_t line_flag(uint64_t epoch) { return epoch + 1; }
 
 // Why a task gave up. The first one of a rank is kept; tasks after it return at once.
 enum class FaultKind : uint32_t {

@@ -70,7 +70,10 @@ void Attendant::serve() {
     auto looked = Clock::now();
     while (!parted()) {
         wait_for_news();
-        if (ending::begun()) return finished_.store(true, std::memory_order_release);
+        if (ending::begun()) {
+            party_->seat->halt();
+            return finished_.store(true, std::memory_order_release);
+        }
         settle_fault();
         look_at_board();
         const auto asked = idle();
@@ -440,6 +443,8 @@ void Attendant::end() {
         party_->imports.reset();
     else
         ending::keep(party_->imports.release());
+    // The seat that stays looks there.
+    if (used) ending::keep(new Board(std::move(*party_->board)));
     party_->board.reset();
     finished_.store(true, std::memory_order_release);
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/copy_exchange.hpp"
 #include "collective/operation.hpp"
 #include "driver/mapped_file.hpp"
 #include "driver/process.hpp"
@@ -67,7 +68,7 @@ private:
 
 // The file. `Row` is written by its rank alone.
 struct BoardFile {
-    static constexpr std::uint64_t right_magic = 0x3130424753ull;  // "SGB01"
+    static constexpr std::uint64_t right_magic = 0x3230424753ull;  // "SGB02"
     static constexpr std::size_t remembered = 64;                  // operations
     using Number = std::atomic<std::uint64_t>;
     static_assert(Number::is_always_lock_free);
@@ -87,6 +88,7 @@ struct BoardFile {
     BoardText<64> id;
     BoardText<128> name;
     Row rows[backend::most_ranks];
+    backend::CopyRow copies[backend::most_ranks];  // what the ranks tell each other: Seat::meet()
 
     // The operation of a rank with that number; nothing where it has been written over.
     std::optional<Noted> find(unsigned rank, std::uint64_t number) const;

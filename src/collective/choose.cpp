@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/copy_steps.hpp"
+#include "collective/prices.hpp"
 #include "collective/tasks.hpp"
 
 namespace sidestep::collective {
@@ -18,61 +18,16 @@ using backend::Shape;
 
 namespace {
 
-// Of a store that has to be seen by other GPUs before a flag is (a release over the whole system), in
-// microseconds. Half a microsecond to one, where stores are outstanding; the figure only tells shapes apart.
-constexpr double release_us = 0.7;
-// Packets that arrive are polled while others still come in: what that adds to sending them. The same again
-// where each rank combines all of them.
-constexpr double polling = 0.5;
-// What one thread block carries before another one is worth it. These, and the part of a block's rate that
-// packets reach, are fitted to all_reduce and all_gather between two H200 joined by NVLink, in a graph.
-constexpr std::uint64_t packets_a_block = 2560;
-constexpr std::uint64_t slices_a_block = 64 << 10;
-constexpr std::uint64_t pairs_a_block = 32 << 10;
-constexpr double packets_part = 1.0 / 3;
-// Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
-constexpr int most_ring_blocks = 16;
-// Of one-shot packets; more of them only take longer to begin.
-constexpr int most_one_shot_blocks = 32;
 // Threads of this machine stand in for the thread blocks of emulated GPUs.
 constexpr int most_emulated_blocks = 4;
 
-// Of an operation on a stream that moves no bytes to speak of: of a word, or what a copy takes to begin. A
-// guess, until copies have been measured on GPUs; no choice depends on it.
-constexpr double stream_step_us = 1.5;
+// Of copies: until a thread of every rank has seen that all have come, and their streams that all have ended; and what a
+// copy to one more rank takes to begin. Guesses, until they have been measured on GPUs; no choice depends on them.
+constexpr double copies_meet_us = 12;
+constexpr double copy_begins_us = 3;
 
-constexpr std::array<Shape, 6> shapes = {Shape::packets, Shape::packets_two_phase, Shape::slices,
-                                         Shape::pairs,   Shape::copies,            Shape::ring};
-
-std::string_view name_of(Shape shape) {
-    switch (shape) {
-        case Shape::packets:
-            return "one-shot packets";
-        case Shape::packets_two_phase:
-            return "two-phase packets";
-        case Shape::slices:
-            return "slices";
-        case Shape::pairs:
-            return "pairs";
-        case Shape::copies:
-            return "copy engines";
-        case Shape::ring:
-            return "ring";
-    }
-    return "?";
-}
-
-// What the busiest rank does in one shape.
-struct Work {
-    std::uint64_t bytes = 0;  // through its links, in the direction that has more
-    std::uint64_t local = 0;  // within the GPU
-    int hops = 0;             // from one GPU to another, one after the other
-    int releases = 0;
-    bool packets = false;
-    std::uint64_t each = 0;  // packets: from one rank to each other one, in each phase
-    double slowed = 1;       // packets: by polling
-    int pieces = 0;          // copies: of the longest block
-};
+constexpr std::array<Shape, 8> shapes = {Shape::packets,       Shape::packets_two_phase, Shape::lines,  Shape::slices,
+                                         Shape::pushed_slices, Shape::pairs,             Shape::copies, Shape::ring};
 
 struct Candidate {
     Shape shape = Shape::packets;
@@ -82,14 +37,13 @@ struct Candidate {
     double us = 0;
 };
 
-class Chooser {
+class Chooser : Prices {
 public:
     Chooser(const Operation& operation, const GroupFacts& facts, GroupPolicy policy)
-        : operation_(operation),
+        : Prices(facts.figures, static_cast<unsigned>(facts.ranks)),
+          operation_(operation),
           facts_(facts),
-          policy_(policy),
-          figures_(facts.figures),
-          ranks_(static_cast<unsigned>(facts.ranks)) {}
+          policy_(policy) {}
 
     Result<Choice> choose() {
         std::vector<Candidate> all;
@@ -141,7 +95,13 @@ private:
         // A copy from host memory to host memory makes the caller wait (documentation of cuMemcpyAsync).
         if (shape == Shape::copies && !facts_.full_mesh)
             return fmt::format("the arenas lie in host memory ({})", facts_.why_not);
-        if (shape == Shape::copies) return too_much_for_copies();
+        if (shape == Shape::copies)
+            return is(Collective::all_to_all_v) && operation_.blocks.on_device
+                       ? "the blocks are known on the GPU only, and copies are made by the host"
+                       : "";
+        if (shape == Shape::pushed_slices) {
+            if (const std::string why = not_pushed(); !why.empty()) return why;
+        }
         if (ranks_ == 1 && shape != Shape::slices && shape != Shape::pairs && !is(Collective::barrier))
             return "nothing leaves the GPU of the only rank";
         const std::uint64_t held = ArenaLayout{ranks_}.packet_payload();
@@ -161,6 +121,10 @@ private:
                 return fmt::format("above {}, where the figures of this machine end it",
                                    format_bytes(figures_.packets_most));
         }
+        if (shape == Shape::lines) {
+            const std::string why = why_no_lines();
+            if (!why.empty()) return why;
+        }
         if (shape == Shape::ring && ring_rate() <= figures_.link_gb_per_s)
             return "the links carry as much to all GPUs at once as to a neighbour, and it has more hops";
         if (shape == Shape::ring && ranks_ == 2 && facts_.full_mesh)
@@ -168,18 +132,42 @@ private:
         return taken_by_figures(shape);
     }
 
-    // The figures may say up to where packets are taken, whatever they would cost.
+    std::string not_pushed() const {
+        if (!facts_.full_mesh) return "slices are pushed anyway where the arenas lie in host memory";
+        if (figures_.push_gb_per_s <= figures_.link_gb_per_s)
+            return "the links carry as much where bytes are fetched, and it has one more hop";
+        if (ranks_ == 2 && !is(Collective::all_reduce) && !is(Collective::reduce_scatter))
+            return "between two ranks the bytes go one way alone, and are fetched as quickly";
+        return {};
+    }
+
+    std::string why_no_lines() const {
+        if (facts_.wire != Wire::nvlink || !facts_.full_mesh)
+            return "a line of 128 bytes arrives as a whole over NVLink only";
+        if (block() > lines_held())
+            return fmt::format("slices of {}: the arena holds lines of {}", format_bytes(block() / ranks_),
+                               format_bytes(lines_held() / ranks_));
+        if (figures_.lines_most > 0 && block() > figures_.lines_most)
+            return fmt::format("above {}, where the figures of this machine end it",
+                               format_bytes(figures_.lines_most));
+        return {};
+    }
+    std::uint64_t lines_held() const { return ArenaLayout{ranks_}.lines_payload() * ranks_; }
+
+    // The figures may say up to where packets and lines are taken, whatever they would cost.
     std::string taken_by_figures(Shape shape) const {
         const std::uint64_t held = ArenaLayout{ranks_}.packet_payload();
         if (shape != Shape::packets && carries(Shape::packets, operation_.collective) && ranks_ > 1 &&
             block() <= std::min(one_shot_most(), held) && one_shot_most() > 0)
             return fmt::format("up to {} the figures of this machine take one-shot packets",
                                format_bytes(one_shot_most()));
-        if ((shape == Shape::slices || shape == Shape::ring) && carries(Shape::packets_two_phase, operation_.collective) &&
-            ranks_ > 1 && block() <= std::min(figures_.packets_most, held * ranks_) &&
-            figures_.packets_most > 0)
+        const bool large = shape == Shape::slices || shape == Shape::pushed_slices || shape == Shape::ring;
+        if (!(large || shape == Shape::lines) || !is(Collective::all_reduce) || ranks_ == 1) return {};
+        if (block() <= std::min(figures_.packets_most, held * ranks_) && figures_.packets_most > 0)
             return fmt::format("up to {} the figures of this machine take packets",
                                format_bytes(figures_.packets_most));
+        if (large && figures_.lines_most > 0 && why_no_lines().empty())
+            return fmt::format("up to {} the figures of this machine take lines", format_bytes(figures_.lines_most));
         return {};
     }
 
@@ -190,42 +178,25 @@ private:
                                                : "every pair of ranks has a block of its own";
             case Shape::packets:
                 return "what a rank sends to another is known to the two alone";
+            case Shape::lines:
             case Shape::packets_two_phase:
                 return combines(operation_.collective) ? "the result is not wanted on every rank"
                                                        : "nothing is combined, so there is no second phase";
             case Shape::slices:
-                return is(Collective::barrier) ? "moves no bytes"
-                                               : "every pair of ranks has a block of its own";
+            case Shape::pushed_slices:
+                return is(Collective::barrier)      ? "moves no bytes"
+                       : is(Collective::all_gather) ? "nothing is fetched: each rank writes its own block to all"
+                                                    : "every pair of ranks has a block of its own";
             case Shape::pairs:
                 return is(Collective::barrier)           ? "moves no bytes"
                        : combines(operation_.collective) ? "blocks of pairs are not combined"
                                                          : "several ranks want the same bytes";
             case Shape::copies:
                 return combines(operation_.collective) ? "it combines elements, which copy engines cannot do"
-                                                       : "a stream does one thing after the other, so that "
-                                                         "one pair would wait for another";
+                                                       : "every rank waits for all others, so that one pair "
+                                                         "would wait for another";
         }
         return "unknown";
-    }
-
-    std::string too_much_for_copies() const {
-        std::uint64_t longest = block();
-        if (is(Collective::all_to_all_v)) {
-            const BlockLists& lists = operation_.blocks;
-            if (lists.on_device)
-                return "the blocks are known on the GPU only, and copies are made by the host";
-            if (lists.send_counts == nullptr || lists.recv_counts == nullptr) return {};
-            for (unsigned r = 0; r < ranks_; ++r)
-                longest = std::max({longest, lists.send_counts[r] * size_of(operation_.element),
-                                    lists.recv_counts[r] * size_of(operation_.element)});
-            if (longest >= backend::most_tagged_bytes)
-                return fmt::format("a block of {}: its two ends compare lengths below {}",
-                                   format_bytes(longest), format_bytes(backend::most_tagged_bytes));
-        }
-        if (backend::copy_pieces(longest, ranks_) <= backend::most_copy_rounds) return {};
-        return fmt::format("a block of {}: in pieces of {}, of which a call has {} at most",
-                           format_bytes(longest), format_bytes(ArenaLayout{ranks_}.copy_lane_bytes()),
-                           backend::most_copy_rounds);
     }
 
     Work work(Shape shape) const {
@@ -240,8 +211,12 @@ private:
                         combines(operation_.collective) ? (1 + polling) * (1 + polling) : 1 + polling};
             case Shape::packets_two_phase:
                 return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1 + polling};
+            case Shape::lines:
+                return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1, 0, true};
             case Shape::slices:
                 return slices_work();
+            case Shape::pushed_slices:
+                return pushed_work();
             case Shape::pairs:
                 return {pairs_bytes(), block(), 2, 1, false};
             case Shape::copies:
@@ -274,34 +249,14 @@ private:
         return work;
     }
 
-    double ring_rate() const {
-        return figures_.ring_gb_per_s > 0 ? figures_.ring_gb_per_s : figures_.link_gb_per_s;
-    }
-
-    // The first pieces of all thread blocks take as long for each hop. Whole ones are reckoned with, whatever the size, so
-    // that no ring is taken below sizes that slices are taken for.
-    double ring_us(const Work& work) const {
-        const int most = std::min(figures_.most_blocks, most_ring_blocks);
-        const auto pieces = ArenaLayout{ranks_}.ring_piece_bytes() * static_cast<std::uint64_t>(most);
-        const double first = static_cast<double>(pieces) / (ring_rate() * 1e3);
-        return first * (work.hops - 1) +
-               std::max(share_us(work.bytes, slices_a_block, most, figures_.block_gb_per_s),
-                        static_cast<double>(work.bytes) / (ring_rate() * 1e3));
-    }
-
-    // Two hops for each piece. What comes in is copied once more within the GPU; a broadcast has two tasks
-    // where it is cut.
+    // A broadcast has two tasks where it is cut. A rank's own block is copied beside the others.
     Work copies_work() const {
         const bool cut = is(Collective::broadcast) && cuts_broadcast_of_copies(block(), ranks_);
-        const std::uint64_t largest = cut                            ? block() / others()
-                                      : is(Collective::all_to_all_v) ? pairs_bytes()
-                                                                     : block();
-        const int tasks = cut ? 2 : 1;
         Work work;
-        work.pieces = tasks * static_cast<int>(backend::copy_pieces(largest, ranks_));
+        work.tasks = cut ? 2 : 1;
         work.bytes = ranks_ == 1 ? 0 : cut ? 2 * block() : pairs_bytes();
-        work.local = is(Collective::broadcast) || is(Collective::scatter) ? block() : work.bytes;
-        work.hops = 2 * work.pieces;
+        work.local = block();
+        work.hops = work.tasks;
         return work;
     }
 
@@ -326,6 +281,15 @@ private:
                 break;
         }
         return {ranks_ == 1 ? 0 : block(), block(), barriers + fetched, barriers, false};
+    }
+
+    // The first pieces have to come before anything is combined, and the last turns have nothing to push. As much again
+    // as that was seen to cost, four H200 with 8 to 16 MiB.
+    Work pushed_work() const {
+        Work work = slices_work();
+        work.hops += 1;
+        work.releases += 2;
+        return work;
     }
 
     // Every rank puts what others read of it into its arena, and takes what they wrote out of it, over its own link.
@@ -379,10 +343,12 @@ private:
                 std::min<std::uint64_t>(backend::pair_blocks(each, ranks_) * peers, backend::most_blocks));
         }
         if (work.packets)
-            return count_of(work.each, packets_a_block, most_packet_blocks(work, most_blocks()));
+            return count_of(work.each, work.lines ? lines_a_block : packets_a_block,
+                            most_packet_blocks(work, most_blocks()));
         if (shape == Shape::ring)
             return count_of(work.bytes, slices_a_block, std::min(most_blocks(), most_ring_blocks));
-        return count_of(std::max(work.bytes, work.local), slices_a_block, most_blocks());
+        const int most = shape == Shape::pushed_slices && !facts_.emulated ? 2 * most_blocks() : most_blocks();
+        return count_of(std::max(work.bytes, work.local), slices_a_block, most);
     }
 
     static int count_of(std::uint64_t bytes, std::uint64_t unit, int most) {
@@ -390,57 +356,29 @@ private:
         return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, static_cast<std::uint64_t>(most)));
     }
 
-    static int most_packet_blocks(const Work& work, int most) {
-        return work.hops == 1 ? std::min(most, most_one_shot_blocks) : most;
-    }
-
     // In microseconds. Grows with the bytes: a thread block's own time counts for its first share only, and
     // again where no more blocks are to be had.
     double price(Shape shape, const Work& work) const {
         const double others_us = ranks_ == 1 ? 0 : figures_.hop_us * work.hops + release_us * work.releases;
         const double local = static_cast<double>(work.local) / (figures_.local_gb_per_s * 1e3);
-        if (shape == Shape::copies) return figures_.launch_us + others_us + local + copies_us(work);
+        if (shape == Shape::copies) return figures_.launch_us + std::max(copies_us(work), local);
         const double moving = shape == Shape::ring ? ring_us(work)
                               : work.packets       ? packets_us(work)
                                                    : direct_us(shape, work);
         return figures_.launch_us + others_us + std::max(moving, local);
     }
 
-    // One stream does it all: for each piece two words there and two here of every other rank, and a copy to
-    // and from it.
     double copies_us(const Work& work) const {
-        const double steps = ranks_ == 1 ? 1 : static_cast<double>(work.pieces) * (4.0 + 6.0 * (ranks_ - 1));
-        return steps * stream_step_us + static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3);
-    }
-
-    // Each phase begins with a share that its blocks load, send, await and store one after the other.
-    double packets_us(const Work& work) const {
-        const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
-        const double rate = figures_.packet_gb_per_s / work.slowed;
-        return share_us(work.each, packets_a_block, most, figures_.block_gb_per_s * packets_part) *
-                   work.hops +
-               static_cast<double>(work.bytes) / (rate * 1e3);
-    }
-
-    double direct_us(Shape shape, const Work& work) const {
-        const std::uint64_t unit = shape == Shape::pairs ? pairs_a_block : slices_a_block;
-        // All others of two ranks are neighbours.
-        const double rate = ranks_ == 2 ? std::max(ring_rate(), figures_.link_gb_per_s) : figures_.link_gb_per_s;
-        return std::max(
-            share_us(work.bytes, unit, std::max(figures_.most_blocks, 1), figures_.block_gb_per_s),
-            static_cast<double>(work.bytes) / (rate * 1e3));
-    }
-
-    static double share_us(std::uint64_t bytes, std::uint64_t unit, int most, double gb_per_s) {
-        const double share =
-            std::max(static_cast<double>(std::min(bytes, unit)), static_cast<double>(bytes) / most);
-        return share / (gb_per_s * 1e3);
+        const double each = copies_meet_us + copy_begins_us * (ranks_ - 1);
+        return each * work.tasks + static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3);
     }
 
     static std::string words(const Work& work) {
         return fmt::format("{} {} between GPUs, {} {} out of or into the busiest", work.hops,
                            work.hops == 1 ? "hop" : "hops", format_bytes(work.bytes),
-                           work.packets ? "in packets" : "through the links");
+                           work.lines     ? "in lines"
+                           : work.packets ? "in packets"
+                                          : "through the links");
     }
 
     std::string reason(const Candidate& best, const std::vector<Candidate>& all) const {
@@ -455,10 +393,9 @@ private:
         });
         if (ranks_ == 1) return "the only rank: nothing leaves its GPU";
         if (best.shape == Shape::copies)
-            return fmt::format("policy zero_sm leaves all thread blocks to others; {}, {} of up to {}",
-                               words(best.work),
-                               best.work.pieces == 1 ? "1 piece" : fmt::format("{} pieces", best.work.pieces),
-                               format_bytes(ArenaLayout{ranks_}.copy_lane_bytes()));
+            return fmt::format("policy zero_sm leaves all thread blocks to others, but for the driver's own copy of a block "
+                               "that stays on its GPU and is not in place; {}",
+                               words(best.work));
         if (operation_.blocks.on_device && is(Collective::all_to_all_v))
             return "carries blocks of any size; how many bytes is known on the GPU when it runs";
         return fmt::format("{}: {}", possible > 1 ? "the quickest at this size" : "the one that can carry it",
@@ -487,8 +424,6 @@ private:
     const Operation& operation_;
     const GroupFacts& facts_;
     const GroupPolicy policy_;
-    const Figures& figures_;
-    const unsigned ranks_;
 };
 
 }  // namespace

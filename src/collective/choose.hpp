@@ -17,14 +17,16 @@ struct Figures {
     double launch_us = 2.2;             // of a kernel, between two in one graph
     double hop_us = 0.95;               // a store until a poll at the far end sees it
     double link_gb_per_s = 340;         // what kernels reach to all peers together, in one direction
+    double push_gb_per_s = 355;         // the same where nothing is fetched through the links; 0: as link_gb_per_s
     double ring_gb_per_s = 0;           // the same to the neighbours of a ring alone; 0: as link_gb_per_s
     double local_gb_per_s = 2000;       // within a GPU
     double packet_gb_per_s = 250;       // payload of packets as they are sent, to all peers together; polling slows it
     double block_gb_per_s = 20;         // what one thread block moves
-    // Bytes of an all_reduce up to which it takes one-shot packets, and up to which two-phase packets, and no further;
-    // 0: by price.
+    // Bytes of an all_reduce up to which it takes one-shot packets, up to which two-phase packets, and up to which
+    // lines, and no further; 0: by price.
     std::uint64_t one_shot_most = 0;
     std::uint64_t packets_most = 0;
+    std::uint64_t lines_most = 0;
     // Bytes from one rank to each other one up to which the other collectives take packets; 0: by price.
     std::uint64_t others_most = 0;
     int most_blocks = 64;

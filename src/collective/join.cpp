@@ -143,6 +143,7 @@ private:
     // GPUs that do not reach each other's memory all reach the host's: if any pair does not, every arena moves there.
     Result<void> exchange_arenas() {
         party_->imports = std::make_unique<Imports>(*party_->seat);
+        party_->seat->meet(party_->board->file().copies);
         SIDESTEP_CHECK(swap_arenas(nullptr));
         if (why_no_mesh_.empty()) return {};
         SIDESTEP_TRY(auto exported, party_->seat->move_arena_to_host());

@@ -94,6 +94,10 @@ Result<backend::Token> Member::token_of(const void* address, bool& asked) {
 }
 
 Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
+    if (task.shape == backend::Shape::pushed_slices) {
+        SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
+        return {};
+    }
     if (task.shape == backend::Shape::slices) {
         SIDESTEP_TRY(task.send_token, token_of(task.send, asked));
         if (task.recv == task.send) {
@@ -103,7 +107,12 @@ Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
         return {};
     }
-    if (task.shape != backend::Shape::pairs) return {};
+    const bool copies = task.shape == backend::Shape::copies;
+    if (task.shape != backend::Shape::pairs && !copies) return {};
+    // Copies tell blocks apart that lie in each other's way: a broadcast is handed on from where it comes to.
+    const bool through_arena =
+        copies ? backend::lies_in_its_own_way(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()))
+               : task.send == task.recv;
     if (task.device_recv_offsets != nullptr) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
         return {};
@@ -112,7 +121,7 @@ Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
         if (task.from[rank].bytes == 0 || rank == this->rank()) continue;
         task.from_tokens[rank] = {};
         // In place the blocks go through the arena, which keeps what is still to be sent.
-        if (task.send == task.recv) continue;
+        if (through_arena) continue;
         SIDESTEP_TRY(task.from_tokens[rank],
                      token_of(static_cast<char*>(task.recv) + task.from[rank].offset, asked));
     }
@@ -175,14 +184,16 @@ Result<void> Member::detach(const Buffer& buffer) {
 
 Result<CollectivePlan> Member::explain(const Operation& operation) const {
     SIDESTEP_TRY(const Choice choice, choose(operation, facts_, options_.policy));
-    std::string memory = "not needed: the data travels in packets";
-    if (choice.shape == backend::Shape::copies)
-        memory = "not needed: all passes through the arena of the receiver";
+    std::string memory = choice.shape == backend::Shape::lines ? "not needed: the data travels in lines"
+                                                               : "not needed: the data travels in packets";
     if (choice.shape == backend::Shape::ring) memory = "not needed: pieces pass through the arenas of neighbours";
-    if (choice.shape == backend::Shape::slices || choice.shape == backend::Shape::pairs) {
-        const bool in_place_pairs = choice.shape == backend::Shape::pairs && operation.send == operation.recv;
-        const std::string send =
-            choice.shape == backend::Shape::pairs ? "yes" : party().reachability->describe(operation.send);
+    const bool copies = choice.shape == backend::Shape::copies;
+    const bool pairs = choice.shape == backend::Shape::pairs || copies;
+    const bool fetches = choice.shape == backend::Shape::slices;
+    if (fetches || choice.shape == backend::Shape::pushed_slices || pairs) {
+        const bool in_place_pairs = pairs && operation.send == operation.recv &&
+                                    (!copies || operation.collective == Collective::all_to_all);
+        const std::string send = fetches ? party().reachability->describe(operation.send) : "yes";
         const std::string recv = party().reachability->describe(operation.recv);
         if (in_place_pairs && operation.send != nullptr)
             memory = "no, carried through the arena: send and receive buffer are the same";

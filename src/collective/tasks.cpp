@@ -51,8 +51,11 @@ public:
             case Shape::packets:
                 return packets();
             case Shape::packets_two_phase:
-                return two_phase();
+                return two_phase(ArenaLayout{ranks_}.packet_payload());
+            case Shape::lines:
+                return two_phase(ArenaLayout{ranks_}.lines_payload());
             case Shape::slices:
+            case Shape::pushed_slices:
                 return {slices()};
             case Shape::pairs:
                 return pairs();
@@ -188,9 +191,10 @@ private:
         return {whole.offset + begin, std::min(whole.bytes - begin, most)};
     }
 
-    std::vector<CollectiveTask> two_phase() const {
+    // `held`: the largest slice.
+    std::vector<CollectiveTask> two_phase(std::uint64_t held) const {
         const std::uint64_t size = size_of(operation_.element);
-        const std::uint64_t most = ArenaLayout{ranks_}.packet_payload() / size * ranks_;
+        const std::uint64_t most = held / size * ranks_;
         std::vector<CollectiveTask> tasks;
         for (std::uint64_t done = 0; done < operation_.count; done += most) {
             CollectiveTask task = blank();
@@ -401,8 +405,11 @@ bool carries(Shape shape, Collective collective) {
             return shape != Shape::pairs && shape != Shape::copies;
         case Collective::reduce:
         case Collective::reduce_scatter:
-            return shape == Shape::packets || shape == Shape::slices || shape == Shape::ring;
+            return shape == Shape::packets || shape == Shape::slices || shape == Shape::pushed_slices ||
+                   shape == Shape::ring;
         case Collective::broadcast:
+            return shape == Shape::packets || shape == Shape::slices || shape == Shape::pushed_slices ||
+                   shape == Shape::copies || shape == Shape::ring;
         case Collective::all_gather:
             return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies ||
                    shape == Shape::ring;

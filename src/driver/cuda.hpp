@@ -34,7 +34,7 @@
     X(cuStreamEndCapture) X(cuStreamWaitEvent) X(cuStreamWaitValue32) X(cuStreamQuery) \
     X(cuStreamCreateWithPriority) X(cuStreamWaitValue64) X(cuStreamWriteValue64) \
     X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) \
-    X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncLoad) X(cuLaunchKernel) \
+    X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncLoad) X(cuLaunchKernel) X(cuLaunchKernelEx) \
     X(cuGraphDestroy) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) \
     X(cuThreadExchangeStreamCaptureMode) X(cuDeviceGetUuid) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) \
     X(cuIpcCloseMemHandle) X(cuMemRetainAllocationHandle) X(cuMemGetAllocationPropertiesFromHandle) \

@@ -83,6 +83,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle given, unsigned
     if (handle.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
+    if (has_peer_access()) current_context()->peers.insert(handle.device);  // what the flag says
     for (auto& [at, block] : machine.blocks) {
         if (block.kind != Kind::imported || block.opened_process != handle.process ||
             block.opened_id != handle.id)

@@ -102,9 +102,10 @@ protected:
     // A line of a table: one size, several numbers of blocks.
     void row(const char* name, What what, Shape shape, std::uint64_t bytes,
              const std::vector<unsigned>& blocks, Element element = Element::f32, bool staged = false) {
-        const std::uint64_t in_packets = shape == Shape::packets_two_phase ? bytes / n_ : bytes;
-        const bool packets = shape == Shape::packets || shape == Shape::packets_two_phase;
-        if (packets && in_packets > backend::ArenaLayout{n_}.packet_payload()) return;
+        const backend::ArenaLayout layout{n_};
+        if (shape == Shape::packets && bytes > layout.packet_payload()) return;
+        if (shape == Shape::packets_two_phase && bytes / n_ > layout.packet_payload()) return;
+        if (shape == Shape::lines && bytes / n_ > layout.lines_payload()) return;
         const bool small = bytes <= 2_MiB;
         const double factor = what == What::all_reduce ? 2.0 * (n_ - 1) / n_ : 1.0 * (n_ - 1) / n_;
         double best = 0;
@@ -136,9 +137,15 @@ TEST_F(MeasureCollectives, AllReduce) {
         row("packets f32", What::all_reduce, Shape::packets, bytes, {1, 2, 4, 8, 16, 32});
     for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB})
         row("two phases f32", What::all_reduce, Shape::packets_two_phase, bytes, {1, 4, 8, 16, 32, 64});
+    for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB})
+        row("lines f32", What::all_reduce, Shape::lines, bytes, {1, 4, 8, 16, 24, 32, 48, 64});
+    for (const std::uint64_t bytes : {128_KiB, 512_KiB, 2_MiB})
+        row("lines bf16", What::all_reduce, Shape::lines, bytes, {8, 16, 32, 64}, Element::bf16);
     for (const std::uint64_t bytes :
          {128_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 128_MiB, 512_MiB})
         row("slices f32", What::all_reduce, Shape::slices, bytes, {8, 16, 24, 32, 48, 64});
+    for (const std::uint64_t bytes : {2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 64_MiB, 128_MiB, 512_MiB})
+        row("pushed slices f32", What::all_reduce, Shape::pushed_slices, bytes, {32, 48, 64, 96, 128});
     for (const std::uint64_t bytes : {2_MiB, 8_MiB, 32_MiB, 512_MiB})
         row("slices bf16", What::all_reduce, Shape::slices, bytes, {16, 32, 64}, Element::bf16);
     for (const std::uint64_t bytes : {8_KiB, 128_KiB})

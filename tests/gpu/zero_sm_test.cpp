@@ -1,11 +1,13 @@
 // Groups of the policy zero_sm on GPUs: through the public interface, on streams and in graphs, and what ends
 // a wait of a stream.
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
 #include <sidestep/group.hpp>
 
 #include "tests/gpu/collective_rig.hpp"
+#include "tests/gpu/raw_memory.hpp"
 
 namespace sidestep::gpu_tests {
 namespace {
@@ -105,6 +107,57 @@ TEST_F(CopyGroups, AllGatherInGraphs) {
     groups_[1].abort("enough");
     EXPECT_TRUE(graphs[0].wait(10)) << "it still waits";
     EXPECT_EQ(failure_of(0).code, ErrorCode::cancelled);
+}
+
+// A free waits for streams that wait, and nobody for the free.
+TEST_F(CopyGroups, WhoFreesMemoryMeanwhileHoldsNobodyUp) {
+    open(5'000);
+    fill(1);
+    for (unsigned rank = 0; rank < 2; ++rank) ASSERT_TRUE(all_gather(rank));
+    for (Group& group : groups_) ASSERT_TRUE(group.wait());
+    fill(2);
+    Allocation memory = raw_memory(Raw::device, 0, 1 << 20);
+    ASSERT_TRUE(all_gather(0));
+    std::thread frees([&memory] { memory = Allocation(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ASSERT_TRUE(all_gather(1));
+    for (Group& group : groups_) {
+        const auto state = group.wait();
+        EXPECT_TRUE(state.ok()) << state.error().to_string();
+    }
+    frees.join();
+    expect_gathered(2);
+}
+
+// Blocks of a size that are copied at a time, straight where the memory is known to all and by way of the arenas before.
+TEST_F(CopyGroups, LargeBlocksBeforeAndAfterTheyAreMapped) {
+    open();
+    constexpr std::size_t bytes = 40 << 20;
+    std::vector<Allocation> memory;
+    for (unsigned rank = 0; rank < 2; ++rank) memory.push_back(raw_memory(Raw::device, static_cast<int>(rank), 2 * bytes));
+    for (int seed = 0; seed < 3; ++seed) {
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            const std::vector<char> own(bytes, static_cast<char>('a' + seed * 2 + static_cast<int>(rank)));
+            rig_->write(static_cast<char*>(memory[rank].address()) + rank * bytes, own.data(), bytes);
+        }
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            char* const all = static_cast<char*>(memory[rank].address());
+            ASSERT_TRUE(groups_[rank].all_gather(all + rank * bytes, all, bytes, Dtype::u8, stream(rank)));
+        }
+        for (Group& group : groups_) ASSERT_TRUE(group.wait());
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            std::vector<char> found(2 * bytes);
+            rig_->read(found.data(), memory[rank].address(), found.size());
+            for (std::size_t i : {std::size_t{0}, bytes / 2, bytes - 1, bytes, 2 * bytes - 1})
+                EXPECT_EQ(found[i], 'a' + seed * 2 + static_cast<int>(i / bytes)) << "rank " << rank << ", byte " << i;
+            EXPECT_EQ(static_cast<std::size_t>(std::count(found.begin(), found.end(), 'a' + seed * 2)), bytes);
+        }
+        if (seed > 0) continue;
+        for (unsigned rank = 0; rank < 2; ++rank) ASSERT_TRUE(groups_[rank].attach(memory[rank].buffer()));
+        const auto plan = groups_[0].explain(Collective::all_gather, bytes, Dtype::u8, {}, nullptr, memory[0].address());
+        ASSERT_TRUE(plan);
+        EXPECT_EQ(plan->memory.find("yes"), 0u) << plan->memory;
+    }
 }
 
 TEST_F(CopyGroups, ARankThatNeverComesIsNamed) {

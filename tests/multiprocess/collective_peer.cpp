@@ -2,6 +2,7 @@
 //
 //   join ID RANK RANKS MS    joins, with that timeout
 //   time ID RANK RANKS MS    the same; answers how many microseconds that took
+//   zero_sm                  groups that are joined from now on have this policy, and run what copy engines can
 //   run NAME COUNT TYPE      enqueues all_reduce, all_gather, broadcast (from rank 0) or barrier: f32 or i32
 //   pair send|recv COUNT R   enqueues a send to rank R, or a recv from it: i32
 //   checked COUNT ROUNDS     every operation, waited for and checked, several times on the same memory
@@ -46,6 +47,10 @@ public:
         words >> verb;
         if (verb == "join") return join(words);
         if (verb == "time") return time(words);
+        if (verb == "zero_sm") {
+            options_.policy = GroupPolicy::zero_sm;
+            return "ok";
+        }
         if (!group_) return "no group";
         if (verb == "run") return enqueue(words);
         if (verb == "pair") return pair(words);
@@ -211,9 +216,11 @@ private:
             send[i] = value(group_->rank(), i);
             recv[i] = -1;
         }
+        using Part = std::string (Rank::*)(int*, int*, std::size_t);
+        std::vector<Part> parts{&Rank::all_gather, &Rank::all_to_all, &Rank::broadcast};
+        if (options_.policy != GroupPolicy::zero_sm) parts.insert(parts.end(), {&Rank::all_reduce, &Rank::ring});
         for (int round = 0; round < rounds; ++round)
-            for (const auto part :
-                 {&Rank::all_reduce, &Rank::all_gather, &Rank::all_to_all, &Rank::broadcast, &Rank::ring})
+            for (const Part part : parts)
                 if (std::string wrong = (this->*part)(send, recv, count); !wrong.empty())
                     return fmt::format("round {}: {}", round, wrong);
         return "ok";

@@ -105,6 +105,26 @@ TEST_F(Groups, EveryOperationOfFourProcesses) {
     EXPECT_EQ(entries(), 0u);
 }
 
+// By way of the arenas at first, and straight into each other's memory once all have mapped it.
+TEST_F(Groups, CopiesOfThreeProcesses) {
+    start(3);
+    expect_all("zero_sm", "ok");
+    for (const std::string& answer : tell([&](int rank) { return fmt::format("join {} {} 3 {}", id, rank, long_timeout); }))
+        ASSERT_EQ(answer, "ok");
+    const auto start = Clock::now();
+    std::string where;
+    while (where != "yes" && Clock::now() - start < soon) {
+        expect_all("checked 30003 2", "ok");
+        where = peers[1]->tell("explain 30003");
+    }
+    EXPECT_EQ(where, "yes");
+    expect_all("checked 3 3", "ok");
+    for (const int rank : {0, 1}) EXPECT_EQ(peers[static_cast<std::size_t>(rank)]->tell("run all_gather 1000 i32"), "ok");
+    const std::string dead = process(2);
+    peers[2]->kill();
+    expect_error(tell("wait", 2), {"rank 2", dead, "died"}, 2);
+}
+
 // How long a start takes, for docs/benchmarks.md; how long it may take is no matter of this test.
 TEST_F(Groups, MeasureTheStart) {
     constexpr int rounds = 20;

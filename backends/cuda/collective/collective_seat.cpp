@@ -79,6 +79,7 @@ CollectiveSeat::~CollectiveSeat() {
     }
     abort();
     const Rest left = rest();
+    halt();
     if (left == Rest::none) {
         seats_.pages.give_back(slot_);
         return;
@@ -102,10 +103,10 @@ CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     const auto end = std::chrono::steady_clock::now() + most_for_an_abort;
     if (captured_) std::this_thread::sleep_for(for_tasks_in_graphs);
     for (;;) {
-        if (copies()) copies()->watch().look();
+        if (copies()) copies()->look();
         CUresult status = recorded_ ? cuda().cuEventQuery(last_->get()) : CUDA_SUCCESS;
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
-        const bool copying = copies() && copies()->watch().busy();
+        const bool copying = copies() && copies()->busy();
         if (status == CUDA_SUCCESS && copying) status = CUDA_ERROR_NOT_READY;
         if (status == CUDA_SUCCESS) return Rest::none;
         if (status == CUDA_ERROR_CONTEXT_IS_DESTROYED || status == CUDA_ERROR_DEINITIALIZED ||
@@ -240,7 +241,7 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
             ErrorCode::internal, fmt::format("no table holds slot {} of rank {}", slot, rank), "cuda", {}};
     std::lock_guard lock(tables_);
     driver::ScopedCudaContext current(*gpu_.context());
-    if (slot == 0) arenas_[rank].store(static_cast<char*>(base), std::memory_order_release);
+    slots_.set(rank, slot, base);
     slot_->value = reinterpret_cast<std::uint64_t>(base);
     const std::uint64_t at =
         offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::most_ranks + rank) * sizeof(char*);
@@ -279,6 +280,33 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
     launch.threads += header_threads;
 }
 
+// A warp for every row, as far as they go, and one for the headers.
+void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) const {
+    const std::uint64_t size = backend::size_of(task.element);
+    Station& station = launch.station;
+    station.whole_rows = endless;
+    std::uint64_t own = 0;
+    for (unsigned r = 0; r < ranks_; ++r) {
+        const backend::Slice& slice = task.slices[r];
+        const std::uint64_t bytes = slice.count * size;
+        if (bytes == 0) continue;
+        const std::uint64_t rows = (bytes + backend::row_payload - 1) / backend::row_payload;
+        const std::uint64_t from = reinterpret_cast<std::uintptr_t>(task.send) + slice.source_offset * size;
+        const std::uint64_t to = reinterpret_cast<std::uintptr_t>(task.recv) + slice.target_offset * size;
+        if ((from | to) % 8 != 0) station.whole_rows = 0;
+        if (bytes % 8 != 0) station.whole_rows = std::min(station.whole_rows, rows - 1);
+        if (r == rank_)
+            own = rows;
+        else
+            station.send_units = std::max(station.send_units, rows);
+    }
+    station.receive_units = station.send_units;
+    const std::uint64_t most = std::max(own, station.send_units);
+    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_line_threads));
+    launch.threads += header_threads;
+}
+
 // One row of blocks for each rank that there is a block for.
 void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
     launch.blocks = 0;
@@ -305,8 +333,10 @@ void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) con
     for (unsigned r = 0; r < ranks_; ++r)
         most = std::max(most, task.slices[r].count * backend::size_of(task.element));
     const std::uint64_t units = most / launch.blocks / 16;
+    // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find room.
+    const unsigned most_threads = task.shape == Shape::pushed_slices ? most_data_threads / 2 : most_data_threads;
     launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_data_threads));
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_threads));
 }
 
 CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
@@ -318,7 +348,9 @@ CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
     launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::most_blocks);
     if (task.shape == Shape::pairs)
         plan_pairs(task, launch);
-    else if (task.shape == Shape::slices)
+    else if (task.shape == Shape::lines)
+        plan_lines(task, launch);
+    else if (task.shape == Shape::slices || task.shape == Shape::pushed_slices)
         plan_slices(task, launch);
     else if (task.shape == Shape::ring)
         launch.rows = task.combine == Combine::none ? 1 : 2;  // up, or around; and down
@@ -341,9 +373,15 @@ Result<void> CollectiveSeat::wait_for_other_stream(CUstream stream) {
 
 Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, CUstream stream) {
     void* arguments[] = {const_cast<CollectiveTask*>(&task), &launch.station};
+    CUlaunchAttribute early{};
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+    // Few and small blocks only: those that have come wait where other kernels have no room then.
+    const bool comes_early = held_->kernels->may_come_early(task, launch.blocks);
+    const CUlaunchConfig how{launch.blocks, launch.rows, 1,       launch.threads, 1, 1, 0,
+                             stream,        &early,      comes_early ? 1u : 0u};
     const CUresult status =
-        cuda().cuLaunchKernel(held_->kernels->kernel(task, ranks_), launch.blocks, launch.rows, 1,
-                              launch.threads, 1, 1, 0, stream, arguments, nullptr);
+        cuda().cuLaunchKernelEx(&how, held_->kernels->kernel(task, ranks_), arguments, nullptr);
     if (status == CUDA_ERROR_INVALID_HANDLE)
         return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
                      fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
@@ -351,22 +389,20 @@ Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, 
 }
 
 Result<void> CollectiveSeat::run_copies(const CollectiveTask& task, CUstream stream, bool captures) {
-    Copies::Arenas arenas{};
     for (unsigned rank = 0; rank < ranks_; ++rank) {
-        arenas[rank] = rank == rank_ ? static_cast<char*>(held_->arena.address())
-                                     : arenas_[rank].load(std::memory_order_acquire);
-        if (!arenas[rank])
+        if (rank == rank_) slots_.set(rank, 0, held_->arena.address());
+        if (slots_.base(rank, 0) == nullptr)
             return Error{
                 ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", rank), "cuda", {}};
     }
     if (!held_->copies) {
-        const CopyPost post{rank_, ranks_, arenas[rank_]};
+        const CopyPost post{rank_, ranks_, rows_, &slots_};
         SIDESTEP_TRY(held_->copies, Copies::create(seats_, gpu_, post, slot_->words));
         copies_.store(held_->copies.get());
         // abort() may not have seen it.
-        if (std::atomic_ref(slot_->words.abort).load() != 0) copies()->watch().stop();
+        if (std::atomic_ref(slot_->words.abort).load() != 0) copies()->stop();
     }
-    return copies()->run(task, arenas, stream, captures);
+    return copies()->run(task, stream, captures);
 }
 
 Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
@@ -390,7 +426,7 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
 
 // Takes no lock: run() may be held up by a stream that is full.
 Result<bool> CollectiveSeat::idle() {
-    if (copies()) copies()->watch().look();
+    if (copies()) copies()->look();
     if (!recorded_) return true;
     driver::ScopedCudaContext current(*gpu_.context());
     const CUresult status = cuda().cuEventQuery(last_->get());
@@ -413,11 +449,15 @@ std::optional<backend::FaultRecord> CollectiveSeat::fault() const {
 // The word for tasks that wait, and the mark that later ones find when they begin.
 void CollectiveSeat::abort() noexcept {
     std::atomic_ref(slot_->words.abort).store(1);
-    if (copies()) copies()->watch().stop();
+    if (copies()) copies()->stop();
     if (std::atomic_ref(slot_->words.fault.kind).load(std::memory_order_acquire) != backend::FaultKind::none)
         return;
     driver::ScopedCudaContext current(*gpu_.context());
     static_cast<void>(write_control(offsetof(SeatControl, failed), &slot_->failed, sizeof(slot_->failed)));
+}
+
+void CollectiveSeat::halt() noexcept {
+    if (copies()) copies()->halt();
 }
 
 Result<void> CollectiveSeat::begin_at(std::uint64_t count) {

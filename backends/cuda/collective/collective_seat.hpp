@@ -33,6 +33,8 @@ public:
     std::optional<backend::FaultRecord> fault() const override;
     void abort() noexcept override;
     void set_deadline(std::uint64_t ns) override;
+    void meet(backend::CopyRow* rows) override { rows_ = rows; }
+    void halt() noexcept override;
 
     // As if `count` tasks had gone before, on an idle seat: for tests of counters that come around.
     Result<void> begin_at(std::uint64_t count);
@@ -63,7 +65,7 @@ private:
     };
 
     CollectiveSeat(Seats& seats, Gpu& gpu, const backend::SeatRequest& request)
-        : seats_(seats), gpu_(gpu), rank_(request.rank), ranks_(request.ranks) {}
+        : seats_(seats), gpu_(gpu), rank_(request.rank), ranks_(request.ranks), slots_(request.ranks) {}
     Result<void> set_up(std::shared_ptr<const CollectiveKernels> kernels, std::uint64_t deadline_ns);
     Result<void> write_control(std::uint64_t offset, const void* from, std::size_t bytes) const;
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
@@ -72,6 +74,7 @@ private:
     Launch plan(const backend::CollectiveTask& task) const;
     void plan_slices(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_packets(const backend::CollectiveTask& task, Launch& launch) const;
+    void plan_lines(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
     Result<void> check_access(const Place& place) const;
     Result<void> wait_for_other_stream(CUstream stream);
@@ -92,7 +95,8 @@ private:
     HostWords* words_on_gpu_ = nullptr;
     std::optional<driver::CudaStream> stream_;  // for what the host writes
     std::mutex tables_;                         // of reach(): slot_->value
-    std::array<std::atomic<char*>, backend::most_ranks> arenas_{};
+    MappedSlots slots_;
+    backend::CopyRow* rows_ = nullptr;
     std::atomic<Copies*> copies_{nullptr};
 
     std::optional<driver::CudaEvent> last_;

@@ -1,5 +1,6 @@
 // The kernels of one element type, SIDESTEP_ELEMENT. Compiled once for each of the twelve, which keeps every
 // run of the compiler short; each makes a module of its own, so that the names need not differ.
+#include "backends/cuda/collective/lines.cuh"
 #include "backends/cuda/collective/packets.cuh"
 #include "backends/cuda/collective/slices.cuh"
 
@@ -26,6 +27,15 @@ extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads,
     sidestep_packets_16(const __grid_constant__ CollectiveTask task,
                         const __grid_constant__ Station station) {
     Packets<element, 8, 1>(task, station).run();
+}
+
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_lines_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    Lines<element, 4, 2, false>(task, station).run();
+}
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_lines_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    Lines<element, 8, 1, true>(task, station).run();
 }
 
 extern "C" __global__ void __launch_bounds__(most_data_threads, 1)

@@ -41,8 +41,10 @@ struct Station {
     uint32_t ranks;
     // Of packet tasks, in packets: the longest block for another rank, and the longest from one (of
     // two_phase, the longest slice of another rank); whether what goes to the others is the same bytes.
+    // Of lines the same in rows, and below which row all slices lie in whole, aligned units of 8 bytes.
     uint64_t send_units;
     uint64_t receive_units;
+    uint64_t whole_rows;
     uint32_t alike;
     // Of `pairs`, grid y: whom its blocks deal with; this rank itself for a copy on the spot.
     uint8_t peers[backend::most_ranks];
@@ -51,5 +53,7 @@ struct Station {
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
 constexpr unsigned most_data_threads = 512;
 constexpr unsigned header_threads = 32;
+// In tasks of lines: with one warp more a thread could have 96 registers only, and these need some more.
+constexpr unsigned most_line_threads = most_data_threads - header_threads;
 
 }  // namespace sidestep::backends::cuda

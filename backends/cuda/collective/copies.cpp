@@ -1,210 +1,263 @@
 #include "backends/cuda/collective/copies.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <thread>
+#include <system_error>
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
 namespace {
 
 using backend::CollectiveTask;
-using backend::CopyStep;
+using backend::CopyExchange;
+using backend::FaultKind;
+using backend::FaultRecord;
 
-constexpr std::size_t most_graphs = 256;
-// Steps that wait in a stream. Its queue has some 1020 entries; who finds it full waits within the driver until one is
-// done, and a graph takes as many as it has nodes (seen on H200, driver 580.159.04).
-constexpr std::size_t most_waiting_steps = 900;
+// A gate is closed while its highest bit is set: a stream waits until the word, as a signed number, is not below 0.
+constexpr std::uint64_t closed = std::uint64_t{1} << 63;
 
-CUdeviceptr address(const void* pointer) {
-    return reinterpret_cast<CUdeviceptr>(pointer);
-}
+// Tasks that wait in a stream, of three entries each. Its queue has some 1020; who finds it full waits within the driver
+// until one is done, where no other thread of the process comes in (seen on H200, driver 580.159.04).
+constexpr unsigned most_waiting = 300;
 
-bool same_blocks(const backend::Block* a, const backend::Block* b, unsigned ranks) {
-    return std::equal(a, a + ranks, b, [](const backend::Block& x, const backend::Block& y) {
-        return x.bytes == y.bytes && (x.bytes == 0 || x.offset == y.offset);
-    });
-}
+// The thread looks without a pause for so long after something has happened, longer while bytes are on their way, and
+// then with naps in between; longer ones where only graphs that may be launched are to be seen to.
+constexpr std::chrono::microseconds looks_for{300};
+constexpr std::chrono::milliseconds looks_at_copies_for{20};
+constexpr std::chrono::microseconds nap{20};
+constexpr std::chrono::milliseconds quiet_for{20};
+constexpr std::chrono::microseconds long_nap{200};
+// After this the driver does not let the thread go on.
+constexpr std::chrono::seconds most_without_a_beat{2};
 
 }  // namespace
 
-Result<std::unique_ptr<Copies>> Copies::create(Seats& seats, Gpu& gpu, const CopyPost& post,
-                                               HostWords& words) {
-    SIDESTEP_TRY(auto watch, CopyWatch::create(seats, gpu, post, words));
-    SIDESTEP_TRY(auto capturing, driver::CudaStream::create(gpu.context()));
-    return std::unique_ptr<Copies>(new Copies(gpu, post, std::move(watch), std::move(capturing)));
+Result<std::unique_ptr<Copies>> Copies::create(Seats& seats, Gpu& gpu, const CopyPost& post, HostWords& words) {
+    std::unique_ptr<Copies> copies(new Copies(seats, gpu, post, words));
+    SIDESTEP_CHECK(copies->set_up());
+    return copies;
+}
+
+Result<void> Copies::set_up() {
+    int able = 0;
+    CUresult status = cuda().cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                                                  gpu_.context()->device());
+    SIDESTEP_CHECK(cuda().check(status, "cuDeviceGetAttribute"));
+    if (!able)
+        return Error{ErrorCode::unsupported, "streams of this GPU cannot wait for words of 64 bits",
+                     "CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS", "use GroupPolicy::automatic"};
+    if (post_.rows == nullptr)
+        return Error{ErrorCode::internal, "the ranks share no memory of the host for copies", "cuda", {}};
+    SIDESTEP_TRY(void* const words, seats_.pages.take());
+    gate_ = static_cast<std::uint64_t*>(words);
+    status = cuda().cuMemHostGetDevicePointer(&gate_on_gpu_, words, 0);
+    SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
+    SIDESTEP_TRY(streams_, CopyStreams::create(seats_, gpu_, post_));
+    beat();
+    try {
+        thread_ = std::thread([this] { serve(); });
+    } catch (const std::system_error& error) {
+        return Error{ErrorCode::out_of_memory, fmt::format("no thread for copies: {}", error.what()),
+                     fmt::format("gpu:{}", gpu_.index()), {}};
+    }
+    return {};
 }
 
 Copies::~Copies() {
-    driver::ScopedCudaContext current(*gpu_.context());
-    for (const Graph& graph : graphs_) cuda().cuGraphExecDestroy(graph.executable);
-    for (const Waiting& waiting : waiting_) gpu_.give_back(waiting.end);
+    halt();
+    if (gate_) seats_.pages.give_back(gate_);
 }
 
-Result<void> Copies::put_copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream) {
-    if (to == from || bytes == 0) return {};
-    return cuda().check(cuda().cuMemcpyAsync(to, from, bytes, stream), "cuMemcpyAsync");
+std::uint64_t Copies::keep(const CollectiveTask& task, bool captures) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t code = closed | ++last_;
+    plans_[code] = {task, captures};
+    if (captures)
+        captured_.store(true);
+    else
+        waiting_.fetch_add(1);
+    due_.notify_all();
+    return code;
 }
 
-// A word that a stream writes (CU_STREAM_WRITE_VALUE_DEFAULT) is seen after all that came before it on the
-// stream, by whole system: so is what the copies before a `begin` step moved, before the words are raised
-// that come behind it.
-Result<void> Copies::put(const CopyStep& step, const CollectiveTask& task, const CopyTags& tags,
-                         const Arenas& arenas, CUstream stream) {
-    const std::uint64_t row = backend::ArenaLayout{post_.ranks}.copy_words(step.row);
-    const auto word = [&](char* arena, unsigned rank) {
-        return address(arena + row + rank * sizeof(std::uint64_t));
-    };
-    switch (step.kind) {
-        case CopyStep::Kind::begin:
-        case CopyStep::Kind::end: {
-            const CUresult status =
-                cuda().cuStreamWriteValue64(stream, watch_->progress(), CopyWatch::code_of(step, tags.index),
-                                            CU_STREAM_WRITE_VALUE_DEFAULT);
-            return cuda().check(status, "cuStreamWriteValue64");
-        }
-        case CopyStep::Kind::raise: {
-            // By way of this GPU, in the word of the row that belongs to no peer: a copy from the host straight to a
-            // peer also waits for the peer's own queue, and there for streams that wait for this very word (seen on
-            // two H200, driver 580.159.04).
-            const std::uint64_t* const tag = backend::is_arrived(step.row) ? tags.arrived : tags.ready;
-            const CUdeviceptr own = word(post_.arena, post_.rank);
-            SIDESTEP_CHECK(put_copy(own, watch_->on_gpu(tag + step.peer), sizeof(*tag), stream));
-            return put_copy(word(arenas[step.peer], post_.rank), own, sizeof(*tag), stream);
-        }
-        case CopyStep::Kind::await: {
-            const std::uint64_t tag =
-                backend::tag_of(task, post_.rank, step.peer, !backend::is_arrived(step.row));
-            const CUresult status = cuda().cuStreamWaitValue64(stream, word(post_.arena, step.peer), tag,
-                                                               CU_STREAM_WAIT_VALUE_GEQ);
-            return cuda().check(status, "cuStreamWaitValue64");
-        }
-        case CopyStep::Kind::clear:
-            return put_copy(word(post_.arena, step.peer), watch_->rest(), step.words * sizeof(std::uint64_t),
-                            stream);
-        case CopyStep::Kind::push:
-            return put_copy(address(arenas[step.peer] + step.stage), address(task.send) + step.at, step.bytes,
-                            stream);
-        case CopyStep::Kind::pull:
-            return put_copy(address(task.recv) + step.at, address(post_.arena + step.stage), step.bytes,
-                            stream);
-        case CopyStep::Kind::local:
-            return put_copy(address(task.recv) + step.stage, address(task.send) + step.at, step.bytes,
-                            stream);
+void Copies::forget(std::uint64_t code) {
+    const std::lock_guard lock(mutex_);
+    const auto found = plans_.find(code);
+    if (found == plans_.end() || found->second.captured) return;
+    plans_.erase(found);
+    waiting_.fetch_sub(1);
+}
+
+const Copies::Plan* Copies::find(std::uint64_t code) {
+    const std::lock_guard lock(mutex_);
+    const auto found = plans_.find(code);
+    return found == plans_.end() ? nullptr : &found->second;
+}
+
+// Here and not within the driver, where the thread that ends the tasks could not come in.
+Result<void> Copies::wait_for_room() {
+    const auto start = Clock::now();
+    const auto most = deadline();
+    while (waiting_.load() >= most_waiting && !stopped()) {
+        if (most.count() > 0 && Clock::now() - start > most)
+            return Error{ErrorCode::timed_out,
+                         fmt::format("{} operations wait for the other ranks, more than a stream holds",
+                                     waiting_.load()),
+                         fmt::format("gpu:{}", gpu_.index()),
+                         "let the other ranks call before more are enqueued"};
+        std::this_thread::sleep_for(nap);
     }
     return {};
 }
 
-Result<void> Copies::put_all(const CollectiveTask& task, const Arenas& arenas, CUstream stream) {
-    SIDESTEP_TRY(const CopyTags* const tags, watch_->tags_of(task));
-    for (const CopyStep& step : backend::copy_steps(task, post_.rank, post_.ranks))
-        SIDESTEP_CHECK(put(step, task, *tags, arenas, stream));
-    return {};
-}
-
-bool Copies::is(const Graph& graph, const CollectiveTask& task, const Arenas& arenas) const {
-    return graph.task.signature == task.signature && graph.task.send == task.send &&
-           graph.task.recv == task.recv && same_blocks(graph.task.to, task.to, post_.ranks) &&
-           same_blocks(graph.task.from, task.from, post_.ranks) && graph.arenas == arenas;
-}
-
-// Of those that no stream needs any more, the one that was used longest ago.
-Result<void> Copies::make_room() {
-    if (graphs_.size() < most_graphs) return {};
-    for (auto at = graphs_.end(); at != graphs_.begin();) {
-        --at;
-        if (!watch_->began_after(at->launched)) continue;
-        cuda().cuGraphExecDestroy(at->executable);
-        graphs_.erase(at);
-        return {};
-    }
-    return Error{ErrorCode::out_of_memory,
-                 fmt::format("{} different operations wait for the other ranks", most_graphs),
-                 fmt::format("gpu:{}", gpu_.index()), "wait for some of them before more are enqueued"};
-}
-
-void Copies::forget_ended() {
-    while (!waiting_.empty() && cuda().cuEventQuery(waiting_.front().end->event) != CUDA_ERROR_NOT_READY) {
-        gpu_.give_back(waiting_.front().end);
-        waiting_steps_ -= waiting_.front().steps;
-        waiting_.pop_front();
-    }
-}
-
-// Here and not within the driver, where no other thread could let the tasks go meanwhile.
-Result<void> Copies::wait_for_room(std::size_t steps) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto most = watch_->deadline();
-    for (;;) {
-        forget_ended();
-        if (waiting_.empty() || waiting_steps_ + steps <= most_waiting_steps || watch_->stopped()) return {};
-        if (most.count() > 0 && std::chrono::steady_clock::now() - start > most) break;
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-    return Error{ErrorCode::timed_out,
-                 fmt::format("{} operations wait for the other ranks, more than a stream holds", waiting_.size()),
-                 fmt::format("gpu:{}", gpu_.index()), "let the other ranks call before more are enqueued"};
-}
-
-Result<CUgraphExec> Copies::capture(const CollectiveTask& task, const Arenas& arenas) {
-    CUresult status = cuda().cuStreamBeginCapture(capturing_.get(), CU_STREAM_CAPTURE_MODE_RELAXED);
-    SIDESTEP_CHECK(cuda().check(status, "cuStreamBeginCapture"));
-    const auto put = put_all(task, arenas, capturing_.get());
-    CUgraph graph = nullptr;
-    status = cuda().cuStreamEndCapture(capturing_.get(), &graph);
-    CUgraphExec executable = nullptr;
-    const char* call = "cuStreamEndCapture";
-    if (put && status == CUDA_SUCCESS) {
-        call = "cuGraphInstantiate";
-        status = cuda().cuGraphInstantiateWithFlags(&executable, graph, 0);
-    }
-    if (graph) cuda().cuGraphDestroy(graph);
-    if (!put) return put.error();
-    SIDESTEP_CHECK(cuda().check(status, call));
-    return executable;
-}
-
-Result<Copies::Graph*> Copies::graph_of(const CollectiveTask& task, const Arenas& arenas) {
-    const auto found = std::find_if(graphs_.begin(), graphs_.end(),
-                                    [&](const Graph& graph) { return is(graph, task, arenas); });
-    if (found != graphs_.end()) {
-        graphs_.splice(graphs_.begin(), graphs_, found);
-        return &graphs_.front();
-    }
-    SIDESTEP_CHECK(make_room());
-    Graph graph{task, arenas, nullptr, 0, backend::copy_steps(task, post_.rank, post_.ranks).size()};
-    SIDESTEP_TRY(graph.executable, capture(task, arenas));
-    graphs_.push_front(std::move(graph));
-    return &graphs_.front();
-}
-
-Result<void> Copies::write_number(std::uint64_t code, CUstream stream) {
-    const CUresult status =
-        cuda().cuStreamWriteValue64(stream, watch_->number(), code, CU_STREAM_WRITE_VALUE_DEFAULT);
+Result<void> Copies::close_gate(std::uint64_t code, CUstream stream) {
+    CUresult status = cuda().cuStreamWriteValue64(stream, gate_on_gpu_, code, CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == CUDA_ERROR_INVALID_HANDLE)
         return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
                      fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
-    return cuda().check(status, "cuStreamWriteValue64");
+    SIDESTEP_CHECK(cuda().check(status, "cuStreamWriteValue64"));
+    status = cuda().cuStreamWaitValue64(stream, gate_on_gpu_, open_gate, CU_STREAM_WAIT_VALUE_GEQ);
+    return cuda().check(status, "cuStreamWaitValue64");
 }
 
-Result<void> Copies::run(const CollectiveTask& task, const Arenas& arenas, CUstream stream, bool captures) {
-    if (watch_->stopped()) return {};
-    if (captures) {
-        SIDESTEP_CHECK(write_number(watch_->number_in_graph(task.number), stream));
-        return put_all(task, arenas, stream);
+Result<void> Copies::run(const CollectiveTask& task, CUstream stream, bool captures) {
+    if (!captures) SIDESTEP_CHECK(wait_for_room());
+    if (stopped()) return {};
+    const std::uint64_t code = keep(task, captures);
+    auto closes = close_gate(code, stream);
+    if (!closes) forget(code);
+    return closes;
+}
+
+void Copies::serve() noexcept {
+    driver::ScopedCudaContext current(*gpu_.context());
+    auto since = Clock::now();
+    while (!halts_.load(std::memory_order_acquire)) {
+        beat();
+        const std::uint64_t code = gate();
+        if (code == open_gate) {
+            rest(since);
+            continue;
+        }
+        carry_out(code);
+        since = Clock::now();
     }
-    SIDESTEP_TRY(Graph* const graph, graph_of(task, arenas));
-    SIDESTEP_CHECK(wait_for_room(graph->steps));
-    if (watch_->stopped()) return {};
-    SIDESTEP_TRY(Flight* const end, gpu_.take_flight());
-    waiting_.push_back({end, graph->steps});
-    waiting_steps_ += graph->steps;
-    SIDESTEP_CHECK(write_number(watch_->next_number(task.number, graph->launched), stream));
-    SIDESTEP_CHECK(cuda().check(cuda().cuGraphLaunch(graph->executable, stream), "cuGraphLaunch"));
-    return cuda().check(cuda().cuEventRecord(end->event, stream), "cuEventRecord");
+}
+
+// Until a gate may be closed.
+void Copies::rest(Clock::time_point& since) {
+    const auto idle = Clock::now() - since;
+    if (idle < looks_for) {
+        std::this_thread::yield();
+    } else if (waiting_.load() == 0 && !captured_.load()) {
+        std::unique_lock lock(mutex_);
+        due_.wait(lock, [this] { return halts_.load() || waiting_.load() != 0 || captured_.load(); });
+        since = Clock::now();
+    } else {
+        std::this_thread::sleep_for(waiting_.load() == 0 && idle > quiet_for ? long_nap : nap);
+    }
+}
+
+void Copies::carry_out(std::uint64_t code) {
+    const Plan* const plan = find(code);
+    if (stopped() || plan == nullptr || !exchange(*plan)) {
+        if (halts_.load()) return;
+        FaultRecord record;
+        record.kind = FaultKind::aborted;
+        record.peer = post_.rank;
+        give_up(record, plan);
+        // What is being copied is still read and written.
+        while (!halts_.load() && !streams_->quiet()) {
+            beat();
+            std::this_thread::sleep_for(nap);
+        }
+    }
+    forget(code);
+    std::atomic_ref(*gate_).store(open_gate, std::memory_order_release);
+}
+
+// False: it has not come to its end.
+bool Copies::exchange(const Plan& plan) {
+    CopyExchange exchange(plan.task, post_.rank, post_.ranks, counters_, *streams_);
+    auto since = Clock::now();
+    while (!stopped() && !halts_.load(std::memory_order_relaxed)) {
+        beat();
+        const auto state = exchange.step();
+        if (!state) {
+            base::log(base::LogLevel::warn, fmt::format("gpu:{}: {}", gpu_.index(), state.error().to_string()));
+            break;
+        }
+        if (*state == CopyExchange::State::ended) return true;
+        if (*state == CopyExchange::State::differs) {
+            give_up(exchange.fault(), &plan);
+            break;
+        }
+        const auto now = Clock::now();
+        if (*state == CopyExchange::State::moved) since = now;
+        const bool copying = *state == CopyExchange::State::copying;
+        const auto most = deadline();
+        if (!copying && most.count() != 0 && now - since > most) {
+            FaultRecord record;
+            record.kind = FaultKind::timed_out;
+            record.peer = exchange.missing();
+            give_up(record, &plan);
+            break;
+        }
+        if (now - since < (copying ? Clock::duration(looks_at_copies_for) : Clock::duration(looks_for)))
+            std::this_thread::yield();
+        else
+            std::this_thread::sleep_for(nap);
+    }
+    exchange.withdraw();
+    return false;
+}
+
+// The first one counts.
+void Copies::give_up(FaultRecord record, const Plan* plan) {
+    stopped_.store(true, std::memory_order_release);
+    const std::lock_guard lock(mutex_);
+    const std::atomic_ref kind(words_.fault.kind);
+    if (kind.load(std::memory_order_acquire) != FaultKind::none) return;
+    if (plan != nullptr) {
+        record.number = plan->task.number;
+        record.signature = plan->task.signature;
+    }
+    const FaultKind why = record.kind;
+    record.kind = FaultKind::none;
+    words_.fault = record;
+    kind.store(why, std::memory_order_release);
+}
+
+void Copies::look() noexcept {
+    const std::uint64_t code = gate();
+    if (code == open_gate || halts_.load()) return;
+    const Clock::duration without(Clock::now().time_since_epoch().count() - beat_.load(std::memory_order_relaxed));
+    const auto most = deadline();
+    const bool overdue = most.count() != 0 && without > most;
+    if (without < most_without_a_beat || !(stopped() || overdue)) return;
+    FaultRecord record;
+    record.kind = FaultKind::timed_out;
+    record.peer = (post_.rank + 1) % post_.ranks;
+    give_up(record, find(code));
+    std::atomic_ref(*gate_).store(open_gate, std::memory_order_release);
+}
+
+void Copies::stop() noexcept {
+    const std::lock_guard lock(mutex_);
+    stopped_.store(true, std::memory_order_release);
+    due_.notify_all();
+}
+
+void Copies::halt() noexcept {
+    {
+        const std::lock_guard lock(mutex_);
+        halts_.store(true, std::memory_order_release);
+        due_.notify_all();
+    }
+    const std::lock_guard lock(joining_);
+    if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace sidestep::backends::cuda

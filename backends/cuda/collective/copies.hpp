@@ -1,73 +1,100 @@
-// Tasks of Shape::copies on one GPU: copies and stream memory operations, and no kernel.
+// Tasks of Shape::copies on one GPU: copies, and no kernel of this library.
+//
+// The caller's stream does two things for a task, alike on a stream and in a graph: it closes a gate, a word in pinned
+// memory that then tells which task has come, and waits until the gate is open again. A thread sees the closed gate, does
+// the rank's part of the exchange (backend/copy_exchange.hpp) with copies on streams of its own, and opens the gate.
+// A wait of a stream has no deadline and hears of no abort: the thread sees to both, by opening the gate early.
 #pragma once
 
-#include <array>
-#include <deque>
-#include <list>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
 
-#include "backends/cuda/collective/copy_watch.hpp"
+#include "backends/cuda/collective/copy_streams.hpp"
 
 namespace sidestep::backends::cuda {
 
 class Copies {
 public:
-    // ErrorCode::unsupported where streams of the GPU cannot wait for words.
-    static Result<std::unique_ptr<Copies>> create(Seats& seats, Gpu& gpu, const CopyPost& post,
-                                                  HostWords& words);
-    // No task runs any more.
+    // ErrorCode::unsupported where streams of the GPU cannot wait for words. `words` tells the deadline and takes the
+    // fault.
+    static Result<std::unique_ptr<Copies>> create(Seats& seats, Gpu& gpu, const CopyPost& post, HostWords& words);
     ~Copies();
     Copies(const Copies&) = delete;
     Copies& operator=(const Copies&) = delete;
 
-    // Where the arenas of all ranks lie, for this GPU.
-    using Arenas = std::array<char*, backend::most_ranks>;
+    // Enqueues the task; by one thread at a time, in the GPU's context. Waits where a stream's queue is about to be full
+    // of tasks that wait for the others, with ErrorCode::timed_out after the deadline.
+    Result<void> run(const backend::CollectiveTask& task, CUstream stream, bool captures);
 
-    // Enqueues the task; by one thread at a time, in the GPU's context. On a stream that is not captured it
-    // goes as a graph of its own, which is kept for the next like it. Waits where a stream's queue is about to be full
-    // of tasks that wait for the others, with ErrorCode::timed_out after the deadline; one task of more steps than a
-    // queue holds waits for them within the driver.
-    Result<void> run(const backend::CollectiveTask& task, const Arenas& arenas, CUstream stream,
-                     bool captures);
+    // The next ones: any thread.
 
-    CopyWatch& watch() { return *watch_; }
+    // Never blocks. To be called every few milliseconds as long as tasks may run: opens the gate where the thread does
+    // not come to it, since the driver holds it up in a call.
+    void look() noexcept;
+    // Tasks in flight and to come go on without waiting for anybody, once copies that have begun have ended.
+    void stop() noexcept;
+    // Ends the thread: from then on no task ends, and the driver is not called any more.
+    void halt() noexcept;
+    bool busy() const { return gate() != open_gate; }
 
 private:
-    // A task that was run, for the next one like it.
-    struct Graph {
+    using Clock = std::chrono::steady_clock;
+    struct Plan {
         backend::CollectiveTask task;
-        Arenas arenas{};
-        CUgraphExec executable = nullptr;
-        std::uint32_t launched = 0;  // when last, as CopyWatch counts
-        std::size_t steps = 0;
+        bool captured = false;  // stays: its graph may be launched again
     };
-    struct Waiting {
-        Flight* end = nullptr;
-        std::size_t steps = 0;
-    };
+    static constexpr std::uint64_t open_gate = 0;
 
-    Copies(Gpu& gpu, const CopyPost& post, std::unique_ptr<CopyWatch> watch, driver::CudaStream capturing)
-        : gpu_(gpu), post_(post), watch_(std::move(watch)), capturing_(std::move(capturing)) {}
+    Copies(Seats& seats, Gpu& gpu, const CopyPost& post, HostWords& words)
+        : seats_(seats), gpu_(gpu), post_(post), words_(words) {}
+    Result<void> set_up();
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
+    std::uint64_t gate() const { return std::atomic_ref(*gate_).load(std::memory_order_acquire); }
+    bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+    std::chrono::nanoseconds deadline() const {
+        return std::chrono::nanoseconds(std::atomic_ref(words_.deadline_ns).load(std::memory_order_acquire));
+    }
 
-    Result<void> put_all(const backend::CollectiveTask& task, const Arenas& arenas, CUstream stream);
-    Result<void> put(const backend::CopyStep& step, const backend::CollectiveTask& task, const CopyTags& tags,
-                     const Arenas& arenas, CUstream stream);
-    Result<void> put_copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t bytes, CUstream stream);
-    Result<void> write_number(std::uint64_t code, CUstream stream);
-    Result<Graph*> graph_of(const backend::CollectiveTask& task, const Arenas& arenas);
-    bool is(const Graph& graph, const backend::CollectiveTask& task, const Arenas& arenas) const;
-    Result<void> make_room();
-    void forget_ended();
-    Result<void> wait_for_room(std::size_t steps);
-    Result<CUgraphExec> capture(const backend::CollectiveTask& task, const Arenas& arenas);
+    std::uint64_t keep(const backend::CollectiveTask& task, bool captures);
+    void forget(std::uint64_t code);
+    const Plan* find(std::uint64_t code);
+    Result<void> wait_for_room();
+    Result<void> close_gate(std::uint64_t code, CUstream stream);
 
+    // Of the thread.
+    void serve() noexcept;
+    void rest(Clock::time_point& since);
+    void carry_out(std::uint64_t code);
+    bool exchange(const Plan& plan);
+    void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+
+    void give_up(backend::FaultRecord record, const Plan* plan);
+
+    Seats& seats_;
     Gpu& gpu_;
     const CopyPost post_;
-    const std::unique_ptr<CopyWatch> watch_;
-    const driver::CudaStream capturing_;
-    std::list<Graph> graphs_;  // the one that was used last in front
-    std::deque<Waiting> waiting_;  // launched, in that order, and not seen to have ended
-    std::size_t waiting_steps_ = 0;
+    HostWords& words_;
+    std::unique_ptr<CopyStreams> streams_;
+    std::uint64_t* gate_ = nullptr;
+    CUdeviceptr gate_on_gpu_ = 0;
+    backend::CopyCounters counters_;  // of the thread
+    std::atomic<bool> stopped_{false};
+    std::atomic<bool> halts_{false};
+    std::atomic<Clock::rep> beat_{0};  // when the thread was seen last
+    std::atomic<unsigned> waiting_{0};  // tasks outside of graphs that have not ended
+    std::atomic<bool> captured_{false};
+
+    std::mutex mutex_;  // guards what follows, and the fault
+    std::condition_variable due_;
+    std::unordered_map<std::uint64_t, Plan> plans_;
+    std::uint64_t last_ = 0;
+
+    std::mutex joining_;
+    std::thread thread_;
 };
 
 }  // namespace sidestep::backends::cuda

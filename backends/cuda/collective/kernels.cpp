@@ -48,10 +48,17 @@ Result<std::shared_ptr<const CollectiveKernels>> CollectiveKernels::load(
 }
 
 Result<void> CollectiveKernels::load_all() {
+    int major = 0;
+    const CUresult status = context_->cuda().cuDeviceGetAttribute(
+        &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, context_->device());
+    SIDESTEP_CHECK(context_->cuda().check(status, "cuDeviceGetAttribute"));
+    overlaps_ = major >= 9;
     for (unsigned e = 0; e < backend::elements; ++e) {
         SIDESTEP_CHECK(load_module(combine_images[e]));
         SIDESTEP_CHECK(find(combining_[e].packets[0], "sidestep_packets_4"));
         SIDESTEP_CHECK(find(combining_[e].packets[1], "sidestep_packets_16"));
+        SIDESTEP_CHECK(find(combining_[e].lines[0], "sidestep_lines_4"));
+        SIDESTEP_CHECK(find(combining_[e].lines[1], "sidestep_lines_16"));
         SIDESTEP_CHECK(find(combining_[e].slices[0], "sidestep_slices_4"));
         SIDESTEP_CHECK(find(combining_[e].slices[1], "sidestep_slices_16"));
     }
@@ -97,7 +104,10 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
     const Combining& of_element = combining_[static_cast<unsigned>(element)];
     switch (task.shape) {
         case Shape::slices:
+        case Shape::pushed_slices:
             return combines ? of_element.slices[size] : slices_copy_;
+        case Shape::lines:
+            return of_element.lines[size];
         case Shape::pairs:
             return pairs_;
         case Shape::ring:
@@ -105,6 +115,13 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
         default:
             return of_element.packets[size];
     }
+}
+
+bool CollectiveKernels::may_come_early(const backend::CollectiveTask& task, unsigned blocks) const {
+    constexpr unsigned most_early_blocks = 32;
+    const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
+                         task.shape == Shape::lines;
+    return overlaps_ && packets && blocks <= most_early_blocks;
 }
 
 }  // namespace sidestep::backends::cuda

@@ -21,10 +21,14 @@ public:
 
     // The kernel that runs such a task.
     CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks) const;
+    // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still runs: packets
+    // of few blocks. More could take the room that kernels of another group need, for which this one's peers wait.
+    bool may_come_early(const backend::CollectiveTask& task, unsigned blocks) const;
 
 private:
     struct Combining {
         CUfunction packets[2] = {};  // for up to four ranks, and for more
+        CUfunction lines[2] = {};
         CUfunction slices[2] = {};
     };
 
@@ -37,6 +41,7 @@ private:
     std::shared_ptr<const driver::CudaContext> context_;
     std::array<CUmodule, backend::elements + 2> modules_{};
     unsigned loaded_ = 0;
+    bool overlaps_ = false;  // the GPU takes such launches
     std::array<Combining, backend::elements> combining_{};  // by element
     CUfunction slices_copy_ = nullptr;
     CUfunction pairs_ = nullptr;

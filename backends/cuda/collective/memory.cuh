@@ -13,6 +13,20 @@ using backend::Share;
 using backend::Slice;
 using backend::Token;
 
+// Where the launch allows that this kernel begins while the one before it in the stream still runs: nothing of that
+// one is to be seen before this returns. By every thread, first of all.
+__device__ inline void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The kernel behind this one may be brought to the multiprocessors, where it waits for the end of this one.
+__device__ inline void let_next_kernel_come() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" :::);
+#endif
+}
+
 struct alignas(16) Words {
     uint32_t at[4];
 };
@@ -74,12 +88,12 @@ __device__ inline void store_unit(char* to, Unit value) {
 // tenth of the time.
 __device__ inline Share share_of_bytes(uint64_t bytes, unsigned block, unsigned blocks) {
     const uint64_t granules = (bytes + 15) / 16;
-    if (granules >= 1u << 26) return backend::share_of(bytes, block, blocks, 16);
+    if (granules >= 1u << 25) return backend::share_of(bytes, block, blocks, 16);
     const uint64_t begin = uint64_t{static_cast<uint32_t>(granules) * block / blocks} * 16;
     const uint64_t end = uint64_t{static_cast<uint32_t>(granules) * (block + 1) / blocks} * 16;
     return {begin < bytes ? begin : bytes, end < bytes ? end : bytes};
 }
-static_assert(backend::most_blocks == 64, "granules times blocks fit into 32 bits");
+static_assert(backend::most_blocks == 128, "granules times blocks fit into 32 bits");
 
 __device__ inline unsigned misalignment(const void* address) {
     return static_cast<unsigned>(reinterpret_cast<uint64_t>(address) & 15);

@@ -183,7 +183,7 @@ private:
             ends_.sources = ends_.targets = 1;
         }
         __syncthreads();
-        Copying().run(ends_, bytes);
+        Copying().run(ends_, bytes, blockDim.x);
     }
 
     Ground ground_;

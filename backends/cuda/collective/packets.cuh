@@ -3,102 +3,48 @@
 // the grid deals with all that has to do with it, so that blocks may be received where others were sent from.
 #pragma once
 
-#include "backends/cuda/collective/elements.cuh"
-#include "backends/cuda/collective/wait.cuh"
+#include "backends/cuda/collective/exchange.cuh"
 
 namespace sidestep::backends::cuda {
 
-constexpr unsigned unit = 8;                // bytes of payload in a packet
-constexpr uint64_t wipe_period = 1u << 30;  // epochs
-
 // `group`: ranks whose packets are polled at a time. `batch`: units of a thread that are under way at a time.
 template <Element element, int group, int batch>
-class Packets {
+class Packets : Exchange<element, group> {
+    using Base = Exchange<element, group>;
+
 public:
     __device__ Packets(const CollectiveTask& task, const Station& station)
-        : ground_(task, station),
+        : Base(task, station),
           two_phase_(task.shape == backend::Shape::packets_two_phase),
           first_(uint64_t{blockIdx.x} * (blockDim.x - header_threads) + threadIdx.x),
           stride_(uint64_t{gridDim.x} * (blockDim.x - header_threads)) {}
 
     __device__ void run() {
-        const Words head = load_packet(reinterpret_cast<const char*>(ground_.station.control));
-#pragma unroll
-        for (int i = 0; i < group; ++i)
-            peers_[i] = 1u + i < ground_.ranks ? ground_.arena(rank_at(1 + i)) : nullptr;
-        own_ = ground_.arena(ground_.rank);
-        const bool well = __all_sync(~0u, ground_.well(head.at[2], ground_.rank));
-        epoch_ = head.at[0] | static_cast<uint64_t>(head.at[1]) << 32;
-        flag_ = backend::packet_flag(epoch_);
-        parity_ = epoch_ & 1;
-        const bool data_thread = threadIdx.x < blockDim.x - header_threads;
-        if (data_thread || !well) say_epoch_is_read();
-        if (!well) return ground_.report();
-        if (data_thread)
+        if (!Base::enter()) return;
+        if (Base::is_data_thread())
             data();
         else
-            headers();
-        ground_.report();
-        if (wipes()) wipe();
+            Base::headers();
+        Base::leave();
     }
 
 private:
-    // The last warp of each block opens the next epoch once all blocks know this one: while packets are on
-    // their way, since it would add half a microsecond to the end of the task. That of the first block also
-    // says what runs here, and hears what runs elsewhere.
-    __device__ void headers() {
-        const unsigned lane = threadIdx.x - (blockDim.x - header_threads);
-        const CollectiveTask& task = ground_.task;
-        const bool scaled = task.combine == Combine::scaled_sum;
-        const bool speaks = blockIdx.x == 0 && lane < ground_.ranks && lane != ground_.rank;
-        if (speaks) {
-            char* const to = ground_.arena(lane) + ground_.layout.header(0, parity_, ground_.rank);
-            store_packet(to, task.signature, 0, flag_);
-            const uint64_t scale = scaled ? own_scale() : 0;
-            if (scaled)
-                store_packet(to + 16, static_cast<uint32_t>(scale), static_cast<uint32_t>(scale >> 32),
-                             flag_);
-        }
-        open_next_epoch();
-        if (scaled) __syncthreads();
-        if (!speaks) return;
-        const char* const from = own_ + ground_.layout.header(0, parity_, lane);
-        Wait wait;
-        Words packet = load_packet(from);
-        while (!flagged(packet, flag_)) {
-            if (!wait.go_on(ground_, lane)) return;
-            packet = load_packet(from);
-        }
-        if (packet.at[0] == task.signature) return;
-        Difference difference{};
-        difference.peer_signature = packet.at[0];
-        ground_.give_up(FaultKind::mismatch, lane, difference);
-    }
+    using Base::each_peer;
+    using Base::flag_;
+    using Base::ground_;
+    using Base::own_;
+    using Base::parity_;
+    using Base::rank_at;
+    using Base::scales;
 
     __device__ void data() {
         send();
         const CollectiveTask& task = ground_.task;
-        if (task.combine == Combine::scaled_sum && !learn_scales()) return;
+        if (task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
         const bool combines = task.combine != Combine::none;
         if (!combines) copy_own();
         if (combines && !reduce()) return;
         if (!combines || two_phase_) receive(two_phase_ ? 1 : 0);
-    }
-
-    __device__ unsigned rank_at(unsigned k) const {
-        const unsigned rank = ground_.rank + k;
-        return rank < ground_.ranks ? rank : rank - ground_.ranks;
-    }
-
-    // act(i, rank, arena) for every other rank, beginning with the next one.
-    template <typename Act>
-    __device__ void each_peer(Act act) const {
-#pragma unroll
-        for (int i = 0; i < group; ++i)
-            if (1u + i < ground_.ranks) act(i, rank_at(1 + i), peers_[i]);
-#pragma unroll 1
-        for (unsigned k = 1 + group; k < ground_.ranks; ++k)
-            act(group, rank_at(k), ground_.arena(rank_at(k)));
     }
 
     __device__ backend::Block outgoing(unsigned rank) const {
@@ -112,12 +58,6 @@ private:
         return {slice.target_offset * sizeof(Bits), slice.count * sizeof(Bits)};
     }
 
-    // Bytes of a block's unit: 8, fewer at its end, 0 behind it.
-    static __device__ unsigned bytes_at(uint64_t bytes, uint64_t at) {
-        if (at * unit >= bytes) return 0;
-        const uint64_t left = bytes - at * unit;
-        return left < unit ? static_cast<unsigned>(left) : unit;
-    }
     static __device__ void put(char* lane, uint64_t at, uint64_t value, uint32_t flag) {
         store_packet(lane + 16 * at, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), flag);
     }
@@ -168,34 +108,6 @@ private:
                     put(arena + lane, at, i < group ? value[i] : load(rank), flag_);
             });
         }
-    }
-
-    __device__ uint64_t own_scale() const {
-        const CollectiveTask& task = ground_.task;
-        if (!task.device_scale) return task.scale;
-        return load_up_to_8(static_cast<const char*>(task.device_scale), sizeof(Bits));
-    }
-
-    // Every rank's factor, which comes behind its header.
-    __device__ bool learn_scales() {
-        bool known = true;
-        if (threadIdx.x == ground_.rank) scales()[threadIdx.x] = own_scale();
-        if (threadIdx.x < ground_.ranks && threadIdx.x != ground_.rank) {
-            const char* const from = own_ + ground_.layout.header(0, parity_, threadIdx.x) + 16;
-            Wait wait;
-            Words packet = load_packet(from);
-            while (known && !flagged(packet, flag_)) {
-                known = wait.go_on(ground_, threadIdx.x);
-                packet = load_packet(from);
-            }
-            scales()[threadIdx.x] = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
-        }
-        __syncthreads();
-        return ground_.failed() == 0;
-    }
-    static __device__ uint64_t* scales() {
-        __shared__ uint64_t of_ranks[backend::most_ranks];
-        return of_ranks;
     }
 
     // Packets of the ranks from `begin` on, for whom `wanted` has bits. False: leave.
@@ -333,51 +245,10 @@ private:
         }
     }
 
-    // Of a block's threads all but the last warp say it, which waits for them. By warps, whose threads all come
-    // here together: what is counted is warps.
-    static __device__ void say_epoch_is_read() {
-        asm volatile("barrier.arrive 1, %0;" ::"r"(blockDim.x) : "memory");
-    }
-    // The last block whose threads all have read the epoch opens the next one.
-    __device__ void open_next_epoch() const {
-        asm volatile("barrier.sync 1, %0;" ::"r"(blockDim.x) : "memory");
-        SeatControl* const control = ground_.station.control;
-        if (threadIdx.x + 1 != blockDim.x) return;
-        if (gridDim.x != 1 && atomicAdd(&control->done, 1u) != gridDim.x - 1) return;
-        control->done = 0;
-        control->epoch = epoch_ + 1;
-    }
-
-    // Flags come around after 2^32 epochs: every 2^30 the last block to end wipes the parity that was read.
-    // Nobody writes there before this rank's next task.
-    __device__ bool wipes() const { return epoch_ >= wipe_period && epoch_ % wipe_period <= 1; }
-    __device__ void wipe() const {
-        SeatControl* const control = ground_.station.control;
-        __shared__ bool last;
-        __syncthreads();
-        if (threadIdx.x == 0) last = atomicAdd(&control->ended, 1u) == gridDim.x - 1;
-        __syncthreads();
-        if (!last) return;
-        if (threadIdx.x == 0) control->ended = 0;
-        for (unsigned phase = 0; phase < 2; ++phase) {
-            char* const lanes = own_ + ground_.layout.header(phase, parity_, 0);
-            const uint64_t bytes = ground_.ranks * ground_.layout.packet_lane();
-#pragma unroll 1
-            for (uint64_t at = 16 * threadIdx.x; at < bytes; at += 16 * blockDim.x)
-                store16(lanes + at, Words{});
-        }
-    }
-
     using Bits = typename Form<element>::Bits;
-    Ground ground_;
     const bool two_phase_;
     const uint64_t first_;   // unit of this thread
     const uint64_t stride_;  // between two units of a thread
-    uint64_t epoch_ = 0;
-    uint32_t flag_ = 0;
-    unsigned parity_ = 0;
-    char* own_ = nullptr;
-    char* peers_[group];
 };
 
 }  // namespace sidestep::backends::cuda

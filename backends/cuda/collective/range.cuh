@@ -1,5 +1,5 @@
-// What a thread block does with a range of bytes: copy it to one or several places, or combine it from
-// several. Any alignment; nothing beside the range is touched.
+// What the first `workers` threads of a block do with a range of bytes: copy it to one or several places, or combine it
+// from several. Any alignment; nothing beside the range is touched.
 #pragma once
 
 #include "backends/cuda/collective/elements.cuh"
@@ -46,29 +46,29 @@ struct Cut {
 // Copies a range to its targets.
 class Copying {
 public:
-    // All threads of the block. No part of its caller, whose values would take registers from it.
-    static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes) {
+    // All workers. No part of its caller, whose values would take registers from it.
+    static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes, unsigned workers) {
         const Cut cut(ends, bytes, 1);
-        if (cut.units == 0) return run_shifted(ends, bytes);
+        if (cut.units == 0) return run_shifted(ends, bytes, workers);
         const char* const from = ends.from[0] + cut.units_at;
 #pragma unroll 1
-        for (uint64_t at = threadIdx.x; at < cut.units; at += batch * blockDim.x) {
+        for (uint64_t at = threadIdx.x; at < cut.units; at += batch * workers) {
             Words value[batch];
 #pragma unroll
             for (int b = 0; b < batch; ++b)
                 value[b] =
-                    at + b * blockDim.x < cut.units ? load16(from + 16 * (at + b * blockDim.x)) : Words{};
+                    at + b * workers < cut.units ? load16(from + 16 * (at + b * workers)) : Words{};
 #pragma unroll 1
             for (unsigned i = 0; i < ends.targets; ++i) {
                 char* const to = ends.to[i] + cut.units_at;
 #pragma unroll
                 for (int b = 0; b < batch; ++b)
-                    if (at + b * blockDim.x < cut.units) store16(to + 16 * (at + b * blockDim.x), value[b]);
+                    if (at + b * workers < cut.units) store16(to + 16 * (at + b * workers), value[b]);
             }
         }
 #pragma unroll 1
         for (unsigned end = 0; end < 2; ++end)
-            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes);
+            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes, workers);
     }
 
 private:
@@ -77,17 +77,17 @@ private:
 
     // Where the targets lie alike, and the source otherwise. A function of its own, since its registers would
     // cost the usual way half a microsecond.
-    static __device__ __noinline__ void run_shifted(const Ends& ends, uint64_t bytes) {
+    static __device__ __noinline__ void run_shifted(const Ends& ends, uint64_t bytes, unsigned workers) {
         Cut cut(ends, bytes, 1);
-        shifted_units(ends, cut);
+        shifted_units(ends, cut, workers);
 #pragma unroll 1
         for (unsigned end = 0; end < 2; ++end)
-            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes);
+            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes, workers);
     }
 
     // Units that lie at a boundary of 16 for the targets, each out of two aligned words of the source that
     // lie within the range as well. None where the targets differ.
-    static __device__ void shifted_units(const Ends& ends, Cut& cut) {
+    static __device__ void shifted_units(const Ends& ends, Cut& cut, unsigned workers) {
         const unsigned first = misalignment(ends.to[0]);
         bool even = true;
 #pragma unroll 1
@@ -99,7 +99,7 @@ private:
         cut.units_at = head;
         cut.units = (cut.bytes - (head - shift)) / 16 - 1;
         const char* const from = ends.from[0] + (head - shift);
-        const unsigned step = blockDim.x;
+        const unsigned step = workers;
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at < cut.units; at += shifted * step) {
             Words low[shifted];
@@ -140,9 +140,9 @@ private:
         return value;
     }
 
-    static __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end) {
+    static __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end, unsigned workers) {
 #pragma unroll 1
-        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * blockDim.x) {
+        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * workers) {
             const unsigned bytes = end - at < 8 ? static_cast<unsigned>(end - at) : 8;
             const uint64_t value = load_up_to_8(ends.from[0] + at, bytes);
 #pragma unroll 1
@@ -160,26 +160,29 @@ class Combining {
 public:
     __device__ Combining(const CollectiveTask& task, unsigned ranks) : rule_(task, ranks) {}
 
-    // All threads of the block; see Copying::run().
-    __device__ void run(const Ends& ends, uint64_t bytes) const { run(ends, bytes, rule_); }
+    // All workers; see Copying::run().
+    __device__ void run(const Ends& ends, uint64_t bytes, unsigned workers) const {
+        run(ends, bytes, workers, rule_);
+    }
 
 private:
     __device__ explicit Combining(const Rule<element>& rule) : rule_(rule) {}
-    static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes, Rule<element> rule) {
-        Combining(rule).run_inside(ends, bytes);
+    static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes, unsigned workers,
+                                            Rule<element> rule) {
+        Combining(rule).run_inside(ends, bytes, workers);
     }
 
-    __device__ void run_inside(const Ends& ends, uint64_t bytes) const {
+    __device__ void run_inside(const Ends& ends, uint64_t bytes, unsigned workers) const {
         const Cut cut(ends, bytes, sizeof(Bits));
-        units(ends, cut);
+        units(ends, cut, workers);
 #pragma unroll 1
         for (unsigned end = 0; end < 2; ++end)
-            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes);
+            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes, workers);
     }
 
-    __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end) const {
+    __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end, unsigned workers) const {
 #pragma unroll 1
-        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * blockDim.x) {
+        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * workers) {
             const unsigned bytes = end - at < 8 ? static_cast<unsigned>(end - at) : 8;
             Accumulator<element, 2> sum;
             uint64_t next = load_up_to_8(ends.from[0] + at, bytes);
@@ -200,8 +203,8 @@ private:
     // As long as every place of a batch has a unit: without a question for each, and, of two sources, with
     // as many loads under way as of four. Returns how many units are done.
     template <int exactly, int deep>
-    __device__ uint64_t whole_batches(const Ends& ends, const Cut& cut) const {
-        const unsigned step = blockDim.x;
+    __device__ uint64_t whole_batches(const Ends& ends, const Cut& cut, unsigned workers) const {
+        const unsigned step = workers;
         const uint64_t first = cut.units_at + 16 * threadIdx.x;
         uint64_t at = 0;
 #pragma unroll 1
@@ -231,13 +234,13 @@ private:
         return at;
     }
 
-    __device__ void units(const Ends& ends, const Cut& cut) const {
-        const unsigned step = blockDim.x;
+    __device__ void units(const Ends& ends, const Cut& cut, unsigned workers) const {
+        const unsigned step = workers;
         const unsigned sources = ends.sources;
         uint64_t done = 0;
         if constexpr (!carries) {
-            if (sources == 2) done = whole_batches<2, 2 * batch>(ends, cut);
-            if (sources == 4) done = whole_batches<4, batch>(ends, cut);
+            if (sources == 2) done = whole_batches<2, 2 * batch>(ends, cut, workers);
+            if (sources == 4) done = whole_batches<4, batch>(ends, cut, workers);
         }
 #pragma unroll 1
         for (uint64_t at = done + threadIdx.x; at < cut.units; at += batch * step) {

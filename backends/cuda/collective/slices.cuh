@@ -1,6 +1,6 @@
-// Tasks of slices. Block b of every rank deals with share b of every slice, so blocks of one number are all
-// that ever wait for each other: an exchange of entry lines before, a barrier after, no barrier of a whole
-// GPU.
+// Tasks of slices, fetched or pushed. Block b of every rank deals with share b of every slice, so blocks of one
+// number are all that ever wait for each other: an exchange of entry lines before, a barrier after, no barrier of a
+// whole GPU.
 #pragma once
 
 #include "backends/cuda/collective/range.cuh"
@@ -16,6 +16,14 @@ struct Meeting {
     char* recv[backend::most_ranks];
     uint64_t scale[backend::most_ranks];
     Ends ends;
+    // Of pushed slices: what a turn combines and pushes, filled in while others still work on the one before.
+    struct Turn {
+        Ends combined;
+        uint64_t combined_bytes;
+        Ends pushed[backend::most_ranks];
+        uint64_t pushed_bytes[backend::most_ranks];
+    };
+    Turn turns[2];
 };
 
 // `Work`: Copying or Combining, what is done with a slice.
@@ -31,9 +39,9 @@ public:
         if (threadIdx.x < ground_.ranks) meeting_.arena[threadIdx.x] = ground_.arena(threadIdx.x);
         round_ = load_word(&ground_.station.control->round[blockIdx.x]);
         if (__syncthreads_or(!ground_.well(ground_.failed(), rank()))) return ground_.report();
-        bool staged = false;
-        if (!enter(staged)) return ground_.report();
-        if (pass_all(staged) && threadIdx.x == 0) ground_.station.control->round[blockIdx.x] = round_;
+        if (!enter()) return ground_.report();
+        if (!pushed_) work();
+        if ((pushed_ ? take_turns() : barrier()) && threadIdx.x == 0) ground_.station.control->round[blockIdx.x] = round_;
         ground_.report();
     }
 
@@ -65,9 +73,24 @@ private:
         return load_up_to_8(static_cast<const char*>(task.device_scale), size_);
     }
 
+    // Whether a target of this rank's buffer lies off a boundary of 16: what is combined is written in units of 16.
+    __device__ bool lies_crooked() const {
+        const CollectiveTask& task = ground_.task;
+        bool off = false;
+        for (unsigned r = 0; r < ranks(); ++r) {
+            const Slice& slice = task.slices[r];
+            const char* const to = static_cast<const char*>(task.recv) + slice.target_offset * size_;
+            off = off || (slice.count && (slice.targets >> rank() & 1) && misalignment(to));
+        }
+        return off;
+    }
+
+    // What the lines of all say together.
+    enum Need : unsigned { push = 1, stage_in = 2 };
+
     // Everybody says where its buffers lie, and learns where those of the others do. The copy within this
     // rank is done meanwhile. False: leave.
-    __device__ bool enter(bool& staged) {
+    __device__ bool enter() {
         ++round_;
         const CollectiveTask& task = ground_.task;
         const unsigned parity = round_ & 1;
@@ -76,27 +99,30 @@ private:
         const bool meets = peer < ranks();
         uint64_t words[4] = {packed(task.send_token), packed(task.recv_token), task.signature, 0};
         if (meets) {
+            if (lies_crooked()) words[2] |= backend::crooked;
             words[3] = own_scale();
             if (peer != rank())
                 store_line(meeting_.arena[peer] + layout().entry(parity, blockIdx.x, rank()), words, flag);
         }
         copy_within(Inner::local, 0);
-        bool stages = false;
+        unsigned needs = 0;
         bool well = true;
         if (meets) {
             if (peer != rank())
                 well = wait_line(ground_, meeting_.arena[rank()] + layout().entry(parity, blockIdx.x, peer),
                                  words, flag, peer);
-            if (well) well = meet(peer, words, stages);
+            if (well) well = meet(peer, words, needs);
         }
-        staged = __syncthreads_or(stages);
+        pushed_ = __syncthreads_or(needs & push) || task.shape == backend::Shape::pushed_slices;
+        staged_in_ = __syncthreads_or(needs & stage_in) && pushed_;
+        if (staged_in_ && blocks_ > backend::staging_blocks) blocks_ = backend::staging_blocks;
         return !__syncthreads_or(!well);
     }
 
     // What a rank's line says. False: leave.
-    __device__ bool meet(unsigned peer, const uint64_t (&words)[4], bool& stages) {
+    __device__ bool meet(unsigned peer, const uint64_t (&words)[4], unsigned& needs) {
         const CollectiveTask& task = ground_.task;
-        if (words[2] != task.signature) {
+        if (static_cast<uint32_t>(words[2]) != task.signature) {
             Difference difference{};
             difference.peer_signature = static_cast<uint32_t>(words[2]);
             ground_.give_up(FaultKind::mismatch, peer, difference);
@@ -104,7 +130,9 @@ private:
         }
         const bool sends = sends_to_others(peer);
         const bool receives = receives_from_others(peer);
-        stages = (sends && unreachable(words[0])) || (receives && unreachable(words[1]));
+        if (sends && unreachable(words[0])) needs |= push;
+        if (receives && unreachable(words[1])) needs |= push | stage_in;
+        if (words[2] & backend::crooked) needs |= stage_in;
         meeting_.scale[peer] = words[3];
         if (peer == rank()) {
             meeting_.send[peer] = static_cast<const char*>(task.send);
@@ -120,147 +148,209 @@ private:
         return !lost;
     }
 
+    // Thread r, or lane r of a warp, for rank r: says that all this block has written is there, and hears it from the
+    // blocks of its number. The store waits for what was written before; nobody else does. `hear`: false is leave.
+    __device__ void say(unsigned peer, uint64_t round) const {
+        if (peer < ranks() && peer != rank())
+            store_flag(meeting_.arena[peer] + layout().flags(blockIdx.x, rank()), round);
+    }
+    __device__ bool hear(unsigned peer, uint64_t round) {
+        if (peer >= ranks() || peer == rank()) return true;
+        return wait_flag(ground_, meeting_.arena[rank()] + layout().flags(blockIdx.x, peer), round, peer);
+    }
+
     // Everything this block has written, before, is seen by the blocks of its number once they are past.
     // False: leave.
     __device__ bool barrier() {
         ++round_;
         __syncthreads();
-        bool well = true;
-        if (threadIdx.x < ranks() && threadIdx.x != rank()) {
-            store_flag(meeting_.arena[threadIdx.x] + layout().flags(blockIdx.x, rank()), round_);
-            well = wait_flag(ground_, meeting_.arena[rank()] + layout().flags(blockIdx.x, threadIdx.x),
-                             round_, threadIdx.x);
-        }
-        return !__syncthreads_or(!well);
+        say(threadIdx.x, round_);
+        return !__syncthreads_or(!hear(threadIdx.x, round_));
     }
 
-    __device__ Share share(uint64_t bytes) const { return share_of_bytes(bytes, blockIdx.x, gridDim.x); }
+    __device__ Share share(uint64_t bytes) const {
+        if (blockIdx.x >= blocks_) return {bytes, bytes};
+        return share_of_bytes(bytes, blockIdx.x, blocks_);
+    }
     // This block's share of a slice, in bytes.
     __device__ Share share_of_slice(unsigned owner) const {
         return share(ground_.task.slices[owner].count * size_);
     }
 
-    // Blocks of bytes that are copied within this GPU, one behind the other, so that the code is there once:
-    // first what goes from `send` to `recv`, then what a pass puts onto the stage, or takes from it.
-    enum class Inner { local, onto_stage, from_stage };
-    __device__ void copy_within(Inner what, uint64_t pass) {
+    // Blocks of bytes that are copied within this GPU, one behind the other, so that the code is there once: what goes
+    // from `send` to `recv`, or what owners of slices have put into the in slots for pieces number `piece`.
+    enum class Inner { local, from_slots };
+    __device__ void copy_within(Inner what, uint64_t number) {
         const CollectiveTask& task = ground_.task;
-        const char* const send = static_cast<const char*>(task.send);
-        char* const recv = static_cast<char*>(task.recv);
-        const unsigned parity = pass & 1;
         const unsigned slices = what == Inner::local ? 1 : ranks();
 #pragma unroll 1
         for (unsigned r = 0; r < slices; ++r) {
             const Slice& slice = task.slices[r];
-            const Share part = what == Inner::local ? share(task.local_bytes) : piece(r, pass);
-            const char* from = send + part.begin;
-            char* to = recv + part.begin;
-            bool wanted = part.begin < part.end;
-            if (what == Inner::local) {
-                from += task.local_from;
-                to += task.local_to;
-            } else if (what == Inner::onto_stage) {
-                wanted = wanted && (slice.sources >> rank() & 1);
-                from += slice.source_offset * size_;
-                to = meeting_.arena[rank()] + layout().stage_out(parity, blockIdx.x, r);
-            } else {
-                wanted = wanted && (slice.targets >> rank() & 1);
-                from = meeting_.arena[rank()] + layout().stage_in(parity, blockIdx.x, r);
-                to += slice.target_offset * size_;
-            }
-            if (!wanted || from == to) continue;
+            const bool local = what == Inner::local;
+            const Share part = local ? share(task.local_bytes) : piece(r, number);
+            const char* const from = local ? static_cast<const char*>(task.send) + task.local_from + part.begin
+                                           : meeting_.arena[rank()] + layout().in_slot(blockIdx.x, number, r);
+            char* const to = static_cast<char*>(task.recv) + part.begin +
+                             (local ? task.local_to : slice.target_offset * size_);
+            if (part.begin >= part.end || from == to || (!local && !(slice.targets >> rank() & 1))) continue;
             __syncthreads();
-            if (threadIdx.x == 0) {
-                meeting_.ends.from[0] = from;
-                meeting_.ends.to[0] = to;
-                meeting_.ends.sources = meeting_.ends.targets = 1;
-            }
+            if (threadIdx.x == 0) fill_one(meeting_.ends, from, to);
             __syncthreads();
-            Copying().run(meeting_.ends, part.end - part.begin);
+            Copying().run(meeting_.ends, part.end - part.begin, blockDim.x);
         }
+    }
+    static __device__ void fill_one(Ends& ends, const char* from, char* to) {
+        ends.from[0] = from;
+        ends.to[0] = to;
+        ends.sources = ends.targets = 1;
+    }
+
+    // What is combined has to lie alike, and the pieces of the others lie at boundaries of 16.
+    __device__ bool own_is_staged(const char* own) const {
+        return misalignment(own) && (ground_.task.slices[rank()].sources & ~(1u << rank()));
     }
 
     // Lists the ends of this rank's slice: where(rank) answers a source, onto(rank) a target. The next rank
-    // comes first among the targets, so that not all write to one GPU at a time.
+    // comes first among the targets, so that not all write to one GPU at a time. Thread r, or lane r of a warp, for
+    // rank r.
     template <typename Where, typename Onto>
-    __device__ void list_ends(Where where, Onto onto) {
+    __device__ void list_ends(unsigned r, Ends& ends, Where where, Onto onto) const {
         const Slice& slice = ground_.task.slices[rank()];
         const unsigned all = (1u << ranks()) - 1;
         const unsigned sources = slice.sources & all;
         const unsigned targets = slice.targets & all;
-        const unsigned r = threadIdx.x;
-        __syncthreads();
-        if (r < ranks()) {
-            if (sources >> r & 1) {
-                const unsigned place = __popc(sources & ((1u << r) - 1));
-                meeting_.ends.from[place] = where(r);
-                meeting_.ends.scale[place] = meeting_.scale[r];
-            }
-            // Bit p: rank + 1 + p.
-            const unsigned turned = (targets >> (rank() + 1) | targets << (ranks() - rank() - 1)) & all;
-            const unsigned position = (r + ranks() - rank() - 1) % ranks();
-            if (targets >> r & 1) meeting_.ends.to[__popc(turned & ((1u << position) - 1))] = onto(r);
-            if (r == 0) {
-                meeting_.ends.sources = __popc(sources);
-                meeting_.ends.targets = __popc(targets);
-            }
+        if (r >= ranks()) return;
+        if (sources >> r & 1) {
+            const unsigned place = __popc(sources & ((1u << r) - 1));
+            ends.from[place] = where(r);
+            ends.scale[place] = meeting_.scale[r];
         }
-        __syncthreads();
+        // Bit p: rank + 1 + p.
+        const unsigned turned = (targets >> (rank() + 1) | targets << (ranks() - rank() - 1)) & all;
+        const unsigned position = (r + ranks() - rank() - 1) % ranks();
+        if (targets >> r & 1) ends.to[__popc(turned & ((1u << position) - 1))] = onto(r);
+        if (r == 0) {
+            ends.sources = __popc(sources);
+            ends.targets = __popc(targets);
+        }
     }
 
-    // Piece `pass` of this block's share of a slice.
-    __device__ Share piece(unsigned owner, uint64_t pass) const {
+    // Fetches, in a single pass over all of this block's share.
+    __device__ void work() {
+        const Slice& slice = ground_.task.slices[rank()];
+        const Share part = share_of_slice(rank());
+        if (part.begin >= part.end || !slice.sources) return;
+        const uint64_t from = slice.source_offset * size_ + part.begin;
+        const uint64_t to = slice.target_offset * size_ + part.begin;
+        __syncthreads();
+        list_ends(
+            threadIdx.x, meeting_.ends, [&](unsigned r) { return meeting_.send[r] + from; },
+            [&](unsigned r) { return meeting_.recv[r] + to; });
+        __syncthreads();
+        work_.run(meeting_.ends, part.end - part.begin, blockDim.x);
+    }
+
+    // Piece `number` of this block's share of a slice.
+    __device__ Share piece(unsigned owner, uint64_t number) const {
         const Share part = share_of_slice(owner);
-        const uint64_t begin = part.begin + pass * layout().stage_bytes();
-        const uint64_t end = begin + layout().stage_bytes();
+        const uint64_t begin = part.begin + number * layout().push_piece_bytes();
+        const uint64_t end = begin + layout().push_piece_bytes();
         return {begin < part.end ? begin : part.end, end < part.end ? end : part.end};
     }
 
-    __device__ uint64_t staged_passes() const {
+    __device__ uint64_t pieces() const {
         uint64_t longest = 0;
 #pragma unroll 1
         for (unsigned r = 0; r < ranks(); ++r) {
             const Share part = share_of_slice(r);
             if (part.end - part.begin > longest) longest = part.end - part.begin;
         }
-        return (longest + layout().stage_bytes() - 1) / layout().stage_bytes();
+        return (longest + layout().push_piece_bytes() - 1) / layout().push_piece_bytes();
     }
 
-    // Directly that is a single pass over all of this block's share. False: leave.
-    __device__ bool pass_all(bool staged) {
-        const uint64_t passes = staged ? staged_passes() : 1;
+    // Pushes: turn t pushes piece t and combines piece t - 2. The last warp says and hears, and prepares the next turn,
+    // while the others work. False: leave.
+    __device__ bool take_turns() {
+        const uint64_t all = pieces();
+        if (all == 0) return true;
+        const uint64_t begun = round_;
+        const unsigned workers = blockDim.x - header_threads;
+        const unsigned lane = threadIdx.x - workers;  // of the last warp
+        const bool works = threadIdx.x < workers;
 #pragma unroll 1
-        for (uint64_t pass = 0; pass < passes; ++pass) {
-#pragma unroll 1
-            for (unsigned step = staged ? 0 : 1; step < 2; ++step) {
-                if (step == 0)
-                    copy_within(Inner::onto_stage, pass);
-                else
-                    work(staged, pass);
-                if (!barrier()) return false;
+        for (uint64_t turn = 0; turn < all + 3; ++turn) {
+            Meeting::Turn& now = meeting_.turns[turn & 1];
+            bool well = true;
+            if (!works) {
+                prepare(lane, now, turn);
+                well = turn < 2 || hear(lane, begun + turn - 1);
             }
-            if (staged) copy_within(Inner::from_stage, pass);
+            if (__syncthreads_or(!well)) return false;
+            if (works)
+                take(now, workers);
+            else if (turn != 0)
+                say(lane, begun + turn);
+            if (staged_in_ && turn >= 4) copy_within(Inner::from_slots, turn - 4);
         }
+        round_ = begun + all + 2;
+        if (__syncthreads_or(!works && !hear(lane, round_))) return false;
+        if (staged_in_) copy_within(Inner::from_slots, all - 1);
         return true;
     }
 
-    __device__ void work(bool staged, uint64_t pass) {
+    __device__ void take(const Meeting::Turn& turn, unsigned workers) const {
+#pragma unroll 1
+        for (unsigned k = 0; k < ranks(); ++k) {
+            // The next rank first, so that not all write to one GPU at a time.
+            const unsigned owner = (rank() + 1 + k) % ranks();
+            if (turn.pushed_bytes[owner]) Copying().run(turn.pushed[owner], turn.pushed_bytes[owner], workers);
+        }
+        if (turn.combined_bytes) work_.run(turn.combined, turn.combined_bytes, workers);
+    }
+
+    // By a warp.
+    __device__ void prepare(unsigned lane, Meeting::Turn& turn, uint64_t number) const {
+        if (lane < ranks()) prepare_push(turn, number, lane);
         const Slice& slice = ground_.task.slices[rank()];
-        const Share part = staged ? piece(rank(), pass) : share_of_slice(rank());
-        if (part.begin >= part.end || !slice.sources) return;
-        const uint64_t from = staged ? layout().stage_out(pass & 1, blockIdx.x, rank())
-                                     : slice.source_offset * size_ + part.begin;
-        const uint64_t to = staged ? layout().stage_in(pass & 1, blockIdx.x, rank())
-                                   : slice.target_offset * size_ + part.begin;
-        list_ends([&](unsigned r) { return (staged ? meeting_.arena[r] : meeting_.send[r]) + from; },
-                  [&](unsigned r) { return (staged ? meeting_.arena[r] : meeting_.recv[r]) + to; });
-        work_.run(meeting_.ends, part.end - part.begin);
+        const Share part = number < 2 ? Share{0, 0} : piece(rank(), number - 2);
+        const bool wanted = part.begin < part.end && slice.sources;
+        if (lane == 0) turn.combined_bytes = wanted ? part.end - part.begin : 0;
+        if (!wanted) return;
+        const uint64_t to = slice.target_offset * size_ + part.begin;
+        const char* const own =
+            static_cast<const char*>(ground_.task.send) + slice.source_offset * size_ + part.begin;
+        list_ends(
+            lane, turn.combined,
+            [&](unsigned r) -> const char* {
+                if (r == rank() && !own_is_staged(own)) return own;
+                return meeting_.arena[rank()] + layout().push_slot(blockIdx.x, number - 2, r);
+            },
+            [&](unsigned r) -> char* {
+                if (!staged_in_) return meeting_.recv[r] + to;
+                return meeting_.arena[r] + layout().in_slot(blockIdx.x, number - 2, rank());
+            });
+    }
+
+    __device__ void prepare_push(Meeting::Turn& turn, uint64_t number, unsigned owner) const {
+        const Slice& slice = ground_.task.slices[owner];
+        const Share part = piece(owner, number);
+        const char* const from =
+            static_cast<const char*>(ground_.task.send) + slice.source_offset * size_ + part.begin;
+        const bool stays = owner == rank() && !own_is_staged(from);
+        const bool wanted = part.begin < part.end && (slice.sources >> rank() & 1) && !stays;
+        turn.pushed_bytes[owner] = wanted ? part.end - part.begin : 0;
+        if (wanted)
+            fill_one(turn.pushed[owner], from,
+                     meeting_.arena[owner] + layout().push_slot(blockIdx.x, number, rank()));
     }
 
     Ground ground_;
     Meeting& meeting_;
     const Work work_;
     const unsigned size_;  // of an element
+    unsigned blocks_ = gridDim.x;  // that have a share
+    bool pushed_ = false;
+    bool staged_in_ = false;
     uint64_t round_ = 0;
 };
 

@@ -1,72 +1,60 @@
-// Shape::copies, as its list of steps has it: what copy engines and streams do on a real GPU, this thread
-// does here.
-#include "backend/copy_steps.hpp"
+// Shape::copies: what copy engines do on a real GPU, this thread does here.
+#include "backend/copy_exchange.hpp"
 #include "backends/host/collective/rank_state.hpp"
 
 namespace sidestep::backends::host {
 namespace {
 
 using backend::CollectiveTask;
-using backend::CopyStep;
+using backend::CopyExchange;
 using backend::FaultKind;
 
-char* word_at(char* arena, const backend::ArenaLayout& layout, unsigned row, unsigned rank) {
-    return arena + layout.copy_words(row) + rank * sizeof(std::uint64_t);
-}
+// A copy has ended when the call returns. Lines lie in the arenas.
+class OwnCopies final : public backend::CopyEngine {
+public:
+    OwnCopies(RankState& state, const CollectiveTask& task) : state_(state), task_(task) {}
 
-bool await(RankState& state, const CollectiveTask& task, const CopyStep& step) {
-    const std::uint64_t tag = backend::tag_of(task, state.me, step.peer, !backend::is_arrived(step.row));
-    const char* const word = word_at(state.arena, state.layout, step.row, step.peer);
-    Wait wait;
-    for (;;) {
-        const std::uint64_t found = load_word(word);
-        if (found == tag) return true;
-        if (found != 0) {
-            state.stop.give_up(backend::fault_of_word(task, state.me, step.peer, step.row, found));
-            return false;
-        }
-        const FaultKind why = wait.pause(state.stop);
-        if (why != FaultKind::none) return state.give_up(task, why, step.peer);
+    Result<void> copy(unsigned, char* to, const char* from, std::uint64_t bytes) override {
+        if (copy_bytes(state_, task_, to, from, bytes)) return {};
+        return Error{ErrorCode::cancelled, "aborted", "emulated seat", {}};
     }
-}
-
-void clear(RankState& state, const CopyStep& step) {
-    for (unsigned i = 0; i < step.words; ++i)
-        store_word(word_at(state.arena, state.layout, step.row, step.peer + i), 0);
-}
-
-bool carry_out(RankState& state, const CollectiveTask& task, const CopyStep& step) {
-    const char* const send = static_cast<const char*>(task.send) + step.at;
-    char* const recv = static_cast<char*>(task.recv);
-    switch (step.kind) {
-        case CopyStep::Kind::begin:
-        case CopyStep::Kind::end:
-            return true;
-        case CopyStep::Kind::raise:
-            store_word(word_at(state.arena_of(step.peer), state.layout, step.row, state.me),
-                       backend::tag_of(task, state.me, step.peer, backend::is_arrived(step.row)));
-            return true;
-        case CopyStep::Kind::await:
-            return await(state, task, step);
-        case CopyStep::Kind::clear:
-            clear(state, step);
-            return true;
-        case CopyStep::Kind::push:
-            return copy_bytes(state, task, state.arena_of(step.peer) + step.stage, send, step.bytes);
-        case CopyStep::Kind::pull:
-            return copy_bytes(state, task, recv + step.at, state.arena + step.stage, step.bytes);
-        case CopyStep::Kind::local:
-            return copy_bytes(state, task, recv + step.stage, send, step.bytes);
+    Result<std::uint64_t> mark(unsigned) override { return ++marks_; }
+    std::uint64_t ended(unsigned) override { return marks_; }
+    char* base(unsigned rank, unsigned slot) override {
+        return slot == 0 ? state_.arena_of(rank) : state_.slots.base(rank, slot);
     }
-    return true;
-}
+    backend::CopyRow& row(unsigned rank) override {
+        return *reinterpret_cast<backend::CopyRow*>(state_.arena_of(rank) + state_.layout.copy_row());
+    }
+
+private:
+    RankState& state_;
+    const CollectiveTask& task_;
+    std::uint64_t marks_ = 0;
+};
 
 }  // namespace
 
 bool run_copies(RankState& state, const CollectiveTask& task) {
-    for (const CopyStep& step : backend::copy_steps(task, state.me, state.ranks))
-        if (!carry_out(state, task, step)) return false;
-    return true;
+    OwnCopies engine(state, task);
+    CopyExchange exchange(task, state.me, state.ranks, state.counters.copies, engine);
+    Wait wait;
+    for (;;) {
+        const auto now = exchange.step();
+        if (now && *now == CopyExchange::State::ended) return true;
+        if (now && *now == CopyExchange::State::moved) {
+            wait.restart();
+            continue;
+        }
+        const bool differs = now && *now == CopyExchange::State::differs;
+        const FaultKind why = !now ? FaultKind::aborted : differs ? FaultKind::none : wait.pause(state.stop);
+        if (why == FaultKind::none && !differs) continue;
+        exchange.withdraw();
+        if (state.stop.gave_up()) return false;
+        if (!differs) return state.give_up(task, why, now ? exchange.missing() : state.me);
+        state.stop.give_up(exchange.fault());
+        return false;
+    }
 }
 
 }  // namespace sidestep::backends::host

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "backend/copy_steps.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::host {
@@ -22,16 +21,17 @@ Error invalid(std::string message) {
     return {ErrorCode::invalid_argument, std::move(message), "emulated seat", {}};
 }
 
-// What a packet task sends and takes has to fit in its lanes.
+// What a task of packets or lines sends and takes has to fit in its lanes.
 Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned ranks) {
-    const std::uint64_t most = backend::ArenaLayout{ranks}.packet_payload();
+    const backend::ArenaLayout layout{ranks};
+    const std::uint64_t most = task.shape == Shape::lines ? layout.lines_payload() : layout.packet_payload();
     const unsigned size = backend::size_of(task.element);
     for (unsigned r = 0; r < ranks; ++r) {
         const std::uint64_t bytes = task.shape == Shape::packets
                                         ? std::max(task.to[r].bytes, task.from[r].bytes)
                                         : task.slices[r].count * size;
         if (bytes > most && (r != rank || task.combine != Combine::none))
-            return invalid(fmt::format("{} bytes are more than packets carry, which is {}", bytes, most));
+            return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}", bytes, most));
     }
     // In place nothing has to be copied, which may be said so.
     const bool copies =
@@ -39,8 +39,8 @@ Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned r
     if (task.shape == Shape::packets && copies && task.to[rank].bytes != task.from[rank].bytes)
         return invalid(
             fmt::format("{} bytes of the rank's own go to {}", task.to[rank].bytes, task.from[rank].bytes));
-    if (task.shape == Shape::packets_two_phase && task.combine == Combine::none)
-        return invalid("packets in two phases combine");
+    if (task.shape != Shape::packets && task.combine == Combine::none)
+        return invalid("packets and lines in two phases combine");
     return {};
 }
 
@@ -72,16 +72,11 @@ Result<void> check_ring(const CollectiveTask& task, unsigned ranks) {
     return {};
 }
 
-Result<void> check_copies(const CollectiveTask& task, unsigned rank, unsigned ranks) {
+Result<void> check_copies(const CollectiveTask& task, unsigned rank) {
     if (task.combine != Combine::none) return invalid("copies combine nothing");
     if (task.to[rank].bytes != task.from[rank].bytes)
         return invalid(
             fmt::format("{} bytes of the rank's own go to {}", task.to[rank].bytes, task.from[rank].bytes));
-    for (unsigned r = 0; r < ranks; ++r)
-        if (backend::copy_pieces(std::max(task.to[r].bytes, task.from[r].bytes), ranks) >
-            backend::most_copy_rounds)
-            return invalid(
-                fmt::format("a block for rank {} takes more than {} pieces", r, backend::most_copy_rounds));
     return {};
 }
 
@@ -183,9 +178,9 @@ Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
         if (state_.arena_of(rank) == nullptr)
             return invalid(fmt::format("the arena of rank {} is not mapped", rank));
     }
-    if (task.shape == Shape::slices) return check_slices(task, state_.ranks);
+    if (task.shape == Shape::slices || task.shape == Shape::pushed_slices) return check_slices(task, state_.ranks);
     if (task.shape == Shape::ring) return check_ring(task, state_.ranks);
-    if (task.shape == Shape::copies) return check_copies(task, state_.me, state_.ranks);
+    if (task.shape == Shape::copies) return check_copies(task, state_.me);
     if (task.shape != Shape::pairs) return check_packets(task, state_.me, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
                       (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
@@ -248,9 +243,11 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
     switch (task.shape) {
         case Shape::packets:
         case Shape::packets_two_phase:
+        case Shape::lines:
             run_packets(state_, task);
             return;
         case Shape::slices:
+        case Shape::pushed_slices:
             run_slices(state_, task);
             return;
         case Shape::pairs:

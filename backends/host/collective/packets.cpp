@@ -1,6 +1,8 @@
-// Shape::packets and Shape::packets_two_phase: everything is pushed first, then what comes is taken out.
+// Shape::packets, Shape::packets_two_phase and Shape::lines: everything is pushed first, then what comes is
+// taken out.
 #include <algorithm>
 
+#include "backends/host/collective/lines.hpp"
 #include "backends/host/collective/rank_state.hpp"
 
 namespace sidestep::backends::host {
@@ -21,7 +23,8 @@ public:
           task_(task),
           parity_(static_cast<unsigned>(state.counters.epoch & 1)),
           flag_(backend::packet_flag(state.counters.epoch)),
-          size_(backend::size_of(task.element)) {}
+          size_(backend::size_of(task.element)),
+          lines_(task.shape == backend::Shape::lines) {}
 
     bool one_shot();
     bool two_phase();
@@ -30,8 +33,13 @@ public:
 private:
     void push_header(unsigned rank) const;
     void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
+    void push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
     bool await_headers();
     bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
+    bool take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
+    // Until ready() says so; false: give up.
+    template <typename Ready>
+    bool await(unsigned rank, Ready ready);
     bool combine_all(const char* own, char* out, std::uint64_t bytes);
 
     RankState& state_;
@@ -39,6 +47,7 @@ private:
     const unsigned parity_;
     const std::uint32_t flag_;
     const unsigned size_;
+    const bool lines_;
     Reduction reduction_;
 };
 
@@ -52,12 +61,20 @@ void PacketTask::push_header(unsigned rank) const {
 
 // The last packet is filled up with zeros.
 void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
+    if (lines_) return push_lines(phase, rank, from, bytes);
     char* to = state_.arena_of(rank) + state_.layout.packets(phase, parity_, state_.me);
     for (std::uint64_t at = 0; at < bytes; at += 8, to += packet_bytes) {
         std::uint64_t value = 0;
         std::memcpy(&value, from + at, std::min<std::uint64_t>(8, bytes - at));
         store_packet(to, value, flag_, Order::relaxed);
     }
+}
+
+void PacketTask::push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
+    char* const lane = state_.arena_of(rank) + state_.layout.lines(phase, state_.me);
+    for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number)
+        store_payload(line_at(lane, number), from + at, std::min(backend::line_payload, bytes - at),
+                      backend::line_flag(state_.counters.epoch));
 }
 
 bool PacketTask::await_headers() {
@@ -74,15 +91,32 @@ bool PacketTask::await_headers() {
     });
 }
 
+template <typename Ready>
+bool PacketTask::await(unsigned rank, Ready ready) {
+    for (Wait wait; !ready();) {
+        const FaultKind why = wait.pause(state_.stop);
+        if (why != FaultKind::none) return state_.give_up(task_, why, rank);
+    }
+    return true;
+}
+
 bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
+    if (lines_) return take_lines(phase, rank, to, bytes);
     const char* from = state_.arena + state_.layout.packets(phase, parity_, rank);
     for (std::uint64_t at = 0; at < bytes; at += 8, from += packet_bytes) {
         std::uint64_t value = 0;
-        for (Wait wait; !load_packet(from, flag_, value, Order::relaxed);) {
-            const FaultKind why = wait.pause(state_.stop);
-            if (why != FaultKind::none) return state_.give_up(task_, why, rank);
-        }
+        if (!await(rank, [&] { return load_packet(from, flag_, value, Order::relaxed); })) return false;
         std::memcpy(to + at, &value, std::min<std::uint64_t>(8, bytes - at));
+    }
+    return true;
+}
+
+bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
+    char* const lane = state_.arena + state_.layout.lines(phase, rank);
+    const std::uint64_t flag = backend::line_flag(state_.counters.epoch);
+    for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number) {
+        const std::uint64_t length = std::min(backend::line_payload, bytes - at);
+        if (!await(rank, [&] { return load_payload(line_at(lane, number), to + at, length, flag); })) return false;
     }
     return true;
 }
@@ -156,7 +190,8 @@ bool PacketTask::two_phase() {
     return true;
 }
 
-// Nobody writes to this parity before it has this rank's packets of the next task.
+// Nobody writes to this parity before it has this rank's packets of the next task, nor to phase 1 (of packets;
+// flags of lines do not come around).
 void PacketTask::end() {
     if (state_.counters.epoch % wiped_every < 2) {
         for (unsigned phase = 0; phase < 2; ++phase) {

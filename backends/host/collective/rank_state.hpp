@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/collective_task.hpp"
+#include "backend/copy_exchange.hpp"
 #include "backends/host/collective/arena_words.hpp"
 #include "backends/host/collective/combine.hpp"
 
@@ -73,6 +74,7 @@ struct Counters {
     std::uint64_t round[backend::most_blocks] = {};
     std::uint64_t sent[backend::most_blocks][backend::most_ranks] = {};
     std::uint64_t received[backend::most_blocks][backend::most_ranks] = {};
+    backend::CopyCounters copies;
 };
 
 // Of the seat's thread, save for what says otherwise.

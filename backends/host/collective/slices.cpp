@@ -1,5 +1,5 @@
-// Shape::slices. The thread of the seat is all thread blocks of the task: it takes each step for all of them
-// before the next one.
+// Shape::slices and Shape::pushed_slices. The thread of the seat is all thread blocks of the task: it takes each step for
+// all of them before the next one.
 #include <algorithm>
 #include <bit>
 
@@ -35,24 +35,29 @@ private:
     };
 
     bool exchange();
-    bool must_stage() const;
-    bool direct();
-    bool staged();
-    bool staged_pass(std::uint64_t pass);
-    bool barrier(std::uint64_t pass);
+    bool out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) const, const Token* tokens) const;
+    bool fetched();
+    bool pushed();
+    void push(std::uint64_t number);
+    bool combine_pushed(std::uint64_t number);
+    void take_in(std::uint64_t number);
+    char* place(Token token, void* own, unsigned rank) const;
+    void say(unsigned block);
+    bool hear(unsigned block, std::uint64_t round);
     bool combine_to(const char* const* sources, char* const* targets, std::uint64_t bytes,
                     const Slice& slice);
 
     Part share(unsigned rank, unsigned block) const;
-    Part piece(unsigned rank, unsigned block, std::uint64_t pass) const;
-    std::uint64_t passes(unsigned block) const;
+    Part piece(unsigned rank, unsigned block, std::uint64_t number) const;
+    std::uint64_t pieces(unsigned block) const;
     bool is_source(const Slice& slice, unsigned rank) const { return slice.sources >> rank & 1; }
     bool is_target(const Slice& slice, unsigned rank) const { return slice.targets >> rank & 1; }
 
     RankState& state_;
     const CollectiveTask& task_;
     const std::uint64_t size_;
-    const unsigned blocks_;
+    unsigned blocks_;  // that have a share
+    bool stages_in_ = false;
     Reduction reduction_;
     Token sends_[backend::most_ranks];
     Token recvs_[backend::most_ranks];
@@ -64,18 +69,18 @@ SliceTask::Part SliceTask::share(unsigned rank, unsigned block) const {
     return {begin * size_, (end - begin) * size_};
 }
 
-SliceTask::Part SliceTask::piece(unsigned rank, unsigned block, std::uint64_t pass) const {
+SliceTask::Part SliceTask::piece(unsigned rank, unsigned block, std::uint64_t number) const {
     const Part whole = share(rank, block);
-    const std::uint64_t stage = state_.layout.stage_bytes();
-    const std::uint64_t before = std::min(whole.bytes, pass * stage);
-    return {whole.begin + before, std::min(stage, whole.bytes - before)};
+    const std::uint64_t longest = state_.layout.push_piece_bytes();
+    const std::uint64_t before = std::min(whole.bytes, number * longest);
+    return {whole.begin + before, std::min(longest, whole.bytes - before)};
 }
 
-std::uint64_t SliceTask::passes(unsigned block) const {
+std::uint64_t SliceTask::pieces(unsigned block) const {
     std::uint64_t most = 0;
     for (unsigned rank = 0; rank < state_.ranks; ++rank) most = std::max(most, share(rank, block).bytes);
-    const std::uint64_t stage = state_.layout.stage_bytes();
-    return (most + stage - 1) / stage;
+    const std::uint64_t longest = state_.layout.push_piece_bytes();
+    return (most + longest - 1) / longest;
 }
 
 bool SliceTask::exchange() {
@@ -111,14 +116,11 @@ bool SliceTask::exchange() {
 }
 
 // Only what another rank reads or writes has to be mapped by it. Every rank comes to the same answer.
-bool SliceTask::must_stage() const {
+bool SliceTask::out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) const, const Token* tokens) const {
     for (unsigned owner = 0; owner < state_.ranks; ++owner) {
         const Slice& slice = task_.slices[owner];
-        if (slice.count == 0) continue;
-        for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-            if (rank == owner) continue;
-            if (is_source(slice, rank) && sends_[rank].slot == Token::unreachable) return true;
-            if (is_target(slice, rank) && recvs_[rank].slot == Token::unreachable) return true;
+        for (unsigned rank = 0; rank < state_.ranks && slice.count > 0; ++rank) {
+            if (rank != owner && (this->*uses)(slice, rank) && tokens[rank].slot == Token::unreachable) return true;
         }
     }
     return false;
@@ -151,7 +153,14 @@ bool SliceTask::combine_to(const char* const* sources, char* const* targets, std
     return true;
 }
 
-bool SliceTask::direct() {
+// Null where what everybody is said to have mapped is not mapped here.
+char* SliceTask::place(Token token, void* own, unsigned rank) const {
+    if (rank == state_.me) return static_cast<char*>(own);
+    char* const base = state_.slots.base(rank, token.slot);
+    return base == nullptr ? nullptr : base + token.offset;
+}
+
+bool SliceTask::fetched() {
     const Slice& slice = task_.slices[state_.me];
     const std::uint64_t bytes = slice.count * size_;
     if (bytes == 0) return true;
@@ -159,87 +168,99 @@ bool SliceTask::direct() {
     char* targets[backend::most_ranks] = {};
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (is_source(slice, rank)) {
-            const char* const base = rank == state_.me ? static_cast<const char*>(task_.send)
-                                                       : state_.slots.base(rank, sends_[rank].slot);
-            // What everybody is said to have mapped is not mapped here.
+            const char* const base = place(sends_[rank], const_cast<void*>(task_.send), rank);
             if (base == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-            sources[rank] =
-                base + (rank == state_.me ? 0 : sends_[rank].offset) + slice.source_offset * size_;
+            sources[rank] = base + slice.source_offset * size_;
         }
         if (is_target(slice, rank)) {
-            char* const base = rank == state_.me ? static_cast<char*>(task_.recv)
-                                                 : state_.slots.base(rank, recvs_[rank].slot);
+            char* const base = place(recvs_[rank], task_.recv, rank);
             if (base == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-            targets[rank] =
-                base + (rank == state_.me ? 0 : recvs_[rank].offset) + slice.target_offset * size_;
+            targets[rank] = base + slice.target_offset * size_;
         }
     }
     return combine_to(sources, targets, bytes, slice);
 }
 
-// Of the blocks that have work left in this pass.
-bool SliceTask::barrier(std::uint64_t pass) {
-    for (unsigned block = 0; block < blocks_; ++block) {
-        if (pass >= std::max<std::uint64_t>(1, passes(block))) continue;
-        const std::uint64_t round = ++state_.counters.round[block];
-        for (unsigned i = 0; i < state_.others(); ++i) {
-            store_word(state_.arena_of(state_.other(i)) + state_.layout.flags(block, state_.me), round);
-        }
-    }
-    for (unsigned block = 0; block < blocks_; ++block) {
-        if (pass >= std::max<std::uint64_t>(1, passes(block))) continue;
-        const bool well = wait_for_others(state_, task_, [&](unsigned rank) {
-            return load_word(state_.arena + state_.layout.flags(block, rank)) >= state_.counters.round[block];
-        });
-        if (!well) return false;
-    }
-    return true;
+// Everything before it is seen by who has heard it.
+void SliceTask::say(unsigned block) {
+    const std::uint64_t round = ++state_.counters.round[block];
+    for (unsigned i = 0; i < state_.others(); ++i)
+        store_word(state_.arena_of(state_.other(i)) + state_.layout.flags(block, state_.me), round);
 }
 
-bool SliceTask::staged_pass(std::uint64_t pass) {
-    const auto parity = static_cast<unsigned>(pass & 1);
-    const auto& layout = state_.layout;
+bool SliceTask::hear(unsigned block, std::uint64_t round) {
+    return wait_for_others(state_, task_, [&](unsigned rank) {
+        return load_word(state_.arena + state_.layout.flags(block, rank)) >= round;
+    });
+}
+
+// What the owners of slices combine of this rank, into their push slots.
+void SliceTask::push(std::uint64_t number) {
+    for (unsigned block = 0; block < blocks_; ++block) {
+        for (unsigned owner = 0; owner < state_.ranks; ++owner) {
+            const Slice& slice = task_.slices[owner];
+            const Part piece_of = piece(owner, block, number);
+            if (owner == state_.me || !is_source(slice, state_.me) || piece_of.bytes == 0) continue;
+            std::memcpy(state_.arena_of(owner) + state_.layout.push_slot(block, number, state_.me),
+                        part(task_.send, slice.source_offset * size_ + piece_of.begin, piece_of.bytes),
+                        piece_of.bytes);
+        }
+    }
+}
+
+bool SliceTask::combine_pushed(std::uint64_t number) {
     const Slice& mine = task_.slices[state_.me];
-    // What the owners of slices read of this rank.
     for (unsigned block = 0; block < blocks_; ++block) {
-        for (unsigned owner = 0; owner < state_.ranks; ++owner) {
-            const Slice& slice = task_.slices[owner];
-            const Part part_of = piece(owner, block, pass);
-            if (!is_source(slice, state_.me) || part_of.bytes == 0) continue;
-            std::memcpy(state_.arena + layout.stage_out(parity, block, owner),
-                        part(task_.send, slice.source_offset * size_ + part_of.begin, part_of.bytes),
-                        part_of.bytes);
-        }
-    }
-    if (!barrier(pass)) return false;
-    for (unsigned block = 0; block < blocks_; ++block) {
-        const Part part_of = piece(state_.me, block, pass);
-        const char* sources[backend::most_ranks];
-        char* targets[backend::most_ranks];
+        const Part piece_of = piece(state_.me, block, number);
+        if (piece_of.bytes == 0) continue;
+        const char* sources[backend::most_ranks] = {};
+        char* targets[backend::most_ranks] = {};
         for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-            sources[rank] = state_.arena_of(rank) + layout.stage_out(parity, block, state_.me);
-            targets[rank] = state_.arena_of(rank) + layout.stage_in(parity, block, state_.me);
+            sources[rank] = rank == state_.me
+                                ? part(task_.send, mine.source_offset * size_ + piece_of.begin, piece_of.bytes)
+                                : state_.arena + state_.layout.push_slot(block, number, rank);
+            if (!is_target(mine, rank)) continue;
+            if (stages_in_) {
+                targets[rank] = state_.arena_of(rank) + state_.layout.in_slot(block, number, state_.me);
+                continue;
+            }
+            char* const base = place(recvs_[rank], task_.recv, rank);
+            if (base == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
+            targets[rank] = base + mine.target_offset * size_ + piece_of.begin;
         }
-        if (!combine_to(sources, targets, part_of.bytes, mine)) return false;
-    }
-    if (!barrier(pass)) return false;
-    for (unsigned block = 0; block < blocks_; ++block) {
-        for (unsigned owner = 0; owner < state_.ranks; ++owner) {
-            const Slice& slice = task_.slices[owner];
-            const Part part_of = piece(owner, block, pass);
-            if (!is_target(slice, state_.me) || part_of.bytes == 0) continue;
-            std::memcpy(part(task_.recv, slice.target_offset * size_ + part_of.begin, part_of.bytes),
-                        state_.arena + layout.stage_in(parity, block, owner), part_of.bytes);
-        }
+        if (!combine_to(sources, targets, piece_of.bytes, mine)) return false;
     }
     return true;
 }
 
-bool SliceTask::staged() {
-    std::uint64_t most = 0;
-    for (unsigned block = 0; block < blocks_; ++block) most = std::max(most, passes(block));
-    for (std::uint64_t pass = 0; pass < most; ++pass) {
-        if (!staged_pass(pass)) return false;
+// From the own in slots to where the pieces belong.
+void SliceTask::take_in(std::uint64_t number) {
+    for (unsigned block = 0; block < blocks_; ++block) {
+        for (unsigned owner = 0; owner < state_.ranks; ++owner) {
+            const Slice& slice = task_.slices[owner];
+            const Part piece_of = piece(owner, block, number);
+            if (!is_target(slice, state_.me) || piece_of.bytes == 0) continue;
+            std::memcpy(part(task_.recv, slice.target_offset * size_ + piece_of.begin, piece_of.bytes),
+                        state_.arena + state_.layout.in_slot(block, number, owner), piece_of.bytes);
+        }
+    }
+}
+
+// Turn t pushes piece t and combines piece t - 2, for all blocks alike: a block that has fewer pieces than others takes
+// turns with nothing in them.
+bool SliceTask::pushed() {
+    std::uint64_t all = 0;
+    for (unsigned block = 0; block < blocks_; ++block) all = std::max(all, pieces(block));
+    if (all == 0) return true;
+    for (std::uint64_t turn = 0; turn < all + 4; ++turn) {
+        for (unsigned block = 0; block < blocks_; ++block) {
+            const std::uint64_t said = state_.counters.round[block];
+            if (turn >= 2 && !hear(block, said)) return false;
+            if (turn != 0) say(block);
+        }
+        push(turn);
+        if (turn >= 2 && !combine_pushed(turn - 2)) return false;
+        if (turn >= 4 && stages_in_) take_in(turn - 4);
     }
     return true;
 }
@@ -249,9 +270,16 @@ bool SliceTask::run() {
     char* const to = part(task_.recv, task_.local_to, task_.local_bytes);
     if (!copy_bytes(state_, task_, to, from, task_.local_bytes)) return false;
     if (!exchange()) return false;
-    if (must_stage()) return staged();
-    // With as many passes as the barrier of one: every block has it, whatever its share.
-    return direct() && barrier(0);
+    const bool no_source = out_of_reach(&SliceTask::is_source, sends_);
+    stages_in_ = out_of_reach(&SliceTask::is_target, recvs_);
+    if (stages_in_) blocks_ = std::min(blocks_, backend::staging_blocks);
+    if (no_source || stages_in_ || task_.shape == backend::Shape::pushed_slices) return pushed();
+    if (!fetched()) return false;
+    for (unsigned block = 0; block < blocks_; ++block) say(block);
+    for (unsigned block = 0; block < blocks_; ++block) {
+        if (!hear(block, state_.counters.round[block])) return false;
+    }
+    return true;
 }
 
 }  // namespace

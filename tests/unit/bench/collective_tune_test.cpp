@@ -6,34 +6,40 @@
 namespace sidestep::bench::collective {
 namespace {
 
-// One-shot up to 4 KiB, two-phase up to 64 KiB, slices above; one-shot cannot carry more than 32 KiB.
+// One-shot up to 4 KiB, two-phase up to 64 KiB, slices above; one-shot cannot carry more than 32 KiB. No lines: the
+// GPUs are joined by PCIe, say.
 TuneTimes usual() {
     TuneTimes times;
     for (Bytes bytes = 8; bytes <= 1_MiB; bytes *= 2) {
         const auto size = static_cast<double>(bytes);
         if (bytes <= 32_KiB) times[tuned_algorithms[0]][bytes] = 3 + size / 1e3;
         times[tuned_algorithms[1]][bytes] = 4 + size / 1.4e3 - (bytes > 4_KiB ? 2 : 0);
-        times[tuned_algorithms[2]][bytes] = 70 + size / 2e5;
+        times[tuned_algorithms[3]][bytes] = 70 + size / 2e5;
     }
     return times;
 }
 
 TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     TuneTimes times;
-    const std::map<Bytes, std::vector<double>> measured{{8, {3, 4, 9}},         {1_KiB, {3, 4, 9}},
-                                                        {8_KiB, {5, 4.5, 9}},   {64_KiB, {20, 6, 9}},
-                                                        {512_KiB, {0, 30, 12}}, {1_MiB, {0, 60, 16}}};
+    const std::map<Bytes, std::vector<double>> measured{
+        {8, {3, 4, 5, 9}},         {1_KiB, {3, 4, 5, 9}},     {8_KiB, {5, 4.5, 5, 9}},
+        {64_KiB, {20, 6, 6.5, 9}}, {128_KiB, {0, 12, 8, 10}}, {256_KiB, {0, 20, 10, 11}},
+        {512_KiB, {0, 30, 14, 12}}, {1_MiB, {0, 60, 0, 16}}};
     for (const auto& [bytes, us] : measured)
-        for (std::size_t i = 0; i < 3; ++i)
+        for (std::size_t i = 0; i < us.size(); ++i)
             if (us[i] > 0) times[tuned_algorithms[i]][bytes] = us[i];
     const auto tuned = tuned_from(times, 4);
     ASSERT_TRUE(tuned.ok()) << tuned.error().to_string();
     EXPECT_EQ(tuned->one_shot_most, 1_KiB);
     EXPECT_EQ(tuned->packets_most, 64_KiB);
+    EXPECT_EQ(tuned->lines_most, 256_KiB);
     EXPECT_DOUBLE_EQ(tuned->hop_us, 1);
     EXPECT_DOUBLE_EQ(tuned->launch_us, 2);
     // 512 KiB more in 4 us, one and a half times through the links.
     EXPECT_NEAR(tuned->link_gb_per_s, 512 * 1024 * 1.5 / 4 / 1000, 1e-9);
+    EXPECT_EQ(tuned->push_gb_per_s, 0) << "not measured";
+    times[pushed_algorithm] = {{512_KiB, 14}, {1_MiB, 17}};
+    EXPECT_NEAR(tuned_from(times, 4)->push_gb_per_s, 512 * 1024 * 1.5 / 3 / 1000, 1e-9);
     EXPECT_NEAR(tuned->packet_gb_per_s, 512 * 1024 * 1.5 / 30 / 1000 * 1.5, 1e-9);
 }
 
@@ -57,6 +63,7 @@ TEST(CollectiveTune, AnAlgorithmThatNeverPays) {
     ASSERT_TRUE(tuned.ok());
     EXPECT_EQ(tuned->one_shot_most, 1u);  // 0 would leave it to the price
     EXPECT_GT(tuned->packets_most, 1u);
+    EXPECT_EQ(tuned->lines_most, tuned->packets_most) << "no size of their own";
 }
 
 TEST(CollectiveTune, AnAlgorithmThatWasNotTaken) {
@@ -79,19 +86,23 @@ TEST(CollectiveTune, LinesOfOtherAlgorithmsDoNotCount) {
     Line in_place = line;
     in_place.call.in_place = true;
     in_place.call.bytes = 128;
-    add_times(times, tuned_algorithms[2], {line, in_place});
-    ASSERT_EQ(times[tuned_algorithms[2]].size(), 1u);
-    EXPECT_EQ(times[tuned_algorithms[2]][64], 2);
+    add_times(times, tuned_algorithms[3], {line, in_place});
+    ASSERT_EQ(times[tuned_algorithms[3]].size(), 1u);
+    EXPECT_EQ(times[tuned_algorithms[3]][64], 2);
     EXPECT_NE(times_text(times).find("2.00 *"), std::string::npos) << times_text(times);
 }
 
 TEST(CollectiveTune, FilesForceOneAlgorithm) {
     EXPECT_NE(forcing(tuned_algorithms[0]).find("\"one_shot_most\": 1099511627776"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[1]).find("\"one_shot_most\": 1,"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_most\": 1\n"), std::string::npos);
-    const std::string text = Tuned{2, 1, 100, 370, 1024, 65536}.to_json("live");
-    for (const char* part :
-         {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2", "\"packets_most\": 65536"})
+    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"lines_most\": 1099511627776"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_most\": 1,"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lines_most\": 1\n"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"push_gb_per_s\": 0.0,"), std::string::npos);
+    EXPECT_NE(forcing(pushed_algorithm).find("\"push_gb_per_s\": 1000000.0,"), std::string::npos);
+    const std::string text = Tuned{2, 1, 100, 370, 380, 1024, 65536, 131072}.to_json("live");
+    for (const char* part : {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2",
+                             "\"push_gb_per_s\": 380", "\"packets_most\": 65536", "\"lines_most\": 131072"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

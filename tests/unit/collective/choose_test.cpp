@@ -55,15 +55,40 @@ const Refused* refused_of(const Choice& choice, const std::string& name) {
 TEST(Choose, SmallMiddleAndLargeAllReduces) {
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8, 4), "one-shot packets");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 32 << 10, 4), "one-shot packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 4), "two-phase packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 1 << 20, 4), "slices");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, std::uint64_t{8} << 30, 4), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 4), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 2 << 20, 4), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, (2 << 20) + 1, 4), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, std::uint64_t{8} << 30, 4), "pushed slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 2), "one-shot packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 512 << 10, 2), "two-phase packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 2 << 20, 2), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 512 << 10, 2), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 20, 2), "slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 10, 8), "one-shot packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 64 << 10, 8), "two-phase packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 1 << 20, 8), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 64 << 10, 8), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 20, 8), "slices");
+}
+
+// What is fetched takes room in both directions; nothing is gained where bytes go one way alone.
+TEST(Choose, LargeOnesArePushedWhereTheLinksCarryMoreSo) {
+    const std::uint64_t large = std::uint64_t{1} << 30;
+    for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter}) {
+        EXPECT_EQ(algorithm_of(collective, large, 2), "pushed slices");
+        EXPECT_EQ(algorithm_of(collective, large, 4), "pushed slices");
+    }
+    for (const Collective collective : {Collective::reduce, Collective::broadcast}) {
+        EXPECT_EQ(algorithm_of(collective, large, 2), "slices");
+        EXPECT_EQ(algorithm_of(collective, large, 4), "pushed slices");
+    }
+    EXPECT_EQ(algorithm_of(Collective::all_gather, large, 4), "slices");
+    GroupFacts facts = group_of(4);
+    facts.figures.push_gb_per_s = 340;
+    const Choice fetched = choice_of(operation_of(Collective::all_reduce, large), facts);
+    EXPECT_EQ(fetched.algorithm, "slices");
+    EXPECT_EQ(refused_of(fetched, "pushed slices")->reason,
+              "the links carry as much where bytes are fetched, and it has one more hop");
+    facts = group_of(4);
+    facts.full_mesh = false;
+    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_reduce, large), facts), "pushed slices")->reason,
+              "slices are pushed anyway where the arenas lie in host memory");
 }
 
 TEST(Choose, WhatCombinesNothing) {
@@ -126,6 +151,12 @@ TEST(Choose, PacketsStayWithinTheirLanes) {
             const Choice far =
                 choice_of(operation_of(collective, held * static_cast<std::uint64_t>(ranks) + 1), facts);
             EXPECT_NE(far.algorithm, "two-phase packets");
+            if (collective != Collective::all_reduce) continue;
+            const std::uint64_t in_lines =
+                ArenaLayout{static_cast<unsigned>(ranks)}.lines_payload() * static_cast<std::uint64_t>(ranks);
+            const Choice beyond = choice_of(operation_of(collective, in_lines + 1), facts);
+            EXPECT_NE(refused_of(beyond, "two-phase lines")->reason.find("the arena holds lines of"),
+                      std::string::npos);
         }
 }
 
@@ -157,8 +188,8 @@ TEST(Choose, EveryOtherAlgorithmSaysWhyNot) {
                     names.insert(one.path);
                     EXPECT_GT(one.reason.size(), 10u);
                 }
-                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "slices",
-                                                        "pairs", "ring", "copy engines"}));
+                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "two-phase lines", "slices",
+                                                        "pushed slices", "pairs", "ring", "copy engines"}));
                 EXPECT_GT(choice.reason.size(), 10u);
             }
     const Choice choice = choice_of(operation_of(Collective::all_reduce, 8), group_of(4));
@@ -179,20 +210,49 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     GroupFacts facts = group_of(4);
     facts.figures.one_shot_most = 4 << 10;
     facts.figures.packets_most = 64 << 10;
+    facts.figures.lines_most = 512 << 10;
     const auto algorithm = [&](std::uint64_t bytes) {
         return choice_of(operation_of(Collective::all_reduce, bytes), facts).algorithm;
     };
     EXPECT_EQ(algorithm(4 << 10), "one-shot packets");
     EXPECT_EQ(algorithm((4 << 10) + 1), "two-phase packets");
     EXPECT_EQ(algorithm(64 << 10), "two-phase packets");
-    EXPECT_EQ(algorithm((64 << 10) + 1), "slices");
+    EXPECT_EQ(algorithm((64 << 10) + 1), "two-phase lines");
+    EXPECT_EQ(algorithm(512 << 10), "two-phase lines");
+    EXPECT_EQ(algorithm((512 << 10) + 1), "slices");
     facts.figures.one_shot_most = 1 << 30;
     EXPECT_EQ(algorithm(256 << 10), "one-shot packets") << "as far as an arena holds them";
-    EXPECT_EQ(algorithm((256 << 10) + 1), "slices");
+    EXPECT_EQ(algorithm((256 << 10) + 1), "two-phase lines");
     facts.figures.one_shot_most = 0;
     facts.figures.packets_most = 1 << 30;
     EXPECT_EQ(algorithm(1 << 20), "two-phase packets");
     EXPECT_EQ(algorithm((1 << 20) + 1), "slices");
+    facts.figures.one_shot_most = facts.figures.packets_most = 1;
+    facts.figures.lines_most = 1 << 30;
+    facts.figures.link_gb_per_s = facts.figures.push_gb_per_s = 1;  // by price slices, which carry no flags
+    EXPECT_EQ(algorithm(8), "two-phase lines") << "whatever they cost";
+    EXPECT_EQ(algorithm(2 << 20), "two-phase lines");
+    EXPECT_EQ(algorithm((2 << 20) + 1), "slices");
+}
+
+TEST(Choose, LinesGoOverNVLinkOnly) {
+    GroupFacts facts = group_of(4);
+    const Operation operation = operation_of(Collective::all_reduce, 256 << 10);
+    EXPECT_EQ(choice_of(operation, facts).algorithm, "two-phase lines");
+    facts.figures.lines_most = 1 << 30;
+    for (const Wire wire : {Wire::nvlink, Wire::pcie, Wire::host_memory})
+        for (const bool mesh : {false, true}) {
+            facts.wire = wire;
+            facts.full_mesh = mesh;
+            const Choice choice = choice_of(operation, facts);
+            if (wire == Wire::nvlink && mesh) {
+                EXPECT_EQ(choice.algorithm, "two-phase lines");
+                continue;
+            }
+            ASSERT_NE(refused_of(choice, "two-phase lines"), nullptr);
+            EXPECT_EQ(refused_of(choice, "two-phase lines")->reason,
+                      "a line of 128 bytes arrives as a whole over NVLink only");
+        }
 }
 
 TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
@@ -211,7 +271,8 @@ TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
 
 TEST(Choose, EmulatedGpusUseFewBlocks) {
     GroupFacts facts = group_of(4);
-    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 64);
+    EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 128);
+    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 1 << 30), facts).blocks, 64);
     facts.emulated = true;
     EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 4);
     facts.emulated = false;
@@ -312,16 +373,16 @@ TEST(ZeroSm, TakesCopyEnginesWhateverTheyCost) {
                     us = choice->expected_us;
                     std::set<std::string> names;
                     for (const Refused& one : choice->refused) names.insert(one.path);
-                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "slices",
-                                                            "pairs", "ring"}));
+                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "two-phase lines", "slices",
+                                                            "pushed slices", "pairs", "ring"}));
                 }
             }
     const auto choice =
         choose(operation_of(Collective::all_gather, 1 << 20), group_of(4), GroupPolicy::zero_sm);
     EXPECT_EQ(
         choice->reason,
-        "policy zero_sm leaves all thread blocks to others; 2 hops between GPUs, 3 MiB through the links out "
-        "of or into the busiest, 1 piece of up to 2.66 MiB");
+        "policy zero_sm leaves all thread blocks to others, but for the driver's own copy of a block that stays on its GPU "
+        "and is not in place; 1 hop between GPUs, 3 MiB through the links out of or into the busiest");
     const Refused* slices = refused_of(*choice, "slices");
     ASSERT_NE(slices, nullptr);
     EXPECT_EQ(slices->reason.find("policy zero_sm: it takes thread blocks; "), 0u) << slices->reason;
@@ -361,19 +422,12 @@ TEST(ZeroSm, RefusesWhatItCannotCarry) {
                       ": it combines elements, which copy engines cannot do");
     EXPECT_NE(refused(operation_of(Collective::send_recv, 0), 4).find("one pair would wait for another"),
               std::string::npos);
-    for (const int ranks : {2, 4, 16}) {
-        const std::uint64_t most = ArenaLayout{static_cast<unsigned>(ranks)}.copy_lane_bytes() * 1024;
-        EXPECT_TRUE(
-            choose(operation_of(Collective::all_gather, most), group_of(ranks), GroupPolicy::zero_sm).ok());
-        EXPECT_NE(refused(operation_of(Collective::all_gather, most + 1), ranks).find("1024 at most"),
-                  std::string::npos);
-    }
-    std::uint64_t counts[4] = {0, 1 << 20, 0, (1u << 30) - 1};
+    // Blocks of any size.
+    EXPECT_TRUE(choose(operation_of(Collective::all_gather, std::uint64_t{1} << 40), group_of(16), GroupPolicy::zero_sm).ok());
+    std::uint64_t counts[4] = {0, 1 << 20, 0, 1ull << 40};
     Operation lists = operation_of(Collective::all_to_all_v, 0);
     lists.blocks = {counts, counts, counts, counts, false};
     EXPECT_TRUE(choose(lists, group_of(4), GroupPolicy::zero_sm).ok());
-    counts[3] += 1;
-    EXPECT_NE(refused(lists, 4).find("compare lengths below 1 GiB"), std::string::npos);
     lists.blocks.on_device = true;
     EXPECT_NE(refused(lists, 4).find("known on the GPU only"), std::string::npos);
 }
@@ -417,12 +471,12 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
     const std::string text = plan.to_string();
     EXPECT_EQ(
         text.find(
-            "all_reduce  128 KiB   two-phase packets, 13 thread blocks, expected 6.05 us, 32.5 GB/s of bus "
+            "all_reduce  128 KiB   two-phase lines, 18 thread blocks, expected 5.48 us, 35.8 GB/s of bus "
             "bandwidth\n  why     the quickest at this size: 2 hops"),
         0u)
         << text;
     EXPECT_NE(text.find("\n  mapped  yes\nrefused\n  one-shot packets  "), std::string::npos) << text;
-    EXPECT_NE(text.find("\n  slices            3.68 us slower: "), std::string::npos) << text;
+    EXPECT_NE(text.find("\n  slices             4.24 us slower: "), std::string::npos) << text;
     for (const Refused& one : plan.refused) EXPECT_NE(text.find(one.path + " "), std::string::npos);
 }
 

@@ -16,6 +16,7 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     figures.block_gb_per_s = 0.1;
     figures.one_shot_most = 12345;
     figures.packets_most = std::uint64_t{1} << 33;
+    figures.lines_most = std::uint64_t{1} << 34;
     figures.others_most = 7;
     figures.most_blocks = 64;
     const auto read = parse_figures(to_json(figures, "4 x H200 \"quoted\" \xff"));
@@ -28,6 +29,7 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     EXPECT_EQ(read->block_gb_per_s, 0.1);
     EXPECT_EQ(read->one_shot_most, 12345u);
     EXPECT_EQ(read->packets_most, std::uint64_t{1} << 33);
+    EXPECT_EQ(read->lines_most, std::uint64_t{1} << 34);
     EXPECT_EQ(read->others_most, 7u);
     EXPECT_EQ(read->most_blocks, 64);
 }
@@ -38,6 +40,8 @@ TEST(FiguresFile, WhatItLeavesOutStaysBuiltIn) {
     EXPECT_EQ(read->hop_us, 2);
     EXPECT_EQ(read->launch_us, Figures{}.launch_us);
     EXPECT_EQ(read->most_blocks, Figures{}.most_blocks);
+    EXPECT_EQ(parse_figures(R"({"version": 1})")->push_gb_per_s, Figures{}.push_gb_per_s);
+    EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})")->push_gb_per_s, 0);
 }
 
 TEST(FiguresFile, NamesWhatIsWrong) {

@@ -63,7 +63,9 @@ public:
         if (first.shape == Shape::packets || first.shape == Shape::copies) return packets();
         for (unsigned r : sequence_) copy_locally(r);
         check_tables();
-        if (first.shape == Shape::packets_two_phase || first.shape == Shape::ring || order_ == Order::staged) return staged();
+        const bool through_arenas = first.shape == Shape::packets_two_phase || first.shape == Shape::lines ||
+                                    first.shape == Shape::pushed_slices || first.shape == Shape::ring;
+        if (through_arenas || order_ == Order::staged) return staged();
         for (unsigned r : sequence_) work_on_slice(r);
     }
 
@@ -167,6 +169,9 @@ private:
                 const std::uint64_t bytes = slice.count * size(*tasks_[x]);
                 if (tasks_[x]->shape == Shape::packets_two_phase) {
                     EXPECT_LE(bytes, ArenaLayout{count()}.packet_payload());
+                }
+                if (tasks_[x]->shape == Shape::lines) {
+                    EXPECT_LE(bytes, ArenaLayout{count()}.lines_payload());
                 }
                 if (slice.count > 0 && (slice.sources >> x & 1))
                     out[{x, r}] = read(x, tasks_[x]->send, slice.source_offset * size(*tasks_[x]), bytes);

@@ -1,4 +1,7 @@
-// Copies in several pieces, one after the other, and blocks of all lengths at once.
+// Copies straight to where blocks belong and, in several pieces, by way of the arena; blocks of all lengths at once.
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -18,9 +21,14 @@ constexpr std::size_t sends_at = 4096;
 
 using Sizes = std::vector<std::vector<std::uint64_t>>;  // from rank a to rank b
 
-class Copies : public testing::TestWithParam<unsigned> {
+struct Case {
+    unsigned ranks;
+    bool mapped;  // the others reach the receive buffers, all but that of rank 1
+};
+
+class Copies : public testing::TestWithParam<Case> {
 protected:
-    unsigned n() const { return GetParam(); }
+    unsigned n() const { return GetParam().ranks; }
     void open(std::size_t half) {
         half_ = half;
         crew_ = std::make_unique<Crew>(n(), deadline_ns, sends_at + 2 * half);
@@ -42,6 +50,7 @@ protected:
         for (unsigned r = 0; r < n(); ++r) {
             task.to[r] = {sum(sizes, rank, r, true), sizes[rank][r]};
             task.from[r] = {sum(sizes, rank, r, false), sizes[r][rank]};
+            if (GetParam().mapped && rank != 1) task.from_tokens[r] = {1, sends_at + half_ + task.from[r].offset};
         }
         return task;
     }
@@ -123,6 +132,8 @@ TEST_P(Copies, OneTaskAfterTheOther) {
             task.send = crew_->at(rank, sends_at + number * bytes);
             task.recv = crew_->at(rank, sends_at + (number + 1) * bytes);
             task.to[(rank + 1) % n()] = task.from[(rank + n() - 1) % n()] = {0, bytes};
+            if (GetParam().mapped)
+                task.from_tokens[(rank + n() - 1) % n()] = {1, sends_at + (number + 1) * bytes};
             crew_->start(rank, task);
         }
     }
@@ -134,9 +145,37 @@ TEST_P(Copies, OneTaskAfterTheOther) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Copies, testing::Values(2u, 3u, 4u, 8u));
+// In place, of several pieces: each has gone before another one takes its place.
+TEST_P(Copies, InPlaceOfSeveralPieces) {
+    if (n() > 3) return;  // two ranks and three say as much
+    const std::uint64_t bytes = 5 * backend::ArenaLayout{n()}.copy_lane_bytes() / 2 + 3;
+    open(n() * bytes);
+    if (IsSkipped()) return;
+    const Sizes sizes(n(), std::vector<std::uint64_t>(n(), bytes));
+    for (unsigned again = 0; again < 2; ++again) {
+        fill(sizes);
+        std::vector<CollectiveTask> tasks;
+        for (unsigned rank = 0; rank < n(); ++rank) {
+            crew_->write(rank, sends_at + half_, given_[rank]);
+            tasks.push_back(task(sizes, rank));
+            tasks.back().send = tasks.back().recv;
+            for (auto& token : tasks.back().from_tokens) token = {};
+            tasks.back().to[rank] = tasks.back().from[rank] = {};
+        }
+        crew_->run(tasks);
+        expect_moved(sizes);
+    }
+}
 
-// A rank that was let go goes on to the end of its tasks: nobody may take that for what the rank had to say.
+INSTANTIATE_TEST_SUITE_P(Ranks, Copies,
+                         testing::Values(Case{2, false}, Case{3, false}, Case{4, false}, Case{8, false},
+                                         Case{2, true}, Case{3, true}, Case{4, true}, Case{8, true}),
+                         [](const auto& tested) {
+                             return fmt::format("{}{}", tested.param.ranks, tested.param.mapped ? "mapped" : "staged");
+                         });
+
+// A rank that was let go goes on to the end of its tasks: nobody may take that for what the rank had to say, nor write to
+// the memory that it had offered.
 TEST(CopyFaults, WhoWasLetGoTellsNobodyThatAPieceHasArrived) {
     Crew crew(2, 0);
     if (!crew.ready()) GTEST_SKIP() << "there are fewer than 2 GPUs";
@@ -146,17 +185,22 @@ TEST(CopyFaults, WhoWasLetGoTellsNobodyThatAPieceHasArrived) {
         made.signature = 9;
         made.send = crew.at(rank, sends_at);
         made.recv = crew.at(rank, 1 << 20);
-        for (unsigned r = 0; r < 2; ++r) made.to[r] = made.from[r] = {r * 5000u, 5000};
+        for (unsigned r = 0; r < 2; ++r) {
+            made.to[r] = made.from[r] = {r * 5000u, 5000};
+            made.from_tokens[r] = {1, (1u << 20) + r * 5000u};
+        }
         return made;
     };
     crew.start(0, task(0));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     crew.seat(0).abort();
     ASSERT_TRUE(crew.wait_idle(0));
-    crew.fill(1, 1 << 20, 10'000, 'x');
+    for (unsigned rank = 0; rank < 2; ++rank) crew.fill(rank, 1 << 20, 10'000, 'x');
     crew.seat(1).set_deadline(100'000'000);
     crew.start(1, task(1));
     ASSERT_TRUE(crew.wait_idle(1));
     EXPECT_EQ(crew.seat(1).fault().value_or(FaultRecord{}).kind, FaultKind::timed_out);
+    EXPECT_EQ(crew.read(0, 1 << 20, 10'000), Values(10'000, 'x'));
 }
 
 // One of the two sees it, the other one is let go by whoever looks after the group; here that is the

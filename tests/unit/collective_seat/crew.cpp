@@ -23,7 +23,7 @@ const testing::Environment* const good_bye = testing::AddGlobalTestEnvironment(n
 }  // namespace
 
 Crew::Crew(unsigned ranks, std::uint64_t deadline_ns, std::size_t heap_bytes)
-    : ranks_(ranks), heap_bytes_(heap_bytes), rig_(make_rig(ranks)) {
+    : ranks_(ranks), heap_bytes_(heap_bytes), rows_(ranks), rig_(make_rig(ranks)) {
     if (rig_ == nullptr) return;
     for (unsigned rank = 0; rank < ranks; ++rank) {
         const Place place = rig_->place(rank);
@@ -33,6 +33,7 @@ Crew::Crew(unsigned ranks, std::uint64_t deadline_ns, std::size_t heap_bytes)
             ADD_FAILURE() << (heap ? seat.error() : heap.error()).to_string();
             return;
         }
+        (*seat)->meet(rows_.data());
         heaps_.push_back(std::move(*heap));
         seats_.push_back(std::move(*seat));
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/collective_task.hpp"
+#include "backend/copy_exchange.hpp"
 #include "rig.hpp"
 #include "values.hpp"
 
@@ -50,6 +51,7 @@ public:
 private:
     const unsigned ranks_;
     const std::size_t heap_bytes_;
+    std::vector<backend::CopyRow> rows_;
     std::unique_ptr<Rig> rig_;
     std::vector<Allocation> heaps_;
     std::vector<std::unique_ptr<backend::Seat>> seats_;

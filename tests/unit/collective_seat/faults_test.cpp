@@ -152,7 +152,8 @@ TEST_P(Faults, ASeatThatWaitsCanBeDestroyed) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Faults,
                          testing::Values(Kind{Shape::packets, false}, Kind{Shape::packets_two_phase, false},
-                                         Kind{Shape::slices, false}, Kind{Shape::slices, true},
+                                         Kind{Shape::lines, false}, Kind{Shape::slices, false}, Kind{Shape::slices, true},
+                                         Kind{Shape::pushed_slices, false},
                                          Kind{Shape::pairs, false}, Kind{Shape::pairs, true},
                                          Kind{Shape::ring, false}));
 INSTANTIATE_TEST_SUITE_P(Copies, Faults, testing::Values(Kind{Shape::copies, false}));

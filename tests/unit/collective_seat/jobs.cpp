@@ -45,10 +45,22 @@ std::uint32_t moving_signature(unsigned kind, std::uint64_t bytes) {
     return 1 + kind + static_cast<std::uint32_t>(bytes * 16);
 }
 
+// Of copies: where each block belongs. One that lies in the way of what is still to be sent goes through the arena.
+void invite(std::vector<CollectiveTask>& tasks) {
+    const auto n = static_cast<unsigned>(tasks.size());
+    for (unsigned rank = 0; rank < n; ++rank) {
+        CollectiveTask& task = tasks[rank];
+        if (task.recv_token.slot == Token::unreachable || backend::lies_in_its_own_way(task, rank, n)) continue;
+        for (unsigned r = 0; r < n; ++r)
+            task.from_tokens[r] = {task.recv_token.slot, task.recv_token.offset + task.from[r].offset};
+    }
+}
+
 }  // namespace
 
 std::string to_string(const How& how) {
-    static constexpr const char* shapes[] = {"packets", "packets in two phases", "slices", "pairs", "copies", "ring"};
+    static constexpr const char* shapes[] = {"packets",       "packets in two phases", "lines",  "slices",
+                                             "pushed slices", "pairs",                 "copies", "ring"};
     return fmt::format("{}{}, {} blocks, shifts {} {}{}", shapes[static_cast<unsigned>(how.shape)],
                        how.staged ? " (staged)" : "", how.blocks, how.send_shift, how.recv_shift,
                        how.in_place ? ", in place" : "");
@@ -57,8 +69,10 @@ std::string to_string(const How& how) {
 std::vector<How> all_ways() {
     return {{.shape = Shape::packets},
             {.shape = Shape::packets_two_phase},
+            {.shape = Shape::lines},
             {.shape = Shape::slices},
             {.shape = Shape::slices, .staged = true},
+            {.shape = Shape::pushed_slices},
             {.shape = Shape::ring}};
 }
 
@@ -202,6 +216,7 @@ std::vector<Values> all_gather(Crew& crew, const How& how, const std::vector<Val
         }
         tasks.push_back(task);
     }
+    invite(tasks);
     crew.run(tasks);
     return buffers.outputs();
 }
@@ -226,6 +241,7 @@ std::vector<Values> broadcast(Crew& crew, const How& how, unsigned root, const V
         }
         tasks.push_back(task);
     }
+    invite(tasks);
     crew.run(tasks);
     return buffers.outputs();
 }
@@ -266,6 +282,7 @@ std::vector<Values> all_to_all(Crew& crew, const How& how, const std::vector<Val
         for (unsigned r = 0; r < n; ++r) task.to[r] = task.from[r] = {r * bytes, bytes};
         tasks.push_back(task);
     }
+    invite(tasks);
     crew.run(tasks);
     return buffers.outputs();
 }

@@ -18,7 +18,11 @@ struct How {
     bool in_place = false;
 };
 std::string to_string(const How& how);
-// Every way to carry a reduction: both kinds of packets, slices, slices through the arenas.
+// For an all-reduce alone.
+inline bool has_two_phases(const How& how) {
+    return how.shape == backend::Shape::packets_two_phase || how.shape == backend::Shape::lines;
+}
+// Every way to carry an all-reduce: both kinds of packets, lines, slices, slices through the arenas, a ring.
 std::vector<How> all_ways();
 
 struct Reduced {

@@ -28,7 +28,10 @@ protected:
                 {.shape = Shape::slices},
                 {.shape = Shape::slices, .staged = true},
                 {.shape = Shape::slices, .staged = true, .blocks = 5, .send_shift = 3, .recv_shift = 11},
+                {.shape = Shape::pushed_slices},
+                {.shape = Shape::pushed_slices, .blocks = 67, .send_shift = 3, .recv_shift = 11},
                 {.shape = Shape::copies, .send_shift = 3, .recv_shift = 11},
+                {.shape = Shape::copies, .staged = true, .send_shift = 3, .recv_shift = 11},
                 {.shape = Shape::ring},
                 {.shape = Shape::ring, .blocks = 5, .send_shift = 3, .recv_shift = 11}};
     }
@@ -85,9 +88,10 @@ TEST_P(Moving, AllToAll) {
             }
         }
         EXPECT_EQ(all_to_all(crew(), {.shape = Shape::packets, .blocks = 2}, given), expected) << bytes;
-        for (const bool in_place : {false, true})
-            EXPECT_EQ(all_to_all(crew(), {.shape = Shape::copies, .in_place = in_place}, given), expected)
-                << bytes;
+        for (const bool staged : {false, true})
+            for (const bool in_place : {false, true})
+                EXPECT_EQ(all_to_all(crew(), {.shape = Shape::copies, .staged = staged, .in_place = in_place}, given), expected)
+                    << bytes;
     }
 }
 

@@ -122,11 +122,31 @@ TEST_P(Reductions, Large) {
               {Element::i32, Combine::sum, {}, false}, staged / 4);
         check({.shape = Shape::slices, .blocks = blocks, .in_place = true},
               {Element::bf16, Combine::avg, {}, false}, 70'001);
+        for (const bool in_place : {false, true})
+            check({.shape = Shape::pushed_slices, .blocks = blocks, .in_place = in_place},
+                  {Element::i32, Combine::sum, {}, false}, staged / 4);
     }
+    // Blocks whose pieces lie on the in stage, which have no share where results have to be staged too.
+    for (const bool in : {false, true})
+        check({.shape = Shape::pushed_slices, .staged = in, .blocks = backend::most_blocks},
+              {Element::bf16, Combine::sum, {}, false}, 300'001);
     check({.shape = Shape::packets, .blocks = 8}, {Element::i32, Combine::max, {}, false},
           layout.packet_payload() / 4);
     check({.shape = Shape::packets_two_phase, .blocks = 8}, {Element::u8, Combine::sum, {}, false},
           std::min<std::uint64_t>(layout.packet_payload() * GetParam(), 1 << 20));
+}
+
+// Batches of rows in each warp, and what is left over: whole units, units cut short at the end, and misaligned ones.
+TEST_P(Reductions, LargeInLines) {
+    for (const unsigned blocks : {1u, 8u}) {
+        check({.shape = Shape::lines, .blocks = blocks}, {Element::i32, Combine::sum, {}, false}, 40'000);
+        check({.shape = Shape::lines, .blocks = blocks, .send_shift = 3, .recv_shift = 9},
+              {Element::u8, Combine::max, {}, false}, 30'001);
+        check({.shape = Shape::lines, .blocks = blocks, .in_place = true},
+              {Element::bf16, Combine::avg, {}, false}, 30'003);
+    }
+    if (GetParam() == 4)
+        check({.shape = Shape::lines, .blocks = 64}, {Element::i64, Combine::sum, {}, false}, 1 << 17);
 }
 
 // Sums that travel in 4 bytes and elements of 1 and 2; slots that are used again and again.
@@ -146,7 +166,7 @@ TEST_P(Reductions, ReduceScatter) {
     const unsigned n = GetParam();
     for (const std::uint64_t count : {1, 5, 130}) {
         for (How how : all_ways()) {
-            if (how.shape == Shape::packets_two_phase) continue;
+            if (has_two_phases(how)) continue;
             for (const bool in_place : {false, true}) {
                 how.in_place = in_place;
                 SCOPED_TRACE(to_string(how));
@@ -168,7 +188,7 @@ TEST_P(Reductions, ReduceToEachRoot) {
     const auto inputs = some_inputs(reduced, 99, n, 4);
     for (unsigned root = 0; root < n; ++root) {
         for (How how : all_ways()) {
-            if (how.shape == Shape::packets_two_phase) continue;
+            if (has_two_phases(how)) continue;
             SCOPED_TRACE(to_string(how));
             EXPECT_EQ(wrong_element(reduced.element, reduced.combine, inputs, {},
                                     reduce(crew(), how, reduced, root, inputs)),

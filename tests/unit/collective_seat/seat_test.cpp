@@ -138,7 +138,7 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
             opened.push_back(std::move(*mapped));
         }
     }
-    for (const Shape shape : {Shape::packets, Shape::packets_two_phase, Shape::slices}) {
+    for (const Shape shape : {Shape::packets, Shape::packets_two_phase, Shape::lines, Shape::slices, Shape::pushed_slices}) {
         const int inputs[2] = {17, 25};
         for (unsigned rank = 0; rank < 2; ++rank) {
             rigs[rank]->write(memory[rank].address(), &inputs[rank], sizeof(int));

@@ -7,7 +7,7 @@ namespace sidestep::groups {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t large = 600'000;  // no packets any more
+constexpr std::size_t large = 1'100'000;  // neither packets nor lines any more
 
 class Memory : public GroupTest {
 protected:

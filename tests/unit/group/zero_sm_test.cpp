@@ -121,7 +121,17 @@ TEST_F(ZeroSmGroup, ExplainTellsOfCopyEngines) {
     ASSERT_TRUE(ok(plan));
     EXPECT_EQ(plan->algorithm, "copy engines");
     EXPECT_EQ(plan->blocks, 0);
-    EXPECT_EQ(plan->memory, "not needed: all passes through the arena of the receiver");
+    EXPECT_EQ(plan->memory.find("yes"), 0u) << plan->memory;
+    const Allocation memory = allocate<int>(groups[0], 4 * 100);
+    const auto memory_of = [&](Collective what, const void* send) {
+        const auto with = groups[0].explain(what, 100, Dtype::i32, {}, send, memory.address());
+        return with ? with->memory : with.error().to_string();
+    };
+    EXPECT_NE(memory_of(Collective::all_gather, nullptr).find("not yet: carried through the arena"), std::string::npos);
+    EXPECT_EQ(memory_of(Collective::all_to_all, memory.address()),
+              "no, carried through the arena: send and receive buffer are the same");
+    ASSERT_TRUE(ok(groups[0].attach(memory.buffer())));
+    EXPECT_EQ(memory_of(Collective::all_gather, nullptr).find("yes"), 0u) << memory_of(Collective::all_gather, nullptr);
     EXPECT_NE(plan->to_string().find("copy engines, no thread block, expected"), std::string::npos)
         << plan->to_string();
 }

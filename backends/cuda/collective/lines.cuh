@@ -1,0 +1,308 @@
+// Tasks of lines: a reduction in two phases whose flags travel with the data, 8 bytes for each 120 (the protocol
+// NCCL calls LL128: what one instruction of a warp stores to an aligned line of 128 bytes arrives as a whole
+// over NVLink). A warp works on rows of four lines: it sends its rows of all slices, combines its rows of this
+// rank's slice and sends the results, and takes its rows of the results of the others. So the same thread
+// reads and writes a unit of a buffer, and what one warp has taken tells it what its likes have: see
+// ArenaLayout.
+#pragma once
+
+#include "backends/cuda/collective/exchange.cuh"
+
+namespace sidestep::backends::cuda {
+
+// A thread's part of a line, or nothing. Eight threads in a row make one line, and reach this together.
+__device__ inline void store_part(char* to, const Words& part, bool wanted) {
+    asm volatile(
+        "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(to),
+        "r"(part.at[0]), "r"(part.at[1]), "r"(part.at[2]), "r"(part.at[3]), "r"(static_cast<uint32_t>(wanted))
+        : "memory");
+}
+
+// `group`: ranks whose lines are polled at a time. `batch`: rows of a warp that are under way at a time. `carries`:
+// there may be more ranks than that, and sums are carried along.
+template <Element element, int group, int batch, bool carries>
+class Lines : Exchange<element, group> {
+    using Base = Exchange<element, group>;
+    using Bits = typename Form<element>::Bits;
+    using Sum = Accumulator<element, 4>;
+
+public:
+    __device__ Lines(const CollectiveTask& task, const Station& station)
+        : Base(task, station),
+          first_(uint64_t{blockIdx.x} * (blockDim.x - header_threads) / 32 + threadIdx.x / 32),
+          stride_(uint64_t{gridDim.x} * (blockDim.x - header_threads) / 32),
+          line_(threadIdx.x % 32 / 8),
+          place_(line_ * units_a_line + threadIdx.x % 8),
+          closes_(threadIdx.x % 8 == 7) {}
+
+    __device__ void run() {
+        if (!Base::enter()) return;
+        flag_ = backend::line_flag(Base::epoch_);
+        if (Base::is_data_thread())
+            data();
+        else
+            Base::headers();
+        Base::leave();
+    }
+
+private:
+    using Base::ground_;
+    using Base::own_;
+    using Base::peers_;
+    using Base::rank_at;
+    using Base::scales;
+
+    static constexpr int others = group - 1;  // that are sent to at a time
+    static constexpr unsigned units_a_line = backend::line_payload / unit;
+    static constexpr unsigned units_a_row = backend::row_payload / unit;
+
+    __device__ void data() {
+        each_row(ground_.station.send_units, [this](auto turn, uint64_t row) { return send(turn, row); });
+        if (ground_.task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
+        const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
+        if (!each_row(own, [this](auto turn, uint64_t row) { return reduce(turn, row); })) return;
+        each_row(ground_.station.receive_units, [this](auto turn, uint64_t row) { return receive(turn, row); });
+    }
+
+    // Of rows that are worked on together: how many, and whether all of their units are whole and aligned.
+    template <int count, bool whole_units>
+    struct Turn {
+        static constexpr int rows = count;
+        static constexpr bool whole = whole_units;
+    };
+
+    // act(turn, row) for all rows of this warp: in batches where no unit needs a second look, which keeps that
+    // code short, and one by one elsewhere. False: leave.
+    template <typename Act>
+    __device__ bool each_row(uint64_t rows, Act act) {
+#pragma unroll 1
+        for (uint64_t row = first_; row < rows; row += batch * stride_) {
+            if (row + (batch - 1) * stride_ < ground_.station.whole_rows) {
+                if (!act(Turn<batch, true>{}, row)) return false;
+                continue;
+            }
+#pragma unroll 1
+            for (int b = 0; b < batch; ++b)
+                if (row + b * stride_ < rows && !act(Turn<1, false>{}, row + b * stride_)) return false;
+        }
+        return true;
+    }
+
+    __device__ uint64_t bytes_of(unsigned rank) const { return ground_.task.slices[rank].count * sizeof(Bits); }
+    __device__ const char* source_of(unsigned rank) const {
+        return static_cast<const char*>(ground_.task.send) + ground_.task.slices[rank].source_offset * sizeof(Bits);
+    }
+    __device__ char* target_of(unsigned rank) const {
+        return static_cast<char*>(ground_.task.recv) + ground_.task.slices[rank].target_offset * sizeof(Bits);
+    }
+
+    // Whether a slice reaches into this thread's line of a row. Alike for the eight threads of a line.
+    __device__ bool reaches(uint64_t bytes, uint64_t row) const {
+        return (row * backend::row_lines + line_) * backend::line_payload < bytes;
+    }
+
+    // This thread's part of a line: unit `place_` of the row, and the one 8 further on, or the flag in the
+    // thread that closes the line.
+    template <bool whole>
+    __device__ Words load(const char* from, uint64_t bytes, uint64_t row) const {
+        const uint64_t at = row * units_a_row + place_;
+        const uint64_t low = load_one<whole>(from, bytes, at);
+        const uint64_t high = closes_ ? flag_ : load_one<whole>(from, bytes, at + 8);
+        return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                static_cast<uint32_t>(high >> 32)};
+    }
+    template <bool whole>
+    static __device__ uint64_t load_one(const char* from, uint64_t bytes, uint64_t at) {
+        const unsigned length = bytes_at(bytes, at);
+        if (length == 0) return 0;
+        return whole ? load_unit<uint64_t>(from + at * unit) : load_up_to_8(from + at * unit, length);
+    }
+    template <bool whole>
+    __device__ void store(char* to, uint64_t bytes, uint64_t row, const Words& part) const {
+        const uint64_t at = row * units_a_row + place_;
+        store_one<whole>(to, bytes, at, part.at[0] | static_cast<uint64_t>(part.at[1]) << 32);
+        if (!closes_) store_one<whole>(to, bytes, at + 8, part.at[2] | static_cast<uint64_t>(part.at[3]) << 32);
+    }
+    template <bool whole>
+    static __device__ void store_one(char* to, uint64_t bytes, uint64_t at, uint64_t value) {
+        const unsigned length = bytes_at(bytes, at);
+        if (length == 0) return;
+        if (whole)
+            store_unit(to + at * unit, value);
+        else
+            store_up_to_8(to + at * unit, value, length);
+    }
+
+    // Where this thread's part of a row lies in a lane.
+    static __device__ uint64_t place_of(uint64_t row) {
+        return row * backend::row_bytes + threadIdx.x % 32 * sizeof(Words);
+    }
+
+    template <typename Turn>
+    __device__ bool send(Turn, uint64_t row) {
+        const uint64_t lane = ground_.layout.lines(0, ground_.rank);
+#pragma unroll 1
+        for (unsigned begin = 1; begin < ground_.ranks; begin += others) {
+            Words parts[Turn::rows][others];
+#pragma unroll
+            for (int i = 0; i < others; ++i) {
+                if (begin + i >= ground_.ranks) continue;
+                const unsigned rank = rank_at(begin + i);
+#pragma unroll
+                for (int b = 0; b < Turn::rows; ++b)
+                    parts[b][i] = load<Turn::whole>(source_of(rank), bytes_of(rank), row + b * stride_);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < others; ++i) {
+                if (begin + i >= ground_.ranks) continue;
+                const unsigned rank = rank_at(begin + i);
+                char* const to = (begin == 1 ? peers_[i] : ground_.arena(rank)) + lane;
+#pragma unroll
+                for (int b = 0; b < Turn::rows; ++b)
+                    store_part(to + place_of(row + b * stride_), parts[b][i],
+                               reaches(bytes_of(rank), row + b * stride_));
+            }
+        }
+        return true;
+    }
+
+    // A bit for each line of the ranks from `begin` on that others send to this thread's place: of their
+    // results, or of what they have of this rank's slice. Bit b * group + i: row b, rank begin + i.
+    template <int rows>
+    __device__ unsigned awaited(bool results, unsigned begin, uint64_t row) const {
+        unsigned bits = 0;
+#pragma unroll
+        for (int i = 0; i < group; ++i) {
+            const unsigned rank = begin + i;
+            if (rank >= ground_.ranks || rank == ground_.rank) continue;
+            const uint64_t bytes = bytes_of(results ? rank : ground_.rank);
+#pragma unroll
+            for (int b = 0; b < rows; ++b)
+                if (reaches(bytes, row + b * stride_)) bits |= 1u << (b * group + i);
+        }
+        return bits;
+    }
+
+    // Loads whole rows until all that is awaited has come; what has come is not loaded again. False: leave.
+    template <int rows>
+    __device__ bool poll(Words (&parts)[rows][group], unsigned awaited, unsigned phase, unsigned begin,
+                         uint64_t row) {
+        const char* const lanes = own_ + ground_.layout.lines(phase, begin) + place_of(row);
+        const uint64_t lane = ground_.layout.lines_lane();
+        unsigned missing = __reduce_or_sync(~0u, awaited);
+        Wait wait;
+#pragma unroll 1
+        while (missing != 0) {
+            __syncwarp();
+#pragma unroll
+            for (int b = 0; b < rows; ++b)
+#pragma unroll
+                for (int i = 0; i < group; ++i)
+                    if (missing >> (b * group + i) & 1)
+                        parts[b][i] = load_packet(lanes + i * lane + b * stride_ * backend::row_bytes);
+            unsigned late = 0;
+#pragma unroll
+            for (int b = 0; b < rows; ++b)
+#pragma unroll
+                for (int i = 0; i < group; ++i) {
+                    const Words& part = parts[b][i];
+                    const bool come = part.at[2] == static_cast<uint32_t>(flag_) &&
+                                      part.at[3] == static_cast<uint32_t>(flag_ >> 32);
+                    if (closes_ && !come) late |= 1u << (b * group + i);
+                }
+            missing = __reduce_or_sync(~0u, late & awaited);
+            if (missing == 0) break;
+            const unsigned peer = begin + (__ffs(static_cast<int>(missing)) - 1) % group;
+            if (__any_sync(~0u, !wait.go_on(ground_, peer))) return false;
+        }
+        return true;
+    }
+
+    // Combines rows of this rank's slice, and sends the result to all. False: leave.
+    template <typename Turn>
+    __device__ bool reduce(Turn, uint64_t row) {
+        constexpr int rows = Turn::rows;
+        const uint64_t bytes = bytes_of(ground_.rank);
+        Words own[rows];
+#pragma unroll
+        for (int b = 0; b < rows; ++b)
+            own[b] = load<Turn::whole>(source_of(ground_.rank), bytes, row + b * stride_);
+        if (!combine(own, row)) return false;
+        __syncwarp();
+        const uint64_t lane = ground_.layout.lines(1, ground_.rank);
+        Base::each_peer([&](int, unsigned, char* arena) {
+#pragma unroll
+            for (int b = 0; b < rows; ++b)
+                store_part(arena + lane + place_of(row + b * stride_), own[b], reaches(bytes, row + b * stride_));
+        });
+#pragma unroll
+        for (int b = 0; b < rows; ++b)
+            store<Turn::whole>(target_of(ground_.rank), bytes, row + b * stride_, own[b]);
+        return true;
+    }
+
+    // `parts` holds this rank's elements, and then the result and the flag. False: leave.
+    template <int rows>
+    __device__ bool combine(Words (&parts)[rows], uint64_t row) {
+        const Rule<element> rule(ground_.task, ground_.ranks);
+        Sum sum[carries ? rows : 1];
+        unsigned begin = 0;
+#pragma unroll 1
+        do {
+            Words come[rows][group];
+            if (!poll(come, awaited<rows>(false, begin, row), 0, begin, row)) return false;
+#pragma unroll
+            for (int b = 0; b < rows; ++b) {
+#pragma unroll
+                for (int i = 0; i < group; ++i) {
+                    const unsigned rank = begin + i;
+                    if (rank >= ground_.ranks) continue;
+                    const Words part = rank == ground_.rank ? parts[b] : come[b][i];
+                    sum[carries ? b : 0].take(part.at, rank == 0, rule, rule.scaled ? scales()[rank] : 0);
+                }
+                if (!carries) give(parts[b], sum[0], rule);
+            }
+            begin += group;
+        } while (carries && begin < ground_.ranks);
+        if constexpr (carries) {
+#pragma unroll
+            for (int b = 0; b < rows; ++b) give(parts[b], sum[b], rule);
+        }
+        return true;
+    }
+    __device__ void give(Words& part, Sum& sum, const Rule<element>& rule) const {
+        sum.give(part.at, rule);
+        if (!closes_) return;
+        part.at[2] = static_cast<uint32_t>(flag_);
+        part.at[3] = static_cast<uint32_t>(flag_ >> 32);
+    }
+
+    template <typename Turn>
+    __device__ bool receive(Turn, uint64_t row) {
+        constexpr int rows = Turn::rows;
+#pragma unroll 1
+        for (unsigned begin = 0; begin < ground_.ranks; begin += group) {
+            Words parts[rows][group];
+            if (!poll(parts, awaited<rows>(true, begin, row), 1, begin, row)) return false;
+#pragma unroll
+            for (int i = 0; i < group; ++i) {
+                const unsigned rank = begin + i;
+                if (rank >= ground_.ranks || rank == ground_.rank) continue;
+#pragma unroll
+                for (int b = 0; b < rows; ++b)
+                    store<Turn::whole>(target_of(rank), bytes_of(rank), row + b * stride_, parts[b][i]);
+            }
+        }
+        return true;
+    }
+
+    const uint64_t first_;   // row of this warp
+    const uint64_t stride_;  // between two rows of a warp
+    const unsigned line_;    // of a row, that this thread has a part of
+    const unsigned place_;   // this thread's first unit in a row
+    const bool closes_;      // its line: carries the flag
+    uint64_t flag_ = 0;
+};
+
+}  // namespace sidestep::backends::cuda

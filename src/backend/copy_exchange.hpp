@@ -1,0 +1,138 @@
+// What a rank does in a task of Shape::copies, from the moment that its turn has come: a thread of the host carries it
+// out with the copy engines of a real GPU, and the thread of an emulated one by itself.
+//
+// A receiver that has come to the task invites every other rank: what it runs, how many bytes it expects, and where they
+// belong. A sender that has come too compares that with what it has, and copies its block straight there; once the copy
+// has ended it says so. Where the receiver's memory is not mapped everywhere the block passes through two lanes of the
+// receiver's arena, in pieces: the receiver copies them out, and says how many it took.
+//
+// A rank has ended a task once all of its copies have ended and everybody has said that his to it have. So whoever
+// invites to the next task knows that everybody has read the invitation to the one before, and one line for each pair of
+// ranks suffices. What is counted lies with the ranks and in those lines, not in the task: the same task can run again.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "backend/collective_task.hpp"
+#include <sidestep/result.hpp>
+
+namespace sidestep::backend {
+
+// From one rank to another, written by the former alone; zeroed at first. Processes share it.
+struct alignas(64) CopyLine {
+    using Word = std::atomic<std::uint64_t>;
+    static_assert(Word::is_always_lock_free);
+    // The invitation. `turn` is written last, and counts tasks from 1 on.
+    Word turn, signature, bytes;
+    Word token;  // slot << 48 | offset
+    Word taken;  // pieces of this turn that were copied out of the lanes
+    // Pieces to the other rank that have arrived, of all turns. A block that goes straight is one, an empty one too.
+    Word delivered;
+};
+static_assert(sizeof(CopyLine) == 64);
+
+// What the others tell one rank, by who tells it.
+struct CopyRow {
+    CopyLine from[most_ranks];
+};
+static_assert(sizeof(CopyRow) == ArenaLayout::copy_row_bytes());
+
+// What a rank counts from task to task.
+struct CopyCounters {
+    std::uint64_t turn = 0;
+    std::uint64_t sent[most_ranks] = {};      // pieces, in the turns that have ended
+    std::uint64_t received[most_ranks] = {};  // pieces that were announced, in the same
+};
+
+// Who copies. Copies of one lane (there are as many as ranks) end in the order in which they were asked for.
+class CopyEngine {
+public:
+    virtual ~CopyEngine() = default;
+    virtual Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) = 0;
+    // A number for all that the lane was asked for so far, larger than the one before.
+    virtual Result<std::uint64_t> mark(unsigned lane) = 0;
+    // The number of the last mark that all copies before have ended of.
+    virtual std::uint64_t ended(unsigned lane) = 0;
+    // Where memory of a rank lies (slot 0 is its arena); null: it is not mapped.
+    virtual char* base(unsigned rank, unsigned slot) = 0;
+    // Of a rank: what is told it.
+    virtual CopyRow& row(unsigned rank) = 0;
+};
+
+// One task of one rank. By one thread.
+class CopyExchange {
+public:
+    enum class State {
+        moved,    // something has happened
+        copying,  // nothing new, but copies of this rank are under way
+        waiting,  // nothing new: the others have not done their part
+        ended,
+        differs,  // fault() says how
+    };
+
+    // Begins the task, which stays where it is. The number of the last one counts for reports.
+    CopyExchange(const CollectiveTask& task, unsigned rank, unsigned ranks, CopyCounters& counters,
+                 CopyEngine& engine);
+
+    // Does what can be done now; never blocks. An error is one of the engine, and ends the task like a fault.
+    Result<State> step();
+    bool copying() const;  // whether copies of this rank are under way
+    // Where the task does not come to its end: who has not come yet finds nobody to send to.
+    void withdraw();
+    // Whom it waits for.
+    unsigned missing() const;
+    const FaultRecord& fault() const { return fault_; }
+
+private:
+    struct Piece {
+        unsigned lane = 0;
+        std::uint64_t mark = 0;  // 0: not marked yet
+    };
+    // Pieces in one direction: those in flight are of the last two.
+    struct Way {
+        std::uint64_t pieces = 0, started = 0, ended = 0;
+        std::array<Piece, 2> flight{};
+        Piece& piece(std::uint64_t number) { return flight[number & 1]; }
+        bool over() const { return ended == pieces; }
+    };
+    struct Peer {
+        bool invited = false;
+        bool in_lanes = false;   // what comes from it
+        char* target = nullptr;  // of what goes there; null: through the lanes
+        Way out, in;
+    };
+
+    unsigned other(unsigned i) const { return (me_ + 1 + i) % ranks_; }
+    void invite(unsigned peer);
+    bool in_place(unsigned peer) const;
+    Result<void> copy(unsigned lane, Way& way, char* to, const char* from, std::uint64_t bytes);
+    Result<void> begin_own();
+    Result<void> look_at(unsigned peer);
+    void compare(unsigned peer, const CopyLine& line);
+    Result<void> send(unsigned peer);
+    Result<void> receive(unsigned peer);
+    void end_pieces(Way& way);
+    Result<void> mark_all();
+    bool over() const;
+
+    const CollectiveTask& task_;
+    const ArenaLayout layout_;
+    const unsigned me_;
+    const unsigned ranks_;
+    CopyCounters& counters_;
+    CopyEngine& engine_;
+    Peer peers_[most_ranks];
+    Way own_;  // the block that stays on this rank
+    std::vector<Piece*> unmarked_;
+    bool moved_ = false;
+    FaultRecord fault_;
+};
+
+// Whether a block that comes in lies where one lies that still has to be sent.
+bool lies_in_its_own_way(const CollectiveTask& task, unsigned rank, unsigned ranks);
+
+}  // namespace sidestep::backend

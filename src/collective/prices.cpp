@@ -1,0 +1,90 @@
+#include "collective/prices.hpp"
+
+#include <algorithm>
+
+namespace sidestep::collective {
+
+using backend::ArenaLayout;
+using backend::Shape;
+
+namespace {
+
+double share_us(std::uint64_t bytes, std::uint64_t unit, int most, double gb_per_s) {
+    const double share =
+        std::max(static_cast<double>(std::min(bytes, unit)), static_cast<double>(bytes) / most);
+    return share / (gb_per_s * 1e3);
+}
+
+}  // namespace
+
+double Prices::ring_rate() const {
+    return figures_.ring_gb_per_s > 0 ? figures_.ring_gb_per_s : figures_.link_gb_per_s;
+}
+
+// The first pieces of all thread blocks take as long for each hop. Whole ones are reckoned with, whatever the size, so
+// that no ring is taken below sizes that slices are taken for.
+double Prices::ring_us(const Work& work) const {
+    const int most = std::min(figures_.most_blocks, most_ring_blocks);
+    const auto pieces = ArenaLayout{ranks_}.ring_piece_bytes() * static_cast<std::uint64_t>(most);
+    const double first = static_cast<double>(pieces) / (ring_rate() * 1e3);
+    return first * (work.hops - 1) +
+           std::max(share_us(work.bytes, slices_a_block, most, figures_.block_gb_per_s),
+                    static_cast<double>(work.bytes) / (ring_rate() * 1e3));
+}
+
+int Prices::most_packet_blocks(const Work& work, int most) {
+    return work.hops == 1 ? std::min(most, most_one_shot_blocks) : most;
+}
+
+// Each phase begins with a share that its blocks load, send, await and store one after the other.
+double Prices::packets_us(const Work& work) const {
+    if (work.lines) return lines_us(work);
+    const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
+    const double rate = figures_.packet_gb_per_s / work.slowed;
+    return share_us(work.each, packets_a_block, most, figures_.block_gb_per_s * packets_part) * work.hops +
+           static_cast<double>(work.bytes) / (rate * 1e3);
+}
+
+// After the first share of each phase all blocks send while others still come in, and fill the links but for the
+// flags.
+double Prices::lines_us(const Work& work) const {
+    const auto first = static_cast<double>(std::min(work.each, lines_a_block));
+    const double link = figures_.link_gb_per_s * backend::row_payload / backend::row_bytes;
+    const double blocks = figures_.block_gb_per_s * std::max(figures_.most_blocks, 1);
+    return first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops +
+           std::max(static_cast<double>(work.bytes) / (link * 1e3),
+                    static_cast<double>(work.each) * work.hops / (blocks * 1e3));
+}
+
+double Prices::direct_us(Shape shape, const Work& work) const {
+    const std::uint64_t unit = shape == Shape::pairs ? pairs_a_block : slices_a_block;
+    // All others of two ranks are neighbours.
+    double rate = ranks_ == 2 ? std::max(ring_rate(), figures_.link_gb_per_s) : figures_.link_gb_per_s;
+    if (shape == Shape::pushed_slices) rate = std::max(rate, figures_.push_gb_per_s);
+    return std::max(share_us(work.bytes, unit, std::max(figures_.most_blocks, 1), figures_.block_gb_per_s),
+                    static_cast<double>(work.bytes) / (rate * 1e3));
+}
+
+std::string_view name_of(Shape shape) {
+    switch (shape) {
+        case Shape::packets:
+            return "one-shot packets";
+        case Shape::packets_two_phase:
+            return "two-phase packets";
+        case Shape::lines:
+            return "two-phase lines";
+        case Shape::slices:
+            return "slices";
+        case Shape::pushed_slices:
+            return "pushed slices";
+        case Shape::pairs:
+            return "pairs";
+        case Shape::copies:
+            return "copy engines";
+        case Shape::ring:
+            return "ring";
+    }
+    return "?";
+}
+
+}  // namespace sidestep::collective

@@ -1,0 +1,60 @@
+// What a shape of tasks costs, by the figures of a machine.
+#pragma once
+
+#include "collective/choose.hpp"
+
+namespace sidestep::collective {
+
+// Of a store that has to be seen by other GPUs before a flag is (a release over the whole system), in
+// microseconds. Half a microsecond to one, where stores are outstanding; the figure only tells shapes apart.
+constexpr double release_us = 0.7;
+// Packets that arrive are polled while others still come in: what that adds to sending them. The same again
+// where each rank combines all of them.
+constexpr double polling = 0.5;
+// What one thread block carries before another one is worth it. These, and the part of a block's rate that
+// packets reach, are fitted to all_reduce and all_gather between two H200 joined by NVLink, in a graph.
+constexpr std::uint64_t packets_a_block = 2560;
+constexpr std::uint64_t slices_a_block = 64 << 10;
+constexpr std::uint64_t pairs_a_block = 32 << 10;
+constexpr double packets_part = 1.0 / 3;
+// The same of lines: five rows, fitted to all_reduce among four H200 in a graph.
+constexpr std::uint64_t lines_a_block = 5 * backend::row_payload;
+constexpr double lines_part = 1.0 / 4;
+// Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
+constexpr int most_ring_blocks = 16;
+// Of one-shot packets; more of them only take longer to begin.
+constexpr int most_one_shot_blocks = 32;
+// What the busiest rank does in one shape.
+struct Work {
+    std::uint64_t bytes = 0;  // through its links, in the direction that has more
+    std::uint64_t local = 0;  // within the GPU
+    int hops = 0;             // from one GPU to another, one after the other
+    int releases = 0;
+    bool packets = false;
+    std::uint64_t each = 0;  // packets: from one rank to each other one, in each phase
+    double slowed = 1;       // packets: by polling
+    int tasks = 0;           // copies: one after the other
+    bool lines = false;      // packets: these are lines
+};
+
+// In microseconds, of what moves between GPUs. Grows with the bytes: a thread block's own time counts for its first
+// share only, and again where no more blocks are to be had.
+class Prices {
+protected:
+    Prices(const Figures& figures, unsigned ranks) : figures_(figures), ranks_(ranks) {}
+
+    double ring_rate() const;
+    double ring_us(const Work& work) const;
+    double packets_us(const Work& work) const;
+    double lines_us(const Work& work) const;
+    double direct_us(backend::Shape shape, const Work& work) const;
+    static int most_packet_blocks(const Work& work, int most);
+
+    const Figures& figures_;
+    const unsigned ranks_;
+};
+
+// As CollectivePlan names them.
+std::string_view name_of(backend::Shape shape);
+
+}  // namespace sidestep::collective
