@@ -26,8 +26,8 @@ protected:
 
     static __device__ bool is_data_thread() { return threadIdx.x < blockDim.x - header_threads; }
 
-    // All threads; false: leave.
-    __device__ bool enter() {
+    // First of all, by all threads: begins to load the epoch and where the arenas lie.
+    __device__ Words look() {
         wait_for_kernel_before();
         let_next_kernel_come();
         const Words head = load_packet(reinterpret_cast<const char*>(ground_.station.control));
@@ -35,6 +35,10 @@ protected:
         for (int i = 0; i < group; ++i)
             peers_[i] = 1u + i < ground_.ranks ? ground_.arena(rank_at(1 + i)) : nullptr;
         own_ = ground_.arena(ground_.rank);
+        return head;
+    }
+    // All threads, with what look() gave; false: leave.
+    __device__ bool enter(const Words& head) {
         const bool well = __all_sync(~0u, ground_.well(head.at[2], ground_.rank));
         epoch_ = head.at[0] | static_cast<uint64_t>(head.at[1]) << 32;
         flag_ = backend::packet_flag(epoch_);

@@ -36,10 +36,15 @@ public:
           closes_(threadIdx.x % 8 == 7) {}
 
     __device__ void run() {
-        if (!Base::enter()) return;
+        const Words head = Base::look();
+        // What is sent first is loaded while the epoch still comes.
+        Words ahead[batch][others];
+        const bool loads_ahead = Base::is_data_thread() && is_whole(first_);
+        if (loads_ahead) fetch<Whole>(ahead, 1, first_);
+        if (!Base::enter(head)) return;
         flag_ = backend::line_flag(Base::epoch_);
         if (Base::is_data_thread())
-            data();
+            data(ahead, loads_ahead);
         else
             Base::headers();
         Base::leave();
@@ -56,29 +61,39 @@ private:
     static constexpr unsigned units_a_line = backend::line_payload / unit;
     static constexpr unsigned units_a_row = backend::row_payload / unit;
 
-    __device__ void data() {
-        each_row(ground_.station.send_units, [this](auto turn, uint64_t row) { return send(turn, row); });
-        if (ground_.task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
-        const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
-        if (!each_row(own, [this](auto turn, uint64_t row) { return reduce(turn, row); })) return;
-        each_row(ground_.station.receive_units, [this](auto turn, uint64_t row) { return receive(turn, row); });
-    }
-
     // Of rows that are worked on together: how many, and whether all of their units are whole and aligned.
     template <int count, bool whole_units>
     struct Turn {
         static constexpr int rows = count;
         static constexpr bool whole = whole_units;
     };
+    using Whole = Turn<batch, true>;
+    __device__ bool is_whole(uint64_t row) const {
+        return row + (batch - 1) * stride_ < ground_.station.whole_rows;
+    }
 
-    // act(turn, row) for all rows of this warp: in batches where no unit needs a second look, which keeps that
+    __device__ void data(Words (&ahead)[batch][others], bool loaded_ahead) {
+        if (loaded_ahead) {
+            push<Whole>(ahead, 1, first_);
+            if constexpr (carries) send_from<Whole>(1 + others, first_);
+        }
+        each_row(loaded_ahead ? first_ + batch * stride_ : first_, ground_.station.send_units,
+                 [this](auto turn, uint64_t row) { return send(turn, row); });
+        if (ground_.task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
+        const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
+        if (!each_row(first_, own, [this](auto turn, uint64_t row) { return reduce(turn, row); })) return;
+        each_row(first_, ground_.station.receive_units,
+                 [this](auto turn, uint64_t row) { return receive(turn, row); });
+    }
+
+    // act(turn, row) for all rows of this warp, from `begin` on: in batches where no unit needs a second look, which keeps that
     // code short, and one by one elsewhere. False: leave.
     template <typename Act>
-    __device__ bool each_row(uint64_t rows, Act act) {
+    __device__ bool each_row(uint64_t begin, uint64_t rows, Act act) {
 #pragma unroll 1
-        for (uint64_t row = first_; row < rows; row += batch * stride_) {
-            if (row + (batch - 1) * stride_ < ground_.station.whole_rows) {
-                if (!act(Turn<batch, true>{}, row)) return false;
+        for (uint64_t row = begin; row < rows; row += batch * stride_) {
+            if (is_whole(row)) {
+                if (!act(Whole{}, row)) return false;
                 continue;
             }
 #pragma unroll 1
@@ -101,13 +116,13 @@ private:
         return (row * backend::row_lines + line_) * backend::line_payload < bytes;
     }
 
-    // This thread's part of a line: unit `place_` of the row, and the one 8 further on, or the flag in the
-    // thread that closes the line.
+    // This thread's part of a line: unit `place_` of the row, and the one 8 further on, or room for the flag in
+    // the thread that closes the line.
     template <bool whole>
     __device__ Words load(const char* from, uint64_t bytes, uint64_t row) const {
         const uint64_t at = row * units_a_row + place_;
         const uint64_t low = load_one<whole>(from, bytes, at);
-        const uint64_t high = closes_ ? flag_ : load_one<whole>(from, bytes, at + 8);
+        const uint64_t high = closes_ ? 0 : load_one<whole>(from, bytes, at + 8);
         return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
                 static_cast<uint32_t>(high >> 32)};
     }
@@ -138,33 +153,54 @@ private:
         return row * backend::row_bytes + threadIdx.x % 32 * sizeof(Words);
     }
 
+    __device__ void seal(Words& part) const {
+        if (!closes_) return;
+        part.at[2] = static_cast<uint32_t>(flag_);
+        part.at[3] = static_cast<uint32_t>(flag_ >> 32);
+    }
+
     template <typename Turn>
     __device__ bool send(Turn, uint64_t row) {
-        const uint64_t lane = ground_.layout.lines(0, ground_.rank);
+        send_from<Turn>(1, row);
+        return true;
+    }
+    // To the ranks that come `begin` places and more behind this one.
+    template <typename Turn>
+    __device__ void send_from(unsigned begin, uint64_t row) {
 #pragma unroll 1
-        for (unsigned begin = 1; begin < ground_.ranks; begin += others) {
+        for (; begin < ground_.ranks; begin += others) {
             Words parts[Turn::rows][others];
+            fetch<Turn>(parts, begin, row);
+            push<Turn>(parts, begin, row);
+        }
+    }
+    template <typename Turn>
+    __device__ void fetch(Words (&parts)[Turn::rows][others], unsigned begin, uint64_t row) const {
 #pragma unroll
-            for (int i = 0; i < others; ++i) {
-                if (begin + i >= ground_.ranks) continue;
-                const unsigned rank = rank_at(begin + i);
+        for (int i = 0; i < others; ++i) {
+            if (begin + i >= ground_.ranks) continue;
+            const unsigned rank = rank_at(begin + i);
 #pragma unroll
-                for (int b = 0; b < Turn::rows; ++b)
-                    parts[b][i] = load<Turn::whole>(source_of(rank), bytes_of(rank), row + b * stride_);
-            }
-            __syncwarp();
+            for (int b = 0; b < Turn::rows; ++b)
+                parts[b][i] = load<Turn::whole>(source_of(rank), bytes_of(rank), row + b * stride_);
+        }
+    }
+    template <typename Turn>
+    __device__ void push(Words (&parts)[Turn::rows][others], unsigned begin, uint64_t row) const {
+        const uint64_t lane = ground_.layout.lines(0, ground_.rank);
+        __syncwarp();
 #pragma unroll
-            for (int i = 0; i < others; ++i) {
-                if (begin + i >= ground_.ranks) continue;
-                const unsigned rank = rank_at(begin + i);
-                char* const to = (begin == 1 ? peers_[i] : ground_.arena(rank)) + lane;
+        for (int i = 0; i < others; ++i) {
+            if (begin + i >= ground_.ranks) continue;
+            const unsigned rank = rank_at(begin + i);
+            char* const to = (begin == 1 ? peers_[i] : ground_.arena(rank)) + lane;
 #pragma unroll
-                for (int b = 0; b < Turn::rows; ++b)
-                    store_part(to + place_of(row + b * stride_), parts[b][i],
-                               reaches(bytes_of(rank), row + b * stride_));
+            for (int b = 0; b < Turn::rows; ++b) {
+                seal(parts[b][i]);
+                store_part(to + place_of(row + b * stride_), parts[b][i],
+                           reaches(bytes_of(rank), row + b * stride_));
             }
         }
-        return true;
     }
 
     // A bit for each line of the ranks from `begin` on that others send to this thread's place: of their
@@ -261,21 +297,17 @@ private:
                     const Words part = rank == ground_.rank ? parts[b] : come[b][i];
                     sum[carries ? b : 0].take(part.at, rank == 0, rule, rule.scaled ? scales()[rank] : 0);
                 }
-                if (!carries) give(parts[b], sum[0], rule);
+                if (!carries) sum[0].give(parts[b].at, rule);
             }
             begin += group;
         } while (carries && begin < ground_.ranks);
         if constexpr (carries) {
 #pragma unroll
-            for (int b = 0; b < rows; ++b) give(parts[b], sum[b], rule);
+            for (int b = 0; b < rows; ++b) sum[b].give(parts[b].at, rule);
         }
+#pragma unroll
+        for (int b = 0; b < rows; ++b) seal(parts[b]);
         return true;
-    }
-    __device__ void give(Words& part, Sum& sum, const Rule<element>& rule) const {
-        sum.give(part.at, rule);
-        if (!closes_) return;
-        part.at[2] = static_cast<uint32_t>(flag_);
-        part.at[3] = static_cast<uint32_t>(flag_ >> 32);
     }
 
     template <typename Turn>

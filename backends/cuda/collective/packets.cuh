@@ -20,7 +20,7 @@ public:
           stride_(uint64_t{gridDim.x} * (blockDim.x - header_threads)) {}
 
     __device__ void run() {
-        if (!Base::enter()) return;
+        if (!Base::enter(Base::look())) return;
         if (Base::is_data_thread())
             data();
         else
