@@ -41,6 +41,7 @@ public:
 
 private:
     Result<void> open();
+    Result<void> lend(Group& group);
     Result<void> open_zero_sm();
     Result<void> open_nccl();
     // Whether all ranks say so.
@@ -127,16 +128,21 @@ Result<void> Run::open() {
         if (!made) return made.error();
         *memory = std::move(*made);
     }
-    // A graph keeps what its operations found when they were captured, and memory is mapped after its first use.
-    for (const Allocation* memory : {&memory_.send, &memory_.recv}) {
-        const auto lent = group_.attach(memory->buffer());
-        if (!lent && lent.error().code != ErrorCode::unsupported) return lent.error();
-        if (!lent) found_.notes.push_back(lent.error().to_string());
-    }
+    if (auto lent = lend(group_); !lent) return lent;
     carriers_.push_back(group_carrier(group_, memory_, seat_, GroupPolicy::automatic));
     if (plan_.zero_sm)
         if (auto opened = open_zero_sm(); !opened) return opened;
     return open_nccl();
+}
+
+// A graph keeps what its operations found when they were captured, and memory is mapped after its first use.
+Result<void> Run::lend(Group& group) {
+    for (const Allocation* memory : {&memory_.send, &memory_.recv}) {
+        const auto lent = group.attach(memory->buffer());
+        if (!lent && lent.error().code != ErrorCode::unsupported) return lent.error();
+        if (!lent) found_.notes.push_back(lent.error().to_string());
+    }
+    return {};
 }
 
 Result<void> Run::open_zero_sm() {
@@ -145,6 +151,7 @@ Result<void> Run::open_zero_sm() {
     auto split = group_.split(0, seat_.rank, options);
     if (!split) return split.error();
     zero_sm_ = std::move(*split);
+    if (auto lent = lend(*zero_sm_); !lent) return lent;
     carriers_.push_back(group_carrier(*zero_sm_, memory_, seat_, GroupPolicy::zero_sm));
     return {};
 }

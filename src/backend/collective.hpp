@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -90,7 +91,11 @@ public:
     // first, in memory of the host that all ranks share and that outlives the seat. Emulated GPUs have it in their
     // arenas.
     virtual void meet(CopyRow*) {}
-    // The process ends: from the return on, no thread of the seat calls the GPU's driver. Tasks may never end then.
+    // Before the first task: asks where the others find memory of this rank by now, for tasks of graphs that were
+    // captured before they did. Until halt() any thread may call it.
+    virtual void ask(std::function<Token(const void*)>) {}
+    // From the return on, no thread of the seat calls the GPU's driver: the process ends, or the seat does. Tasks of
+    // Shape::copies never end then.
     virtual void halt() noexcept {}
 };
 

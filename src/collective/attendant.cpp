@@ -433,18 +433,18 @@ void Attendant::end() {
                                   party_->contacts[rank]->who()));
     }
     for (auto& contact : party_->contacts) contact.reset();
-    party_->reachability.reset();
     // Ranks of this very process use the address itself: rather lost than freed under them.
-    if (used)
+    if (used) {
+        party_->seat->halt();
         ending::keep(party_->seat.release());
-    else
+    } else {
         party_->seat.reset();
+    }
+    party_->reachability.reset();  // whom the seat asks
     if (!used)
         party_->imports.reset();
     else
         ending::keep(party_->imports.release());
-    // The seat that stays looks there.
-    if (used) ending::keep(new Board(std::move(*party_->board)));
     party_->board.reset();
     finished_.store(true, std::memory_order_release);
 }

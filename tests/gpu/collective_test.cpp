@@ -158,6 +158,45 @@ TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
     EXPECT_TRUE(graphs[0].wait(20));
 }
 
+// A graph is launched long after it was captured: what the others have mapped by then is written straight, and nothing
+// passes through the arenas.
+TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
+    Crew crew(2);
+    if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
+    std::atomic<bool> mapped{false};
+    for (unsigned rank = 0; rank < 2; ++rank) {
+        crew.seat(rank).ask([&crew, &mapped, rank](const void* address) {
+            const auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - crew.at(rank, 0));
+            return mapped ? backend::Token{1, offset} : backend::Token{};
+        });
+        crew.fill(rank, send_at, 4000, static_cast<char>('a' + rank));
+    }
+    std::vector<CapturedTasks> graphs;
+    for (unsigned rank = 0; rank < 2; ++rank)
+        graphs.emplace_back(rank, crew.rig().stream(rank), [&](void*) {
+            crew.start(rank, task_of(crew, {Shape::copies, true}, rank, 1000));
+        });
+    const auto in_arena = [&](unsigned rank) {
+        Values found(4000);
+        const backend::ArenaLayout layout{2};
+        crew.rig().read(found.data(), static_cast<char*>(crew.seat(rank).arena().address()) + layout.copy_lane(0, rank, 1 - rank),
+                        found.size());
+        return found;
+    };
+    mapped = true;
+    for (const bool now : {true, false}) {
+        // Once found, it is not asked for again.
+        for (unsigned rank = 0; rank < 2; ++rank) crew.fill(rank, recv_at, 8000, 'x');
+        for (const CapturedTasks& graph : graphs) graph.launch();
+        for (const CapturedTasks& graph : graphs) ASSERT_TRUE(graph.wait(20));
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            EXPECT_EQ(crew.read(rank, recv_at + (1 - rank) * 4000, 4000), Values(4000, static_cast<char>('b' - rank)));
+            EXPECT_EQ(in_arena(rank), Values(4000, 0)) << "it came by way of the arena";
+        }
+        mapped = !now;
+    }
+}
+
 // More than a stream's queue holds: the thread that enqueues them waits outside of the driver, and goes on when the
 // other rank comes.
 TEST(CopyQueue, ManyTasksBeforeTheOtherRankComes) {

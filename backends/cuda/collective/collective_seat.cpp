@@ -396,7 +396,7 @@ Result<void> CollectiveSeat::run_copies(const CollectiveTask& task, CUstream str
                 ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", rank), "cuda", {}};
     }
     if (!held_->copies) {
-        const CopyPost post{rank_, ranks_, rows_, &slots_};
+        const CopyPost post{rank_, ranks_, rows_, &slots_, where_};
         SIDESTEP_TRY(held_->copies, Copies::create(seats_, gpu_, post, slot_->words));
         copies_.store(held_->copies.get());
         // abort() may not have seen it.

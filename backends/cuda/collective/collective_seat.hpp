@@ -34,6 +34,7 @@ public:
     void abort() noexcept override;
     void set_deadline(std::uint64_t ns) override;
     void meet(backend::CopyRow* rows) override { rows_ = rows; }
+    void ask(std::function<backend::Token(const void*)> where) override { where_ = std::move(where); }
     void halt() noexcept override;
 
     // As if `count` tasks had gone before, on an idle seat: for tests of counters that come around.
@@ -97,6 +98,7 @@ private:
     std::mutex tables_;                         // of reach(): slot_->value
     MappedSlots slots_;
     backend::CopyRow* rows_ = nullptr;
+    std::function<backend::Token(const void*)> where_;
     std::atomic<Copies*> copies_{nullptr};
 
     std::optional<driver::CudaEvent> last_;

@@ -90,7 +90,7 @@ void Copies::forget(std::uint64_t code) {
     waiting_.fetch_sub(1);
 }
 
-const Copies::Plan* Copies::find(std::uint64_t code) {
+Copies::Plan* Copies::find(std::uint64_t code) {
     const std::lock_guard lock(mutex_);
     const auto found = plans_.find(code);
     return found == plans_.end() ? nullptr : &found->second;
@@ -161,7 +161,8 @@ void Copies::rest(Clock::time_point& since) {
 }
 
 void Copies::carry_out(std::uint64_t code) {
-    const Plan* const plan = find(code);
+    Plan* const plan = find(code);
+    if (plan != nullptr && plan->captured) look_up(plan->task);
     if (stopped() || plan == nullptr || !exchange(*plan)) {
         if (halts_.load()) return;
         FaultRecord record;
@@ -176,6 +177,16 @@ void Copies::carry_out(std::uint64_t code) {
     }
     forget(code);
     std::atomic_ref(*gate_).store(open_gate, std::memory_order_release);
+}
+
+// What the others did not find when the task was captured they may find now.
+void Copies::look_up(CollectiveTask& task) {
+    if (!post_.where || backend::lies_in_its_own_way(task, post_.rank, post_.ranks)) return;
+    for (unsigned r = 0; r < post_.ranks; ++r) {
+        if (r == post_.rank || task.from[r].bytes == 0) continue;
+        if (task.from_tokens[r].slot == backend::Token::unreachable)
+            task.from_tokens[r] = post_.where(static_cast<const char*>(task.recv) + task.from[r].offset);
+    }
 }
 
 // False: it has not come to its end.

@@ -61,7 +61,7 @@ private:
 
     std::uint64_t keep(const backend::CollectiveTask& task, bool captures);
     void forget(std::uint64_t code);
-    const Plan* find(std::uint64_t code);
+    Plan* find(std::uint64_t code);
     Result<void> wait_for_room();
     Result<void> close_gate(std::uint64_t code, CUstream stream);
 
@@ -69,6 +69,7 @@ private:
     void serve() noexcept;
     void rest(Clock::time_point& since);
     void carry_out(std::uint64_t code);
+    void look_up(backend::CollectiveTask& task);
     bool exchange(const Plan& plan);
     void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct CopyPost {
     unsigned ranks = 1;
     backend::CopyRow* rows = nullptr;  // of all ranks, in memory of the host that they share
     MappedSlots* slots = nullptr;
+    std::function<backend::Token(const void*)> where;  // Seat::ask()
 };
 
 // By one thread, in the GPU's context.
