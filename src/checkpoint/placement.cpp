@@ -84,6 +84,11 @@ void LoadPlacement::runs(std::size_t file, FileRange range, std::vector<Run>& ru
     }
 }
 
+std::uint32_t LoadPlacement::memory_at(std::size_t file, Bytes offset) const {
+    const std::size_t i = first_after(file, offset);
+    return i == spans_[file].end || plan_.cut(i) ? Run::every_memory : plan_.slots[i].place;
+}
+
 std::string LoadPlacement::name_of(std::size_t file, Bytes offset) const {
     const std::size_t i = first_after(file, offset);
     if (i < spans_[file].end && (*tensors_)[i].offset <= offset)

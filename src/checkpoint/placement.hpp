@@ -21,6 +21,7 @@ public:
                   const std::vector<std::size_t>& files);
 
     void runs(std::size_t file, transfer::FileRange range, std::vector<transfer::Run>& runs) const override;
+    std::uint32_t memory_at(std::size_t file, Bytes offset) const override;
     std::string name_of(std::size_t file, Bytes offset) const override;
 
     const LayoutPlan& plan() const { return plan_; }

@@ -51,6 +51,10 @@ public:
     // bytes of the range that the spread moves, each once for each memory it belongs to.
     virtual void runs(std::size_t file, FileRange range, std::vector<Run>& runs) const = 0;
 
+    // The memory that alone gets the byte at an offset of a file; every_memory where several get it, or what lies
+    // around it is cut among several.
+    virtual std::uint32_t memory_at(std::size_t, Bytes) const { return Run::every_memory; }
+
     // What lies at a byte of a file, for errors: "tensor model.norm.weight".
     virtual std::string name_of(std::size_t file, Bytes offset) const = 0;
 };

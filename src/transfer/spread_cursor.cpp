@@ -1,12 +1,14 @@
 #include "transfer/spread_cursor.hpp"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 namespace sidestep::transfer {
 
-SpreadCursor::SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk)
-    : files_(&files), chunk_(chunk) {
+SpreadCursor::SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, const Placement* placement)
+    : files_(&files), placement_(placement), chunk_(chunk) {
     std::vector<std::pair<Bytes, std::size_t>> sizes;
     for (std::size_t file = 0; file < files.size(); ++file)
         if (!files[file].ranges.empty()) sizes.emplace_back(files[file].bytes(), file);
@@ -22,14 +24,14 @@ void SpreadCursor::activate() {
     while (active_.size() < files_at_once && !waiting_.empty()) {
         const std::size_t file = waiting_.back();
         waiting_.pop_back();
-        active_.push_back({file, 0, (*files_)[file].ranges.front().begin});
+        active_.push_back({file, tracks_of(file)});
     }
 }
 
-Cell SpreadCursor::take() {
-    Position& at = active_[turn_];
-    const auto& ranges = (*files_)[at.file].ranges;
-    Cell cell{at.file, at.offset / chunk_ * chunk_, {}};
+// The cell of the byte at `at`, which then is the first one after it.
+Cell SpreadCursor::cell_at(std::size_t file, Position& at) const {
+    const auto& ranges = (*files_)[file].ranges;
+    Cell cell{file, at.offset / chunk_ * chunk_, {}};
     while (at.range < ranges.size()) {
         const FileRange& range = ranges[at.range];
         const Bytes from = std::max(at.offset, range.begin);
@@ -41,7 +43,49 @@ Cell SpreadCursor::take() {
         ++at.range;
         if (at.range < ranges.size()) at.offset = ranges[at.range].begin;
     }
-    if (at.range == ranges.size())
+    return cell;
+}
+
+// One for each memory that the middle byte of some cell is for.
+std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const {
+    const auto& ranges = (*files_)[file].ranges;
+    Position at{0, ranges.front().begin};
+    if (placement_ == nullptr) {
+        const Bytes cells = (ranges.back().end - 1) / chunk_ - at.offset / chunk_ + 1;  // or fewer
+        return {{{{at, cells}}, 0, cells, cells}};
+    }
+    std::map<std::uint32_t, Track> tracks;
+    std::optional<std::uint32_t> before;
+    while (at.range < ranges.size()) {
+        const Position begin = at;
+        const Cell cell = cell_at(file, at);
+        const FileRange& part = cell.parts[cell.parts.size() / 2];
+        const std::uint32_t memory = placement_->memory_at(file, part.begin + (part.end - part.begin) / 2);
+        Track& track = tracks[memory];
+        if (before != memory) track.stretches.push_back({begin, 0});
+        ++track.stretches.back().cells;
+        ++track.left;
+        ++track.cells;
+        before = memory;
+    }
+    std::vector<Track> found;
+    for (auto& [memory, track] : tracks) found.push_back(std::move(track));
+    return found;
+}
+
+Cell SpreadCursor::take() {
+    Active& active = active_[turn_];
+    // Of which the largest part is left, so that all end together.
+    const auto track = std::max_element(active.tracks.begin(), active.tracks.end(), [](const Track& a, const Track& b) {
+        return a.left * b.cells < b.left * a.cells;
+    });
+    Stretch& stretch = track->stretches[track->next];
+    Cell cell = cell_at(active.file, stretch.at);
+    --track->left;
+    if (--stretch.cells == 0) ++track->next;
+    const bool over = placement_ == nullptr && stretch.at.range == (*files_)[active.file].ranges.size();
+    if (over || track->left == 0) active.tracks.erase(track);
+    if (active.tracks.empty())
         active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(turn_));
     else
         ++turn_;

@@ -23,13 +23,17 @@ struct Cell {
 
 // Files with the most bytes first, a few of them at once in turns: what stores them, and the locks of those
 // that are written, work side by side then. Files without ranges have no cells.
+//
+// Of a file whose bytes are for one memory each, several places are walked at once, one for each memory, so that all
+// links have something to carry, and end together: neighbours in a file are often for one memory.
 class SpreadCursor {
 public:
     static constexpr std::size_t files_at_once = 4;
 
     SpreadCursor() = default;
-    // `files` outlive the cursor. `chunk` is above 0.
-    SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk);
+    // `files` and `placement` outlive the cursor. `chunk` is above 0. Without a placement each file is walked from its
+    // first byte to its last.
+    SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, const Placement* placement = nullptr);
 
     bool empty() const { return active_.empty(); }
     // The file that take() turns to next. Only while not empty().
@@ -38,17 +42,35 @@ public:
 
 private:
     struct Position {
-        std::size_t file = 0;
         std::size_t range = 0;  // the first that is not taken whole
         Bytes offset = 0;       // in it: the first byte that is not taken
     };
+    // Cells that follow one another.
+    struct Stretch {
+        Position at;
+        std::size_t cells = 0;
+    };
+    // What one memory gets of a file; `next` is the stretch to take from.
+    struct Track {
+        std::vector<Stretch> stretches;
+        std::size_t next = 0;
+        std::size_t cells = 0;
+        std::size_t left = 0;
+    };
+    struct Active {
+        std::size_t file = 0;
+        std::vector<Track> tracks;  // none empty
+    };
 
     void activate();
+    std::vector<Track> tracks_of(std::size_t file) const;
+    Cell cell_at(std::size_t file, Position& at) const;
 
     const std::vector<SpreadFile>* files_ = nullptr;
+    const Placement* placement_ = nullptr;
     Bytes chunk_ = 1;
     std::vector<std::size_t> waiting_;  // the next one last
-    std::vector<Position> active_;
+    std::vector<Active> active_;
     std::size_t turn_ = 0;
 };
 

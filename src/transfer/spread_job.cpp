@@ -101,7 +101,9 @@ void SpreadJob::name_stages() {
 // Every byte is to be moved, or read again.
 void SpreadJob::start_pass(backend::Backend& backend) {
     files_.begin(backend);
-    cursor_ = SpreadCursor(spread_.files, setup_->chunk());
+    const std::vector<double>& own = setup_->bytes().own;
+    const bool shares = work_->loads() && std::any_of(own.begin(), own.end(), [](double part) { return part > 0; });
+    cursor_ = SpreadCursor(spread_.files, setup_->chunk(), shares ? spread_.placement.get() : nullptr);
     most_chunks_ = setup_->slots() + chunks_without_slot;
     most_filling_ = std::max<std::size_t>(setup_->slots() * filling_of / filling_in, 1);
 }

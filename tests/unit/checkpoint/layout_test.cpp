@@ -190,6 +190,12 @@ TEST(Layouts, TensorsAreBalancedTheLargestFirst) {
     const auto plan = lay_out(tensors, 4, Layout::by_tensor);
     ASSERT_TRUE(plan);
     EXPECT_EQ(plan->memory, std::vector<Bytes>(4, 8 << 10));
+    const LoadPlacement placement = placement_of(tensors, *plan);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_EQ(placement.memory_at(0, tensors[i].offset), plan->slots[i].place);
+        EXPECT_EQ(placement.memory_at(0, tensors[i].offset + tensors[i].bytes - 1), plan->slots[i].place);
+    }
+    EXPECT_EQ(placement.memory_at(0, at), Run::every_memory);
     const auto again = lay_out(tensors, 4, Layout::by_tensor);
     for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(plan->slots[i].place, again->slots[i].place);
 }

@@ -1,6 +1,8 @@
 // Files spread over memories: what arrives where, how often storage is read, and what is kept within bounds.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "spread_rig.hpp"
 #include "transfer/spread_cursor.hpp"
 
@@ -197,6 +199,60 @@ TEST(Spread, LargeFilesComeFirstAndSeveralAtOnce) {
     }
     EXPECT_EQ(order, (std::vector<std::size_t>{1, 3, 0, 1, 3, 1, 1, 1}));
     EXPECT_EQ(sum, 5000u + 10 + 1010);
+}
+
+// Which memory each cell is for, by its middle byte; every cell once.
+std::string walk(transfer::SpreadCursor cursor, const transfer::Placement& placement, const transfer::SpreadFile& file) {
+    std::string order;
+    std::set<Bytes> begins;
+    Bytes sum = 0;
+    while (!cursor.empty()) {
+        const auto cell = cursor.take();
+        EXPECT_TRUE(begins.insert(cell.begin).second) << cell.begin;
+        for (const auto& part : cell.parts) EXPECT_GT(part.end, part.begin);
+        const auto& part = cell.parts[cell.parts.size() / 2];
+        const auto memory = placement.memory_at(cell.file, part.begin + (part.end - part.begin) / 2);
+        order += memory == every ? '*' : static_cast<char>('a' + memory);
+        sum += cell.bytes();
+    }
+    EXPECT_EQ(sum, file.bytes());
+    return order;
+}
+
+// Tensors of several cells each, which follow one another in the file.
+TEST(Spread, PlacesOfAFileForSeveralMemoriesAreWalkedAtOnce) {
+    const auto order = [](const std::vector<std::pair<Bytes, std::uint32_t>>& rows) {
+        SpreadRig rig({});
+        Bytes size = 0;
+        for (const auto& row : rows) size += row.first;
+        const auto file = rig.add_file(size, {{3, size}});
+        Bytes at = 3;
+        for (const auto& [bytes, memory] : rows) {
+            rig.row(file, at, bytes - (at == 3 ? 3 : 0), memory, 0);
+            at += bytes - (at == 3 ? 3 : 0);
+        }
+        const std::vector<transfer::SpreadFile> files{{"x", 0, {{3, size}}}};
+        return walk(transfer::SpreadCursor(files, 1000, rig.table.get()), *rig.table, files[0]);
+    };
+    EXPECT_EQ(order({{4000, 0}, {4000, 1}}), "abababab");
+    EXPECT_EQ(order({{2000, 0}, {2000, 1}, {2000, 0}, {2000, 1}}), "abababab");
+    EXPECT_EQ(order({{6000, 0}, {2000, 1}, {2000, 2}}), "abcaaabcaa");  // all end together
+    EXPECT_EQ(order({{3000, every}, {3000, 1}}), "b*b*b*");
+    EXPECT_EQ(order({{300, 0}, {300, 1}, {400, 2}, {5000, 1}}), "bbbbbb");
+    EXPECT_EQ(order({{3500, every}}), "****");
+}
+
+TEST(Spread, SharesOfOneFileReachAllGpusFromTheFirstChunksOn) {
+    SpreadRig rig({.gpus = 4, .gpu = {.polls = 2}});
+    rig.add_gpus(4, 1_MiB);
+    const auto file = rig.add_file(4_MiB, {{0, 4_MiB}});
+    for (std::uint32_t memory = 0; memory < 4; ++memory) rig.row(file, memory * 1_MiB, 1_MiB, memory, 0);
+    const auto receipt = rig.run(chunks_of(64_KiB));
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.arrived());
+    std::set<Bytes> firsts;
+    for (std::size_t piece = 0; piece < 4; ++piece) firsts.insert(rig.files->pieces[piece].from_offset / 1_MiB);
+    EXPECT_EQ(firsts.size(), 4u);
 }
 
 TEST(Spread, NothingIsAValidSpread) {

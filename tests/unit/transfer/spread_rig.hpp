@@ -219,6 +219,13 @@ public:
         std::stable_sort(found.begin(), found.end(),
                          [](const auto& a, const auto& b) { return a.file_offset < b.file_offset; });
     }
+    std::uint32_t memory_at(std::size_t file, Bytes offset) const override {
+        for (const Row& row : rows)
+            if (row.file == file && row.run.file_offset <= offset && offset < row.run.file_offset + row.run.size)
+                return row.run.memory;
+        return transfer::Run::every_memory;
+    }
+
     std::string name_of(std::size_t file, Bytes offset) const override {
         for (const Row& row : rows)
             if (row.file == file && offset >= row.run.file_offset &&
