@@ -79,7 +79,9 @@ private:
         }
         each_row(loaded_ahead ? first_ + batch * stride_ : first_, ground_.station.send_units,
                  [this](auto turn, uint64_t row) { return send(turn, row); });
-        if (ground_.task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
+        // A warp stays or leaves as a whole, since its threads wait for each other.
+        const bool scaled = ground_.task.combine == Combine::scaled_sum;
+        if (scaled && !__all_sync(~0u, Base::learn_scales())) return;
         const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
         if (!each_row(first_, own, [this](auto turn, uint64_t row) { return reduce(turn, row); })) return;
         each_row(first_, ground_.station.receive_units,
