@@ -118,6 +118,22 @@ TEST_P(Faults, AnotherOperation) {
     EXPECT_GE(seen, 1u);
 }
 
+// Threads that wait for a factor, and those beside them that wait for elements, all leave.
+TEST_P(Faults, AnotherOperationWhileFactorsAreAwaited) {
+    if (GetParam().shape == Shape::pairs || GetParam().shape == Shape::copies) return;  // nothing is combined
+    for (int round = 0; round < 5; ++round) {
+        open(never);
+        if (IsSkipped()) return;
+        for (unsigned rank = 0; rank < ranks; ++rank) {
+            CollectiveTask one = task(rank, rank == 1 ? 0xbbbb : 0xaaaa);
+            one.combine = Combine::scaled_sum;
+            one.scale = scale_code(Element::f32, 2);
+            crew_->start(rank, one);
+        }
+        for (unsigned rank = 0; rank < ranks; ++rank) EXPECT_EQ(fault_of(rank).kind, FaultKind::mismatch);
+    }
+}
+
 TEST_P(Faults, AbortFromAnotherThread) {
     open(never);
     if (IsSkipped()) return;
