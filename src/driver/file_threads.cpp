@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -17,7 +18,7 @@ namespace sidestep::driver {
 namespace {
 
 // A thread that sleeps is woken late (on a virtual machine's idle processor after tens of microseconds), and waking it costs the
-// caller ten; one that works takes its next request at once. So with Wake::when_behind one request in line for so many
+// caller ten; one that works takes its next part at once. So with Wake::when_behind one part in line for so many
 // threads at work is left to them, and who has nothing to do looks out for a while before it sleeps.
 constexpr std::size_t working_for_one_in_line = 4;
 constexpr auto looks_out_for = std::chrono::microseconds(300);
@@ -34,9 +35,50 @@ std::int64_t carry_out(const FileRequest& request) {
     return moved < 0 ? -static_cast<std::int64_t>(errno) : moved;
 }
 
+// A request on its way: handed to the threads part by part.
+struct Order {
+    FileRequest request;
+    std::size_t in_line = 0;     // parts that no thread has taken
+    std::size_t unfinished = 0;  // parts that have not ended
+    Bytes taken = 0;
+    // The first part that fell short: up to where the bytes before it are there, and what became of the rest.
+    Bytes reached = 0;
+    std::int64_t rest = 0;
+
+    Order(const FileRequest& asked, Bytes part) : request(asked), reached(asked.size) {
+        // Threads that write would make the same pages, which may be huge.
+        in_line = unfinished = part == 0 || request.write ? 1 : std::max<Bytes>(request.size / part, 1);
+    }
+
+    FileRequest take(Bytes part) {
+        FileRequest next = request;
+        next.address = static_cast<char*>(request.address) + taken;
+        next.offset += taken;
+        if (request.mapped != nullptr) next.mapped = static_cast<char*>(request.mapped) + taken;
+        next.size = --in_line == 0 ? request.size - taken : part;
+        taken += next.size;
+        return next;
+    }
+
+    // True when it was the last one.
+    bool end(const FileRequest& part, std::int64_t result) {
+        const Bytes begin = part.offset - request.offset;
+        const Bytes moved = result > 0 ? static_cast<Bytes>(result) : 0;
+        if (moved < part.size && begin + moved < reached) {
+            reached = begin + moved;
+            rest = std::min<std::int64_t>(result, 0);
+        }
+        return --unfinished == 0;
+    }
+
+    // As one call would have ended: with what lies before the first gap.
+    std::int64_t result() const { return reached > 0 ? static_cast<std::int64_t>(reached) : rest; }
+};
+
 class ThreadEngine final : public FileIoEngine {
 public:
-    ThreadEngine(unsigned depth, unsigned threads, Wake wake) : depth_(depth), most_threads_(threads), when_(wake) {}
+    ThreadEngine(unsigned depth, unsigned threads, Wake wake, Bytes part)
+        : depth_(depth), most_threads_(threads), when_(wake), part_(part) {}
     ~ThreadEngine() override;
 
     std::string_view name() const override { return "threads"; }
@@ -47,22 +89,29 @@ public:
 
 private:
     bool start_thread();
+    bool start_threads(std::size_t wanted);
+    bool left_to_others() const;
+    void refuse_last();
     void work();
     void look_out(std::unique_lock<std::mutex>& lock);
+    void count_line(std::size_t parts);
+    FileRequest take_part(Order& order);
 
     const unsigned depth_;
     const unsigned most_threads_;
     const Wake when_;
+    const Bytes part_;
     std::vector<std::thread> threads_;  // only touched by the user of the engine
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;
-    std::deque<FileRequest> waiting_;
+    std::deque<std::shared_ptr<Order>> waiting_;  // that have parts in line
     std::vector<FileCompletion> ended_;
     unsigned busy_ = 0;
+    unsigned asleep_ = 0;
     bool stopping_ = false;
-    std::atomic<unsigned> looking_out_{0};  // threads that take a request without being woken
-    std::atomic<std::size_t> in_line_{0};   // the size of waiting_, for those that look out
+    std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
+    std::atomic<std::size_t> in_line_{0};   // parts of waiting_; read without the lock by those that look out
     std::atomic<bool> any_ended_{false};    // something may be in ended_
 };
 
@@ -84,23 +133,42 @@ bool ThreadEngine::start_thread() {
     }
 }
 
+// False where there is none at all.
+bool ThreadEngine::start_threads(std::size_t wanted) {
+    while (threads_.size() < std::min<std::size_t>(wanted, most_threads_) && start_thread()) {}
+    return !threads_.empty();
+}
+
+// With the lock: nobody needs to be woken.
+bool ThreadEngine::left_to_others() const {
+    const std::size_t line = in_line_.load(std::memory_order_relaxed);
+    return when_ == Wake::when_behind && (line * working_for_one_in_line <= busy_ || line <= looking_out_);
+}
+
+void ThreadEngine::count_line(std::size_t parts) { in_line_.store(parts, std::memory_order_release); }
+
 void ThreadEngine::submit(const FileRequest& request) {
-    bool crowded = false;
+    auto order = std::make_shared<Order>(request, part_);
+    const std::size_t parts = order->in_line;
+    std::size_t wanted = 0;
     {
         const std::lock_guard lock(mutex_);
-        waiting_.push_back(request);
-        in_line_.store(waiting_.size(), std::memory_order_release);
-        if (when_ == Wake::when_behind &&
-            (waiting_.size() * working_for_one_in_line <= busy_ || waiting_.size() <= looking_out_))
-            return;
-        crowded = busy_ + waiting_.size() > threads_.size();
+        waiting_.push_back(std::move(order));
+        count_line(in_line_.load(std::memory_order_relaxed) + parts);
+        if (left_to_others()) return;
+        wanted = busy_ + in_line_.load(std::memory_order_relaxed);
     }
-    wake_.notify_one();
-    if (!crowded || threads_.size() >= most_threads_ || start_thread() || !threads_.empty()) return;
+    wake_.notify_one();  // who wakes passes that on
+    if (!start_threads(wanted)) refuse_last();
+}
+
+// There is no thread, so nobody took a part of it.
+void ThreadEngine::refuse_last() {
     const std::lock_guard lock(mutex_);
+    const Order& order = *waiting_.back();
+    ended_.push_back({order.request.tag, -ENOMEM});
+    count_line(in_line_.load(std::memory_order_relaxed) - order.in_line);
     waiting_.pop_back();
-    in_line_.store(waiting_.size(), std::memory_order_release);
-    ended_.push_back({request.tag, -ENOMEM});
     any_ended_.store(true, std::memory_order_release);
 }
 
@@ -114,7 +182,7 @@ void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
     ended_.clear();
 }
 
-// Without the lock until there is a request, or it has been long enough.
+// Without the lock until there is a part, or it has been long enough.
 void ThreadEngine::look_out(std::unique_lock<std::mutex>& lock) {
     ++looking_out_;
     lock.unlock();
@@ -124,29 +192,41 @@ void ThreadEngine::look_out(std::unique_lock<std::mutex>& lock) {
     --looking_out_;
 }
 
+// With the lock.
+FileRequest ThreadEngine::take_part(Order& order) {
+    const FileRequest part = order.take(part_);
+    if (order.in_line == 0) waiting_.pop_front();
+    count_line(in_line_.load(std::memory_order_relaxed) - 1);
+    ++busy_;
+    return part;
+}
+
 void ThreadEngine::work() {
     std::unique_lock lock(mutex_);
     for (bool first = true;; first = false) {
         if (when_ == Wake::when_behind && !first && waiting_.empty() && !stopping_) look_out(lock);
+        ++asleep_;
         wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+        --asleep_;
         if (waiting_.empty()) return;  // stopping, and all done
-        const FileRequest request = waiting_.front();
-        waiting_.pop_front();
-        in_line_.store(waiting_.size(), std::memory_order_release);
-        ++busy_;
+        const std::shared_ptr<Order> order = waiting_.front();
+        const FileRequest part = take_part(*order);
+        const bool more = part_ > 0 && asleep_ > 0 && !waiting_.empty() && !left_to_others();
         lock.unlock();
-        const FileCompletion completion{request.tag, carry_out(request)};
+        if (more) wake_.notify_one();
+        const std::int64_t result = carry_out(part);
         lock.lock();
         --busy_;
-        ended_.push_back(completion);
+        if (!order->end(part, result)) continue;
+        ended_.push_back({order->request.tag, order->result()});
         any_ended_.store(true, std::memory_order_release);
     }
 }
 
 }  // namespace
 
-std::unique_ptr<FileIoEngine> create_thread_engine(unsigned depth, unsigned threads, Wake wake) {
-    return std::make_unique<ThreadEngine>(depth, threads, wake);
+std::unique_ptr<FileIoEngine> create_thread_engine(unsigned depth, unsigned threads, Wake wake, Bytes part) {
+    return std::make_unique<ThreadEngine>(depth, threads, wake, part);
 }
 
 }  // namespace sidestep::driver

@@ -1,5 +1,6 @@
 // The threads that read what the page cache holds.
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <chrono>
 #include <thread>
@@ -54,9 +55,10 @@ protected:
 
 // One at a time, in twos, and more than there are threads; right away, and when all threads sleep again.
 TEST_F(CopierTest, NoRequestIsForgotten) {
-    for (const Wake wake : {Wake::always, Wake::when_behind}) {
+    for (const auto& [wake, share] : {std::pair{Wake::always, Bytes{0}}, std::pair{Wake::when_behind, Bytes{0}},
+                                     std::pair{Wake::when_behind, Bytes{1000}}}) {
         std::fill(back_.begin(), back_.end(), '\0');
-        const auto engine = driver::create_thread_engine(128, 5, wake);
+        const auto engine = driver::create_thread_engine(128, 5, wake, share);
         std::size_t first = 0;
         for (const std::size_t count : {1, 1, 2, 2, 50, 1, 3, 128, 1})
             for (const bool rested : {false, true}) {
@@ -70,7 +72,7 @@ TEST_F(CopierTest, NoRequestIsForgotten) {
 
 TEST_F(CopierTest, EndsWhileRequestsAreInLine) {
     for (int round = 0; round < 20; ++round) {
-        const auto engine = driver::create_thread_engine(128, 3, Wake::when_behind);
+        const auto engine = driver::create_thread_engine(128, 3, Wake::when_behind, round % 2 == 0 ? 0 : 1000);
         for (std::size_t i = 0; i < 20; ++i) {
             FileRequest request;
             request.fd = file_.get();
@@ -80,6 +82,59 @@ TEST_F(CopierTest, EndsWhileRequestsAreInLine) {
             engine->submit(request);
         }
     }
+}
+
+// A request that several threads share.
+class SharedRequestTest : public CopierTest {
+protected:
+    std::int64_t read_shared(void* address, Bytes size, Bytes offset) {
+        const auto engine = driver::create_thread_engine(128, 5, Wake::when_behind, 64_KiB);
+        FileRequest request;
+        request.fd = file_.get();
+        request.address = address;
+        request.size = size;
+        request.offset = offset;
+        request.tag = 7;
+        engine->submit(request);
+        engine->flush();
+        std::vector<FileCompletion> ended;
+        const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+        while (ended.empty() && std::chrono::steady_clock::now() < limit) engine->reap(ended);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        engine->reap(ended);
+        EXPECT_EQ(ended.size(), 1u) << "a request ends once";
+        if (ended.empty()) return -ETIME;
+        EXPECT_EQ(ended[0].tag, 7u);
+        return ended[0].result;
+    }
+};
+
+TEST_F(SharedRequestTest, EveryByteArrivesWhateverTheSize) {
+    for (const Bytes size : {1_KiB, 64_KiB - 1, 64_KiB, 128_KiB - 1, 128_KiB, 128_KiB + 1, 1_MiB + 333}) {
+        std::fill(back_.begin(), back_.end(), '\0');
+        EXPECT_EQ(read_shared(back_.data(), size, 4097), static_cast<std::int64_t>(size));
+        EXPECT_EQ(back_.substr(0, size), text_.substr(4097, size));
+        EXPECT_EQ(back_[size], '\0');
+    }
+}
+
+// As one call would say it.
+TEST_F(SharedRequestTest, WhatLiesBeforeTheFirstGapCounts) {
+    const Bytes last = 300'000;
+    EXPECT_EQ(read_shared(back_.data(), 1_MiB, text_.size() - last), static_cast<std::int64_t>(last));
+    EXPECT_EQ(back_.substr(0, last), text_.substr(text_.size() - last));
+    EXPECT_EQ(read_shared(back_.data(), 1_MiB, text_.size()), 0);
+    EXPECT_EQ(read_shared(back_.data(), 1_MiB, text_.size() + 1_MiB), 0);
+    // Three parts of memory that is there, and then a hole in it.
+    auto* const memory = static_cast<char*>(
+        ::mmap(nullptr, 512_KiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(static_cast<void*>(memory), MAP_FAILED);
+    ASSERT_EQ(::munmap(memory + 192_KiB, 64_KiB), 0);
+    EXPECT_EQ(read_shared(memory, 512_KiB, 0), static_cast<std::int64_t>(192_KiB));
+    EXPECT_EQ(std::string(memory, 192_KiB), text_.substr(0, 192_KiB));
+    EXPECT_EQ(read_shared(memory + 192_KiB, 256_KiB, 0), -EFAULT);
+    ::munmap(memory, 192_KiB);
+    ::munmap(memory + 256_KiB, 256_KiB);
 }
 
 // Counts what it gets, and ends it at once.
