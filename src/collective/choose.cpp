@@ -186,6 +186,7 @@ private:
             case Shape::pushed_slices:
                 return is(Collective::barrier)      ? "moves no bytes"
                        : is(Collective::all_gather) ? "nothing is fetched: each rank writes its own block to all"
+                       : is(Collective::broadcast)  ? "the root copies its own block while the others fetch theirs"
                                                     : "every pair of ranks has a block of its own";
             case Shape::pairs:
                 return is(Collective::barrier)           ? "moves no bytes"

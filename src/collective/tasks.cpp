@@ -408,8 +408,8 @@ bool carries(Shape shape, Collective collective) {
             return shape == Shape::packets || shape == Shape::slices || shape == Shape::pushed_slices ||
                    shape == Shape::ring;
         case Collective::broadcast:
-            return shape == Shape::packets || shape == Shape::slices || shape == Shape::pushed_slices ||
-                   shape == Shape::copies || shape == Shape::ring;
+            return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies ||
+                   shape == Shape::ring;
         case Collective::all_gather:
             return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies ||
                    shape == Shape::ring;
