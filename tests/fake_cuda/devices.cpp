@@ -113,6 +113,10 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
         *value = std::getenv("FAKE_CUDA_NO_STREAM_WORDS") == nullptr;
         return CUDA_SUCCESS;
     }
+    if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) {
+        *value = 9;
+        return CUDA_SUCCESS;
+    }
     if (attribute != CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) return CUDA_ERROR_INVALID_VALUE;
     *value = 132;
     return CUDA_SUCCESS;
