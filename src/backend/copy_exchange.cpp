@@ -13,6 +13,9 @@ constexpr auto relaxed = std::memory_order_relaxed;
 constexpr unsigned slot_shift = 48;
 // Blocks up to here follow each other in one lane: to begin each one for itself takes longer than they do.
 constexpr std::uint64_t most_in_one_lane = 128 << 10;
+// Blocks from here on follow each other in one lane too, and none goes before those of the ranks between have begun: one
+// copy fills the links of a rank, and each rank is sent to by one other at a time.
+constexpr std::uint64_t least_one_at_a_time = 8 << 20;
 
 bool reachable(const Token& token) {
     return token.slot != Token::unreachable;
@@ -57,11 +60,14 @@ Result<CopyExchange::State> CopyExchange::step() {
     moved_ = false;
     SIDESTEP_CHECK(begin_own());
     end_pieces(own_);
+    bool in_order = true;
     for (unsigned i = 0; i + 1 < ranks_; ++i) {
         const unsigned peer = other(i);
         SIDESTEP_CHECK(look_at(peer));
         if (fault_.kind != FaultKind::none) break;
-        SIDESTEP_CHECK(send(peer));
+        const bool large = task_.to[peer].bytes >= least_one_at_a_time;
+        in_order = in_order && (peers_[peer].invited || !large);
+        if (in_order || !large) SIDESTEP_CHECK(send(peer));
         SIDESTEP_CHECK(receive(peer));
     }
     SIDESTEP_CHECK(mark_all());
@@ -116,7 +122,12 @@ Result<void> CopyExchange::copy(unsigned lane, Way& way, char* to, const char* f
     piece = {lane, 0};
     if (bytes != 0 && to != from) {
         SIDESTEP_CHECK(engine_.copy(lane, to, from, bytes));
-        unmarked_.push_back(&piece);
+        // Who gets a large one hears of it while the next one goes.
+        if (bytes >= least_one_at_a_time) {
+            SIDESTEP_TRY(piece.mark, engine_.mark(lane));
+        } else {
+            unmarked_.push_back(&piece);
+        }
     }
     ++way.started;
     moved_ = true;
@@ -194,7 +205,8 @@ Result<void> CopyExchange::send(unsigned peer) {
     const Block& block = task_.to[peer];
     const char* const from = static_cast<const char*>(task_.send) + block.offset;
     if (one.target != nullptr || block.bytes == 0) {
-        const unsigned lane = block.bytes <= most_in_one_lane ? other(0) : peer;
+        const bool in_turn = block.bytes <= most_in_one_lane || block.bytes >= least_one_at_a_time;
+        const unsigned lane = in_turn ? other(0) : peer;
         if (one.out.started == 0) SIDESTEP_CHECK(copy(lane, one.out, one.target, from, block.bytes));
     } else {
         char* const arena = engine_.base(peer, 0);

@@ -244,24 +244,29 @@ TEST(CopyExchange, BlocksOfOneRankAlone) {
             }
 }
 
-// A large block that goes straight is one copy, in a lane of its own; small ones share a mark.
+// Counts what it is asked for, and ends nothing.
+struct Counting final : backend::CopyEngine {
+    Result<void> copy(unsigned lane, char*, const char*, std::uint64_t) override {
+        ++copies[lane];
+        return {};
+    }
+    Result<std::uint64_t> mark(unsigned) override { return ++marks; }
+    std::uint64_t ended(unsigned) override { return 0; }
+    char* base(unsigned rank, unsigned slot) override { return address(slot == 0 ? arena : recv, rank); }
+    backend::CopyRow& row(unsigned rank) override { return rows[rank]; }
+    std::map<unsigned, int> copies;
+    int marks = 0;
+    std::vector<backend::CopyRow> rows = std::vector<backend::CopyRow>(4);
+};
+
+// A block that goes straight is one copy. Small ones follow each other and share a mark, large ones follow each other and
+// have one each; those between go side by side.
 TEST(CopyExchange, GoesStraightWhereItCan) {
-    struct Counting final : backend::CopyEngine {
-        Result<void> copy(unsigned lane, char*, const char*, std::uint64_t) override {
-            ++copies[lane];
-            return {};
-        }
-        Result<std::uint64_t> mark(unsigned) override { return ++marks; }
-        std::uint64_t ended(unsigned) override { return 0; }
-        char* base(unsigned rank, unsigned slot) override { return address(slot == 0 ? arena : recv, rank); }
-        backend::CopyRow& row(unsigned rank) override { return rows[rank]; }
-        std::map<unsigned, int> copies;
-        int marks = 0;
-        std::vector<backend::CopyRow> rows = std::vector<backend::CopyRow>(4);
-    };
-    for (const bool large : {false, true}) {
+    const std::map<unsigned, int> in_turn{{1, 3}}, side_by_side{{1, 1}, {2, 1}, {3, 1}};
+    for (const auto& [size, copies, marks] :
+         {std::tuple(32u << 10, in_turn, 1), std::tuple(1u << 20, side_by_side, 3), std::tuple(64u << 20, in_turn, 3)}) {
         Counting engine;
-        Lists bytes(4, std::vector<std::uint64_t>(4, large ? 64 << 20 : 32 << 10));
+        Lists bytes(4, std::vector<std::uint64_t>(4, size));
         for (unsigned r = 0; r < 4; ++r) bytes[r][r] = 0;
         std::vector<CollectiveTask> tasks;
         std::vector<backend::CopyCounters> counters(4);
@@ -271,8 +276,28 @@ TEST(CopyExchange, GoesStraightWhereItCan) {
         EXPECT_EQ(*first.step(), CopyExchange::State::moved);
         EXPECT_EQ(*first.step(), CopyExchange::State::copying);
         EXPECT_TRUE(first.copying());
-        EXPECT_EQ(engine.copies, (large ? std::map<unsigned, int>{{1, 1}, {2, 1}, {3, 1}} : std::map<unsigned, int>{{1, 3}}));
-        EXPECT_EQ(engine.marks, large ? 3 : 1);
+        EXPECT_EQ(engine.copies, copies) << size;
+        EXPECT_EQ(engine.marks, marks) << size;
+    }
+}
+
+// Else two ranks would send to one while nobody sends to another.
+TEST(CopyExchange, LargeBlocksGoInOrder) {
+    for (const std::uint64_t size : {1u << 20, 64u << 20}) {
+        Counting engine;
+        std::vector<CollectiveTask> tasks;
+        std::vector<backend::CopyCounters> counters(4);
+        Lists bytes(4, std::vector<std::uint64_t>(4, size));
+        for (unsigned r = 0; r < 4; ++r) bytes[r][r] = 0;
+        for (unsigned rank = 0; rank < 4; ++rank) tasks.push_back(task_of(bytes, rank, 0xf));
+        CopyExchange first(tasks[0], 0, 4, counters[0], engine);
+        CopyExchange second(tasks[2], 2, 4, counters[2], engine), third(tasks[3], 3, 4, counters[3], engine);
+        EXPECT_EQ(*first.step(), CopyExchange::State::moved);
+        const bool large = size != 1 << 20;
+        EXPECT_EQ(engine.marks, large ? 0 : 2);
+        CopyExchange(tasks[1], 1, 4, counters[1], engine);
+        EXPECT_EQ(*first.step(), CopyExchange::State::moved);
+        EXPECT_EQ(engine.marks, 3);
     }
 }
 
