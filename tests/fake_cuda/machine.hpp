@@ -36,6 +36,7 @@ struct Context {
     int users = 0;
     std::set<int> peers;  // devices whose cuMemAlloc memory this one may reach
     std::shared_ptr<Stream> default_stream;
+    Stream::Queue queue = {};  // of streams that share one
 };
 
 // The default pool of a device.

@@ -5,14 +5,14 @@
 
 namespace sidestep::fake_cuda {
 
-Stream::Stream(Context* context)
-    : context_(context), number_([] {
+Stream::Stream(Context* context, Queue queue)
+    : context_(context), queue_(std::move(queue)), number_([] {
           static std::atomic<unsigned long long> last{0};
           return ++last;
       }()) {}
 
-std::shared_ptr<Stream> Stream::start(Context* context) {
-    std::shared_ptr<Stream> stream(new Stream(context));
+std::shared_ptr<Stream> Stream::start(Context* context, Queue queue) {
+    std::shared_ptr<Stream> stream(new Stream(context, std::move(queue)));
     std::thread([stream] { stream->run(); }).detach();
     return stream;
 }
@@ -72,6 +72,8 @@ void Stream::run() {
             work_.pop_front();
             busy_ = true;
             lock.unlock();
+            std::unique_lock<std::mutex> turn;
+            if (queue_) turn = std::unique_lock(*queue_);
             work();
         }
         lock.lock();

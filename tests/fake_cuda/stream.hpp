@@ -20,7 +20,9 @@ using Flag = std::shared_ptr<std::atomic<bool>>;
 class Stream {
 public:
     // The thread keeps its stream alive until finish() was called and the work is done.
-    static std::shared_ptr<Stream> start(Context* context);
+    // Streams of one queue work one at a time: who waits in it holds up the others.
+    using Queue = std::shared_ptr<std::mutex>;
+    static std::shared_ptr<Stream> start(Context* context, Queue queue = nullptr);
 
     Context* context() const { return context_; }
     unsigned long long number() const { return number_; }
@@ -42,10 +44,11 @@ private:
     // ends, which may be never (seen on H200, driver 580.159.04).
     static constexpr std::size_t most_entries = 1024;
 
-    explicit Stream(Context* context);
+    Stream(Context* context, Queue queue);
     void run();
 
     Context* const context_;
+    const Queue queue_;  // null: its own
     const unsigned long long number_;
     std::mutex mutex_;
     std::condition_variable changed_;

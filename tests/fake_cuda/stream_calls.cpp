@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -26,6 +27,14 @@ bool is_word(const Stream& stream, CUdeviceptr address, std::size_t bytes) {
     return address % bytes == 0 && Machine::get().reaches(stream.context()->device, address, bytes);
 }
 
+// Each stream has a queue of its own, unless FAKE_CUDA_ONE_QUEUE is set: then those made on a device share one, as
+// streams of a GPU may that has fewer queues than streams. The machine's mutex is held.
+Stream::Queue queue_for_a_stream(Context& context) {
+    if (std::getenv("FAKE_CUDA_ONE_QUEUE") == nullptr) return nullptr;
+    if (!context.queue) context.queue = std::make_shared<std::mutex>();
+    return context.queue;
+}
+
 // Counts a stream as held from the call on that will hold it: what is enqueued before the wait may be over at
 // any time.
 void hold(int by) {
@@ -46,9 +55,9 @@ bool sidestep::fake_cuda::capture_forbids() {
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_NOT_SUPPORTED;
-    const std::shared_ptr<Stream> made = Stream::start(current_context());
-    *stream = reinterpret_cast<CUstream>(made.get());
     std::lock_guard lock(Machine::get().mutex);
+    const std::shared_ptr<Stream> made = Stream::start(current_context(), queue_for_a_stream(*current_context()));
+    *stream = reinterpret_cast<CUstream>(made.get());
     Machine::get().streams[*stream] = made;
     return CUDA_SUCCESS;
 }

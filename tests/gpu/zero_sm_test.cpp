@@ -184,6 +184,22 @@ TEST_F(CopyGroups, RanksThatCallAnotherCountAreTold) {
     }
 }
 
+// The deadline counts for copies too: they may wait in a queue of the GPU that the very stream holds up which waits for
+// them. Once it is let go they come to their end.
+TEST_F(CopyGroups, CopiesBehindAStreamThatWaitsDoNotHang) {
+    ::setenv("FAKE_CUDA_ONE_QUEUE", "1", 1);
+    open(300);
+    for (unsigned call = 0; call < 20; ++call)
+        for (unsigned rank = 0; rank < 2; ++rank) static_cast<void>(all_gather(rank));
+    ::unsetenv("FAKE_CUDA_ONE_QUEUE");
+    for (unsigned rank = 0; rank < 2; ++rank) {
+        if (groups_[rank].wait()) GTEST_SKIP() << "streams of this machine have a queue each";
+        EXPECT_EQ(failure_of(rank).code, ErrorCode::timed_out) << failure_of(rank).to_string();
+        driver::ScopedCudaContext current(machine().context(gpu_of(rank)));
+        expect_success(machine().cuda().cuStreamSynchronize(stream(rank)), "cuStreamSynchronize");
+    }
+}
+
 TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {
     open();
     ::setenv("FAKE_CUDA_NO_STREAM_WORDS", "1", 1);

@@ -31,6 +31,9 @@ constexpr std::chrono::milliseconds quiet_for{20};
 constexpr std::chrono::microseconds long_nap{200};
 // After this the driver does not let the thread go on.
 constexpr std::chrono::seconds most_without_a_beat{2};
+// The longest that a copy takes. One that takes longer may never come to its end: it may wait in a queue of the GPU that
+// a stream holds up, perhaps the one behind this very gate.
+constexpr std::chrono::seconds most_for_a_copy{5};
 
 }  // namespace
 
@@ -161,22 +164,34 @@ void Copies::rest(Clock::time_point& since) {
 }
 
 void Copies::carry_out(std::uint64_t code) {
+    moved_at_ = Clock::now();
     Plan* const plan = find(code);
     if (plan != nullptr && plan->captured) look_up(plan->task);
-    if (stopped() || plan == nullptr || !exchange(*plan)) {
+    const bool begins = plan != nullptr && !stopped();
+    if (!begins || !exchange(*plan)) {
         if (halts_.load()) return;
         FaultRecord record;
         record.kind = FaultKind::aborted;
         record.peer = post_.rank;
         give_up(record, plan);
-        // What is being copied is still read and written.
-        while (!halts_.load() && !streams_->quiet()) {
-            beat();
-            std::this_thread::sleep_for(nap);
-        }
+        if (begins) wait_for_copies();
     }
     forget(code);
     std::atomic_ref(*gate_).store(open_gate, std::memory_order_release);
+}
+
+// What is being copied is still read and written.
+void Copies::wait_for_copies() {
+    streams_->close();
+    while (!halts_.load() && !streams_->quiet()) {
+        beat();
+        if (Clock::now() - moved_at_ > most_for_a_copy) {
+            base::log(base::LogLevel::warn, fmt::format("gpu:{}: copies of rank {} have not ended, and are waited for no longer ({})",
+                                                        gpu_.index(), post_.rank, streams_->missing()));
+            return;
+        }
+        std::this_thread::sleep_for(nap);
+    }
 }
 
 // What the others did not find when the task was captured they may find now.
@@ -192,7 +207,6 @@ void Copies::look_up(CollectiveTask& task) {
 // False: it has not come to its end.
 bool Copies::exchange(const Plan& plan) {
     CopyExchange exchange(plan.task, post_.rank, post_.ranks, counters_, *streams_);
-    auto since = Clock::now();
     while (!stopped() && !halts_.load(std::memory_order_relaxed)) {
         beat();
         const auto state = exchange.step();
@@ -206,17 +220,18 @@ bool Copies::exchange(const Plan& plan) {
             break;
         }
         const auto now = Clock::now();
-        if (*state == CopyExchange::State::moved) since = now;
+        if (*state == CopyExchange::State::moved) moved_at_ = now;
         const bool copying = *state == CopyExchange::State::copying;
+        const auto idle = now - moved_at_;
         const auto most = deadline();
-        if (!copying && most.count() != 0 && now - since > most) {
+        if (most.count() != 0 && idle > most && (!copying || idle > most_for_a_copy)) {
             FaultRecord record;
             record.kind = FaultKind::timed_out;
             record.peer = exchange.missing();
             give_up(record, &plan);
             break;
         }
-        if (now - since < (copying ? Clock::duration(looks_at_copies_for) : Clock::duration(looks_for)))
+        if (idle < (copying ? Clock::duration(looks_at_copies_for) : Clock::duration(looks_for)))
             std::this_thread::yield();
         else
             std::this_thread::sleep_for(nap);

@@ -71,6 +71,7 @@ private:
     void carry_out(std::uint64_t code);
     void look_up(backend::CollectiveTask& task);
     bool exchange(const Plan& plan);
+    void wait_for_copies();
     void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 
     void give_up(backend::FaultRecord record, const Plan* plan);
@@ -82,7 +83,8 @@ private:
     std::unique_ptr<CopyStreams> streams_;
     std::uint64_t* gate_ = nullptr;
     CUdeviceptr gate_on_gpu_ = 0;
-    backend::CopyCounters counters_;  // of the thread
+    backend::CopyCounters counters_;  // of the thread, like the next one
+    Clock::time_point moved_at_;      // when something of the task went on last
     std::atomic<bool> stopped_{false};
     std::atomic<bool> halts_{false};
     std::atomic<Clock::rep> beat_{0};  // when the thread was seen last

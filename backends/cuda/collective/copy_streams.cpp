@@ -1,5 +1,7 @@
 #include "backends/cuda/collective/copy_streams.hpp"
 
+#include <fmt/format.h>
+
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -15,41 +17,57 @@ Result<void> CopyStreams::set_up() {
     ended_ = static_cast<std::uint64_t*>(words);
     const CUresult status = cuda().cuMemHostGetDevicePointer(&ended_on_gpu_, words, 0);
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
-    for (unsigned lane = 0; lane < post_.ranks; ++lane) {
-        SIDESTEP_TRY(auto stream, driver::CudaStream::create_urgent(gpu_.context()));
-        streams_.push_back(std::move(stream));
-    }
+    SIDESTEP_TRY(streams_, seats_.urgent.of(gpu_));
     return {};
 }
 
+// Where something is still to be written the words stay with it.
 CopyStreams::~CopyStreams() {
-    if (ended_) seats_.pages.give_back(ended_);
+    if (ended_ && quiet()) seats_.pages.give_back(ended_);
 }
 
 Result<void> CopyStreams::copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) {
     const CUresult status =
         cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
-                             streams_[lane].get());
+                             (*streams_)[stream_of(lane)].get());
     return cuda().check(status, "cuMemcpyAsync");
 }
 
-// With CU_STREAM_WRITE_VALUE_DEFAULT the word is seen after all that came before it on the stream, by the whole system.
 Result<std::uint64_t> CopyStreams::mark(unsigned lane) {
+    return mark_stream(stream_of(lane));
+}
+
+// With CU_STREAM_WRITE_VALUE_DEFAULT the word is seen after all that came before it on the stream, by the whole system.
+Result<std::uint64_t> CopyStreams::mark_stream(unsigned index) {
     const CUresult status =
-        cuda().cuStreamWriteValue64(streams_[lane].get(), ended_on_gpu_ + lane * sizeof(std::uint64_t),
-                                    ++marks_[lane], CU_STREAM_WRITE_VALUE_DEFAULT);
+        cuda().cuStreamWriteValue64((*streams_)[index].get(), ended_on_gpu_ + index * sizeof(std::uint64_t),
+                                    marks_[index] + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
     SIDESTEP_CHECK(cuda().check(status, "cuStreamWriteValue64"));
-    return marks_[lane];
+    return ++marks_[index];
 }
 
 std::uint64_t CopyStreams::ended(unsigned lane) {
-    return std::atomic_ref(ended_[lane]).load(std::memory_order_acquire);
+    return std::atomic_ref(ended_[stream_of(lane)]).load(std::memory_order_acquire);
+}
+
+void CopyStreams::close() {
+    for (unsigned index = 0; index < UrgentStreams::each; ++index) static_cast<void>(mark_stream(index));
 }
 
 bool CopyStreams::quiet() {
-    for (const auto& stream : streams_)
-        if (cuda().cuStreamQuery(stream.get()) == CUDA_ERROR_NOT_READY) return false;
+    for (unsigned index = 0; index < UrgentStreams::each; ++index)
+        if (ended(index) < marks_[index]) return false;
     return true;
+}
+
+std::string CopyStreams::missing() {
+    std::string text;
+    for (unsigned index = 0; index < UrgentStreams::each; ++index) {
+        const std::uint64_t done = ended(index);
+        if (done < marks_[index])
+            text += fmt::format("{}stream {}: {} of {} marks", text.empty() ? "" : ", ", index, done, marks_[index]);
+    }
+    return text;
 }
 
 }  // namespace sidestep::backends::cuda

@@ -1,11 +1,12 @@
-// What carries bytes for tasks of Shape::copies: streams of this rank's own, one for each other rank, so that several
-// copy engines and links work at a time.
+// What carries bytes for tasks of Shape::copies: the streams of the GPU that its ranks share for that. What ends this
+// rank's copies there are marks of its own.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/copy_exchange.hpp"
@@ -50,23 +51,26 @@ public:
     char* base(unsigned rank, unsigned slot) override { return post_.slots->base(rank, slot); }
     backend::CopyRow& row(unsigned rank) override { return post_.rows[rank]; }
 
-    // Nothing that was asked for is under way.
+    // No copy is to come: from then on quiet() says whether all have ended.
+    void close();
     bool quiet();
+    // "stream 0: 3 of 4 marks", of those where some are missing.
+    std::string missing();
 
 private:
     CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post) : seats_(seats), gpu_(gpu), post_(post) {}
     Result<void> set_up();
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
+    static unsigned stream_of(unsigned lane) { return lane % UrgentStreams::each; }
+    Result<std::uint64_t> mark_stream(unsigned index);
 
     Seats& seats_;
     Gpu& gpu_;
     const CopyPost post_;
-    // Of the highest priority: streams of one priority may share a queue of the GPU, where a wait of the caller's stream
-    // holds up what comes behind it.
-    std::vector<driver::CudaStream> streams_;
-    std::uint64_t* ended_ = nullptr;  // pinned; written by the streams, each behind its copies
+    std::shared_ptr<const UrgentStreams::List> streams_;
+    std::uint64_t* ended_ = nullptr;  // pinned; written by the streams, each behind this rank's copies
     CUdeviceptr ended_on_gpu_ = 0;
-    std::array<std::uint64_t, backend::most_ranks> marks_{};
+    std::array<std::uint64_t, UrgentStreams::each> marks_{};
 };
 
 }  // namespace sidestep::backends::cuda
