@@ -470,12 +470,12 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
     const std::string text = plan.to_string();
     EXPECT_EQ(
         text.find(
-            "all_reduce  128 KiB   two-phase lines, 18 thread blocks, expected 5.48 us, 35.8 GB/s of bus "
+            "all_reduce  128 KiB   two-phase lines, 14 thread blocks, expected 5.68 us, 34.6 GB/s of bus "
             "bandwidth\n  why     the quickest at this size: 2 hops"),
         0u)
         << text;
     EXPECT_NE(text.find("\n  mapped  yes\nrefused\n  one-shot packets  "), std::string::npos) << text;
-    EXPECT_NE(text.find("\n  slices             4.24 us slower: "), std::string::npos) << text;
+    EXPECT_NE(text.find("\n  slices             4.05 us slower: "), std::string::npos) << text;
     for (const Refused& one : plan.refused) EXPECT_NE(text.find(one.path + " "), std::string::npos);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <thread>
 
@@ -58,6 +59,16 @@ Crew& Crew::of(unsigned ranks) {
     auto& crew = crews[ranks];
     if (!crew) crew = std::make_unique<Crew>(ranks);
     return *crew;
+}
+
+unsigned Crew::most_on_a_gpu() const {
+    unsigned most = 0;
+    for (unsigned rank = 0; rank < ranks_; ++rank) {
+        unsigned here = 0;
+        for (unsigned other = 0; other < ranks_; ++other) here += rig_->place(other) == rig_->place(rank) ? 1 : 0;
+        most = std::max(most, here);
+    }
+    return most;
 }
 
 char* Crew::at(unsigned rank, std::size_t offset) const {

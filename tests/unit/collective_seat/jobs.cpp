@@ -66,6 +66,14 @@ std::string to_string(const How& how) {
                        how.in_place ? ", in place" : "");
 }
 
+bool has_room(const Crew& crew, const How& how) {
+    const unsigned together = crew.most_on_a_gpu();
+    if (together <= 1) return true;
+    if (how.shape == Shape::ring) return 2 * how.blocks * together <= 128;
+    if (how.shape == Shape::pushed_slices) return how.blocks * together <= 512;
+    return how.shape != Shape::copies || together <= 4;
+}
+
 std::vector<How> all_ways() {
     return {{.shape = Shape::packets},
             {.shape = Shape::packets_two_phase},

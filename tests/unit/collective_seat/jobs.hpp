@@ -22,7 +22,10 @@ std::string to_string(const How& how);
 inline bool has_two_phases(const How& how) {
     return how.shape == backend::Shape::packets_two_phase || how.shape == backend::Shape::lines;
 }
-// Every way to carry an all-reduce: both kinds of packets, lines, slices, slices through the arenas, a ring.
+// Every way to carry an all-reduce: both kinds of packets, lines, slices, slices through the arenas, pushed slices, a ring.
+// Ranks wait for each other, so what runs on one GPU has to fit there at a time: thread blocks (an H200 takes 132 large
+// ones), and streams that wait (they share 8 queues by default). False where ranks share a GPU and that is too much.
+bool has_room(const Crew& crew, const How& how);
 std::vector<How> all_ways();
 
 struct Reduced {
