@@ -284,8 +284,8 @@ private:
         return {ranks_ == 1 ? 0 : block(), block(), barriers + fetched, barriers, false};
     }
 
-    // The first pieces have to come before anything is combined, and the last turns have nothing to push. As much again
-    // as that was seen to cost, four H200 with 8 to 16 MiB.
+    // The first pieces have to come before anything is combined, and the last turns have nothing to push: fitted to four
+    // H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/benchmarks.md, "Four H200").
     Work pushed_work() const {
         Work work = slices_work();
         work.hops += 1;

@@ -194,7 +194,11 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
         const bool in_place_pairs = pairs && operation.send == operation.recv &&
                                     (!copies || operation.collective == Collective::all_to_all);
         const std::string send = fetches ? party().reachability->describe(operation.send) : "yes";
-        const std::string recv = party().reachability->describe(operation.recv);
+        std::string recv = party().reachability->describe(operation.recv);
+        // Its blocks write units of 16 bytes (collective_task.hpp, pushed_slices).
+        const bool crooked = reinterpret_cast<std::uintptr_t>(operation.recv) % 16 != 0;
+        if (choice.shape == backend::Shape::pushed_slices && crooked && recv == "yes")
+            recv = "no, carried through the arena: off a boundary of 16 bytes";
         if (in_place_pairs && operation.send != nullptr)
             memory = "no, carried through the arena: send and receive buffer are the same";
         else if (send == recv)

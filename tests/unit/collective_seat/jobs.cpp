@@ -69,9 +69,11 @@ std::string to_string(const How& how) {
 bool has_room(const Crew& crew, const How& how) {
     const unsigned together = crew.most_on_a_gpu();
     if (together <= 1) return true;
-    if (how.shape == Shape::ring) return 2 * how.blocks * together <= 128;
-    if (how.shape == Shape::pushed_slices) return how.blocks * together <= 512;
-    return how.shape != Shape::copies || together <= 4;
+    bool room = how.shape != Shape::copies || together <= 4;
+    if (how.shape == Shape::ring) room = 2 * how.blocks * together <= 128;
+    if (how.shape == Shape::pushed_slices) room = how.blocks * together <= 512;
+    if (!room) fmt::print("left out, with {} ranks on one GPU: {}\n", together, to_string(how));
+    return room;
 }
 
 std::vector<How> all_ways() {

@@ -128,6 +128,24 @@ TEST_F(Memory, MoreAllocationsAtOnceThanThereAreSlots) {
     });
 }
 
+// What is pushed is written in units of 16 bytes; elsewhere it passes through the arena, which is slower.
+TEST_F(Memory, OffABoundaryOf16WhereSlicesArePushed) {
+    auto groups = make(4);
+    on_all(groups, [&](Group& group) {
+        const Allocation memory = allocate<int>(group, 64);
+        ASSERT_TRUE(ok(group.attach(memory.buffer())));
+        for (const std::size_t shift : {0, 4, 8}) {
+            const auto* at = static_cast<const char*>(memory.address()) + shift;
+            const auto plan = group.explain(Collective::all_reduce, 64 << 20, Dtype::i32, {}, memory.address(), at);
+            ASSERT_TRUE(ok(plan));
+            EXPECT_EQ(plan->algorithm, "pushed slices");
+            EXPECT_EQ(plan->memory, shift == 0 ? "yes"
+                                               : "send buffer: yes; receive buffer: no, carried through the arena: off "
+                                                 "a boundary of 16 bytes");
+        }
+    });
+}
+
 TEST_F(Memory, OfNobodyIsRefused) {
     auto groups = make(2);
     std::vector<int> plain(2 * large);
