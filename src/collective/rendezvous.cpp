@@ -25,8 +25,6 @@ constexpr int pause_ms = 1;
 constexpr std::size_t most_early = 8;
 // Whoever waits looks this often whether it was told to stop.
 constexpr std::chrono::milliseconds stop_pause{50};
-// At the own name, before somebody's that comes and goes is given up.
-constexpr int most_looks = 3;
 // How long the one that has the rank already may take to hear of another one.
 constexpr std::chrono::milliseconds telling_limit{500};
 
@@ -55,6 +53,10 @@ Error taken(const std::string& path, const Hello& mine, Time until) {
                  "give every process a rank of its own, and every group a new id"};
 }
 
+std::string group_name(const GroupId& id) {
+    return fmt::format("group-{}.", id.to_string());
+}
+
 // What an error says to the others.
 Message refusal(const Error& error) {
     return Message{.word = Word::refuse, .code = error.code, .text = error.message};
@@ -63,7 +65,7 @@ Message refusal(const Error& error) {
 }  // namespace
 
 std::string group_path(const peer::Folder& folder, const GroupId& id) {
-    return folder.socket_of(fmt::format("group-{}.", id.to_string()));
+    return folder.socket_of(group_name(id));
 }
 
 std::string name_of(std::uint32_t rank, std::uint32_t process, const std::string& place) {
@@ -100,19 +102,11 @@ Result<driver::LocalMessage> Contact::next(Time until, const std::stop_token& st
 Result<Rendezvous> Rendezvous::open(const peer::Folder& folder, const GroupId& id, const Hello& mine,
                                     Time until) {
     const std::string prefix = group_path(folder, id);
-    const std::string path = fmt::format("{}{}", prefix, mine.rank);
-    Error refused;
-    for (int look = 0; look < most_looks; ++look) {
-        SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
-        if (found == driver::SocketPath::live) return taken(path, mine, until);
-        if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0 && errno != ENOENT)
-            return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
-        auto listener = driver::LocalListener::bind(path);
-        if (listener) return Rendezvous(std::move(*listener), prefix, path);
-        // Where another process took the name since the look, the next look finds it.
-        refused = listener.error();
-    }
-    return refused;
+    const std::string name = fmt::format("{}{}", group_name(id), mine.rank);
+    const std::string path = folder.socket_of(name);
+    SIDESTEP_TRY(auto listener, folder.take(name));
+    if (!listener) return taken(path, mine, until);
+    return Rendezvous(std::move(*listener), prefix, path);
 }
 
 Rendezvous::Rendezvous(Rendezvous&& other) noexcept

@@ -124,12 +124,6 @@ RunningGroup group_from(const BoardFile& board) {
     return group;
 }
 
-// Sockets of ranks that died while they joined.
-void remove_socket(const std::string& path) {
-    const auto found = driver::look_at_socket(path);
-    if (found && *found == driver::SocketPath::stale) ::unlink(path.c_str());
-}
-
 }  // namespace
 
 Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder) {
@@ -150,7 +144,7 @@ Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder)
     for (const std::string& name : names) {
         const std::string path = folder->socket_of(name);
         if (!name.ends_with(".board")) {
-            remove_socket(path);
+            (void)folder->tidy(name);  // of a rank that died while it joined
             continue;
         }
         const auto board = read_board(path);

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -31,6 +33,39 @@ Error refuse(const std::string& path, std::string why, std::string hint) {
                  path, std::move(hint)};
 }
 
+// How long another process may hold the folder while it takes a name; it needs microseconds.
+constexpr std::chrono::seconds lock_limit{5};
+constexpr std::chrono::microseconds lock_pause{200};
+
+// Held while a name is looked at and taken: a socket that is bound but does not listen yet looks like one that a dead
+// process left, and of two processes that find such a one the second would remove what the first has put there.
+Result<driver::Fd> lock(const Folder& folder) {
+    const std::string path = folder.path() + "/.lock";
+    driver::Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+    if (!fd) return driver::system_error(errno, "the peer folder cannot be locked", path);
+    struct flock range {};
+    range.l_type = F_WRLCK;
+    range.l_whence = SEEK_SET;
+    const auto until = std::chrono::steady_clock::now() + lock_limit;
+    while (::fcntl(fd.get(), F_OFD_SETLK, &range) != 0) {
+        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
+            return driver::system_error(errno, "the peer folder cannot be locked", path);
+        if (std::chrono::steady_clock::now() > until)
+            return Error{ErrorCode::timed_out, "another process holds the peer folder", path,
+                         "it hangs, or is stopped"};
+        std::this_thread::sleep_for(lock_pause);
+    }
+    return fd;
+}
+
+// With the folder locked: who listens at the path, what a dead process left there being removed.
+Result<driver::SocketPath> look_and_remove(const std::string& path) {
+    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
+    if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0)
+        return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
+    return found;
+}
+
 }  // namespace
 
 Result<Folder> Folder::open(const std::string& wanted, bool create) {
@@ -52,6 +87,21 @@ Result<Folder> Folder::open(const std::string& wanted, bool create) {
     if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         return refuse(path, "others may write to the folder", fmt::format("chmod 700 {}", path));
     return Folder(path);
+}
+
+Result<std::optional<driver::LocalListener>> Folder::take(const std::string& name) const {
+    SIDESTEP_TRY(const driver::Fd held, lock(*this));
+    const std::string path = socket_of(name);
+    SIDESTEP_TRY(const driver::SocketPath found, look_and_remove(path));
+    if (found == driver::SocketPath::live) return std::optional<driver::LocalListener>();
+    SIDESTEP_TRY(driver::LocalListener listener, driver::LocalListener::bind(path));
+    return std::optional(std::move(listener));
+}
+
+Result<void> Folder::tidy(const std::string& name) const {
+    SIDESTEP_TRY(const driver::Fd held, lock(*this));
+    SIDESTEP_CHECK(look_and_remove(socket_of(name)));
+    return {};
 }
 
 Result<void> check_name(const std::string& name) {

@@ -1,6 +1,5 @@
 #include "peer/publisher.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,44 +19,15 @@
 namespace sidestep::peer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// How long another process may hold the folder while it takes a name; it needs microseconds.
-constexpr std::chrono::seconds lock_limit{5};
 // A process without free descriptors can take nobody in: it looks again this much later.
 constexpr std::chrono::milliseconds pause_when_full{20};
 
-// Held while a name is looked at and taken, so that two processes never both replace a dead one's socket.
-Result<driver::Fd> lock_folder(const Folder& folder) {
-    const std::string path = folder.path() + "/.lock";
-    driver::Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-    if (!fd) return driver::system_error(errno, "the folder of published memory cannot be locked", path);
-    struct flock range {};
-    range.l_type = F_WRLCK;
-    range.l_whence = SEEK_SET;
-    const auto until = Clock::now() + lock_limit;
-    while (::fcntl(fd.get(), F_OFD_SETLK, &range) != 0) {
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-            return driver::system_error(errno, "the folder of published memory cannot be locked", path);
-        if (Clock::now() > until)
-            return Error{ErrorCode::timed_out, "another process holds the folder of published memory", path,
-                         "it hangs, or is stopped"};
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return fd;
-}
-
 Result<driver::LocalListener> take_name(const Folder& folder, const std::string& name) {
-    SIDESTEP_TRY(const driver::Fd lock, lock_folder(folder));
-    const std::string path = folder.socket_of(name);
-    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
-    if (found == driver::SocketPath::live)
-        return Error{ErrorCode::invalid_argument,
-                     fmt::format("the name {} is taken by a process that is alive", name), path,
-                     "withdraw it there, or use another name"};
-    if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0)
-        return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
-    return driver::LocalListener::bind(path);
+    SIDESTEP_TRY(auto listener, folder.take(name));
+    if (listener) return std::move(*listener);
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the name {} is taken by a process that is alive", name), folder.socket_of(name),
+                 "withdraw it there, or use another name"};
 }
 
 std::uint64_t inode_of(const std::string& path) {

@@ -74,7 +74,8 @@ protected:
     }
     std::size_t entries() const {
         std::size_t count = 0;
-        for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path())) ++count;
+        for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+            if (!entry.path().filename().string().starts_with('.')) ++count;
         return count;
     }
     std::string process(int rank) const {

@@ -32,7 +32,8 @@ struct Folder {
     Folder& operator=(const Folder&) = delete;
     std::size_t entries() const {
         std::size_t count = 0;
-        for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path)) ++count;
+        for (const auto& entry : std::filesystem::directory_iterator(path))
+            if (!entry.path().filename().string().starts_with('.')) ++count;
         return count;
     }
     std::string path;
