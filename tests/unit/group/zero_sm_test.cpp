@@ -158,8 +158,9 @@ TEST_F(ZeroSmGroup, RanksThatCallAnotherCountAreTold) {
         const Allocation memory = allocate<int>(group, 3 * 1000);
         const Allocation own = allocate<int>(group, 1000);
         const std::size_t count = group.rank() == 1 ? 1000 : 999;
-        ASSERT_TRUE(ok(group.all_gather(own.address(), memory.address(), count, Dtype::i32)));
-        const auto state = group.wait();
+        // The others may have seen it before this one calls.
+        auto state = group.all_gather(own.address(), memory.address(), count, Dtype::i32);
+        if (state) state = group.wait();
         ASSERT_FALSE(state.ok());
         EXPECT_EQ(state.error().code, ErrorCode::mismatch) << state.error().to_string();
         EXPECT_NE(state.error().message.find("all_gather 1000 i32"), std::string::npos)
@@ -177,8 +178,7 @@ TEST_F(ZeroSmGroup, ARankThatNeverComesIsNamed) {
             while (group.status().ok() && std::chrono::steady_clock::now() < until)
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
         } else {
-            ASSERT_TRUE(ok(group.barrier()));
-            static_cast<void>(group.wait());
+            if (group.barrier()) static_cast<void>(group.wait());  // else the other one has been late for it already
         }
         const auto state = group.status();
         ASSERT_FALSE(state.ok());
