@@ -8,8 +8,9 @@
 //            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
 //            aligned half of a packet, 8 bytes, arrives as a whole). Optionally in two phases:
 //            reduce-scatter, then all-gather.
-//   lines    middle sizes over NVLink: the two phases of packets, with one flag for each 120 bytes: 8 threads of a
-//            warp write an aligned line of 128 bytes at once, which arrives as a whole (NCCL calls it LL128).
+//   lines    middle sizes over NVLink, with one flag for each 120 bytes: 8 threads of a warp write an aligned line of
+//            128 bytes at once, which arrives as a whole (NCCL calls it LL128). In two phases: sources to the owner of
+//            a slice, the owner to the targets; either has nothing to do where owners are the only sources or targets.
 //   slices   large sizes: each rank owns a slice, reads it from `sources`, reduces in the order of ranks, and
 //            writes it to `targets`. One flag from everybody before, one after.
 //   pushed_slices   the same slices, but the sources write what the owner combines onto its stage, in pieces: links
@@ -118,7 +119,7 @@ struct CollectiveTask {
     // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
     // counted in, without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task
-    // waits for every rank. packets_two_phase, lines: slices[r] is reduced by rank r and goes to all: combine of
+    // waits for every rank. packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of
     // all sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
     // receiver posts from_tokens[r], where the first byte of rank r's block lies: the blocks of a group of
     // receives may lie in several allocations. Offsets are from `send` and `recv` on this rank in any case.
@@ -134,10 +135,10 @@ struct CollectiveTask {
     const uint64_t* device_recv_offsets = nullptr;
     const uint64_t* device_recv_counts = nullptr;
 
-    // slices, and ring, where a slice has no owner: combined, all ranks are sources of each slice; moved, slice r
-    // has the source r, or all have the same one.
+    // slices, lines, and ring, where a slice has no owner: combined, all ranks are sources of each slice; moved, slice
+    // r has the source r, or all have the same one.
     Slice slices[most_ranks];
-    // A copy within this rank, before anything else, of `local_bytes` from `send` + local_from to `recv` + local_to.
+    // A copy within this rank, which nothing else of the task touches (not of packets), of `local_bytes` from `send` + local_from to `recv` + local_to.
     uint64_t local_from = 0;
     uint64_t local_to = 0;
     uint64_t local_bytes = 0;
@@ -184,11 +185,10 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // everybody has begun this task, and has read what lay there from tasks before; for the same reason a rank may
 // wipe it at the end of a task.
 //
-// lines: epochs and headers as packets, in the same lanes for these. Line l of a lane has bytes 120 l to
-// 120 l + 119 of the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the others unit
-// k + 8, and the last 8 bytes are line_flag(epoch). No parity at all: of phase 1 as above; and whoever ends a
-// task has everybody's lines of phase 1, each made of the lines of phase 0 in its place, so that those have
-// been read. Flags of 64 bits do not come around, and nothing else is ever put there, so nothing is wiped.
+// lines: epochs, parities and headers as packets, in the same lanes for these; no task ends before it has everybody's
+// header, and so two parities suffice, whoever sends lines to whom. Line l of a lane has bytes 120 l to 120 l + 119 of
+// the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the others unit k + 8, and the last 8
+// bytes are line_flag(epoch). Those do not come around, and nothing else is ever put there, so nothing is wiped.
 //
 // slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to
 // round[block], write it to flags(block, me) of everybody (release), wait until all of one's own flags(block,
@@ -258,11 +258,11 @@ struct ArenaLayout {
     constexpr uint64_t lines_lane() const {
         return (lines_payload() + row_payload - 1) / row_payload * row_bytes;
     }
-    constexpr uint64_t lines(unsigned phase, unsigned rank) const {
-        return header(1, 0, ranks) + (uint64_t{phase} * ranks + rank) * lines_lane();
+    constexpr uint64_t lines(unsigned phase, unsigned parity, unsigned rank) const {
+        return header(1, 0, ranks) + ((uint64_t{phase} * 2 + parity) * ranks + rank) * lines_lane();
     }
     constexpr uint64_t stage_out(unsigned parity, unsigned block, unsigned rank) const {
-        return lines(2, 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
+        return lines(2, 0, 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
     }
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);

@@ -145,14 +145,15 @@ private:
         if (facts_.wire != Wire::nvlink || !facts_.full_mesh)
             return "a line of 128 bytes arrives as a whole over NVLink only";
         if (block() > lines_held())
-            return fmt::format("slices of {}: the arena holds lines of {}", format_bytes(block() / ranks_),
-                               format_bytes(lines_held() / ranks_));
-        if (figures_.lines_most > 0 && block() > figures_.lines_most)
+            return fmt::format("slices of {}: the arena holds lines of {}", format_bytes(block() / owners()),
+                               format_bytes(ArenaLayout{ranks_}.lines_payload()));
+        if (is(Collective::all_reduce) && figures_.lines_most > 0 && block() > figures_.lines_most)
             return fmt::format("above {}, where the figures of this machine end it",
                                format_bytes(figures_.lines_most));
         return {};
     }
-    std::uint64_t lines_held() const { return ArenaLayout{ranks_}.lines_payload() * ranks_; }
+    std::uint64_t owners() const { return owners_of_slices(operation_.collective, ranks_); }
+    std::uint64_t lines_held() const { return ArenaLayout{ranks_}.lines_payload() * owners(); }
 
     // The figures may say up to where packets and lines are taken, whatever they would cost.
     std::string taken_by_figures(Shape shape) const {
@@ -178,10 +179,10 @@ private:
                                                : "every pair of ranks has a block of its own";
             case Shape::packets:
                 return "what a rank sends to another is known to the two alone";
-            case Shape::lines:
             case Shape::packets_two_phase:
                 return combines(operation_.collective) ? "the result is not wanted on every rank"
                                                        : "nothing is combined, so there is no second phase";
+            case Shape::lines:
             case Shape::slices:
             case Shape::pushed_slices:
                 return is(Collective::barrier)      ? "moves no bytes"
@@ -213,7 +214,7 @@ private:
             case Shape::packets_two_phase:
                 return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1 + polling};
             case Shape::lines:
-                return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1, 0, true};
+                return lines_work();
             case Shape::slices:
                 return slices_work();
             case Shape::pushed_slices:
@@ -258,6 +259,18 @@ private:
         work.bytes = ranks_ == 1 ? 0 : cut ? 2 * block() : pairs_bytes();
         work.local = block();
         work.hops = work.tasks;
+        return work;
+    }
+
+    // One phase where every owner is the only target, or the only source; of a root and another rank either is.
+    Work lines_work() const {
+        Work work;
+        work.packets = work.lines = true;
+        work.local = block();
+        work.each = block() / owners();
+        work.hops = owners() > 1 ? 2 : 1;
+        work.bytes = has_root(operation_.collective) ? block() : others() * block();
+        if (is(Collective::all_reduce)) work.bytes = 2 * divided();
         return work;
     }
 

@@ -72,7 +72,7 @@ std::string_view name_of(Shape shape) {
         case Shape::packets_two_phase:
             return "two-phase packets";
         case Shape::lines:
-            return "two-phase lines";
+            return "lines";
         case Shape::slices:
             return "slices";
         case Shape::pushed_slices:

@@ -51,9 +51,9 @@ public:
             case Shape::packets:
                 return packets();
             case Shape::packets_two_phase:
-                return two_phase(ArenaLayout{ranks_}.packet_payload());
+                return pieces(ArenaLayout{ranks_}.packet_payload());
             case Shape::lines:
-                return two_phase(ArenaLayout{ranks_}.lines_payload());
+                return pieces(ArenaLayout{ranks_}.lines_payload());
             case Shape::slices:
             case Shape::pushed_slices:
                 return {slices()};
@@ -191,55 +191,66 @@ private:
         return {whole.offset + begin, std::min(whole.bytes - begin, most)};
     }
 
-    // `held`: the largest slice.
-    std::vector<CollectiveTask> two_phase(std::uint64_t held) const {
-        const std::uint64_t size = size_of(operation_.element);
-        const std::uint64_t most = held / size * ranks_;
+    // What is cut into slices, in elements of a task.
+    std::uint64_t whole() const { return combines(operation_.collective) ? operation_.count : block(); }
+
+    // `held`: the largest slice, in bytes.
+    std::vector<CollectiveTask> pieces(std::uint64_t held) const {
+        const std::uint64_t size = whole() == 0 ? 1 : block() / whole();
+        const std::uint64_t most = held / size * owners_of_slices(operation_.collective, ranks_);
         std::vector<CollectiveTask> tasks;
-        for (std::uint64_t done = 0; done < operation_.count; done += most) {
+        for (std::uint64_t done = 0; done < whole(); done += most) {
             CollectiveTask task = blank();
-            cut_for_all(task, done, std::min(operation_.count - done, most), packet_bytes);
+            cut(task, {done, done + std::min(whole() - done, most)}, packet_bytes);
             tasks.push_back(task);
         }
         return tasks;
     }
 
-    // Elements [begin, begin + count) of an all_reduce, a slice for each rank.
-    void cut_for_all(CollectiveTask& task, std::uint64_t begin, std::uint64_t count,
-                     std::uint64_t cut) const {
-        for (unsigned r = 0; r < ranks_; ++r) {
-            const Share share = share_of(count, r, ranks_, cut / size_of(task.element));
-            task.slices[r] = slice(begin, share, all(), all());
-        }
-    }
-
-    static Slice slice(std::uint64_t begin, Share share, std::uint16_t sources, std::uint16_t targets) {
-        if (share.begin == share.end) return {};
-        return {share.end - share.begin, begin + share.begin, begin + share.begin, sources, targets};
-    }
-
-    CollectiveTask slices() const {
-        CollectiveTask task = blank();
+    // Slices of some of the elements of all that the call counts. `at`: where large slices are cut, in bytes.
+    void cut(CollectiveTask& task, Share some, std::uint64_t at) const {
         switch (operation_.collective) {
             case Collective::all_reduce:
-                cut_for_all(task, 0, operation_.count, line_bytes);
+                cut_for_all(task, some, at);
                 break;
             case Collective::reduce:
-                cut_for_reduce(task);
+                cut_for_reduce(task, some, at);
                 break;
             case Collective::broadcast:
-                cut_for_broadcast(task);
+                cut_for_broadcast(task, some, at);
                 break;
             case Collective::reduce_scatter:
                 for (unsigned r = 0; r < ranks_; ++r)
-                    task.slices[r] = {operation_.count, r * operation_.count, 0, all(), bit(r)};
+                    task.slices[r] = {some.end - some.begin, r * whole() + some.begin, some.begin, all(), bit(r)};
                 break;
             case Collective::all_gather:
-                cut_for_all_gather(task);
+                cut_for_all_gather(task, some);
                 break;
             default:
                 break;
         }
+    }
+
+    // A slice for each rank.
+    void cut_for_all(CollectiveTask& task, Share some, std::uint64_t at) const {
+        for (unsigned r = 0; r < ranks_; ++r) task.slices[r] = slice(task, some, {r, ranks_}, at, all(), all());
+    }
+
+    struct Nth {
+        unsigned number;
+        unsigned of;
+    };
+    static Slice slice(const CollectiveTask& task, Share some, Nth nth, std::uint64_t at, std::uint16_t sources,
+                       std::uint16_t targets) {
+        const Share share = share_of(some.end - some.begin, nth.number, nth.of, at / size_of(task.element));
+        if (share.begin == share.end) return {};
+        const std::uint64_t begin = some.begin + share.begin;
+        return {share.end - share.begin, begin, begin, sources, targets};
+    }
+
+    CollectiveTask slices() const {
+        CollectiveTask task = blank();
+        cut(task, {0, whole()}, line_bytes);
         return task;
     }
 
@@ -265,29 +276,30 @@ private:
 
     // The mirror of a broadcast: the root would receive almost twice as much if it reduced a slice itself. Of
     // two ranks it reads the other's buffer, which saves the way back.
-    void cut_for_reduce(CollectiveTask& task) const {
-        const std::uint64_t granule = line_bytes / size_of(task.element);
+    void cut_for_reduce(CollectiveTask& task, Share some, std::uint64_t at) const {
         for (unsigned r = 0; r < ranks_; ++r) {
             if (ranks_ <= 2 ? r != root_ : r == root_) continue;
-            const unsigned owners = ranks_ <= 2 ? 1 : ranks_ - 1;
-            const unsigned nth = ranks_ <= 2 ? 0 : without_root(r, root_);
-            task.slices[r] = slice(0, share_of(operation_.count, nth, owners, granule), all(), bit(root_));
+            const Nth nth = ranks_ <= 2 ? Nth{0, 1} : Nth{without_root(r, root_), ranks_ - 1};
+            task.slices[r] = slice(task, some, nth, at, all(), bit(root_));
         }
     }
 
     // Each of the others fetches its slice from the root and hands it on, so that the root sends every byte
     // once.
-    void cut_for_broadcast(CollectiveTask& task) const {
-        for (unsigned r = 0; r < ranks_; ++r) {
-            if (r == root_) continue;
-            const Share share = share_of(block(), without_root(r, root_), ranks_ - 1, line_bytes);
-            task.slices[r] = slice(0, share, bit(root_), static_cast<std::uint16_t>(all() & ~bit(root_)));
-        }
-        if (at_root() && operation_.send != operation_.recv) task.local_bytes = block();
+    void cut_for_broadcast(CollectiveTask& task, Share some, std::uint64_t at) const {
+        const auto but_root = static_cast<std::uint16_t>(all() & ~bit(root_));
+        for (unsigned r = 0; r < ranks_; ++r)
+            if (r != root_)
+                task.slices[r] = slice(task, some, {without_root(r, root_), ranks_ - 1}, at, bit(root_), but_root);
+        if (!at_root() || operation_.send == operation_.recv) return;
+        task.local_from = task.local_to = some.begin;
+        task.local_bytes = some.end - some.begin;
     }
 
-    void cut_for_all_gather(CollectiveTask& task) const {
-        for (unsigned r = 0; r < ranks_; ++r) task.slices[r] = {block(), 0, r * block(), bit(r), all()};
+    void cut_for_all_gather(CollectiveTask& task, Share some) const {
+        const std::uint64_t bytes = some.end - some.begin;
+        for (unsigned r = 0; r < ranks_; ++r)
+            task.slices[r] = {bytes, some.begin, r * block() + some.begin, bit(r), all()};
         Slice& own = task.slices[me_];
         if (address(operation_.send) != address(operation_.recv) + me_ * block()) return;
         own.targets = static_cast<std::uint16_t>(own.targets & ~bit(me_));
@@ -405,14 +417,12 @@ bool carries(Shape shape, Collective collective) {
             return shape != Shape::pairs && shape != Shape::copies;
         case Collective::reduce:
         case Collective::reduce_scatter:
-            return shape == Shape::packets || shape == Shape::slices || shape == Shape::pushed_slices ||
-                   shape == Shape::ring;
+            return shape == Shape::packets || shape == Shape::lines || shape == Shape::slices ||
+                   shape == Shape::pushed_slices || shape == Shape::ring;
         case Collective::broadcast:
-            return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies ||
-                   shape == Shape::ring;
         case Collective::all_gather:
-            return shape == Shape::packets || shape == Shape::slices || shape == Shape::copies ||
-                   shape == Shape::ring;
+            return shape == Shape::packets || shape == Shape::lines || shape == Shape::slices ||
+                   shape == Shape::copies || shape == Shape::ring;
         case Collective::all_to_all:
         case Collective::gather:
         case Collective::scatter:
@@ -425,6 +435,12 @@ bool carries(Shape shape, Collective collective) {
             return shape == Shape::packets || shape == Shape::copies;
     }
     return false;
+}
+
+unsigned owners_of_slices(Collective collective, unsigned ranks) {
+    if (collective == Collective::all_reduce) return ranks;
+    if (collective == Collective::reduce || collective == Collective::broadcast) return ranks <= 2 ? 1 : ranks - 1;
+    return 1;
 }
 
 bool cuts_broadcast_of_copies(std::uint64_t bytes, unsigned ranks) {

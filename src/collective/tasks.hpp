@@ -10,6 +10,9 @@ namespace sidestep::collective {
 // Whether tasks_of() knows how to carry the collective in this shape.
 bool carries(backend::Shape shape, Collective collective);
 
+// Among how many ranks what is reduced or broadcast is shared out; 1 where each owner has a slice of the size of the call's.
+unsigned owners_of_slices(Collective collective, unsigned ranks);
+
 // Whether a broadcast by copies is made of two tasks: the root sends a part to each, who hand them on to each
 // other. Its links would carry it ranks - 1 times otherwise.
 bool cuts_broadcast_of_copies(std::uint64_t bytes, unsigned ranks);

@@ -290,18 +290,19 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
         const backend::Slice& slice = task.slices[r];
         const std::uint64_t bytes = slice.count * size;
         if (bytes == 0) continue;
+        const bool sends = (slice.sources >> rank_ & 1) != 0;
+        const bool receives = (slice.targets >> rank_ & 1) != 0;
         const std::uint64_t rows = (bytes + backend::row_payload - 1) / backend::row_payload;
         const std::uint64_t from = reinterpret_cast<std::uintptr_t>(task.send) + slice.source_offset * size;
         const std::uint64_t to = reinterpret_cast<std::uintptr_t>(task.recv) + slice.target_offset * size;
-        if ((from | to) % 8 != 0) station.whole_rows = 0;
+        if (((sends ? from : 0) | (receives ? to : 0)) % 8 != 0) station.whole_rows = 0;
         if (bytes % 8 != 0) station.whole_rows = std::min(station.whole_rows, rows - 1);
-        if (r == rank_)
-            own = rows;
-        else
-            station.send_units = std::max(station.send_units, rows);
+        if (r == rank_) own = rows;
+        if (r != rank_ && sends) station.send_units = std::max(station.send_units, rows);
+        if (r != rank_ && receives) station.receive_units = std::max(station.receive_units, rows);
     }
-    station.receive_units = station.send_units;
-    const std::uint64_t most = std::max(own, station.send_units);
+    const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
+    const std::uint64_t most = std::max({own, station.send_units, station.receive_units, local});
     const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
     launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_line_threads));
     launch.threads += header_threads;

@@ -1,9 +1,8 @@
-// Tasks of lines: a reduction in two phases whose flags travel with the data, 8 bytes for each 120 (the protocol
-// NCCL calls LL128: what one instruction of a warp stores to an aligned line of 128 bytes arrives as a whole
-// over NVLink). A warp works on rows of four lines: it sends its rows of all slices, combines its rows of this
-// rank's slice and sends the results, and takes its rows of the results of the others. So the same thread
-// reads and writes a unit of a buffer, and what one warp has taken tells it what its likes have: see
-// ArenaLayout.
+// Tasks of lines: two phases whose flags travel with the data, 8 bytes for each 120 (the protocol NCCL calls
+// LL128: what one instruction of a warp stores to an aligned line of 128 bytes arrives as a whole over NVLink).
+// A warp works on rows of four lines: it sends its rows of the slices that this rank is a source of, combines its
+// rows of this rank's slice and sends the results, and takes its rows of the results of the others. So the same
+// thread reads and writes a unit of a buffer.
 #pragma once
 
 #include "backends/cuda/collective/exchange.cuh"
@@ -57,6 +56,8 @@ private:
     using Base::rank_at;
     using Base::scales;
 
+    // What combines nothing is bytes: the kernels of other elements go without.
+    static constexpr bool bytes_alone = element == Element::u8;
     static constexpr int others = group - 1;  // that are sent to at a time
     static constexpr unsigned units_a_line = backend::line_payload / unit;
     static constexpr unsigned units_a_row = backend::row_payload / unit;
@@ -84,8 +85,26 @@ private:
         if (scaled && !__all_sync(~0u, Base::learn_scales())) return;
         const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
         if (!each_row(first_, own, [this](auto turn, uint64_t row) { return reduce(turn, row); })) return;
-        each_row(first_, ground_.station.receive_units,
-                 [this](auto turn, uint64_t row) { return receive(turn, row); });
+        if (!each_row(first_, ground_.station.receive_units,
+                      [this](auto turn, uint64_t row) { return receive(turn, row); }))
+            return;
+        if (bytes_alone && ground_.task.local_bytes > 0) copy_locally();
+    }
+
+    // In units of 16 bytes where they lie so.
+    __device__ void copy_locally() const {
+        const CollectiveTask& task = ground_.task;
+        const char* const from = static_cast<const char*>(task.send) + task.local_from;
+        char* const to = static_cast<char*>(task.recv) + task.local_to;
+        const uint64_t step = stride_ * 32;
+        const bool aligned = (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0;
+        const uint64_t wide = aligned ? task.local_bytes / 16 : 0;
+        const uint64_t thread = first_ * 32 + threadIdx.x % 32;
+        for (uint64_t at = thread; at < wide; at += step) store16(to + at * 16, load16(from + at * 16));
+        for (uint64_t at = wide * 16 / unit + thread; at * unit < task.local_bytes; at += step) {
+            const unsigned bytes = bytes_at(task.local_bytes, at);
+            store_up_to_8(to + at * unit, load_up_to_8(from + at * unit, bytes), bytes);
+        }
     }
 
     // act(turn, row) for all rows of this warp, from `begin` on: in batches where no unit needs a second look, which keeps that
@@ -105,7 +124,14 @@ private:
         return true;
     }
 
-    __device__ uint64_t bytes_of(unsigned rank) const { return ground_.task.slices[rank].count * sizeof(Bits); }
+    __device__ uint64_t bytes_of(unsigned owner) const { return ground_.task.slices[owner].count * sizeof(Bits); }
+    // What a source sends the owner of a slice, and what the owner sends a target.
+    __device__ uint64_t from_source(unsigned source, unsigned owner) const {
+        return ground_.task.slices[owner].sources >> source & 1 ? bytes_of(owner) : 0;
+    }
+    __device__ uint64_t to_target(unsigned owner, unsigned target) const {
+        return ground_.task.slices[owner].targets >> target & 1 ? bytes_of(owner) : 0;
+    }
     __device__ const char* source_of(unsigned rank) const {
         return static_cast<const char*>(ground_.task.send) + ground_.task.slices[rank].source_offset * sizeof(Bits);
     }
@@ -184,12 +210,12 @@ private:
             const unsigned rank = rank_at(begin + i);
 #pragma unroll
             for (int b = 0; b < Turn::rows; ++b)
-                parts[b][i] = load<Turn::whole>(source_of(rank), bytes_of(rank), row + b * stride_);
+                parts[b][i] = load<Turn::whole>(source_of(rank), from_source(ground_.rank, rank), row + b * stride_);
         }
     }
     template <typename Turn>
     __device__ void push(Words (&parts)[Turn::rows][others], unsigned begin, uint64_t row) const {
-        const uint64_t lane = ground_.layout.lines(0, ground_.rank);
+        const uint64_t lane = ground_.layout.lines(0, Base::parity_, ground_.rank);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < others; ++i) {
@@ -200,7 +226,7 @@ private:
             for (int b = 0; b < Turn::rows; ++b) {
                 seal(parts[b][i]);
                 store_part(to + place_of(row + b * stride_), parts[b][i],
-                           reaches(bytes_of(rank), row + b * stride_));
+                           reaches(from_source(ground_.rank, rank), row + b * stride_));
             }
         }
     }
@@ -214,7 +240,7 @@ private:
         for (int i = 0; i < group; ++i) {
             const unsigned rank = begin + i;
             if (rank >= ground_.ranks || rank == ground_.rank) continue;
-            const uint64_t bytes = bytes_of(results ? rank : ground_.rank);
+            const uint64_t bytes = results ? to_target(rank, ground_.rank) : from_source(rank, ground_.rank);
 #pragma unroll
             for (int b = 0; b < rows; ++b)
                 if (reaches(bytes, row + b * stride_)) bits |= 1u << (b * group + i);
@@ -226,7 +252,7 @@ private:
     template <int rows>
     __device__ bool poll(Words (&parts)[rows][group], unsigned awaited, unsigned phase, unsigned begin,
                          uint64_t row) {
-        const char* const lanes = own_ + ground_.layout.lines(phase, begin) + place_of(row);
+        const char* const lanes = own_ + ground_.layout.lines(phase, Base::parity_, begin) + place_of(row);
         const uint64_t lane = ground_.layout.lines_lane();
         unsigned missing = __reduce_or_sync(~0u, awaited);
         Wait wait;
@@ -261,22 +287,47 @@ private:
     template <typename Turn>
     __device__ bool reduce(Turn, uint64_t row) {
         constexpr int rows = Turn::rows;
-        const uint64_t bytes = bytes_of(ground_.rank);
+        const uint64_t given = from_source(ground_.rank, ground_.rank);
         Words own[rows];
 #pragma unroll
         for (int b = 0; b < rows; ++b)
-            own[b] = load<Turn::whole>(source_of(ground_.rank), bytes, row + b * stride_);
-        if (!combine(own, row)) return false;
+            own[b] = load<Turn::whole>(source_of(ground_.rank), given, row + b * stride_);
+        const bool come = moves() ? move(own, row) : combine(own, row);
+        if (!come) return false;
         __syncwarp();
-        const uint64_t lane = ground_.layout.lines(1, ground_.rank);
-        Base::each_peer([&](int, unsigned, char* arena) {
+        const uint64_t lane = ground_.layout.lines(1, Base::parity_, ground_.rank);
+        Base::each_peer([&](int, unsigned rank, char* arena) {
+            const uint64_t bytes = to_target(ground_.rank, rank);
 #pragma unroll
             for (int b = 0; b < rows; ++b)
                 store_part(arena + lane + place_of(row + b * stride_), own[b], reaches(bytes, row + b * stride_));
         });
+        const uint64_t kept = to_target(ground_.rank, ground_.rank);
 #pragma unroll
         for (int b = 0; b < rows; ++b)
-            store<Turn::whole>(target_of(ground_.rank), bytes, row + b * stride_, own[b]);
+            store<Turn::whole>(target_of(ground_.rank), kept, row + b * stride_, own[b]);
+        return true;
+    }
+
+    __device__ bool moves() const { return bytes_alone && ground_.task.combine == Combine::none; }
+
+    // `parts` holds this rank's bytes, if it is the source, and then the source's and the flag. False: leave.
+    template <int rows>
+    __device__ bool move(Words (&parts)[rows], uint64_t row) {
+        const unsigned source = __ffs(ground_.task.slices[ground_.rank].sources) - 1;
+        if (source != ground_.rank) {
+            const unsigned begin = source / group * group;
+            Words come[rows][group];
+            if (!poll(come, awaited<rows>(false, begin, row), 0, begin, row)) return false;
+#pragma unroll
+            for (int i = 0; i < group; ++i)
+                if (begin + i == source) {
+#pragma unroll
+                    for (int b = 0; b < rows; ++b) parts[b] = come[b][i];
+                }
+        }
+#pragma unroll
+        for (int b = 0; b < rows; ++b) seal(parts[b]);
         return true;
     }
 
@@ -325,7 +376,7 @@ private:
                 if (rank >= ground_.ranks || rank == ground_.rank) continue;
 #pragma unroll
                 for (int b = 0; b < rows; ++b)
-                    store<Turn::whole>(target_of(rank), bytes_of(rank), row + b * stride_, parts[b][i]);
+                    store<Turn::whole>(target_of(rank), to_target(rank, ground_.rank), row + b * stride_, parts[b][i]);
             }
         }
         return true;

@@ -21,26 +21,19 @@ Error invalid(std::string message) {
     return {ErrorCode::invalid_argument, std::move(message), "emulated seat", {}};
 }
 
-// What a task of packets or lines sends and takes has to fit in its lanes.
+// What a task of packets sends and takes has to fit in its lanes.
 Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned ranks) {
-    const backend::ArenaLayout layout{ranks};
-    const std::uint64_t most = task.shape == Shape::lines ? layout.lines_payload() : layout.packet_payload();
-    const unsigned size = backend::size_of(task.element);
-    for (unsigned r = 0; r < ranks; ++r) {
-        const std::uint64_t bytes = task.shape == Shape::packets
-                                        ? std::max(task.to[r].bytes, task.from[r].bytes)
-                                        : task.slices[r].count * size;
-        if (bytes > most && (r != rank || task.combine != Combine::none))
-            return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}", bytes, most));
-    }
+    const std::uint64_t most = backend::ArenaLayout{ranks}.packet_payload();
+    const bool moves = task.combine == Combine::none;
+    for (unsigned r = 0; r < ranks; ++r)
+        if (std::max(task.to[r].bytes, task.from[r].bytes) > most && (r != rank || !moves))
+            return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}",
+                                       std::max(task.to[r].bytes, task.from[r].bytes), most));
     // In place nothing has to be copied, which may be said so.
-    const bool copies =
-        task.combine != Combine::none || (task.to[rank].bytes != 0 && task.from[rank].bytes != 0);
-    if (task.shape == Shape::packets && copies && task.to[rank].bytes != task.from[rank].bytes)
+    const bool copies = !moves || (task.to[rank].bytes != 0 && task.from[rank].bytes != 0);
+    if (copies && task.to[rank].bytes != task.from[rank].bytes)
         return invalid(
             fmt::format("{} bytes of the rank's own go to {}", task.to[rank].bytes, task.from[rank].bytes));
-    if (task.shape != Shape::packets && task.combine == Combine::none)
-        return invalid("packets and lines in two phases combine");
     return {};
 }
 
@@ -53,6 +46,25 @@ Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
         if ((slice.sources | slice.targets) >> ranks != 0)
             return invalid(fmt::format("slice {} names ranks that are not there", r));
     }
+    return {};
+}
+
+// Of two-phase packets and of lines.
+Result<void> check_two_phases(const CollectiveTask& task, unsigned ranks) {
+    SIDESTEP_CHECK(check_slices(task, ranks));
+    const backend::ArenaLayout layout{ranks};
+    const bool lines = task.shape == Shape::lines;
+    const std::uint64_t most = lines ? layout.lines_payload() : layout.packet_payload();
+    const unsigned all = (1u << ranks) - 1;
+    for (unsigned r = 0; r < ranks; ++r) {
+        const backend::Slice& slice = task.slices[r];
+        const std::uint64_t bytes = slice.count * backend::size_of(task.element);
+        if (bytes > most)
+            return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}", bytes, most));
+        if (task.combine != Combine::none && bytes > 0 && slice.sources != all)
+            return invalid(fmt::format("slice {} is not combined of what all ranks have", r));
+    }
+    if (!lines && task.combine == Combine::none) return invalid("packets in two phases combine");
     return {};
 }
 
@@ -181,7 +193,8 @@ Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
     if (task.shape == Shape::slices || task.shape == Shape::pushed_slices) return check_slices(task, state_.ranks);
     if (task.shape == Shape::ring) return check_ring(task, state_.ranks);
     if (task.shape == Shape::copies) return check_copies(task, state_.me);
-    if (task.shape != Shape::pairs) return check_packets(task, state_.me, state_.ranks);
+    if (task.shape == Shape::packets) return check_packets(task, state_.me, state_.ranks);
+    if (task.shape != Shape::pairs) return check_two_phases(task, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
                       (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
     return lists == 0 || lists == 4 ? Result<void>() : invalid("all four lists lie in GPU memory, or none");

@@ -1,6 +1,7 @@
 // Shape::packets, Shape::packets_two_phase and Shape::lines: everything is pushed first, then what comes is
 // taken out.
 #include <algorithm>
+#include <bit>
 
 #include "backends/host/collective/lines.hpp"
 #include "backends/host/collective/rank_state.hpp"
@@ -41,6 +42,9 @@ private:
     template <typename Ready>
     bool await(unsigned rank, Ready ready);
     bool combine_all(const char* own, char* out, std::uint64_t bytes);
+    bool own_slice();
+    std::uint64_t bytes_of(unsigned owner, std::uint16_t set, unsigned rank) const;
+    const char* source_of(unsigned owner, std::uint64_t bytes) const;
 
     RankState& state_;
     const CollectiveTask& task_;
@@ -49,6 +53,7 @@ private:
     const unsigned size_;
     const bool lines_;
     Reduction reduction_;
+    std::vector<char> result_;  // of this rank's slice, where it is wanted by others alone
 };
 
 void PacketTask::push_header(unsigned rank) const {
@@ -71,7 +76,7 @@ void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint
 }
 
 void PacketTask::push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
-    char* const lane = state_.arena_of(rank) + state_.layout.lines(phase, state_.me);
+    char* const lane = state_.arena_of(rank) + state_.layout.lines(phase, parity_, state_.me);
     for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number)
         store_payload(line_at(lane, number), from + at, std::min(backend::line_payload, bytes - at),
                       backend::line_flag(state_.counters.epoch));
@@ -112,7 +117,7 @@ bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t byt
 }
 
 bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
-    char* const lane = state_.arena + state_.layout.lines(phase, rank);
+    char* const lane = state_.arena + state_.layout.lines(phase, parity_, rank);
     const std::uint64_t flag = backend::line_flag(state_.counters.epoch);
     for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number) {
         const std::uint64_t length = std::min(backend::line_payload, bytes - at);
@@ -169,25 +174,48 @@ bool PacketTask::two_phase() {
     if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned rank = state_.other(i);
-        const backend::Slice& slice = task_.slices[rank];
-        const std::uint64_t bytes = slice.count * size_;
         push_header(rank);
-        push(0, rank, part(task_.send, slice.source_offset * size_, bytes), bytes);
+        const std::uint64_t bytes = bytes_of(rank, task_.slices[rank].sources, state_.me);
+        push(0, rank, source_of(rank, bytes), bytes);
     }
-    if (!await_headers()) return false;
-    const backend::Slice& mine = task_.slices[state_.me];
-    const std::uint64_t reduced_bytes = mine.count * size_;
-    char* const reduced = part(task_.recv, mine.target_offset * size_, reduced_bytes);
-    if (!combine_all(part(task_.send, mine.source_offset * size_, reduced_bytes), reduced, reduced_bytes))
-        return false;
-    for (unsigned i = 0; i < state_.others(); ++i) push(1, state_.other(i), reduced, reduced_bytes);
+    if (!await_headers() || !own_slice()) return false;
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned rank = state_.other(i);
-        const backend::Slice& slice = task_.slices[rank];
-        const std::uint64_t bytes = slice.count * size_;
-        if (!take(1, rank, part(task_.recv, slice.target_offset * size_, bytes), bytes)) return false;
+        const std::uint64_t bytes = bytes_of(rank, task_.slices[rank].targets, state_.me);
+        if (!take(1, rank, part(task_.recv, task_.slices[rank].target_offset * size_, bytes), bytes)) return false;
     }
+    return copy_bytes(state_, task_, part(task_.recv, task_.local_to, task_.local_bytes),
+                      part(task_.send, task_.local_from, task_.local_bytes), task_.local_bytes);
+}
+
+// What the sources have of this rank's slice, combined, to the targets.
+bool PacketTask::own_slice() {
+    const backend::Slice& mine = task_.slices[state_.me];
+    const std::uint64_t bytes = mine.count * size_;
+    if (bytes == 0) return true;
+    char* const kept = part(task_.recv, mine.target_offset * size_, bytes_of(state_.me, mine.targets, state_.me));
+    if (kept == nullptr) result_.resize(bytes);
+    char* const result = kept != nullptr ? kept : result_.data();
+    const auto source = static_cast<unsigned>(std::countr_zero(mine.sources));
+    if (task_.combine != Combine::none) {
+        if (!combine_all(source_of(state_.me, bytes), result, bytes)) return false;
+    } else if (source == state_.me) {
+        if (!copy_bytes(state_, task_, result, source_of(source, bytes), bytes)) return false;
+    } else if (!take(0, source, result, bytes)) {
+        return false;
+    }
+    for (unsigned i = 0; i < state_.others(); ++i)
+        if (bytes_of(state_.me, mine.targets, state_.other(i)) > 0) push(1, state_.other(i), result, bytes);
     return true;
+}
+
+// Of a slice, where the rank is one of the set.
+std::uint64_t PacketTask::bytes_of(unsigned owner, std::uint16_t set, unsigned rank) const {
+    return set >> rank & 1 ? task_.slices[owner].count * size_ : 0;
+}
+
+const char* PacketTask::source_of(unsigned owner, std::uint64_t bytes) const {
+    return part(task_.send, task_.slices[owner].source_offset * size_, bytes);
 }
 
 // Nobody writes to this parity before it has this rank's packets of the next task, nor to phase 1 (of packets;

@@ -55,15 +55,15 @@ const Refused* refused_of(const Choice& choice, const std::string& name) {
 TEST(Choose, SmallMiddleAndLargeAllReduces) {
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8, 4), "one-shot packets");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 32 << 10, 4), "one-shot packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 4), "two-phase lines");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 2 << 20, 4), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 4), "lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 2 << 20, 4), "lines");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, (2 << 20) + 1, 4), "slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, std::uint64_t{8} << 30, 4), "pushed slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 2), "one-shot packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 512 << 10, 2), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 512 << 10, 2), "lines");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 20, 2), "slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 10, 8), "one-shot packets");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, 64 << 10, 8), "two-phase lines");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, 64 << 10, 8), "lines");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8 << 20, 8), "slices");
 }
 
@@ -154,7 +154,7 @@ TEST(Choose, PacketsStayWithinTheirLanes) {
             const std::uint64_t in_lines =
                 ArenaLayout{static_cast<unsigned>(ranks)}.lines_payload() * static_cast<std::uint64_t>(ranks);
             const Choice beyond = choice_of(operation_of(collective, in_lines + 1), facts);
-            EXPECT_NE(refused_of(beyond, "two-phase lines")->reason.find("the arena holds lines of"),
+            EXPECT_NE(refused_of(beyond, "lines")->reason.find("the arena holds lines of"),
                       std::string::npos);
         }
 }
@@ -187,7 +187,7 @@ TEST(Choose, EveryOtherAlgorithmSaysWhyNot) {
                     names.insert(one.path);
                     EXPECT_GT(one.reason.size(), 10u);
                 }
-                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "two-phase lines", "slices",
+                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "lines", "slices",
                                                         "pushed slices", "pairs", "ring", "copy engines"}));
                 EXPECT_GT(choice.reason.size(), 10u);
             }
@@ -216,12 +216,12 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     EXPECT_EQ(algorithm(4 << 10), "one-shot packets");
     EXPECT_EQ(algorithm((4 << 10) + 1), "two-phase packets");
     EXPECT_EQ(algorithm(64 << 10), "two-phase packets");
-    EXPECT_EQ(algorithm((64 << 10) + 1), "two-phase lines");
-    EXPECT_EQ(algorithm(512 << 10), "two-phase lines");
+    EXPECT_EQ(algorithm((64 << 10) + 1), "lines");
+    EXPECT_EQ(algorithm(512 << 10), "lines");
     EXPECT_EQ(algorithm((512 << 10) + 1), "slices");
     facts.figures.one_shot_most = 1 << 30;
     EXPECT_EQ(algorithm(256 << 10), "one-shot packets") << "as far as an arena holds them";
-    EXPECT_EQ(algorithm((256 << 10) + 1), "two-phase lines");
+    EXPECT_EQ(algorithm((256 << 10) + 1), "lines");
     facts.figures.one_shot_most = 0;
     facts.figures.packets_most = 1 << 30;
     EXPECT_EQ(algorithm(1 << 20), "two-phase packets");
@@ -229,15 +229,15 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     facts.figures.one_shot_most = facts.figures.packets_most = 1;
     facts.figures.lines_most = 1 << 30;
     facts.figures.link_gb_per_s = facts.figures.push_gb_per_s = 1;  // by price slices, which carry no flags
-    EXPECT_EQ(algorithm(8), "two-phase lines") << "whatever they cost";
-    EXPECT_EQ(algorithm(2 << 20), "two-phase lines");
+    EXPECT_EQ(algorithm(8), "lines") << "whatever they cost";
+    EXPECT_EQ(algorithm(2 << 20), "lines");
     EXPECT_EQ(algorithm((2 << 20) + 1), "slices");
 }
 
 TEST(Choose, LinesGoOverNVLinkOnly) {
     GroupFacts facts = group_of(4);
     const Operation operation = operation_of(Collective::all_reduce, 256 << 10);
-    EXPECT_EQ(choice_of(operation, facts).algorithm, "two-phase lines");
+    EXPECT_EQ(choice_of(operation, facts).algorithm, "lines");
     facts.figures.lines_most = 1 << 30;
     for (const Wire wire : {Wire::nvlink, Wire::pcie, Wire::host_memory})
         for (const bool mesh : {false, true}) {
@@ -245,11 +245,11 @@ TEST(Choose, LinesGoOverNVLinkOnly) {
             facts.full_mesh = mesh;
             const Choice choice = choice_of(operation, facts);
             if (wire == Wire::nvlink && mesh) {
-                EXPECT_EQ(choice.algorithm, "two-phase lines");
+                EXPECT_EQ(choice.algorithm, "lines");
                 continue;
             }
-            ASSERT_NE(refused_of(choice, "two-phase lines"), nullptr);
-            EXPECT_EQ(refused_of(choice, "two-phase lines")->reason,
+            ASSERT_NE(refused_of(choice, "lines"), nullptr);
+            EXPECT_EQ(refused_of(choice, "lines")->reason,
                       "a line of 128 bytes arrives as a whole over NVLink only");
         }
 }
@@ -259,13 +259,13 @@ TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
     facts.figures.one_shot_most = facts.figures.packets_most = 1;
     EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "one-shot packets");
     facts.figures.others_most = 4095;
-    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "slices");
+    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "lines");
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4096), facts).algorithm, "pairs");
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4095), facts).algorithm, "one-shot packets");
     EXPECT_EQ(choice_of(operation_of(Collective::barrier, 0), facts).algorithm, "one-shot packets");
     facts.figures.others_most = 1 << 30;
     EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 256 << 10), facts).algorithm, "one-shot packets");
-    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (256 << 10) + 1), facts).algorithm, "slices");
+    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (256 << 10) + 1), facts).algorithm, "lines");
 }
 
 TEST(Choose, EmulatedGpusUseFewBlocks) {
@@ -372,7 +372,7 @@ TEST(ZeroSm, TakesCopyEnginesWhateverTheyCost) {
                     us = choice->expected_us;
                     std::set<std::string> names;
                     for (const Refused& one : choice->refused) names.insert(one.path);
-                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "two-phase lines", "slices",
+                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "lines", "slices",
                                                             "pushed slices", "pairs", "ring"}));
                 }
             }
@@ -470,7 +470,7 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
     const std::string text = plan.to_string();
     EXPECT_EQ(
         text.find(
-            "all_reduce  128 KiB   two-phase lines, 14 thread blocks, expected 5.68 us, 34.6 GB/s of bus "
+            "all_reduce  128 KiB   lines, 14 thread blocks, expected 5.68 us, 34.6 GB/s of bus "
             "bandwidth\n  why     the quickest at this size: 2 hops"),
         0u)
         << text;
@@ -480,12 +480,12 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
 }
 
 TEST(Plan, IsJsonToo) {
-    const Operation operation = operation_of(Collective::broadcast, 1 << 20);
+    const Operation operation = operation_of(Collective::broadcast, 64 << 20);
     const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(8)), 8, "no: \xff");
     const auto json = nlohmann::json::parse(plan.to_json());
     EXPECT_EQ(json.at("version"), 1);
     EXPECT_EQ(json.at("collective"), "broadcast");
-    EXPECT_EQ(json.at("bytes"), 1 << 20);
+    EXPECT_EQ(json.at("bytes"), 64 << 20);
     EXPECT_EQ(json.at("algorithm"), "slices");
     EXPECT_EQ(json.at("blocks"), plan.blocks);
     EXPECT_EQ(json.at("expected_us"), plan.expected_us);

@@ -241,7 +241,7 @@ void cut_one(Case one) {
     const ArenaLayout layout{static_cast<unsigned>(one.ranks)};
     const std::uint64_t held = one.shape == Shape::lines ? layout.lines_payload() : layout.packet_payload();
     const std::uint64_t whole =
-        one.shape == Shape::packets ? held : held * static_cast<std::uint64_t>(one.ranks);
+        one.shape == Shape::packets ? held : held * owners_of_slices(one.collective, layout.ranks);
     one.count = (whole * 2 + whole / 2) / size_of(one.element) + 3;
     one.root = one.ranks - 1;
     for (const bool in_place : {false, true}) {

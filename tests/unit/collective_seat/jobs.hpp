@@ -20,7 +20,7 @@ struct How {
 std::string to_string(const How& how);
 // For an all-reduce alone.
 inline bool has_two_phases(const How& how) {
-    return how.shape == backend::Shape::packets_two_phase || how.shape == backend::Shape::lines;
+    return how.shape == backend::Shape::packets_two_phase;
 }
 // Every way to carry an all-reduce: both kinds of packets, lines, slices, slices through the arenas, pushed slices, a ring.
 // Ranks wait for each other, so what runs on one GPU has to fit there at a time: thread blocks (an H200 takes 132 large

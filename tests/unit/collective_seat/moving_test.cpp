@@ -25,6 +25,8 @@ protected:
     }
     static std::vector<How> ways() {
         return {{.shape = Shape::packets},
+                {.shape = Shape::lines},
+                {.shape = Shape::lines, .blocks = 5, .send_shift = 3, .recv_shift = 11},
                 {.shape = Shape::slices},
                 {.shape = Shape::slices, .staged = true},
                 {.shape = Shape::slices, .staged = true, .blocks = 5, .send_shift = 3, .recv_shift = 11},
@@ -64,6 +66,21 @@ TEST_P(Moving, BroadcastFromEachRoot) {
             EXPECT_EQ(broadcast(crew(), how, root, given[root]), std::vector<Values>(n(), given[root]));
         }
     }
+}
+
+// Batches of rows in each warp, with and without a copy of the rank's own beside them.
+TEST_P(Moving, LargeInLines) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(backend::ArenaLayout{n()}.lines_payload(), 1'500'003 / n());
+    const auto given = inputs(bytes);
+    Values joined;
+    for (const Values& part : given) joined.insert(joined.end(), part.begin(), part.end());
+    for (const unsigned blocks : {1u, 6u})
+        for (const bool in_place : {false, true}) {
+            const How how{.shape = Shape::lines, .blocks = blocks, .recv_shift = blocks / 2, .in_place = in_place};
+            SCOPED_TRACE(to_string(how));
+            EXPECT_TRUE(all_gather(crew(), how, given) == std::vector<Values>(n(), joined));
+            EXPECT_TRUE(broadcast(crew(), how, n() / 2, given[0]) == std::vector<Values>(n(), given[0]));
+        }
 }
 
 // So many pieces that every slot is used several times, of slices that have more of them than others.

@@ -141,6 +141,45 @@ TEST_P(Order, NoOldPacketIsTakenForANewOne) {
     run(several(most_count - 1));
 }
 
+// Lines that go one way: whoever sends hears nothing of who reads, and is soon a task ahead.
+TEST_P(Order, LinesFromOneRankAndToOneRank) {
+    constexpr std::uint64_t count = 4096;
+    constexpr unsigned times = 24;
+    const auto at = [&](unsigned number) { return crew_->heap_bytes() / 2 + number * count * 4; };
+    for (const bool reduces : {false, true}) {
+        for (unsigned number = 0; number < times; ++number) {
+            const unsigned root = number / 4 % n();
+            for (unsigned rank = 0; rank < n(); ++rank) {
+                CollectiveTask task;
+                task.shape = Shape::lines;
+                task.blocks = 2;
+                task.element = reduces ? Element::f32 : Element::u8;
+                task.combine = reduces ? Combine::sum : Combine::none;
+                task.signature = 1 + number;
+                task.send = crew_->at(rank, sends_at);
+                task.recv = crew_->at(rank, at(number));
+                const auto only = static_cast<std::uint16_t>(1u << root);
+                for (unsigned r = 0; r < n(); ++r) {
+                    task.slices[r] = even_slice(reduces ? count : count * 4, r, n());
+                    (reduces ? task.slices[r].targets : task.slices[r].sources) = only;
+                }
+                crew_->start(rank, task);
+            }
+        }
+        crew_->finish();
+        for (unsigned number = 0; number < times; ++number) {
+            const unsigned root = number / 4 % n();
+            if (reduces) {
+                EXPECT_EQ(wrong_element(Element::f32, Combine::sum, given_, {}, crew_->read(root, at(number), count * 4)), "")
+                    << number;
+                continue;
+            }
+            for (unsigned rank = 0; rank < n(); ++rank)
+                EXPECT_TRUE(crew_->read(rank, at(number), count * 4) == given_[root]) << number << ", rank " << rank;
+        }
+    }
+}
+
 // A task that has ended on one rank has taken what it needs from that rank, and left there what belongs
 // there: packets tell nothing of the tasks before them. Rank 0 has all the work of the slices, so that the
 // others come to the packets first.

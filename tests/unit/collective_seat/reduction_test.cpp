@@ -151,6 +151,26 @@ TEST_P(Reductions, LargeInLines) {
         check({.shape = Shape::lines, .blocks = 64}, {Element::i64, Combine::sum, {}, false}, 1 << 17);
 }
 
+// The same of reductions whose results go to one rank.
+TEST_P(Reductions, LargeInLinesToOne) {
+    const unsigned n = GetParam();
+    for (const Element element : {Element::u8, Element::bf16, Element::f32}) {
+        const Reduced reduced{element, Combine::sum, {}, false};
+        const unsigned shift = element == Element::u8 ? 3 : 0;
+        for (const unsigned blocks : {1u, 6u})
+            for (const bool in_place : {false, true}) {
+                const How how{.shape = Shape::lines, .blocks = blocks, .send_shift = shift, .in_place = in_place};
+                SCOPED_TRACE(to_string(how));
+                const auto inputs = some_inputs(reduced, 4801 * n, n, blocks);
+                EXPECT_EQ(wrong_element(element, Combine::sum, inputs, {}, reduce(crew(), how, reduced, n - 1, inputs)), "");
+                Values joined;
+                for (const Values& output : reduce_scatter(crew(), how, reduced, inputs))
+                    joined.insert(joined.end(), output.begin(), output.end());
+                EXPECT_EQ(wrong_element(element, Combine::sum, inputs, {}, joined), "");
+            }
+    }
+}
+
 // Sums that travel in 4 bytes and elements of 1 and 2; slots that are used again and again.
 TEST_P(Reductions, LargeAroundTheRing) {
     const std::uint64_t most = backend::ArenaLayout{GetParam()}.ring_piece_bytes() * 11;
