@@ -39,15 +39,16 @@ protected:
         ASSERT_TRUE(crew_->ready());
     }
 
-    enum class What { all_reduce, all_gather, all_to_all };
+    enum class What { all_reduce, reduce, reduce_scatter, broadcast, all_gather, all_to_all };
+    static bool adds(What what) { return what <= What::reduce_scatter; }
 
     // `bytes` as nccl-tests counts them.
     CollectiveTask task(What what, Shape shape, unsigned rank, std::uint64_t bytes, unsigned blocks,
                         Element element, bool staged) const {
         CollectiveTask task;
         task.shape = shape;
-        task.element = what == What::all_reduce ? element : Element::u8;
-        task.combine = what == What::all_reduce ? Combine::sum : Combine::none;
+        task.element = adds(what) ? element : Element::u8;
+        task.combine = adds(what) ? Combine::sum : Combine::none;
         task.blocks = static_cast<std::uint8_t>(blocks);
         task.signature = 1;
         task.send = crew_->at(rank, 0);
@@ -56,21 +57,31 @@ protected:
             task.send_token = {1, 0};
             task.recv_token = {1, largest};
         }
-        const std::uint64_t count = bytes / backend::size_of(task.element);
         const std::uint64_t part = bytes / n_;
         for (unsigned r = 0; r < n_; ++r) {
-            if (what == What::all_reduce) {
-                task.to[r] = task.from[r] = {0, bytes};
-                task.slices[r] = even_slice(count, r, n_);
-            } else {
-                task.to[r] = {what == What::all_to_all ? r * part : 0, part};
-                task.from[r] = {r * part, part};
-                if (!staged) task.from_tokens[r] = {1, largest + r * part};
-                const auto only = static_cast<std::uint16_t>(1u << r);
-                task.slices[r] = {part, 0, r * part, only, static_cast<std::uint16_t>((1u << n_) - 1)};
-            }
+            set_slice(task, what, r, bytes);
+            task.to[r] = {what == What::all_to_all || what == What::reduce_scatter ? r * part : 0, part};
+            task.from[r] = {what == What::reduce_scatter ? 0 : r * part, part};
+            if (what == What::all_reduce) task.to[r] = task.from[r] = {0, bytes};
+            if (!staged) task.from_tokens[r] = {1, largest + task.from[r].offset};
         }
         return task;
+    }
+
+    // As the library cuts them, with rank 0 as the root.
+    void set_slice(CollectiveTask& task, What what, unsigned r, std::uint64_t bytes) const {
+        const std::uint64_t count = bytes / backend::size_of(task.element);
+        const std::uint64_t part = count / n_;
+        const auto all = static_cast<std::uint16_t>((1u << n_) - 1);
+        const auto only = static_cast<std::uint16_t>(1u << r);
+        if (what == What::all_reduce) task.slices[r] = even_slice(count, r, n_);
+        if (what == What::reduce_scatter) task.slices[r] = {part, r * part, 0, all, only};
+        if (what == What::all_gather || what == What::all_to_all) task.slices[r] = {part, 0, r * part, only, all};
+        if (what == What::reduce && n_ == 2 && r == 0) task.slices[r] = {count, 0, 0, all, 1};
+        if (r == 0 || (what != What::broadcast && (what != What::reduce || n_ == 2))) return;
+        task.slices[r] = even_slice(count, r - 1, n_ - 1);
+        task.slices[r].sources = what == What::broadcast ? 1 : all;
+        task.slices[r].targets = what == What::broadcast ? static_cast<std::uint16_t>(all & ~1) : 1;
     }
 
     // Of one task, in microseconds: the median.
@@ -105,9 +116,11 @@ protected:
         const backend::ArenaLayout layout{n_};
         if (shape == Shape::packets && bytes > layout.packet_payload()) return;
         if (shape == Shape::packets_two_phase && bytes / n_ > layout.packet_payload()) return;
-        if (shape == Shape::lines && bytes / n_ > layout.lines_payload()) return;
+        const bool rooted = (what == What::reduce || what == What::broadcast) && n_ > 2;
+        if (shape == Shape::lines && bytes / (rooted ? n_ - 1 : n_) > layout.lines_payload()) return;
         const bool small = bytes <= 2_MiB;
-        const double factor = what == What::all_reduce ? 2.0 * (n_ - 1) / n_ : 1.0 * (n_ - 1) / n_;
+        const double others = 1.0 * (n_ - 1) / n_;
+        const double factor = what == What::all_reduce ? 2 * others : what == What::reduce || what == What::broadcast ? 1 : others;
         double best = 0;
         std::string all;
         for (const unsigned count : blocks) {
@@ -152,6 +165,23 @@ TEST_F(MeasureCollectives, AllReduce) {
         row("packets bf16", What::all_reduce, Shape::packets, bytes, {1, 4, 16, 32}, Element::bf16);
     for (const std::uint64_t bytes : {1_MiB, 16_MiB, 256_MiB})
         row("slices f32 staged", What::all_reduce, Shape::slices, bytes, {16, 32, 64}, Element::f32, true);
+}
+
+TEST_F(MeasureCollectives, ToOneAndFromOne) {
+    struct Named {
+        What what;
+        const char* name;
+    };
+    for (const auto [what, name] : {Named{What::reduce, "reduce"}, Named{What::reduce_scatter, "reduce_scatter"},
+                                    Named{What::broadcast, "broadcast"}, Named{What::all_gather, "all_gather"}}) {
+        for (const std::uint64_t bytes : {8_KiB, 32_KiB, 128_KiB, 512_KiB, 1_MiB, 2_MiB})
+            row(fmt::format("lines {}", name).c_str(), what, Shape::lines, bytes, {1, 4, 8, 16, 32, 48, 64});
+        for (const std::uint64_t bytes : {128_KiB, 512_KiB, 1_MiB, 2_MiB, 8_MiB, 128_MiB})
+            row(fmt::format("slices {}", name).c_str(), what, Shape::slices, bytes, {8, 16, 32, 64});
+        if (adds(what))
+            for (const std::uint64_t bytes : {2_MiB, 8_MiB, 32_MiB, 128_MiB})
+                row(fmt::format("pushed slices {}", name).c_str(), what, Shape::pushed_slices, bytes, {64, 96, 128});
+    }
 }
 
 TEST_F(MeasureCollectives, Moving) {
