@@ -10,7 +10,7 @@
 namespace sidestep::bench::collective {
 
 // The algorithms of all_reduce, as CollectivePlan names them.
-inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "two-phase lines",
+inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "lines",
                                                   "slices"};
 // Measured too, for its rate; the price decides where it takes over from slices.
 inline constexpr const char* pushed_algorithm = "pushed slices";
