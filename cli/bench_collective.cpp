@@ -80,6 +80,7 @@ Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
         return Error{ErrorCode::unsupported, "emulated GPUs have no CUDA graphs", "--mode graph", {}};
     plan.root = command.root;
     plan.iterations = options.smoke ? 2 : command.iterations;
+    plan.launches = options.smoke ? 1 : command.launches;
     plan.samples = options.smoke ? 1 : command.samples;
     plan.warmup = command.warmup;
     plan.verify = options.verify;
@@ -149,6 +150,9 @@ void define_collective(CLI::App& bench, CollectiveCommand& command) {
         ->type_name("RANK")
         ->check(CLI::Range(0, 15).description(""));
     app.add_option("-n,--iterations", command.iterations, "operations of a sample (default: 20)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 100'000).description(""));
+    app.add_option("-G,--launches", command.launches, "launches of their graph in a sample, up to 1 MiB (default: 10)")
         ->type_name("N")
         ->check(CLI::Range(1, 100'000).description(""));
     app.add_option("-w,--warmup", command.warmup, "samples before those that count (default: 1)")

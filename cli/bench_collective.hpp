@@ -23,6 +23,7 @@ struct CollectiveCommand {
     std::string nccl;  // "off": not measured; empty: where the loader finds it
     int root = 0;
     int iterations = 20;
+    int launches = 10;
     int warmup = 1;
     int samples = 100;
     bool threads = false;

@@ -151,6 +151,11 @@ int iterations_of(const Plan& plan, const Call& call) {
     return call.bytes > huge ? std::max(1, plan.iterations / 4) : std::max(1, plan.iterations);
 }
 
+// The first launch of a graph reaches the GPU behind the event that begins a sample.
+int launches_of(const Plan& plan, const Call& call) {
+    return call.mode == Mode::graph && call.bytes <= small ? std::max(1, plan.launches) : 1;
+}
+
 int samples_of(const Plan& plan, const Call& call) {
     return call.bytes > small ? std::min(std::max(3, plan.samples / 10), std::max(1, plan.samples))
                               : std::max(1, plan.samples);

@@ -24,6 +24,7 @@ struct Plan {
     std::vector<Mode> modes{Mode::graph, Mode::stream};
     int root = 0;
     int iterations = 20;  // operations of a sample; a quarter of it above 16 MiB
+    int launches = 10;    // of a graph of so many operations, one behind the other, in a sample; 1 above 1 MiB
     int warmup = 1;       // samples that do not count
     int samples = 100;    // up to 1 MiB; a tenth of it above, at least 3
     bool verify = true;
@@ -66,6 +67,7 @@ std::vector<Call> calls_of(const Plan& plan, int ranks);
 // What calls_of() leaves out, a line for each operation and type; empty: nothing.
 std::vector<std::string> left_out(const Plan& plan, Collective operation, int ranks);
 int iterations_of(const Plan& plan, const Call& call);
+int launches_of(const Plan& plan, const Call& call);
 int samples_of(const Plan& plan, const Call& call);
 
 // What one library did with one call.

@@ -63,6 +63,7 @@ std::string Plan::to_json() const {
                        {"modes", numbers_of(modes)},
                        {"root", root},
                        {"iterations", iterations},
+                       {"launches", launches},
                        {"warmup", warmup},
                        {"samples", samples},
                        {"verify", verify},
@@ -83,6 +84,7 @@ Result<Plan> Plan::from_json(const std::string& text) {
         plan.modes = values_of<Mode>(json.at("modes"));
         plan.root = json.at("root").get<int>();
         plan.iterations = json.at("iterations").get<int>();
+        plan.launches = json.at("launches").get<int>();
         plan.warmup = json.at("warmup").get<int>();
         plan.samples = json.at("samples").get<int>();
         plan.verify = json.at("verify").get<bool>();

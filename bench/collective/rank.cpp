@@ -288,12 +288,17 @@ Result<void> Run::time(Carrier& carrier, const Call& call, const std::function<R
             return {};
         }
     }
-    const std::function<Result<void>()> launch = [&] { return timeline_->launch(); };
+    const int launches = graph ? launches_of(plan_, call) : 1;
+    const std::function<Result<void>()> launch = [&]() -> Result<void> {
+        for (int i = 0; i < launches; ++i)
+            if (auto done = timeline_->launch(); !done) return done;
+        return {};
+    };
     const std::function<Result<void>()> work = graph ? launch : std::function<Result<void>()>(all);
     for (int i = -plan_.warmup; i < samples_of(plan_, call); ++i) {
         const auto us = sample(carrier, work);
         if (!us) return us.error();
-        if (i >= 0) line.us.values.push_back(*us / iterations);
+        if (i >= 0) line.us.values.push_back(*us / (iterations * launches));
     }
     if (graph) timeline_->forget();
     return {};

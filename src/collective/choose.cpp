@@ -147,9 +147,12 @@ private:
         if (block() > lines_held())
             return fmt::format("slices of {}: the arena holds lines of {}", format_bytes(block() / owners()),
                                format_bytes(ArenaLayout{ranks_}.lines_payload()));
-        if (is(Collective::all_reduce) && figures_.lines_most > 0 && block() > figures_.lines_most)
-            return fmt::format("above {}, where the figures of this machine end it",
-                               format_bytes(figures_.lines_most));
+        const bool reduces_all = is(Collective::all_reduce);
+        if (!reduces_all && figures_.others_lines_most == 0)
+            return "the figures of this machine do not say up to where (others_lines_most)";
+        const std::uint64_t most = reduces_all ? figures_.lines_most : figures_.others_lines_most;
+        if (most > 0 && block() > most)
+            return fmt::format("above {}, where the figures of this machine end it", format_bytes(most));
         return {};
     }
     std::uint64_t owners() const { return owners_of_slices(operation_.collective, ranks_); }

@@ -39,10 +39,11 @@ struct Threshold {
     const char* key;
     std::uint64_t Figures::*member;
 };
-constexpr std::array<Threshold, 4> thresholds = {{{"one_shot_most", &Figures::one_shot_most},
+constexpr std::array<Threshold, 5> thresholds = {{{"one_shot_most", &Figures::one_shot_most},
                                                   {"packets_most", &Figures::packets_most},
                                                   {"lines_most", &Figures::lines_most},
-                                                  {"others_most", &Figures::others_most}}};
+                                                  {"others_most", &Figures::others_most},
+                                                  {"others_lines_most", &Figures::others_lines_most}}};
 
 Error bad(std::string what) {
     return {ErrorCode::invalid_argument, std::move(what), "figures for collectives",

@@ -91,7 +91,7 @@ class Collective(harness.GroupTest):
                              (["factor"], ["-f", "nan"]), (["--factor"], ["-f", "1"]), (["--factor"], ["-f", "inf"]),
                              (["list or a row"], ["--size", "8", "-b", "8"]), (["small run"], ["--smoke", "-e", "8"]),
                              (["--root"], ["-r", "-1"]), (["--root"], ["-r", "16"]), (["--iterations"], ["-n", "0"]),
-                             (["--iterations"], ["-n", "99999999999999999999"]), (["--samples"], ["--samples", "0"]),
+                             (["--iterations"], ["-n", "99999999999999999999"]), (["--samples"], ["--samples", "0"]), (["--launches"], ["-G", "0"]),
                              (["--warmup"], ["-w", "-1"]), (["--mode"], ["--mode", "tape"]), (["--type", "missing"], ["-d"]),
                              (["each of 2 ranks"], ["all_gather", "--gpu", "0,1", "--size", "4"]),
                              (["none.so"], ["--nccl", "./none.so"])]:

@@ -31,11 +31,23 @@ extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads,
 
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lines_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    Lines<element, 4, 2, false>(task, station).run();
+    Lines<element, 4, 2, false, true>(task, station).run();
 }
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lines_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    Lines<element, 8, 1, true>(task, station).run();
+    Lines<element, 8, 1, true, true>(task, station).run();
+}
+
+// Of slices that not all ranks give to, or take.
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_some_lines_4(const __grid_constant__ CollectiveTask task,
+                          const __grid_constant__ Station station) {
+    Lines<element, 4, 2, false, false>(task, station).run();
+}
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_some_lines_16(const __grid_constant__ CollectiveTask task,
+                           const __grid_constant__ Station station) {
+    Lines<element, 8, 1, true, false>(task, station).run();
 }
 
 extern "C" __global__ void __launch_bounds__(most_data_threads, 1)

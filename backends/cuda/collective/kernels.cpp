@@ -1,5 +1,7 @@
 #include "backends/cuda/collective/kernels.hpp"
 
+#include <algorithm>
+
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -37,6 +39,14 @@ constexpr std::array<const char*, backend::elements> ring_names{
     "sidestep_ring_i64", "sidestep_ring_u64",  "sidestep_ring_f16",     "sidestep_ring_f32",
     "sidestep_ring_f64", "sidestep_ring_bf16", "sidestep_ring_f8_e4m3", "sidestep_ring_f8_e5m2"};
 
+// Whether all ranks are sources and targets of every slice.
+bool are_everybodys(const backend::CollectiveTask& task, unsigned ranks) {
+    const unsigned all = (1u << ranks) - 1;
+    return std::all_of(task.slices, task.slices + ranks, [&](const backend::Slice& slice) {
+        return slice.count == 0 || (slice.sources == all && slice.targets == all);
+    });
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const CollectiveKernels>> CollectiveKernels::load(
@@ -59,6 +69,8 @@ Result<void> CollectiveKernels::load_all() {
         SIDESTEP_CHECK(find(combining_[e].packets[1], "sidestep_packets_16"));
         SIDESTEP_CHECK(find(combining_[e].lines[0], "sidestep_lines_4"));
         SIDESTEP_CHECK(find(combining_[e].lines[1], "sidestep_lines_16"));
+        SIDESTEP_CHECK(find(combining_[e].some_lines[0], "sidestep_some_lines_4"));
+        SIDESTEP_CHECK(find(combining_[e].some_lines[1], "sidestep_some_lines_16"));
         SIDESTEP_CHECK(find(combining_[e].slices[0], "sidestep_slices_4"));
         SIDESTEP_CHECK(find(combining_[e].slices[1], "sidestep_slices_16"));
     }
@@ -107,7 +119,7 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
         case Shape::pushed_slices:
             return combines ? of_element.slices[size] : slices_copy_;
         case Shape::lines:
-            return of_element.lines[size];
+            return are_everybodys(task, ranks) ? of_element.lines[size] : of_element.some_lines[size];
         case Shape::pairs:
             return pairs_;
         case Shape::ring:

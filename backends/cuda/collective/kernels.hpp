@@ -29,6 +29,7 @@ private:
     struct Combining {
         CUfunction packets[2] = {};  // for up to four ranks, and for more
         CUfunction lines[2] = {};
+        CUfunction some_lines[2] = {};  // of slices that not all ranks give to, or take
         CUfunction slices[2] = {};
     };
 

@@ -18,8 +18,9 @@ __device__ inline void store_part(char* to, const Words& part, bool wanted) {
 }
 
 // `group`: ranks whose lines are polled at a time. `batch`: rows of a warp that are under way at a time. `carries`:
-// there may be more ranks than that, and sums are carried along.
-template <Element element, int group, int batch, bool carries>
+// there may be more ranks than that, and sums are carried along. `every`: all ranks are sources and targets of every
+// slice; asking for each costs registers, and code for what combines nothing.
+template <Element element, int group, int batch, bool carries, bool every>
 class Lines : Exchange<element, group> {
     using Base = Exchange<element, group>;
     using Bits = typename Form<element>::Bits;
@@ -56,8 +57,7 @@ private:
     using Base::rank_at;
     using Base::scales;
 
-    // What combines nothing is bytes: the kernels of other elements go without.
-    static constexpr bool bytes_alone = element == Element::u8;
+    static constexpr bool bytes_alone = !every && element == Element::u8;  // what combines nothing is bytes
     static constexpr int others = group - 1;  // that are sent to at a time
     static constexpr unsigned units_a_line = backend::line_payload / unit;
     static constexpr unsigned units_a_row = backend::row_payload / unit;
@@ -127,10 +127,10 @@ private:
     __device__ uint64_t bytes_of(unsigned owner) const { return ground_.task.slices[owner].count * sizeof(Bits); }
     // What a source sends the owner of a slice, and what the owner sends a target.
     __device__ uint64_t from_source(unsigned source, unsigned owner) const {
-        return ground_.task.slices[owner].sources >> source & 1 ? bytes_of(owner) : 0;
+        return every || (ground_.task.slices[owner].sources >> source & 1) ? bytes_of(owner) : 0;
     }
     __device__ uint64_t to_target(unsigned owner, unsigned target) const {
-        return ground_.task.slices[owner].targets >> target & 1 ? bytes_of(owner) : 0;
+        return every || (ground_.task.slices[owner].targets >> target & 1) ? bytes_of(owner) : 0;
     }
     __device__ const char* source_of(unsigned rank) const {
         return static_cast<const char*>(ground_.task.send) + ground_.task.slices[rank].source_offset * sizeof(Bits);

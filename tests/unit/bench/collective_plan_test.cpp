@@ -107,6 +107,7 @@ TEST(CollectivePlan, JsonBringsBackEverything) {
     plan.modes = {Mode::graph};
     plan.root = 3;
     plan.iterations = 7;
+    plan.launches = 6;
     plan.warmup = 0;
     plan.samples = 9;
     plan.verify = false;
@@ -117,6 +118,7 @@ TEST(CollectivePlan, JsonBringsBackEverything) {
     EXPECT_EQ(back->to_json(), plan.to_json());
     EXPECT_EQ(back->sizes, plan.sizes);
     EXPECT_EQ(back->root, 3);
+    EXPECT_EQ(back->launches, 6);
     EXPECT_FALSE(back->verify);
     for (const char* text : {"", "[]", "{}", "{\"operations\": 3}"})
         EXPECT_FALSE(Plan::from_json(text).ok()) << text;
@@ -155,7 +157,11 @@ TEST(CollectivePlan, LargeCallsAreSampledLess) {
     call.bytes = 1_MiB;
     EXPECT_EQ(samples_of(plan, call), 100);
     EXPECT_EQ(iterations_of(plan, call), 20);
+    EXPECT_EQ(launches_of(plan, call), 1) << "on a stream there is nothing to launch";
+    call.mode = Mode::graph;
+    EXPECT_EQ(launches_of(plan, call), 10);
     call.bytes = 64_MiB;
+    EXPECT_EQ(launches_of(plan, call), 1);
     EXPECT_EQ(samples_of(plan, call), 10);
     EXPECT_EQ(iterations_of(plan, call), 5);
     plan.samples = 1;

@@ -259,13 +259,34 @@ TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
     facts.figures.one_shot_most = facts.figures.packets_most = 1;
     EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "one-shot packets");
     facts.figures.others_most = 4095;
-    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "lines");
+    EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "slices");
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4096), facts).algorithm, "pairs");
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4095), facts).algorithm, "one-shot packets");
     EXPECT_EQ(choice_of(operation_of(Collective::barrier, 0), facts).algorithm, "one-shot packets");
     facts.figures.others_most = 1 << 30;
     EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 256 << 10), facts).algorithm, "one-shot packets");
-    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (256 << 10) + 1), facts).algorithm, "lines");
+    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (256 << 10) + 1), facts).algorithm, "slices");
+}
+
+TEST(Choose, OtherCollectivesTakeLinesWhereTheFiguresSaySo) {
+    for (const int ranks : {2, 4, 8})
+        for (const Collective collective : {Collective::reduce, Collective::reduce_scatter, Collective::broadcast,
+                                            Collective::all_gather}) {
+            GroupFacts facts = group_of(ranks);
+            const Operation operation = operation_of(collective, 64 << 10);
+            const Choice without = choice_of(operation, facts);
+            EXPECT_EQ(refused_of(without, "lines")->reason,
+                      "the figures of this machine do not say up to where (others_lines_most)");
+            facts.figures.others_lines_most = 128 << 10;
+            facts.figures.others_most = 1;  // no packets
+            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines") << to_string(collective) << " of " << ranks;
+            EXPECT_NE(refused_of(choice_of(operation_of(collective, (128 << 10) + 1), facts), "lines"), nullptr);
+            facts.wire = Wire::pcie;
+            EXPECT_EQ(refused_of(choice_of(operation, facts), "lines")->reason,
+                      "a line of 128 bytes arrives as a whole over NVLink only");
+        }
+    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_to_all, 64), group_of(4)), "lines")->reason,
+              "every pair of ranks has a block of its own");
 }
 
 TEST(Choose, EmulatedGpusUseFewBlocks) {
@@ -480,12 +501,12 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
 }
 
 TEST(Plan, IsJsonToo) {
-    const Operation operation = operation_of(Collective::broadcast, 64 << 20);
+    const Operation operation = operation_of(Collective::broadcast, 1 << 20);
     const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(8)), 8, "no: \xff");
     const auto json = nlohmann::json::parse(plan.to_json());
     EXPECT_EQ(json.at("version"), 1);
     EXPECT_EQ(json.at("collective"), "broadcast");
-    EXPECT_EQ(json.at("bytes"), 64 << 20);
+    EXPECT_EQ(json.at("bytes"), 1 << 20);
     EXPECT_EQ(json.at("algorithm"), "slices");
     EXPECT_EQ(json.at("blocks"), plan.blocks);
     EXPECT_EQ(json.at("expected_us"), plan.expected_us);

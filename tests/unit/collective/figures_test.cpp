@@ -18,6 +18,7 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     figures.packets_most = std::uint64_t{1} << 33;
     figures.lines_most = std::uint64_t{1} << 34;
     figures.others_most = 7;
+    figures.others_lines_most = 9;
     figures.most_blocks = 64;
     const auto read = parse_figures(to_json(figures, "4 x H200 \"quoted\" \xff"));
     ASSERT_TRUE(read.ok()) << read.error().to_string();
@@ -31,6 +32,7 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     EXPECT_EQ(read->packets_most, std::uint64_t{1} << 33);
     EXPECT_EQ(read->lines_most, std::uint64_t{1} << 34);
     EXPECT_EQ(read->others_most, 7u);
+    EXPECT_EQ(read->others_lines_most, 9u);
     EXPECT_EQ(read->most_blocks, 64);
 }
 
