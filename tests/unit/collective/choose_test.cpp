@@ -5,52 +5,20 @@
 #include <set>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "collective/tasks.hpp"
+#include "tests/unit/collective/choosing.hpp"
 
 namespace sidestep::collective {
 namespace {
 
 using backend::ArenaLayout;
-using backend::Combine;
 using backend::Element;
 using backend::Shape;
 
 constexpr Collective every[] = {Collective::all_reduce, Collective::broadcast,      Collective::reduce,
                                 Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all,
                                 Collective::gather,     Collective::scatter,        Collective::barrier};
-
-Operation operation_of(Collective collective, std::uint64_t bytes) {
-    Operation operation;
-    operation.collective = collective;
-    operation.count = bytes;
-    operation.element = Element::u8;
-    operation.combine = combines(collective) ? Combine::sum : Combine::none;
-    return operation;
-}
-
-GroupFacts group_of(int ranks) {
-    GroupFacts facts;
-    facts.ranks = ranks;
-    return facts;
-}
-
-Choice choice_of(const Operation& operation, const GroupFacts& facts) {
-    const auto choice = choose(operation, facts, GroupPolicy::automatic);
-    EXPECT_TRUE(choice.ok());
-    return choice.ok() ? *choice : Choice{};
-}
-
-std::string algorithm_of(Collective collective, std::uint64_t bytes, int ranks) {
-    return choice_of(operation_of(collective, bytes), group_of(ranks)).algorithm;
-}
-
-const Refused* refused_of(const Choice& choice, const std::string& name) {
-    const auto found = std::find_if(choice.refused.begin(), choice.refused.end(),
-                                    [&](const Refused& one) { return one.path == name; });
-    return found == choice.refused.end() ? nullptr : &*found;
-}
 
 TEST(Choose, SmallMiddleAndLargeAllReduces) {
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8, 4), "one-shot packets");
@@ -463,57 +431,6 @@ TEST(Choose, PairsArePricedByTheBytesThatThisRankKnows) {
     operation = operation_of(Collective::send_recv, 0);
     operation.pairs = {{true, 1, nullptr, 1 << 20}, {false, 3, nullptr, 1 << 10}};
     EXPECT_NEAR(choice_of(operation, group_of(4)).expected_us, us, 0.1);
-}
-
-TEST(Sizes, AsNcclTestsCountsThem) {
-    Operation operation = operation_of(Collective::all_reduce, 100);
-    operation.element = Element::f32;
-    EXPECT_EQ(counted_bytes(operation, 4), 400u);
-    for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter,
-                                        Collective::all_to_all, Collective::gather, Collective::scatter}) {
-        operation.collective = collective;
-        EXPECT_EQ(counted_bytes(operation, 4), 1600u);
-        EXPECT_DOUBLE_EQ(bus_factor(collective, 4), 0.75);
-    }
-    EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
-    for (const Collective collective : {Collective::broadcast, Collective::reduce, Collective::send_recv})
-        EXPECT_DOUBLE_EQ(bus_factor(collective, 4), 1);
-    operation.collective = Collective::barrier;
-    EXPECT_EQ(counted_bytes(operation, 4), 0u);
-    operation = operation_of(Collective::all_reduce, 3'000'000);
-    EXPECT_DOUBLE_EQ(bus_rate(operation, 4, 15), 300);
-    EXPECT_DOUBLE_EQ(bus_rate(operation, 4, 0), 0);
-}
-
-TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
-    const Operation operation = operation_of(Collective::all_reduce, 128 << 10);
-    const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(4)), 4, "yes");
-    const std::string text = plan.to_string();
-    EXPECT_EQ(
-        text.find(
-            "all_reduce  128 KiB   lines, 14 thread blocks, expected 5.68 us, 34.6 GB/s of bus "
-            "bandwidth\n  why     the quickest at this size: 2 hops"),
-        0u)
-        << text;
-    EXPECT_NE(text.find("\n  mapped  yes\nrefused\n  one-shot packets  "), std::string::npos) << text;
-    EXPECT_NE(text.find("\n  slices             4.05 us slower: "), std::string::npos) << text;
-    for (const Refused& one : plan.refused) EXPECT_NE(text.find(one.path + " "), std::string::npos);
-}
-
-TEST(Plan, IsJsonToo) {
-    const Operation operation = operation_of(Collective::broadcast, 1 << 20);
-    const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(8)), 8, "no: \xff");
-    const auto json = nlohmann::json::parse(plan.to_json());
-    EXPECT_EQ(json.at("version"), 1);
-    EXPECT_EQ(json.at("collective"), "broadcast");
-    EXPECT_EQ(json.at("bytes"), 1 << 20);
-    EXPECT_EQ(json.at("algorithm"), "slices");
-    EXPECT_EQ(json.at("blocks"), plan.blocks);
-    EXPECT_EQ(json.at("expected_us"), plan.expected_us);
-    EXPECT_EQ(json.at("expected_bus_gb_per_s"), plan.expected_bus_gb_per_s);
-    EXPECT_EQ(json.at("reason"), plan.reason);
-    EXPECT_EQ(json.at("refused").size(), plan.refused.size());
-    EXPECT_EQ(json.at("refused")[0].at("algorithm"), "one-shot packets");
 }
 
 }  // namespace
