@@ -4,14 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "backend/collective_task.hpp"
 #include "base/try.hpp"
-#include "driver/system_error.hpp"
 
 namespace sidestep::collective {
 namespace {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <set>
 
@@ -13,7 +14,6 @@
 #include "base/environment.hpp"
 #include "base/try.hpp"
 #include "collective/board.hpp"
-#include "driver/local_socket.hpp"
 #include "driver/system_error.hpp"
 #include "peer/folder.hpp"
 

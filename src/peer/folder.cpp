@@ -98,7 +98,10 @@ Result<std::optional<driver::LocalListener>> Folder::take(const std::string& nam
     return std::optional(std::move(listener));
 }
 
+// Whoever only tidies up waits for nobody where there is nothing to remove.
 Result<void> Folder::tidy(const std::string& name) const {
+    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(socket_of(name)));
+    if (found != driver::SocketPath::stale) return {};
     SIDESTEP_TRY(const driver::Fd held, lock(*this));
     SIDESTEP_CHECK(look_and_remove(socket_of(name)));
     return {};

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 
@@ -14,7 +13,6 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "driver/random.hpp"
-#include "driver/system_error.hpp"
 
 namespace sidestep::peer {
 namespace {

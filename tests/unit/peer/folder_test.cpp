@@ -86,6 +86,16 @@ TEST_F(PeerNames, OnlyWhatIsDeadIsTidiedAway) {
     EXPECT_TRUE(std::filesystem::exists(folder().socket_of("live")));
 }
 
+TEST_F(PeerNames, TidyingWaitsForNobodyWhereNothingIsToBeRemoved) {
+    const auto live = folder().take("live");
+    ASSERT_TRUE(live && live->has_value());
+    const driver::Fd other = hold();
+    for (const char* name : {"live", "absent"}) {
+        const auto tidied = folder().tidy(name);
+        EXPECT_TRUE(tidied) << tidied.error().to_string();
+    }
+}
+
 TEST_F(PeerNames, WhatIsNoSocketIsLeftThere) {
     std::filesystem::create_directory(folder().socket_of("kv"));
     const auto taken = folder().take("kv");
