@@ -1,5 +1,7 @@
 # The short way to everything; CMakePresets.json holds the settings.
 JOBS ?= $(shell nproc)
+# Half of what a test does is to wait for other threads and processes.
+TEST_JOBS ?= $(shell echo $$((2 * $$(nproc))))
 PREFIX ?= /usr/local
 PRESET ?= release
 
@@ -15,7 +17,7 @@ build: setup
 
 test: build
 	-@tools/setup.sh browser
-	@ctest --preset $(PRESET) -LE vm -j $(JOBS)
+	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
 # The tests in virtual machines with real kernels; they skip, with the reason, where what they need cannot be had.
 test-vm: build
@@ -31,9 +33,9 @@ fuzz: setup
 # The unit and contract tests under the address, undefined behaviour and thread sanitizers.
 test-sanitizers: setup
 	@tools/build.sh asan $(JOBS) sanitized_tests
-	@ctest --preset asan -j $(JOBS)
+	@ctest --preset asan -j $(TEST_JOBS)
 	@tools/build.sh tsan $(JOBS) sanitized_tests
-	@ctest --preset tsan -j $(JOBS)
+	@ctest --preset tsan -j $(TEST_JOBS)
 
 # One archive with the command and the tests, to carry to a machine with GPUs.
 bundle: setup
