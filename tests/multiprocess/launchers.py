@@ -92,6 +92,15 @@ class Hydra(Launcher, unittest.TestCase):
         return ["mpiexec.hydra", "-n", str(RANKS)]
 
 
+class Srun(Launcher, unittest.TestCase):
+    def words(self):
+        if not version_of("srun"):
+            self.skipTest("srun is not on PATH")
+        if subprocess.run(["sinfo"], capture_output=True, timeout=LIMIT_SECONDS, check=False).returncode != 0:
+            self.skipTest("srun finds no controller of Slurm")
+        return ["srun", f"--ntasks={RANKS}", "--nodes=1", "--kill-on-bad-exit=0"]
+
+
 class Torchrun(Launcher, unittest.TestCase):
     def words(self):
         if shutil.which("torchrun") is None:
