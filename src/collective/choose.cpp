@@ -148,8 +148,6 @@ private:
             return fmt::format("slices of {}: the arena holds lines of {}", format_bytes(block() / owners()),
                                format_bytes(ArenaLayout{ranks_}.lines_payload()));
         const bool reduces_all = is(Collective::all_reduce);
-        if (!reduces_all && figures_.others_lines_most == 0)
-            return "the figures of this machine do not say up to where (others_lines_most)";
         const std::uint64_t most = reduces_all ? figures_.lines_most : figures_.others_lines_most;
         if (most > 0 && block() > most)
             return fmt::format("above {}, where the figures of this machine end it", format_bytes(most));

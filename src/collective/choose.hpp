@@ -29,7 +29,7 @@ struct Figures {
     std::uint64_t lines_most = 0;
     // Bytes from one rank to each other one up to which the other collectives take packets; 0: by price.
     std::uint64_t others_most = 0;
-    // Bytes of one rank up to which the other collectives may take lines; 0: they take none.
+    // Bytes of one rank up to which the other collectives take lines, and no further; 0: by price.
     std::uint64_t others_lines_most = 0;
     int most_blocks = 64;
 };

@@ -91,12 +91,12 @@ TEST_F(Groups, EveryOperationOfFourProcesses) {
     join(4, long_timeout);
     expect_all("checked 5 2", "ok");
     expect_all("checked 100003 3", "ok");
-    // More than packets hold. After their first use all ranks have mapped the buffers.
+    // More than packets and lines hold. After their first use all ranks have mapped the buffers.
     const auto start = Clock::now();
     std::string where;
     while (where != "yes" && Clock::now() - start < soon) {
-        expect_all("checked 100003 2", "ok");
-        where = peers[1]->tell("explain 100003");
+        expect_all("checked 200003 2", "ok");
+        where = peers[1]->tell("explain 200003");
     }
     EXPECT_EQ(where, "yes");
     expect_all("leave", "ok");

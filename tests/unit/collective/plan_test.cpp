@@ -45,12 +45,12 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
 }
 
 TEST(Plan, IsJsonToo) {
-    const Operation operation = operation_of(Collective::broadcast, 1 << 20);
+    const Operation operation = operation_of(Collective::broadcast, 4 << 20);
     const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(8)), 8, "no: \xff");
     const auto json = nlohmann::json::parse(plan.to_json());
     EXPECT_EQ(json.at("version"), 1);
     EXPECT_EQ(json.at("collective"), "broadcast");
-    EXPECT_EQ(json.at("bytes"), 1 << 20);
+    EXPECT_EQ(json.at("bytes"), 4 << 20);
     EXPECT_EQ(json.at("algorithm"), "slices");
     EXPECT_EQ(json.at("blocks"), plan.blocks);
     EXPECT_EQ(json.at("expected_us"), plan.expected_us);
