@@ -77,8 +77,8 @@ class OpenMpi(Launcher, unittest.TestCase):
             self.skipTest("mpirun is not on PATH: tools/setup.sh launchers installs Open MPI's")
         if "open" not in version.lower():
             self.skipTest(f"mpirun is not Open MPI's: {version.splitlines()[0]}")
-        # As root, on any number of cores; without recovery it would end the others before they have said anything.
-        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--enable-recovery", "-n", str(RANKS)]
+        # As root, on any number of cores, and where there is no ssh; without recovery it would end the others before they have said anything.
+        return ["mpirun", "--mca", "plm", "isolated", "--allow-run-as-root", "--oversubscribe", "--enable-recovery", "-n", str(RANKS)]
 
 
 class Hydra(Launcher, unittest.TestCase):
