@@ -1,5 +1,9 @@
+#include <charconv>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -39,9 +43,22 @@ Result<void> check_least(const Structure* config, std::initializer_list<Least> f
     return {};
 }
 
-}  // namespace
+bool by_copy_engines(int policy) {
+    return (policy & NCCL_CTA_POLICY_ZERO) != 0;
+}
 
-Result<Config> Config::read(const ncclConfig_t* given, const Config& otherwise) {
+// NCCL_CTA_POLICY goes before what a program says, as in NCCL; another text than a number counts as not set there too.
+std::optional<int> policy_of_environment() {
+    const char* const text = std::getenv("NCCL_CTA_POLICY");
+    if (text == nullptr) return std::nullopt;
+    int policy = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [stopped, error] = std::from_chars(text, end, policy);
+    if (error != std::errc() || stopped != end) return std::nullopt;
+    return policy;
+}
+
+Result<Config> read_fields(const ncclConfig_t* given, const Config& otherwise) {
     if (given == nullptr) return otherwise;
     if (given->size < offsetof(ncclConfig_t, blocking) || given->magic != NCCL_CONFIG_MAGIC)
         return bad_argument("the configuration was not initialised with NCCL_CONFIG_INITIALIZER");
@@ -55,9 +72,18 @@ Result<Config> Config::read(const ncclConfig_t* given, const Config& otherwise) 
                                                 {offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1}};
     if (auto good = check_least(given, least); !good.ok()) return good.error();
     const int policy = number(given, offsetof(ncclConfig_t, CTAPolicy));
-    if (policy != NCCL_CONFIG_UNDEF_INT) config.copy_engines = (policy & NCCL_CTA_POLICY_ZERO) != 0;
+    if (policy != NCCL_CONFIG_UNDEF_INT) config.copy_engines = by_copy_engines(policy);
     if (const auto* name = field<const char*>(given, offsetof(ncclConfig_t, commName)); name && *name)
         config.name = *name;
+    return config;
+}
+
+}  // namespace
+
+Result<Config> Config::read(const ncclConfig_t* given, const Config& otherwise) {
+    auto config = read_fields(given, otherwise);
+    const auto policy = policy_of_environment();
+    if (config && policy) config->copy_engines = by_copy_engines(*policy);
     return config;
 }
 

@@ -64,6 +64,24 @@ TEST(NcclCopyEngines, WhoCarriesWhat) {
     destroy(plain);
 }
 
+TEST(NcclCopyEngines, TheEnvironmentGoesBeforeTheProgram) {
+    const Memory memory(0, std::size_t{1} << 16);
+    const auto gather_us = [&](const char* environment, int policy) {
+        if (environment != nullptr) ::setenv("NCCL_CTA_POLICY", environment, 1);
+        const auto comms = make(2, policy);
+        ::unsetenv("NCCL_CTA_POLICY");
+        const float us = all_gather_us(comms[0], memory);
+        destroy(comms);
+        return us;
+    };
+    const float kernels = gather_us(nullptr, 0), engines = gather_us(nullptr, NCCL_CTA_POLICY_ZERO);
+    EXPECT_NE(kernels, engines);
+    EXPECT_EQ(gather_us("2", 0), engines);
+    EXPECT_EQ(gather_us("2", NCCL_CONFIG_UNDEF_INT), engines);
+    EXPECT_EQ(gather_us("0", NCCL_CTA_POLICY_ZERO), kernels);
+    EXPECT_EQ(gather_us("zero", NCCL_CTA_POLICY_ZERO), engines);
+}
+
 TEST(NcclCopyEngines, ChildrenInheritIt) {
     const Memory memory(0, std::size_t{1} << 16);
     const auto parents = make(3, NCCL_CTA_POLICY_ZERO);
