@@ -66,8 +66,8 @@ Result<CopyExchange::State> CopyExchange::step() {
         SIDESTEP_CHECK(look_at(peer));
         if (fault_.kind != FaultKind::none) break;
         const bool large = task_.to[peer].bytes >= least_one_at_a_time;
-        in_order = in_order && (peers_[peer].invited || !large);
         if (in_order || !large) SIDESTEP_CHECK(send(peer));
+        in_order = in_order && (peers_[peer].out.started != 0 || !large);
         SIDESTEP_CHECK(receive(peer));
     }
     SIDESTEP_CHECK(mark_all());
@@ -96,7 +96,7 @@ bool CopyExchange::copying() const {
     const auto busy = [&](const Way& way) {
         for (std::uint64_t number = way.ended; number < way.started; ++number) {
             const Piece& piece = way.flight[number & 1];
-            if (engine_.ended(piece.lane) < piece.mark) return true;
+            if (!ended(piece)) return true;
         }
         return false;
     };
@@ -136,7 +136,7 @@ Result<void> CopyExchange::copy(unsigned lane, Way& way, char* to, const char* f
 
 // One mark for all that was begun in a lane at a time.
 Result<void> CopyExchange::mark_all() {
-    std::uint64_t marks[most_ranks] = {};
+    std::uint64_t marks[CopyEngine::lanes] = {};
     for (Piece* const piece : unmarked_) {
         if (marks[piece->lane] == 0) {
             SIDESTEP_TRY(marks[piece->lane], engine_.mark(piece->lane));
@@ -152,7 +152,7 @@ void CopyExchange::end_pieces(Way& way) {
     while (way.ended < way.started) {
         Piece* const piece = &way.piece(way.ended);
         if (std::find(unmarked_.begin(), unmarked_.end(), piece) != unmarked_.end()) return;
-        if (engine_.ended(piece->lane) < piece->mark) return;
+        if (!ended(*piece)) return;
         ++way.ended;
         moved_ = true;
     }
@@ -160,7 +160,9 @@ void CopyExchange::end_pieces(Way& way) {
 
 Result<void> CopyExchange::begin_own() {
     if (own_.started == own_.pieces) return {};
-    return copy(me_, own_, static_cast<char*>(task_.recv) + task_.from[me_].offset,
+    SIDESTEP_TRY(const bool ready, home_ready());
+    if (!ready) return {};
+    return copy(CopyEngine::home, own_, static_cast<char*>(task_.recv) + task_.from[me_].offset,
                 static_cast<const char*>(task_.send) + task_.to[me_].offset, task_.to[me_].bytes);
 }
 
@@ -199,32 +201,58 @@ void CopyExchange::compare(unsigned peer, const CopyLine& line) {
     fault_.peer_bytes = expected;
 }
 
+// Small blocks follow each other in the lane of the first other GPU, and so do large ones that go straight.
+unsigned CopyExchange::lane_to(unsigned peer, bool straight) const {
+    if (engine_.near(peer)) return CopyEngine::home;
+    const std::uint64_t bytes = task_.to[peer].bytes;
+    if (bytes > most_in_one_lane && !(straight && bytes >= least_one_at_a_time)) return peer;
+    unsigned i = 0;
+    while (engine_.near(other(i))) ++i;
+    return other(i);
+}
+
 Result<void> CopyExchange::send(unsigned peer) {
     Peer& one = peers_[peer];
-    if (!one.invited) return {};
-    const Block& block = task_.to[peer];
-    const char* const from = static_cast<const char*>(task_.send) + block.offset;
-    if (one.target != nullptr || block.bytes == 0) {
-        const bool in_turn = block.bytes <= most_in_one_lane || block.bytes >= least_one_at_a_time;
-        const unsigned lane = in_turn ? other(0) : peer;
-        if (one.out.started == 0) SIDESTEP_CHECK(copy(lane, one.out, one.target, from, block.bytes));
-    } else {
-        char* const arena = engine_.base(peer, 0);
-        if (arena == nullptr)
-            return Error{ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", peer), "copies", {}};
-        const std::uint64_t taken = engine_.row(me_).from[peer].taken.load(std::memory_order_acquire);
-        const std::uint64_t most = layout_.copy_lane_bytes();
-        while (one.out.started < one.out.pieces && one.out.started < taken + 2 &&
-               one.out.started < one.out.ended + 2) {
-            const std::uint64_t done = one.out.started * most;
-            char* const to = arena + layout_.copy_lane(one.out.started & 1, peer, me_);
-            SIDESTEP_CHECK(copy(peer, one.out, to, from + done, std::min(most, block.bytes - done)));
-        }
+    const unsigned lane = lane_to(peer, !one.invited || one.target != nullptr);
+    const bool begun = one.invited && one.out.started == one.out.pieces;
+    bool ready = true;
+    // Already while the other one is waited for, so that it is known once it comes.
+    if (task_.to[peer].bytes != 0 && !begun && (one.invited || lane != CopyEngine::home)) {
+        SIDESTEP_TRY(ready, lane == CopyEngine::home ? home_ready() : engine_.ready(lane));
     }
+    if (!one.invited) return {};
+    if (ready) SIDESTEP_CHECK(begin_to(peer, lane));
     const std::uint64_t before = one.out.ended;
     end_pieces(one.out);
     if (one.out.ended != before)
         engine_.row(peer).from[me_].delivered.store(counters_.sent[peer] + one.out.ended, std::memory_order_release);
+    return {};
+}
+
+// Streams of ranks that have yet to come would wait for this one's copies, and might be put before them.
+Result<bool> CopyExchange::home_ready() {
+    for (unsigned i = 0; i + 1 < ranks_; ++i)
+        if (engine_.near(other(i)) && !peers_[other(i)].invited) return false;
+    return engine_.ready(CopyEngine::home);
+}
+
+// What can be begun of a block, in a lane that is ready.
+Result<void> CopyExchange::begin_to(unsigned peer, unsigned lane) {
+    Peer& one = peers_[peer];
+    const Block& block = task_.to[peer];
+    const char* const from = static_cast<const char*>(task_.send) + block.offset;
+    if (one.target != nullptr || block.bytes == 0)
+        return one.out.started == 0 ? copy(lane, one.out, one.target, from, block.bytes) : Result<void>{};
+    char* const arena = engine_.base(peer, 0);
+    if (arena == nullptr)
+        return Error{ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", peer), "copies", {}};
+    const std::uint64_t taken = engine_.row(me_).from[peer].taken.load(std::memory_order_acquire);
+    const std::uint64_t most = layout_.copy_lane_bytes();
+    while (one.out.started < one.out.pieces && one.out.started < taken + 2 && one.out.started < one.out.ended + 2) {
+        const std::uint64_t done = one.out.started * most;
+        char* const to = arena + layout_.copy_lane(one.out.started & 1, peer, me_);
+        SIDESTEP_CHECK(copy(lane, one.out, to, from + done, std::min(most, block.bytes - done)));
+    }
     return {};
 }
 
@@ -245,14 +273,19 @@ Result<void> CopyExchange::receive(unsigned peer) {
         one.in.ended = arrived;
         return {};
     }
+    // Once the sender has come, though nothing may have arrived yet.
+    bool ready = false;
+    if (one.invited && one.in.started != one.in.pieces) {
+        SIDESTEP_TRY(ready, home_ready());
+    }
     const Block& block = task_.from[peer];
     const std::uint64_t most = layout_.copy_lane_bytes();
-    while (one.in.started < arrived && one.in.started < one.in.ended + 2) {
-        const bool gone = one.invited && (one.out.over() || one.out.ended > one.in.started);
+    while (ready && one.in.started < arrived && one.in.started < one.in.ended + 2) {
+        const bool gone = one.out.over() || one.out.ended > one.in.started;
         if (in_place(peer) && !gone) break;
         const std::uint64_t done = one.in.started * most;
         const char* const from = engine_.base(me_, 0) + layout_.copy_lane(one.in.started & 1, me_, peer);
-        SIDESTEP_CHECK(copy(peer, one.in, static_cast<char*>(task_.recv) + block.offset + done, from,
+        SIDESTEP_CHECK(copy(CopyEngine::home, one.in, static_cast<char*>(task_.recv) + block.offset + done, from,
                             std::min(most, block.bytes - done)));
     }
     const std::uint64_t before = one.in.ended;

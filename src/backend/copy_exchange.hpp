@@ -48,15 +48,22 @@ struct CopyCounters {
     std::uint64_t received[most_ranks] = {};  // pieces that were announced, in the same
 };
 
-// Who copies. Copies of one lane (there are as many as ranks) end in the order in which they were asked for.
+// Who copies. There is a lane for each rank that copies go to, and one for copies that stay on this rank's GPU.
 class CopyEngine {
 public:
+    static constexpr unsigned home = most_ranks;
+    static constexpr unsigned lanes = most_ranks + 1;
     virtual ~CopyEngine() = default;
+    // Whether the rank has this rank's GPU: copies to it stay there.
+    virtual bool near(unsigned rank) = 0;
+    // Whether what is put into the lane now goes on, and is not held up by what this very task has to end for. To be asked
+    // until it is so before the copies that are begun at a time. Never blocks.
+    virtual Result<bool> ready(unsigned lane) = 0;
     virtual Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) = 0;
-    // A number for all that the lane was asked for so far, larger than the one before.
+    // Names all that was put into the lane since it was ready; not 0.
     virtual Result<std::uint64_t> mark(unsigned lane) = 0;
-    // The number of the last mark that all copies before have ended of.
-    virtual std::uint64_t ended(unsigned lane) = 0;
+    // Whether those copies have ended.
+    virtual bool ended(unsigned lane, std::uint64_t mark) = 0;
     // Where memory of a rank lies (slot 0 is its arena); null: it is not mapped.
     virtual char* base(unsigned rank, unsigned slot) = 0;
     // Of a rank: what is told it.
@@ -90,7 +97,7 @@ public:
 private:
     struct Piece {
         unsigned lane = 0;
-        std::uint64_t mark = 0;  // 0: not marked yet
+        std::uint64_t mark = 0;  // 0: not marked yet, or nothing to copy
     };
     // Pieces in one direction: those in flight are of the last two.
     struct Way {
@@ -107,6 +114,10 @@ private:
     };
 
     unsigned other(unsigned i) const { return (me_ + 1 + i) % ranks_; }
+    unsigned lane_to(unsigned peer, bool straight) const;
+    Result<bool> home_ready();
+    Result<void> begin_to(unsigned peer, unsigned lane);
+    bool ended(const Piece& piece) const { return piece.mark == 0 || engine_.ended(piece.lane, piece.mark); }
     void invite(unsigned peer);
     bool in_place(unsigned peer) const;
     Result<void> copy(unsigned lane, Way& way, char* to, const char* from, std::uint64_t bytes);

@@ -140,7 +140,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     if (!Machine::get().initialised) return CUDA_ERROR_NOT_INITIALIZED;
     Context& retained = context_of(device);
     ++retained.users;
-    if (!retained.default_stream) retained.default_stream = Stream::start(&retained);
+    if (!retained.default_stream) retained.default_stream = Stream::make(&retained);
     *context = reinterpret_cast<CUcontext>(&retained);
     return CUDA_SUCCESS;
 }

@@ -93,9 +93,9 @@ std::shared_ptr<Stream> find_stream(CUstream stream) {
     return found == machine.streams.end() ? nullptr : found->second;
 }
 
-CUresult enqueue(CUstream stream, Work work, bool for_graphs) {
+CUresult enqueue(CUstream stream, Work work, bool for_graphs, Carrier carrier) {
     const std::shared_ptr<Stream> found = find_stream(stream);
-    return found ? found->push(std::move(work), for_graphs) : CUDA_ERROR_INVALID_HANDLE;
+    return found ? found->push(std::move(work), for_graphs, carrier) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUdeviceptr map_pages(std::size_t bytes, bool usable) {

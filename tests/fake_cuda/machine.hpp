@@ -36,7 +36,7 @@ struct Context {
     int users = 0;
     std::set<int> peers;  // devices whose cuMemAlloc memory this one may reach
     std::shared_ptr<Stream> default_stream;
-    Stream::Queue queue = {};  // of streams that share one
+    Queues queues = {};
 };
 
 // The default pool of a device.
@@ -166,7 +166,7 @@ Context* current_context();
 std::shared_ptr<Stream> find_stream(CUstream stream);
 
 // Puts work on the stream that a handle names; see Stream::push.
-CUresult enqueue(CUstream stream, Work work, bool for_graphs = false);
+CUresult enqueue(CUstream stream, Work work, bool for_graphs = false, Carrier carrier = Carrier::compute);
 
 // Fresh addresses, readable and writable or neither; 0 where the kernel has none.
 CUdeviceptr map_pages(std::size_t bytes, bool usable);

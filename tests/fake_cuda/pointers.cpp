@@ -96,6 +96,19 @@ bool between_gpus(CUdeviceptr to, CUdeviceptr from) {
     return a->second.kind != Kind::host && b->second.kind != Kind::host && a->second.device != b->second.device;
 }
 
+// As seen on H200 (driver 580).
+Carrier carrier_of(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+    constexpr std::size_t most_beside_kernels = 4096;
+    if (between_gpus(to, from)) return Carrier::peer;
+    Machine& machine = Machine::get();
+    std::lock_guard lock(machine.mutex);
+    const auto host = [&](CUdeviceptr at) {
+        const auto found = machine.block_at(at);
+        return found == machine.blocks.end() || found->second.kind == Kind::host;
+    };
+    return host(to) || (host(from) && bytes > most_beside_kernels) ? Carrier::other : Carrier::compute;
+}
+
 // A copy between host memory of any kind and a GPU, behind what is on the default stream.
 CUresult copy_now(void* to, const void* from, CUdeviceptr on_gpu, std::size_t bytes) {
     Context* const context = current_context();
@@ -154,7 +167,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     return found->push([=] {
         std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
         if (broken) *(reinterpret_cast<unsigned char*>(to) + bytes / 2) ^= 1;
-    }, true);
+    }, true, carrier_of(to, from, bytes));
 }
 
 // In one piece of work; neither on the legacy default stream nor while the stream is captured.
@@ -179,11 +192,12 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* siz
             return CUDA_ERROR_INVALID_VALUE;
         copies.push_back({to[i], from[i], sizes[i]});
     }
+    const Carrier carrier = carrier_of(to[0], from[0], sizes[0]);
     return found->push([copies = std::move(copies)] {
         // Any order will do: the last first.
         for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy)
             std::memmove(reinterpret_cast<void*>(copy->to), reinterpret_cast<const void*>(copy->from), copy->bytes);
-    });
+    }, false, carrier);
 }
 
 // The contexts say where the memory is; here every address tells that by itself.

@@ -2,7 +2,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -27,14 +26,6 @@ bool is_word(const Stream& stream, CUdeviceptr address, std::size_t bytes) {
     return address % bytes == 0 && Machine::get().reaches(stream.context()->device, address, bytes);
 }
 
-// Each stream has a queue of its own, unless FAKE_CUDA_ONE_QUEUE is set: then those made on a device share one, as
-// streams of a GPU may that has fewer queues than streams. The machine's mutex is held.
-Stream::Queue queue_for_a_stream(Context& context) {
-    if (std::getenv("FAKE_CUDA_ONE_QUEUE") == nullptr) return nullptr;
-    if (!context.queue) context.queue = std::make_shared<std::mutex>();
-    return context.queue;
-}
-
 // Counts a stream as held from the call on that will hold it: what is enqueued before the wait may be over at
 // any time.
 void hold(int by) {
@@ -56,13 +47,13 @@ CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_NOT_SUPPORTED;
     std::lock_guard lock(Machine::get().mutex);
-    const std::shared_ptr<Stream> made = Stream::start(current_context(), queue_for_a_stream(*current_context()));
+    const std::shared_ptr<Stream> made = Stream::make(current_context(), &current_context()->queues);
     *stream = reinterpret_cast<CUstream>(made.get());
     Machine::get().streams[*stream] = made;
     return CUDA_SUCCESS;
 }
 
-// Streams are threads here, whose priority says nothing.
+// Streams of all priorities share the queues.
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
     return cuStreamCreate(stream, flags);
 }
@@ -189,7 +180,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     if (!reached) return CUDA_SUCCESS;
     return enqueue(stream, [reached] {
         while (!reached->load(std::memory_order_acquire)) std::this_thread::sleep_for(between_looks);
-    });
+    }, false, Carrier::last);
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
@@ -206,7 +197,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
         const std::atomic_ref word(*reinterpret_cast<cuuint32_t*>(address));
         while (word.load(std::memory_order_acquire) < value) std::this_thread::sleep_for(between_looks);
         hold(-1);
-    });
+    }, false, Carrier::last);
     if (status != CUDA_SUCCESS) hold(-1);
     return status;
 }
@@ -225,7 +216,7 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t va
                 std::this_thread::sleep_for(between_looks);
             hold(-1);
         },
-        true);
+        true, Carrier::last);
 }
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
@@ -237,12 +228,12 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
         [address, value] {
             std::atomic_ref(*reinterpret_cast<cuuint64_t*>(address)).store(value, std::memory_order_release);
         },
-        true);
+        true, Carrier::last);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-    return enqueue(stream, [function, data] { function(data); }, true);
+    return enqueue(stream, [function, data] { function(data); }, true, Carrier::last);
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
@@ -277,7 +268,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     return found->push([reached, reached_ns] {
         *reached_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
         reached->store(true, std::memory_order_release);
-    });
+    }, false, Carrier::last);
 }
 
 CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {

@@ -203,7 +203,7 @@ TEST(CopyQueue, ManyTasksBeforeTheOtherRankComes) {
     Crew crew(2);
     if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
     constexpr unsigned tasks = 400;
-    constexpr unsigned most = 300;
+    constexpr unsigned most = 240;
     const auto task = [&](unsigned rank, unsigned number) {
         return task_of(crew, {Shape::copies, false}, rank, 64, send_at, recv_at + number * 1024);
     };

@@ -18,9 +18,9 @@ using backend::FaultRecord;
 // A gate is closed while its highest bit is set: a stream waits until the word, as a signed number, is not below 0.
 constexpr std::uint64_t closed = std::uint64_t{1} << 63;
 
-// Tasks that wait in a stream, of three entries each. Its queue has some 1020; who finds it full waits within the driver
+// Tasks that wait in a stream, of four entries each, three of them here. Its queue has some 1020; who finds it full waits within the driver
 // until one is done, where no other thread of the process comes in (seen on H200, driver 580.159.04).
-constexpr unsigned most_waiting = 300;
+constexpr unsigned most_waiting = 240;
 
 // The thread looks without a pause for so long after something has happened, longer while bytes are on their way, and
 // then with naps in between; longer ones where only graphs that may be launched are to be seen to.
@@ -76,7 +76,8 @@ Copies::~Copies() {
 std::uint64_t Copies::keep(const CollectiveTask& task, bool captures) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t code = closed | ++last_;
-    plans_[code] = {task, captures};
+    Plan& plan = plans_[code] = {task, captures};
+    plan.task.to[post_.rank] = plan.task.from[post_.rank] = {};  // the caller's stream copies that one
     if (captures)
         captured_.store(true);
     else
@@ -116,12 +117,22 @@ Result<void> Copies::wait_for_room() {
 }
 
 Result<void> Copies::close_gate(std::uint64_t code, CUstream stream) {
-    CUresult status = cuda().cuStreamWriteValue64(stream, gate_on_gpu_, code, CU_STREAM_WRITE_VALUE_DEFAULT);
+    const CUresult status = cuda().cuStreamWriteValue64(stream, gate_on_gpu_, code, CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == CUDA_ERROR_INVALID_HANDLE)
         return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
                      fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
-    SIDESTEP_CHECK(cuda().check(status, "cuStreamWriteValue64"));
-    status = cuda().cuStreamWaitValue64(stream, gate_on_gpu_, open_gate, CU_STREAM_WAIT_VALUE_GEQ);
+    return cuda().check(status, "cuStreamWriteValue64");
+}
+
+// Beside the exchange, which has begun. On H200 the driver copies within a GPU by kernels of its own, so the stream waits
+// in a queue for those.
+Result<void> Copies::wait_at_gate(const CollectiveTask& task, CUstream stream) {
+    const auto to = reinterpret_cast<CUdeviceptr>(task.recv) + task.from[post_.rank].offset;
+    const auto from = reinterpret_cast<CUdeviceptr>(task.send) + task.to[post_.rank].offset;
+    const std::uint64_t bytes = task.to[post_.rank].bytes;
+    if (bytes != 0 && to != from)
+        SIDESTEP_CHECK(cuda().check(cuda().cuMemcpyAsync(to, from, bytes, stream), "cuMemcpyAsync"));
+    const CUresult status = cuda().cuStreamWaitValue64(stream, gate_on_gpu_, open_gate, CU_STREAM_WAIT_VALUE_GEQ);
     return cuda().check(status, "cuStreamWaitValue64");
 }
 
@@ -129,9 +140,15 @@ Result<void> Copies::run(const CollectiveTask& task, CUstream stream, bool captu
     if (!captures) SIDESTEP_CHECK(wait_for_room());
     if (stopped()) return {};
     const std::uint64_t code = keep(task, captures);
-    auto closes = close_gate(code, stream);
-    if (!closes) forget(code);
-    return closes;
+    streams_->count_a_wait();
+    if (auto closes = close_gate(code, stream); !closes) {
+        forget(code);
+        return closes;
+    }
+    auto waits = wait_at_gate(task, stream);
+    streams_->count_a_wait();
+    if (!captures) enqueued_.store(code, std::memory_order_release);
+    return waits;
 }
 
 void Copies::serve() noexcept {
@@ -168,7 +185,7 @@ void Copies::carry_out(std::uint64_t code) {
     Plan* const plan = find(code);
     if (plan != nullptr && plan->captured) look_up(plan->task);
     const bool begins = plan != nullptr && !stopped();
-    if (!begins || !exchange(*plan)) {
+    if (!begins || !exchange(*plan, code)) {
         if (halts_.load()) return;
         FaultRecord record;
         record.kind = FaultKind::aborted;
@@ -205,7 +222,10 @@ void Copies::look_up(CollectiveTask& task) {
 }
 
 // False: it has not come to its end.
-bool Copies::exchange(const Plan& plan) {
+bool Copies::exchange(const Plan& plan, std::uint64_t code) {
+    // What is asked of streams says nothing of a wait that comes later. In a graph it comes with the gate.
+    while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() && !halts_.load()) beat();
+    streams_->begin();
     CopyExchange exchange(plan.task, post_.rank, post_.ranks, counters_, *streams_);
     while (!stopped() && !halts_.load(std::memory_order_relaxed)) {
         beat();
@@ -228,6 +248,7 @@ bool Copies::exchange(const Plan& plan) {
             FaultRecord record;
             record.kind = FaultKind::timed_out;
             record.peer = exchange.missing();
+            if (streams_->held_up()) say_held_up();
             give_up(record, &plan);
             break;
         }
@@ -238,6 +259,13 @@ bool Copies::exchange(const Plan& plan) {
     }
     exchange.withdraw();
     return false;
+}
+
+void Copies::say_held_up() {
+    base::log(base::LogLevel::warn,
+              fmt::format("gpu:{}: copies of rank {} could not begin, since streams that wait hold up every queue of the GPU that "
+                          "copies go through; with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment it has more of them",
+                          gpu_.index(), post_.rank));
 }
 
 // The first one counts.

@@ -1,8 +1,9 @@
 // Tasks of Shape::copies on one GPU: copies, and no kernel of this library.
 //
 // The caller's stream does two things for a task, alike on a stream and in a graph: it closes a gate, a word in pinned
-// memory that then tells which task has come, and waits until the gate is open again. A thread sees the closed gate, does
-// the rank's part of the exchange (backend/copy_exchange.hpp) with copies on streams of its own, and opens the gate.
+// memory that then tells which task has come, and waits until the gate is open again. Between the two it copies the block
+// that stays on this rank. A thread sees the closed gate, does the rank's part of the exchange with the others
+// (backend/copy_exchange.hpp) with copies on other streams, and opens the gate.
 // A wait of a stream has no deadline and hears of no abort: the thread sees to both, by opening the gate early.
 #pragma once
 
@@ -64,13 +65,15 @@ private:
     Plan* find(std::uint64_t code);
     Result<void> wait_for_room();
     Result<void> close_gate(std::uint64_t code, CUstream stream);
+    Result<void> wait_at_gate(const backend::CollectiveTask& task, CUstream stream);
 
     // Of the thread.
     void serve() noexcept;
     void rest(Clock::time_point& since);
     void carry_out(std::uint64_t code);
     void look_up(backend::CollectiveTask& task);
-    bool exchange(const Plan& plan);
+    bool exchange(const Plan& plan, std::uint64_t code);
+    void say_held_up();
     void wait_for_copies();
     void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 
@@ -88,6 +91,7 @@ private:
     std::atomic<bool> stopped_{false};
     std::atomic<bool> halts_{false};
     std::atomic<Clock::rep> beat_{0};  // when the thread was seen last
+    std::atomic<std::uint64_t> enqueued_{0};  // the last code outside of graphs that a stream was told to wait for
     std::atomic<unsigned> waiting_{0};  // tasks outside of graphs that have not ended
     std::atomic<bool> captured_{false};
 

@@ -5,6 +5,21 @@
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
+namespace {
+
+using Kind = SharedStreams::Kind;
+
+// A stream that has not answered by then may be held up, and others are asked as well. A mark takes some 3 us.
+constexpr std::chrono::microseconds patience{200};
+// Streams wait for events and for each other whenever their owners like, so an answer of a stream for copies within the
+// GPU is good for so long from when it was seen, and until another stream is told to wait for ranks. Streams that wait
+// behind copies to other GPUs are rare: answers of streams for those hold for the task.
+constexpr std::chrono::microseconds good_for{100};
+// Questions that a stream which is held up is left with.
+constexpr std::uint64_t most_unanswered = 64;
+constexpr unsigned number_bits = 4;
+
+}  // namespace
 
 Result<std::unique_ptr<CopyStreams>> CopyStreams::create(Seats& seats, Gpu& gpu, const CopyPost& post) {
     std::unique_ptr<CopyStreams> streams(new CopyStreams(seats, gpu, post));
@@ -17,55 +32,155 @@ Result<void> CopyStreams::set_up() {
     ended_ = static_cast<std::uint64_t*>(words);
     const CUresult status = cuda().cuMemHostGetDevicePointer(&ended_on_gpu_, words, 0);
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
-    SIDESTEP_TRY(streams_, seats_.urgent.of(gpu_));
+    for (unsigned rank = 0; rank < post_.ranks; ++rank)
+        near_[rank] = rank == post_.rank || lies_here(base(rank, 0));
+    for (unsigned lane = 0; lane < stream_of_.size(); ++lane)
+        stream_of_[lane] = lane == home ? all_away : lane % usual_away;
     return {};
 }
 
 // Where something is still to be written the words stay with it.
 CopyStreams::~CopyStreams() {
-    if (ended_ && quiet()) seats_.pages.give_back(ended_);
+    if (!ended_) return;
+    for (unsigned number = 0; number < all; ++number)
+        if (uses_[number].unmarked || ended_of(number) < uses_[number].marks) return;
+    seats_.pages.give_back(ended_);
+}
+
+// On this GPU, not on another one nor in host memory.
+bool CopyStreams::lies_here(const void* address) const {
+    CUmemorytype type = {};
+    int ordinal = -1;
+    std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    std::array<void*, names.size()> values{&type, &ordinal};
+    const CUresult status = cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(),
+                                                          reinterpret_cast<CUdeviceptr>(address));
+    return status == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && ordinal == gpu_.context()->device();
+}
+
+Result<CUstream> CopyStreams::stream(unsigned number) {
+    const Kind kind = number >= all_away ? Kind::home : number >= usual_away ? Kind::away_else : Kind::away;
+    auto& list = streams_[static_cast<std::size_t>(kind)];
+    if (!list) {
+        SIDESTEP_TRY(list, seats_.shared_streams.of(gpu_, kind));
+    }
+    const unsigned first = kind == Kind::home ? all_away : kind == Kind::away_else ? usual_away : 0;
+    return (*list)[number - first].get();
+}
+
+void CopyStreams::begin() {
+    held_up_ = false;
+    for (Use& use : uses_) use.question = 0;
+}
+
+// The first one goes the way that copies go, and words stay in the queue of the last copy: on such a stream nothing else
+// ever goes before.
+Result<void> CopyStreams::ask(unsigned number, unsigned lane) {
+    Use& use = uses_[number];
+    if (use.question != 0 || use.marks - ended_of(number) >= most_unanswered) return {};
+    if (number < all_away && !use.away) {
+        const std::uint64_t spare = backend::ArenaLayout{post_.ranks}.copy_row();  // used on emulated GPUs only
+        const auto from = reinterpret_cast<CUdeviceptr>(base(post_.rank, 0) + spare);
+        const auto to = reinterpret_cast<CUdeviceptr>(base(lane, 0) + spare + post_.rank * sizeof(backend::CopyLine));
+        SIDESTEP_TRY(const CUstream carrier, stream(number));
+        const CUresult status = cuda().cuMemcpyAsync(to, from, sizeof(std::uint64_t), carrier);
+        SIDESTEP_CHECK(cuda().check(status, "cuMemcpyAsync"));
+        use.away = true;
+    }
+    use.waits = waits_.load();
+    SIDESTEP_TRY(use.question, mark_stream(number));
+    use.asked = Clock::now();
+    use.answered = {};
+    return {};
+}
+
+// An answer that is seen now for the first time is a good one, however late this thread has come to look.
+bool CopyStreams::answers(unsigned number) {
+    Use& use = uses_[number];
+    if (use.unmarked) return true;
+    if (use.question == 0 || ended_of(number) < use.question) return false;
+    if (number < all_away) return true;
+    const auto now = Clock::now();
+    if (use.answered == Clock::time_point{}) use.answered = now;
+    if (use.waits == waits_.load() && now - use.answered <= good_for) return true;
+    use.question = 0;
+    return false;
+}
+
+Result<bool> CopyStreams::ready(unsigned lane) {
+    unsigned& chosen = stream_of_[lane];
+    if (answers(chosen)) {
+        held_up_ = false;
+        return true;
+    }
+    SIDESTEP_CHECK(ask(chosen, lane));
+    const Use& first_choice = uses_[chosen];
+    if (first_choice.question != 0 && Clock::now() - first_choice.asked < patience) return false;
+    const unsigned first = lane == home ? all_away : 0, behind = lane == home ? all : all_away;
+    for (unsigned number = first; number < behind; ++number) {
+        if (!answers(number)) {
+            SIDESTEP_CHECK(ask(number, lane));
+            continue;
+        }
+        chosen = number;
+        held_up_ = false;
+        return true;
+    }
+    held_up_ = true;
+    return false;
 }
 
 Result<void> CopyStreams::copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) {
+    SIDESTEP_TRY(const CUstream carrier, stream(stream_of_[lane]));
     const CUresult status =
-        cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
-                             (*streams_)[stream_of(lane)].get());
-    return cuda().check(status, "cuMemcpyAsync");
+        cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, carrier);
+    SIDESTEP_CHECK(cuda().check(status, "cuMemcpyAsync"));
+    uses_[stream_of_[lane]].unmarked = true;
+    return {};
 }
 
 Result<std::uint64_t> CopyStreams::mark(unsigned lane) {
-    return mark_stream(stream_of(lane));
+    const unsigned number = stream_of_[lane];
+    SIDESTEP_TRY(const std::uint64_t mark, mark_stream(number));
+    uses_[number].behind_copies = mark;
+    uses_[number].unmarked = false;
+    return mark << number_bits | number;
 }
 
 // With CU_STREAM_WRITE_VALUE_DEFAULT the word is seen after all that came before it on the stream, by the whole system.
-Result<std::uint64_t> CopyStreams::mark_stream(unsigned index) {
-    const CUresult status =
-        cuda().cuStreamWriteValue64((*streams_)[index].get(), ended_on_gpu_ + index * sizeof(std::uint64_t),
-                                    marks_[index] + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+Result<std::uint64_t> CopyStreams::mark_stream(unsigned number) {
+    SIDESTEP_TRY(const CUstream carrier, stream(number));
+    const CUresult status = cuda().cuStreamWriteValue64(carrier, ended_on_gpu_ + number * sizeof(std::uint64_t),
+                                                        uses_[number].marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
     SIDESTEP_CHECK(cuda().check(status, "cuStreamWriteValue64"));
-    return ++marks_[index];
+    return ++uses_[number].marks;
 }
 
-std::uint64_t CopyStreams::ended(unsigned lane) {
-    return std::atomic_ref(ended_[stream_of(lane)]).load(std::memory_order_acquire);
+bool CopyStreams::ended(unsigned, std::uint64_t mark) {
+    return ended_of(mark & ((1u << number_bits) - 1)) >= mark >> number_bits;
 }
 
 void CopyStreams::close() {
-    for (unsigned index = 0; index < UrgentStreams::each; ++index) static_cast<void>(mark_stream(index));
+    for (unsigned number = 0; number < all; ++number) {
+        if (!uses_[number].unmarked) continue;
+        const auto mark = mark_stream(number);
+        if (mark) uses_[number].behind_copies = *mark;
+        uses_[number].unmarked = false;
+    }
 }
 
 bool CopyStreams::quiet() {
-    for (unsigned index = 0; index < UrgentStreams::each; ++index)
-        if (ended(index) < marks_[index]) return false;
+    for (unsigned number = 0; number < all; ++number)
+        if (ended_of(number) < uses_[number].behind_copies) return false;
     return true;
 }
 
 std::string CopyStreams::missing() {
     std::string text;
-    for (unsigned index = 0; index < UrgentStreams::each; ++index) {
-        const std::uint64_t done = ended(index);
-        if (done < marks_[index])
-            text += fmt::format("{}stream {}: {} of {} marks", text.empty() ? "" : ", ", index, done, marks_[index]);
+    for (unsigned number = 0; number < all; ++number) {
+        const std::uint64_t done = ended_of(number), all_marks = uses_[number].behind_copies;
+        if (done < all_marks)
+            text += fmt::format("{}stream {}: {} of {} marks", text.empty() ? "" : ", ", number, done, all_marks);
     }
     return text;
 }

@@ -1,9 +1,14 @@
 // What carries bytes for tasks of Shape::copies: the streams of the GPU that its ranks share for that. What ends this
 // rank's copies there are marks of its own.
+//
+// A stream is used once it has answered: a mark of its own, behind which the copies follow at once, has come through the
+// queue that carries them. Where none comes a stream that waits holds that queue up, maybe the one that waits for these
+// very copies, and the next stream is asked.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,12 +47,20 @@ struct CopyPost {
 // By one thread, in the GPU's context.
 class CopyStreams final : public backend::CopyEngine {
 public:
+    // All arenas are mapped.
     static Result<std::unique_ptr<CopyStreams>> create(Seats& seats, Gpu& gpu, const CopyPost& post);
     ~CopyStreams() override;
 
+    // A task begins, whose stream has been told to wait: what was answered before counts no longer.
+    void begin();
+    // By any thread, before and after a stream of this GPU is told to wait: what was answered before counts no longer.
+    void count_a_wait() { waits_.fetch_add(1); }
+
+    bool near(unsigned rank) override { return near_[rank]; }
+    Result<bool> ready(unsigned lane) override;
     Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) override;
     Result<std::uint64_t> mark(unsigned lane) override;
-    std::uint64_t ended(unsigned lane) override;
+    bool ended(unsigned lane, std::uint64_t mark) override;
     char* base(unsigned rank, unsigned slot) override { return post_.slots->base(rank, slot); }
     backend::CopyRow& row(unsigned rank) override { return post_.rows[rank]; }
 
@@ -56,21 +69,50 @@ public:
     bool quiet();
     // "stream 0: 3 of 4 marks", of those where some are missing.
     std::string missing();
+    // Whether the lane that was asked about last has been waiting for an answer of any stream.
+    bool held_up() const { return held_up_; }
 
 private:
-    CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post) : seats_(seats), gpu_(gpu), post_(post) {}
+    using Clock = std::chrono::steady_clock;
+    // Numbers of streams: those for other GPUs first. Each has a word of a HostPages entry.
+    static constexpr unsigned usual_away = SharedStreams::how_many[0];
+    static constexpr unsigned all_away = usual_away + SharedStreams::how_many[1];
+    static constexpr unsigned all = all_away + SharedStreams::how_many[2];
+    static_assert(all <= 16);
+    // What this rank has to do with a stream.
+    struct Use {
+        std::uint64_t marks = 0;
+        std::uint64_t behind_copies = 0;  // the mark that the last copy came before
+        bool unmarked = false;            // copies have come since
+        bool away = false;                // something went to another GPU
+        std::uint64_t question = 0;       // a mark
+        std::uint64_t waits = 0;          // how many there were when it was asked
+        Clock::time_point asked, answered;
+    };
+
+    CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post) : seats_(seats), gpu_(gpu), post_(post), waits_(seats.shared_streams.waits(gpu)) {}
     Result<void> set_up();
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
-    static unsigned stream_of(unsigned lane) { return lane % UrgentStreams::each; }
-    Result<std::uint64_t> mark_stream(unsigned index);
+    bool lies_here(const void* address) const;
+    Result<CUstream> stream(unsigned number);
+    Result<std::uint64_t> mark_stream(unsigned number);
+    Result<void> ask(unsigned number, unsigned lane);
+    bool answers(unsigned number);
+    std::uint64_t ended_of(unsigned number) const {
+        return std::atomic_ref(ended_[number]).load(std::memory_order_acquire);
+    }
 
     Seats& seats_;
     Gpu& gpu_;
     const CopyPost post_;
-    std::shared_ptr<const UrgentStreams::List> streams_;
+    std::atomic<std::uint64_t>& waits_;
+    std::array<bool, backend::most_ranks> near_{};
+    std::array<std::shared_ptr<const SharedStreams::List>, 3> streams_;  // by kind
+    std::array<Use, all> uses_;
+    std::array<unsigned, backend::CopyEngine::lanes> stream_of_{};  // of a lane: its stream now
+    bool held_up_ = false;
     std::uint64_t* ended_ = nullptr;  // pinned; written by the streams, each behind this rank's copies
     CUdeviceptr ended_on_gpu_ = 0;
-    std::array<std::uint64_t, UrgentStreams::each> marks_{};
 };
 
 }  // namespace sidestep::backends::cuda

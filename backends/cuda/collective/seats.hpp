@@ -11,7 +11,7 @@
 #include "backend/collective.hpp"
 #include "backends/cuda/collective/control.hpp"
 #include "backends/cuda/collective/kernels.hpp"
-#include "backends/cuda/collective/urgent_streams.hpp"
+#include "backends/cuda/collective/shared_streams.hpp"
 #include "backends/cuda/ipc.hpp"
 #include "backends/cuda/reach.hpp"
 
@@ -53,7 +53,7 @@ public:
     std::mutex& grants;  // held while the access of a mapping or pool is changed
     Ipc& ipc;
     HostPages pages;
-    UrgentStreams urgent;
+    SharedStreams shared_streams;
 
 private:
     Result<std::shared_ptr<const CollectiveKernels>> kernels_of(const Gpu& gpu);

@@ -14,12 +14,14 @@ class OwnCopies final : public backend::CopyEngine {
 public:
     OwnCopies(RankState& state, const CollectiveTask& task) : state_(state), task_(task) {}
 
+    bool near(unsigned) override { return false; }
+    Result<bool> ready(unsigned) override { return true; }
     Result<void> copy(unsigned, char* to, const char* from, std::uint64_t bytes) override {
         if (copy_bytes(state_, task_, to, from, bytes)) return {};
         return Error{ErrorCode::cancelled, "aborted", "emulated seat", {}};
     }
-    Result<std::uint64_t> mark(unsigned) override { return ++marks_; }
-    std::uint64_t ended(unsigned) override { return marks_; }
+    Result<std::uint64_t> mark(unsigned) override { return 1; }
+    bool ended(unsigned, std::uint64_t) override { return true; }
     char* base(unsigned rank, unsigned slot) override {
         return slot == 0 ? state_.arena_of(rank) : state_.slots.base(rank, slot);
     }
@@ -30,7 +32,6 @@ public:
 private:
     RankState& state_;
     const CollectiveTask& task_;
-    std::uint64_t marks_ = 0;
 };
 
 }  // namespace

@@ -1,0 +1,44 @@
+// Streams for the copies of Shape::copies: a few of each GPU, which all its ranks in this process share, so that their
+// number does not grow with ranks and groups. None ever waits for a rank.
+//
+// Streams of a GPU share its queues: 8 for what goes on within it (CUDA_DEVICE_MAX_CONNECTIONS), given in turn as
+// streams are made, and 4 for copies to other GPUs. What a stream puts into the queue that another one waits in waits
+// as well, and priorities change nothing of that. So there are more streams of each kind than queues, and those that
+// carry copies to other GPUs carry nothing else.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/gpus.hpp"
+
+namespace sidestep::backends::cuda {
+
+class SharedStreams {
+public:
+    enum class Kind {
+        away,       // copies to other GPUs. One fills a GPU's links on NVSwitch; several hide what starting each costs
+        away_else,  // the same, where those are held up
+        home,       // copies within the GPU. The driver has kernels for them, which of those of the highest priority begin first
+    };
+    static constexpr std::array<unsigned, 3> how_many{4, 3, 9};
+    using List = std::vector<driver::CudaStream>;
+
+    // Those of a GPU, made together when they are asked for first: so they have different queues. Any thread.
+    Result<std::shared_ptr<const List>> of(const Gpu& gpu, Kind kind);
+    // Of a GPU: grows before and after one of its streams is told to wait for ranks. Stays where it is.
+    std::atomic<std::uint64_t>& waits(const Gpu& gpu);
+
+private:
+    std::mutex mutex_;
+    std::map<std::pair<int, Kind>, std::shared_ptr<const List>> lists_;  // by GPU
+    std::map<int, std::atomic<std::uint64_t>> waits_;  // by GPU
+};
+
+}  // namespace sidestep::backends::cuda
