@@ -191,20 +191,28 @@ TEST_F(CopyGroups, RanksThatCallAnotherCountAreTold) {
     }
 }
 
-// The deadline counts for copies too: they may wait in a queue of the GPU that the very stream holds up which waits for
-// them. Once it is let go they come to their end.
-TEST_F(CopyGroups, CopiesBehindAStreamThatWaitsDoNotHang) {
+// Where the streams that wait hold up every queue that copies could go through, no copy begins: the deadline ends it, and
+// a warning says why.
+TEST_F(CopyGroups, CopiesThatNoQueueTakesEndAtTheDeadline) {
     ::setenv("FAKE_CUDA_ONE_QUEUE", "1", 1);
+    testing::internal::CaptureStderr();
     open(300);
     for (unsigned call = 0; call < 20; ++call)
         for (unsigned rank = 0; rank < 2; ++rank) static_cast<void>(all_gather(rank));
-    ::unsetenv("FAKE_CUDA_ONE_QUEUE");
     for (unsigned rank = 0; rank < 2; ++rank) {
-        if (groups_[rank].wait()) GTEST_SKIP() << "streams of this machine have a queue each";
+        if (groups_[rank].wait()) {
+            testing::internal::GetCapturedStderr();
+            ::unsetenv("FAKE_CUDA_ONE_QUEUE");
+            GTEST_SKIP() << "this GPU has more than one queue";
+        }
         EXPECT_EQ(failure_of(rank).code, ErrorCode::timed_out) << failure_of(rank).to_string();
         driver::ScopedCudaContext current(machine().context(gpu_of(rank)));
         expect_success(machine().cuda().cuStreamSynchronize(stream(rank)), "cuStreamSynchronize");
     }
+    ::unsetenv("FAKE_CUDA_ONE_QUEUE");
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("hold up every queue"), std::string::npos) << said;
+    EXPECT_NE(said.find("CUDA_DEVICE_MAX_CONNECTIONS=32"), std::string::npos) << said;
 }
 
 TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {

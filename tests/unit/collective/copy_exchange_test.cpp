@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -59,11 +60,13 @@ class Engine final : public backend::CopyEngine {
 public:
     Engine(World& world, unsigned rank) : world_(world), rank_(rank) {}
     Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) override;
+    bool near(unsigned rank) override;
+    Result<bool> ready(unsigned lane) override;
     Result<std::uint64_t> mark(unsigned lane) override {
         lanes_[lane].work.push_back({nullptr, nullptr, 0, ++lanes_[lane].marks});
         return lanes_[lane].marks;
     }
-    std::uint64_t ended(unsigned lane) override { return lanes_[lane].ended; }
+    bool ended(unsigned lane, std::uint64_t mark) override { return lanes_[lane].ended >= mark; }
     char* base(unsigned rank, unsigned slot) override { return address(slot == 0 ? arena : recv, rank); }
     backend::CopyRow& row(unsigned rank) override;
     // Ends what is first in some lane.
@@ -79,6 +82,7 @@ private:
     struct Lane {
         std::deque<Item> work;
         std::uint64_t marks = 0, ended = 0;
+        std::size_t ready_in = 0;  // the task that it was said to be ready in, counted from 1
     };
     void apply(const Item& item);
     World& world_;
@@ -99,6 +103,7 @@ struct World {
         std::vector<std::optional<CollectiveTask>> task(ranks);
         std::vector<std::optional<CopyExchange>> exchange(ranks);
         number.assign(ranks, 0);
+        come.assign(ranks, 0);
         for (unsigned looks = 0;; ++looks) {
             ASSERT_LT(looks, 2'000'000u) << "they do not come to an end";
             bool over = true;
@@ -110,6 +115,7 @@ struct World {
                 if (!exchange[rank]) {
                     task[rank] = task_of(tasks[number[rank]], rank, mapped);
                     if (in_place) task[rank]->send = task[rank]->recv;
+                    come[rank] = number[rank] + 1;
                     exchange[rank].emplace(*task[rank], rank, ranks, counters[rank], *engines[rank]);
                 }
                 const auto state = exchange[rank]->step();
@@ -135,17 +141,32 @@ struct World {
 
     const unsigned ranks;
     bool in_place = false;
+    unsigned on_a_gpu = 1;     // ranks that have the same, one after the other
     std::map<std::tuple<std::size_t, unsigned, std::uint64_t>, std::uint64_t> sent;  // of a task, a rank and a block
     std::mt19937 random;
     std::vector<backend::CopyRow> rows;
     std::vector<backend::CopyCounters> counters;
     std::vector<std::size_t> number;  // of the task that a rank is in
+    std::vector<std::size_t> come = std::vector<std::size_t>(ranks);  // tasks that a rank has begun
     std::vector<std::unique_ptr<Engine>> engines;
     std::map<std::pair<unsigned, std::uint64_t>, Piece> lanes;  // by rank and offset: what is there
     std::map<std::pair<unsigned, unsigned>, std::uint64_t> moved;
 };
 
+bool Engine::near(unsigned rank) { return rank / world_.on_a_gpu == rank_ / world_.on_a_gpu; }
+
+// Where the ranks of this GPU have not come, their streams may be told to wait before the copies that were asked for.
+Result<bool> Engine::ready(unsigned lane) {
+    for (unsigned rank = 0; rank < world_.ranks; ++rank)
+        EXPECT_TRUE(lane != home || !near(rank) || rank == rank_ || world_.come[rank] > world_.number[rank_]) << "rank " << rank << " has not come";
+    const bool is = world_.random() % 3 != 0;
+    if (is) lanes_[lane].ready_in = world_.number[rank_] + 1;
+    return is;
+}
+
 Result<void> Engine::copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) {
+    EXPECT_EQ(lanes_[lane].ready_in, world_.number[rank_] + 1) << "nobody has asked for lane " << lane;
+    EXPECT_EQ(lane == home, near(spot(to).rank)) << "to rank " << spot(to).rank << " in lane " << lane;
     lanes_[lane].work.push_back({to, from, bytes, 0});
     return {};
 }
@@ -212,7 +233,9 @@ TEST(CopyExchange, InWhateverOrderRanksGoOn) {
             SCOPED_TRACE(fmt::format("{} ranks, seed {}, mapped {:#x}", ranks, seed, mapped));
             std::vector<Lists> tasks;
             for (unsigned i = 0; i < 4; ++i) tasks.push_back(some_lists(ranks, random));
-            World(ranks, seed).run(tasks, mapped);
+            World world(ranks, seed);
+            world.on_a_gpu = 1 + seed % 3;
+            world.run(tasks, mapped);
             if (::testing::Test::HasFailure()) return;
         }
 }
@@ -246,16 +269,20 @@ TEST(CopyExchange, BlocksOfOneRankAlone) {
 
 // Counts what it is asked for, and ends nothing.
 struct Counting final : backend::CopyEngine {
+    bool near(unsigned) override { return false; }
+    Result<bool> ready(unsigned lane) override { return asked.insert(lane), is_ready; }
     Result<void> copy(unsigned lane, char*, const char*, std::uint64_t) override {
         ++copies[lane];
         return {};
     }
     Result<std::uint64_t> mark(unsigned) override { return ++marks; }
-    std::uint64_t ended(unsigned) override { return 0; }
+    bool ended(unsigned, std::uint64_t) override { return false; }
     char* base(unsigned rank, unsigned slot) override { return address(slot == 0 ? arena : recv, rank); }
     backend::CopyRow& row(unsigned rank) override { return rows[rank]; }
     std::map<unsigned, int> copies;
     int marks = 0;
+    bool is_ready = true;
+    std::set<unsigned> asked;
     std::vector<backend::CopyRow> rows = std::vector<backend::CopyRow>(4);
 };
 
@@ -279,6 +306,27 @@ TEST(CopyExchange, GoesStraightWhereItCan) {
         EXPECT_EQ(engine.copies, copies) << size;
         EXPECT_EQ(engine.marks, marks) << size;
     }
+}
+
+// Lanes to others are asked for at once, so that it is known whether they move once the others come.
+TEST(CopyExchange, AsksForALaneBeforeItIsNeeded) {
+    Counting engine;
+    std::vector<backend::CopyCounters> counters(4);
+    const Lists bytes(4, std::vector<std::uint64_t>(4, 1 << 20));
+    std::vector<CollectiveTask> tasks;
+    for (unsigned rank = 0; rank < 4; ++rank) tasks.push_back(task_of(bytes, rank, 0xf));
+    tasks[0].to[0] = tasks[0].from[0] = {};
+    CopyExchange first(tasks[0], 0, 4, counters[0], engine);
+    EXPECT_EQ(*first.step(), CopyExchange::State::waiting);
+    EXPECT_EQ(engine.asked, (std::set<unsigned>{1, 2, 3}));
+    engine.is_ready = false;
+    CopyExchange second(tasks[1], 1, 4, counters[1], engine);
+    EXPECT_EQ(*first.step(), CopyExchange::State::moved);
+    EXPECT_EQ(*first.step(), CopyExchange::State::waiting);
+    EXPECT_TRUE(engine.copies.empty());
+    engine.is_ready = true;
+    EXPECT_EQ(*first.step(), CopyExchange::State::moved);
+    EXPECT_EQ(engine.copies, (std::map<unsigned, int>{{1, 1}}));
 }
 
 // Else two ranks would send to one while nobody sends to another.
