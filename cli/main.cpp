@@ -1,6 +1,7 @@
 // The command `sidestep`: reads the command line, runs one verb of verb.hpp's table.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iterator>
 #include <string_view>
@@ -122,6 +123,9 @@ int run_and_report(int argc, const char* const* argv) {
 }  // namespace sidestep::cli
 
 int main(int argc, char** argv) {
+    // Before the driver is loaded: with more queues in a GPU a stream that waits holds up fewer others (docs/collectives.md,
+    // copy engines). Programs that the command starts inherit it.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     // The library throws nothing; this is for what the standard library throws here.
     try {
         return sidestep::cli::run_and_report(argc, argv);

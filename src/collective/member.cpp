@@ -1,6 +1,7 @@
 #include "collective/member.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <tuple>
 
@@ -35,6 +36,16 @@ bool same_call(const Operation& a, const Operation& b) {
                           o.device_scale, o.root);
     };
     return key(a) == key(b);
+}
+
+// What the variable was when the driver was loaded nobody tells; this is what it is now.
+std::string note_on_queues() {
+    constexpr int most = 32;
+    const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (set != nullptr && std::atoi(set) >= most) return {};
+    return fmt::format("; CUDA_DEVICE_MAX_CONNECTIONS is {}: where streams that wait hold up every queue of a GPU, copies cannot begin "
+                       "before the deadline. Set to {} before the program starts, it gives more of them",
+                       set != nullptr && *set != '\0' ? set : "not set", most);
 }
 
 bool same_choice(const Operation& a, const Operation& b) {
@@ -206,7 +217,9 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
         else
             memory = fmt::format("send buffer: {}; receive buffer: {}", send, recv);
     }
-    return plan_of(operation, choice, ranks(), std::move(memory));
+    CollectivePlan plan = plan_of(operation, choice, ranks(), std::move(memory));
+    if (copies && !facts_.emulated) plan.reason += note_on_queues();
+    return plan;
 }
 
 Result<bool> Member::idle() const {

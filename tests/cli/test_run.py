@@ -80,6 +80,12 @@ class Environment(RunTest):
         outcome = self.run_ranks(2, "echo $SIDESTEP_GROUP_TIMEOUT $MASTER_ADDR:$MASTER_PORT", "--timeout", "2m", "--plain")
         self.assertEqual(outcome.out, "120 10.0.0.1:29500\n" * 2)
 
+    def test_queues_of_gpus(self):
+        self.env.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+        self.assertEqual(self.run_ranks(1, "echo $CUDA_DEVICE_MAX_CONNECTIONS").out, "32\n")
+        self.env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        self.assertEqual(self.run_ranks(1, "echo $CUDA_DEVICE_MAX_CONNECTIONS").out, "1\n")
+
     def test_the_words_of_the_program_are_its_own(self):
         outcome = self.run_command("run", "--no-nccl", "--", "printf", "%s,", "--json", "--", "-n", "run", "a b", env=self.env)
         self.assertEqual(outcome.out, "--json,--,-n,run,a b,")

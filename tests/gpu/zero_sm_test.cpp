@@ -215,6 +215,23 @@ TEST_F(CopyGroups, CopiesThatNoQueueTakesEndAtTheDeadline) {
     EXPECT_NE(said.find("CUDA_DEVICE_MAX_CONNECTIONS=32"), std::string::npos) << said;
 }
 
+TEST_F(CopyGroups, ExplainSaysWhereAGpuHasFewQueues) {
+    open();
+    const auto reason = [&] {
+        const auto plan = groups_[0].explain(Collective::all_gather, count, Dtype::i32);
+        return plan ? plan->reason : plan.error().to_string();
+    };
+    const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const std::string before = set ? set : "";
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
+    EXPECT_NE(reason().find("CUDA_DEVICE_MAX_CONNECTIONS is 8: "), std::string::npos) << reason();
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    EXPECT_EQ(reason().find("CUDA_DEVICE_MAX_CONNECTIONS"), std::string::npos) << reason();
+    ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    EXPECT_NE(reason().find("CUDA_DEVICE_MAX_CONNECTIONS is not set: "), std::string::npos) << reason();
+    if (set) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", before.c_str(), 1);
+}
+
 TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {
     open();
     ::setenv("FAKE_CUDA_NO_STREAM_WORDS", "1", 1);
