@@ -106,7 +106,7 @@ CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
         if (copies()) copies()->look();
         CUresult status = recorded_ ? cuda().cuEventQuery(last_->get()) : CUDA_SUCCESS;
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
-        const bool copying = copies() && copies()->busy();
+        const bool copying = copies() && (copies()->busy() || !seats_.shared_streams.settled());
         if (status == CUDA_SUCCESS && copying) status = CUDA_ERROR_NOT_READY;
         if (status == CUDA_SUCCESS) return Rest::none;
         if (status == CUDA_ERROR_CONTEXT_IS_DESTROYED || status == CUDA_ERROR_DEINITIALIZED ||

@@ -1,5 +1,7 @@
 #include "backends/cuda/collective/copy_streams.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/try.hpp"
@@ -15,6 +17,8 @@ constexpr std::chrono::microseconds patience{200};
 // GPU is good for so long from when it was seen, and until another stream is told to wait for ranks. Streams that wait
 // behind copies to other GPUs are rare: answers of streams for those hold for the task.
 constexpr std::chrono::microseconds good_for{100};
+// Not a stream that is busy, nor a thread that had no processor.
+constexpr std::chrono::milliseconds long_wait{50};
 // Questions that a stream which is held up is left with.
 constexpr std::uint64_t most_unanswered = 64;
 constexpr unsigned number_bits = 4;
@@ -34,8 +38,15 @@ Result<void> CopyStreams::set_up() {
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
     for (unsigned rank = 0; rank < post_.ranks; ++rank)
         near_[rank] = rank == post_.rank || lies_here(base(rank, 0));
-    for (unsigned lane = 0; lane < stream_of_.size(); ++lane)
-        stream_of_[lane] = lane == home ? all_away : lane % usual_away;
+    for (unsigned rank = 0; rank < post_.ranks && primed_ == nullptr; ++rank) {
+        if (near_[rank]) continue;
+        const std::uint64_t spare = backend::ArenaLayout{post_.ranks}.copy_row();  // used on emulated GPUs only
+        const auto to = reinterpret_cast<CUdeviceptr>(base(rank, 0)) + spare;
+        const auto from = reinterpret_cast<CUdeviceptr>(base(post_.rank, 0)) + spare;
+        SIDESTEP_TRY(primed_, seats_.shared_streams.prime(gpu_, to, from, [this] { return seats_.pages.take(); }));
+    }
+    for (unsigned lane = 0; lane < lanes_.size(); ++lane)
+        lanes_[lane].stream = lane == home ? all_away : lane % usual_away;
     return {};
 }
 
@@ -69,24 +80,15 @@ Result<CUstream> CopyStreams::stream(unsigned number) {
 }
 
 void CopyStreams::begin() {
-    held_up_ = false;
     for (Use& use : uses_) use.question = 0;
+    for (Lane& lane : lanes_) lane.waits_since = {};
 }
 
-// The first one goes the way that copies go, and words stay in the queue of the last copy: on such a stream nothing else
-// ever goes before.
-Result<void> CopyStreams::ask(unsigned number, unsigned lane) {
+// Words of streams for other GPUs go the way that copies do, once the first copy has ended.
+Result<void> CopyStreams::ask(unsigned number) {
     Use& use = uses_[number];
     if (use.question != 0 || use.marks - ended_of(number) >= most_unanswered) return {};
-    if (number < all_away && !use.away) {
-        const std::uint64_t spare = backend::ArenaLayout{post_.ranks}.copy_row();  // used on emulated GPUs only
-        const auto from = reinterpret_cast<CUdeviceptr>(base(post_.rank, 0) + spare);
-        const auto to = reinterpret_cast<CUdeviceptr>(base(lane, 0) + spare + post_.rank * sizeof(backend::CopyLine));
-        SIDESTEP_TRY(const CUstream carrier, stream(number));
-        const CUresult status = cuda().cuMemcpyAsync(to, from, sizeof(std::uint64_t), carrier);
-        SIDESTEP_CHECK(cuda().check(status, "cuMemcpyAsync"));
-        use.away = true;
-    }
+    if (number < all_away && std::atomic_ref(const_cast<std::uint64_t&>(primed_[number])).load() == 0) return {};
     use.waits = waits_.load();
     SIDESTEP_TRY(use.question, mark_stream(number));
     use.asked = Clock::now();
@@ -108,39 +110,47 @@ bool CopyStreams::answers(unsigned number) {
 }
 
 Result<bool> CopyStreams::ready(unsigned lane) {
-    unsigned& chosen = stream_of_[lane];
-    if (answers(chosen)) {
-        held_up_ = false;
+    Lane& own = lanes_[lane];
+    if (answers(own.stream)) {
+        own.waits_since = {};
         return true;
     }
-    SIDESTEP_CHECK(ask(chosen, lane));
-    const Use& first_choice = uses_[chosen];
-    if (first_choice.question != 0 && Clock::now() - first_choice.asked < patience) return false;
+    SIDESTEP_CHECK(ask(own.stream));
+    const auto now = Clock::now();
+    if (own.waits_since == Clock::time_point{}) own.waits_since = now;
+    const Use& first_choice = uses_[own.stream];
+    if (first_choice.question != 0 && now - first_choice.asked < patience) return false;
     const unsigned first = lane == home ? all_away : 0, behind = lane == home ? all : all_away;
     for (unsigned number = first; number < behind; ++number) {
         if (!answers(number)) {
-            SIDESTEP_CHECK(ask(number, lane));
+            SIDESTEP_CHECK(ask(number));
             continue;
         }
-        chosen = number;
-        held_up_ = false;
+        own.stream = number;
+        own.waits_since = {};
         return true;
     }
-    held_up_ = true;
     return false;
 }
 
+bool CopyStreams::held_up() const {
+    const auto now = Clock::now();
+    return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+        return lane.waits_since != Clock::time_point{} && now - lane.waits_since > long_wait;
+    });
+}
+
 Result<void> CopyStreams::copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) {
-    SIDESTEP_TRY(const CUstream carrier, stream(stream_of_[lane]));
+    SIDESTEP_TRY(const CUstream carrier, stream(lanes_[lane].stream));
     const CUresult status =
         cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, carrier);
     SIDESTEP_CHECK(cuda().check(status, "cuMemcpyAsync"));
-    uses_[stream_of_[lane]].unmarked = true;
+    uses_[lanes_[lane].stream].unmarked = true;
     return {};
 }
 
 Result<std::uint64_t> CopyStreams::mark(unsigned lane) {
-    const unsigned number = stream_of_[lane];
+    const unsigned number = lanes_[lane].stream;
     SIDESTEP_TRY(const std::uint64_t mark, mark_stream(number));
     uses_[number].behind_copies = mark;
     uses_[number].unmarked = false;

@@ -69,14 +69,14 @@ public:
     bool quiet();
     // "stream 0: 3 of 4 marks", of those where some are missing.
     std::string missing();
-    // Whether the lane that was asked about last has been waiting for an answer of any stream.
-    bool held_up() const { return held_up_; }
+    // Whether a lane has been waiting for an answer of any stream for longer than streams take.
+    bool held_up() const;
 
 private:
     using Clock = std::chrono::steady_clock;
     // Numbers of streams: those for other GPUs first. Each has a word of a HostPages entry.
     static constexpr unsigned usual_away = SharedStreams::how_many[0];
-    static constexpr unsigned all_away = usual_away + SharedStreams::how_many[1];
+    static constexpr unsigned all_away = SharedStreams::all_away;
     static constexpr unsigned all = all_away + SharedStreams::how_many[2];
     static_assert(all <= 16);
     // What this rank has to do with a stream.
@@ -84,7 +84,6 @@ private:
         std::uint64_t marks = 0;
         std::uint64_t behind_copies = 0;  // the mark that the last copy came before
         bool unmarked = false;            // copies have come since
-        bool away = false;                // something went to another GPU
         std::uint64_t question = 0;       // a mark
         std::uint64_t waits = 0;          // how many there were when it was asked
         Clock::time_point asked, answered;
@@ -96,7 +95,7 @@ private:
     bool lies_here(const void* address) const;
     Result<CUstream> stream(unsigned number);
     Result<std::uint64_t> mark_stream(unsigned number);
-    Result<void> ask(unsigned number, unsigned lane);
+    Result<void> ask(unsigned number);
     bool answers(unsigned number);
     std::uint64_t ended_of(unsigned number) const {
         return std::atomic_ref(ended_[number]).load(std::memory_order_acquire);
@@ -107,10 +106,14 @@ private:
     const CopyPost post_;
     std::atomic<std::uint64_t>& waits_;
     std::array<bool, backend::most_ranks> near_{};
+    const std::uint64_t* primed_ = nullptr;  // SharedStreams::prime(); null where all ranks have this GPU
     std::array<std::shared_ptr<const SharedStreams::List>, 3> streams_;  // by kind
     std::array<Use, all> uses_;
-    std::array<unsigned, backend::CopyEngine::lanes> stream_of_{};  // of a lane: its stream now
-    bool held_up_ = false;
+    struct Lane {
+        unsigned stream = 0;         // the one it uses now
+        Clock::time_point waits_since{};  // none has answered; the epoch: one has, or nobody asks
+    };
+    std::array<Lane, backend::CopyEngine::lanes> lanes_{};
     std::uint64_t* ended_ = nullptr;  // pinned; written by the streams, each behind this rank's copies
     CUdeviceptr ended_on_gpu_ = 0;
 };

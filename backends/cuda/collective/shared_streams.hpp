@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,17 +29,26 @@ public:
         home,       // copies within the GPU. The driver has kernels for them, which of those of the highest priority begin first
     };
     static constexpr std::array<unsigned, 3> how_many{4, 3, 9};
+    static constexpr unsigned all_away = how_many[0] + how_many[1];
     using List = std::vector<driver::CudaStream>;
 
     // Those of a GPU, made together when they are asked for first: so they have different queues. Any thread.
     Result<std::shared_ptr<const List>> of(const Gpu& gpu, Kind kind);
+    // Words stay in the queue of a stream's last copy, so each stream for other GPUs copies 8 bytes between GPUs before all
+    // else, the first time that a GPU is asked for. Waits a moment for that, since memory must not go before. Answers a
+    // word for each stream, which is 1 once it has copied. In the GPU's context.
+    using Words = std::function<Result<void*>()>;  // zeroed, pinned, and never to be given back
+    Result<const std::uint64_t*> prime(const Gpu& gpu, CUdeviceptr to, CUdeviceptr from, const Words& take);
+    // Whether all of those copies have ended.
+    bool settled();
     // Of a GPU: grows before and after one of its streams is told to wait for ranks. Stays where it is.
     std::atomic<std::uint64_t>& waits(const Gpu& gpu);
 
 private:
     std::mutex mutex_;
     std::map<std::pair<int, Kind>, std::shared_ptr<const List>> lists_;  // by GPU
-    std::map<int, std::atomic<std::uint64_t>> waits_;  // by GPU
+    std::map<int, std::atomic<std::uint64_t>> waits_;  // by GPU, like the next one
+    std::map<int, std::uint64_t*> primed_;
 };
 
 }  // namespace sidestep::backends::cuda
