@@ -57,8 +57,9 @@ int move_piece(int file, const FileLoop& loop, char* memory, Bytes at) {
 }  // namespace
 
 Result<double> file_seconds(const FileLoop& loop, char* memory) {
-    const int flags = (loop.write ? O_WRONLY : O_RDONLY) | (loop.direct ? O_DIRECT : 0) | O_CLOEXEC;
-    const Descriptor file(open(loop.path.c_str(), flags));
+    const int flags = (loop.write ? O_WRONLY : O_RDONLY) | (loop.direct ? O_DIRECT : 0) | (loop.anew ? O_CREAT : 0) | O_CLOEXEC;
+    if (loop.anew && unlink(loop.path.c_str()) != 0 && errno != ENOENT) return failure(loop, errno);
+    const Descriptor file(open(loop.path.c_str(), flags, 0600));
     if (file.number() < 0) return failure(loop, errno);
     std::atomic<int> ready{0};
     std::atomic<bool> go{false};
@@ -74,8 +75,12 @@ Result<double> file_seconds(const FileLoop& loop, char* memory) {
         });
     while (ready != loop.threads) std::this_thread::yield();
     const auto start = std::chrono::steady_clock::now();
+    // Where the file system cannot, writes find the space.
+    if (loop.anew && fallocate(file.number(), 0, 0, static_cast<off_t>(loop.bytes)) != 0 && errno != EOPNOTSUPP)
+        error = errno;
     go = true;
     for (std::thread& worker : workers) worker.join();
+    if (loop.anew && loop.direct && error == 0 && fsync(file.number()) != 0) error = errno;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (error != 0) return failure(loop, error);
     return seconds;
