@@ -91,6 +91,9 @@ public:
     // first, in memory of the host that all ranks share and that outlives the seat. Emulated GPUs have it in their
     // arenas.
     virtual void meet(CopyRow*) {}
+    // After all arenas are reached, and before any rank of this process runs a task of Shape::copies: does what would have
+    // to wait for tasks that wait for other ranks.
+    virtual Result<void> prepare_copies() { return {}; }
     // Before the first task: asks where the others find memory of this rank by now, for tasks of graphs that were
     // captured before they did. Until halt() any thread may call it.
     virtual void ask(std::function<Token(const void*)>) {}

@@ -176,6 +176,8 @@ private:
         }
         for (unsigned rank = 0; rank < party_->ranks; ++rank)
             if (party_->contacts[rank]) SIDESTEP_CHECK(take_arena(rank));
+        if (request_.options.policy == GroupPolicy::zero_sm && why_no_mesh_.empty())
+            SIDESTEP_CHECK(party_->seat->prepare_copies());
         return agree();
     }
 

@@ -389,6 +389,16 @@ Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, 
     return cuda().check(status, "cuLaunchKernel");
 }
 
+CopyPost CollectiveSeat::copy_post() {
+    return {rank_, ranks_, rows_, &slots_, where_};
+}
+
+Result<void> CollectiveSeat::prepare_copies() {
+    driver::ScopedCudaContext current(*gpu_.context());
+    SIDESTEP_CHECK(CopyStreams::prime(seats_, gpu_, copy_post()));
+    return {};
+}
+
 Result<void> CollectiveSeat::run_copies(const CollectiveTask& task, CUstream stream, bool captures) {
     for (unsigned rank = 0; rank < ranks_; ++rank) {
         if (rank == rank_) slots_.set(rank, 0, held_->arena.address());
@@ -397,8 +407,7 @@ Result<void> CollectiveSeat::run_copies(const CollectiveTask& task, CUstream str
                 ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", rank), "cuda", {}};
     }
     if (!held_->copies) {
-        const CopyPost post{rank_, ranks_, rows_, &slots_, where_};
-        SIDESTEP_TRY(held_->copies, Copies::create(seats_, gpu_, post, slot_->words));
+        SIDESTEP_TRY(held_->copies, Copies::create(seats_, gpu_, copy_post(), slot_->words));
         copies_.store(held_->copies.get());
         // abort() may not have seen it.
         if (std::atomic_ref(slot_->words.abort).load() != 0) copies()->stop();

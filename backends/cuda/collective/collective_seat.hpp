@@ -34,6 +34,7 @@ public:
     void abort() noexcept override;
     void set_deadline(std::uint64_t ns) override;
     void meet(backend::CopyRow* rows) override { rows_ = rows; }
+    Result<void> prepare_copies() override;
     void ask(std::function<backend::Token(const void*)> where) override { where_ = std::move(where); }
     void halt() noexcept override;
 
@@ -80,6 +81,7 @@ private:
     Result<void> check_access(const Place& place) const;
     Result<void> wait_for_other_stream(CUstream stream);
     Result<void> launch(const backend::CollectiveTask& task, Launch& launch, CUstream stream);
+    CopyPost copy_post();
     Result<void> run_copies(const backend::CollectiveTask& task, CUstream stream, bool captures);
     // Null before the first task that is made of copies.
     Copies* copies() const { return copies_.load(); }

@@ -23,6 +23,18 @@ constexpr std::chrono::milliseconds long_wait{50};
 constexpr std::uint64_t most_unanswered = 64;
 constexpr unsigned number_bits = 4;
 
+// Whether a rank's arena lies on this GPU, not on another one nor in host memory.
+bool is_near(const Gpu& gpu, const CopyPost& post, unsigned rank) {
+    if (rank == post.rank) return true;
+    CUmemorytype type = {};
+    int ordinal = -1;
+    std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    std::array<void*, names.size()> values{&type, &ordinal};
+    const auto at = reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0));
+    const CUresult status = gpu.context()->cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(), at);
+    return status == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && ordinal == gpu.context()->device();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CopyStreams>> CopyStreams::create(Seats& seats, Gpu& gpu, const CopyPost& post) {
@@ -31,20 +43,28 @@ Result<std::unique_ptr<CopyStreams>> CopyStreams::create(Seats& seats, Gpu& gpu,
     return streams;
 }
 
+Result<const std::uint64_t*> CopyStreams::prime(Seats& seats, const Gpu& gpu, const CopyPost& post) {
+    const auto spare = [&](unsigned rank) {  // used on emulated GPUs only
+        return reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0)) + backend::ArenaLayout{post.ranks}.copy_row();
+    };
+    const auto take = [&seats] { return seats.pages.take(); };
+    using Direction = SharedStreams::Direction;
+    const auto next_line = spare(post.rank) + sizeof(backend::CopyLine);
+    SIDESTEP_CHECK(seats.shared_streams.prime(gpu, Direction::home, next_line, spare(post.rank), take));
+    for (unsigned rank = 0; rank < post.ranks; ++rank)
+        if (!is_near(gpu, post, rank))
+            return seats.shared_streams.prime(gpu, Direction::away, spare(rank), spare(post.rank), take);
+    return nullptr;
+}
+
 Result<void> CopyStreams::set_up() {
     SIDESTEP_TRY(void* const words, seats_.pages.take());
     ended_ = static_cast<std::uint64_t*>(words);
     const CUresult status = cuda().cuMemHostGetDevicePointer(&ended_on_gpu_, words, 0);
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
     for (unsigned rank = 0; rank < post_.ranks; ++rank)
-        near_[rank] = rank == post_.rank || lies_here(base(rank, 0));
-    for (unsigned rank = 0; rank < post_.ranks && primed_ == nullptr; ++rank) {
-        if (near_[rank]) continue;
-        const std::uint64_t spare = backend::ArenaLayout{post_.ranks}.copy_row();  // used on emulated GPUs only
-        const auto to = reinterpret_cast<CUdeviceptr>(base(rank, 0)) + spare;
-        const auto from = reinterpret_cast<CUdeviceptr>(base(post_.rank, 0)) + spare;
-        SIDESTEP_TRY(primed_, seats_.shared_streams.prime(gpu_, to, from, [this] { return seats_.pages.take(); }));
-    }
+        near_[rank] = is_near(gpu_, post_, rank);
+    SIDESTEP_TRY(primed_, prime(seats_, gpu_, post_));
     for (unsigned lane = 0; lane < lanes_.size(); ++lane)
         lanes_[lane].stream = lane == home ? all_away : lane % usual_away;
     return {};
@@ -56,17 +76,6 @@ CopyStreams::~CopyStreams() {
     for (unsigned number = 0; number < all; ++number)
         if (uses_[number].unmarked || ended_of(number) < uses_[number].marks) return;
     seats_.pages.give_back(ended_);
-}
-
-// On this GPU, not on another one nor in host memory.
-bool CopyStreams::lies_here(const void* address) const {
-    CUmemorytype type = {};
-    int ordinal = -1;
-    std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-    std::array<void*, names.size()> values{&type, &ordinal};
-    const CUresult status = cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(),
-                                                          reinterpret_cast<CUdeviceptr>(address));
-    return status == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && ordinal == gpu_.context()->device();
 }
 
 Result<CUstream> CopyStreams::stream(unsigned number) {

@@ -50,6 +50,9 @@ public:
     // All arenas are mapped.
     static Result<std::unique_ptr<CopyStreams>> create(Seats& seats, Gpu& gpu, const CopyPost& post);
     ~CopyStreams() override;
+    // All arenas are mapped. To be called before any stream of the process waits for a rank of the group: streams copy for
+    // the first time, as SharedStreams::prime() says, and its words of those for other GPUs; null where there are none.
+    static Result<const std::uint64_t*> prime(Seats& seats, const Gpu& gpu, const CopyPost& post);
 
     // A task begins, whose stream has been told to wait: what was answered before counts no longer.
     void begin();
@@ -92,7 +95,6 @@ private:
     CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post) : seats_(seats), gpu_(gpu), post_(post), waits_(seats.shared_streams.waits(gpu)) {}
     Result<void> set_up();
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
-    bool lies_here(const void* address) const;
     Result<CUstream> stream(unsigned number);
     Result<std::uint64_t> mark_stream(unsigned number);
     Result<void> ask(unsigned number);

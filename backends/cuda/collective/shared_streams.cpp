@@ -31,35 +31,41 @@ Result<std::shared_ptr<const SharedStreams::List>> SharedStreams::of(const Gpu& 
     return list;
 }
 
-Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, CUdeviceptr to, CUdeviceptr from, const Words& take) {
-    SIDESTEP_TRY(const auto usual, of(gpu, Kind::away));
-    SIDESTEP_TRY(const auto others, of(gpu, Kind::away_else));
+bool SharedStreams::Primed::ended() const {
+    return std::all_of(words, words + count, is_set);
+}
+
+Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction direction, CUdeviceptr to, CUdeviceptr from,
+                                                  const Words& take) {
+    std::vector<CUstream> streams;
+    for (const Kind kind : {Kind::away, Kind::away_else, Kind::home}) {
+        if ((kind == Kind::home) != (direction == Direction::home)) continue;
+        SIDESTEP_TRY(const auto list, of(gpu, kind));
+        for (const driver::CudaStream& stream : *list) streams.push_back(stream.get());
+    }
     const std::lock_guard lock(mutex_);
-    auto& words = primed_[gpu.index()];
-    if (words) return words;
+    Primed& primed = primed_[{gpu.index(), direction}];
+    if (primed.words) return primed.words;
     const driver::Cuda& cuda = gpu.context()->cuda();
     SIDESTEP_TRY(void* const taken, take());
     CUdeviceptr on_gpu = 0;
     SIDESTEP_CHECK(cuda.check(cuda.cuMemHostGetDevicePointer(&on_gpu, taken, 0), "cuMemHostGetDevicePointer"));
-    for (unsigned i = 0; i < all_away; ++i) {
-        const CUstream stream = i < usual->size() ? (*usual)[i].get() : (*others)[i - usual->size()].get();
-        SIDESTEP_CHECK(cuda.check(cuda.cuMemcpyAsync(to, from, sizeof(std::uint64_t), stream), "cuMemcpyAsync"));
-        const CUresult status = cuda.cuStreamWriteValue64(stream, on_gpu + i * sizeof(std::uint64_t), 1,
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+        SIDESTEP_CHECK(cuda.check(cuda.cuMemcpyAsync(to, from, sizeof(std::uint64_t), streams[i]), "cuMemcpyAsync"));
+        const CUresult status = cuda.cuStreamWriteValue64(streams[i], on_gpu + i * sizeof(std::uint64_t), 1,
                                                           CU_STREAM_WRITE_VALUE_DEFAULT);
         SIDESTEP_CHECK(cuda.check(status, "cuStreamWriteValue64"));
     }
-    words = static_cast<std::uint64_t*>(taken);
+    primed = {static_cast<std::uint64_t*>(taken), streams.size()};
     const auto until = std::chrono::steady_clock::now() + most_for_priming;
-    while (!std::all_of(words, words + all_away, is_set) && std::chrono::steady_clock::now() < until)
-        std::this_thread::yield();
-    return words;
+    while (!primed.ended() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    return primed.words;
 }
 
 bool SharedStreams::settled() {
     const std::lock_guard lock(mutex_);
-    return std::all_of(primed_.begin(), primed_.end(), [](const auto& one) {
-        return one.second == nullptr || std::all_of(one.second, one.second + all_away, is_set);
-    });
+    return std::all_of(primed_.begin(), primed_.end(),
+                       [](const auto& one) { return one.second.words == nullptr || one.second.ended(); });
 }
 
 std::atomic<std::uint64_t>& SharedStreams::waits(const Gpu& gpu) {

@@ -34,11 +34,14 @@ public:
 
     // Those of a GPU, made together when they are asked for first: so they have different queues. Any thread.
     Result<std::shared_ptr<const List>> of(const Gpu& gpu, Kind kind);
-    // Words stay in the queue of a stream's last copy, so each stream for other GPUs copies 8 bytes between GPUs before all
-    // else, the first time that a GPU is asked for. Waits a moment for that, since memory must not go before. Answers a
-    // word for each stream, which is 1 once it has copied. In the GPU's context.
+    // Each stream of a direction copies 8 bytes before all else, the first time that a GPU is asked for it. Those for other
+    // GPUs, since words stay in the queue of a stream's last copy; those within the GPU, since the driver may have to make
+    // ready for the first such copy, which must not come when streams wait. Waits a moment for that, since memory must not
+    // go before. Answers a word for each stream, which is 1 once it has copied. In the GPU's context.
+    enum class Direction { away, home };
     using Words = std::function<Result<void*>()>;  // zeroed, pinned, and never to be given back
-    Result<const std::uint64_t*> prime(const Gpu& gpu, CUdeviceptr to, CUdeviceptr from, const Words& take);
+    Result<const std::uint64_t*> prime(const Gpu& gpu, Direction direction, CUdeviceptr to, CUdeviceptr from,
+                                       const Words& take);
     // Whether all of those copies have ended.
     bool settled();
     // Of a GPU: grows before and after one of its streams is told to wait for ranks. Stays where it is.
@@ -47,8 +50,13 @@ public:
 private:
     std::mutex mutex_;
     std::map<std::pair<int, Kind>, std::shared_ptr<const List>> lists_;  // by GPU
-    std::map<int, std::atomic<std::uint64_t>> waits_;  // by GPU, like the next one
-    std::map<int, std::uint64_t*> primed_;
+    std::map<int, std::atomic<std::uint64_t>> waits_;  // by GPU
+    struct Primed {
+        std::uint64_t* words = nullptr;
+        std::size_t count = 0;
+        bool ended() const;
+    };
+    std::map<std::pair<int, Direction>, Primed> primed_;
 };
 
 }  // namespace sidestep::backends::cuda

@@ -45,6 +45,7 @@ Crew::Crew(unsigned ranks, std::uint64_t deadline_ns, std::size_t heap_bytes)
             EXPECT_TRUE(seat->reach(rank, 0, seats_[rank]->arena().address()).ok());
             EXPECT_TRUE(seat->reach(rank, 1, heaps_[rank].address()).ok());
         }
+        EXPECT_TRUE(seat->prepare_copies().ok());
     }
 }
 
