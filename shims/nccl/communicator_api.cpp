@@ -57,12 +57,14 @@ Result<ncclResult_t> init_all(ncclComm_t* into, int devices, const int* list) {
         if (!one.ok()) return one.error();
         found.push_back(*one);
     }
+    const auto config = Config::read(nullptr, Config{});
+    if (!config.ok()) return config.error();
     const auto id = GroupId::create();
     if (!id.ok()) return id.error();
     start_group();
     Result<ncclResult_t> first = ncclSuccess;
     for (int i = 0; i < devices && first.ok(); ++i)
-        first = noted(join({into + i, *id, devices, i, Config{}}, found[static_cast<std::size_t>(i)]));
+        first = noted(join({into + i, *id, devices, i, *config}, found[static_cast<std::size_t>(i)]));
     const auto ended = end_group();
     return first.ok() ? ended : first;
 }

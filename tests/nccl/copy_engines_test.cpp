@@ -80,6 +80,12 @@ TEST(NcclCopyEngines, TheEnvironmentGoesBeforeTheProgram) {
     EXPECT_EQ(gather_us("2", NCCL_CONFIG_UNDEF_INT), engines);
     EXPECT_EQ(gather_us("0", NCCL_CTA_POLICY_ZERO), kernels);
     EXPECT_EQ(gather_us("zero", NCCL_CTA_POLICY_ZERO), engines);
+    ::setenv("NCCL_CTA_POLICY", "2", 1);
+    std::vector<ncclComm_t> comms(2);
+    EXPECT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
+    ::unsetenv("NCCL_CTA_POLICY");
+    EXPECT_EQ(all_gather_us(comms[0], memory), engines);
+    destroy(comms);
 }
 
 TEST(NcclCopyEngines, ChildrenInheritIt) {
