@@ -37,6 +37,7 @@ struct Context {
     std::set<int> peers;  // devices whose cuMemAlloc memory this one may reach
     std::shared_ptr<Stream> default_stream;
     Queues queues = {};
+    bool copied_within = false;  // has a copy within this GPU come
 };
 
 // The default pool of a device.

@@ -109,6 +109,20 @@ Carrier carrier_of(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
     return host(to) || (host(from) && bytes > most_beside_kernels) ? Carrier::other : Carrier::compute;
 }
 
+// The first copy within a GPU comes back only while no stream is held. On H200 (driver 580.159.04) the first operation of
+// a process that waited in a stream of one GPU, and then made the first copy within another, did not go on.
+void expect_copies_within(Context& context, CUdeviceptr to, CUdeviceptr from) {
+    Machine& machine = Machine::get();
+    std::unique_lock lock(machine.mutex);
+    const auto here = [&](CUdeviceptr at) {
+        const auto found = machine.block_at(at);
+        return found != machine.blocks.end() && found->second.kind != Kind::host && found->second.device == context.device;
+    };
+    if (context.copied_within || !here(to) || !here(from)) return;
+    machine.none_held.wait(lock, [&] { return machine.held_streams == 0; });
+    context.copied_within = true;
+}
+
 // A copy between host memory of any kind and a GPU, behind what is on the default stream.
 CUresult copy_now(void* to, const void* from, CUdeviceptr on_gpu, std::size_t bytes) {
     Context* const context = current_context();
@@ -162,6 +176,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     const int device = found->context()->device;
     if (!reaches(device, to, bytes) || !reaches(device, from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    expect_copies_within(*found->context(), to, from);
     // A broken bridge, for tests of what finds it: the copy says it went well.
     const bool broken = std::getenv("FAKE_CUDA_CORRUPT_PEER") != nullptr && between_gpus(to, from);
     return found->push([=] {
