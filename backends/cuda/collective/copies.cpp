@@ -221,10 +221,20 @@ void Copies::look_up(CollectiveTask& task) {
     }
 }
 
+// What is asked of streams says nothing of a wait that comes later. In a graph it comes with the gate. A caller whom the
+// driver holds up in the middle of that is not waited for beyond the deadline, which the exchange then finds over.
+void Copies::let_stream_wait(const Plan& plan, std::uint64_t code) {
+    const auto most = deadline();
+    while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() && !halts_.load()) {
+        beat();
+        if (most.count() != 0 && Clock::now() - moved_at_ > most) return;
+        std::this_thread::yield();
+    }
+}
+
 // False: it has not come to its end.
 bool Copies::exchange(const Plan& plan, std::uint64_t code) {
-    // What is asked of streams says nothing of a wait that comes later. In a graph it comes with the gate.
-    while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() && !halts_.load()) beat();
+    let_stream_wait(plan, code);
     streams_->begin();
     CopyExchange exchange(plan.task, post_.rank, post_.ranks, counters_, *streams_);
     while (!stopped() && !halts_.load(std::memory_order_relaxed)) {

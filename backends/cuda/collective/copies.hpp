@@ -72,6 +72,7 @@ private:
     void rest(Clock::time_point& since);
     void carry_out(std::uint64_t code);
     void look_up(backend::CollectiveTask& task);
+    void let_stream_wait(const Plan& plan, std::uint64_t code);
     bool exchange(const Plan& plan, std::uint64_t code);
     void say_held_up();
     void wait_for_copies();
