@@ -2,6 +2,8 @@
 JOBS ?= $(shell nproc)
 # Half of what a test does is to wait for other threads and processes.
 TEST_JOBS ?= $(shell echo $$((2 * $$(nproc))))
+# Under a sanitizer it computes for longer.
+SANITIZED_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 PREFIX ?= /usr/local
 PRESET ?= release
 
@@ -33,9 +35,9 @@ fuzz: setup
 # The unit and contract tests under the address, undefined behaviour and thread sanitizers.
 test-sanitizers: setup
 	@tools/build.sh asan $(JOBS) sanitized_tests
-	@ctest --preset asan -j $(TEST_JOBS)
+	@ctest --preset asan -j $(SANITIZED_JOBS)
 	@tools/build.sh tsan $(JOBS) sanitized_tests
-	@ctest --preset tsan -j $(TEST_JOBS)
+	@ctest --preset tsan -j $(SANITIZED_JOBS)
 
 # One archive with the command and the tests, to carry to a machine with GPUs.
 bundle: setup

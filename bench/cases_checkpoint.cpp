@@ -210,7 +210,7 @@ Result<Figure> first_bytes_figure(const Setting& setting, const Place& place) {
 }
 
 // Tensors on one GPU to a new file beside the sample's. Not over the one before: to remove that would be on the clock, and
-// takes longer than to write it where the disk is told of free space.
+// may take longer than to write it (docs/load.md).
 Result<Figure> save_figure(const Setting& setting, const Place& place, bool flushed) {
     auto checkpoint = Checkpoint::open(setting.sample.path());
     if (!checkpoint) return checkpoint.error();

@@ -18,8 +18,9 @@ using backend::FaultRecord;
 // A gate is closed while its highest bit is set: a stream waits until the word, as a signed number, is not below 0.
 constexpr std::uint64_t closed = std::uint64_t{1} << 63;
 
-// Tasks that wait in a stream, of four entries each, three of them here. Its queue has some 1020; who finds it full waits within the driver
-// until one is done, where no other thread of the process comes in (seen on H200, driver 580.159.04).
+// Tasks that wait in a stream, of four entries each: three for the write and the wait, one for the copy. Its queue has some
+// 1020; who finds it full waits within the driver until one is done, where no other thread of the process comes in (seen on H200,
+// driver 580.159.04).
 constexpr unsigned most_waiting = 240;
 
 // The thread looks without a pause for so long after something has happened, longer while bytes are on their way, and

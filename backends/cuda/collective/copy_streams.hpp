@@ -92,7 +92,8 @@ private:
         Clock::time_point asked, answered;
     };
 
-    CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post) : seats_(seats), gpu_(gpu), post_(post), waits_(seats.shared_streams.waits(gpu)) {}
+    CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post)
+        : seats_(seats), gpu_(gpu), post_(post), waits_(seats.shared_streams.waits(gpu)) {}
     Result<void> set_up();
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
     Result<CUstream> stream(unsigned number);
