@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -222,7 +223,8 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t va
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || std::getenv("FAKE_CUDA_NO_STREAM_WORDS") != nullptr)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (!is_word(*found, address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
     return found->push(
         [address, value] {

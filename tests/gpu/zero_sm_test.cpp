@@ -233,8 +233,8 @@ TEST_F(CopyGroups, ExplainSaysWhereAGpuHasFewQueues) {
 }
 
 TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {
-    open();
     ::setenv("FAKE_CUDA_NO_STREAM_WORDS", "1", 1);
+    open();
     const auto state = all_gather(0);
     ::unsetenv("FAKE_CUDA_NO_STREAM_WORDS");
     if (state.ok()) {

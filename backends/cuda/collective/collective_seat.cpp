@@ -395,6 +395,7 @@ CopyPost CollectiveSeat::copy_post() {
 
 Result<void> CollectiveSeat::prepare_copies() {
     driver::ScopedCudaContext current(*gpu_.context());
+    if (!CopyStreams::check(gpu_)) return {};  // the first task says so
     SIDESTEP_CHECK(CopyStreams::prime(seats_, gpu_, copy_post()));
     return {};
 }

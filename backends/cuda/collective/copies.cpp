@@ -45,18 +45,12 @@ Result<std::unique_ptr<Copies>> Copies::create(Seats& seats, Gpu& gpu, const Cop
 }
 
 Result<void> Copies::set_up() {
-    int able = 0;
-    CUresult status = cuda().cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-                                                  gpu_.context()->device());
-    SIDESTEP_CHECK(cuda().check(status, "cuDeviceGetAttribute"));
-    if (!able)
-        return Error{ErrorCode::unsupported, "streams of this GPU cannot wait for words of 64 bits",
-                     "CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS", "use GroupPolicy::automatic"};
+    SIDESTEP_CHECK(CopyStreams::check(gpu_));
     if (post_.rows == nullptr)
         return Error{ErrorCode::internal, "the ranks share no memory of the host for copies", "cuda", {}};
     SIDESTEP_TRY(void* const words, seats_.pages.take());
     gate_ = static_cast<std::uint64_t*>(words);
-    status = cuda().cuMemHostGetDevicePointer(&gate_on_gpu_, words, 0);
+    const CUresult status = cuda().cuMemHostGetDevicePointer(&gate_on_gpu_, words, 0);
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
     SIDESTEP_TRY(streams_, CopyStreams::create(seats_, gpu_, post_));
     beat();

@@ -43,6 +43,17 @@ Result<std::unique_ptr<CopyStreams>> CopyStreams::create(Seats& seats, Gpu& gpu,
     return streams;
 }
 
+Result<void> CopyStreams::check(const Gpu& gpu) {
+    const driver::Cuda& cuda = gpu.context()->cuda();
+    int able = 0;
+    const CUresult status = cuda.cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                                                      gpu.context()->device());
+    SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
+    if (able) return {};
+    return Error{ErrorCode::unsupported, "streams of this GPU cannot wait for words of 64 bits",
+                 "CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS", "use GroupPolicy::automatic"};
+}
+
 Result<const std::uint64_t*> CopyStreams::prime(Seats& seats, const Gpu& gpu, const CopyPost& post) {
     const auto spare = [&](unsigned rank) {  // used on emulated GPUs only
         return reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0)) + backend::ArenaLayout{post.ranks}.copy_row();

@@ -50,6 +50,8 @@ public:
     // All arenas are mapped.
     static Result<std::unique_ptr<CopyStreams>> create(Seats& seats, Gpu& gpu, const CopyPost& post);
     ~CopyStreams() override;
+    // ErrorCode::unsupported where streams of the GPU cannot write and wait for words.
+    static Result<void> check(const Gpu& gpu);
     // All arenas are mapped. To be called before any stream of the process waits for a rank of the group: streams copy for
     // the first time, as SharedStreams::prime() says, and its words of those for other GPUs; null where there are none.
     static Result<const std::uint64_t*> prime(Seats& seats, const Gpu& gpu, const CopyPost& post);
