@@ -20,6 +20,10 @@ constexpr double polling = 0.5;
 
 using Sizes = std::map<Bytes, double>;
 
+// What competes at a size: columns of the table.
+constexpr std::array<const char*, 5> columns = {tuned_algorithms[0], lamport_algorithm, tuned_algorithms[1],
+                                                tuned_algorithms[2], tuned_algorithms[3]};
+
 std::set<Bytes> sizes_of(const TuneTimes& times) {
     std::set<Bytes> sizes;
     for (const auto& [algorithm, of] : times)
@@ -36,7 +40,7 @@ const double* time_of(const TuneTimes& times, const char* algorithm, Bytes bytes
 
 double best_of(const TuneTimes& times, Bytes bytes) {
     double best = 0;
-    for (const char* algorithm : tuned_algorithms)
+    for (const char* algorithm : columns)
         if (const double* us = time_of(times, algorithm, bytes); us && (best == 0 || *us < best)) best = *us;
     return best;
 }
@@ -46,10 +50,10 @@ using Ends = std::array<Bytes, std::size(tuned_algorithms) - 1>;
 
 // What choosing by them loses: the logarithms of how much slower than the best, summed. An algorithm that cannot
 // carry a size leaves it to the next one, as groups do.
-double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& most) {
+double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& most, Bytes lamport_most = nothing) {
     double sum = 0;
     for (const Bytes bytes : sizes) {
-        const double* us = nullptr;
+        const double* us = bytes <= lamport_most ? time_of(times, lamport_algorithm, bytes) : nullptr;
         for (std::size_t i = 0; i < most.size() && !us; ++i)
             if (bytes <= most[i]) us = time_of(times, tuned_algorithms[i], bytes);
         if (!us) us = time_of(times, tuned_algorithms[most.size()], bytes);
@@ -85,6 +89,7 @@ std::string forcing(const std::string& algorithm) {
         {"version", 1},
         {"push_gb_per_s", algorithm == pushed_algorithm ? 1e6 : 0.0},
         {"one_shot_most", most(0)},
+        {"lamport_most", algorithm == lamport_algorithm ? everything : nothing},
         {"packets_most", most(1)},
         {"lines_most", most(2)}};
     return json.dump(2) + "\n";
@@ -106,7 +111,7 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
     const std::set<Bytes> sizes = sizes_of(times);
     std::vector<Bytes> ends{nothing};
     ends.insert(ends.end(), sizes.begin(), sizes.end());
-    Tuned tuned{0, 0, 0, 0, 0, nothing, nothing, nothing};
+    Tuned tuned{0, 0, 0, 0, 0, nothing, nothing, nothing, nothing};
     double least = loss(times, sizes, {nothing, nothing, nothing});
     for (const Bytes one_shot : ends)
         for (const Bytes packets : ends)
@@ -119,6 +124,12 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
                 tuned.packets_most = packets;
                 tuned.lines_most = lines;
             }
+    for (const Bytes lamport : ends) {
+        const double lost = loss(times, sizes, {tuned.one_shot_most, tuned.packets_most, tuned.lines_most}, lamport);
+        if (lost >= least) continue;
+        least = lost;
+        tuned.lamport_most = lamport;
+    }
     const Sizes &one_shot = times.at(tuned_algorithms[0]), &two_phase = times.at(tuned_algorithms[1]),
                 &slices = times.at(tuned_algorithms[3]);
     // Of next to no bytes: a launch and a hop; a launch and two hops.
@@ -142,6 +153,7 @@ std::string Tuned::to_json(const std::string& machine) const {
                                          {"push_gb_per_s", push_gb_per_s},
                                          {"packet_gb_per_s", packet_gb_per_s},
                                          {"one_shot_most", one_shot_most},
+                                         {"lamport_most", lamport_most},
                                          {"packets_most", packets_most},
                                          {"lines_most", lines_most}};
     return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -149,10 +161,10 @@ std::string Tuned::to_json(const std::string& machine) const {
 
 std::string times_text(const TuneTimes& times) {
     std::vector<std::vector<std::string>> rows{{"all_reduce, us"}};
-    for (const char* algorithm : tuned_algorithms) rows.front().push_back(algorithm);
+    for (const char* algorithm : columns) rows.front().push_back(algorithm);
     for (const Bytes bytes : sizes_of(times)) {
         rows.push_back({format_bytes(bytes)});
-        for (const char* algorithm : tuned_algorithms) {
+        for (const char* algorithm : columns) {
             const double* us = time_of(times, algorithm, bytes);
             rows.back().push_back(
                 !us ? "-" : fmt::format("{:.2f}{}", *us, *us == best_of(times, bytes) ? " *" : ""));

@@ -12,6 +12,8 @@ namespace sidestep::bench::collective {
 // The algorithms of all_reduce, as CollectivePlan names them.
 inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "lines",
                                                   "slices"};
+// Measured too, of floats: where it pays, it is taken instead.
+inline constexpr const char* lamport_algorithm = "one-shot Lamport";
 // Measured too, for its rate; the price decides where it takes over from slices.
 inline constexpr const char* pushed_algorithm = "pushed slices";
 
@@ -31,6 +33,7 @@ struct Tuned {
     double link_gb_per_s = 0;
     double push_gb_per_s = 0;  // 0: slices were not pushed
     Bytes one_shot_most = 0;
+    Bytes lamport_most = 0;
     Bytes packets_most = 0;
     Bytes lines_most = 0;
 
@@ -38,7 +41,7 @@ struct Tuned {
     std::string to_json(const std::string& machine) const;
 };
 
-// The sizes up to which packets and lines pay are those with which all measured sizes together lose least against the
+// The sizes up to which packets and lines pay, and of floats Lamport, are those with which all measured sizes together lose least against the
 // quickest algorithm of each; the rates follow from the smallest and the largest sizes by the prices of
 // src/collective/prices.cpp. Fails with unsupported where an algorithm has fewer than two sizes, but for lines, which
 // not every machine has.

@@ -8,6 +8,9 @@
 //            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
 //            aligned half of a packet, 8 bytes, arrives as a whole). Optionally in two phases:
 //            reduce-scatter, then all-gather.
+//   lamport  small reductions of floats of 8 to 32 bits, in one phase: the data is its own flag. A lane holds words
+//            that are all ones, which no sender ever writes, until the data has come (after Lamport's queue of one writer
+//            and one reader, "Proving the correctness of multiprocess programs", 1977; TensorRT-LLM sends so).
 //   lines    middle sizes over NVLink, with one flag for each 120 bytes: 8 threads of a warp write an aligned line of
 //            128 bytes at once, which arrives as a whole (NCCL calls it LL128). In two phases: sources to the owner of
 //            a slice, the owner to the targets; either has nothing to do where owners are the only sources or targets.
@@ -62,7 +65,32 @@ constexpr unsigned accumulator_size_of(Element element) {
 // `none`: the bytes of the one source as they are.
 enum class Combine : uint8_t { none, sum, prod, min, max, avg, scaled_sum };
 
-enum class Shape : uint8_t { packets, packets_two_phase, lines, slices, pushed_slices, pairs, copies, ring };
+enum class Shape : uint8_t { packets, lamport, packets_two_phase, lines, slices, pushed_slices, pairs, copies, ring };
+
+// Of `lamport`, 32-bit words: what a lane holds before the data comes, and what is sent in the place of such a word. All ones
+// are NaNs in every type that is carried so, alone or side by side, and so is what replaces them; the sum, product,
+// minimum or maximum of two NaNs has the same bits whichever they were.
+constexpr uint32_t lamport_empty = 0xffffffff;
+constexpr uint32_t lamport_instead = 0x7fffffff;
+constexpr unsigned lamport_sets = 3;   // of lanes
+constexpr unsigned lamport_unit = 16;  // bytes that are sent and awaited at a time; the last ones are filled up with zeros
+
+// Whether elements of the type may be sent as `lamport`: floats of which a word of all ones holds nothing but NaNs.
+constexpr bool has_lamport(Element element) {
+    switch (element) {
+        case Element::f16: case Element::bf16: case Element::f32: case Element::f8_e4m3: case Element::f8_e5m2: return true;
+        default: return false;
+    }
+}
+
+// What a rank counts of lamport tasks, in one word that is 0 at first: the set of the next one in the lowest two bits, and above
+// them how many units of each rank the last one has left in the set before it.
+constexpr unsigned lamport_set(uint32_t lamport) { return lamport & 3; }
+constexpr unsigned lamport_stale_set(uint32_t lamport) { return (lamport_set(lamport) + lamport_sets - 1) % lamport_sets; }
+constexpr uint32_t lamport_left(uint32_t lamport) { return lamport >> 2; }
+constexpr uint32_t lamport_after(uint32_t lamport, uint64_t units) {
+    return static_cast<uint32_t>(units) << 2 | (lamport_set(lamport) + 1) % lamport_sets;
+}
 
 // Of `lines`: 120 bytes of payload, then the flag, in an aligned line of 128 bytes; a warp works on four of them.
 constexpr uint64_t line_payload = 120;
@@ -173,6 +201,7 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // What each rank counts for itself, in memory that stays from task to task so that graphs can be launched
 // again:
 //   epoch            packet tasks so far. Blocks of one task share it; 1 is added once all know it.
+//   lamport          which of three sets of lanes the next lamport task uses, and how much the last one has left in its own.
 //   round[block]     barriers that thread block `block` has passed, over all `slices` tasks.
 //   sent[block][rank], received[block][rank]   `pairs` passes so far, in each direction.
 // Ranks run the same tasks with the same number of blocks, so that these agree.
@@ -189,6 +218,10 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // header, and so two parities suffice, whoever sends lines to whom. Line l of a lane has bytes 120 l to 120 l + 119 of
 // the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the others unit k + 8, and the last 8
 // bytes are line_flag(epoch). Those do not come around, and nothing else is ever put there, so nothing is wiped.
+//
+// lamport: epochs, headers and scales as packets, in the same lanes for these. Three sets of lanes take turns. While task k
+// of lamport waits for what comes into set k % 3, it empties what task k - 1 has read, which nobody writes to before task
+// k + 2: who begins that one has everybody's header and data of k + 1, sent when task k had ended.
 //
 // slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to
 // round[block], write it to flags(block, me) of everybody (release), wait until all of one's own flags(block,
@@ -232,7 +265,7 @@ struct ArenaLayout {
     unsigned ranks;
 
     // Largest block of one source in `packets`, and of one slice in packets_two_phase.
-    constexpr uint64_t packet_payload() const { return (uint64_t{1} << 20) / rounded(); }
+    constexpr uint64_t packet_payload() const { return (uint64_t{512} << 10) / rounded(); }
     // Largest slice in `lines`.
     constexpr uint64_t lines_payload() const { return (uint64_t{2} << 20) / rounded(); }
     // What one pass of a staged slice or pair carries, for each rank and thread block.
@@ -261,8 +294,15 @@ struct ArenaLayout {
     constexpr uint64_t lines(unsigned phase, unsigned parity, unsigned rank) const {
         return header(1, 0, ranks) + ((uint64_t{phase} * 2 + parity) * ranks + rank) * lines_lane();
     }
+    // Largest block of one source in `lamport`.
+    constexpr uint64_t lamport_payload() const { return (uint64_t{1} << 20) / rounded(); }
+    constexpr uint64_t lamport(unsigned set, unsigned rank) const {
+        return lines(2, 0, 0) + (uint64_t{set} * ranks + rank) * lamport_payload();
+    }
+    // All of those lanes, which are lamport_empty at first.
+    constexpr uint64_t lamport_bytes() const { return lamport_sets * ranks * lamport_payload(); }
     constexpr uint64_t stage_out(unsigned parity, unsigned block, unsigned rank) const {
-        return lines(2, 0, 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
+        return lamport(lamport_sets, 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
     }
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);

@@ -26,8 +26,8 @@ constexpr int most_emulated_blocks = 4;
 constexpr double copies_meet_us = 12;
 constexpr double copy_begins_us = 3;
 
-constexpr std::array<Shape, 8> shapes = {Shape::packets,       Shape::packets_two_phase, Shape::lines,  Shape::slices,
-                                         Shape::pushed_slices, Shape::pairs,             Shape::copies, Shape::ring};
+constexpr std::array<Shape, 9> shapes = {Shape::packets, Shape::lamport, Shape::packets_two_phase, Shape::lines, Shape::slices,
+                                         Shape::pushed_slices, Shape::pairs, Shape::copies, Shape::ring};
 
 struct Candidate {
     Shape shape = Shape::packets;
@@ -113,6 +113,9 @@ private:
                 return fmt::format("above {}, where the figures of this machine end it",
                                    format_bytes(one_shot_most()));
         }
+        if (shape == Shape::lamport) {
+            if (const std::string why = why_no_lamport(); !why.empty()) return why;
+        }
         if (shape == Shape::packets_two_phase) {
             if (block() > held * ranks_)
                 return fmt::format("slices of {}: the arena holds packets of {}",
@@ -141,6 +144,22 @@ private:
         return {};
     }
 
+    std::string why_no_lamport() const {
+        if (!backend::has_lamport(operation_.element))
+            return fmt::format("no 32 bits of {} are free to say that nothing has come yet", to_string(operation_.element));
+        const std::uint64_t held = ArenaLayout{ranks_}.lamport_payload();
+        if (block() > held)
+            return fmt::format("{} for each rank: the arena holds {} of it", format_bytes(block()), format_bytes(held));
+        if (figures_.lamport_most > 0 && block() > figures_.lamport_most)
+            return fmt::format("above {}, where the figures of this machine end it",
+                               format_bytes(figures_.lamport_most));
+        return {};
+    }
+    bool figures_take_lamport() const {
+        return figures_.lamport_most > 0 && carries(Shape::lamport, operation_.collective) && ranks_ > 1 &&
+               why_no_lamport().empty();
+    }
+
     std::string why_no_lines() const {
         if (facts_.wire != Wire::nvlink || !facts_.full_mesh)
             return "a line of 128 bytes arrives as a whole over NVLink only";
@@ -158,17 +177,22 @@ private:
 
     // The figures may say up to where packets and lines are taken, whatever they would cost.
     std::string taken_by_figures(Shape shape) const {
+        if (figures_take_lamport())
+            return shape == Shape::lamport ? std::string()
+                                           : fmt::format("up to {} the figures of this machine take one-shot Lamport",
+                                                         format_bytes(figures_.lamport_most));
         const std::uint64_t held = ArenaLayout{ranks_}.packet_payload();
         if (shape != Shape::packets && carries(Shape::packets, operation_.collective) && ranks_ > 1 &&
             block() <= std::min(one_shot_most(), held) && one_shot_most() > 0)
             return fmt::format("up to {} the figures of this machine take one-shot packets",
                                format_bytes(one_shot_most()));
         const bool large = shape == Shape::slices || shape == Shape::pushed_slices || shape == Shape::ring;
-        if (!(large || shape == Shape::lines) || !is(Collective::all_reduce) || ranks_ == 1) return {};
+        const bool others = large || shape == Shape::lines || shape == Shape::lamport;
+        if (!others || !is(Collective::all_reduce) || ranks_ == 1) return {};
         if (block() <= std::min(figures_.packets_most, held * ranks_) && figures_.packets_most > 0)
             return fmt::format("up to {} the figures of this machine take packets",
                                format_bytes(figures_.packets_most));
-        if (large && figures_.lines_most > 0 && why_no_lines().empty())
+        if (shape != Shape::lines && figures_.lines_most > 0 && why_no_lines().empty())
             return fmt::format("up to {} the figures of this machine take lines", format_bytes(figures_.lines_most));
         return {};
     }
@@ -180,6 +204,8 @@ private:
                                                : "every pair of ranks has a block of its own";
             case Shape::packets:
                 return "what a rank sends to another is known to the two alone";
+            case Shape::lamport:
+                return "the bytes have to arrive as they are, and it changes some NaNs into others";
             case Shape::packets_two_phase:
                 return combines(operation_.collective) ? "the result is not wanted on every rank"
                                                        : "nothing is combined, so there is no second phase";
@@ -212,6 +238,11 @@ private:
                         true,
                         block(),
                         combines(operation_.collective) ? (1 + polling) * (1 + polling) : 1 + polling};
+            case Shape::lamport: {
+                Work work{others() * block(), block(), 1, 0, true, block(), 1 + polling};
+                work.lamport = true;
+                return work;
+            }
             case Shape::packets_two_phase:
                 return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1 + polling};
             case Shape::lines:
@@ -358,7 +389,7 @@ private:
                 std::min<std::uint64_t>(backend::pair_blocks(each, ranks_) * peers, backend::most_blocks));
         }
         if (work.packets)
-            return count_of(work.each, work.lines ? lines_a_block : packets_a_block,
+            return count_of(work.each, work.lines ? lines_a_block : work.lamport ? lamport_a_block : packets_a_block,
                             most_packet_blocks(work, most_blocks()));
         if (shape == Shape::ring)
             return count_of(work.bytes, slices_a_block, std::min(most_blocks(), most_ring_blocks));
@@ -392,6 +423,7 @@ private:
         return fmt::format("{} {} between GPUs, {} {} out of or into the busiest", work.hops,
                            work.hops == 1 ? "hop" : "hops", format_bytes(work.bytes),
                            work.lines     ? "in lines"
+                           : work.lamport ? "in words that are their own flags"
                            : work.packets ? "in packets"
                                           : "through the links");
     }

@@ -197,6 +197,7 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     SIDESTEP_TRY(const Choice choice, choose(operation, facts_, options_.policy));
     std::string memory = choice.shape == backend::Shape::lines ? "not needed: the data travels in lines"
                                                                : "not needed: the data travels in packets";
+    if (choice.shape == backend::Shape::lamport) memory = "not needed: the data travels through the arenas";
     if (choice.shape == backend::Shape::ring) memory = "not needed: pieces pass through the arenas of neighbours";
     const bool copies = choice.shape == backend::Shape::copies;
     const bool pairs = choice.shape == backend::Shape::pairs || copies;

@@ -33,12 +33,14 @@ double Prices::ring_us(const Work& work) const {
 }
 
 int Prices::most_packet_blocks(const Work& work, int most) {
-    return work.hops == 1 ? std::min(most, most_one_shot_blocks) : most;
+    const bool few = work.hops == 1 && !(work.lamport && work.each > lamport_early);
+    return few ? std::min(most, most_one_shot_blocks) : most;
 }
 
 // Each phase begins with a share that its blocks load, send, await and store one after the other.
 double Prices::packets_us(const Work& work) const {
     if (work.lines) return lines_us(work);
+    if (work.lamport) return lamport_us(work);
     const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
     const double rate = figures_.packet_gb_per_s / work.slowed;
     return share_us(work.each, packets_a_block, most, figures_.block_gb_per_s * packets_part) * work.hops +
@@ -51,9 +53,18 @@ double Prices::lines_us(const Work& work) const {
     const auto first = static_cast<double>(std::min(work.each, lines_a_block));
     const double link = figures_.link_gb_per_s * backend::row_payload / backend::row_bytes;
     const double blocks = figures_.block_gb_per_s * std::max(figures_.most_blocks, 1);
-    return first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops +
+    return wide_begins_us + first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops +
            std::max(static_cast<double>(work.bytes) / (link * 1e3),
                     static_cast<double>(work.each) * work.hops / (blocks * 1e3));
+}
+
+double Prices::lamport_us(const Work& work) const {
+    const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
+    const auto first = static_cast<double>(std::min(work.each, lamport_a_block));
+    const double blocks = figures_.block_gb_per_s * most;
+    return wide_begins_us + first / (figures_.block_gb_per_s * lamport_part * 1e3) +
+           static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3) +
+           static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3);
 }
 
 double Prices::direct_us(Shape shape, const Work& work) const {
@@ -69,6 +80,8 @@ std::string_view name_of(Shape shape) {
     switch (shape) {
         case Shape::packets:
             return "one-shot packets";
+        case Shape::lamport:
+            return "one-shot Lamport";
         case Shape::packets_two_phase:
             return "two-phase packets";
         case Shape::lines:

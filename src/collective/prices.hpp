@@ -24,6 +24,14 @@ constexpr double lines_part = 1.0 / 4;
 constexpr int most_ring_blocks = 16;
 // Of one-shot packets; more of them only take longer to begin.
 constexpr int most_one_shot_blocks = 32;
+// The same of lamport, and what a GPU reads, combines and empties beside the links, whatever the number of ranks: fitted to
+// all_reduce and reduce between two H200 in a graph. Above `lamport_early` more thread blocks gain more than coming early does.
+constexpr std::uint64_t lamport_a_block = 2048;
+constexpr double lamport_part = 0.4;
+constexpr double lamport_gb_per_s = 250;
+constexpr std::uint64_t lamport_early = 256 << 10;
+// What lamport and lines take to begin beyond packets, which are quicker up to 1 KiB.
+constexpr double wide_begins_us = 0.04;
 // What the busiest rank does in one shape.
 struct Work {
     std::uint64_t bytes = 0;  // through its links, in the direction that has more
@@ -35,6 +43,7 @@ struct Work {
     double slowed = 1;       // packets: by polling
     int tasks = 0;           // copies: one after the other
     bool lines = false;      // packets: these are lines
+    bool lamport = false;    // packets: these have no flags
 };
 
 // In microseconds, of what moves between GPUs. Grows with the bytes: a thread block's own time counts for its first
@@ -47,6 +56,7 @@ protected:
     double ring_us(const Work& work) const;
     double packets_us(const Work& work) const;
     double lines_us(const Work& work) const;
+    double lamport_us(const Work& work) const;
     double direct_us(backend::Shape shape, const Work& work) const;
     static int most_packet_blocks(const Work& work, int most);
 

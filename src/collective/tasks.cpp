@@ -49,7 +49,9 @@ public:
         if (!carries(choice_.shape, operation_.collective) || moves_nothing()) return {};
         switch (choice_.shape) {
             case Shape::packets:
-                return packets();
+                return packets(ArenaLayout{ranks_}.packet_payload());
+            case Shape::lamport:
+                return packets(ArenaLayout{ranks_}.lamport_payload());
             case Shape::packets_two_phase:
                 return pieces(ArenaLayout{ranks_}.packet_payload());
             case Shape::lines:
@@ -166,10 +168,10 @@ private:
         if (from == address(task.recv) + task.from[me_].offset) set(task, me_, {}, {});
     }
 
-    std::vector<CollectiveTask> packets() const {
+    // `most`: the largest block.
+    std::vector<CollectiveTask> packets(std::uint64_t most) const {
         CollectiveTask whole = blank();
         fill_blocks(whole);
-        const std::uint64_t most = ArenaLayout{ranks_}.packet_payload();
         std::vector<CollectiveTask> tasks;
         // Every rank cuts by the bytes of the call, whichever of its own blocks are empty.
         const std::uint64_t bytes = operation_.collective == Collective::barrier ? 0 : block();
@@ -417,8 +419,8 @@ bool carries(Shape shape, Collective collective) {
             return shape != Shape::pairs && shape != Shape::copies;
         case Collective::reduce:
         case Collective::reduce_scatter:
-            return shape == Shape::packets || shape == Shape::lines || shape == Shape::slices ||
-                   shape == Shape::pushed_slices || shape == Shape::ring;
+            return shape == Shape::packets || shape == Shape::lamport || shape == Shape::lines ||
+                   shape == Shape::slices || shape == Shape::pushed_slices || shape == Shape::ring;
         case Collective::broadcast:
         case Collective::all_gather:
             return shape == Shape::packets || shape == Shape::lines || shape == Shape::slices ||

@@ -120,7 +120,7 @@ TEST_P(CollectiveGraphs, AbortedInsideOfAReplay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CollectiveGraphs,
-                         testing::Values(Way{Shape::packets, false}, Way{Shape::packets_two_phase, false},
+                         testing::Values(Way{Shape::packets, false}, Way{Shape::lamport, false}, Way{Shape::packets_two_phase, false},
                                          Way{Shape::lines, false}, Way{Shape::slices, false}, Way{Shape::slices, true},
                                          Way{Shape::pushed_slices, false}, Way{Shape::pairs, false}, Way{Shape::pairs, true},
                                          Way{Shape::ring, false}));

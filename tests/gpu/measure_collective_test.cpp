@@ -114,6 +114,7 @@ protected:
              const std::vector<unsigned>& blocks, Element element = Element::f32, bool staged = false) {
         const backend::ArenaLayout layout{n_};
         if (shape == Shape::packets && bytes > layout.packet_payload()) return;
+        if (shape == Shape::lamport && bytes > layout.lamport_payload()) return;
         if (shape == Shape::packets_two_phase && bytes / n_ > layout.packet_payload()) return;
         const bool rooted = (what == What::reduce || what == What::broadcast) && n_ > 2;
         if (shape == Shape::lines && bytes / (rooted ? n_ - 1 : n_) > layout.lines_payload()) return;
@@ -147,6 +148,11 @@ TEST_F(MeasureCollectives, AllReduce) {
     for (const std::uint64_t bytes : {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB,
                                       128_KiB, 256_KiB})
         row("packets f32", What::all_reduce, Shape::packets, bytes, {1, 2, 4, 8, 16, 32});
+    for (const std::uint64_t bytes : {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB,
+                                      128_KiB, 256_KiB, 512_KiB})
+        row("lamport f32", What::all_reduce, Shape::lamport, bytes, {1, 2, 4, 8, 16, 32, 48, 64});
+    for (const std::uint64_t bytes : {8_KiB, 32_KiB, 128_KiB, 512_KiB})
+        row("lamport bf16", What::all_reduce, Shape::lamport, bytes, {1, 2, 4, 8, 16, 32, 64}, Element::bf16);
     for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB})
         row("two phases f32", What::all_reduce, Shape::packets_two_phase, bytes, {1, 4, 8, 16, 32, 64});
     for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB})

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <new>
 #include <thread>
 
@@ -26,12 +27,6 @@ constexpr std::chrono::seconds most_for_an_abort{5};
 // Tasks inside of a graph have no event. By then those in flight have noticed.
 constexpr std::chrono::milliseconds for_tasks_in_graphs{20};
 
-constexpr std::uint64_t endless = std::uint64_t{1} << 60;
-
-bool has_device_lists(const CollectiveTask& task) {
-    return task.device_send_counts != nullptr;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CollectiveSeat>> CollectiveSeat::create(
@@ -52,7 +47,8 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     auto held = std::make_unique<Held>();
     held->kernels = std::move(kernels);
     // Mappings, since freeing them waits for nothing; other processes open the arena by a descriptor.
-    const Bytes bytes = backend::ArenaLayout{ranks_}.bytes();
+    const backend::ArenaLayout layout{ranks_};
+    const Bytes bytes = layout.bytes();
     SIDESTEP_TRY(held->arena, allocate_on_gpu(gpu_, bytes, MemoryKind::vmm));
     SIDESTEP_TRY(held->control, allocate_on_gpu(gpu_, sizeof(SeatControl), MemoryKind::vmm));
     held_ = std::move(held);
@@ -67,6 +63,9 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     words_on_gpu_ = reinterpret_cast<HostWords*>(on_gpu + offsetof(Slot, words));
     const auto arena = reinterpret_cast<CUdeviceptr>(held_->arena.address());
     SIDESTEP_CHECK(cuda().check(cuda().cuMemsetD8Async(arena, 0, bytes, stream_->get()), "cuMemsetD8Async"));
+    const CUdeviceptr empty = arena + layout.lamport(0, 0);
+    status = cuda().cuMemsetD8Async(empty, backend::lamport_empty & 0xff, layout.lamport_bytes(), stream_->get());
+    SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
     status = cuda().cuMemsetD8Async(control(), 0, sizeof(SeatControl), stream_->get());
     SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
     return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
@@ -204,6 +203,9 @@ Result<Allocation> CollectiveSeat::open(const backend::Exported& exported) {
 Result<std::shared_ptr<const backend::Exported>> CollectiveSeat::move_arena_to_host() {
     SIDESTEP_TRY(HostArena made, make_host_arena(gpu_, held_->arena.size()));
     held_->arena = std::move(made.memory);
+    const backend::ArenaLayout layout{ranks_};
+    std::memset(static_cast<char*>(held_->arena.address()) + layout.lamport(0, 0), backend::lamport_empty & 0xff,
+                layout.lamport_bytes());
     return std::move(made.exported);
 }
 
@@ -249,117 +251,6 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
     return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
 }
 
-// Threads enough for every unit, and one warp for the headers.
-void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) const {
-    const bool two_phase = task.shape == Shape::packets_two_phase;
-    const unsigned size = backend::size_of(task.element);
-    const auto block = [&](const Block* list, unsigned r) {
-        if (!two_phase) return list[r];
-        const backend::Slice& slice = task.slices[r];
-        return Block{slice.source_offset * size, slice.count * size};
-    };
-    const auto units = [](std::uint64_t bytes) { return (bytes + 7) / 8; };
-    const unsigned next = (rank_ + 1) % ranks_;
-    Station& station = launch.station;
-    station.alike = 1;
-    std::uint64_t own = units(block(task.from, rank_).bytes);
-    own = std::max(own, units(block(task.to, rank_).bytes));
-    for (unsigned r = 0; r < ranks_; ++r) {
-        if (r == rank_) continue;
-        const Block to = block(task.to, r);
-        const Block first = block(task.to, next);
-        if (to.bytes != first.bytes || to.offset != first.offset) station.alike = 0;
-        station.send_units = std::max(station.send_units, units(to.bytes));
-        station.receive_units = std::max(station.receive_units, units(block(task.from, r).bytes));
-    }
-    const std::uint64_t most = std::max({own, station.send_units, station.receive_units});
-    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
-    const std::uint64_t rounded = (a_block + 31) / 32 * 32;
-    // Thread r waits for the scale of rank r.
-    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(rounded, 32, most_data_threads));
-    launch.threads += header_threads;
-}
-
-// A warp for every row, as far as they go, and one for the headers.
-void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) const {
-    const std::uint64_t size = backend::size_of(task.element);
-    Station& station = launch.station;
-    station.whole_rows = endless;
-    std::uint64_t own = 0;
-    for (unsigned r = 0; r < ranks_; ++r) {
-        const backend::Slice& slice = task.slices[r];
-        const std::uint64_t bytes = slice.count * size;
-        if (bytes == 0) continue;
-        const bool sends = (slice.sources >> rank_ & 1) != 0;
-        const bool receives = (slice.targets >> rank_ & 1) != 0;
-        const std::uint64_t rows = (bytes + backend::row_payload - 1) / backend::row_payload;
-        const std::uint64_t from = reinterpret_cast<std::uintptr_t>(task.send) + slice.source_offset * size;
-        const std::uint64_t to = reinterpret_cast<std::uintptr_t>(task.recv) + slice.target_offset * size;
-        if (((sends ? from : 0) | (receives ? to : 0)) % 8 != 0) station.whole_rows = 0;
-        if (bytes % 8 != 0) station.whole_rows = std::min(station.whole_rows, rows - 1);
-        if (r == rank_) own = rows;
-        if (r != rank_ && sends) station.send_units = std::max(station.send_units, rows);
-        if (r != rank_ && receives) station.receive_units = std::max(station.receive_units, rows);
-    }
-    const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
-    const std::uint64_t most = std::max({own, station.send_units, station.receive_units, local});
-    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
-    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_line_threads));
-    launch.threads += header_threads;
-}
-
-// One row of blocks for each rank that there is a block for.
-void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
-    launch.blocks = 0;
-    launch.rows = 0;
-    std::uint64_t most = 0;
-    for (unsigned k = 1; k <= ranks_; ++k) {
-        const unsigned peer = (rank_ + k) % ranks_;
-        const bool lists = has_device_lists(task);
-        const std::uint64_t out = lists ? endless : task.to[peer].bytes;
-        const std::uint64_t in = lists ? endless : task.from[peer].bytes;
-        if (out == 0 && in == 0) continue;
-        launch.blocks = std::max(launch.blocks, backend::pair_blocks(std::max(out, in), ranks_));
-        launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
-        most = std::max({most, out, in});
-    }
-    const std::uint64_t units = launch.blocks == 0 ? 0 : most / launch.blocks / 64;
-    launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_data_threads));
-}
-
-// A block of threads that has little to do is small, so that several fit beside each other.
-void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) const {
-    std::uint64_t most = task.local_bytes;
-    for (unsigned r = 0; r < ranks_; ++r)
-        most = std::max(most, task.slices[r].count * backend::size_of(task.element));
-    const std::uint64_t units = most / launch.blocks / 16;
-    // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find room.
-    const unsigned most_threads = task.shape == Shape::pushed_slices ? most_data_threads / 2 : most_data_threads;
-    launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_threads));
-}
-
-CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
-    Launch launch;
-    launch.station.control = reinterpret_cast<SeatControl*>(held_->control.address());
-    launch.station.host = words_on_gpu_;
-    launch.station.rank = rank_;
-    launch.station.ranks = ranks_;
-    launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::most_blocks);
-    if (task.shape == Shape::pairs)
-        plan_pairs(task, launch);
-    else if (task.shape == Shape::lines)
-        plan_lines(task, launch);
-    else if (task.shape == Shape::slices || task.shape == Shape::pushed_slices)
-        plan_slices(task, launch);
-    else if (task.shape == Shape::ring)
-        launch.rows = task.combine == Combine::none ? 1 : 2;  // up, or around; and down
-    else
-        plan_packets(task, launch);
-    return launch;
-}
-
 // Tasks of a seat run one after the other, also when the caller takes another stream.
 Result<void> CollectiveSeat::wait_for_other_stream(CUstream stream) {
     unsigned long long number = 0;
@@ -381,8 +272,8 @@ Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, 
     const bool comes_early = held_->kernels->may_come_early(task, launch.blocks);
     const CUlaunchConfig how{launch.blocks, launch.rows, 1,       launch.threads, 1, 1, 0,
                              stream,        &early,      comes_early ? 1u : 0u};
-    const CUresult status =
-        cuda().cuLaunchKernelEx(&how, held_->kernels->kernel(task, ranks_), arguments, nullptr);
+    const CUfunction kernel = held_->kernels->kernel(task, ranks_, launch.station.grain);
+    const CUresult status = cuda().cuLaunchKernelEx(&how, kernel, arguments, nullptr);
     if (status == CUDA_ERROR_INVALID_HANDLE)
         return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
                      fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};

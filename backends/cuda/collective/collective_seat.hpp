@@ -75,6 +75,7 @@ private:
 
     Launch plan(const backend::CollectiveTask& task) const;
     void plan_slices(const backend::CollectiveTask& task, Launch& launch) const;
+    std::uint32_t grain_of(const backend::CollectiveTask& task) const;
     void plan_packets(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_lines(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;

@@ -1,5 +1,6 @@
 // The kernels of one element type, SIDESTEP_ELEMENT. Compiled once for each of the twelve, which keeps every
 // run of the compiler short; each makes a module of its own, so that the names need not differ.
+#include "backends/cuda/collective/lamport.cuh"
 #include "backends/cuda/collective/lines.cuh"
 #include "backends/cuda/collective/packets.cuh"
 #include "backends/cuda/collective/slices.cuh"
@@ -27,6 +28,32 @@ extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads,
     sidestep_packets_16(const __grid_constant__ CollectiveTask task,
                         const __grid_constant__ Station station) {
     Packets<element, 8, 1>(task, station).run();
+}
+
+// Of types that have it; kernels of others do nothing.
+template <int group, int batch, bool plain>
+__device__ void lamport(const CollectiveTask& task, const Station& station) {
+    if constexpr (backend::has_lamport(element)) Lamport<element, group, batch, plain>(task, station).run();
+}
+
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_lamport_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    lamport<4, 2, true>(task, station);
+}
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_lamport_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    lamport<8, 1, true>(task, station);
+}
+// Where not all ranks are sent the same bytes, or not whole, aligned units of them.
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_some_lamport_4(const __grid_constant__ CollectiveTask task,
+                            const __grid_constant__ Station station) {
+    lamport<4, 1, false>(task, station);
+}
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_some_lamport_16(const __grid_constant__ CollectiveTask task,
+                             const __grid_constant__ Station station) {
+    lamport<8, 1, false>(task, station);
 }
 
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)

@@ -22,10 +22,11 @@ constexpr uint32_t failed_by_host = 2;  // the next task to see it makes it the 
 // In GPU memory, zeroed at first. What several threads ask for at the start of a task lies in one line.
 struct SeatControl {
     uint64_t epoch;
-    uint32_t failed;  // not 0: a task gave up, and no later one begins
-    uint32_t done;    // thread blocks of the packet task that know its epoch
-    uint32_t ended;   // and that have ended, where the last one wipes
-    uint32_t unused[27];
+    uint32_t failed;   // not 0: a task gave up, and no later one begins
+    uint32_t lamport;  // see backend::lamport_set
+    uint32_t done;     // thread blocks of the packet task that know its epoch
+    uint32_t ended;    // and that have ended, where the last one wipes
+    uint32_t unused[26];
     // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
     char* bases[backend::most_slots][backend::most_ranks];
     uint64_t round[backend::most_blocks];
@@ -39,13 +40,14 @@ struct Station {
     HostWords* host;  // as the GPU sees them
     uint32_t rank;
     uint32_t ranks;
-    // Of packet tasks, in packets: the longest block for another rank, and the longest from one (of
+    // Of packet tasks, in packets, and of lamport, in its units: the longest block for another rank, and the longest from one (of
     // two_phase, the longest slice of another rank); whether what goes to the others is the same bytes.
     // Of lines the same in rows, and below which row all slices lie in whole, aligned units of 8 bytes.
     uint64_t send_units;
     uint64_t receive_units;
     uint64_t whole_rows;
     uint32_t alike;
+    uint32_t grain;  // of lamport: what all its blocks are aligned to and multiples of, 16, 4 or 1
     // Of `pairs`, grid y: whom its blocks deal with; this rank itself for a copy on the spot.
     uint8_t peers[backend::most_ranks];
 };
@@ -53,7 +55,7 @@ struct Station {
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
 constexpr unsigned most_data_threads = 512;
 constexpr unsigned header_threads = 32;
-// In tasks of lines: with one warp more a thread could have 96 registers only, and these need some more.
+// In tasks of lines and of lamport: with one warp more a thread could have 96 registers only, and these need some more.
 constexpr unsigned most_line_threads = most_data_threads - header_threads;
 
 }  // namespace sidestep::backends::cuda

@@ -40,6 +40,7 @@ protected:
     // All threads, with what look() gave; false: leave.
     __device__ bool enter(const Words& head) {
         const bool well = __all_sync(~0u, ground_.well(head.at[2], ground_.rank));
+        lamport_ = next_lamport_ = head.at[3];
         epoch_ = head.at[0] | static_cast<uint64_t>(head.at[1]) << 32;
         flag_ = backend::packet_flag(epoch_);
         parity_ = epoch_ & 1;
@@ -132,6 +133,8 @@ protected:
     uint64_t epoch_ = 0;
     uint32_t flag_ = 0;
     unsigned parity_ = 0;
+    uint32_t lamport_ = 0;       // SeatControl::lamport, as it was found,
+    uint32_t next_lamport_ = 0;  // and as the next task finds it; to be set before headers()
     char* own_ = nullptr;
     char* peers_[group];
 
@@ -148,6 +151,7 @@ private:
         if (threadIdx.x + 1 != blockDim.x) return;
         if (gridDim.x != 1 && atomicAdd(&control->done, 1u) != gridDim.x - 1) return;
         control->done = 0;
+        if (next_lamport_ != lamport_) control->lamport = next_lamport_;
         control->epoch = epoch_ + 1;
     }
 

@@ -47,6 +47,13 @@ bool are_everybodys(const backend::CollectiveTask& task, unsigned ranks) {
     });
 }
 
+// Whether a task of lamport sends the same block to every rank, and combines it itself.
+bool sends_all_the_same(const backend::CollectiveTask& task, unsigned ranks) {
+    return std::all_of(task.to, task.to + ranks, [&](const backend::Block& block) {
+        return block.offset == task.to[0].offset && block.bytes == task.to[0].bytes;
+    });
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const CollectiveKernels>> CollectiveKernels::load(
@@ -67,6 +74,12 @@ Result<void> CollectiveKernels::load_all() {
         SIDESTEP_CHECK(load_module(combine_images[e]));
         SIDESTEP_CHECK(find(combining_[e].packets[0], "sidestep_packets_4"));
         SIDESTEP_CHECK(find(combining_[e].packets[1], "sidestep_packets_16"));
+        if (backend::has_lamport(static_cast<Element>(e))) {
+            SIDESTEP_CHECK(find(combining_[e].lamport[0], "sidestep_lamport_4"));
+            SIDESTEP_CHECK(find(combining_[e].lamport[1], "sidestep_lamport_16"));
+            SIDESTEP_CHECK(find(combining_[e].some_lamport[0], "sidestep_some_lamport_4"));
+            SIDESTEP_CHECK(find(combining_[e].some_lamport[1], "sidestep_some_lamport_16"));
+        }
         SIDESTEP_CHECK(find(combining_[e].lines[0], "sidestep_lines_4"));
         SIDESTEP_CHECK(find(combining_[e].lines[1], "sidestep_lines_16"));
         SIDESTEP_CHECK(find(combining_[e].some_lines[0], "sidestep_some_lines_4"));
@@ -108,7 +121,7 @@ CollectiveKernels::~CollectiveKernels() {
     for (unsigned i = 0; i < loaded_; ++i) context_->cuda().cuModuleUnload(modules_[i]);
 }
 
-CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsigned ranks) const {
+CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsigned ranks, unsigned grain) const {
     const unsigned size = ranks <= 4 ? 0 : 1;
     // What combines nothing moves bytes, whatever they are.
     const bool combines = task.combine != Combine::none;
@@ -118,6 +131,9 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
         case Shape::slices:
         case Shape::pushed_slices:
             return combines ? of_element.slices[size] : slices_copy_;
+        case Shape::lamport:
+            return grain == backend::lamport_unit && sends_all_the_same(task, ranks) ? of_element.lamport[size]
+                                                                                     : of_element.some_lamport[size];
         case Shape::lines:
             return are_everybodys(task, ranks) ? of_element.lines[size] : of_element.some_lines[size];
         case Shape::pairs:
@@ -132,7 +148,7 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
 bool CollectiveKernels::may_come_early(const backend::CollectiveTask& task, unsigned blocks) const {
     constexpr unsigned most_early_blocks = 32;
     const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
-                         task.shape == Shape::lines;
+                         task.shape == Shape::lamport || task.shape == Shape::lines;
     return overlaps_ && packets && blocks <= most_early_blocks;
 }
 

@@ -19,8 +19,8 @@ public:
     CollectiveKernels& operator=(const CollectiveKernels&) = delete;
     ~CollectiveKernels();
 
-    // The kernel that runs such a task.
-    CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks) const;
+    // The kernel that runs such a task. `grain`, of lamport: Station's.
+    CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks, unsigned grain) const;
     // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still runs: packets
     // of few blocks. More could take the room that kernels of another group need, for which this one's peers wait.
     bool may_come_early(const backend::CollectiveTask& task, unsigned blocks) const;
@@ -28,6 +28,8 @@ public:
 private:
     struct Combining {
         CUfunction packets[2] = {};  // for up to four ranks, and for more
+        CUfunction lamport[2] = {};       // of types that have it
+        CUfunction some_lamport[2] = {};  // that is not plain
         CUfunction lines[2] = {};
         CUfunction some_lines[2] = {};  // of slices that not all ranks give to, or take
         CUfunction slices[2] = {};

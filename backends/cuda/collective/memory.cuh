@@ -43,6 +43,10 @@ __device__ inline void store_packet(char* to, uint32_t low, uint32_t high, uint3
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(to), "r"(low), "r"(high),
                  "r"(flag));
 }
+__device__ inline void store_words(char* to, const Words& value) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.at[0]), "r"(value.at[1]),
+                 "r"(value.at[2]), "r"(value.at[3]));
+}
 __device__ inline bool flagged(const Words& packet, uint32_t flag) {
     return packet.at[1] == flag && packet.at[3] == flag;
 }
@@ -115,6 +119,20 @@ __device__ inline void store_up_to_8(char* to, uint64_t value, unsigned bytes) {
 #pragma unroll
     for (unsigned i = 0; i < 8; ++i)
         if (i < bytes) store_unit<uint8_t>(to + i, static_cast<uint8_t>(value >> (8 * i)));
+}
+
+// The same of 1 to 16 bytes.
+__device__ inline Words load_up_to_16(const char* from, unsigned bytes) {
+    if (bytes == 16 && misalignment(from) == 0) return load_packet(from);
+    const uint64_t low = load_up_to_8(from, bytes < 8 ? bytes : 8);
+    const uint64_t high = bytes > 8 ? load_up_to_8(from + 8, bytes - 8) : 0;
+    return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+             static_cast<uint32_t>(high >> 32)}};
+}
+__device__ inline void store_up_to_16(char* to, const Words& value, unsigned bytes) {
+    if (bytes == 16 && misalignment(to) == 0) return store16(to, value);
+    store_up_to_8(to, value.at[0] | static_cast<uint64_t>(value.at[1]) << 32, bytes < 8 ? bytes : 8);
+    if (bytes > 8) store_up_to_8(to + 8, value.at[2] | static_cast<uint64_t>(value.at[3]) << 32, bytes - 8);
 }
 
 }  // namespace sidestep::backends::cuda

@@ -1,6 +1,7 @@
 #include "backends/host/collective/combine.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -20,6 +21,12 @@ struct Plain {
     using Sum = T;
     static Sum load(Stored stored) { return stored; }
     static Stored store(Sum sum) { return sum; }
+};
+
+// As on GPUs, every NaN that comes out of arithmetic in 32 bits is one and the same ("PTX ISA", floating-point
+// instructions: canonical NaN), whichever NaNs went in.
+struct Float32 : Plain<float> {
+    static Stored store(Sum sum) { return sum == sum ? sum : std::bit_cast<float>(0x7fffffffu); }
 };
 
 template <typename Code, typename Format>
@@ -164,7 +171,7 @@ void with_type(const Reduction& reduction, const Work& work) {
         case Element::u64:
             return with_combine<Plain<std::uint64_t>>(reduction.combine, work);
         case Element::f32:
-            return with_combine<Plain<float>>(reduction.combine, work);
+            return with_combine<Float32>(reduction.combine, work);
         case Element::f64:
             return with_combine<Plain<double>>(reduction.combine, work);
         case Element::f16:

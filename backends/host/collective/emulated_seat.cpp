@@ -21,10 +21,14 @@ Error invalid(std::string message) {
     return {ErrorCode::invalid_argument, std::move(message), "emulated seat", {}};
 }
 
-// What a task of packets sends and takes has to fit in its lanes.
+// What a task of packets, or of lamport, sends and takes has to fit in its lanes.
 Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned ranks) {
-    const std::uint64_t most = backend::ArenaLayout{ranks}.packet_payload();
+    const backend::ArenaLayout layout{ranks};
+    const bool lamport = task.shape == Shape::lamport;
+    const std::uint64_t most = lamport ? layout.lamport_payload() : layout.packet_payload();
     const bool moves = task.combine == Combine::none;
+    if (lamport && (moves || !backend::has_lamport(task.element)))
+        return invalid("lamport combines floats of 8 to 32 bits");
     for (unsigned r = 0; r < ranks; ++r)
         if (std::max(task.to[r].bytes, task.from[r].bytes) > most && (r != rank || !moves))
             return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}",
@@ -92,12 +96,16 @@ Result<void> check_copies(const CollectiveTask& task, unsigned rank) {
     return {};
 }
 
-// Memory that other processes can map without its bytes being moved.
-Result<Allocation> zeroed_arena(const SeatSurroundings& surroundings, const Place& place, Bytes bytes) {
+// Memory that other processes can map without its bytes being moved, as tasks expect it at first.
+Result<Allocation> fresh_arena(const SeatSurroundings& surroundings, const Place& place,
+                               const backend::ArenaLayout& layout) {
+    const Bytes bytes = layout.bytes();
     const MemoryKind kind = place.is_gpu() ? MemoryKind::device : MemoryKind::pinned;
     SIDESTEP_TRY(auto arena, surroundings.memory->allocate(place, bytes, kind));
     // Now, since it moves the bytes, and later others write flags into them.
     SIDESTEP_CHECK(surroundings.machine->share(arena.address(), bytes));
+    std::memset(static_cast<char*>(arena.address()) + layout.lamport(0, 0), backend::lamport_empty & 0xff,
+                layout.lamport_bytes());
     return arena;
 }
 
@@ -165,7 +173,7 @@ bool EmulatedSeat::over_nvlink(const Place& other) const {
 }
 
 Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_host() {
-    SIDESTEP_TRY(auto arena, zeroed_arena(surroundings_, Place::host(), arena_.size()));
+    SIDESTEP_TRY(auto arena, fresh_arena(surroundings_, Place::host(), state_.layout));
     SIDESTEP_TRY(auto exported, surroundings_.share(arena.buffer()));
     if (!exported)
         return Error{ErrorCode::internal, "host memory of an arena cannot be shared", place_.to_string(), {}};
@@ -193,7 +201,7 @@ Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
     if (task.shape == Shape::slices || task.shape == Shape::pushed_slices) return check_slices(task, state_.ranks);
     if (task.shape == Shape::ring) return check_ring(task, state_.ranks);
     if (task.shape == Shape::copies) return check_copies(task, state_.me);
-    if (task.shape == Shape::packets) return check_packets(task, state_.me, state_.ranks);
+    if (task.shape == Shape::packets || task.shape == Shape::lamport) return check_packets(task, state_.me, state_.ranks);
     if (task.shape != Shape::pairs) return check_two_phases(task, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
                       (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
@@ -256,6 +264,7 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
     switch (task.shape) {
         case Shape::packets:
         case Shape::packets_two_phase:
+        case Shape::lamport:
         case Shape::lines:
             run_packets(state_, task);
             return;
@@ -291,8 +300,8 @@ Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& req
     if (request.ranks == 0 || request.ranks > backend::most_ranks || request.rank >= request.ranks)
         return invalid(fmt::format("there is no rank {} of {}; a group has at most {}", request.rank,
                                    request.ranks, backend::most_ranks));
-    const Bytes bytes = backend::ArenaLayout{request.ranks}.bytes();
-    SIDESTEP_TRY(auto arena, zeroed_arena(surroundings, request.place, bytes));
+    const backend::ArenaLayout layout{request.ranks};
+    SIDESTEP_TRY(auto arena, fresh_arena(surroundings, request.place, layout));
     return std::unique_ptr<backend::Seat>(
         std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(arena)));
 }

@@ -1,8 +1,9 @@
-// Shape::packets, Shape::packets_two_phase and Shape::lines: everything is pushed first, then what comes is
+// Shape::packets, Shape::packets_two_phase, Shape::lamport and Shape::lines: everything is pushed first, then what comes is
 // taken out.
 #include <algorithm>
 #include <bit>
 
+#include "backends/host/collective/lamport.hpp"
 #include "backends/host/collective/lines.hpp"
 #include "backends/host/collective/rank_state.hpp"
 
@@ -12,6 +13,7 @@ namespace {
 using backend::CollectiveTask;
 using backend::Combine;
 using backend::FaultKind;
+using backend::Shape;
 
 // Every so many packet tasks stale packets are wiped, long before their flags come around.
 constexpr std::uint64_t wiped_every = std::uint64_t{1} << 30;
@@ -24,8 +26,7 @@ public:
           task_(task),
           parity_(static_cast<unsigned>(state.counters.epoch & 1)),
           flag_(backend::packet_flag(state.counters.epoch)),
-          size_(backend::size_of(task.element)),
-          lines_(task.shape == backend::Shape::lines) {}
+          size_(backend::size_of(task.element)) {}
 
     bool one_shot();
     bool two_phase();
@@ -35,9 +36,13 @@ private:
     void push_header(unsigned rank) const;
     void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
     void push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
+    void push_lamport(unsigned rank, const char* from, std::uint64_t bytes) const;
     bool await_headers();
     bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
     bool take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
+    bool take_lamport(unsigned rank, char* to, std::uint64_t bytes);
+    void empty_lamport() const;
+    unsigned lamport_set() const { return backend::lamport_set(state_.counters.lamport); }
     // Until ready() says so; false: give up.
     template <typename Ready>
     bool await(unsigned rank, Ready ready);
@@ -51,7 +56,6 @@ private:
     const unsigned parity_;
     const std::uint32_t flag_;
     const unsigned size_;
-    const bool lines_;
     Reduction reduction_;
     std::vector<char> result_;  // of this rank's slice, where it is wanted by others alone
 };
@@ -66,7 +70,8 @@ void PacketTask::push_header(unsigned rank) const {
 
 // The last packet is filled up with zeros.
 void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
-    if (lines_) return push_lines(phase, rank, from, bytes);
+    if (task_.shape == Shape::lines) return push_lines(phase, rank, from, bytes);
+    if (task_.shape == Shape::lamport) return push_lamport(rank, from, bytes);
     char* to = state_.arena_of(rank) + state_.layout.packets(phase, parity_, state_.me);
     for (std::uint64_t at = 0; at < bytes; at += 8, to += packet_bytes) {
         std::uint64_t value = 0;
@@ -80,6 +85,12 @@ void PacketTask::push_lines(unsigned phase, unsigned rank, const char* from, std
     for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number)
         store_payload(line_at(lane, number), from + at, std::min(backend::line_payload, bytes - at),
                       backend::line_flag(state_.counters.epoch));
+}
+
+void PacketTask::push_lamport(unsigned rank, const char* from, std::uint64_t bytes) const {
+    char* to = state_.arena_of(rank) + state_.layout.lamport(lamport_set(), state_.me);
+    for (std::uint64_t at = 0; at < bytes; at += backend::lamport_unit, to += backend::lamport_unit)
+        store_unit(to, from + at, std::min<std::uint64_t>(backend::lamport_unit, bytes - at));
 }
 
 bool PacketTask::await_headers() {
@@ -106,7 +117,8 @@ bool PacketTask::await(unsigned rank, Ready ready) {
 }
 
 bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
-    if (lines_) return take_lines(phase, rank, to, bytes);
+    if (task_.shape == Shape::lines) return take_lines(phase, rank, to, bytes);
+    if (task_.shape == Shape::lamport) return take_lamport(rank, to, bytes);
     const char* from = state_.arena + state_.layout.packets(phase, parity_, rank);
     for (std::uint64_t at = 0; at < bytes; at += 8, from += packet_bytes) {
         std::uint64_t value = 0;
@@ -124,6 +136,23 @@ bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64
         if (!await(rank, [&] { return load_payload(line_at(lane, number), to + at, length, flag); })) return false;
     }
     return true;
+}
+
+bool PacketTask::take_lamport(unsigned rank, char* to, std::uint64_t bytes) {
+    char* from = state_.arena + state_.layout.lamport(lamport_set(), rank);
+    for (std::uint64_t at = 0; at < bytes; at += backend::lamport_unit, from += backend::lamport_unit) {
+        const std::uint64_t length = std::min<std::uint64_t>(backend::lamport_unit, bytes - at);
+        if (!await(rank, [&] { return load_unit(from, to + at, length); })) return false;
+    }
+    return true;
+}
+
+// What the last but one task of lamport was sent, which it has read.
+void PacketTask::empty_lamport() const {
+    const std::uint32_t lamport = state_.counters.lamport;
+    for (unsigned rank = 0; rank < state_.ranks; ++rank)
+        empty_units(state_.arena + state_.layout.lamport(backend::lamport_stale_set(lamport), rank),
+                    backend::lamport_left(lamport));
 }
 
 // What every rank sent in phase 0, and `own` of this one.
@@ -153,6 +182,7 @@ bool PacketTask::one_shot() {
         const backend::Block& to = task_.to[rank];
         push(0, rank, part(task_.send, to.offset, to.bytes), to.bytes);
     }
+    if (task_.shape == Shape::lamport) empty_lamport();
     if (!await_headers()) return false;
     if (task_.combine != Combine::none) {
         const backend::Block& to = task_.from[state_.me];
@@ -229,13 +259,17 @@ void PacketTask::end() {
         }
     }
     ++state_.counters.epoch;
+    if (task_.shape != Shape::lamport) return;
+    const std::uint64_t units = (task_.from[state_.me].bytes + backend::lamport_unit - 1) / backend::lamport_unit;
+    state_.counters.lamport = backend::lamport_after(state_.counters.lamport, units);
 }
 
 }  // namespace
 
 bool run_packets(RankState& state, const CollectiveTask& task) {
     PacketTask packets(state, task);
-    const bool well = task.shape == backend::Shape::packets ? packets.one_shot() : packets.two_phase();
+    const bool one_shot = task.shape == Shape::packets || task.shape == Shape::lamport;
+    const bool well = one_shot ? packets.one_shot() : packets.two_phase();
     if (well) packets.end();
     return well;
 }

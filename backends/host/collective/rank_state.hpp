@@ -71,6 +71,7 @@ private:
 // What a rank counts for itself: see ArenaLayout.
 struct Counters {
     std::uint64_t epoch = 0;
+    std::uint32_t lamport = 0;
     std::uint64_t round[backend::most_blocks] = {};
     std::uint64_t sent[backend::most_blocks][backend::most_ranks] = {};
     std::uint64_t received[backend::most_blocks][backend::most_ranks] = {};

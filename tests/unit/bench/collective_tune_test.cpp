@@ -33,6 +33,7 @@ TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     EXPECT_EQ(tuned->one_shot_most, 1_KiB);
     EXPECT_EQ(tuned->packets_most, 64_KiB);
     EXPECT_EQ(tuned->lines_most, 256_KiB);
+    EXPECT_EQ(tuned->lamport_most, 1u) << "not measured";
     EXPECT_DOUBLE_EQ(tuned->hop_us, 1);
     EXPECT_DOUBLE_EQ(tuned->launch_us, 2);
     // 512 KiB more in 4 us, one and a half times through the links.
@@ -40,6 +41,10 @@ TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     EXPECT_EQ(tuned->push_gb_per_s, 0) << "not measured";
     times[pushed_algorithm] = {{512_KiB, 14}, {1_MiB, 17}};
     EXPECT_NEAR(tuned_from(times, 4)->push_gb_per_s, 512 * 1024 * 1.5 / 3 / 1000, 1e-9);
+    times[lamport_algorithm] = {{8, 2.9}, {1_KiB, 3.1}, {8_KiB, 4}, {64_KiB, 5}, {128_KiB, 8.5}};
+    EXPECT_EQ(tuned_from(times, 4)->lamport_most, 64_KiB);
+    EXPECT_EQ(tuned_from(times, 4)->packets_most, 64_KiB) << "of integers";
+    EXPECT_NE(times_text(times).find("3.00 *"), std::string::npos) << times_text(times);
     EXPECT_NEAR(tuned->packet_gb_per_s, 512 * 1024 * 1.5 / 30 / 1000 * 1.5, 1e-9);
 }
 
@@ -99,10 +104,12 @@ TEST(CollectiveTune, FilesForceOneAlgorithm) {
     EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_most\": 1,"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lines_most\": 1\n"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[3]).find("\"push_gb_per_s\": 0.0,"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lamport_most\": 1,"), std::string::npos);
+    EXPECT_NE(forcing(lamport_algorithm).find("\"lamport_most\": 1099511627776,"), std::string::npos);
     EXPECT_NE(forcing(pushed_algorithm).find("\"push_gb_per_s\": 1000000.0,"), std::string::npos);
-    const std::string text = Tuned{2, 1, 100, 370, 380, 1024, 65536, 131072}.to_json("live");
+    const std::string text = Tuned{2, 1, 100, 370, 380, 1024, 2048, 65536, 131072}.to_json("live");
     for (const char* part : {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2",
-                             "\"push_gb_per_s\": 380", "\"packets_most\": 65536", "\"lines_most\": 131072"})
+                             "\"push_gb_per_s\": 380", "\"lamport_most\": 2048", "\"packets_most\": 65536", "\"lines_most\": 131072"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

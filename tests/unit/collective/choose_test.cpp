@@ -86,7 +86,8 @@ TEST(Choose, GrowsWithTheBytes) {
                 Shape shape = Shape::packets;
                 int blocks = 0;
                 for (double size = 1; size < 6e10; size = size * 1.07 + 1) {
-                    const Operation operation = operation_of(collective, static_cast<std::uint64_t>(size));
+                    Operation operation = operation_of(collective, static_cast<std::uint64_t>(size));
+                    if (combines(collective) && ranks % 3 != 0) operation.element = Element::f8_e4m3;
                     const Choice choice = choice_of(operation, facts);
                     ASSERT_GE(choice.expected_us, us) << describe(operation) << " on " << ranks;
                     ASSERT_GE(static_cast<int>(choice.shape), static_cast<int>(shape)) << describe(operation);
@@ -155,7 +156,7 @@ TEST(Choose, EveryOtherAlgorithmSaysWhyNot) {
                     names.insert(one.path);
                     EXPECT_GT(one.reason.size(), 10u);
                 }
-                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "lines", "slices",
+                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "one-shot Lamport", "two-phase packets", "lines", "slices",
                                                         "pushed slices", "pairs", "ring", "copy engines"}));
                 EXPECT_GT(choice.reason.size(), 10u);
             }
@@ -188,18 +189,70 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     EXPECT_EQ(algorithm(512 << 10), "lines");
     EXPECT_EQ(algorithm((512 << 10) + 1), "slices");
     facts.figures.one_shot_most = 1 << 30;
-    EXPECT_EQ(algorithm(256 << 10), "one-shot packets") << "as far as an arena holds them";
-    EXPECT_EQ(algorithm((256 << 10) + 1), "lines");
+    EXPECT_EQ(algorithm(128 << 10), "one-shot packets") << "as far as an arena holds them";
+    EXPECT_EQ(algorithm((128 << 10) + 1), "lines");
     facts.figures.one_shot_most = 0;
     facts.figures.packets_most = 1 << 30;
-    EXPECT_EQ(algorithm(1 << 20), "two-phase packets");
-    EXPECT_EQ(algorithm((1 << 20) + 1), "slices");
+    EXPECT_EQ(algorithm(512 << 10), "two-phase packets");
+    EXPECT_EQ(algorithm((512 << 10) + 1), "slices");
     facts.figures.one_shot_most = facts.figures.packets_most = 1;
     facts.figures.lines_most = 1 << 30;
     facts.figures.link_gb_per_s = facts.figures.push_gb_per_s = 1;  // by price slices, which carry no flags
     EXPECT_EQ(algorithm(8), "lines") << "whatever they cost";
     EXPECT_EQ(algorithm(2 << 20), "lines");
     EXPECT_EQ(algorithm((2 << 20) + 1), "slices");
+}
+
+Operation reduction_of(Collective collective, std::uint64_t bytes, Element element) {
+    Operation operation = operation_of(collective, bytes);
+    operation.element = element;
+    operation.count = bytes / size_of(element);
+    return operation;
+}
+
+// Two H200: quicker than packets from 2 KiB on, and than lines up to 256 KiB (docs/benchmarks.md, "Lamport").
+TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
+    for (const Collective collective : {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter})
+        for (const Element element : {Element::f32, Element::bf16, Element::f16, Element::f8_e4m3, Element::f8_e5m2})
+            for (const std::uint64_t bytes : {2u << 10, 8u << 10})
+                EXPECT_EQ(choice_of(reduction_of(collective, bytes, element), group_of(4)).algorithm, "one-shot Lamport");
+    const auto algorithm = [](std::uint64_t bytes, int ranks) {
+        return choice_of(reduction_of(Collective::all_reduce, bytes, Element::f32), group_of(ranks)).algorithm;
+    };
+    EXPECT_EQ(algorithm(512, 2), "one-shot packets");
+    EXPECT_EQ(algorithm(256 << 10, 2), "one-shot Lamport");
+    EXPECT_EQ(algorithm(512 << 10, 2), "lines");
+    EXPECT_EQ(algorithm(512, 4), "one-shot packets");
+    EXPECT_EQ(algorithm(128 << 10, 4), "one-shot Lamport");
+    EXPECT_EQ(algorithm(512 << 10, 4), "lines");
+    for (const Element element : {Element::f64, Element::i32, Element::u8}) {
+        const Choice choice = choice_of(reduction_of(Collective::all_reduce, 64, element), group_of(4));
+        EXPECT_EQ(choice.algorithm, "one-shot packets");
+        EXPECT_NE(refused_of(choice, "one-shot Lamport")->reason.find("are free to say"), std::string::npos);
+    }
+    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_gather, 64), group_of(4)), "one-shot Lamport")->reason,
+              "the bytes have to arrive as they are, and it changes some NaNs into others");
+}
+
+TEST(Choose, FiguresMayEndLamport) {
+    GroupFacts facts = group_of(4);
+    const auto choice = [&](std::uint64_t bytes) {
+        return choice_of(reduction_of(Collective::all_reduce, bytes, Element::f32), facts);
+    };
+    facts.figures.lamport_most = 4 << 10;
+    EXPECT_EQ(choice(4 << 10).algorithm, "one-shot Lamport");
+    EXPECT_EQ(refused_of(choice(4 << 10), "one-shot packets")->reason,
+              "up to 4 KiB the figures of this machine take one-shot Lamport");
+    EXPECT_NE(choice((4 << 10) + 4).algorithm, "one-shot Lamport");
+    EXPECT_EQ(refused_of(choice((4 << 10) + 4), "one-shot Lamport")->reason,
+              "above 4 KiB, where the figures of this machine end it");
+    facts.figures.lamport_most = 1 << 30;
+    facts.figures.one_shot_most = facts.figures.packets_most = facts.figures.lines_most = 1 << 30;
+    EXPECT_EQ(choice(256 << 10).algorithm, "one-shot Lamport") << "as far as an arena holds it";
+    EXPECT_EQ(choice((256 << 10) + 4).algorithm, "two-phase packets");
+    EXPECT_EQ(refused_of(choice((256 << 10) + 4), "one-shot Lamport")->reason.find("256 KiB for each rank: the arena"), 0u);
+    facts.figures.lamport_most = 0;
+    EXPECT_EQ(choice(8).algorithm, "one-shot packets") << "what a file of before says of packets still holds";
 }
 
 TEST(Choose, LinesGoOverNVLinkOnly) {
@@ -233,8 +286,8 @@ TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4095), facts).algorithm, "one-shot packets");
     EXPECT_EQ(choice_of(operation_of(Collective::barrier, 0), facts).algorithm, "one-shot packets");
     facts.figures.others_most = 1 << 30;
-    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 256 << 10), facts).algorithm, "one-shot packets");
-    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (256 << 10) + 1), facts).algorithm, "slices");
+    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 128 << 10), facts).algorithm, "one-shot packets");
+    EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (128 << 10) + 1), facts).algorithm, "slices");
 }
 
 // Two H200: 5 to 9 us from 512 KiB to 2 MiB, where slices take 9 to 14 (docs/benchmarks.md, "Two H200").
@@ -361,7 +414,7 @@ TEST(ZeroSm, TakesCopyEnginesWhateverTheyCost) {
                     us = choice->expected_us;
                     std::set<std::string> names;
                     for (const Refused& one : choice->refused) names.insert(one.path);
-                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "two-phase packets", "lines", "slices",
+                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "one-shot Lamport", "two-phase packets", "lines", "slices",
                                                             "pushed slices", "pairs", "ring"}));
                 }
             }

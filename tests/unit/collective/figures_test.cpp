@@ -15,6 +15,7 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     figures.packet_gb_per_s = 55;
     figures.block_gb_per_s = 0.1;
     figures.one_shot_most = 12345;
+    figures.lamport_most = 54321;
     figures.packets_most = std::uint64_t{1} << 33;
     figures.lines_most = std::uint64_t{1} << 34;
     figures.others_most = 7;
@@ -29,6 +30,7 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     EXPECT_EQ(read->packet_gb_per_s, 55);
     EXPECT_EQ(read->block_gb_per_s, 0.1);
     EXPECT_EQ(read->one_shot_most, 12345u);
+    EXPECT_EQ(read->lamport_most, 54321u);
     EXPECT_EQ(read->packets_most, std::uint64_t{1} << 33);
     EXPECT_EQ(read->lines_most, std::uint64_t{1} << 34);
     EXPECT_EQ(read->others_most, 7u);

@@ -60,7 +60,8 @@ public:
         }
         if (first.shape == Shape::pairs) return pairs();
         for (const CollectiveTask* task : tasks_) ASSERT_NE(task, nullptr) << "every rank takes part";
-        if (first.shape == Shape::packets || first.shape == Shape::copies) return packets();
+        if (first.shape == Shape::packets || first.shape == Shape::lamport || first.shape == Shape::copies)
+            return packets();
         for (unsigned r : sequence_) copy_locally(r);
         check_tables();
         const bool through_arenas = first.shape == Shape::packets_two_phase || first.shape == Shape::lines ||
@@ -108,6 +109,9 @@ private:
                 const Block& block = tasks_[a]->to[b];
                 if (a != b && tasks_[a]->shape == Shape::packets) {
                     EXPECT_LE(block.bytes, ArenaLayout{count()}.packet_payload());
+                }
+                if (a != b && tasks_[a]->shape == Shape::lamport) {
+                    EXPECT_LE(block.bytes, ArenaLayout{count()}.lamport_payload());
                 }
                 lanes[b][a] = read(a, tasks_[a]->send, block.offset, block.bytes);
             }

@@ -24,7 +24,7 @@ using test::Order;
 using test::RankMemory;
 
 constexpr std::uint64_t guard = 64;
-constexpr Shape shapes[] = {Shape::packets,       Shape::packets_two_phase, Shape::lines,  Shape::slices,
+constexpr Shape shapes[] = {Shape::packets,       Shape::lamport, Shape::packets_two_phase, Shape::lines, Shape::slices,
                             Shape::pushed_slices, Shape::pairs,             Shape::copies, Shape::ring};
 constexpr Order orders[] = {Order::ascending, Order::descending, Order::staged};
 const std::vector<int> group_sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
@@ -239,9 +239,12 @@ void small_ones(Case one) {
 // Of two and a half tasks: they differ in where they are cut, not in what one does.
 void cut_one(Case one) {
     const ArenaLayout layout{static_cast<unsigned>(one.ranks)};
-    const std::uint64_t held = one.shape == Shape::lines ? layout.lines_payload() : layout.packet_payload();
+    const bool one_shot = one.shape == Shape::packets || one.shape == Shape::lamport;
+    const std::uint64_t held = one.shape == Shape::lines     ? layout.lines_payload()
+                               : one.shape == Shape::lamport ? layout.lamport_payload()
+                                                             : layout.packet_payload();
     const std::uint64_t whole =
-        one.shape == Shape::packets ? held : held * owners_of_slices(one.collective, layout.ranks);
+        one_shot ? held : held * owners_of_slices(one.collective, layout.ranks);
     one.count = (whole * 2 + whole / 2) / size_of(one.element) + 3;
     one.root = one.ranks - 1;
     for (const bool in_place : {false, true}) {
@@ -261,7 +264,7 @@ TEST_P(EveryCollective, DoesWhatItMeansInEveryShape) {
                 if (!carries(shape, GetParam())) continue;
                 const Case one{GetParam(), shape, element, ranks};
                 small_ones(one);
-                const bool packets = shape == Shape::packets || shape == Shape::packets_two_phase;
+                const bool packets = shape == Shape::packets || shape == Shape::lamport || shape == Shape::packets_two_phase;
                 // Lines are cut as two-phase packets are, and take many more bytes for it.
                 const bool lines = shape == Shape::lines && ranks == 3;
                 if ((packets || lines) && element == Element::f32 && ranks <= 5) cut_one(one);

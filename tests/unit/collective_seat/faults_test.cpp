@@ -49,7 +49,7 @@ protected:
         }
         for (unsigned r = 0; r < ranks; ++r) {
             task.to[r] = {r * bytes, bytes};
-            task.from[r] = {task.shape == Shape::packets ? 0 : r * bytes, bytes};
+            task.from[r] = {task.shape == Shape::packets || task.shape == Shape::lamport ? 0 : r * bytes, bytes};
             if (!GetParam().staged) task.from_tokens[r] = {1, (1 << 20) + task.from[r].offset};
             task.slices[r] = even_slice(bytes / 4, r, ranks);
         }
@@ -167,7 +167,7 @@ TEST_P(Faults, ASeatThatWaitsCanBeDestroyed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Faults,
-                         testing::Values(Kind{Shape::packets, false}, Kind{Shape::packets_two_phase, false},
+                         testing::Values(Kind{Shape::packets, false}, Kind{Shape::lamport, false}, Kind{Shape::packets_two_phase, false},
                                          Kind{Shape::lines, false}, Kind{Shape::slices, false}, Kind{Shape::slices, true},
                                          Kind{Shape::pushed_slices, false},
                                          Kind{Shape::pairs, false}, Kind{Shape::pairs, true},

@@ -59,8 +59,8 @@ void invite(std::vector<CollectiveTask>& tasks) {
 }  // namespace
 
 std::string to_string(const How& how) {
-    static constexpr const char* shapes[] = {"packets",       "packets in two phases", "lines",  "slices",
-                                             "pushed slices", "pairs",                 "copies", "ring"};
+    static constexpr const char* shapes[] = {"packets", "lamport", "packets in two phases", "lines", "slices",
+                                             "pushed slices", "pairs", "copies", "ring"};
     return fmt::format("{}{}, {} blocks, shifts {} {}{}", shapes[static_cast<unsigned>(how.shape)],
                        how.staged ? " (staged)" : "", how.blocks, how.send_shift, how.recv_shift,
                        how.in_place ? ", in place" : "");
@@ -76,14 +76,16 @@ bool has_room(const Crew& crew, const How& how) {
     return room;
 }
 
-std::vector<How> all_ways() {
-    return {{.shape = Shape::packets},
-            {.shape = Shape::packets_two_phase},
-            {.shape = Shape::lines},
-            {.shape = Shape::slices},
-            {.shape = Shape::slices, .staged = true},
-            {.shape = Shape::pushed_slices},
-            {.shape = Shape::ring}};
+std::vector<How> all_ways(backend::Element element) {
+    std::vector<How> ways = {{.shape = Shape::packets},
+                             {.shape = Shape::packets_two_phase},
+                             {.shape = Shape::lines},
+                             {.shape = Shape::slices},
+                             {.shape = Shape::slices, .staged = true},
+                             {.shape = Shape::pushed_slices},
+                             {.shape = Shape::ring}};
+    if (backend::has_lamport(element)) ways.insert(ways.begin() + 1, {.shape = Shape::lamport});
+    return ways;
 }
 
 std::uint32_t signature_of(const Reduced& reduced, std::uint64_t count) {

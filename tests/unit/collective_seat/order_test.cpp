@@ -41,7 +41,7 @@ protected:
     std::vector<Small> some_tasks(std::size_t count) {
         std::vector<Small> tasks;
         for (std::size_t i = 0; i < count; ++i) {
-            Small small{all_ways()[random_() % 5], random_() % most_count, random_() % 4000};
+            Small small{all_ways(Element::f32)[random_() % 6], random_() % most_count, random_() % 4000};
             small.how.blocks = 1 + random_() % 4;
             tasks.push_back(small);
         }

@@ -138,14 +138,15 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
             opened.push_back(std::move(*mapped));
         }
     }
-    for (const Shape shape : {Shape::packets, Shape::packets_two_phase, Shape::lines, Shape::slices, Shape::pushed_slices}) {
-        const int inputs[2] = {17, 25};
+    for (const Shape shape : {Shape::packets, Shape::lamport, Shape::packets_two_phase, Shape::lines, Shape::slices,
+                              Shape::pushed_slices}) {
+        const float inputs[2] = {17, 25};
         for (unsigned rank = 0; rank < 2; ++rank) {
-            rigs[rank]->write(memory[rank].address(), &inputs[rank], sizeof(int));
+            rigs[rank]->write(memory[rank].address(), &inputs[rank], sizeof(float));
             CollectiveTask task;
             task.shape = shape;
             task.signature = 1;
-            task.element = backend::Element::i32;
+            task.element = backend::Element::f32;
             task.combine = backend::Combine::sum;
             task.send = memory[rank].address();
             task.recv = static_cast<char*>(memory[rank].address()) + 512;
@@ -158,7 +159,7 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
         for (unsigned rank = 0; rank < 2; ++rank) {
             while (!*seats[rank]->idle()) std::this_thread::sleep_for(std::chrono::microseconds(50));
             ASSERT_FALSE(seats[rank]->fault().has_value()) << to_string(*seats[rank]->fault());
-            int sum = 0;
+            float sum = 0;
             rigs[rank]->read(&sum, static_cast<char*>(memory[rank].address()) + 512, sizeof(sum));
             EXPECT_EQ(sum, 42) << "rank " << rank;
         }

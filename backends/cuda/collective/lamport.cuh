@@ -1,0 +1,233 @@
+// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what the last but one
+// task has left, then waits until the same units of the others are no longer empty, and combines them: no flag, no
+// barrier and no fence. All that in one pass, and in a kernel of its own for what is plain, since between two H200 every branch
+// less shows (docs/benchmarks.md, "Lamport").
+#pragma once
+
+#include "backends/cuda/collective/exchange.cuh"
+
+namespace sidestep::backends::cuda {
+
+// What sends and receives are aligned to, and multiples of, in bytes: a whole unit, a word, or anything.
+enum class Grain : unsigned { unit = 16, word = 4, byte = 1 };
+
+// `group`: ranks whose units are polled at a time. `batch`: units of a thread that are under way at a time. `plain`: all
+// ranks are sent the same bytes, which are also those that this rank combines, in whole, aligned units.
+template <Element element, int group, int batch, bool plain>
+class Lamport : Exchange<element, group> {
+    using Base = Exchange<element, group>;
+
+public:
+    __device__ Lamport(const CollectiveTask& task, const Station& station)
+        : Base(task, station),
+          first_(uint64_t{blockIdx.x} * (blockDim.x - header_threads) + threadIdx.x),
+          stride_(uint64_t{gridDim.x} * (blockDim.x - header_threads)) {}
+
+    __device__ void run() {
+        if (!Base::enter(Base::look())) return;
+        next_lamport_ = backend::lamport_after(lamport_, units_of(target().bytes));
+        if (Base::is_data_thread())
+            data_of_any_grain();
+        else
+            Base::headers();
+        Base::leave();
+    }
+
+private:
+    using Base::each_peer;
+    using Base::ground_;
+    using Base::lamport_;
+    using Base::next_lamport_;
+    using Base::own_;
+    using Base::rank_at;
+    using Base::scales;
+    static constexpr unsigned size = backend::lamport_unit;
+
+    // Units of this rank's own block that a thread has sent, or would send to itself.
+    struct Own {
+        Words units[batch];
+        unsigned bytes[batch];  // 0: there is none
+    };
+
+    static __device__ uint64_t units_of(uint64_t bytes) { return (bytes + size - 1) / size; }
+    __device__ const backend::Block& target() const { return ground_.task.from[ground_.rank]; }
+
+    // Of a block's unit: 16, fewer at its end, 0 behind it.
+    template <Grain grain>
+    static __device__ unsigned bytes_at(uint64_t bytes, uint64_t at) {
+        if (at * size >= bytes) return 0;
+        const uint64_t left = bytes - at * size;
+        return grain == Grain::unit || left >= size ? size : static_cast<unsigned>(left);
+    }
+
+    template <Grain grain>
+    static __device__ Words load(const char* from, unsigned bytes) {
+        if constexpr (grain == Grain::unit) return load_packet(from);
+        if constexpr (grain == Grain::byte) return load_up_to_16(from, bytes);
+        Words value;
+#pragma unroll
+        for (unsigned w = 0; w < 4; ++w) value.at[w] = 4 * w < bytes ? load_unit<uint32_t>(from + 4 * w) : 0;
+        return value;
+    }
+    template <Grain grain>
+    static __device__ void store(char* to, const Words& value, unsigned bytes) {
+        if constexpr (grain == Grain::unit) return store16(to, value);
+        if constexpr (grain == Grain::byte) return store_up_to_16(to, value, bytes);
+#pragma unroll
+        for (unsigned w = 0; w < 4; ++w)
+            if (4 * w < bytes) store_unit<uint32_t>(to + 4 * w, value.at[w]);
+    }
+
+    static __device__ void put(char* lane, uint64_t at, const Words& value) {
+        Words sent;
+#pragma unroll
+        for (unsigned w = 0; w < 4; ++w)
+            sent.at[w] = value.at[w] == backend::lamport_empty ? backend::lamport_instead : value.at[w];
+        store_words(lane + size * at, sent);
+    }
+
+    __device__ void data_of_any_grain() {
+        if constexpr (plain) return data<Grain::unit>();
+        const auto grain = static_cast<Grain>(ground_.station.grain);
+        if (grain == Grain::unit)
+            data<Grain::unit>();
+        else if (grain == Grain::word)
+            data<Grain::word>();
+        else
+            data<Grain::byte>();
+    }
+
+    template <Grain grain>
+    __device__ void data() {
+        const uint64_t units = max(units_of(target().bytes), ground_.station.send_units);
+        const Rule<element> rule(ground_.task, ground_.ranks);
+        Own own;
+        uint64_t at = first_;
+#pragma unroll 1
+        do {
+            send<grain>(own, at);
+            if (at == first_) {
+                empty();
+                if (rule.scaled && !Base::learn_scales()) return;
+            }
+            if (!reduce<grain>(own, at, rule)) return;
+            at += batch * stride_;
+        } while (at < units);
+    }
+
+    template <Grain grain>
+    __device__ void send(Own& own, uint64_t at) {
+        const backend::Block source = ground_.task.to[ground_.rank];
+        const char* const send = static_cast<const char*>(ground_.task.send);
+        const uint64_t lane = ground_.layout.lamport(backend::lamport_set(lamport_), ground_.rank);
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+            own.bytes[b] = bytes_at<grain>(target().bytes, at + b * stride_);
+            if (own.bytes[b])
+                own.units[b] = load<grain>(send + source.offset + (at + b * stride_) * size, own.bytes[b]);
+        }
+        each_peer([&](int, unsigned rank, char* arena) {
+#pragma unroll
+            for (int b = 0; b < batch; ++b) {
+                if constexpr (plain) {
+                    if (own.bytes[b]) put(arena + lane, at + b * stride_, own.units[b]);
+                } else {
+                    const backend::Block block = ground_.task.to[rank];
+                    const unsigned bytes = bytes_at<grain>(block.bytes, at + b * stride_);
+                    if (bytes)
+                        put(arena + lane, at + b * stride_,
+                            load<grain>(send + block.offset + (at + b * stride_) * size, bytes));
+                }
+            }
+        });
+    }
+
+    // What the last but one task was sent, which it has read.
+    __device__ void empty() const {
+        constexpr uint32_t none = backend::lamport_empty;
+        const uint64_t units = backend::lamport_left(lamport_);
+        char* const lanes = own_ + ground_.layout.lamport(backend::lamport_stale_set(lamport_), 0);
+#pragma unroll 1
+        for (uint64_t at = first_; at < units; at += stride_)
+#pragma unroll 1
+            for (unsigned rank = 0; rank < ground_.ranks; ++rank)
+                store_words(lanes + rank * ground_.layout.lamport_payload() + size * at, Words{{none, none, none, none}});
+    }
+
+    static __device__ bool is_here(const Words& unit) {
+        return unit.at[0] != backend::lamport_empty && unit.at[1] != backend::lamport_empty &&
+               unit.at[2] != backend::lamport_empty && unit.at[3] != backend::lamport_empty;
+    }
+
+    // Units of the ranks from `begin` on, for whom `wanted` has bits. False: leave.
+    __device__ bool take(Words (&units)[batch][group], const unsigned (&wanted)[batch], unsigned begin, uint64_t at) {
+        const char* const lanes = own_ + ground_.layout.lamport(backend::lamport_set(lamport_), begin) + size * at;
+        const uint64_t lane = ground_.layout.lamport_payload();
+        Wait wait;
+#pragma unroll 1
+        for (;;) {
+#pragma unroll
+            for (int b = 0; b < batch; ++b)
+#pragma unroll
+                for (int i = 0; i < group; ++i)
+                    if (wanted[b] >> i & 1) units[b][i] = load_packet(lanes + i * lane + size * b * stride_);
+            unsigned missing = ~0u;
+#pragma unroll
+            for (int b = 0; b < batch; ++b)
+#pragma unroll
+                for (int i = 0; i < group; ++i)
+                    if ((wanted[b] >> i & 1) && !is_here(units[b][i])) missing = i;
+            if (missing == ~0u) return true;
+            if (!wait.go_on(ground_, begin + missing)) return false;
+        }
+    }
+
+    // False: leave.
+    template <Grain grain>
+    __device__ bool reduce(const Own& own, uint64_t at, const Rule<element>& rule) {
+        char* const recv = static_cast<char*>(ground_.task.recv) + target().offset;
+        Accumulator<element, 4> sum[batch];
+#pragma unroll 1
+        for (unsigned begin = 0; begin < ground_.ranks; begin += group)
+            if (!combine(sum, own, begin, at, rule)) return false;
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+            if (!own.bytes[b]) continue;
+            Words result;
+            sum[b].give(result.at, rule);
+            store<grain>(recv + (at + b * stride_) * size, result, own.bytes[b]);
+        }
+        return true;
+    }
+
+    __device__ bool combine(Accumulator<element, 4> (&sum)[batch], const Own& own, unsigned begin, uint64_t at,
+                            const Rule<element>& rule) {
+        Words units[batch][group];
+        unsigned wanted[batch];
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+            wanted[b] = 0;
+#pragma unroll
+            for (int i = 0; i < group; ++i)
+                if (own.bytes[b] && begin + i < ground_.ranks && begin + i != ground_.rank) wanted[b] |= 1u << i;
+        }
+        if (!take(units, wanted, begin, at)) return false;
+#pragma unroll
+        for (int b = 0; b < batch; ++b)
+#pragma unroll
+            for (int i = 0; i < group; ++i) {
+                if (!own.bytes[b] || begin + i >= ground_.ranks) continue;
+                const bool mine = begin + i == ground_.rank;
+                Words words;
+#pragma unroll
+                for (unsigned w = 0; w < 4; ++w) words.at[w] = mine ? own.units[b].at[w] : units[b][i].at[w];
+                sum[b].take(words.at, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
+            }
+        return true;
+    }
+
+    const uint64_t first_;   // unit of this thread
+    const uint64_t stride_;  // between two units of a thread
+};
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,146 @@
+// Which threads run a task on a GPU, and what they are told beside it.
+#include <algorithm>
+
+#include "backends/cuda/collective/collective_seat.hpp"
+
+namespace sidestep::backends::cuda {
+namespace {
+
+using backend::Block;
+using backend::CollectiveTask;
+using backend::Combine;
+using backend::Shape;
+
+constexpr std::uint64_t endless = std::uint64_t{1} << 60;
+
+bool has_device_lists(const CollectiveTask& task) {
+    return task.device_send_counts != nullptr;
+}
+
+}  // namespace
+
+// Of lamport.
+std::uint32_t CollectiveSeat::grain_of(const CollectiveTask& task) const {
+    const auto send = reinterpret_cast<std::uintptr_t>(task.send), recv = reinterpret_cast<std::uintptr_t>(task.recv);
+    const Block& target = task.from[rank_];
+    std::uint64_t all = target.bytes == 0 ? 0 : (recv + target.offset) | target.bytes;
+    for (unsigned r = 0; r < ranks_; ++r)
+        if (task.to[r].bytes > 0) all |= (send + task.to[r].offset) | task.to[r].bytes;
+    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
+}
+
+// Threads enough for every unit, and one warp for the headers.
+void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) const {
+    const bool two_phase = task.shape == Shape::packets_two_phase;
+    const unsigned size = backend::size_of(task.element);
+    const auto block = [&](const Block* list, unsigned r) {
+        if (!two_phase) return list[r];
+        const backend::Slice& slice = task.slices[r];
+        return Block{slice.source_offset * size, slice.count * size};
+    };
+    const std::uint64_t unit = task.shape == Shape::lamport ? backend::lamport_unit : 8;
+    const auto units = [unit](std::uint64_t bytes) { return (bytes + unit - 1) / unit; };
+    const unsigned next = (rank_ + 1) % ranks_;
+    Station& station = launch.station;
+    station.alike = 1;
+    if (task.shape == Shape::lamport) station.grain = grain_of(task);
+    std::uint64_t own = units(block(task.from, rank_).bytes);
+    own = std::max(own, units(block(task.to, rank_).bytes));
+    for (unsigned r = 0; r < ranks_; ++r) {
+        if (r == rank_) continue;
+        const Block to = block(task.to, r);
+        const Block first = block(task.to, next);
+        if (to.bytes != first.bytes || to.offset != first.offset) station.alike = 0;
+        station.send_units = std::max(station.send_units, units(to.bytes));
+        station.receive_units = std::max(station.receive_units, units(block(task.from, r).bytes));
+    }
+    const std::uint64_t most = std::max({own, station.send_units, station.receive_units});
+    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+    const std::uint64_t rounded = (a_block + 31) / 32 * 32;
+    // Thread r waits for the scale of rank r.
+    const unsigned most_threads = task.shape == Shape::lamport ? most_line_threads : most_data_threads;
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(rounded, 32, most_threads));
+    launch.threads += header_threads;
+}
+
+// A warp for every row, as far as they go, and one for the headers.
+void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) const {
+    const std::uint64_t size = backend::size_of(task.element);
+    Station& station = launch.station;
+    station.whole_rows = endless;
+    std::uint64_t own = 0;
+    for (unsigned r = 0; r < ranks_; ++r) {
+        const backend::Slice& slice = task.slices[r];
+        const std::uint64_t bytes = slice.count * size;
+        if (bytes == 0) continue;
+        const bool sends = (slice.sources >> rank_ & 1) != 0;
+        const bool receives = (slice.targets >> rank_ & 1) != 0;
+        const std::uint64_t rows = (bytes + backend::row_payload - 1) / backend::row_payload;
+        const std::uint64_t from = reinterpret_cast<std::uintptr_t>(task.send) + slice.source_offset * size;
+        const std::uint64_t to = reinterpret_cast<std::uintptr_t>(task.recv) + slice.target_offset * size;
+        if (((sends ? from : 0) | (receives ? to : 0)) % 8 != 0) station.whole_rows = 0;
+        if (bytes % 8 != 0) station.whole_rows = std::min(station.whole_rows, rows - 1);
+        if (r == rank_) own = rows;
+        if (r != rank_ && sends) station.send_units = std::max(station.send_units, rows);
+        if (r != rank_ && receives) station.receive_units = std::max(station.receive_units, rows);
+    }
+    const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
+    const std::uint64_t most = std::max({own, station.send_units, station.receive_units, local});
+    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_line_threads));
+    launch.threads += header_threads;
+}
+
+// One row of blocks for each rank that there is a block for.
+void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
+    launch.blocks = 0;
+    launch.rows = 0;
+    std::uint64_t most = 0;
+    for (unsigned k = 1; k <= ranks_; ++k) {
+        const unsigned peer = (rank_ + k) % ranks_;
+        const bool lists = has_device_lists(task);
+        const std::uint64_t out = lists ? endless : task.to[peer].bytes;
+        const std::uint64_t in = lists ? endless : task.from[peer].bytes;
+        if (out == 0 && in == 0) continue;
+        launch.blocks = std::max(launch.blocks, backend::pair_blocks(std::max(out, in), ranks_));
+        launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
+        most = std::max({most, out, in});
+    }
+    const std::uint64_t units = launch.blocks == 0 ? 0 : most / launch.blocks / 64;
+    launch.threads =
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_data_threads));
+}
+
+// A block of threads that has little to do is small, so that several fit beside each other.
+void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) const {
+    std::uint64_t most = task.local_bytes;
+    for (unsigned r = 0; r < ranks_; ++r)
+        most = std::max(most, task.slices[r].count * backend::size_of(task.element));
+    const std::uint64_t units = most / launch.blocks / 16;
+    // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find room.
+    const unsigned most_threads = task.shape == Shape::pushed_slices ? most_data_threads / 2 : most_data_threads;
+    launch.threads =
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_threads));
+}
+
+CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
+    Launch launch;
+    launch.station.control = reinterpret_cast<SeatControl*>(held_->control.address());
+    launch.station.host = words_on_gpu_;
+    launch.station.rank = rank_;
+    launch.station.ranks = ranks_;
+    launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::most_blocks);
+    if (task.shape == Shape::pairs)
+        plan_pairs(task, launch);
+    else if (task.shape == Shape::lines)
+        plan_lines(task, launch);
+    else if (task.shape == Shape::slices || task.shape == Shape::pushed_slices)
+        plan_slices(task, launch);
+    else if (task.shape == Shape::ring)
+        launch.rows = task.combine == Combine::none ? 1 : 2;  // up, or around; and down
+    else
+        plan_packets(task, launch);
+    return launch;
+}
+
+}  // namespace sidestep::backends::cuda
