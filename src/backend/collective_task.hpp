@@ -265,11 +265,11 @@ struct ArenaLayout {
     unsigned ranks;
 
     // Largest block of one source in `packets`, and of one slice in packets_two_phase.
-    constexpr uint64_t packet_payload() const { return (uint64_t{512} << 10) / rounded(); }
+    constexpr uint64_t packet_payload() const { return (uint64_t{512} << 10) >> halvings(); }
     // Largest slice in `lines`.
-    constexpr uint64_t lines_payload() const { return (uint64_t{2} << 20) / rounded(); }
+    constexpr uint64_t lines_payload() const { return (uint64_t{2} << 20) >> halvings(); }
     // What one pass of a staged slice or pair carries, for each rank and thread block.
-    constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) / rounded(); }
+    constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) >> halvings(); }
 
     static constexpr uint64_t line = 64;
     constexpr uint64_t entry(unsigned parity, unsigned block, unsigned rank) const {
@@ -295,7 +295,7 @@ struct ArenaLayout {
         return header(1, 0, ranks) + ((uint64_t{phase} * 2 + parity) * ranks + rank) * lines_lane();
     }
     // Largest block of one source in `lamport`.
-    constexpr uint64_t lamport_payload() const { return (uint64_t{1} << 20) / rounded(); }
+    constexpr uint64_t lamport_payload() const { return (uint64_t{1} << 20) >> halvings(); }
     constexpr uint64_t lamport(unsigned set, unsigned rank) const {
         return lines(2, 0, 0) + (uint64_t{set} * ranks + rank) * lamport_payload();
     }
@@ -347,8 +347,8 @@ struct ArenaLayout {
 private:
     // All of the room for staging, shared out.
     constexpr uint64_t push_room() const { return 4 * staging_blocks * stage_bytes() / (most_blocks * push_slots); }
-    // `ranks` as the next power of two.
-    constexpr unsigned rounded() const { return ranks <= 2 ? 2 : ranks <= 4 ? 4 : ranks <= 8 ? 8 : 16; }
+    // Of `ranks` as the next power of two, the power: kernels would divide by a number that they do not know beforehand.
+    constexpr unsigned halvings() const { return ranks <= 2 ? 1 : ranks <= 4 ? 2 : ranks <= 8 ? 3 : 4; }
 };
 static_assert(most_blocks == 2 * staging_blocks);
 static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) && ArenaLayout{16}.bytes() < (uint64_t{32} << 20));

@@ -62,20 +62,28 @@ private:
 
     template <Grain grain>
     static __device__ Words load(const char* from, unsigned bytes) {
-        if constexpr (grain == Grain::unit) return load_packet(from);
-        if constexpr (grain == Grain::byte) return load_up_to_16(from, bytes);
-        Words value;
+        if constexpr (grain == Grain::unit) {
+            return load_packet(from);
+        } else if constexpr (grain == Grain::byte) {
+            return load_up_to_16(from, bytes);
+        } else {
+            Words value;
 #pragma unroll
-        for (unsigned w = 0; w < 4; ++w) value.at[w] = 4 * w < bytes ? load_unit<uint32_t>(from + 4 * w) : 0;
-        return value;
+            for (unsigned w = 0; w < 4; ++w) value.at[w] = 4 * w < bytes ? load_unit<uint32_t>(from + 4 * w) : 0;
+            return value;
+        }
     }
     template <Grain grain>
     static __device__ void store(char* to, const Words& value, unsigned bytes) {
-        if constexpr (grain == Grain::unit) return store16(to, value);
-        if constexpr (grain == Grain::byte) return store_up_to_16(to, value, bytes);
+        if constexpr (grain == Grain::unit) {
+            store16(to, value);
+        } else if constexpr (grain == Grain::byte) {
+            store_up_to_16(to, value, bytes);
+        } else {
 #pragma unroll
-        for (unsigned w = 0; w < 4; ++w)
-            if (4 * w < bytes) store_unit<uint32_t>(to + 4 * w, value.at[w]);
+            for (unsigned w = 0; w < 4; ++w)
+                if (4 * w < bytes) store_unit<uint32_t>(to + 4 * w, value.at[w]);
+        }
     }
 
     static __device__ void put(char* lane, uint64_t at, const Words& value) {
@@ -87,8 +95,7 @@ private:
     }
 
     __device__ void data_of_any_grain() {
-        if constexpr (plain) return data<Grain::unit>();
-        const auto grain = static_cast<Grain>(ground_.station.grain);
+        const auto grain = plain ? Grain::unit : static_cast<Grain>(ground_.station.grain);
         if (grain == Grain::unit)
             data<Grain::unit>();
         else if (grain == Grain::word)
