@@ -53,7 +53,7 @@ double Prices::lines_us(const Work& work) const {
     const auto first = static_cast<double>(std::min(work.each, lines_a_block));
     const double link = figures_.link_gb_per_s * backend::row_payload / backend::row_bytes;
     const double blocks = figures_.block_gb_per_s * std::max(figures_.most_blocks, 1);
-    return wide_begins_us + first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops +
+    return first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops +
            std::max(static_cast<double>(work.bytes) / (link * 1e3),
                     static_cast<double>(work.each) * work.hops / (blocks * 1e3));
 }
@@ -62,9 +62,10 @@ double Prices::lamport_us(const Work& work) const {
     const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
     const auto first = static_cast<double>(std::min(work.each, lamport_a_block));
     const double blocks = figures_.block_gb_per_s * most;
-    return wide_begins_us + first / (figures_.block_gb_per_s * lamport_part * 1e3) +
+    return first / (figures_.block_gb_per_s * lamport_part * 1e3) +
            static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3) +
-           static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3);
+           static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3) -
+           std::min(lamport_saves_us, figures_.hop_us / 2);
 }
 
 double Prices::direct_us(Shape shape, const Work& work) const {

@@ -28,10 +28,9 @@ constexpr int most_one_shot_blocks = 32;
 // all_reduce and reduce between two H200 in a graph. Above `lamport_early` more thread blocks gain more than coming early does.
 constexpr std::uint64_t lamport_a_block = 2048;
 constexpr double lamport_part = 0.4;
-constexpr double lamport_gb_per_s = 250;
+constexpr double lamport_gb_per_s = 230;
+constexpr double lamport_saves_us = 0.35;  // of a hop's time: its code is short
 constexpr std::uint64_t lamport_early = 256 << 10;
-// What lamport and lines take to begin beyond packets, which are quicker up to 1 KiB.
-constexpr double wide_begins_us = 0.04;
 // What the busiest rank does in one shape.
 struct Work {
     std::uint64_t bytes = 0;  // through its links, in the direction that has more
