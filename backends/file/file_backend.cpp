@@ -33,9 +33,12 @@ constexpr int most_copying_threads = 48;
 constexpr unsigned many_copying_threads = 16;
 constexpr Bytes part_of_many = 1_MiB;
 
-// Left to the thread that drives a copy, one in so many: where readers take all processors it waits for its turn
-// while slots lie full.
-constexpr int processors_a_driver = 8;
+// With so many of them and more they go on with the copies themselves (attend_with), and every processor has one. With fewer a
+// thread drives beside them, and of three processors has one to itself; two are shared, since a reader less would halve the rate.
+constexpr int least_attending = 4;
+// Up to here. Beyond it one processor in eight is left to the rest of the program, as measured with more of them: 48 threads of 64.
+constexpr int processors_without_rest = 16;
+constexpr int processors_a_rest = 8;
 
 // A warm file, read with threads on a 5th generation Xeon with 16 processors: 7.1 GB/s with one, 25 with 4,
 // 40 with 8, 52 with 16.
@@ -46,8 +49,8 @@ constexpr double further_thread_gb_per_s = 3;
 constexpr double write_gb_per_s = 3;
 // A map of a file in memory is written by several threads at once, but each byte costs 1.3 to 1.7 times the
 // processor's time of pwrite, which need not clear the pages first (docs/benchmarks.md, "Files and
-// checkpoints"): two gain nothing.
-constexpr unsigned least_map_writers = 3;
+// checkpoints"): a few gain nothing.
+constexpr unsigned least_map_writers = 4;
 // A thread that copies less than that from the page cache waits for a device most of its time.
 constexpr double busy_bytes_per_s = 5e8;
 // From the call until the bytes of one small read of a warm file are there.
@@ -57,10 +60,9 @@ Error invalid(std::string message, std::string where) {
     return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
 }
 
-// Two processors are shared: a reader less would halve the rate.
-int readers_beside_a_driver(int processors) {
-    if (processors <= 2) return processors;
-    return processors - std::max(1, processors / processors_a_driver);
+int copying_threads(int processors) {
+    if (processors < least_attending) return std::min(processors, 2);
+    return std::max(std::min(processors, processors_without_rest), processors - processors / processors_a_rest);
 }
 
 class FileBackend final : public backend::Backend {
@@ -77,6 +79,7 @@ public:
                                                           const backend::AttachOptions& options) override;
     Result<backend::Ticket> start(const backend::Piece& piece) override;
     Result<backend::Progress> poll(backend::Ticket ticket) override;
+    void attend_with(std::function<void()> call) override;
 
 private:
     void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
@@ -91,6 +94,7 @@ private:
     unsigned threads_ = 1;            // of the engine
     unsigned copying_ = 1;            // that really run at once
     bool maps_ = false;               // targets in memory
+    bool attends_ = false;            // threads that copy go on with the copies themselves
     driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
@@ -99,7 +103,8 @@ Support FileBackend::probe(const Topology&) {
     // More threads than processors: some wait for a device while others copy.
     const int processors = driver::usable_cpu_count();
     threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, most_io_threads));
-    copying_ = static_cast<unsigned>(std::clamp(readers_beside_a_driver(processors), 1, most_copying_threads));
+    copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, most_copying_threads));
+    attends_ = options_.attends.value_or(processors >= least_attending);
     maps_ = options_.maps.value_or(copying_ >= least_map_writers);
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
@@ -136,6 +141,7 @@ std::unique_ptr<driver::FileIoEngine> FileBackend::own_copier() const {
 void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier) {
     FileJobs::Depths depths;
     depths.around = {4, 16, depth};
+    depths.written = {4, 32, depth};
     // Each thread that copies has its next request in line soon. More help only where threads wait for what the
     // cache lacks: network file systems.
     const unsigned copies = std::max(4u, copying_ + copying_ / 4);
@@ -251,7 +257,7 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
                                  stretch.size, stretch.offset, file.path(), static_cast<void*>(stretch.address)),
                      "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
     }
-    std::vector<Slice> slices = cut(stretch, true);
+    std::vector<Slice> slices = cut(stretch, true, write ? written_slice_size : slice_size);
     if (asks) {
         use_cache_where_cheaper(slices, [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
         // Without the ends that were cut off where blocks begin and end.
@@ -264,6 +270,10 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
 
 Result<backend::Progress> FileBackend::poll(backend::Ticket ticket) {
     return jobs_->poll(ticket);
+}
+
+void FileBackend::attend_with(std::function<void()> call) {
+    if (jobs_ && attends_) jobs_->attend_with(std::move(call));
 }
 
 }  // namespace

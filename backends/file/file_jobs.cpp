@@ -1,6 +1,7 @@
 #include "backends/file/file_jobs.hpp"
 
 #include <cerrno>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,7 +10,7 @@
 namespace sidestep::backends::file {
 namespace {
 
-enum { around = 0, copies = 1, small = 2 };
+enum { around = 0, copies = 1, small = 2, written = 3 };
 
 // Enough for 2 TiB of slices.
 constexpr std::size_t most_ready = std::size_t{1} << 20;
@@ -53,6 +54,7 @@ FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& d
     : copier_(std::move(copier)), engine_(std::move(engine)) {
     ways_[around].depth.emplace(depths.around);
     ways_[copies].depth.emplace(depths.copies);
+    ways_[written].depth.emplace(depths.written);
 }
 
 Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistration& memory, bool write,
@@ -93,7 +95,7 @@ bool FileJobs::may_be_copied(const Request& request) const {
 }
 
 FileJobs::Way& FileJobs::way_of(const Request& request) {
-    if (request.direct) return ways_[around];
+    if (request.direct) return ways_[request.job->write ? written : around];
     return ways_[request.size >= background_from ? copies : small];
 }
 
@@ -108,6 +110,10 @@ void FileJobs::keep(MemoryRegistration& memory, const std::vector<Request>& requ
     }
     for (const Request& request : requests)
         if (!copier_ || !may_be_copied(request)) memory.moved_ += request.asked();
+}
+
+void FileJobs::attend_with(std::function<void()> call) {
+    if (copier_) copier_->attend_with(std::move(call));
 }
 
 void FileJobs::forget(MemoryRegistration& memory) {

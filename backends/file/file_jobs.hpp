@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -22,10 +23,11 @@ namespace sidestep::backends::file {
 // it is destroyed.
 class FileJobs : public std::enable_shared_from_this<FileJobs> {
 public:
-    // How many requests are outstanding at once: those around the page cache wait for a device, the others for a
+    // How many requests are outstanding at once: reads and writes around the page cache wait for a device, the others for a
     // thread that copies.
     struct Depths {
         DepthController::Bounds around;
+        DepthController::Bounds written;
         DepthController::Bounds copies;
     };
     // `copier` reads what the page cache holds and writes through maps, where it is given.
@@ -37,6 +39,9 @@ public:
                                   const std::vector<Slice>& slices);
     // After an error nothing of the piece is with the engine any more.
     Result<backend::Progress> poll(backend::Ticket ticket);
+
+    // Threads that copy make the call (driver::FileIoEngine::attend_with).
+    void attend_with(std::function<void()> call);
 
     // Memory that goes away, of which nothing is in flight.
     void forget(MemoryRegistration& memory);
@@ -84,8 +89,9 @@ private:
 
     std::mutex mutex_;  // guards what follows
     std::unordered_map<std::uint64_t, std::unique_ptr<Job>> jobs_;
-    // Around the page cache; copies that take a thread a while; those that end as soon as they are submitted.
-    std::array<Way, 3> ways_;
+    // Reads around the page cache; copies that take a thread a while; those that end as soon as they are submitted; writes around
+    // the page cache.
+    std::array<Way, 4> ways_;
     std::size_t turn_ = 0;  // the way whose requests are submitted first
     std::vector<driver::FileCompletion> ended_;
     unsigned with_engine_ = 0;

@@ -50,15 +50,15 @@ bool can_go_direct(const Stretch& stretch, Bytes memory_alignment) {
            (reinterpret_cast<std::uintptr_t>(stretch.address) - stretch.offset) % memory_alignment == 0;
 }
 
-std::vector<Slice> cut(const Stretch& stretch, bool direct) {
+std::vector<Slice> cut(const Stretch& stretch, bool direct, Bytes size) {
     std::vector<Slice> slices;
-    slices.reserve(stretch.size / slice_size + 3);
+    slices.reserve(stretch.size / size + 3);
     const Bytes first = stretch.offset;
     const Bytes last = stretch.offset + stretch.size;
     const auto add = [&](Bytes begin, Bytes end, bool around) {
         while (begin < end) {
             // A small rest costs less as part of this request than as one of its own.
-            const Bytes next = end - begin < slice_size + least_question ? end : begin + slice_size;
+            const Bytes next = end - begin < size + least_question ? end : begin + size;
             const auto distance = static_cast<std::ptrdiff_t>(begin) - static_cast<std::ptrdiff_t>(first);
             Slice slice{stretch.address + distance, begin, next - begin, around};
             slice.before = first - std::min(first, begin);

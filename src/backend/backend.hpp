@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -167,6 +168,10 @@ public:
     // Whether the piece has ended. Never blocks. After `done` or an error the ticket is spent. An error
     // means that nothing of this piece is in flight any more.
     virtual Result<Progress> poll(Ticket ticket) = 0;
+
+    // For backends whose own threads carry out pieces: they make the call after each, and while they look out for the next, so that
+    // whoever drives the copies need not look for the end of pieces all the time. It never blocks for long. An empty one: none.
+    virtual void attend_with(std::function<void()>) {}
 
     // Makes memory openable by other processes; nothing if it is not this backend's.
     virtual Result<std::optional<Exported>> share(const Buffer&) { return std::optional<Exported>{}; }

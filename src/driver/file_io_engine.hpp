@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,9 @@ public:
     // request uses it any more.
     virtual int keep_memory(void*, Bytes) { return -1; }
     virtual void drop_memory(int) {}
+    // Threads of the engine's own make the call after each request that has ended, and while they look out for the next one. Engines
+    // without such threads ignore it.
+    virtual void attend_with(std::function<void()>) {}
     // Appends what has ended since the last call. Never blocks.
     virtual void reap(std::vector<FileCompletion>& ended) = 0;
 };

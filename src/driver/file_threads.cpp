@@ -86,14 +86,17 @@ public:
     void submit(const FileRequest& request) override;
     void flush() override {}
     void reap(std::vector<FileCompletion>& ended) override;
+    void attend_with(std::function<void()> call) override;
 
 private:
+    using Call = std::shared_ptr<const std::function<void()>>;
     bool start_thread();
     bool start_threads(std::size_t wanted);
     bool left_to_others() const;
     void refuse_last();
     void work();
     void look_out(std::unique_lock<std::mutex>& lock);
+    void attend(std::unique_lock<std::mutex>& lock);
     void count_line(std::size_t parts);
     FileRequest take_part(Order& order);
 
@@ -107,8 +110,10 @@ private:
     std::condition_variable wake_;
     std::deque<std::shared_ptr<Order>> waiting_;  // that have parts in line
     std::vector<FileCompletion> ended_;
+    Call attend_;  // null: none
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
+    std::size_t coming_ = 0;  // threads that will look for a part: just started, or at the call of attend_with()
     bool stopping_ = false;
     std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
     std::atomic<std::size_t> in_line_{0};   // parts of waiting_; read without the lock by those that look out
@@ -125,10 +130,16 @@ ThreadEngine::~ThreadEngine() {
 }
 
 bool ThreadEngine::start_thread() {
+    const auto count = [this](std::size_t more) {
+        const std::lock_guard lock(mutex_);
+        coming_ += more;
+    };
+    count(1);
     try {
         threads_.emplace_back([this] { work(); });
         return true;
     } catch (const std::system_error&) {  // no more threads allowed
+        count(std::size_t{0} - 1);
         return false;
     }
 }
@@ -139,10 +150,12 @@ bool ThreadEngine::start_threads(std::size_t wanted) {
     return !threads_.empty();
 }
 
-// With the lock: nobody needs to be woken.
+// With the lock: nobody needs to be woken. One that is coming counts as at work, with a part that was in line for it: or else requests
+// would start more threads than are to work at once, which take processors from each other.
 bool ThreadEngine::left_to_others() const {
     const std::size_t line = in_line_.load(std::memory_order_relaxed);
-    return when_ == Wake::when_behind && (line * working_for_one_in_line <= busy_ || line <= looking_out_);
+    const std::size_t coming = coming_ + looking_out_;
+    return when_ == Wake::when_behind && (line - std::min(line, coming)) * working_for_one_in_line <= busy_ + coming;
 }
 
 void ThreadEngine::count_line(std::size_t parts) { in_line_.store(parts, std::memory_order_release); }
@@ -182,12 +195,32 @@ void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
     ended_.clear();
 }
 
+void ThreadEngine::attend_with(std::function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    attend_ = call ? std::make_shared<const std::function<void()>>(std::move(call)) : nullptr;
+}
+
+// What has just ended is taken on before the next part: slots come free, and what is behind them is submitted.
+void ThreadEngine::attend(std::unique_lock<std::mutex>& lock) {
+    if (!attend_) return;
+    const Call call = attend_;
+    ++coming_;
+    lock.unlock();
+    (*call)();
+    lock.lock();
+    --coming_;
+}
+
 // Without the lock until there is a part, or it has been long enough.
 void ThreadEngine::look_out(std::unique_lock<std::mutex>& lock) {
     ++looking_out_;
+    const Call call = attend_;
     lock.unlock();
     const auto until = std::chrono::steady_clock::now() + looks_out_for;
-    while (in_line_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    while (in_line_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < until) {
+        if (call) (*call)();
+        std::this_thread::yield();
+    }
     lock.lock();
     --looking_out_;
 }
@@ -203,6 +236,7 @@ FileRequest ThreadEngine::take_part(Order& order) {
 
 void ThreadEngine::work() {
     std::unique_lock lock(mutex_);
+    --coming_;
     for (bool first = true;; first = false) {
         if (when_ == Wake::when_behind && !first && waiting_.empty() && !stopping_) look_out(lock);
         ++asleep_;
@@ -220,6 +254,7 @@ void ThreadEngine::work() {
         if (!order->end(part, result)) continue;
         ended_.push_back({order->request.tag, order->result()});
         any_ended_.store(true, std::memory_order_release);
+        attend(lock);
     }
 }
 

@@ -72,6 +72,15 @@ FileFacts facts_of(const struct stat& status, const std::string& path) {
     return facts;
 }
 
+bool is_memory(const struct statfs& facts) {
+    // linux/magic.h; repeated since file systems keep their numbers for ever.
+    constexpr long tmpfs = 0x01021994;
+    constexpr long ramfs = 0x858458f6;
+    constexpr long hugetlbfs = 0x958458f6;
+    const auto type = static_cast<long>(facts.f_type);
+    return type == tmpfs || type == ramfs || type == hugetlbfs;
+}
+
 }  // namespace
 
 const char* to_string(FileType type) {
@@ -125,14 +134,13 @@ Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path) {
 }
 
 bool lives_in_memory(const Fd& fd) {
-    // linux/magic.h; repeated since file systems keep their numbers for ever.
-    constexpr long tmpfs = 0x01021994;
-    constexpr long ramfs = 0x858458f6;
-    constexpr long hugetlbfs = 0x958458f6;
     struct statfs facts {};
-    if (::fstatfs(fd.get(), &facts) != 0) return false;
-    const auto type = static_cast<long>(facts.f_type);
-    return type == tmpfs || type == ramfs || type == hugetlbfs;
+    return ::fstatfs(fd.get(), &facts) == 0 && is_memory(facts);
+}
+
+bool would_live_in_memory(const std::string& path) {
+    struct statfs facts {};
+    return ::statfs(split_path(path).folder.c_str(), &facts) == 0 && is_memory(facts);
 }
 
 std::optional<DirectAlignment> direct_alignment(const Fd& fd) {

@@ -47,6 +47,8 @@ Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path);
 
 // Whether the file's bytes live in memory (tmpfs, ramfs, hugetlbfs), so that there is nothing to go around.
 bool lives_in_memory(const Fd& fd);
+// The same of one that may not be there yet, by its folder.
+bool would_live_in_memory(const std::string& path);
 
 // What O_DIRECT wants of a file, by STATX_DIOALIGN.
 struct DirectAlignment {

@@ -12,6 +12,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// While threads that read or write go on with a copy, whoever waits for it leaves its processor to them, and is there for its end,
+// and for what nobody else sees.
+constexpr auto rest_beside_assistants = std::chrono::microseconds(200);
+
 class RefusedCopy final : public Activity {
 public:
     explicit RefusedCopy(Error error) {
@@ -50,7 +54,9 @@ Buffer buffer_at(const Place& place) {
 
 Engine::Engine(const Topology& topology, const backend::Registry& registry,
                std::chrono::milliseconds drain_limit)
-    : topology_(topology), registry_(registry), drain_limit_(drain_limit), plans_(topology, registry), pool_(registry, topology.gpu_count()), traffic_(topology.gpu_count()) {}
+    : topology_(topology), registry_(registry), drain_limit_(drain_limit), plans_(topology, registry), pool_(registry, topology.gpu_count()), traffic_(topology.gpu_count()) {
+    for (backend::Backend* backend : registry.usable()) backend->attend_with([all = attendance_] { all->attend(); });
+}
 
 Engine::~Engine() {
     const auto give_up = Clock::now() + std::chrono::seconds(1);
@@ -65,6 +71,7 @@ Engine::~Engine() {
             new std::shared_ptr<Activity>(job);
         }
     }
+    attendance_->close();
     registrations_->clear();
 }
 
@@ -94,7 +101,7 @@ std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions
 std::shared_ptr<Activity> Engine::refuse(Error error) { return std::make_shared<RefusedCopy>(std::move(error)); }
 
 Machine Engine::machine() {
-    return Machine{topology_, registry_, plans_, pool_, traffic_, *registrations_, shared_, drain_limit_};
+    return Machine{topology_, registry_, plans_, pool_, traffic_, *registrations_, *attendance_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
@@ -104,9 +111,16 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
     Backoff backoff(job->expected());
     while (!job->finished()) {
         const bool moved = job->step(true);
+        const bool assisted = job->assisted();
+        const bool missed = job->missed();
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
         if (limit.count() > 0 && Clock::now() >= until) return false;
+        if (assisted && missed) continue;
+        if (assisted) {
+            std::this_thread::sleep_for(rest_beside_assistants);
+            continue;
+        }
         if (moved) {
             backoff.moved();
             continue;

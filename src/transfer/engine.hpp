@@ -65,6 +65,7 @@ private:
     const std::chrono::milliseconds drain_limit_;
     Plans plans_;
     StagingPool pool_;
+    const std::shared_ptr<Attendance> attendance_ = std::make_shared<Attendance>();
     const std::shared_ptr<Registrations> registrations_ = std::make_shared<Registrations>();
     HostLinkTraffic traffic_;
     SharedMemory* shared_ = nullptr;

@@ -57,7 +57,7 @@ std::string unmet_preference(const CopyOptions& options, const Route& route) {
 Job::Job(const Machine& machine, const CopyOptions& options, void* stream)
     : machine_(machine), options_(options), stream_(stream) {}
 
-Job::~Job() = default;
+Job::~Job() { attendance_.leave(); }
 
 void Job::begin(const Buffer& from, const Buffer& to) {
     std::lock_guard lock(mutex_);
@@ -68,6 +68,7 @@ void Job::begin(const Buffer& from, const Buffer& to) {
     }
     last_move_ = Clock::now();  // pinning staging memory is no stall
     advance(false);
+    if (needs_driving() && touches_file(ends_)) attendance_ = machine_.attendance.enter(*this);
 }
 
 Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
@@ -245,6 +246,14 @@ bool Job::try_step(bool may_block) {
     return lock.owns_lock() && advance(may_block);
 }
 
+void Job::assist() {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return missed_.store(true);
+    if (state_ != State::moving) return;
+    assisted_.store(true, std::memory_order_relaxed);
+    if (move()) last_move_ = Clock::now();
+}
+
 bool Job::advance(bool may_block) {
     if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
     if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
@@ -396,6 +405,7 @@ void Job::end() {
         lanes_.clear();
         verifier_.reset();
         attached_.clear();
+        attendance_.leave();
         drained_.store(true, std::memory_order_release);
     }
     finish();

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "transfer/activity.hpp"
+#include "transfer/attendance.hpp"
 #include "transfer/host_link_traffic.hpp"
 #include "transfer/registrations.hpp"
 #include "transfer/shared_memory.hpp"
@@ -25,6 +25,7 @@ struct Machine {
     StagingPool& pool;
     HostLinkTraffic& traffic;
     Registrations& registrations;
+    Attendance& attendance;
     SharedMemory* shared;  // null: published memory is refused
     std::chrono::milliseconds drain_limit;
 };
@@ -50,6 +51,7 @@ public:
 
     bool step(bool may_block) override;
     bool try_step(bool may_block) override;
+    void assist() override;
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -103,6 +105,7 @@ private:
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
+    Attendance::Entry attendance_;
 };
 
 }  // namespace sidestep::transfer

@@ -49,7 +49,7 @@ SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& o
       files_(machine.registry, spread_, file_options(options)),
       spare_processors_(usable_processors() >= processors_to_spare) {}
 
-SpreadJob::~SpreadJob() = default;
+SpreadJob::~SpreadJob() { attendance_.leave(); }
 
 void SpreadJob::begin() {
     std::lock_guard lock(mutex_);
@@ -60,6 +60,7 @@ void SpreadJob::begin() {
     }
     last_move_ = Clock::now();  // pinning staging memory is no stall
     advance(true);
+    if (needs_driving()) attendance_ = machine_.attendance.enter(*this);
 }
 
 Result<void> SpreadJob::prepare() {
@@ -116,6 +117,17 @@ bool SpreadJob::step(bool may_block) {
 bool SpreadJob::try_step(bool may_block) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     return lock.owns_lock() && advance(may_block);
+}
+
+void SpreadJob::assist() {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return missed_.store(true);
+    if (state_ != State::moving) return;
+    assisted_.store(true, std::memory_order_relaxed);
+    bool moved = step_chunks();
+    if (state_ == State::moving) moved |= take_chunks(true);
+    publish_progress();
+    if (moved) last_move_ = Clock::now();
 }
 
 bool SpreadJob::advance(bool may_block) {
@@ -322,6 +334,7 @@ void SpreadJob::end() {
         work_.reset();
         setup_.reset();
         files_.clear();
+        attendance_.leave();
         drained_.store(true, std::memory_order_release);
     }
     finish();

@@ -38,6 +38,7 @@ public:
 
     bool step(bool may_block) override;
     bool try_step(bool may_block) override;
+    void assist() override;
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -84,6 +85,7 @@ private:
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
+    Attendance::Entry attendance_;
 };
 
 }  // namespace sidestep::transfer

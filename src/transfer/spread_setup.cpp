@@ -7,6 +7,7 @@
 
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
+#include "driver/files.hpp"
 #include "transfer/direct_storage.hpp"
 #include "transfer/ends.hpp"
 #include "transfer/spread_cursor.hpp"
@@ -22,20 +23,46 @@ constexpr Bytes page = 4096;
 constexpr Bytes usual_chunk = Bytes{2} << 20;
 constexpr Bytes chunk_of_many = Bytes{4} << 20;
 constexpr Bytes chunk_of_several_places = Bytes{8} << 20;
-constexpr Bytes many_processors = 12;
+constexpr Bytes processors_for_chunks_of_many = 8;
+constexpr Bytes processors_for_several_places = 12;
 // Enough to keep the readers busy beside the copies out of the slots: two slots for each processor. More would only
 // spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU at 85 % of a plain read's rate with
 // 16 MiB, and at 60 % with 64; 8 threads read at 42 to 44 GB/s for an H200 with 32 and 64 MiB, and at 34 to 36 with 128;
 // 16 reached it at 43 to 47 with 64 MiB, at 51 to 52 with 96 and 128, and at 46 with 256; 32 reached two at 77 to 80
 // with 128 MiB and at 66 with 256.
-constexpr Bytes slots_a_processor = 2;
+constexpr Bytes slots_a_reader = 2;
+// A save through the map of a file in memory: 16 threads wrote what an H200 gave at 34 GB/s with 32 and 128 MiB, and at 42 to 51 with
+// 64 (on another machine with 64 as with 128, at 30).
+constexpr Bytes slots_a_writer = 1;
 constexpr Bytes least_ring = Bytes{16} << 20;
 constexpr Bytes most_ring = Bytes{128} << 20;
+// A save around the page cache, whose requests wait for a device: as much as it has to have outstanding, and no more (the figures
+// stand beside written_slice_size in backends/file/slices.hpp).
+constexpr Bytes ring_around_cache = Bytes{32} << 20;
 // Cells that are looked at to learn how the bytes are divided, where their number is known.
 constexpr std::size_t sampled_cells = 64;
 
 Bytes round_up(Bytes bytes, Bytes unit) {
     return (bytes + unit - 1) / unit * unit;
+}
+
+Bytes best_chunk(Bytes processors, std::size_t places) {
+    if (processors < processors_for_chunks_of_many) return usual_chunk;
+    if (places == 1) return chunk_of_many;
+    return processors < processors_for_several_places ? usual_chunk : chunk_of_several_places;
+}
+
+bool writes_around_cache(const Spread& spread, const CopyOptions& options) {
+    const bool asked = options.page_cache == PageCache::bypass ||
+                       (options.page_cache == PageCache::automatic && options.sync_file);
+    return asked && !driver::would_live_in_memory(spread.files.front().path);
+}
+
+// Staging memory that keeps everybody busy who moves bytes.
+Bytes usual_ring(const Spread& spread, const CopyOptions& options, Bytes chunk) {
+    const bool loads = spread.direction == SpreadDirection::to_memory;
+    if (!loads && writes_around_cache(spread, options)) return ring_around_cache;
+    return std::clamp(usable_processors() * (loads ? slots_a_reader : slots_a_writer) * chunk, least_ring, most_ring);
 }
 
 Result<MemoryKind> kind_of(const backend::Registry& registry, const Buffer& buffer) {
@@ -211,17 +238,14 @@ Result<void> SpreadSetup::make_ring() {
     const std::size_t count = lanes();
     const std::size_t least = options_.verify ? 2 : 1;
     const Bytes block = spread_.look ? Spread::block : page;
-    const Bytes processors = usable_processors();
-    const Bytes best = processors < many_processors ? usual_chunk : count > 1 ? chunk_of_several_places : chunk_of_many;
+    const Bytes best = best_chunk(usable_processors(), count);
     chunk_ = round_up(options_.chunk != 0 ? options_.chunk : best, block);
     if (way_.direct && !options_.verify) return {};
     const Bytes most =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
-    const Bytes usual =
-        std::clamp(processors * slots_a_processor * best, least_ring, most_ring);
-    const Bytes wanted = std::max(usual, 4 * chunk_);
-    // The pool hands out powers of two.
-    const Bytes ring = std::bit_floor(std::min(most, wanted));
+    const Bytes wanted = std::max(usual_ring(spread_, options_, best), 4 * chunk_);
+    // The pool hands out powers of two: the nearer one.
+    const Bytes ring = std::bit_floor(std::min(most, wanted + wanted / 3));
     chunk_ = std::min(chunk_, ring / least / block * block);
     if (chunk_ == 0)
         return Error{ErrorCode::invalid_argument,

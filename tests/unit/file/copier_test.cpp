@@ -2,8 +2,12 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/file/file_jobs.hpp"
@@ -25,17 +29,18 @@ protected:
         ASSERT_TRUE(file_);
     }
 
+    void submit(driver::FileIoEngine& engine, std::size_t which) {
+        FileRequest request;
+        request.fd = file_.get();
+        request.address = back_.data() + which * part;
+        request.size = part;
+        request.offset = which * part;
+        request.tag = which;
+        engine.submit(request);
+    }
     // Reads `count` parts of the text from `first` on, and waits until all have ended.
     void read(driver::FileIoEngine& engine, std::size_t first, std::size_t count) {
-        for (std::size_t i = first; i < first + count; ++i) {
-            FileRequest request;
-            request.fd = file_.get();
-            request.address = back_.data() + i * part;
-            request.size = part;
-            request.offset = i * part;
-            request.tag = i;
-            engine.submit(request);
-        }
+        for (std::size_t i = first; i < first + count; ++i) submit(engine, i);
         engine.flush();
         std::vector<FileCompletion> ended;
         const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -68,6 +73,65 @@ TEST_F(CopierTest, NoRequestIsForgotten) {
             }
         EXPECT_EQ(back_.substr(0, first * part), text_.substr(0, first * part));
     }
+}
+
+// From its own threads, after each request has ended, and not once it was taken back.
+TEST_F(CopierTest, ThreadsMakeTheCallAfterEachRequest) {
+    for (const Wake wake : {Wake::always, Wake::when_behind}) {
+        std::atomic<int> calls{0}, own{0};
+        const auto engine = driver::create_thread_engine(128, 5, wake);
+        const auto user = std::this_thread::get_id();
+        engine->attend_with([&] {
+            ++calls;
+            own += std::this_thread::get_id() == user;
+        });
+        read(*engine, 0, 40);
+        const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+        while (calls < 40 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+        EXPECT_GE(calls, 40);
+        EXPECT_EQ(own, 0);
+        engine->attend_with({});
+        int before = -1;  // one that looks out may still make it for a while
+        while (std::exchange(before, calls) != calls) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        read(*engine, 0, 40);
+        EXPECT_EQ(calls, before);
+    }
+}
+
+// Four read, with one request in line for them. One that submits the next at the call takes it itself, so there is no fifth.
+TEST_F(CopierTest, AThreadAtTheCallIsStillCountedOn) {
+    constexpr std::size_t outstanding = 5, all = 30;
+    std::vector<std::string> targets(all, std::string(text_.size(), '\0'));  // takes longer than to submit the next
+    std::mutex mutex;  // guards what follows, and the engine's use
+    std::set<std::thread::id> threads;
+    std::size_t next = 0;
+    const auto engine = driver::create_thread_engine(128, 16, Wake::when_behind);
+    const auto submit_next = [&] {
+        FileRequest request;
+        request.fd = file_.get();
+        request.address = targets[next].data();
+        request.size = text_.size();
+        request.tag = next++;
+        engine->submit(request);
+    };
+    engine->attend_with([&] {
+        const std::lock_guard lock(mutex);
+        threads.insert(std::this_thread::get_id());
+        if (next < all) submit_next();
+    });
+    {
+        const std::lock_guard lock(mutex);
+        while (next < outstanding) submit_next();
+    }
+    std::vector<FileCompletion> ended;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (ended.size() < all && std::chrono::steady_clock::now() < limit) {
+        const std::lock_guard lock(mutex);
+        engine->reap(ended);
+    }
+    ASSERT_EQ(ended.size(), all);
+    const std::lock_guard lock(mutex);
+    EXPECT_LE(threads.size(), 4u);
 }
 
 TEST_F(CopierTest, EndsWhileRequestsAreInLine) {
@@ -228,6 +292,32 @@ TEST_F(TwoEnginesTest, WithoutThreadsTheOtherEngineReads) {
     EXPECT_EQ(engine_.reads, 3u);
     ASSERT_EQ(notes_.size(), 1u);
     EXPECT_TRUE(says(notes_[0], "no thread could be started")) << notes_[0];
+}
+
+class AttendingTest : public FileTest {
+protected:
+    // Whether threads of the backend made the call while a file in the page cache was read.
+    bool calls(bool attends) {
+        std::atomic<int> made{0};
+        FileOptions options;
+        options.attends = attends;
+        open(create(options));
+        backend_->attend_with([&made] { ++made; });
+        put(folder_ / "x", text_of(4_MiB));
+        backend::AttachOptions through_cache;
+        through_cache.page_cache = PageCache::use;
+        auto file = attach(Buffer::file(folder_ / "x", 0, 4_MiB), backend::Access::read, through_cache);
+        std::string back(4_MiB, '\0');
+        EXPECT_TRUE(move(**file, 0, back.data(), back.size(), false).ok());
+        file->reset();
+        backend_.reset();  // its threads have ended
+        return made > 0;
+    }
+};
+
+TEST_F(AttendingTest, TheBackendsThreadsMakeTheCallWhereTheyAreTo) {
+    EXPECT_TRUE(calls(true));
+    EXPECT_FALSE(calls(false));
 }
 
 }  // namespace

@@ -334,6 +334,32 @@ TEST_F(AroundTest, TheQueueStartsModestHoweverMuchTheEngineTakes) {
     EXPECT_EQ((*file)->storage_bytes().o_direct, 80_MiB);
 }
 
+// As many bytes as reads have, in requests half as large.
+TEST_F(AroundTest, WritesAreCutSmallerAndAreMore) {
+    script_->depth = 128;
+    backend::AttachOptions options;
+    options.page_cache = PageCache::bypass;
+    options.expected_size = 80_MiB;
+    const auto file = attach(Buffer::file(folder_ / "y"), Access::write, options);
+    const std::unique_ptr<char, decltype(&std::free)> pages(static_cast<char*>(std::aligned_alloc(4096, 80_MiB)),
+                                                            &std::free);
+    std::memset(pages.get(), 7, 80_MiB);
+    const auto memory = attach(Buffer::host(pages.get(), 80_MiB), Access::read);
+    script_->held = true;
+    const auto ticket = backend_->start({memory->get(), 0, file->get(), 0, 80_MiB, 1});
+    ASSERT_TRUE(ticket.ok()) << ticket.error().to_string();
+    EXPECT_EQ(script_->outstanding, 32u);
+    Bytes largest = 0;
+    script_->answer = [&](const FileRequest& request) -> std::optional<std::int64_t> {
+        largest = std::max(largest, request.size);
+        return std::nullopt;
+    };
+    script_->held = false;
+    ASSERT_TRUE(finish(*ticket).ok());
+    EXPECT_EQ(largest, 1_MiB);
+    EXPECT_EQ((*file)->storage_bytes().o_direct, 80_MiB);
+}
+
 TEST_F(AroundTest, MemoryIsKeptAfterItsFirstPassUntilItGoes) {
     ASSERT_TRUE(read().ok());
     EXPECT_EQ(script_->keeps, 0u) << "a single pass is not worth it";

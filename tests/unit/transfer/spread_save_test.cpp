@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "driver/files.hpp"
 #include "spread_rig.hpp"
 
 namespace sidestep {
@@ -52,6 +53,28 @@ struct SaveRig : SpreadRig {
 
     std::vector<std::string> whole;  // what the files should hold
 };
+
+// Staging memory that a save of 100 MiB took.
+Bytes staging_of(const std::string& path, bool sync) {
+    SpreadRig rig({.gpus = 1});
+    rig.spread.direction = SpreadDirection::to_file;
+    rig.add_gpus(1, 100_MiB);
+    rig.row(0, 0, 100_MiB, 0, 0);
+    rig.spread.files.push_back({path, 0, {{0, 100_MiB}}});
+    const Bytes before = rig.fake->allocated;
+    CopyOptions options;
+    options.sync_file = sync;
+    const auto receipt = rig.run(options);
+    EXPECT_TRUE(receipt) << receipt.error().to_string();
+    return rig.fake->allocated - before;
+}
+
+// Around the page cache a device is waited for: processors do not matter. A file in memory is never written around it.
+TEST(SpreadSave, StagingIsAsLargeAsWhatIsWaitedFor) {
+    EXPECT_EQ(staging_of("/out", true), 32_MiB);
+    if (!driver::would_live_in_memory("/dev/shm/out")) GTEST_SKIP() << "/dev/shm does not lie in memory";
+    EXPECT_EQ(staging_of("/dev/shm/out", true), staging_of("/out", false));
+}
 
 TEST(SpreadSave, WritesWholeFilesInTheirOrder) {
     SaveRig rig;

@@ -1,0 +1,160 @@
+// Threads of backends that go on with copies: how far they take one, and what its end waits for.
+#include "transfer/attendance.hpp"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "spread_rig.hpp"
+
+namespace sidestep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::chunks_of;
+using test::SpreadRig;
+using transfer::Activity;
+using transfer::Attendance;
+
+// Calls as a backend's thread would until every byte is there; false where that never happens.
+bool attend_until_there(const SpreadRig& rig, const Activity& job) {
+    const auto limit = std::chrono::steady_clock::now() + 30s;
+    while (job.bytes_done() < job.bytes_total() && std::chrono::steady_clock::now() < limit) rig.files->attend();
+    return job.bytes_done() == job.bytes_total();
+}
+
+// Whoever drives holds still, as one that sleeps.
+std::shared_ptr<Activity> held(std::shared_ptr<Activity> job) {
+    job->attended = 1;
+    return job;
+}
+
+void expect_only_the_end_is_left(SpreadRig& rig, const std::shared_ptr<Activity>& job) {
+    ASSERT_TRUE(attend_until_there(rig, *job)) << job->bytes_done() << " of " << job->bytes_total();
+    EXPECT_TRUE(job->assisted());
+    EXPECT_FALSE(job->assisted()) << "nobody was at it since";
+    EXPECT_FALSE(job->finished()) << "what a copy holds must not be freed on a thread of a backend";
+    job->attended = 0;
+    rig.engine->wait(job, 0ns);
+    ASSERT_TRUE(job->result()) << job->result().error().to_string();
+}
+
+TEST(Attendance, TakesALoadToItsLastByteAndNoFurther) {
+    SpreadRig rig({.gpus = 1, .files = {.polls = 2}, .gpu = {.polls = 3}});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    expect_only_the_end_is_left(rig, held(rig.submit(chunks_of(64_KiB))));
+    EXPECT_TRUE(rig.arrived());
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(Attendance, TakesACopyOfAFileToItsLastByteAndNoFurther) {
+    SpreadRig rig({.gpus = 1, .files = {.polls = 2}, .gpu = {.polls = 3}});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    CopyOptions options = chunks_of(64_KiB);
+    options.max_staging = 512_KiB;  // more than its start submits
+    expect_only_the_end_is_left(
+        rig, held(rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr)));
+    EXPECT_TRUE(rig.arrived());
+}
+
+TEST(Attendance, WhatItMeetsIsToldByWhoeverWaits) {
+    SpreadRig rig({.gpus = 1, .files = {.polls = 1, .fail = [](const std::string&, Bytes offset, Bytes) -> std::optional<Error> {
+                                  if (offset < 2_MiB) return std::nullopt;
+                                  return Error{ErrorCode::io_error, "scripted", {}, {}};
+                              }}});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    const auto job = held(rig.submit(chunks_of(64_KiB)));
+    for (int i = 0; i < 1000; ++i) rig.files->attend();
+    EXPECT_FALSE(job->finished());
+    job->attended = 0;
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::io_error);
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+// A wait beside a thread that attends all the time.
+TEST(Attendance, SomebodyMayWaitMeanwhile) {
+    for (int round = 0; round < 20; ++round) {
+        SpreadRig rig({.gpus = 2, .files = {.polls = 2}, .gpu = {.polls = 3}});
+        rig.add_gpus(2, 2_MiB);
+        rig.replicate(2_MiB);
+        std::atomic<bool> over{false};
+        std::thread attendant([&] {
+            while (!over) rig.files->attend();
+        });
+        const auto receipt = rig.run(chunks_of(64_KiB));
+        over = true;
+        attendant.join();
+        ASSERT_TRUE(receipt) << receipt.error().to_string();
+        EXPECT_TRUE(rig.arrived());
+        EXPECT_TRUE(rig.nothing_left());
+    }
+}
+
+class Slow final : public Activity {
+public:
+    bool step(bool) override { return false; }
+    bool try_step(bool) override { return false; }
+    void assist() override {
+        ++begun;
+        while (!go_on) std::this_thread::yield();
+        ended = true;
+    }
+    std::atomic<int> begun{0};
+    std::atomic<bool> go_on{false}, ended{false};
+};
+
+// What a thread has ended when it finds another at it is looked at by that one.
+TEST(Attendance, WhoComesMeanwhileIsNotForgotten) {
+    const auto all = std::make_shared<Attendance>();
+    Slow slow;
+    Attendance::Entry entry = all->enter(slow);
+    std::thread attendant([&] { all->attend(); });
+    while (slow.begun == 0) std::this_thread::yield();
+    all->attend();
+    slow.go_on = true;
+    attendant.join();
+    EXPECT_EQ(slow.begun, 2);
+}
+
+TEST(Attendance, NobodyIsAtAnActivityOnceItHasLeft) {
+    const auto all = std::make_shared<Attendance>();
+    Slow slow;
+    Attendance::Entry entry = all->enter(slow);
+    std::thread attendant([&] { all->attend(); });
+    while (slow.begun == 0) std::this_thread::yield();
+    all->attend();  // over at once: another thread is at it, and has another look
+    std::thread opener([&] {
+        std::this_thread::sleep_for(5ms);
+        slow.go_on = true;
+    });
+    entry.leave();
+    EXPECT_TRUE(slow.ended);
+    opener.join();
+    attendant.join();
+    const int begun = slow.begun;
+    all->attend();
+    EXPECT_EQ(slow.begun, begun);
+}
+
+TEST(Attendance, ACopyThatHasEndedHasLeft) {
+    SpreadRig rig({.gpus = 1});
+    rig.add_gpus(1, 1_MiB);
+    rig.replicate(1_MiB);
+    auto job = rig.submit(chunks_of(64_KiB));
+    rig.engine->wait(job, 0ns);
+    job->assisted();
+    rig.files->attend();
+    EXPECT_FALSE(job->assisted());
+    job.reset();
+    rig.files->attend();
+    rig.engine.reset();
+    rig.files->attend();
+}
+
+}  // namespace
+}  // namespace sidestep
