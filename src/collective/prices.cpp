@@ -33,7 +33,8 @@ double Prices::ring_us(const Work& work) const {
 }
 
 int Prices::most_packet_blocks(const Work& work, int most) {
-    const bool few = work.hops == 1 && !(work.lamport && work.each > lamport_early);
+    const bool many = (work.lamport || work.lines) && work.each > few_blocks_most;
+    const bool few = work.hops == 1 && !many;
     return few ? std::min(most, most_one_shot_blocks) : most;
 }
 

@@ -22,15 +22,16 @@ constexpr std::uint64_t lines_a_block = 5 * backend::row_payload;
 constexpr double lines_part = 1.0 / 4;
 // Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
 constexpr int most_ring_blocks = 16;
-// Of one-shot packets; more of them only take longer to begin.
+// Of one-shot packets; more of them only take longer to begin. Of lamport, and of lines in one phase, above so many bytes
+// to each other rank more of them gain more than coming early does: fitted to two H200.
 constexpr int most_one_shot_blocks = 32;
+constexpr std::uint64_t few_blocks_most = 256 << 10;
 // The same of lamport, and what a GPU reads, combines and empties beside the links, whatever the number of ranks: fitted to
-// all_reduce and reduce between two H200 in a graph. Above `lamport_early` more thread blocks gain more than coming early does.
+// all_reduce and reduce between two H200 in a graph.
 constexpr std::uint64_t lamport_a_block = 2048;
 constexpr double lamport_part = 0.4;
 constexpr double lamport_gb_per_s = 230;
 constexpr double lamport_saves_us = 0.35;  // of a hop's time: its code is short
-constexpr std::uint64_t lamport_early = 256 << 10;
 // What the busiest rank does in one shape.
 struct Work {
     std::uint64_t bytes = 0;  // through its links, in the direction that has more
