@@ -405,7 +405,7 @@ private:
     // In microseconds. Grows with the bytes: a thread block's own time counts for its first share only, and
     // again where no more blocks are to be had.
     double price(Shape shape, const Work& work) const {
-        const double others_us = ranks_ == 1 ? 0 : figures_.hop_us * work.hops + release_us * work.releases;
+        const double others_us = ranks_ == 1 ? 0 : hops_us(work) + release_us * work.releases;
         const double local = static_cast<double>(work.local) / (figures_.local_gb_per_s * 1e3);
         if (shape == Shape::copies) return figures_.launch_us + std::max(copies_us(work), local);
         const double moving = shape == Shape::ring ? ring_us(work)

@@ -32,8 +32,13 @@ double Prices::ring_us(const Work& work) const {
                     static_cast<double>(work.bytes) / (ring_rate() * 1e3));
 }
 
+double Prices::hops_us(const Work& work) const {
+    const bool one_shot = work.packets && work.hops == 1 && !work.lines;
+    return figures_.hop_us * work.hops - (one_shot ? std::min(one_shot_saves_us, figures_.hop_us / 2) : 0);
+}
+
 int Prices::most_packet_blocks(const Work& work, int most) {
-    const bool many = (work.lamport || work.lines) && work.each > few_blocks_most;
+    const bool many = (work.lamport && work.each > few_lamport_most) || (work.lines && work.each > few_blocks_most);
     const bool few = work.hops == 1 && !many;
     return few ? std::min(most, most_one_shot_blocks) : most;
 }
@@ -65,8 +70,7 @@ double Prices::lamport_us(const Work& work) const {
     const double blocks = figures_.block_gb_per_s * most;
     return first / (figures_.block_gb_per_s * lamport_part * 1e3) +
            static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3) +
-           static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3) -
-           std::min(lamport_saves_us, figures_.hop_us / 2);
+           static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3) + lamport_begins_us;
 }
 
 double Prices::direct_us(Shape shape, const Work& work) const {

@@ -23,15 +23,19 @@ constexpr double lines_part = 1.0 / 4;
 // Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
 constexpr int most_ring_blocks = 16;
 // Of one-shot packets; more of them only take longer to begin. Of lamport, and of lines in one phase, above so many bytes
-// to each other rank more of them gain more than coming early does: fitted to two H200.
+// to each other rank more of them gain more than coming early does: fitted to two H200. Lamport has one unit for each thread
+// until then.
 constexpr int most_one_shot_blocks = 32;
 constexpr std::uint64_t few_blocks_most = 256 << 10;
+constexpr std::uint64_t few_lamport_most = 240 << 10;
 // The same of lamport, and what a GPU reads, combines and empties beside the links, whatever the number of ranks: fitted to
 // all_reduce and reduce between two H200 in a graph.
 constexpr std::uint64_t lamport_a_block = 2048;
 constexpr double lamport_part = 0.4;
 constexpr double lamport_gb_per_s = 230;
-constexpr double lamport_saves_us = 0.35;  // of a hop's time: its code is short
+constexpr double lamport_begins_us = 0.007;  // more than packets, which are taken up to 256 B
+// What the short code of both saves of a hop's time.
+constexpr double one_shot_saves_us = 0.35;
 // What the busiest rank does in one shape.
 struct Work {
     std::uint64_t bytes = 0;  // through its links, in the direction that has more
@@ -57,6 +61,7 @@ protected:
     double packets_us(const Work& work) const;
     double lines_us(const Work& work) const;
     double lamport_us(const Work& work) const;
+    double hops_us(const Work& work) const;
     double direct_us(backend::Shape shape, const Work& work) const;
     static int most_packet_blocks(const Work& work, int most);
 

@@ -19,10 +19,11 @@ __device__ void slices(const CollectiveTask& task, const Station& station) {
 
 }  // namespace
 
-// For groups of up to four ranks, and for larger ones.
+// For groups of up to four ranks, and for larger ones. One unit of a thread at a time: two made everything below 128 KiB
+// 0.2 to 0.5 us slower between two H200 (docs/benchmarks.md, "Lamport").
 extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
     sidestep_packets_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    Packets<element, 4, 2>(task, station).run();
+    Packets<element, 4, 1>(task, station).run();
 }
 extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
     sidestep_packets_16(const __grid_constant__ CollectiveTask task,
@@ -38,7 +39,7 @@ __device__ void lamport(const CollectiveTask& task, const Station& station) {
 
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lamport_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    lamport<4, 2, true>(task, station);
+    lamport<4, 1, true>(task, station);
 }
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lamport_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {

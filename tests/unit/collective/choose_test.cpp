@@ -210,18 +210,18 @@ Operation reduction_of(Collective collective, std::uint64_t bytes, Element eleme
     return operation;
 }
 
-// Two H200: quicker than packets, and than lines up to 256 KiB (docs/benchmarks.md, "Lamport").
+// Two H200: quicker than packets from 512 B on, and than lines up to 256 KiB (docs/benchmarks.md, "Lamport").
 TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
     for (const Collective collective : {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter})
         for (const Element element : {Element::f32, Element::bf16, Element::f16, Element::f8_e4m3, Element::f8_e5m2})
-            for (const std::uint64_t bytes : {8u, 2u << 10, 8u << 10, 64u << 10})
+            for (const std::uint64_t bytes : {1u << 10, 8u << 10})
                 EXPECT_EQ(choice_of(reduction_of(collective, bytes, element), group_of(4)).algorithm, "one-shot Lamport");
     const auto algorithm = [](std::uint64_t bytes, int ranks) {
         return choice_of(reduction_of(Collective::all_reduce, bytes, Element::f32), group_of(ranks)).algorithm;
     };
     EXPECT_EQ(algorithm(256 << 10, 2), "one-shot Lamport");
     EXPECT_EQ(algorithm(512 << 10, 2), "lines");
-
+    EXPECT_EQ(algorithm(128, 2), "one-shot packets");
     EXPECT_EQ(algorithm(128 << 10, 4), "one-shot Lamport");
     EXPECT_EQ(algorithm(512 << 10, 4), "lines");
     for (const Element element : {Element::f64, Element::i32, Element::u8}) {
