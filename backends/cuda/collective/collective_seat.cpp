@@ -1,6 +1,5 @@
 #include "backends/cuda/collective/collective_seat.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -17,9 +16,7 @@
 namespace sidestep::backends::cuda {
 namespace {
 
-using backend::Block;
 using backend::CollectiveTask;
-using backend::Combine;
 using backend::Shape;
 
 // How long tasks may take to notice an abort: a look at the host's words every 16384 polls takes some 10 ms.

@@ -1,5 +1,5 @@
-// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what the last but one
-// task has left, then waits until the same units of the others are no longer empty, and combines them: no flag, no
+// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what the lamport
+// task before has left, then waits until the same units of the others are no longer empty, and combines them: no flag, no
 // barrier and no fence. All that in one pass, and in a kernel of its own for what is plain, since between two H200 every branch
 // less shows (docs/benchmarks.md, "Lamport").
 #pragma once
@@ -149,7 +149,7 @@ private:
         });
     }
 
-    // What the last but one task was sent, which it has read.
+    // What the lamport task before was sent, which it has read.
     __device__ void empty() const {
         constexpr uint32_t none = backend::lamport_empty;
         const uint64_t units = backend::lamport_left(lamport_);

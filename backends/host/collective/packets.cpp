@@ -147,7 +147,7 @@ bool PacketTask::take_lamport(unsigned rank, char* to, std::uint64_t bytes) {
     return true;
 }
 
-// What the last but one task of lamport was sent, which it has read.
+// What the lamport task before was sent, which it has read.
 void PacketTask::empty_lamport() const {
     const std::uint32_t lamport = state_.counters.lamport;
     for (unsigned rank = 0; rank < state_.ranks; ++rank)
