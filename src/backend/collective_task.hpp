@@ -20,7 +20,8 @@
 //            carry more where nothing is read through them, and there is one more flag to wait for.
 //   pairs    blocks from one rank to another, each pair for itself: the receiver posts where to, the sender
 //   pushes,
-//            then a flag. Ranks without a block take no part.
+//            then a flag. Small ones are eager: pushed at once, as packets, into room that the receiver keeps for them.
+//            Ranks without a block take no part.
 //   copies   blocks from one rank to another too, by copy engines that a thread of the host drives, without any thread
 //            block: copy_exchange.hpp.
 //   ring     large sizes where links are slow and shared: pieces go from neighbour to neighbour alone, through
@@ -101,6 +102,7 @@ constexpr uint64_t row_bytes = row_lines * 128;
 // In the word of an entry line that holds the signature: some target of this rank is off a boundary of 16.
 constexpr uint64_t crooked = uint64_t{1} << 32;
 
+constexpr uint64_t eager_share = 4096;  // of an eager block of pairs: what one thread block carries
 constexpr unsigned push_slots = 4;  // pieces of pushed slices that may be on their way from one rank to another
 constexpr unsigned ring_slots = 4;  // messages that may be on their way from one rank to its neighbour
 
@@ -143,6 +145,7 @@ struct CollectiveTask {
     Token recv_token;
     uint64_t scale = 0;
     const void* device_scale = nullptr;
+    uint64_t eager_most = ~uint64_t{0};  // pairs: blocks of more bytes are not eager, whatever the arena holds; alike on all ranks
 
     // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
@@ -172,16 +175,6 @@ struct CollectiveTask {
     uint64_t local_bytes = 0;
 };
 static_assert(sizeof(CollectiveTask) <= 2048, "a parameter of every launch");
-
-// Thread blocks that carry one direction of a pair. Both ends derive it from the bytes, which they agree on.
-// A block waits for its twin at the other end, so those of all pairs have to run at a time: 128, of which an
-// H200, with two on each of 132 multiprocessors, has room for two groups at once.
-constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks) {
-    const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
-    const unsigned most = of_each < staging_blocks ? of_each : staging_blocks;
-    const uint64_t wanted = (bytes + (32 << 10) - 1) / (32 << 10);
-    return wanted < 1 ? 1 : wanted > most ? most : static_cast<unsigned>(wanted);
-}
 
 // The part of `count` units that block `block` of `blocks` works on, in units, cut at multiples of `granule`.
 struct Share {
@@ -256,6 +249,14 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // that no two wait for each other: piece k is sent before piece k of the other is copied out, so that with
 // unreachable tokens send and receive block may be the same bytes.
 //
+// A block of pairs of at most eager_payload() and the task's eager_most is eager: the sender pushes packets with flag sent + 1 to eager(sent + 1, b, me)
+// before it has heard anything, behind a header {signature, flag, bytes, flag}, and ends when it has the receiver's line,
+// which is posted as ever; neither `arrived` nor `credit` moves. Who begins message k so knows that its receiver has begun
+// k - 1, and has read what lies in the slot of k, which k - 2 or one before that left there. A receiver may be in k + 1 before
+// its line of k has been read, so lines have two places too. Before the flags come around a
+// receiver wipes the slot that it is done with, or both before it posts the line of a block that is not eager, which nobody
+// writes to then: in `eager_wiped` messages of every eager_period.
+//
 // ring: each block exchanges entry lines with all, as slices do, without tokens. Then it passes messages, of one
 // piece each, to a neighbour's ring_slot(): message k of a task (counted for each neighbour) goes to slot k. `arrived`,
 // `credit`, `sent` and `received` count messages as they count the pieces of staged pairs, and the sender stays at
@@ -276,13 +277,15 @@ struct ArenaLayout {
         return ((uint64_t{parity} * most_blocks + block) * ranks + rank) * line;
     }
     constexpr uint64_t flags(unsigned block, unsigned rank) const { return entry(2, block, rank); }
-    constexpr uint64_t post(unsigned block, unsigned rank) const { return entry(3, block, rank); }
-    constexpr uint64_t arrived(unsigned block, unsigned rank) const { return entry(4, block, rank); }
-    constexpr uint64_t credit(unsigned block, unsigned rank) const { return entry(5, block, rank); }
+    constexpr uint64_t post(uint64_t number, unsigned block, unsigned rank) const {
+        return entry(3 + (number & 1), block, rank);
+    }
+    constexpr uint64_t arrived(unsigned block, unsigned rank) const { return entry(5, block, rank); }
+    constexpr uint64_t credit(unsigned block, unsigned rank) const { return entry(6, block, rank); }
     // The header packet, then 32 bytes of packets for each 16 bytes of payload.
     constexpr uint64_t packet_lane() const { return 128 + 2 * packet_payload(); }
     constexpr uint64_t header(unsigned phase, unsigned parity, unsigned rank) const {
-        return entry(6, 0, 0) + (uint64_t{phase == 0 ? parity : 2} * ranks + rank) * packet_lane();
+        return entry(7, 0, 0) + (uint64_t{phase == 0 ? parity : 2} * ranks + rank) * packet_lane();
     }
     constexpr uint64_t packets(unsigned phase, unsigned parity, unsigned rank) const {
         return header(phase, parity, rank) + 128;
@@ -301,8 +304,16 @@ struct ArenaLayout {
     }
     // All of those lanes, which are lamport_empty at first.
     constexpr uint64_t lamport_bytes() const { return lamport_sets * ranks * lamport_payload(); }
+    // Largest eager block of `pairs`, and the slots that `rank` sends message `number` of a thread block to.
+    constexpr uint64_t eager_payload() const { return (uint64_t{128} << 10) >> halvings(); }
+    constexpr unsigned eager_blocks() const { return static_cast<unsigned>(eager_payload() / eager_share); }
+    static constexpr uint64_t eager_header = 128;
+    static constexpr uint64_t eager_slot = eager_header + 2 * eager_share;
+    constexpr uint64_t eager(uint64_t number, unsigned block, unsigned rank) const {
+        return lamport(lamport_sets, 0) + (((number & 1) * eager_blocks() + block) * ranks + rank) * eager_slot;
+    }
     constexpr uint64_t stage_out(unsigned parity, unsigned block, unsigned rank) const {
-        return lamport(lamport_sets, 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
+        return eager(0, 2 * eager_blocks(), 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
     }
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);
@@ -352,6 +363,29 @@ private:
 };
 static_assert(most_blocks == 2 * staging_blocks);
 static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) && ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
+
+// Whether a block of pairs is eager. `eager_most`: the task's. Both ends of the block agree on all of these.
+constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_most = ~uint64_t{0}) {
+    return bytes <= eager_most && bytes <= ArenaLayout{ranks}.eager_payload();
+}
+
+// Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for every 8 KiB of what
+// is not eager: with 32 KiB 128 KiB took 1.4 us more between two H200 (docs/benchmarks.md, "Eager pairs"). A block waits
+// for its twin at the other end, so those of all pairs have to run at a time: 128, of which an H200, with two on each of 132
+// multiprocessors, has room for two groups at once.
+constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_most = ~uint64_t{0}) {
+    if (is_eager(bytes, ranks, eager_most)) return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
+    const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
+    const unsigned most = of_each < staging_blocks ? of_each : staging_blocks;
+    const unsigned least = ArenaLayout{ranks}.eager_blocks();
+    const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10);
+    return wanted > most ? most : wanted < least ? least : static_cast<unsigned>(wanted);
+}
+
+// Whether the receiver of a message wipes: the flags of packets come around after 2^32 of them.
+constexpr uint64_t eager_period = uint64_t{1} << 30;
+constexpr uint64_t eager_wiped = uint64_t{1} << 20;
+constexpr bool wipes_eager(uint64_t number) { return number >= eager_period && number % eager_period < eager_wiped; }
 
 // Never 0, which is what the arena holds at first.
 constexpr uint32_t packet_flag(uint64_t epoch) { return static_cast<uint32_t>(epoch % 0xffffffffu) + 1; }

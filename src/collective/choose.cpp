@@ -10,6 +10,7 @@
 
 #include "collective/prices.hpp"
 #include "collective/tasks.hpp"
+#include "collective/work.hpp"
 
 namespace sidestep::collective {
 
@@ -37,13 +38,12 @@ struct Candidate {
     double us = 0;
 };
 
-class Chooser : Prices {
+class Chooser : Works {
 public:
     Chooser(const Operation& operation, const GroupFacts& facts, GroupPolicy policy)
-        : Prices(facts.figures, static_cast<unsigned>(facts.ranks)),
-          operation_(operation),
-          facts_(facts),
-          policy_(policy) {}
+        : Works(operation, facts), prices_(figures_, ranks_), policy_(policy) {
+        eager_most_ = eager_most();
+    }
 
     Result<Choice> choose() {
         std::vector<Candidate> all;
@@ -54,6 +54,8 @@ public:
                 best = &one;
         if (best == nullptr) return refuse_policy();
         Choice choice{best->shape, best->blocks, best->us, std::string(name_of(best->shape)), {}, {}};
+        choice.eager_most = eager_most_;
+        choice.eager = best->shape == Shape::pairs && best->work.packets;
         choice.reason = reason(*best, all);
         for (const Candidate& one : all)
             if (&one != best) choice.refused.push_back(refuse(one, *best));
@@ -67,11 +69,6 @@ private:
         return {ErrorCode::unsupported, fmt::format("policy zero_sm: {}: {}", name, why_not(Shape::copies)),
                 std::string(name), "use GroupPolicy::automatic"};
     }
-    std::uint64_t block() const {
-        return is(Collective::barrier) ? 0 : operation_.count * size_of(operation_.element);
-    }
-    std::uint64_t others() const { return ranks_ - 1; }
-    bool is(Collective collective) const { return operation_.collective == collective; }
 
     Candidate candidate(Shape shape) const {
         Candidate one;
@@ -87,6 +84,17 @@ private:
     // By the figures; 0: by price.
     std::uint64_t one_shot_most() const {
         return is(Collective::all_reduce) ? figures_.one_shot_most : figures_.others_most;
+    }
+
+    // The largest block, of half of them each time, for which a hop less is worth the flags between the bytes: not where links
+    // are slow. Of one block for each other rank, whatever the operation has.
+    std::uint64_t eager_most() const {
+        std::uint64_t most = ArenaLayout{ranks_}.eager_payload();
+        const auto dearer = [this](std::uint64_t each) {
+            return price(Shape::pairs, eager_pairs(others() * each, each)) > price(Shape::pairs, direct_pairs(others() * each, each));
+        };
+        while (most > 0 && dearer(most)) most /= 2;
+        return most;
     }
 
     // Empty where the shape can carry the operation.
@@ -128,7 +136,7 @@ private:
             const std::string why = why_no_lines();
             if (!why.empty()) return why;
         }
-        if (shape == Shape::ring && ring_rate() <= figures_.link_gb_per_s)
+        if (shape == Shape::ring && prices_.ring_rate() <= figures_.link_gb_per_s)
             return "the links carry as much to all GPUs at once as to a neighbour, and it has more hops";
         if (shape == Shape::ring && ranks_ == 2 && facts_.full_mesh)
             return "of two ranks each is the other's only neighbour, and it has more hops";
@@ -172,7 +180,6 @@ private:
             return fmt::format("above {}, where the figures of this machine end it", format_bytes(most));
         return {};
     }
-    std::uint64_t owners() const { return owners_of_slices(operation_.collective, ranks_); }
     std::uint64_t lines_held() const { return ArenaLayout{ranks_}.lines_payload() * owners(); }
 
     // The figures may say up to where packets and lines are taken, whatever they would cost.
@@ -228,151 +235,6 @@ private:
         return "unknown";
     }
 
-    Work work(Shape shape) const {
-        switch (shape) {
-            case Shape::packets:
-                return {others() * block(),
-                        block(),
-                        1,
-                        0,
-                        true,
-                        block(),
-                        combines(operation_.collective) ? (1 + polling) * (1 + polling) : 1 + polling};
-            case Shape::lamport: {
-                Work work{others() * block(), block(), 1, 0, true, block(), 1 + polling};
-                work.lamport = true;
-                return work;
-            }
-            case Shape::packets_two_phase:
-                return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1 + polling};
-            case Shape::lines:
-                return lines_work();
-            case Shape::slices:
-                return slices_work();
-            case Shape::pushed_slices:
-                return pushed_work();
-            case Shape::pairs:
-                return {pairs_bytes(), block(), 2, 1, false};
-            case Shape::copies:
-                return copies_work();
-            case Shape::ring:
-                return ring_work();
-        }
-        return {};
-    }
-
-    // Sums go up in the type that they are accumulated in, and results down. What is only moved goes around. The rank
-    // in the middle sends in both directions; of two ranks each does in one.
-    Work ring_work() const {
-        const std::uint64_t all = is(Collective::reduce_scatter) ? ranks_ * block() : block();
-        const std::uint64_t up =
-            all / size_of(operation_.element) * backend::accumulator_size_of(operation_.element);
-        const int length = static_cast<int>(others());
-        Work work;
-        work.local = all;
-        work.hops = 1 + (combines(operation_.collective) ? 2 * length : length);
-        work.releases = work.hops;
-        if (is(Collective::all_gather))
-            work.bytes = others() * block();
-        else if (is(Collective::broadcast))
-            work.bytes = block();
-        else if (is(Collective::reduce) && operation_.root == length)
-            work.bytes = up;
-        else
-            work.bytes = ranks_ == 2 ? std::max(up, block()) : up + (is(Collective::reduce_scatter) ? others() * block() : block());
-        return work;
-    }
-
-    // A broadcast has two tasks where it is cut. A rank's own block is copied beside the others.
-    Work copies_work() const {
-        const bool cut = is(Collective::broadcast) && cuts_broadcast_of_copies(block(), ranks_);
-        Work work;
-        work.tasks = cut ? 2 : 1;
-        work.bytes = ranks_ == 1 ? 0 : cut ? 2 * block() : pairs_bytes();
-        work.local = block();
-        work.hops = work.tasks;
-        return work;
-    }
-
-    // One phase where every owner is the only target, or the only source; of a root and another rank either is.
-    Work lines_work() const {
-        Work work;
-        work.packets = work.lines = true;
-        work.local = block();
-        work.each = block() / owners();
-        work.hops = owners() > 1 ? 2 : 1;
-        work.bytes = has_root(operation_.collective) ? block() : others() * block();
-        if (is(Collective::all_reduce)) work.bytes = 2 * divided();
-        return work;
-    }
-
-    // block * (n - 1) / n
-    std::uint64_t divided() const {
-        return block() / ranks_ * others() + block() % ranks_ * others() / ranks_;
-    }
-
-    // Two barriers; bytes that are fetched come one hop later than those that are pushed.
-    Work slices_work() const {
-        constexpr int barriers = 2;
-        constexpr int fetched = 1;
-        if (!facts_.full_mesh && ranks_ > 1) return slices_through_host_memory();
-        switch (operation_.collective) {
-            case Collective::all_reduce:
-                return {2 * divided(), block(), barriers + fetched, barriers, false};
-            case Collective::all_gather:
-                return {others() * block(), block(), barriers, barriers, false};
-            case Collective::reduce_scatter:
-                return {others() * block(), block(), barriers + fetched, barriers, false};
-            default:
-                break;
-        }
-        return {ranks_ == 1 ? 0 : block(), block(), barriers + fetched, barriers, false};
-    }
-
-    // The first pieces have to come before anything is combined, and the last turns have nothing to push: fitted to four
-    // H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/benchmarks.md, "Four H200").
-    Work pushed_work() const {
-        Work work = slices_work();
-        work.hops += 1;
-        work.releases += 2;
-        return work;
-    }
-
-    // Every rank puts what others read of it into its arena, and takes what they wrote out of it, over its own link.
-    Work slices_through_host_memory() const {
-        std::uint64_t bytes = block() + (block() + others() - 1) / others();
-        std::uint64_t slice = block() / others();
-        if (is(Collective::all_reduce)) {
-            bytes = 2 * block();
-            slice = block() / ranks_;
-        } else if (is(Collective::all_gather) || is(Collective::reduce_scatter)) {
-            bytes = (ranks_ + 1) * block();
-            slice = block();
-        }
-        const std::uint64_t pass = ArenaLayout{ranks_}.stage_bytes() *
-                                   static_cast<std::uint64_t>(std::max(figures_.most_blocks, 1));
-        const int barriers = 1 + 2 * static_cast<int>(std::min<std::uint64_t>((slice + pass - 1) / pass, 1 << 20));
-        return {bytes, bytes, barriers, barriers, false};
-    }
-
-    // As far as this rank knows them.
-    std::uint64_t pairs_bytes() const {
-        if (is(Collective::all_to_all_v)) {
-            const BlockLists& lists = operation_.blocks;
-            if (lists.on_device || lists.send_counts == nullptr || lists.recv_counts == nullptr) return 0;
-            std::uint64_t sent = 0, received = 0;
-            for (unsigned r = 0; r < ranks_; ++r) {
-                sent += lists.send_counts[r];
-                received += lists.recv_counts[r];
-            }
-            return std::max(sent, received) * size_of(operation_.element);
-        }
-        if (!is(Collective::send_recv)) return others() * block();
-        std::uint64_t sent = 0, received = 0;
-        for (const PairItem& item : operation_.pairs) (item.sends ? sent : received) += item.bytes;
-        return std::max(sent, received);
-    }
-
     int most_blocks() const {
         const int most = std::clamp(figures_.most_blocks, 1, static_cast<int>(backend::most_blocks));
         return facts_.emulated ? std::min(most, most_emulated_blocks) : most;
@@ -386,11 +248,11 @@ private:
             const std::uint64_t each =
                 is(Collective::all_to_all_v) || is(Collective::send_recv) ? pairs_bytes() / peers : block();
             return static_cast<int>(
-                std::min<std::uint64_t>(backend::pair_blocks(each, ranks_) * peers, backend::most_blocks));
+                std::min<std::uint64_t>(backend::pair_blocks(each, ranks_, eager_most_) * peers, backend::most_blocks));
         }
         if (work.packets)
             return count_of(work.each, work.lines ? lines_a_block : work.lamport ? lamport_a_block : packets_a_block,
-                            most_packet_blocks(work, most_blocks()));
+                            Prices::most_packet_blocks(work, most_blocks()));
         if (shape == Shape::ring)
             return count_of(work.bytes, slices_a_block, std::min(most_blocks(), most_ring_blocks));
         const int most = shape == Shape::pushed_slices && !facts_.emulated ? 2 * most_blocks() : most_blocks();
@@ -405,12 +267,12 @@ private:
     // In microseconds. Grows with the bytes: a thread block's own time counts for its first share only, and
     // again where no more blocks are to be had.
     double price(Shape shape, const Work& work) const {
-        const double others_us = ranks_ == 1 ? 0 : hops_us(work) + release_us * work.releases;
+        const double others_us = ranks_ == 1 ? 0 : prices_.hops_us(work) + release_us * work.releases;
         const double local = static_cast<double>(work.local) / (figures_.local_gb_per_s * 1e3);
         if (shape == Shape::copies) return figures_.launch_us + std::max(copies_us(work), local);
-        const double moving = shape == Shape::ring ? ring_us(work)
-                              : work.packets       ? packets_us(work)
-                                                   : direct_us(shape, work);
+        const double moving = shape == Shape::ring ? prices_.ring_us(work)
+                              : work.packets       ? prices_.packets_us(work)
+                                                   : prices_.direct_us(shape, work);
         return figures_.launch_us + others_us + std::max(moving, local);
     }
 
@@ -468,8 +330,7 @@ private:
         return refused;
     }
 
-    const Operation& operation_;
-    const GroupFacts& facts_;
+    const Prices prices_;
     const GroupPolicy policy_;
 };
 

@@ -60,6 +60,8 @@ struct Choice {
     std::string algorithm;         // as CollectivePlan's
     std::string reason;
     std::vector<Refused> refused;
+    std::uint64_t eager_most = ~std::uint64_t{0};  // of pairs, as CollectiveTask's
+    bool eager = false;                            // of pairs: all blocks are, as far as this rank knows
 };
 
 // ErrorCode::unsupported, and why, for what policy zero_sm cannot carry.

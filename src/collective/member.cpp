@@ -48,15 +48,16 @@ std::string note_on_queues() {
                        set != nullptr && *set != '\0' ? set : "not set", most);
 }
 
-bool same_choice(const Operation& a, const Operation& b) {
-    const auto key = [](const Operation& o) {
-        return std::tuple(o.collective, o.count, o.element, o.combine, o.root);
-    };
-    return key(a) == key(b);
-}
-
 bool has_lists(const Operation& operation) {
     return operation.collective == Collective::all_to_all_v || operation.collective == Collective::send_recv;
+}
+
+// What carries lists of blocks depends on no size in them, and choosing takes longer than a kernel.
+bool same_choice(const Operation& a, const Operation& b) {
+    if (a.collective != b.collective) return false;
+    if (has_lists(a)) return a.blocks.on_device == b.blocks.on_device;
+    const auto key = [](const Operation& o) { return std::tuple(o.count, o.element, o.combine, o.root); };
+    return key(a) == key(b);
 }
 
 // FNV-1a of 64 bits over words; made for GroupId, not to withstand anybody. Source: RFC draft-eastlake-fnv.
@@ -84,13 +85,14 @@ Result<Member::Decided*> Member::decide(const Operation& operation) {
     const std::uint64_t hash =
         Mix(static_cast<std::uint64_t>(operation.collective)).add(operation.count).value() ^
         static_cast<std::uint64_t>(operation.element) ^ static_cast<std::uint64_t>(operation.combine) << 4;
-    Decided& decided = has_lists(operation) ? once_ : decided_[hash % decided_.size()];
-    if (decided.valid && !has_lists(operation) && same_call(decided.operation, operation)) return &decided;
-    if (!decided.valid || has_lists(operation) || !same_choice(decided.operation, operation)) {
+    const bool lists = has_lists(operation);
+    Decided& decided = lists ? listed_ : decided_[hash % decided_.size()];
+    if (decided.valid && !lists && same_call(decided.operation, operation)) return &decided;
+    if (!decided.valid || !same_choice(decided.operation, operation)) {
         decided.valid = false;
         SIDESTEP_TRY(decided.choice, choose(operation, facts_, options_.policy));
-        decided.signature = signature_of(operation);
     }
+    decided.signature = signature_of(operation);
     decided.operation = operation;
     decided.tasks = tasks_of(operation, decided.choice, rank(), ranks());
     for (backend::CollectiveTask& task : decided.tasks) task.signature = decided.signature;
@@ -200,7 +202,7 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     if (choice.shape == backend::Shape::lamport) memory = "not needed: the data travels through the arenas";
     if (choice.shape == backend::Shape::ring) memory = "not needed: pieces pass through the arenas of neighbours";
     const bool copies = choice.shape == backend::Shape::copies;
-    const bool pairs = choice.shape == backend::Shape::pairs || copies;
+    const bool pairs = (choice.shape == backend::Shape::pairs && !choice.eager) || copies;
     const bool fetches = choice.shape == backend::Shape::slices;
     if (fetches || choice.shape == backend::Shape::pushed_slices || pairs) {
         const bool in_place_pairs = pairs && operation.send == operation.recv &&

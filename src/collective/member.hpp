@@ -81,7 +81,7 @@ private:
     const GroupFacts facts_;
     const std::unique_ptr<Attendant> attendant_;
     std::array<Decided, 32> decided_;
-    Decided once_;  // of calls with lists, which are not kept
+    Decided listed_;  // of calls with lists; the choice alone is kept
     std::uint64_t number_ = 0;
     std::uint64_t step_ = 0;
     std::uint64_t splits_ = 0;

@@ -1,21 +1,18 @@
 // What a shape of tasks costs, by the figures of a machine.
 #pragma once
 
-#include "collective/choose.hpp"
+#include "collective/work.hpp"
 
 namespace sidestep::collective {
 
 // Of a store that has to be seen by other GPUs before a flag is (a release over the whole system), in
 // microseconds. Half a microsecond to one, where stores are outstanding; the figure only tells shapes apart.
 constexpr double release_us = 0.7;
-// Packets that arrive are polled while others still come in: what that adds to sending them. The same again
-// where each rank combines all of them.
-constexpr double polling = 0.5;
 // What one thread block carries before another one is worth it. These, and the part of a block's rate that
 // packets reach, are fitted to all_reduce and all_gather between two H200 joined by NVLink, in a graph.
 constexpr std::uint64_t packets_a_block = 2560;
 constexpr std::uint64_t slices_a_block = 64 << 10;
-constexpr std::uint64_t pairs_a_block = 32 << 10;
+constexpr std::uint64_t pairs_a_block = 8 << 10;
 constexpr double packets_part = 1.0 / 3;
 // The same of lines: five rows, fitted to all_reduce among four H200 in a graph.
 constexpr std::uint64_t lines_a_block = 5 * backend::row_payload;
@@ -36,24 +33,11 @@ constexpr double lamport_gb_per_s = 230;
 constexpr double lamport_begins_us = 0.007;  // more than packets, which are taken up to 256 B
 // What the short code of both saves of a hop's time.
 constexpr double one_shot_saves_us = 0.35;
-// What the busiest rank does in one shape.
-struct Work {
-    std::uint64_t bytes = 0;  // through its links, in the direction that has more
-    std::uint64_t local = 0;  // within the GPU
-    int hops = 0;             // from one GPU to another, one after the other
-    int releases = 0;
-    bool packets = false;
-    std::uint64_t each = 0;  // packets: from one rank to each other one, in each phase
-    double slowed = 1;       // packets: by polling
-    int tasks = 0;           // copies: one after the other
-    bool lines = false;      // packets: these are lines
-    bool lamport = false;    // packets: these have no flags
-};
 
 // In microseconds, of what moves between GPUs. Grows with the bytes: a thread block's own time counts for its first
 // share only, and again where no more blocks are to be had.
 class Prices {
-protected:
+public:
     Prices(const Figures& figures, unsigned ranks) : figures_(figures), ranks_(ranks) {}
 
     double ring_rate() const;
@@ -65,6 +49,7 @@ protected:
     double direct_us(backend::Shape shape, const Work& work) const;
     static int most_packet_blocks(const Work& work, int most);
 
+private:
     const Figures& figures_;
     const unsigned ranks_;
 };

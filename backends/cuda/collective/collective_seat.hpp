@@ -64,6 +64,7 @@ private:
         unsigned blocks = 0;
         unsigned rows = 1;
         unsigned threads = most_data_threads;
+        bool plain = false;  // see CollectiveKernels::kernel
     };
 
     CollectiveSeat(Seats& seats, Gpu& gpu, const backend::SeatRequest& request)

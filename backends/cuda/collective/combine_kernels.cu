@@ -19,42 +19,41 @@ __device__ void slices(const CollectiveTask& task, const Station& station) {
 
 }  // namespace
 
-// For groups of up to four ranks, and for larger ones. One unit of a thread at a time: two made everything below 128 KiB
-// 0.2 to 0.5 us slower between two H200 (docs/benchmarks.md, "Lamport").
+// For groups of up to four ranks, and for larger ones.
 extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
     sidestep_packets_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    Packets<element, 4, 1>(task, station).run();
+    Packets<element, 4>(task, station).run();
 }
 extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
     sidestep_packets_16(const __grid_constant__ CollectiveTask task,
                         const __grid_constant__ Station station) {
-    Packets<element, 8, 1>(task, station).run();
+    Packets<element, 8>(task, station).run();
 }
 
 // Of types that have it; kernels of others do nothing.
-template <int group, int batch, bool plain>
+template <int group, bool plain>
 __device__ void lamport(const CollectiveTask& task, const Station& station) {
-    if constexpr (backend::has_lamport(element)) Lamport<element, group, batch, plain>(task, station).run();
+    if constexpr (backend::has_lamport(element)) Lamport<element, group, plain>(task, station).run();
 }
 
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lamport_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    lamport<4, 1, true>(task, station);
+    lamport<4, true>(task, station);
 }
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lamport_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    lamport<8, 1, true>(task, station);
+    lamport<8, true>(task, station);
 }
 // Where not all ranks are sent the same bytes, or not whole, aligned units of them.
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_some_lamport_4(const __grid_constant__ CollectiveTask task,
                             const __grid_constant__ Station station) {
-    lamport<4, 1, false>(task, station);
+    lamport<4, false>(task, station);
 }
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_some_lamport_16(const __grid_constant__ CollectiveTask task,
                              const __grid_constant__ Station station) {
-    lamport<8, 1, false>(task, station);
+    lamport<8, false>(task, station);
 }
 
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)

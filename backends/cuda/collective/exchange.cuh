@@ -9,15 +9,6 @@ namespace sidestep::backends::cuda {
 
 constexpr uint64_t wipe_period = 1u << 30;  // epochs
 
-constexpr unsigned unit = 8;  // bytes of payload that are loaded and stored at a time
-
-// Bytes of a block's unit: 8, fewer at its end, 0 behind it.
-__device__ inline unsigned bytes_at(uint64_t bytes, uint64_t at) {
-    if (at * unit >= bytes) return 0;
-    const uint64_t left = bytes - at * unit;
-    return left < unit ? static_cast<unsigned>(left) : unit;
-}
-
 // `group`: ranks that are looked after at a time.
 template <Element element, int group>
 class Exchange {
@@ -25,6 +16,9 @@ protected:
     __device__ Exchange(const CollectiveTask& task, const Station& station) : ground_(task, station) {}
 
     static __device__ bool is_data_thread() { return threadIdx.x < blockDim.x - header_threads; }
+    // Of a task whose data threads each deal with units of their own: the first one, and how far the next one is.
+    static __device__ uint64_t first_unit() { return uint64_t{blockIdx.x} * (blockDim.x - header_threads) + threadIdx.x; }
+    static __device__ uint64_t unit_stride() { return uint64_t{gridDim.x} * (blockDim.x - header_threads); }
 
     // First of all, by all threads: begins to load the epoch and where the arenas lie.
     __device__ Words look() {
@@ -99,6 +93,35 @@ protected:
 #pragma unroll 1
         for (unsigned k = 1 + group; k < ground_.ranks; ++k)
             act(group, rank_at(k), ground_.arena(rank_at(k)));
+    }
+
+    // Loads a unit of each of the ranks from `begin` on for whom `wanted` has bits until come(unit) is true of all of them.
+    // `lanes` is where the first one's lies, and the next one's is `lane` bytes on. False: leave.
+    template <typename Come>
+    __device__ bool poll(Words (&units)[group], unsigned wanted, unsigned begin, const char* lanes, uint64_t lane, Come come) {
+        Wait wait;
+#pragma unroll 1
+        for (;;) {
+#pragma unroll
+            for (int i = 0; i < group; ++i)
+                if (wanted >> i & 1) units[i] = load_packet(lanes + i * lane);
+            unsigned missing = ~0u;
+#pragma unroll
+            for (int i = 0; i < group; ++i)
+                if ((wanted >> i & 1) && !come(units[i])) missing = i;
+            if (missing == ~0u) return true;
+            if (!wait.go_on(ground_, begin + missing)) return false;
+        }
+    }
+
+    // Bit i: rank begin + i is another one, of which there are so many bytes: bytes(rank) is not 0.
+    template <typename Bytes>
+    __device__ unsigned others_with(Bytes bytes, unsigned begin) const {
+        unsigned bits = 0;
+#pragma unroll
+        for (int i = 0; i < group; ++i)
+            if (begin + i < ground_.ranks && begin + i != ground_.rank && bytes(begin + i)) bits |= 1u << i;
+        return bits;
     }
 
     __device__ uint64_t own_scale() const {

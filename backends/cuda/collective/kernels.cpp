@@ -1,7 +1,5 @@
 #include "backends/cuda/collective/kernels.hpp"
 
-#include <algorithm>
-
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -39,21 +37,6 @@ constexpr std::array<const char*, backend::elements> ring_names{
     "sidestep_ring_i64", "sidestep_ring_u64",  "sidestep_ring_f16",     "sidestep_ring_f32",
     "sidestep_ring_f64", "sidestep_ring_bf16", "sidestep_ring_f8_e4m3", "sidestep_ring_f8_e5m2"};
 
-// Whether all ranks are sources and targets of every slice.
-bool are_everybodys(const backend::CollectiveTask& task, unsigned ranks) {
-    const unsigned all = (1u << ranks) - 1;
-    return std::all_of(task.slices, task.slices + ranks, [&](const backend::Slice& slice) {
-        return slice.count == 0 || (slice.sources == all && slice.targets == all);
-    });
-}
-
-// Whether a task of lamport sends the same block to every rank, and combines it itself.
-bool sends_all_the_same(const backend::CollectiveTask& task, unsigned ranks) {
-    return std::all_of(task.to, task.to + ranks, [&](const backend::Block& block) {
-        return block.offset == task.to[0].offset && block.bytes == task.to[0].bytes;
-    });
-}
-
 }  // namespace
 
 Result<std::shared_ptr<const CollectiveKernels>> CollectiveKernels::load(
@@ -90,6 +73,7 @@ Result<void> CollectiveKernels::load_all() {
     SIDESTEP_CHECK(load_module(move_image));
     SIDESTEP_CHECK(find(slices_copy_, "sidestep_slices_copy"));
     SIDESTEP_CHECK(find(pairs_, "sidestep_pairs"));
+    SIDESTEP_CHECK(find(eager_pairs_, "sidestep_eager_pairs"));
     SIDESTEP_CHECK(load_module(ring_image));
     for (unsigned e = 0; e < backend::elements; ++e) SIDESTEP_CHECK(find(rings_[e], ring_names[e]));
     return find(ring_move_, "sidestep_ring_move");
@@ -121,7 +105,7 @@ CollectiveKernels::~CollectiveKernels() {
     for (unsigned i = 0; i < loaded_; ++i) context_->cuda().cuModuleUnload(modules_[i]);
 }
 
-CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsigned ranks, unsigned grain) const {
+CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsigned ranks, bool plain) const {
     const unsigned size = ranks <= 4 ? 0 : 1;
     // What combines nothing moves bytes, whatever they are.
     const bool combines = task.combine != Combine::none;
@@ -132,12 +116,11 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
         case Shape::pushed_slices:
             return combines ? of_element.slices[size] : slices_copy_;
         case Shape::lamport:
-            return grain == backend::lamport_unit && sends_all_the_same(task, ranks) ? of_element.lamport[size]
-                                                                                     : of_element.some_lamport[size];
+            return plain ? of_element.lamport[size] : of_element.some_lamport[size];
         case Shape::lines:
-            return are_everybodys(task, ranks) ? of_element.lines[size] : of_element.some_lines[size];
+            return plain ? of_element.lines[size] : of_element.some_lines[size];
         case Shape::pairs:
-            return pairs_;
+            return plain ? eager_pairs_ : pairs_;
         case Shape::ring:
             return combines ? rings_[static_cast<unsigned>(element)] : ring_move_;
         default:
@@ -148,7 +131,8 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
 bool CollectiveKernels::may_come_early(const backend::CollectiveTask& task, unsigned blocks) const {
     constexpr unsigned most_early_blocks = 32;
     const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
-                         task.shape == Shape::lamport || task.shape == Shape::lines;
+                         task.shape == Shape::lamport || task.shape == Shape::lines ||
+                         task.shape == Shape::pairs;
     return overlaps_ && packets && blocks <= most_early_blocks;
 }
 

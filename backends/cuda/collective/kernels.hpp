@@ -19,10 +19,12 @@ public:
     CollectiveKernels& operator=(const CollectiveKernels&) = delete;
     ~CollectiveKernels();
 
-    // The kernel that runs such a task. `grain`, of lamport: Station's.
-    CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks, unsigned grain) const;
+    // The kernel that runs such a task. `plain`: the shorter one will do, where there are two. Of lamport: all ranks are sent
+    // the same whole, aligned units, which this one combines; of lines: all ranks are sources and targets of every slice; of
+    // pairs: all that leaves this GPU or comes to it is eager.
+    CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks, bool plain) const;
     // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still runs: packets
-    // of few blocks. More could take the room that kernels of another group need, for which this one's peers wait.
+    // and pairs of few blocks. More could take the room that kernels of another group need, for which this one's peers wait.
     bool may_come_early(const backend::CollectiveTask& task, unsigned blocks) const;
 
 private:
@@ -48,6 +50,7 @@ private:
     std::array<Combining, backend::elements> combining_{};  // by element
     CUfunction slices_copy_ = nullptr;
     CUfunction pairs_ = nullptr;
+    CUfunction eager_pairs_ = nullptr;
     std::array<CUfunction, backend::elements> rings_{};  // by element
     CUfunction ring_move_ = nullptr;
 };

@@ -11,17 +11,15 @@ namespace sidestep::backends::cuda {
 // What sends and receives are aligned to, and multiples of, in bytes: a whole unit, a word, or anything.
 enum class Grain : unsigned { unit = 16, word = 4, byte = 1 };
 
-// `group`: ranks whose units are polled at a time. `batch`: units of a thread that are under way at a time. `plain`: all
-// ranks are sent the same bytes, which are also those that this rank combines, in whole, aligned units.
-template <Element element, int group, int batch, bool plain>
+// `group`: ranks whose units are polled at a time. `plain`: all ranks are sent the same bytes, which are also those that this
+// rank combines, in whole, aligned units. One unit of a thread is under way at a time, as of packets.
+template <Element element, int group, bool plain>
 class Lamport : Exchange<element, group> {
     using Base = Exchange<element, group>;
 
 public:
     __device__ Lamport(const CollectiveTask& task, const Station& station)
-        : Base(task, station),
-          first_(uint64_t{blockIdx.x} * (blockDim.x - header_threads) + threadIdx.x),
-          stride_(uint64_t{gridDim.x} * (blockDim.x - header_threads)) {}
+        : Base(task, station), first_(Base::first_unit()), stride_(Base::unit_stride()) {}
 
     __device__ void run() {
         if (!Base::enter(Base::look())) return;
@@ -43,10 +41,10 @@ private:
     using Base::scales;
     static constexpr unsigned size = backend::lamport_unit;
 
-    // Units of this rank's own block that a thread has sent, or would send to itself.
+    // A unit of this rank's own block that a thread has sent, or would send to itself.
     struct Own {
-        Words units[batch];
-        unsigned bytes[batch];  // 0: there is none
+        Words unit;
+        unsigned bytes;  // 0: there is none
     };
 
     static __device__ uint64_t units_of(uint64_t bytes) { return (bytes + size - 1) / size; }
@@ -118,7 +116,7 @@ private:
                 if (rule.scaled && !Base::learn_scales()) return;
             }
             if (!reduce<grain>(own, at, rule)) return;
-            at += batch * stride_;
+            at += stride_;
         } while (at < units);
     }
 
@@ -127,24 +125,15 @@ private:
         const backend::Block source = ground_.task.to[ground_.rank];
         const char* const send = static_cast<const char*>(ground_.task.send);
         const uint64_t lane = ground_.layout.lamport(backend::lamport_set(lamport_), ground_.rank);
-#pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            own.bytes[b] = bytes_at<grain>(target().bytes, at + b * stride_);
-            if (own.bytes[b])
-                own.units[b] = load<grain>(send + source.offset + (at + b * stride_) * size, own.bytes[b]);
-        }
+        own.bytes = bytes_at<grain>(target().bytes, at);
+        if (own.bytes) own.unit = load<grain>(send + source.offset + at * size, own.bytes);
         each_peer([&](int, unsigned rank, char* arena) {
-#pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                if constexpr (plain) {
-                    if (own.bytes[b]) put(arena + lane, at + b * stride_, own.units[b]);
-                } else {
-                    const backend::Block block = ground_.task.to[rank];
-                    const unsigned bytes = bytes_at<grain>(block.bytes, at + b * stride_);
-                    if (bytes)
-                        put(arena + lane, at + b * stride_,
-                            load<grain>(send + block.offset + (at + b * stride_) * size, bytes));
-                }
+            if constexpr (plain) {
+                if (own.bytes) put(arena + lane, at, own.unit);
+            } else {
+                const backend::Block block = ground_.task.to[rank];
+                const unsigned bytes = bytes_at<grain>(block.bytes, at);
+                if (bytes) put(arena + lane, at, load<grain>(send + block.offset + at * size, bytes));
             }
         });
     }
@@ -166,70 +155,37 @@ private:
                unit.at[2] != backend::lamport_empty && unit.at[3] != backend::lamport_empty;
     }
 
-    // Units of the ranks from `begin` on, for whom `wanted` has bits. False: leave.
-    __device__ bool take(Words (&units)[batch][group], const unsigned (&wanted)[batch], unsigned begin, uint64_t at) {
-        const char* const lanes = own_ + ground_.layout.lamport(backend::lamport_set(lamport_), begin) + size * at;
-        const uint64_t lane = ground_.layout.lamport_payload();
-        Wait wait;
-#pragma unroll 1
-        for (;;) {
-#pragma unroll
-            for (int b = 0; b < batch; ++b)
-#pragma unroll
-                for (int i = 0; i < group; ++i)
-                    if (wanted[b] >> i & 1) units[b][i] = load_packet(lanes + i * lane + size * b * stride_);
-            unsigned missing = ~0u;
-#pragma unroll
-            for (int b = 0; b < batch; ++b)
-#pragma unroll
-                for (int i = 0; i < group; ++i)
-                    if ((wanted[b] >> i & 1) && !is_here(units[b][i])) missing = i;
-            if (missing == ~0u) return true;
-            if (!wait.go_on(ground_, begin + missing)) return false;
-        }
-    }
-
     // False: leave.
     template <Grain grain>
     __device__ bool reduce(const Own& own, uint64_t at, const Rule<element>& rule) {
-        char* const recv = static_cast<char*>(ground_.task.recv) + target().offset;
-        Accumulator<element, 4> sum[batch];
+        Accumulator<element, 4> sum;
 #pragma unroll 1
         for (unsigned begin = 0; begin < ground_.ranks; begin += group)
             if (!combine(sum, own, begin, at, rule)) return false;
-#pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            if (!own.bytes[b]) continue;
-            Words result;
-            sum[b].give(result.at, rule);
-            store<grain>(recv + (at + b * stride_) * size, result, own.bytes[b]);
-        }
+        if (!own.bytes) return true;
+        Words result;
+        sum.give(result.at, rule);
+        char* const recv = static_cast<char*>(ground_.task.recv) + target().offset;
+        store<grain>(recv + at * size, result, own.bytes);
         return true;
     }
 
-    __device__ bool combine(Accumulator<element, 4> (&sum)[batch], const Own& own, unsigned begin, uint64_t at,
+    __device__ bool combine(Accumulator<element, 4>& sum, const Own& own, unsigned begin, uint64_t at,
                             const Rule<element>& rule) {
-        Words units[batch][group];
-        unsigned wanted[batch];
+        Words units[group];
+        const unsigned wanted = Base::others_with([&](unsigned) { return own.bytes; }, begin);
+        const char* const lanes = own_ + ground_.layout.lamport(backend::lamport_set(lamport_), begin) + size * at;
+        if (!Base::poll(units, wanted, begin, lanes, ground_.layout.lamport_payload(), is_here)) return false;
+        if (!own.bytes) return true;
 #pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            wanted[b] = 0;
+        for (int i = 0; i < group; ++i) {
+            if (begin + i >= ground_.ranks) continue;
+            const bool mine = begin + i == ground_.rank;
+            Words words;
 #pragma unroll
-            for (int i = 0; i < group; ++i)
-                if (own.bytes[b] && begin + i < ground_.ranks && begin + i != ground_.rank) wanted[b] |= 1u << i;
+            for (unsigned w = 0; w < 4; ++w) words.at[w] = mine ? own.unit.at[w] : units[i].at[w];
+            sum.take(words.at, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
         }
-        if (!take(units, wanted, begin, at)) return false;
-#pragma unroll
-        for (int b = 0; b < batch; ++b)
-#pragma unroll
-            for (int i = 0; i < group; ++i) {
-                if (!own.bytes[b] || begin + i >= ground_.ranks) continue;
-                const bool mine = begin + i == ground_.rank;
-                Words words;
-#pragma unroll
-                for (unsigned w = 0; w < 4; ++w) words.at[w] = mine ? own.units[b].at[w] : units[b][i].at[w];
-                sum[b].take(words.at, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
-            }
         return true;
     }
 

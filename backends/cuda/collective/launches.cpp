@@ -17,6 +17,21 @@ bool has_device_lists(const CollectiveTask& task) {
     return task.device_send_counts != nullptr;
 }
 
+// Whether all ranks are sources and targets of every slice.
+bool are_everybodys(const CollectiveTask& task, unsigned ranks) {
+    const unsigned all = (1u << ranks) - 1;
+    return std::all_of(task.slices, task.slices + ranks, [&](const backend::Slice& slice) {
+        return slice.count == 0 || (slice.sources == all && slice.targets == all);
+    });
+}
+
+// Whether a task of lamport sends the same block to every rank, and combines it itself.
+bool sends_all_the_same(const CollectiveTask& task, unsigned ranks) {
+    return std::all_of(task.to, task.to + ranks, [&](const Block& block) {
+        return block.offset == task.to[0].offset && block.bytes == task.to[0].bytes;
+    });
+}
+
 }  // namespace
 
 // Of lamport.
@@ -43,7 +58,10 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
     const unsigned next = (rank_ + 1) % ranks_;
     Station& station = launch.station;
     station.alike = 1;
-    if (task.shape == Shape::lamport) station.grain = grain_of(task);
+    if (task.shape == Shape::lamport) {
+        station.grain = grain_of(task);
+        launch.plain = station.grain == backend::lamport_unit && sends_all_the_same(task, ranks_);
+    }
     std::uint64_t own = units(block(task.from, rank_).bytes);
     own = std::max(own, units(block(task.to, rank_).bytes));
     for (unsigned r = 0; r < ranks_; ++r) {
@@ -67,6 +85,7 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
 void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) const {
     const std::uint64_t size = backend::size_of(task.element);
     Station& station = launch.station;
+    launch.plain = are_everybodys(task, ranks_);
     station.whole_rows = endless;
     std::uint64_t own = 0;
     for (unsigned r = 0; r < ranks_; ++r) {
@@ -91,10 +110,12 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
     launch.threads += header_threads;
 }
 
-// One row of blocks for each rank that there is a block for.
+// One row of blocks for each rank that there is a block for. Where all that goes elsewhere is eager there is a thread for each
+// packet, and a warp that looks after headers.
 void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
     launch.blocks = 0;
     launch.rows = 0;
+    launch.plain = !has_device_lists(task);
     std::uint64_t most = 0;
     for (unsigned k = 1; k <= ranks_; ++k) {
         const unsigned peer = (rank_ + k) % ranks_;
@@ -102,13 +123,18 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
         const std::uint64_t out = lists ? endless : task.to[peer].bytes;
         const std::uint64_t in = lists ? endless : task.from[peer].bytes;
         if (out == 0 && in == 0) continue;
-        launch.blocks = std::max(launch.blocks, backend::pair_blocks(std::max(out, in), ranks_));
+        // An eager block may have more thread blocks than a larger one that is not.
+        launch.blocks = std::max({launch.blocks, backend::pair_blocks(out, ranks_, task.eager_most),
+                                  backend::pair_blocks(in, ranks_, task.eager_most)});
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
         most = std::max({most, out, in});
+        launch.plain = launch.plain && (peer == rank_ || backend::is_eager(std::max(out, in), ranks_, task.eager_most));
     }
-    const std::uint64_t units = launch.blocks == 0 ? 0 : most / launch.blocks / 64;
-    launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_data_threads));
+    const std::uint64_t share = launch.blocks == 0 ? 0 : most / launch.blocks;
+    const std::uint64_t units = launch.plain ? std::min(share, backend::eager_share) / 8 + 1 : share / 64;
+    const unsigned least = launch.plain ? 32 : 64;
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, least, most_data_threads));
+    if (launch.plain) launch.threads += header_threads;
 }
 
 // A block of threads that has little to do is small, so that several fit beside each other.

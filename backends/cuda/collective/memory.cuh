@@ -51,6 +51,15 @@ __device__ inline bool flagged(const Words& packet, uint32_t flag) {
     return packet.at[1] == flag && packet.at[3] == flag;
 }
 
+constexpr unsigned unit = 8;  // bytes of a packet's payload
+
+// Bytes of a block's unit: 8, fewer at its end, 0 behind it.
+__device__ inline unsigned bytes_at(uint64_t bytes, uint64_t at) {
+    if (at * unit >= bytes) return 0;
+    const uint64_t left = bytes - at * unit;
+    return left < unit ? static_cast<unsigned>(left) : unit;
+}
+
 __device__ inline uint64_t load_word(const void* from) {
     uint64_t value;
     asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(from));

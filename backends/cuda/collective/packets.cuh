@@ -7,8 +7,9 @@
 
 namespace sidestep::backends::cuda {
 
-// `group`: ranks whose packets are polled at a time. `batch`: units of a thread that are under way at a time.
-template <Element element, int group, int batch>
+// `group`: ranks whose packets are polled at a time. One unit of a thread is under way at a time: two made everything below
+// 128 KiB 0.2 to 0.5 us slower between two H200 (docs/benchmarks.md, "Lamport").
+template <Element element, int group>
 class Packets : Exchange<element, group> {
     using Base = Exchange<element, group>;
 
@@ -16,8 +17,8 @@ public:
     __device__ Packets(const CollectiveTask& task, const Station& station)
         : Base(task, station),
           two_phase_(task.shape == backend::Shape::packets_two_phase),
-          first_(uint64_t{blockIdx.x} * (blockDim.x - header_threads) + threadIdx.x),
-          stride_(uint64_t{gridDim.x} * (blockDim.x - header_threads)) {}
+          first_(Base::first_unit()),
+          stride_(Base::unit_stride()) {}
 
     __device__ void run() {
         if (!Base::enter(Base::look())) return;
@@ -74,20 +75,11 @@ private:
     __device__ void send_alike(const char* send, uint64_t lane) {
         const backend::Block block = outgoing(rank_at(1));
 #pragma unroll 1
-        for (uint64_t at = first_; at < ground_.station.send_units; at += batch * stride_) {
-            uint64_t value[batch];
-            unsigned bytes[batch];
-#pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                bytes[b] = bytes_at(block.bytes, at + b * stride_);
-                if (bytes[b])
-                    value[b] = load_up_to_8(send + block.offset + (at + b * stride_) * unit, bytes[b]);
-            }
-            each_peer([&](int, unsigned, char* arena) {
-#pragma unroll
-                for (int b = 0; b < batch; ++b)
-                    if (bytes[b]) put(arena + lane, at + b * stride_, value[b], flag_);
-            });
+        for (uint64_t at = first_; at < ground_.station.send_units; at += stride_) {
+            const unsigned bytes = bytes_at(block.bytes, at);
+            if (!bytes) continue;
+            const uint64_t value = load_up_to_8(send + block.offset + at * unit, bytes);
+            each_peer([&](int, unsigned, char* arena) { put(arena + lane, at, value, flag_); });
         }
     }
 
@@ -110,28 +102,14 @@ private:
         }
     }
 
-    // Packets of the ranks from `begin` on, for whom `wanted` has bits. False: leave.
-    __device__ bool poll(Words (&packets)[batch][group], const unsigned (&wanted)[batch], unsigned phase,
-                         unsigned begin, uint64_t at) {
+    // Packets number `at` of the ranks from `begin` on, for whom `wanted` has bits. False: leave.
+    __device__ bool take(Words (&packets)[group], unsigned wanted, unsigned phase, unsigned begin, uint64_t at) {
         const char* const lanes = own_ + ground_.layout.packets(phase, parity_, begin) + 16 * at;
-        const uint64_t lane = ground_.layout.packet_lane();
-        Wait wait;
-#pragma unroll 1
-        for (;;) {
-#pragma unroll
-            for (int b = 0; b < batch; ++b)
-#pragma unroll
-                for (int i = 0; i < group; ++i)
-                    if (wanted[b] >> i & 1) packets[b][i] = load_packet(lanes + i * lane + 16 * b * stride_);
-            unsigned missing = ~0u;
-#pragma unroll
-            for (int b = 0; b < batch; ++b)
-#pragma unroll
-                for (int i = 0; i < group; ++i)
-                    if ((wanted[b] >> i & 1) && !flagged(packets[b][i], flag_)) missing = i;
-            if (missing == ~0u) return true;
-            if (!wait.go_on(ground_, begin + missing)) return false;
-        }
+        return Base::poll(packets, wanted, begin, lanes, ground_.layout.packet_lane(),
+                          [this](const Words& packet) { return flagged(packet, flag_); });
+    }
+    static __device__ uint64_t payload_of(const Words& packet) {
+        return packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
     }
 
     // Combines everybody's block, or slice, and in two phases sends the result to all. False: leave.
@@ -143,54 +121,33 @@ private:
         const Rule<element> rule(ground_.task, ground_.ranks);
         const uint64_t units = (target.bytes + unit - 1) / unit;
 #pragma unroll 1
-        for (uint64_t at = first_; at < units; at += batch * stride_) {
-            unsigned bytes[batch];
-            uint64_t own[batch];
-            Accumulator<element, 2> sum[batch];
-#pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                bytes[b] = bytes_at(target.bytes, at + b * stride_);
-                if (bytes[b]) own[b] = load_up_to_8(send + (at + b * stride_) * unit, bytes[b]);
-            }
+        for (uint64_t at = first_; at < units; at += stride_) {
+            const unsigned bytes = bytes_at(target.bytes, at);
+            const uint64_t own = load_up_to_8(send + at * unit, bytes);
+            Accumulator<element, 2> sum;
 #pragma unroll 1
             for (unsigned begin = 0; begin < ground_.ranks; begin += group)
-                if (!combine(sum, bytes, own, begin, at, rule)) return false;
-#pragma unroll
-            for (int b = 0; b < batch; ++b) {
-                if (!bytes[b]) continue;
-                uint32_t words[2];
-                sum[b].give(words, rule);
-                const uint64_t value = words[0] | static_cast<uint64_t>(words[1]) << 32;
-                if (two_phase_) push(at + b * stride_, value);
-                store_up_to_8(recv + (at + b * stride_) * unit, value, bytes[b]);
-            }
+                if (!combine(sum, own, begin, at, rule)) return false;
+            uint32_t words[2];
+            sum.give(words, rule);
+            const uint64_t value = words[0] | static_cast<uint64_t>(words[1]) << 32;
+            if (two_phase_) push(at, value);
+            store_up_to_8(recv + at * unit, value, bytes);
         }
         return true;
     }
 
-    __device__ bool combine(Accumulator<element, 2> (&sum)[batch], const unsigned (&bytes)[batch],
-                            const uint64_t (&own)[batch], unsigned begin, uint64_t at,
-                            const Rule<element>& rule) {
-        Words packets[batch][group];
-        unsigned wanted[batch];
+    __device__ bool combine(Accumulator<element, 2>& sum, uint64_t own, unsigned begin, uint64_t at, const Rule<element>& rule) {
+        Words packets[group];
+        const unsigned wanted = Base::others_with([](unsigned) { return true; }, begin);
+        if (!take(packets, wanted, 0, begin, at)) return false;
 #pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            wanted[b] = 0;
-#pragma unroll
-            for (int i = 0; i < group; ++i)
-                if (bytes[b] && begin + i < ground_.ranks && begin + i != ground_.rank) wanted[b] |= 1u << i;
+        for (int i = 0; i < group; ++i) {
+            if (begin + i >= ground_.ranks) continue;
+            const uint64_t value = begin + i == ground_.rank ? own : payload_of(packets[i]);
+            const uint32_t words[2] = {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
+            sum.take(words, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
         }
-        if (!poll(packets, wanted, 0, begin, at)) return false;
-#pragma unroll
-        for (int b = 0; b < batch; ++b)
-#pragma unroll
-            for (int i = 0; i < group; ++i) {
-                if (!bytes[b] || begin + i >= ground_.ranks) continue;
-                const bool mine = begin + i == ground_.rank;
-                const uint32_t words[2] = {mine ? static_cast<uint32_t>(own[b]) : packets[b][i].at[0],
-                                           mine ? static_cast<uint32_t>(own[b] >> 32) : packets[b][i].at[2]};
-                sum[b].take(words, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
-            }
         return true;
     }
 
@@ -215,32 +172,18 @@ private:
     __device__ void receive(unsigned phase) {
         char* const recv = static_cast<char*>(ground_.task.recv);
 #pragma unroll 1
-        for (uint64_t at = first_; at < ground_.station.receive_units; at += batch * stride_) {
+        for (uint64_t at = first_; at < ground_.station.receive_units; at += stride_) {
 #pragma unroll 1
             for (unsigned begin = 0; begin < ground_.ranks; begin += group) {
-                Words packets[batch][group];
-                unsigned wanted[batch];
+                Words packets[group];
+                const auto bytes_of = [&](unsigned rank) { return bytes_at(incoming(rank).bytes, at); };
+                const unsigned wanted = Base::others_with(bytes_of, begin);
+                if (!take(packets, wanted, phase, begin, at)) return;
 #pragma unroll
-                for (int b = 0; b < batch; ++b) {
-                    wanted[b] = 0;
-#pragma unroll
-                    for (int i = 0; i < group; ++i)
-                        if (begin + i < ground_.ranks && begin + i != ground_.rank &&
-                            bytes_at(incoming(begin + i).bytes, at + b * stride_))
-                            wanted[b] |= 1u << i;
-                }
-                if (!poll(packets, wanted, phase, begin, at)) return;
-#pragma unroll
-                for (int b = 0; b < batch; ++b)
-#pragma unroll
-                    for (int i = 0; i < group; ++i) {
-                        if (!(wanted[b] >> i & 1)) continue;
-                        const backend::Block block = incoming(begin + i);
-                        const uint64_t value =
-                            packets[b][i].at[0] | static_cast<uint64_t>(packets[b][i].at[2]) << 32;
-                        store_up_to_8(recv + block.offset + (at + b * stride_) * unit, value,
-                                      bytes_at(block.bytes, at + b * stride_));
-                    }
+                for (int i = 0; i < group; ++i)
+                    if (wanted >> i & 1)
+                        store_up_to_8(recv + incoming(begin + i).offset + at * unit, payload_of(packets[i]),
+                                      bytes_of(begin + i));
             }
         }
     }

@@ -30,11 +30,13 @@ struct Flow {
     std::uint64_t bytes = 0;
     char* recv = nullptr;  // the share
     const char* send = nullptr;
-    bool opened = false;
+    bool eager = false;
+    bool opened = false;  // the line of the receiver is known; eager: pushed
     bool staged = false;
     char* target = nullptr;
     std::uint64_t moved = 0;
     std::uint64_t pieces = 0;  // carried through the arena so far
+    bool announced = false;    // eager: the header is known
     Wait wait;
 };
 
@@ -54,9 +56,18 @@ private:
     bool copy_own();
     bool move_all();
     void add_flows(unsigned peer, const Block& block, bool sends);
-    Step step(Flow& flow) { return flow.sends ? send_step(flow) : receive_step(flow); }
+    Step step(Flow& flow) {
+        if (flow.eager) return flow.sends ? send_eager(flow) : receive_eager(flow);
+        return flow.sends ? send_step(flow) : receive_step(flow);
+    }
     Step send_step(Flow& flow);
+    bool hear(const Flow& flow, Line& line) const;
     Step open_send(Flow& flow);
+    Step send_eager(Flow& flow);
+    void push_eager(Flow& flow);
+    Step receive_eager(Flow& flow);
+    void wipe(const Flow& flow, std::uint64_t number) const;
+    Step agree(const Flow& flow, std::uint64_t signature, std::uint64_t bytes);
     Step push_direct(Flow& flow);
     Step push_staged(Flow& flow);
     Step receive_step(Flow& flow);
@@ -112,7 +123,7 @@ bool PairTask::copy_own() {
 
 void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
     if (block.bytes == 0) return;
-    const unsigned blocks = backend::pair_blocks(block.bytes, state_.ranks);
+    const unsigned blocks = backend::pair_blocks(block.bytes, state_.ranks, task_.eager_most);
     for (unsigned number = 0; number < blocks; ++number) {
         const auto [begin, end] = backend::share_of(block.bytes, number, blocks, granule_bytes);
         Flow flow;
@@ -120,6 +131,7 @@ void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
         flow.block = number;
         flow.sends = sends;
         flow.total = block.bytes;
+        flow.eager = backend::is_eager(block.bytes, state_.ranks, task_.eager_most);
         flow.begin = begin;
         flow.bytes = end - begin;
         if (sends) {
@@ -137,16 +149,22 @@ void PairTask::post(Flow& flow) {
     flow.staged = token.slot == Token::unreachable;
     const Line line{to_word(token), flow.total, task_.signature, 0};
     const std::uint64_t number = state_.counters.received[flow.block][flow.peer] + 1;
-    store_line(state_.arena_of(flow.peer) + state_.layout.post(flow.block, state_.me), line,
+    // No slot is written to before the sender has this line.
+    if (!flow.eager && backend::wipes_eager(number)) {
+        wipe(flow, number);
+        wipe(flow, number + 1);
+    }
+    store_line(state_.arena_of(flow.peer) + state_.layout.post(number, flow.block, state_.me), line,
                backend::packet_flag(number));
 }
 
 // A block may be sent from the very bytes that it is received into: piece k goes out before piece k comes in.
 // What is pushed into mapped memory is not staged at the other end either, so that nothing of the kind is
-// asked for there.
+// asked for there. What is eager has gone out as a whole, or comes in last.
 bool PairTask::may_copy_out(const Flow& flow) const {
     for (const Flow& other : flows_) {
         if (!other.sends || other.peer != flow.peer || other.block != flow.block) continue;
+        if (flow.eager && !other.eager) return false;
         return other.opened && (!other.staged || other.pieces > flow.pieces);
     }
     return true;
@@ -177,18 +195,26 @@ Step PairTask::receive_step(Flow& flow) {
     return Step::ended;
 }
 
+// What the other end says that it runs, and how many bytes it has in mind.
+Step PairTask::agree(const Flow& flow, std::uint64_t signature, std::uint64_t bytes) {
+    if (signature == task_.signature && bytes == flow.total) return Step::moved;
+    if (signature != task_.signature)
+        state_.give_up_of_mismatch(task_, flow.peer, signature);
+    else
+        give_up_of_size(flow.peer, flow.total, bytes);
+    return Step::gave_up;
+}
+
+// Whether the receiver's line is there, and what it says.
+bool PairTask::hear(const Flow& flow, Line& line) const {
+    const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
+    return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer), backend::packet_flag(number), line);
+}
+
 Step PairTask::open_send(Flow& flow) {
-    const std::uint32_t flag = backend::packet_flag(state_.counters.sent[flow.block][flow.peer] + 1);
     Line line;
-    if (!load_line(state_.arena + state_.layout.post(flow.block, flow.peer), flag, line)) return Step::waits;
-    if (line.signature != task_.signature) {
-        state_.give_up_of_mismatch(task_, flow.peer, line.signature);
-        return Step::gave_up;
-    }
-    if (line.second != flow.total) {
-        give_up_of_size(flow.peer, flow.total, line.second);
-        return Step::gave_up;
-    }
+    if (!hear(flow, line)) return Step::waits;
+    if (agree(flow, line.signature, line.second) == Step::gave_up) return Step::gave_up;
     const Token token = to_token(line.first);
     flow.staged = token.slot == Token::unreachable;
     if (!flow.staged) {
@@ -238,6 +264,66 @@ Step PairTask::push_staged(Flow& flow) {
 Step PairTask::send_step(Flow& flow) {
     if (!flow.opened) return open_send(flow);
     return flow.staged ? push_staged(flow) : push_direct(flow);
+}
+
+void PairTask::push_eager(Flow& flow) {
+    const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
+    const std::uint32_t flag = backend::packet_flag(number);
+    char* const slot = state_.arena_of(flow.peer) + state_.layout.eager(number, flow.block, state_.me);
+    store_packet(slot, task_.signature | flow.total << 32, flag);
+    char* to = slot + backend::ArenaLayout::eager_header;
+    for (std::uint64_t at = 0; at < flow.bytes; at += 8, to += packet_bytes) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, flow.send + at, std::min<std::uint64_t>(8, flow.bytes - at));
+        store_packet(to, value, flag, Order::relaxed);
+    }
+}
+
+// Ends when the receiver's line has come, so that the next message but one finds its slot read.
+Step PairTask::send_eager(Flow& flow) {
+    if (!flow.opened) {
+        push_eager(flow);
+        flow.opened = true;
+        return Step::moved;
+    }
+    std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
+    Line line;
+    if (!hear(flow, line)) return Step::waits;
+    if (agree(flow, line.signature, line.second) == Step::gave_up) return Step::gave_up;
+    sent += 1;
+    return Step::ended;
+}
+
+Step PairTask::receive_eager(Flow& flow) {
+    if (!may_copy_out(flow)) return Step::waits;
+    std::uint64_t& received = state_.counters.received[flow.block][flow.peer];
+    const std::uint32_t flag = backend::packet_flag(received + 1);
+    const char* const slot = state_.arena + state_.layout.eager(received + 1, flow.block, flow.peer);
+    std::uint64_t header = 0;
+    if (!flow.announced && load_packet(slot, flag, header)) {
+        if (agree(flow, header & 0xffffffffu, header >> 32) == Step::gave_up) return Step::gave_up;
+        flow.announced = true;
+    }
+    const std::uint64_t before = flow.moved;
+    while (flow.moved < flow.bytes) {
+        std::uint64_t value = 0;
+        const char* const packet = slot + backend::ArenaLayout::eager_header + flow.moved / 8 * packet_bytes;
+        if (!load_packet(packet, flag, value, Order::relaxed)) return flow.moved > before ? Step::moved : Step::waits;
+        const std::uint64_t bytes = std::min<std::uint64_t>(8, flow.bytes - flow.moved);
+        std::memcpy(flow.recv + flow.moved, &value, bytes);
+        flow.moved += bytes;
+    }
+    if (!flow.announced) return flow.moved > before ? Step::moved : Step::waits;
+    received += 1;
+    if (backend::wipes_eager(received)) wipe(flow, received);
+    return Step::ended;
+}
+
+// The slot of message `number`: flags of packets come around.
+void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
+    if (flow.block >= state_.layout.eager_blocks()) return;
+    char* const slot = state_.arena + state_.layout.eager(number, flow.block, flow.peer);
+    for (std::uint64_t at = 0; at < backend::ArenaLayout::eager_slot; at += 8) store_word(slot + at, 0, Order::relaxed);
 }
 
 bool PairTask::run() {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/collective/choosing.hpp"
 #include "tests/unit/collective/interpreter.hpp"
 
 namespace sidestep::collective {
@@ -216,7 +217,7 @@ TEST(SendRecv, OneBlockForEachRankIsOneTask) {
 TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
     for (unsigned ranks = 2; ranks <= backend::most_ranks; ++ranks) {
         EXPECT_EQ(backend::pair_blocks(1, ranks), 1u);
-        EXPECT_EQ(backend::pair_blocks((64 << 10) + 1, ranks), 3u);
+        EXPECT_EQ(backend::pair_blocks((64 << 10) + 1, ranks), ranks == 2 ? 16u : std::min(9u, 128 / (ranks - 1)));
         const unsigned most = backend::pair_blocks(std::uint64_t{1} << 47, ranks);
         EXPECT_LE(most, backend::most_blocks);
         EXPECT_LE(most * (ranks - 1), 128u);
@@ -224,6 +225,41 @@ TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
     }
     EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 2), 64u);
     EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 4), 42u);
+}
+
+// Packets carry a flag with every four bytes: over links that are slow, that costs more than the hop that they save.
+TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
+    Operation operation;
+    operation.collective = Collective::send_recv;
+    std::uint8_t byte = 0;
+    operation.pairs.push_back({true, 1, &byte, 100});
+    for (const int ranks : {2, 4, 8, 16}) {
+        const std::uint64_t held = backend::ArenaLayout{static_cast<unsigned>(ranks)}.eager_payload();
+        GroupFacts facts = group_of(ranks);
+        const Choice nvlink = choice_of(operation, facts);
+        EXPECT_EQ(nvlink.eager_most, held) << ranks;
+        EXPECT_EQ(tasks_of(operation, nvlink, 0, ranks)[0].eager_most, held);
+        facts.wire = Wire::pcie;
+        facts.figures = built_in_figures(Wire::pcie);
+        const Choice pcie = choice_of(operation, facts);
+        EXPECT_GE(pcie.eager_most, 1024u) << ranks;
+        // A choice may be kept for calls with other blocks.
+        operation.pairs[0].bytes = 100'000'000;
+        EXPECT_EQ(choice_of(operation, facts).eager_most, pcie.eager_most);
+        operation.pairs[0].bytes = 100;
+        if (ranks == 2) {
+            EXPECT_LT(pcie.eager_most, held);
+        }
+        // Never dearer than without: the price of a larger block is not below that of a smaller one.
+        double before = 0;
+        for (std::uint64_t bytes = 64; bytes < 1 << 20; bytes += bytes / 8) {
+            operation.pairs[0].bytes = bytes;
+            const double us = choice_of(operation, facts).expected_us;
+            EXPECT_GE(us, before) << bytes;
+            before = us;
+        }
+        operation.pairs[0].bytes = 100;
+    }
 }
 
 TEST(SendRecv, BlocksWithoutBytesAreNoBlocks) {

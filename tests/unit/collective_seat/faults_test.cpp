@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "jobs.hpp"
 
 namespace sidestep::collective_seat {
@@ -22,6 +24,7 @@ constexpr unsigned ranks = 3;
 struct Kind {
     Shape shape;
     bool staged;
+    std::uint64_t bytes = 4096;  // between any two ranks, whatever the shape
 };
 
 class Faults : public testing::TestWithParam<Kind> {
@@ -31,9 +34,8 @@ protected:
         if (!crew_->ready()) GTEST_SKIP() << "there are fewer than 3 GPUs";
     }
 
-    // Of 4096 bytes between any two ranks, whatever the shape.
     CollectiveTask task(unsigned rank, std::uint32_t signature, std::uint64_t number = 1) const {
-        constexpr std::uint64_t bytes = 4096;
+        const std::uint64_t bytes = GetParam().bytes;
         CollectiveTask task;
         task.shape = GetParam().shape;
         task.element = Element::f32;
@@ -170,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Faults,
                          testing::Values(Kind{Shape::packets, false}, Kind{Shape::lamport, false}, Kind{Shape::packets_two_phase, false},
                                          Kind{Shape::lines, false}, Kind{Shape::slices, false}, Kind{Shape::slices, true},
                                          Kind{Shape::pushed_slices, false},
-                                         Kind{Shape::pairs, false}, Kind{Shape::pairs, true},
+                                         Kind{Shape::pairs, false}, Kind{Shape::pairs, false, 100'000}, Kind{Shape::pairs, true, 100'000},
                                          Kind{Shape::ring, false}));
 INSTANTIATE_TEST_SUITE_P(Copies, Faults, testing::Values(Kind{Shape::copies, false}));
 
@@ -186,22 +188,35 @@ CollectiveTask one_pair(Crew& crew, unsigned rank, std::uint64_t bytes) {
     return task;
 }
 
+// The sender sees it, whatever is eager; the receiver too where it expects what is. Otherwise it is told by whoever looks after
+// the group.
 TEST(PairFaults, SenderAndReceiverDisagreeOnTheSize) {
-    Crew crew(2, never);
-    if (!crew.ready()) GTEST_SKIP() << "there are fewer than 2 GPUs";
-    crew.start(0, one_pair(crew, 0, 1000));
-    crew.start(1, one_pair(crew, 1, 70'000));
-    ASSERT_TRUE(crew.wait_idle(0));
-    const FaultRecord fault = crew.seat(0).fault().value_or(FaultRecord{});
-    EXPECT_EQ(fault.kind, FaultKind::size_mismatch) << to_string(fault);
-    EXPECT_EQ(fault.peer, 1u);
-    EXPECT_EQ(fault.number, 3u);
-    EXPECT_EQ(fault.bytes, 1000u);
-    EXPECT_EQ(fault.peer_bytes, 70'000u);
-    // The receiver is told by whoever looks after the group.
-    crew.seat(1).set_deadline(1'000'000);
-    ASSERT_TRUE(crew.wait_idle(1));
-    EXPECT_EQ(crew.seat(1).fault().value_or(FaultRecord{}).kind, FaultKind::timed_out);
+    const std::uint64_t eager = backend::ArenaLayout{2}.eager_payload();
+    struct Sizes {
+        std::uint64_t sent, expected;
+        bool both_see;
+    };
+    for (const Sizes& sizes : {Sizes{1000, eager + 1, false}, Sizes{eager + 1, 1000, false}, Sizes{eager + 1, eager + 2, false},
+                               Sizes{1000, 900, true}, Sizes{1000, eager, true}}) {
+        SCOPED_TRACE(fmt::format("{} sent, {} expected", sizes.sent, sizes.expected));
+        Crew crew(2, never);
+        if (!crew.ready()) GTEST_SKIP() << "there are fewer than 2 GPUs";
+        crew.start(0, one_pair(crew, 0, sizes.sent));
+        crew.start(1, one_pair(crew, 1, sizes.expected));
+        ASSERT_TRUE(crew.wait_idle(0));
+        const FaultRecord fault = crew.seat(0).fault().value_or(FaultRecord{});
+        EXPECT_EQ(fault.kind, FaultKind::size_mismatch) << to_string(fault);
+        EXPECT_EQ(fault.peer, 1u);
+        EXPECT_EQ(fault.number, 3u);
+        EXPECT_EQ(fault.bytes, sizes.sent);
+        EXPECT_EQ(fault.peer_bytes, sizes.expected);
+        if (!sizes.both_see) crew.seat(1).set_deadline(1'000'000);
+        ASSERT_TRUE(crew.wait_idle(1));
+        const FaultRecord other = crew.seat(1).fault().value_or(FaultRecord{});
+        EXPECT_EQ(other.kind, sizes.both_see ? FaultKind::size_mismatch : FaultKind::timed_out) << to_string(other);
+        EXPECT_EQ(other.peer, 0u);
+        EXPECT_EQ(other.peer_bytes, sizes.both_see ? sizes.sent : 0);
+    }
 }
 
 TEST(PairFaults, NobodySendsWhatIsExpected) {

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -30,6 +32,8 @@ protected:
     static Crew& crew() { return Crew::of(GetParam()); }
     static unsigned n() { return GetParam(); }
     static std::size_t recvs_at() { return crew().heap_bytes() / 2; }
+    // Blocks above are not eager.
+    static std::uint64_t eager() { return backend::ArenaLayout{n()}.eager_payload(); }
 
     // Blocks lie one behind the other, `gap` bytes between them.
     static std::uint64_t send_offset(const Sizes& sizes, unsigned from, unsigned to, std::uint64_t gap) {
@@ -54,12 +58,13 @@ protected:
     }
 
     // `staged`: bit r: rank r's memory is not mapped by the others.
-    static CollectiveTask task(const Sizes& sizes, unsigned rank, std::uint64_t gap, unsigned staged) {
+    CollectiveTask task(const Sizes& sizes, unsigned rank, std::uint64_t gap, unsigned staged) const {
         CollectiveTask task;
         task.shape = Shape::pairs;
         task.signature = 77;
         task.send = crew().at(rank, sends_at);
         task.recv = crew().at(rank, recvs_at());
+        task.eager_most = limit_;
         unsigned blocks = 1;
         for (unsigned r = 0; r < n(); ++r) {
             task.to[r] = {send_offset(sizes, rank, r, gap), sizes[rank][r]};
@@ -67,7 +72,7 @@ protected:
             if ((staged >> rank & 1) == 0) task.from_tokens[r] = {1, recvs_at() + task.from[r].offset};
             if (r == rank) continue;
             for (const std::uint64_t bytes : {sizes[rank][r], sizes[r][rank]})
-                blocks = std::max(blocks, backend::pair_blocks(bytes, n()));
+                blocks = std::max(blocks, backend::pair_blocks(bytes, n(), limit_));
         }
         task.blocks = static_cast<std::uint8_t>(blocks);
         return task;
@@ -98,6 +103,13 @@ protected:
         expect_moved(sizes, gap);
     }
 
+    // Every pair has a block of `bytes`, save for ranks with themselves.
+    static Sizes even_sizes(std::uint64_t bytes) {
+        Sizes sizes(n(), std::vector<std::uint64_t>(n(), bytes));
+        for (unsigned rank = 0; rank < n(); ++rank) sizes[rank][rank] = 0;
+        return sizes;
+    }
+
     Sizes random_sizes(std::uint64_t most) {
         Sizes sizes(n(), std::vector<std::uint64_t>(n()));
         for (auto& row : sizes) {
@@ -107,6 +119,7 @@ protected:
     }
 
     std::mt19937_64 random_{23};
+    std::uint64_t limit_ = ~std::uint64_t{0};  // CollectiveTask::eager_most
     std::vector<Values> given_;
 };
 
@@ -116,6 +129,94 @@ TEST_P(Pairs, BlocksOfAllSizes) {
         for (const std::uint64_t most : {9, 100, 5000})
             check(random_sizes(most), staged == 0 ? 16 : 13, staged);
     }
+}
+
+TEST_P(Pairs, EagerBlocksUpToTheLargest) {
+    for (const std::uint64_t bytes : {backend::eager_share - 1, backend::eager_share, backend::eager_share + 1, eager() - 8, eager(), eager() + 1})
+        for (const std::uint64_t gap : {3, 16}) check(even_sizes(bytes), gap, 0);
+}
+
+// One direction of a pair is eager, the other is not, and the next time it is the other way round.
+TEST_P(Pairs, EagerAndLargerBlocksTakeTurns) {
+    for (unsigned round = 0; round < 12; ++round) {
+        Sizes sizes = even_sizes(eager() / 3 + round);
+        for (unsigned from = 0; from < n(); ++from)
+            for (unsigned to = 0; to < n(); ++to)
+                if (from != to && (from < to) == (round % 2 == 0)) sizes[from][to] = eager() + 100 * from + to + 1;
+        check(sizes, 16, round % 3 == 0 ? 0u : round % 3 == 1 ? 0xffffu : 0x5555u);
+    }
+}
+
+// Nobody looks before all have been enqueued, so that a rank may be done with a message while the other end has not yet heard
+// of it.
+TEST_P(Pairs, ManyEagerBlocksInARow) {
+    constexpr unsigned times = 3000, bytes = 64;
+    if (n() == 1) GTEST_SKIP() << "a rank alone sends no packets";
+    for (const bool both_ways : {true, false}) {
+        Sizes sizes = even_sizes(bytes);
+        for (unsigned from = 0; from < n(); ++from)
+            for (unsigned to = 0; to < n(); ++to)
+                if (to != (from + 1) % n() && (!both_ways || from != (to + 1) % n())) sizes[from][to] = 0;
+        fill(sizes, 16);
+        for (unsigned i = 0; i < times / n(); ++i)
+            for (unsigned rank = 0; rank < n(); ++rank) crew().start(rank, task(sizes, rank, 16, 0));
+        crew().finish();
+        expect_moved(sizes, 16);
+    }
+}
+
+TEST_P(Pairs, ALowerLimitOfTheTask) {
+    for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{1000}, std::uint64_t{8192}}) {
+        limit_ = limit;
+        for (const std::uint64_t bytes : {1, 999, 1000, 1001, 8192, 8193}) check(even_sizes(bytes), 16, 0);
+        check(random_sizes(20'000), 16, 0x5555u);
+    }
+}
+
+// Slots of messages come back, and their flags do after 2^32 - 1 of them. Receivers come first: what is there already they take
+// at once.
+TEST_P(Pairs, NoOldEagerPacketIsTakenForANewOne) {
+    if (n() == 1) GTEST_SKIP() << "a rank alone sends no packets";
+    Crew own(n(), std::uint64_t{30'000'000'000});
+    const auto start_at = [&](std::uint64_t count) {
+        bool done = true;
+        for (unsigned rank = 0; rank < n(); ++rank) done = own.rig().start_counters_at(own.seat(rank), count) && done;
+        return done;
+    };
+    const auto send_twice = [&](std::uint64_t bytes) {
+        for (int i = 0; i < 2; ++i) {
+            const Values given = some_values(Element::u8, backend::Combine::none, bytes, n(), random_);
+            own.write(0, sends_at, given);
+            for (unsigned rank = n(); rank-- > 0;) {
+                CollectiveTask one;
+                one.shape = Shape::pairs;
+                one.signature = 79;
+                one.send = own.at(rank, sends_at);
+                one.recv = own.at(rank, recvs_at());
+                if (rank == 0) {
+                    std::fill(one.to + 1, one.to + n(), Block{0, bytes});
+                    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                } else {
+                    one.from[0] = {0, bytes};
+                }
+                own.start(rank, one);
+            }
+            own.finish();
+            for (unsigned rank = 1; rank < n(); ++rank) EXPECT_TRUE(own.read(rank, recvs_at(), bytes) == given) << rank;
+        }
+    };
+    if (!start_at(2)) GTEST_SKIP() << "the counters cannot be set here";
+    send_twice(eager());
+    start_at((std::uint64_t{1} << 33) - (std::uint64_t{1} << 30) - 1);
+    // What is not eager leaves what lies in the slots, and has as many thread blocks.
+    send_twice(eager() + 1);
+    start_at(2 * std::uint64_t{0xffffffff} + 2);
+    send_twice(eager());
+    // And these wipe what they themselves bring.
+    start_at((std::uint64_t{1} << 34) - (std::uint64_t{1} << 30) - 1);
+    send_twice(eager());
+    start_at((std::uint64_t{1} << 34) - (std::uint64_t{1} << 30) - 1 + 2 * std::uint64_t{0xffffffff});
+    send_twice(eager());
 }
 
 // So that several thread blocks share a pair, and each carries several pieces.
@@ -135,17 +236,19 @@ TEST_P(Pairs, OneBlockAmongIdleRanks) {
     Sizes sizes(n(), std::vector<std::uint64_t>(n()));
     sizes[0][n() - 1] = 12'345;
     for (const unsigned staged : {0u, 0xffffu}) check(sizes, 16, staged);
+    sizes[0][n() - 1] = 123'456;
+    for (const unsigned staged : {0u, 0xffffu}) check(sizes, 16, staged);
 }
 
-TEST_P(Pairs, DirectAndStagedTakeTurns) {
+TEST_P(Pairs, EagerDirectAndStagedTakeTurns) {
     for (unsigned round = 0; round < 30; ++round)
-        check(random_sizes(20'000), 16, round % 3 == 0 ? 0u : static_cast<unsigned>(random_()));
+        check(random_sizes(3 * eager()), 16, round % 3 == 0 ? 0u : static_cast<unsigned>(random_()));
 }
 
 TEST_P(Pairs, ListsInGpuMemory) {
     const unsigned size = 4;
     for (const bool staged : {false, true}) {
-        Sizes sizes = random_sizes(30'000);
+        Sizes sizes = random_sizes(2 * eager());
         for (auto& row : sizes) {
             for (auto& bytes : row) bytes = bytes / size * size;
         }
@@ -183,7 +286,7 @@ TEST_P(Pairs, ListsInGpuMemory) {
 
 // Blocks are sent from where they are received, as an all-to-all in place does: no memory counts as mapped.
 TEST_P(Pairs, InPlace) {
-    for (const std::uint64_t bytes : {1, 4000, 70'001}) {
+    for (const std::uint64_t bytes : {1, 4000, 20'001, 70'001}) {
         std::vector<Values> given;
         std::vector<CollectiveTask> tasks;
         for (unsigned rank = 0; rank < n(); ++rank) {

@@ -1,0 +1,342 @@
+// Tasks of pairs. A block of threads deals with share `blockIdx.x` of what goes to a peer, `blockIdx.y`, and of what comes
+// from it; blocks of bytes that are eager travel as packets, one hop after the task began, and all others are pushed to where
+// the receiver's line says, one hop later.
+#pragma once
+
+#include "backends/cuda/collective/range.cuh"
+#include "backends/cuda/collective/wait.cuh"
+
+namespace sidestep::backends::cuda {
+
+// `eager_alone`: all blocks for others are eager. A kernel of its own, since it is short: the last warp tells and hears what
+// both ends have to agree on while the others carry the bytes. Elsewhere all threads carry them, and thread 0 tells and hears.
+template <bool eager_alone>
+class Pair {
+public:
+    __device__ Pair(const CollectiveTask& task, const Station& station, Ends& ends)
+        : ground_(task, station), ends_(ends), peer_(station.peers[blockIdx.y]), block_(blockIdx.x) {}
+
+    __device__ void run() {
+        wait_for_kernel_before();
+        let_next_kernel_come();
+        look();
+        if (__syncthreads_or(!ground_.well(ground_.failed(), ground_.rank))) return ground_.report();
+        if (peer_ == ground_.rank) return copy_own();
+        if (!sends_ && !receives_) return;
+        bool well = false;
+        if constexpr (eager_alone)
+            well = exchange_eager();
+        else
+            well = exchange();
+        if (well) end();
+        ground_.report();
+    }
+
+private:
+    __device__ bool device_lists() const { return !eager_alone && ground_.task.device_send_counts != nullptr; }
+
+    // What goes to the peer, or comes from it.
+    __device__ backend::Block block(const uint64_t* offsets, const uint64_t* counts,
+                                    const backend::Block* list) const {
+        if (!device_lists()) return list[peer_];
+        const uint64_t size = backend::size_of(ground_.task.element);
+        return {load_word(offsets + peer_) * size, load_word(counts + peer_) * size};
+    }
+    __device__ unsigned blocks_of(const backend::Block& whole) const {
+        return backend::pair_blocks(whole.bytes, ground_.ranks, ground_.task.eager_most);
+    }
+    __device__ Share share(const backend::Block& whole) const { return share_of_bytes(whole.bytes, block_, blocks_of(whole)); }
+    __device__ bool takes_part(const backend::Block& whole) const { return whole.bytes != 0 && block_ < blocks_of(whole); }
+
+    // Everything that is needed first is asked for at once.
+    __device__ void look() {
+        const CollectiveTask& task = ground_.task;
+        const SeatControl& control = *ground_.station.control;
+        sent_ = load_word(&control.sent[block_][peer_]);
+        received_ = load_word(&control.received[block_][peer_]);
+        own_ = ground_.arena(ground_.rank);
+        far_ = ground_.arena(peer_);
+        out_ = block(task.device_send_offsets, task.device_send_counts, task.to);
+        in_ = block(task.device_recv_offsets, task.device_recv_counts, task.from);
+        sends_ = takes_part(out_);
+        receives_ = takes_part(in_);
+        eager_out_ = sends_ && (eager_alone || backend::is_eager(out_.bytes, ground_.ranks, task.eager_most));
+        eager_in_ = receives_ && (eager_alone || backend::is_eager(in_.bytes, ground_.ranks, task.eager_most));
+        if (eager_alone && sends_ && peer_ != ground_.rank && threadIdx.x < carriers()) first_ = load_unit_of(out_, threadIdx.x);
+    }
+
+    __device__ void copy_own() {
+        if (out_.bytes != in_.bytes) {
+            if (threadIdx.x == 0) give_up_of_size(ground_.rank, in_.bytes);
+            return ground_.report();
+        }
+        const Share part = share_of_bytes(out_.bytes, block_, gridDim.x);
+        const char* const from = static_cast<const char*>(ground_.task.send) + out_.offset + part.begin;
+        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + part.begin;
+        if (part.begin < part.end && from != to) copy(from, to, part.end - part.begin);
+    }
+
+    // Of what is sent to `peer`, who expects `bytes`.
+    __device__ void give_up_of_size(unsigned peer, uint64_t bytes) {
+        give_up(FaultKind::size_mismatch, peer, ground_.task.signature, out_.bytes, bytes);
+    }
+    __device__ void give_up(FaultKind kind, unsigned peer, uint64_t peer_signature, uint64_t bytes, uint64_t peer_bytes) {
+        Difference difference{};
+        difference.peer_signature = static_cast<uint32_t>(peer_signature);
+        difference.bytes = bytes;
+        difference.peer_bytes = peer_bytes;
+        ground_.give_up(kind, peer, difference);
+    }
+
+    // The receiver tells where to, and how much.
+    __device__ void post() const {
+        const uint64_t words[4] = {own_token(), in_.bytes, ground_.task.signature, 0};
+        store_line(far_ + ground_.layout.post(received_ + 1, block_, ground_.rank), words,
+                   backend::packet_flag(received_ + 1));
+    }
+    __device__ uint64_t own_token() const {
+        const CollectiveTask& task = ground_.task;
+        if (!device_lists()) return packed(task.from_tokens[peer_]);
+        const uint64_t token = packed(task.recv_token);
+        return unreachable(token) ? token : token + in_.offset;
+    }
+
+    // The sender learns it; `words` gets the line. One thread. False: leave.
+    __device__ bool hear(uint64_t (&words)[4]) {
+        if (!wait_line(ground_, own_ + ground_.layout.post(sent_ + 1, block_, peer_), words, backend::packet_flag(sent_ + 1),
+                       peer_))
+            return false;
+        return agree(words[2], out_.bytes, words[1]);
+    }
+    // Whether the peer runs the same task, and has the same number of bytes in mind.
+    __device__ bool agree(uint64_t peer_signature, uint64_t bytes, uint64_t peer_bytes) {
+        const bool alike = peer_signature == ground_.task.signature;
+        if (alike && bytes == peer_bytes) return true;
+        give_up(alike ? FaultKind::size_mismatch : FaultKind::mismatch, peer_, peer_signature, bytes, peer_bytes);
+        return false;
+    }
+
+    // Thread 0 hears where the peer's block lies, null: out of reach. All threads; false: leave.
+    __device__ bool learn_target() {
+        __shared__ char* of_block;
+        uint64_t words[4];
+        bool well = true;
+        if (threadIdx.x == 0 && hear(words)) {
+            of_block = unreachable(words[0]) ? nullptr : resolved(ground_, peer_, words[0]);
+            well = unreachable(words[0]) || of_block;
+            if (!well) ground_.give_up(FaultKind::timed_out, peer_);  // the memory of a rank that is gone
+        } else if (threadIdx.x == 0) {
+            well = false;
+        }
+        if (__syncthreads_or(!well)) return false;
+        to_ = of_block;
+        return true;
+    }
+
+    // Threads that carry eager bytes.
+    __device__ unsigned carriers() const { return eager_alone ? blockDim.x - header_threads : blockDim.x; }
+    __device__ uint64_t load_unit_of(const backend::Block& whole, uint64_t at) const {
+        const Share part = share(whole);
+        const unsigned bytes = bytes_at(part.end - part.begin, at);
+        const char* const from = static_cast<const char*>(ground_.task.send) + whole.offset + part.begin;
+        return bytes ? load_up_to_8(from + at * unit, bytes) : 0;
+    }
+
+    // By one thread: what the packets are of.
+    __device__ void push_header() const {
+        const uint32_t bytes = static_cast<uint32_t>(out_.bytes);
+        store_packet(far_ + ground_.layout.eager(sent_ + 1, block_, ground_.rank), ground_.task.signature, bytes,
+                     backend::packet_flag(sent_ + 1));
+    }
+    __device__ bool hear_header() {
+        const char* const at = own_ + ground_.layout.eager(received_ + 1, block_, peer_);
+        Wait wait;
+        for (;;) {
+            const Words packet = load_packet(at);
+            if (flagged(packet, backend::packet_flag(received_ + 1))) return agree(packet.at[0], in_.bytes, packet.at[2]);
+            if (!wait.go_on(ground_, peer_)) return false;
+        }
+    }
+
+    // By all carriers. `value`: this thread's first unit.
+    __device__ void push_eager(uint64_t value) const {
+        const Share part = share(out_);
+        const uint32_t flag = backend::packet_flag(sent_ + 1);
+        char* const lane = far_ + ground_.layout.eager(sent_ + 1, block_, ground_.rank) + ArenaLayout::eager_header;
+#pragma unroll 1
+        for (uint64_t at = threadIdx.x; at * unit < part.end - part.begin; at += carriers()) {
+            if (at >= carriers()) value = load_unit_of(out_, at);
+            store_packet(lane + 16 * at, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), flag);
+        }
+    }
+    // False: leave.
+    __device__ bool take_eager() {
+        const Share part = share(in_);
+        const uint32_t flag = backend::packet_flag(received_ + 1);
+        const char* const lane = own_ + ground_.layout.eager(received_ + 1, block_, peer_) + ArenaLayout::eager_header;
+        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + part.begin;
+#pragma unroll 1
+        for (uint64_t at = threadIdx.x; at * unit < part.end - part.begin; at += carriers()) {
+            Wait wait;
+            Words packet = load_packet(lane + 16 * at);
+            while (!flagged(packet, flag)) {
+                if (!wait.go_on(ground_, peer_)) return false;
+                packet = load_packet(lane + 16 * at);
+            }
+            const uint64_t value = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
+            store_up_to_8(to + at * unit, value, bytes_at(part.end - part.begin, at));
+        }
+        return true;
+    }
+
+    // Of the eager kernel. All threads; false: leave.
+    __device__ bool exchange_eager() {
+        if (threadIdx.x < carriers()) {
+            if (sends_) push_eager(first_);
+            return !receives_ || take_eager();
+        }
+        const unsigned lane = threadIdx.x - carriers();
+        bool well = true;
+        if (lane == 0 && receives_) post();
+        if (lane == 1 && sends_) {
+            push_header();
+            uint64_t words[4];
+            well = hear(words);
+        }
+        if (lane == 0 && receives_) well = hear_header();
+        return well;
+    }
+
+    // Of the other kernel: eager bytes leave first, and are taken last, so that no two ranks wait for each other.
+    __device__ bool exchange() {
+        if (receives_ && !eager_in_ && backend::wipes_eager(received_ + 1)) {
+            wipe(received_);
+            wipe(received_ + 1);
+            __threadfence_system();
+            __syncthreads();
+        }
+        if (threadIdx.x == 0 && receives_) post();
+        if (eager_out_) {
+            if (threadIdx.x == 0) push_header();
+            push_eager(load_unit_of(out_, threadIdx.x));
+        }
+        if (sends_ && !eager_out_ && !learn_target()) return false;
+        if (!take_turns()) return false;
+        bool well = !eager_in_ || take_eager();
+        if (threadIdx.x == 0 && eager_in_) well = hear_header() && well;
+        uint64_t words[4];
+        if (threadIdx.x == 0 && eager_out_) well = well && hear(words);
+        return !__syncthreads_or(!well);
+    }
+
+    static __device__ uint64_t pieces(uint64_t bytes, bool direct, uint64_t piece) {
+        const uint64_t wanted = direct ? 1 : (bytes + piece - 1) / piece;
+        return wanted ? wanted : 1;
+    }
+
+    // What is not eager, piece by piece in turns: the other end does the same, so neither waits for what comes later.
+    __device__ bool take_turns() {
+        const uint64_t piece = ground_.layout.stage_bytes();
+        const Share out = share(out_);
+        const Share in = share(in_);
+        const bool direct = !unreachable(own_token());
+        const bool sends = sends_ && !eager_out_;
+        const bool receives = receives_ && !eager_in_;
+        if (sends) outgoing_ = pieces(out.end - out.begin, to_ != nullptr, piece);
+        if (receives) incoming_ = pieces(in.end - in.begin, direct, piece);
+        for (uint64_t k = 0; (sends && k < outgoing_) || (receives && k < incoming_); ++k) {
+            if (sends && k < outgoing_ && !send(out, k, piece)) return false;
+            if (receives && k < incoming_ && !receive(in, k, piece, direct)) return false;
+        }
+        return true;
+    }
+
+    __device__ bool send(const Share& out, uint64_t k, uint64_t piece) {
+        const char* const from = static_cast<const char*>(ground_.task.send) + out_.offset + out.begin;
+        const uint64_t bytes = out.end - out.begin;
+        if (to_) {
+            copy(from, to_ + out.begin, bytes);
+        } else {
+            if (k >= 2 && !wait(ground_.layout.credit(block_, peer_), sent_ + k - 1)) return false;
+            const uint64_t begin = k * piece;
+            const uint64_t length = bytes - begin < piece ? bytes - begin : piece;
+            copy(from + begin, far_ + ground_.layout.stage_in(k & 1, block_, ground_.rank), length);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) store_flag(far_ + ground_.layout.arrived(block_, ground_.rank), sent_ + k + 1);
+        return true;
+    }
+
+    __device__ bool receive(const Share& in, uint64_t k, uint64_t piece, bool direct) {
+        if (!wait(ground_.layout.arrived(block_, peer_), received_ + k + 1)) return false;
+        if (direct) return true;
+        const uint64_t begin = k * piece;
+        const uint64_t bytes = in.end - in.begin;
+        const uint64_t length = bytes - begin < piece ? bytes - begin : piece;
+        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + in.begin + begin;
+        copy(own_ + ground_.layout.stage_in(k & 1, block_, peer_), to, length);
+        __syncthreads();
+        if (threadIdx.x == 0)
+            store_flag(far_ + ground_.layout.credit(block_, ground_.rank), received_ + k + 1);
+        return true;
+    }
+
+    // All threads. False: leave.
+    __device__ bool wait(uint64_t offset, uint64_t value) {
+        bool well = true;
+        if (threadIdx.x == 0) well = wait_flag(ground_, own_ + offset, value, peer_);
+        return !__syncthreads_or(!well);
+    }
+
+    __device__ void copy(const char* from, char* to, uint64_t bytes) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            ends_.from[0] = from;
+            ends_.to[0] = to;
+            ends_.sources = ends_.targets = 1;
+        }
+        __syncthreads();
+        Copying().run(ends_, bytes, blockDim.x);
+    }
+
+    // Counts, which all threads have read before they came past the first barrier.
+    __device__ void end() const {
+        SeatControl& control = *ground_.station.control;
+        if (threadIdx.x + 1 == blockDim.x) {
+            if (sends_) control.sent[block_][peer_] = sent_ + outgoing_;
+            if (receives_) control.received[block_][peer_] = received_ + incoming_;
+        }
+        if (!eager_in_ || !backend::wipes_eager(received_ + 1)) return;
+        __syncthreads();
+        wipe(received_ + 1);
+    }
+
+    // The slot of message `number` of the peer.
+    __device__ void wipe(uint64_t number) const {
+        if (block_ >= ground_.layout.eager_blocks()) return;
+        char* const slot = own_ + ground_.layout.eager(number, block_, peer_);
+#pragma unroll 1
+        for (uint64_t at = 16 * threadIdx.x; at < ArenaLayout::eager_slot; at += 16 * blockDim.x) store16(slot + at, Words{});
+    }
+
+    Ground ground_;
+    Ends& ends_;
+    const unsigned peer_;
+    const unsigned block_;
+    backend::Block out_;  // in bytes from `send`
+    backend::Block in_;   // and from `recv`
+    bool sends_ = false;
+    bool receives_ = false;
+    bool eager_out_ = false;
+    bool eager_in_ = false;
+    uint64_t sent_ = 0;
+    uint64_t received_ = 0;
+    uint64_t outgoing_ = 1;  // pieces, where it sends at all
+    uint64_t incoming_ = 1;
+    uint64_t first_ = 0;   // unit of this thread
+    char* own_ = nullptr;  // arenas
+    char* far_ = nullptr;
+    char* to_ = nullptr;
+};
+
+}  // namespace sidestep::backends::cuda
