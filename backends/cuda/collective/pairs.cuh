@@ -45,10 +45,14 @@ private:
     __device__ unsigned blocks_of(const backend::Block& whole) const {
         return backend::pair_blocks(whole.bytes, ground_.ranks, ground_.task.eager_most);
     }
-    __device__ Share share(const backend::Block& whole) const { return share_of_bytes(whole.bytes, block_, blocks_of(whole)); }
-    __device__ bool takes_part(const backend::Block& whole) const { return whole.bytes != 0 && block_ < blocks_of(whole); }
+    // This block's share, of which it takes no part where there is none. Divisions take as long as a load.
+    __device__ Share share(const backend::Block& whole) const {
+        const unsigned blocks = blocks_of(whole);
+        if (block_ >= blocks) return {0, 0};
+        return blocks == 1 ? Share{0, whole.bytes} : share_of_bytes(whole.bytes, block_, blocks);
+    }
 
-    // Everything that is needed first is asked for at once.
+    // Everything that is needed first is asked for at once, and what can be worked out is while it comes.
     __device__ void look() {
         const CollectiveTask& task = ground_.task;
         const SeatControl& control = *ground_.station.control;
@@ -58,11 +62,13 @@ private:
         far_ = ground_.arena(peer_);
         out_ = block(task.device_send_offsets, task.device_send_counts, task.to);
         in_ = block(task.device_recv_offsets, task.device_recv_counts, task.from);
-        sends_ = takes_part(out_);
-        receives_ = takes_part(in_);
+        out_share_ = share(out_);
+        in_share_ = share(in_);
+        sends_ = out_share_.begin < out_share_.end;
+        receives_ = in_share_.begin < in_share_.end;
         eager_out_ = sends_ && (eager_alone || backend::is_eager(out_.bytes, ground_.ranks, task.eager_most));
         eager_in_ = receives_ && (eager_alone || backend::is_eager(in_.bytes, ground_.ranks, task.eager_most));
-        if (eager_alone && sends_ && peer_ != ground_.rank && threadIdx.x < carriers()) first_ = load_unit_of(out_, threadIdx.x);
+        if (eager_alone && sends_ && peer_ != ground_.rank && threadIdx.x < carriers()) first_ = load_unit(threadIdx.x);
     }
 
     __device__ void copy_own() {
@@ -135,10 +141,9 @@ private:
 
     // Threads that carry eager bytes.
     __device__ unsigned carriers() const { return eager_alone ? blockDim.x - header_threads : blockDim.x; }
-    __device__ uint64_t load_unit_of(const backend::Block& whole, uint64_t at) const {
-        const Share part = share(whole);
-        const unsigned bytes = bytes_at(part.end - part.begin, at);
-        const char* const from = static_cast<const char*>(ground_.task.send) + whole.offset + part.begin;
+    __device__ uint64_t load_unit(uint64_t at) const {
+        const unsigned bytes = bytes_at(out_share_.end - out_share_.begin, at);
+        const char* const from = static_cast<const char*>(ground_.task.send) + out_.offset + out_share_.begin;
         return bytes ? load_up_to_8(from + at * unit, bytes) : 0;
     }
 
@@ -160,23 +165,23 @@ private:
 
     // By all carriers. `value`: this thread's first unit.
     __device__ void push_eager(uint64_t value) const {
-        const Share part = share(out_);
+        const uint64_t bytes = out_share_.end - out_share_.begin;
         const uint32_t flag = backend::packet_flag(sent_ + 1);
         char* const lane = far_ + ground_.layout.eager(sent_ + 1, block_, ground_.rank) + ArenaLayout::eager_header;
 #pragma unroll 1
-        for (uint64_t at = threadIdx.x; at * unit < part.end - part.begin; at += carriers()) {
-            if (at >= carriers()) value = load_unit_of(out_, at);
+        for (uint64_t at = threadIdx.x; at * unit < bytes; at += carriers()) {
+            if (at >= carriers()) value = load_unit(at);
             store_packet(lane + 16 * at, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), flag);
         }
     }
     // False: leave.
     __device__ bool take_eager() {
-        const Share part = share(in_);
+        const uint64_t bytes = in_share_.end - in_share_.begin;
         const uint32_t flag = backend::packet_flag(received_ + 1);
         const char* const lane = own_ + ground_.layout.eager(received_ + 1, block_, peer_) + ArenaLayout::eager_header;
-        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + part.begin;
+        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + in_share_.begin;
 #pragma unroll 1
-        for (uint64_t at = threadIdx.x; at * unit < part.end - part.begin; at += carriers()) {
+        for (uint64_t at = threadIdx.x; at * unit < bytes; at += carriers()) {
             Wait wait;
             Words packet = load_packet(lane + 16 * at);
             while (!flagged(packet, flag)) {
@@ -184,7 +189,7 @@ private:
                 packet = load_packet(lane + 16 * at);
             }
             const uint64_t value = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
-            store_up_to_8(to + at * unit, value, bytes_at(part.end - part.begin, at));
+            store_up_to_8(to + at * unit, value, bytes_at(bytes, at));
         }
         return true;
     }
@@ -218,7 +223,7 @@ private:
         if (threadIdx.x == 0 && receives_) post();
         if (eager_out_) {
             if (threadIdx.x == 0) push_header();
-            push_eager(load_unit_of(out_, threadIdx.x));
+            push_eager(load_unit(threadIdx.x));
         }
         if (sends_ && !eager_out_ && !learn_target()) return false;
         if (!take_turns()) return false;
@@ -237,8 +242,8 @@ private:
     // What is not eager, piece by piece in turns: the other end does the same, so neither waits for what comes later.
     __device__ bool take_turns() {
         const uint64_t piece = ground_.layout.stage_bytes();
-        const Share out = share(out_);
-        const Share in = share(in_);
+        const Share out = out_share_;
+        const Share in = in_share_;
         const bool direct = !unreachable(own_token());
         const bool sends = sends_ && !eager_out_;
         const bool receives = receives_ && !eager_in_;
@@ -325,6 +330,8 @@ private:
     const unsigned block_;
     backend::Block out_;  // in bytes from `send`
     backend::Block in_;   // and from `recv`
+    Share out_share_;
+    Share in_share_;
     bool sends_ = false;
     bool receives_ = false;
     bool eager_out_ = false;
