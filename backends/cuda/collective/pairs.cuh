@@ -84,14 +84,11 @@ private:
 
     // Of what is sent to `peer`, who expects `bytes`.
     __device__ void give_up_of_size(unsigned peer, uint64_t bytes) {
-        give_up(FaultKind::size_mismatch, peer, ground_.task.signature, out_.bytes, bytes);
-    }
-    __device__ void give_up(FaultKind kind, unsigned peer, uint64_t peer_signature, uint64_t bytes, uint64_t peer_bytes) {
         Difference difference{};
-        difference.peer_signature = static_cast<uint32_t>(peer_signature);
-        difference.bytes = bytes;
-        difference.peer_bytes = peer_bytes;
-        ground_.give_up(kind, peer, difference);
+        difference.peer_signature = ground_.task.signature;
+        difference.bytes = out_.bytes;
+        difference.peer_bytes = bytes;
+        ground_.give_up(FaultKind::size_mismatch, peer, difference);
     }
 
     // The receiver tells where to, and how much.
@@ -112,13 +109,15 @@ private:
         if (!wait_line(ground_, own_ + ground_.layout.post(sent_ + 1, block_, peer_), words, backend::packet_flag(sent_ + 1),
                        peer_))
             return false;
-        return agree(words[2], out_.bytes, words[1]);
+        if (!runs_the_same(words[2])) return false;
+        if (words[1] != out_.bytes) give_up_of_size(peer_, words[1]);
+        return words[1] == out_.bytes;
     }
-    // Whether the peer runs the same task, and has the same number of bytes in mind.
-    __device__ bool agree(uint64_t peer_signature, uint64_t bytes, uint64_t peer_bytes) {
-        const bool alike = peer_signature == ground_.task.signature;
-        if (alike && bytes == peer_bytes) return true;
-        give_up(alike ? FaultKind::size_mismatch : FaultKind::mismatch, peer_, peer_signature, bytes, peer_bytes);
+    __device__ bool runs_the_same(uint64_t peer_signature) {
+        if (peer_signature == ground_.task.signature) return true;
+        Difference difference{};
+        difference.peer_signature = static_cast<uint32_t>(peer_signature);
+        ground_.give_up(FaultKind::mismatch, peer_, difference);
         return false;
     }
 
@@ -153,14 +152,17 @@ private:
         store_packet(far_ + ground_.layout.eager(sent_ + 1, block_, ground_.rank), ground_.task.signature, bytes,
                      backend::packet_flag(sent_ + 1));
     }
+    // Of another length nothing is received: the sender has heard what is expected, and says so.
     __device__ bool hear_header() {
         const char* const at = own_ + ground_.layout.eager(received_ + 1, block_, peer_);
         Wait wait;
-        for (;;) {
+        do {
             const Words packet = load_packet(at);
-            if (flagged(packet, backend::packet_flag(received_ + 1))) return agree(packet.at[0], in_.bytes, packet.at[2]);
-            if (!wait.go_on(ground_, peer_)) return false;
-        }
+            if (!flagged(packet, backend::packet_flag(received_ + 1))) continue;
+            if (!runs_the_same(packet.at[0])) return false;
+            if (packet.at[2] == in_.bytes) return true;
+        } while (wait.go_on(ground_, peer_));
+        return false;
     }
 
     // By all carriers. `value`: this thread's first unit.

@@ -67,7 +67,8 @@ private:
     void push_eager(Flow& flow);
     Step receive_eager(Flow& flow);
     void wipe(const Flow& flow, std::uint64_t number) const;
-    Step agree(const Flow& flow, std::uint64_t signature, std::uint64_t bytes);
+    bool runs_the_same(const Flow& flow, std::uint64_t signature);
+    bool agrees(const Flow& flow, const Line& line);
     Step push_direct(Flow& flow);
     Step push_staged(Flow& flow);
     Step receive_step(Flow& flow);
@@ -195,14 +196,14 @@ Step PairTask::receive_step(Flow& flow) {
     return Step::ended;
 }
 
-// What the other end says that it runs, and how many bytes it has in mind.
-Step PairTask::agree(const Flow& flow, std::uint64_t signature, std::uint64_t bytes) {
-    if (signature == task_.signature && bytes == flow.total) return Step::moved;
-    if (signature != task_.signature)
-        state_.give_up_of_mismatch(task_, flow.peer, signature);
-    else
-        give_up_of_size(flow.peer, flow.total, bytes);
-    return Step::gave_up;
+bool PairTask::runs_the_same(const Flow& flow, std::uint64_t signature) {
+    return signature == task_.signature || state_.give_up_of_mismatch(task_, flow.peer, signature);
+}
+
+// The sender does: whether the receiver runs the same and expects as many bytes.
+bool PairTask::agrees(const Flow& flow, const Line& line) {
+    if (!runs_the_same(flow, line.signature)) return false;
+    return line.second == flow.total || give_up_of_size(flow.peer, flow.total, line.second);
 }
 
 // Whether the receiver's line is there, and what it says.
@@ -214,7 +215,7 @@ bool PairTask::hear(const Flow& flow, Line& line) const {
 Step PairTask::open_send(Flow& flow) {
     Line line;
     if (!hear(flow, line)) return Step::waits;
-    if (agree(flow, line.signature, line.second) == Step::gave_up) return Step::gave_up;
+    if (!agrees(flow, line)) return Step::gave_up;
     const Token token = to_token(line.first);
     flow.staged = token.slot == Token::unreachable;
     if (!flow.staged) {
@@ -289,7 +290,7 @@ Step PairTask::send_eager(Flow& flow) {
     std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
     Line line;
     if (!hear(flow, line)) return Step::waits;
-    if (agree(flow, line.signature, line.second) == Step::gave_up) return Step::gave_up;
+    if (!agrees(flow, line)) return Step::gave_up;
     sent += 1;
     return Step::ended;
 }
@@ -301,8 +302,9 @@ Step PairTask::receive_eager(Flow& flow) {
     const char* const slot = state_.arena + state_.layout.eager(received + 1, flow.block, flow.peer);
     std::uint64_t header = 0;
     if (!flow.announced && load_packet(slot, flag, header)) {
-        if (agree(flow, header & 0xffffffffu, header >> 32) == Step::gave_up) return Step::gave_up;
-        flow.announced = true;
+        if (!runs_the_same(flow, header & 0xffffffffu)) return Step::gave_up;
+        // Of another length nothing is received: the sender has heard what is expected, and says so.
+        flow.announced = header >> 32 == flow.total;
     }
     const std::uint64_t before = flow.moved;
     while (flow.moved < flow.bytes) {
