@@ -238,6 +238,7 @@ TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
         GroupFacts facts = group_of(ranks);
         const Choice nvlink = choice_of(operation, facts);
         EXPECT_EQ(nvlink.eager_most, held) << ranks;
+        EXPECT_TRUE(nvlink.eager);
         EXPECT_EQ(tasks_of(operation, nvlink, 0, ranks)[0].eager_most, held);
         facts.wire = Wire::pcie;
         facts.figures = built_in_figures(Wire::pcie);
@@ -246,11 +247,12 @@ TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
         // A choice may be kept for calls with other blocks.
         operation.pairs[0].bytes = 100'000'000;
         EXPECT_EQ(choice_of(operation, facts).eager_most, pcie.eager_most);
+        EXPECT_FALSE(choice_of(operation, facts).eager);
         operation.pairs[0].bytes = 100;
         if (ranks == 2) {
             EXPECT_LT(pcie.eager_most, held);
         }
-        // Never dearer than without: the price of a larger block is not below that of a smaller one.
+        // Where they end no larger block is cheaper than a smaller one.
         double before = 0;
         for (std::uint64_t bytes = 64; bytes < 1 << 20; bytes += bytes / 8) {
             operation.pairs[0].bytes = bytes;
