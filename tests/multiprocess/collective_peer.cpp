@@ -14,7 +14,6 @@
 //   explain COUNT            where the memory of the last `checked` is
 #include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <iostream>
 #include <sstream>
 
@@ -154,8 +153,8 @@ private:
     }
 
     // Waits, and compares `recv` with what it should be; poisons it again.
-    std::string compare(const char* what, int* recv, std::size_t count,
-                        const std::function<int(std::size_t)>& expected) {
+    template <typename Expected>
+    std::string compare(const char* what, int* recv, std::size_t count, const Expected& expected) {
         if (auto state = group_->wait(); !state)
             return fmt::format("{}: {}", what, state.error().to_string());
         for (std::size_t i = 0; i < count; ++i) {
@@ -169,9 +168,9 @@ private:
     std::string all_reduce(int* send, int* recv, std::size_t count) {
         if (auto state = group_->all_reduce(send, recv, count, Dtype::i32); !state)
             return state.error().to_string();
-        return compare("all_reduce", recv, count, [&](std::size_t i) {
+        return compare("all_reduce", recv, count, [n = group_->ranks()](std::size_t i) {
             int sum = 0;
-            for (int r = 0; r < group_->ranks(); ++r) sum += value(r, i);
+            for (int r = 0; r < n; ++r) sum += value(r, i);
             return sum;
         });
     }
@@ -180,7 +179,7 @@ private:
         if (auto state = group_->all_gather(send, recv, count, Dtype::i32); !state)
             return state.error().to_string();
         return compare("all_gather", recv, count * static_cast<std::size_t>(group_->ranks()),
-                       [&](std::size_t i) { return value(static_cast<int>(i / count), i % count); });
+                       [count](std::size_t i) { return value(static_cast<int>(i / count), i % count); });
     }
 
     std::string all_to_all(int* send, int* recv, std::size_t count) {
@@ -189,23 +188,23 @@ private:
             return state.error().to_string();
         return compare(
             "all_to_all", recv, count * static_cast<std::size_t>(group_->ranks()),
-            [&](std::size_t i) { return value(static_cast<int>(i / count), own * count + i % count); });
+            [=](std::size_t i) { return value(static_cast<int>(i / count), own * count + i % count); });
     }
 
     std::string broadcast(int* send, int* recv, std::size_t count) {
         if (auto state = group_->broadcast(send, recv, count, Dtype::i32, 0); !state)
             return state.error().to_string();
-        return compare("broadcast", recv, count, [&](std::size_t i) { return value(0, i); });
+        return compare("broadcast", recv, count, [](std::size_t i) { return value(0, i); });
     }
 
     std::string ring(int* send, int* recv, std::size_t count) {
         const int n = group_->ranks();
+        const int from = (group_->rank() + n - 1) % n;
         group_->begin_pairs();
         (void)group_->send(send, count, Dtype::i32, (group_->rank() + 1) % n);
-        (void)group_->recv(recv, count, Dtype::i32, (group_->rank() + n - 1) % n);
+        (void)group_->recv(recv, count, Dtype::i32, from);
         if (auto state = group_->end_pairs(); !state) return state.error().to_string();
-        return compare("send_recv", recv, count,
-                       [&](std::size_t i) { return value((group_->rank() + n - 1) % n, i); });
+        return compare("send_recv", recv, count, [from](std::size_t i) { return value(from, i); });
     }
 
     std::string checked(std::size_t count, int rounds) {

@@ -67,7 +67,7 @@ std::string Peer::tell(const std::string& command) {
     for (;;) {
         pollfd entry{from_, POLLIN, 0};
         char next = 0;
-        if (::poll(&entry, 1, 30'000) != 1 || ::read(from_, &next, 1) != 1) return "";
+        if (::poll(&entry, 1, 110'000) != 1 || ::read(from_, &next, 1) != 1) return "";
         if (next == '\n') return answer;
         answer += next;
     }

@@ -60,7 +60,7 @@ public:
     Peer& operator=(const Peer&) = delete;
 
     // Sends a command and answers what comes back: "ok", or an error's code and text. "" where it died or is
-    // silent for 30 s.
+    // silent for 110 s: half a minute is what six ranks under a sanitizer need on a busy machine.
     std::string tell(const std::string& command);
     // Stops it (SIGSTOP), and waits until it stands still.
     void stop() const;
