@@ -25,12 +25,14 @@ namespace {
 
 template <typename Integer>
 void fold(Bytes& into, const Bytes& next) {
-    for (std::size_t at = 0; at + sizeof(Integer) <= into.size(); at += sizeof(Integer)) {
+    std::uint8_t* const sums = into.data();
+    const std::uint8_t* const added = next.data();
+    for (std::size_t at = 0, end = into.size(); at + sizeof(Integer) <= end; at += sizeof(Integer)) {
         Integer a, b;
-        std::memcpy(&a, &into[at], sizeof a);
-        std::memcpy(&b, &next[at], sizeof b);
+        std::memcpy(&a, sums + at, sizeof a);
+        std::memcpy(&b, added + at, sizeof b);
         const auto result = static_cast<Integer>(static_cast<Integer>(a * 31u) + b);
-        std::memcpy(&into[at], &result, sizeof result);
+        std::memcpy(sums + at, &result, sizeof result);
     }
 }
 
@@ -99,7 +101,7 @@ private:
         ASSERT_LE(at + data.size(), memory.recv_begin + memory.recv_bytes)
             << "rank " << rank << " is written outside of its receive buffer";
         std::copy(data.begin(), data.end(), memory.bytes.begin() + static_cast<std::ptrdiff_t>(at));
-        for (std::size_t i = 0; i < data.size(); ++i) ++memory.writes[at + i];
+        std::for_each_n(memory.writes.data() + at, data.size(), [](std::uint8_t& times) { ++times; });
     }
 
     void packets() {

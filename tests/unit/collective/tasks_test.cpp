@@ -3,6 +3,7 @@
 #include "collective/tasks.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 
 #include <fmt/format.h>
@@ -99,8 +100,11 @@ RankMemory memory_of(const Case& one, int rank) {
         std::max(memory.send_begin + memory.send_bytes, memory.recv_begin + memory.recv_bytes);
     memory.bytes.resize(end + guard);
     memory.writes.resize(memory.bytes.size());
-    std::minstd_rand random(static_cast<unsigned>(rank) * 77 + 5);
-    for (std::uint8_t& byte : memory.bytes) byte = static_cast<std::uint8_t>(random() >> 7);
+    std::mt19937_64 random(static_cast<unsigned>(rank) * 77 + 5);
+    for (std::size_t at = 0; at < memory.bytes.size(); at += sizeof(std::uint64_t)) {
+        const std::uint64_t word = random();
+        std::memcpy(&memory.bytes[at], &word, std::min(sizeof word, memory.bytes.size() - at));
+    }
     return memory;
 }
 
@@ -164,26 +168,22 @@ Choice choice_of(Shape shape) {
     return choice;
 }
 
-// Whether a byte of the receive buffer is there already when the operation begins.
-bool in_place_already(const Case& one, const RankMemory& memory, int rank, std::uint64_t at) {
-    if (!one.in_place || (combines(one.collective) && one.ranks > 1)) return false;
-    std::uint64_t begin = memory.send_begin, bytes = memory.send_bytes;
-    if (one.collective == Collective::all_to_all) {
-        begin += static_cast<std::uint64_t>(rank) * one.block();
-        bytes = one.block();
-    }
-    return at >= begin && at < begin + bytes;
-}
-
-// Every byte of the receive buffer once, but for what is there already; nothing else ever.
+// Every byte of the receive buffer once, but for what is there already when the operation begins; nothing else ever.
 void expect_writes(const Case& one, const RankMemory& memory, int rank) {
-    for (std::uint64_t at = 0; at < memory.bytes.size(); ++at) {
-        const bool inside = at >= memory.recv_begin && at < memory.recv_begin + memory.recv_bytes;
-        const int wanted = inside && !in_place_already(one, memory, rank, at) ? 1 : 0;
-        if (memory.writes[at] != wanted)
-            FAIL() << one.words() << ": rank " << rank << " byte " << at << " written "
-                   << int{memory.writes[at]} << " times";
+    Bytes wanted(memory.bytes.size());
+    const auto set = [&wanted](std::uint64_t begin, std::uint64_t bytes, std::uint8_t times) {
+        std::fill_n(wanted.begin() + static_cast<std::ptrdiff_t>(begin), bytes, times);
+    };
+    set(memory.recv_begin, memory.recv_bytes, 1);
+    if (one.in_place && (!combines(one.collective) || one.ranks == 1)) {
+        const bool own_block_alone = one.collective == Collective::all_to_all;
+        const std::uint64_t begin = own_block_alone ? static_cast<std::uint64_t>(rank) * one.block() : 0;
+        set(memory.send_begin + begin, own_block_alone ? one.block() : memory.send_bytes, 0);
     }
+    if (memory.writes == wanted) return;
+    const auto wrong = std::mismatch(wanted.begin(), wanted.end(), memory.writes.begin());
+    FAIL() << one.words() << ": rank " << rank << " byte " << wrong.first - wanted.begin() << " written "
+           << int{*wrong.second} << " times";
 }
 
 void expect_right(const Case& one, Order order) {

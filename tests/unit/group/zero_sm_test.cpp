@@ -171,7 +171,7 @@ TEST_F(ZeroSmGroup, RanksThatCallAnotherCountAreTold) {
 }
 
 TEST_F(ZeroSmGroup, ARankThatNeverComesIsNamed) {
-    auto groups = make(3, zero_sm(300));
+    auto groups = make(3, zero_sm(3'000));
     on_all(groups, [&](Group& group) {
         if (group.rank() == 1) {
             const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
