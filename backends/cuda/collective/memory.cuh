@@ -43,12 +43,18 @@ __device__ inline void store_packet(char* to, uint32_t low, uint32_t high, uint3
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(to), "r"(low), "r"(high),
                  "r"(flag));
 }
+__device__ inline void store_packet(char* to, uint64_t payload, uint32_t flag) {
+    store_packet(to, static_cast<uint32_t>(payload), static_cast<uint32_t>(payload >> 32), flag);
+}
 __device__ inline void store_words(char* to, const Words& value) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.at[0]), "r"(value.at[1]),
                  "r"(value.at[2]), "r"(value.at[3]));
 }
 __device__ inline bool flagged(const Words& packet, uint32_t flag) {
     return packet.at[1] == flag && packet.at[3] == flag;
+}
+__device__ inline uint64_t payload_of(const Words& packet) {
+    return packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
 }
 
 constexpr unsigned unit = 8;  // bytes of a packet's payload

@@ -60,7 +60,7 @@ private:
     }
 
     static __device__ void put(char* lane, uint64_t at, uint64_t value, uint32_t flag) {
-        store_packet(lane + 16 * at, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), flag);
+        store_packet(lane + 16 * at, value, flag);
     }
 
     __device__ void send() {
@@ -107,9 +107,6 @@ private:
         const char* const lanes = own_ + ground_.layout.packets(phase, parity_, begin) + 16 * at;
         return Base::poll(packets, wanted, begin, lanes, ground_.layout.packet_lane(),
                           [this](const Words& packet) { return flagged(packet, flag_); });
-    }
-    static __device__ uint64_t payload_of(const Words& packet) {
-        return packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
     }
 
     // Combines everybody's block, or slice, and in two phases sends the result to all. False: leave.

@@ -173,7 +173,7 @@ private:
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at * unit < bytes; at += carriers()) {
             if (at >= carriers()) value = load_unit(at);
-            store_packet(lane + 16 * at, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), flag);
+            store_packet(lane + 16 * at, value, flag);
         }
     }
     // False: leave.
@@ -184,14 +184,9 @@ private:
         char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + in_share_.begin;
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at * unit < bytes; at += carriers()) {
-            Wait wait;
-            Words packet = load_packet(lane + 16 * at);
-            while (!flagged(packet, flag)) {
-                if (!wait.go_on(ground_, peer_)) return false;
-                packet = load_packet(lane + 16 * at);
-            }
-            const uint64_t value = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
-            store_up_to_8(to + at * unit, value, bytes_at(bytes, at));
+            Words packet;
+            if (!wait_packet(ground_, lane + 16 * at, packet, flag, peer_)) return false;
+            store_up_to_8(to + at * unit, payload_of(packet), bytes_at(bytes, at));
         }
         return true;
     }

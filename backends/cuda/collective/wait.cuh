@@ -110,12 +110,21 @@ __device__ inline bool wait_flag(Ground& ground, const char* at, uint64_t value,
     return true;
 }
 
+// Until the packet at `at`, which `packet` gets, has the flag.
+__device__ inline bool wait_packet(Ground& ground, const char* at, Words& packet, uint32_t flag, unsigned peer) {
+    Wait wait;
+    packet = load_packet(at);
+    while (!flagged(packet, flag)) {
+        if (!wait.go_on(ground, peer)) return false;
+        packet = load_packet(at);
+    }
+    return true;
+}
+
 // A line of four packets, of which the first three or all four carry a word.
 __device__ inline void store_line(char* to, const uint64_t (&words)[4], uint32_t flag) {
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i)
-        store_packet(to + 16 * i, static_cast<uint32_t>(words[i]), static_cast<uint32_t>(words[i] >> 32),
-                     flag);
+    for (unsigned i = 0; i < 4; ++i) store_packet(to + 16 * i, words[i], flag);
 }
 __device__ inline bool wait_line(Ground& ground, const char* at, uint64_t (&words)[4], uint32_t flag,
                                  unsigned peer) {
@@ -126,7 +135,7 @@ __device__ inline bool wait_line(Ground& ground, const char* at, uint64_t (&word
         for (unsigned i = 0; i < 4; ++i) {
             const Words packet = load_packet(at + 16 * i);
             complete = complete && flagged(packet, flag);
-            words[i] = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
+            words[i] = payload_of(packet);
         }
         if (complete) return true;
         if (!wait.go_on(ground, peer)) return false;
