@@ -58,10 +58,7 @@ protected:
         if (speaks) {
             char* const to = ground_.arena(lane) + ground_.layout.header(0, parity_, ground_.rank);
             store_packet(to, task.signature, 0, flag_);
-            const uint64_t scale = scaled ? own_scale() : 0;
-            if (scaled)
-                store_packet(to + 16, static_cast<uint32_t>(scale), static_cast<uint32_t>(scale >> 32),
-                             flag_);
+            if (scaled) store_packet(to + 16, own_scale(), flag_);
         }
         open_next_epoch();
         if (scaled) __syncthreads();
@@ -142,7 +139,7 @@ protected:
                 known = wait.go_on(ground_, threadIdx.x);
                 packet = load_packet(from);
             }
-            scales()[threadIdx.x] = packet.at[0] | static_cast<uint64_t>(packet.at[2]) << 32;
+            scales()[threadIdx.x] = payload_of(packet);
         }
         __syncthreads();
         return ground_.failed() == 0;
