@@ -50,8 +50,10 @@ void CopyJob::help(Bytes around_caches_from) {
     }
 }
 
-CopyPool::CopyPool(int threads, std::vector<int> cpus)
-    : most_threads_(threads), cpus_(std::move(cpus)), around_caches_from_(cache_share(threads)) {}
+CopyPool::CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from)
+    : most_threads_(threads),
+      cpus_(std::move(cpus)),
+      around_caches_from_(around_caches_from > 0 ? around_caches_from : cache_share(threads)) {}
 
 CopyPool::~CopyPool() {
     {

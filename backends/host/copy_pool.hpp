@@ -53,8 +53,9 @@ private:
 // Any thread may submit.
 class CopyPool {
 public:
-    // Up to `threads` threads, on the processors `cpus` (empty: on any).
-    CopyPool(int threads, std::vector<int> cpus);
+    // Up to `threads` threads, on the processors `cpus` (empty: on any). Copies of `around_caches_from` bytes and
+    // more go around the caches; 0 for cache_share().
+    CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from = 0);
     ~CopyPool();
 
     // Never waits for a job. ErrorCode::out_of_memory where the queue is full or no thread can start.

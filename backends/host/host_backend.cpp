@@ -52,10 +52,14 @@ public:
     CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
 };
 
+// What a copy engine brings lies in the GPU's memory afterwards and not in the processor's caches, where the staging
+// slots are of more use.
+constexpr Bytes brought_around_caches_from = 64_KiB;
+
 // The copy engines of one emulated GPU, a thread each.
 struct GpuEngines {
-    CopyPool inbound{1, {}};   // from the host
-    CopyPool outbound{1, {}};  // to the host, to peers, and within the GPU
+    CopyPool inbound{1, {}, brought_around_caches_from};  // from the host
+    CopyPool outbound{1, {}};                             // to the host, to peers, and within the GPU
 };
 
 Capability memcpy_capability(int threads) {
