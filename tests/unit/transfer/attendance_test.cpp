@@ -121,6 +121,48 @@ TEST(Attendance, WhoComesMeanwhileIsNotForgotten) {
     EXPECT_EQ(slow.begun, 2);
 }
 
+// A thread that comes while another one drives goes away again, and whoever drives hears of it once.
+void expect_missed_while_driving(bool whole_load) {
+    SpreadRig* all = nullptr;
+    const auto tester = std::this_thread::get_id();
+    std::atomic<bool> is_held{false}, somebody_comes{false};
+    SpreadRig rig({.gpus = 1, .files = {.polls = 1, .fail = [&](const std::string&, Bytes, Bytes) -> std::optional<Error> {
+                                  // The engine's own thread is to leave something to do.
+                                  while (std::this_thread::get_id() != tester && !is_held) std::this_thread::yield();
+                                  if (somebody_comes.exchange(false)) std::thread([&] { all->files->attend(); }).join();
+                                  return std::nullopt;
+                              }}});
+    all = &rig;
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    CopyOptions options = chunks_of(64_KiB);
+    options.max_staging = 512_KiB;  // more than its start submits
+    const auto job =
+        held(whole_load ? rig.submit(options)
+                        : rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr));
+    is_held = true;
+    job->step(true);
+    EXPECT_FALSE(job->missed()) << "nobody came";
+    bool missed = false;
+    // The engine's own thread may still be at it, and hear of the first one.
+    for (int times = 0; times < 3 && !missed; ++times) {
+        somebody_comes = true;
+        for (int i = 0; i < 1000 && somebody_comes; ++i) job->step(true);
+        missed = job->missed();
+    }
+    EXPECT_TRUE(missed);
+    EXPECT_FALSE(job->missed());
+    EXPECT_FALSE(job->assisted()) << "nor did it go on";
+    job->attended = 0;
+    rig.engine->wait(job, 0ns);
+    EXPECT_TRUE(job->result()) << job->result().error().to_string();
+    EXPECT_TRUE(rig.arrived());
+}
+
+TEST(Attendance, WhoComesWhileALoadIsDrivenIsMissed) { expect_missed_while_driving(true); }
+
+TEST(Attendance, WhoComesWhileACopyIsDrivenIsMissed) { expect_missed_while_driving(false); }
+
 TEST(Attendance, NobodyIsAtAnActivityOnceItHasLeft) {
     const auto all = std::make_shared<Attendance>();
     Slow slow;
