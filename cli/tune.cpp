@@ -92,8 +92,8 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     collective::TuneTimes times;
     Forced forced;
     std::vector<const char*> algorithms(std::begin(collective::tuned_algorithms), std::end(collective::tuned_algorithms));
-    algorithms.push_back(collective::lamport_algorithm);
-    algorithms.push_back(collective::pushed_algorithm);
+    for (const char* algorithm : {collective::lamport_algorithm, collective::pushed_algorithm, collective::ring_algorithm})
+        algorithms.push_back(algorithm);
     for (const char* algorithm : algorithms) {
         if (auto taken = forced.take(algorithm); !taken) return taken;
         const auto found =
@@ -104,10 +104,7 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     const auto tuned = collective::tuned_from(times, static_cast<int>(gpus.size()));
     if (!tuned) return tuned.error();
     const std::string text = tuned->to_json(context->topology().name());
-    const std::string summary = fmt::format("{}one-shot packets up to {}, packets up to {}, lines up to {}, slices above; of floats one-shot Lamport up to {}\n",
-                                            collective::times_text(times), format_bytes(tuned->one_shot_most),
-                                            format_bytes(tuned->packets_most), format_bytes(tuned->lines_most),
-                                            format_bytes(tuned->lamport_most));
+    const std::string summary = collective::times_text(times) + tuned->to_string();
     // Printed first: figures that took long are not lost where the file cannot be written.
     if (auto printed = print(globals.json ? text : summary); !printed) return printed;
     if (!command.to.empty())

@@ -21,8 +21,10 @@ constexpr double polling = 0.5;
 using Sizes = std::map<Bytes, double>;
 
 // What competes at a size: columns of the table.
-constexpr std::array<const char*, 5> columns = {tuned_algorithms[0], lamport_algorithm, tuned_algorithms[1],
-                                                tuned_algorithms[2], tuned_algorithms[3]};
+constexpr std::array<const char*, 7> columns = {tuned_algorithms[0], lamport_algorithm, tuned_algorithms[1], tuned_algorithms[2],
+                                                tuned_algorithms[3], pushed_algorithm,  ring_algorithm};
+// Those of large sizes, among which the price decides.
+constexpr std::array<const char*, 3> large = {tuned_algorithms[3], pushed_algorithm, ring_algorithm};
 
 std::set<Bytes> sizes_of(const TuneTimes& times) {
     std::set<Bytes> sizes;
@@ -38,14 +40,16 @@ const double* time_of(const TuneTimes& times, const char* algorithm, Bytes bytes
     return at == found->second.end() ? nullptr : &at->second;
 }
 
-double best_of(const TuneTimes& times, Bytes bytes) {
-    double best = 0;
-    for (const char* algorithm : columns)
-        if (const double* us = time_of(times, algorithm, bytes); us && (best == 0 || *us < best)) best = *us;
+// Of those; null where none was measured.
+template <std::size_t count>
+const double* best_of(const TuneTimes& times, const std::array<const char*, count>& algorithms, Bytes bytes) {
+    const double* best = nullptr;
+    for (const char* algorithm : algorithms)
+        if (const double* us = time_of(times, algorithm, bytes); us && (!best || *us < *best)) best = us;
     return best;
 }
 
-// The sizes up to which all algorithms but the last one are taken.
+// The sizes up to which all algorithms but those of large ones are taken.
 using Ends = std::array<Bytes, std::size(tuned_algorithms) - 1>;
 
 // What choosing by them loses: the logarithms of how much slower than the best, summed. An algorithm that cannot
@@ -56,8 +60,8 @@ double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& mo
         const double* us = bytes <= lamport_most ? time_of(times, lamport_algorithm, bytes) : nullptr;
         for (std::size_t i = 0; i < most.size() && !us; ++i)
             if (bytes <= most[i]) us = time_of(times, tuned_algorithms[i], bytes);
-        if (!us) us = time_of(times, tuned_algorithms[most.size()], bytes);
-        if (us) sum += std::log(*us / best_of(times, bytes));
+        if (!us) us = best_of(times, large, bytes);
+        if (us) sum += std::log(*us / *best_of(times, columns, bytes));
     }
     return sum;
 }
@@ -85,13 +89,16 @@ double quickest_small(const Sizes& times) {
 
 std::string forcing(const std::string& algorithm) {
     const auto most = [&](std::size_t which) { return algorithm == tuned_algorithms[which] ? everything : nothing; };
-    const nlohmann::ordered_json json = {
+    const bool pushed = algorithm == pushed_algorithm, ring = algorithm == ring_algorithm;
+    nlohmann::ordered_json json = {
         {"version", 1},
-        {"push_gb_per_s", algorithm == pushed_algorithm ? 1e6 : 0.0},
+        {"push_gb_per_s", pushed ? 1e6 : 0.0},
+        {"ring_gb_per_s", ring ? 1e6 : 0.0},
         {"one_shot_most", most(0)},
         {"lamport_most", algorithm == lamport_algorithm ? everything : nothing},
         {"packets_most", most(1)},
         {"lines_most", most(2)}};
+    if (pushed || ring) json["link_gb_per_s"] = 1e-3;  // what these are to be quicker than
     return json.dump(2) + "\n";
 }
 
@@ -111,7 +118,8 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
     const std::set<Bytes> sizes = sizes_of(times);
     std::vector<Bytes> ends{nothing};
     ends.insert(ends.end(), sizes.begin(), sizes.end());
-    Tuned tuned{0, 0, 0, 0, 0, nothing, nothing, nothing, nothing};
+    Tuned tuned;
+    tuned.one_shot_most = tuned.lamport_most = tuned.packets_most = tuned.lines_most = nothing;
     double least = loss(times, sizes, {nothing, nothing, nothing});
     for (const Bytes one_shot : ends)
         for (const Bytes packets : ends)
@@ -141,22 +149,34 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
     tuned.link_gb_per_s = std::max(slope(slices, both_phases), 1e-3);
     if (const auto pushed = times.find(pushed_algorithm); pushed != times.end() && pushed->second.size() > 1)
         tuned.push_gb_per_s = std::max(slope(pushed->second, both_phases), 1e-3);
+    if (const auto ring = times.find(ring_algorithm); ring != times.end() && ring->second.size() > 1)
+        tuned.ring_gb_per_s = std::max(slope(ring->second, both_phases), 1e-3);
     return tuned;
 }
 
 std::string Tuned::to_json(const std::string& machine) const {
-    const nlohmann::ordered_json json = {{"version", 1},
-                                         {"machine", machine},
-                                         {"launch_us", launch_us},
-                                         {"hop_us", hop_us},
-                                         {"link_gb_per_s", link_gb_per_s},
-                                         {"push_gb_per_s", push_gb_per_s},
-                                         {"packet_gb_per_s", packet_gb_per_s},
-                                         {"one_shot_most", one_shot_most},
-                                         {"lamport_most", lamport_most},
-                                         {"packets_most", packets_most},
-                                         {"lines_most", lines_most}};
+    nlohmann::ordered_json json = {{"version", 1},
+                                   {"machine", machine},
+                                   {"launch_us", launch_us},
+                                   {"hop_us", hop_us},
+                                   {"link_gb_per_s", link_gb_per_s},
+                                   {"push_gb_per_s", push_gb_per_s},
+                                   {"packet_gb_per_s", packet_gb_per_s},
+                                   {"one_shot_most", one_shot_most},
+                                   {"lamport_most", lamport_most},
+                                   {"packets_most", packets_most},
+                                   {"lines_most", lines_most}};
+    if (ring_gb_per_s) json["ring_gb_per_s"] = *ring_gb_per_s;
     return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string Tuned::to_string() const {
+    std::string above = fmt::format("slices at {:.3g} GB/s", link_gb_per_s);
+    if (push_gb_per_s > 0) above += fmt::format(", pushed ones at {:.3g}", push_gb_per_s);
+    if (ring_gb_per_s) above += fmt::format(", a ring at {:.3g}", *ring_gb_per_s);
+    return fmt::format("one-shot packets up to {}, packets up to {}, lines up to {}; of floats one-shot Lamport up to {}; above these {}\n",
+                       format_bytes(one_shot_most), format_bytes(packets_most), format_bytes(lines_most),
+                       format_bytes(lamport_most), above);
 }
 
 std::string times_text(const TuneTimes& times) {
@@ -167,7 +187,7 @@ std::string times_text(const TuneTimes& times) {
         for (const char* algorithm : columns) {
             const double* us = time_of(times, algorithm, bytes);
             rows.back().push_back(
-                !us ? "-" : fmt::format("{:.2f}{}", *us, *us == best_of(times, bytes) ? " *" : ""));
+                !us ? "-" : fmt::format("{:.2f}{}", *us, *us == *best_of(times, columns, bytes) ? " *" : ""));
         }
     }
     return align(rows);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phas
                                                   "slices"};
 // Measured too, of floats: where it pays, it is taken instead.
 inline constexpr const char* lamport_algorithm = "one-shot Lamport";
-// Measured too, for its rate; the price decides where it takes over from slices.
+// Measured too, for their rates; the price decides where they take over from slices.
 inline constexpr const char* pushed_algorithm = "pushed slices";
+inline constexpr const char* ring_algorithm = "ring";
 
 // Text of a file for SIDESTEP_TUNING with which groups take the algorithm wherever it can carry all_reduce.
 std::string forcing(const std::string& algorithm);
@@ -31,7 +33,8 @@ struct Tuned {
     double hop_us = 0;
     double packet_gb_per_s = 0;
     double link_gb_per_s = 0;
-    double push_gb_per_s = 0;  // 0: slices were not pushed
+    double push_gb_per_s = 0;             // 0: slices were not pushed
+    std::optional<double> ring_gb_per_s;  // nothing: there was no ring, as between two ranks that reach each other
     Bytes one_shot_most = 0;
     Bytes lamport_most = 0;
     Bytes packets_most = 0;
@@ -39,6 +42,8 @@ struct Tuned {
 
     // For SIDESTEP_TUNING.
     std::string to_json(const std::string& machine) const;
+    // What all_reduce takes by it, in words.
+    std::string to_string() const;
 };
 
 // The sizes up to which packets and lines pay, and of floats Lamport, are those with which all measured sizes together lose least against the

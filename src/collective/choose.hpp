@@ -11,8 +11,8 @@
 
 namespace sidestep::collective {
 
-// What a machine's links and kernels cost. These are of GPUs joined by NVLink; `sidestep tune` measures them anew and stores them in a
-// file, which SIDESTEP_TUNING names. All ranks of a group use those of rank 0.
+// What a machine's links and kernels cost. These are of GPUs joined by NVLink; `sidestep tune` measures some of them anew and
+// stores those in a file, which SIDESTEP_TUNING names. All ranks of a group use the file of rank 0.
 struct Figures {
     double launch_us = 2.2;             // of a kernel, between two in one graph
     double hop_us = 0.95;               // a store until a poll at the far end sees it
@@ -78,9 +78,10 @@ double bus_factor(Collective collective, int ranks);
 // In GB/s, of an operation that takes `us` microseconds; 0 for one that takes none.
 double bus_rate(const Operation& operation, int ranks, double us);
 
-// A tuning file: JSON of Figures with a version and the machine's name; figures it leaves out stay the built-in ones. Errors
-// name line or key.
-Result<Figures> parse_figures(const std::string& json);
-std::string to_json(const Figures& figures, const std::string& machine);
+// A tuning file: JSON of Figures with a version and the machine's name; figures it leaves out stay the built-in ones of the
+// wire. Errors name line or key.
+Result<Figures> parse_figures(const std::string& json, Wire wire);
+// The same file without what is for people alone, as rank 0 hands it to the others.
+Result<std::string> figures_for_others(const std::string& json);
 
 }  // namespace sidestep::collective

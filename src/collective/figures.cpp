@@ -141,25 +141,34 @@ Figures built_in_figures(Wire wire) {
     return figures;
 }
 
-Result<Figures> parse_figures(const std::string& json) {
+namespace {
+
+Result<Json> checked_file(const std::string& json) {
     if (json.size() > largest_file)
         return bad(fmt::format("the file has {}: at most {} make sense", format_bytes(json.size()),
                                format_bytes(largest_file)));
-    SIDESTEP_TRY(const Json object, parse_once(json));
+    SIDESTEP_TRY(Json object, parse_once(json));
     SIDESTEP_CHECK(check_version(object));
-    Figures figures;
+    return object;
+}
+
+}  // namespace
+
+Result<Figures> parse_figures(const std::string& json, Wire wire) {
+    SIDESTEP_TRY(const Json object, checked_file(json));
+    Figures figures = built_in_figures(wire);
     // Who measured the links and says nothing of this knows nothing of it.
     if (object.contains("link_gb_per_s")) figures.push_gb_per_s = 0;
     for (const auto& [key, value] : object.items()) SIDESTEP_CHECK(take(key, value, figures));
     return figures;
 }
 
-std::string to_json(const Figures& figures, const std::string& machine) {
-    Json json = {{"version", version}, {"machine", machine}};
-    for (const Rate& rate : rates) json[rate.key] = figures.*rate.member;
-    for (const Threshold& threshold : thresholds) json[threshold.key] = figures.*threshold.member;
-    json["most_blocks"] = figures.most_blocks;
-    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+Result<std::string> figures_for_others(const std::string& json) {
+    SIDESTEP_TRY(Json object, checked_file(json));
+    Figures figures;
+    for (const auto& [key, value] : object.items()) SIDESTEP_CHECK(take(key, value, figures));
+    object.erase("machine");
+    return object.dump();
 }
 
 }  // namespace sidestep::collective

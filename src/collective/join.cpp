@@ -254,7 +254,7 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     facts.wire = joining.wire();
     facts.figures = built_in_figures(facts.wire);
     if (!joining.figures().empty()) {
-        SIDESTEP_TRY(facts.figures, parse_figures(joining.figures()));
+        SIDESTEP_TRY(facts.figures, parse_figures(joining.figures(), facts.wire));
     }
     if (!facts.full_mesh && request.seating.rank == 0)
         base::log(base::LogLevel::info, fmt::format("group {}: {}: the arenas lie in host memory",

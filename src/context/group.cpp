@@ -112,8 +112,7 @@ Result<std::string> stored_figures(const std::string& path) {
     if (!text)
         return Error{ErrorCode::not_found, "the figures of SIDESTEP_TUNING cannot be read", path,
                      "sidestep tune writes them"};
-    SIDESTEP_TRY(const collective::Figures figures, collective::parse_figures(*text));
-    return collective::to_json(figures, "");
+    return collective::figures_for_others(*text);
 }
 
 Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Seating& seating,

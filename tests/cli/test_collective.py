@@ -143,6 +143,19 @@ class Tune(harness.GroupTest):
         self.assertEqual(outcome.code, FAILED)
         self.assertIn("colour", outcome.err)
 
+    def test_a_ring_is_measured_where_links_are_slow(self):
+        path = self.dir / "figures.json"
+        text = self.succeed("tune", "--ranks", "4", "--to", path, machine="pcie-2s", env=self.env).out
+        self.assertRegex(text, "above these slices at [0-9.]+ GB/s, pushed ones at [0-9.]+, a ring at [0-9.]+\n")
+        figures = json.loads(path.read_text())
+        self.assertGreater(figures["ring_gb_per_s"], 0)
+        figures["ring_gb_per_s"] = 3 * figures["link_gb_per_s"]
+        figures["one_shot_most"] = figures["lamport_most"] = figures["packets_most"] = figures["lines_most"] = 1
+        path.write_text(json.dumps(figures))
+        words = ["bench", "collective", "all_reduce", "--gpu", "0,1,2,3", "--smoke", "--size", "8MiB"]
+        report = self.json_of(*words, machine="pcie-2s", env=dict(self.env, SIDESTEP_TUNING=str(path)))
+        self.assertTrue(report["cases"][0]["figures"][0]["path"].startswith("ring"), report["cases"][0]["figures"][0]["path"])
+
     def test_what_makes_no_sense(self):
         self.refused(USAGE, "8 ranks", "tune", "--ranks", "9", env=self.env)
         for ranks in ["1", "0", "-2", "x", "17"]:
@@ -156,7 +169,7 @@ class Tune(harness.GroupTest):
         outcome = self.run_command("tune", "--ranks", "2", "--to", "none/figures.json", env=self.env)
         self.assertEqual(outcome.code, USAGE)
         self.assertIn("none/figures.json", outcome.err)
-        self.assertIn("slices above", outcome.out)
+        self.assertIn("above these slices", outcome.out)
         self.assertNotIn("stored", outcome.out)
 
 

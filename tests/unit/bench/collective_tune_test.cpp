@@ -41,11 +41,32 @@ TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     EXPECT_EQ(tuned->push_gb_per_s, 0) << "not measured";
     times[pushed_algorithm] = {{512_KiB, 14}, {1_MiB, 17}};
     EXPECT_NEAR(tuned_from(times, 4)->push_gb_per_s, 512 * 1024 * 1.5 / 3 / 1000, 1e-9);
+    EXPECT_FALSE(tuned->ring_gb_per_s) << "not measured";
     times[lamport_algorithm] = {{8, 2.9}, {1_KiB, 3.1}, {8_KiB, 4}, {64_KiB, 5}, {128_KiB, 8.5}};
     EXPECT_EQ(tuned_from(times, 4)->lamport_most, 64_KiB);
     EXPECT_EQ(tuned_from(times, 4)->packets_most, 64_KiB) << "of integers";
     EXPECT_NE(times_text(times).find("3.00 *"), std::string::npos) << times_text(times);
     EXPECT_NEAR(tuned->packet_gb_per_s, 512 * 1024 * 1.5 / 30 / 1000 * 1.5, 1e-9);
+}
+
+// As where links go through one root port: packets end where the ring begins to pay, not where slices do.
+TEST(CollectiveTune, ARingIsOneOfThoseThatLargeSizesTake) {
+    auto times = usual();
+    for (Bytes bytes = 8; bytes <= 1_MiB; bytes *= 2) {
+        const auto size = static_cast<double>(bytes);
+        times[tuned_algorithms[3]][bytes] = 70 + size / 1e4;
+        times[ring_algorithm][bytes] = 20 + size / 2e4;
+    }
+    const auto before = tuned_from(usual(), 4), after = tuned_from(times, 4);
+    ASSERT_TRUE(before.ok() && after.ok());
+    EXPECT_EQ(before->packets_most, 64_KiB);
+    EXPECT_EQ(after->packets_most, 16_KiB);
+    // 512 KiB more, one and a half times through the links.
+    EXPECT_NEAR(after->ring_gb_per_s.value_or(0), 1.5 * 2e4 / 1e3, 1e-9);
+    EXPECT_NE(after->to_json("m").find("\"ring_gb_per_s\": "), std::string::npos);
+    EXPECT_EQ(before->to_json("m").find("ring_gb_per_s"), std::string::npos) << "stays what is built in";
+    EXPECT_NE(after->to_string().find(" GB/s, a ring at 30\n"), std::string::npos) << after->to_string();
+    EXPECT_NE(before->to_string().find(" GB/s\n"), std::string::npos) << before->to_string();
 }
 
 // One slow sample in the middle moves no threshold.
@@ -102,12 +123,21 @@ TEST(CollectiveTune, FilesForceOneAlgorithm) {
     EXPECT_NE(forcing(tuned_algorithms[1]).find("\"one_shot_most\": 1,"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[2]).find("\"lines_most\": 1099511627776"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_most\": 1,"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lines_most\": 1\n"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lines_most\": 1\n"), std::string::npos) << "and says nothing of links";
+    EXPECT_NE(forcing(ring_algorithm).find("\"link_gb_per_s\": 0.001"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[3]).find("\"push_gb_per_s\": 0.0,"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lamport_most\": 1,"), std::string::npos);
     EXPECT_NE(forcing(lamport_algorithm).find("\"lamport_most\": 1099511627776,"), std::string::npos);
     EXPECT_NE(forcing(pushed_algorithm).find("\"push_gb_per_s\": 1000000.0,"), std::string::npos);
-    const std::string text = Tuned{2, 1, 100, 370, 380, 1024, 2048, 65536, 131072}.to_json("live");
+    EXPECT_NE(forcing(pushed_algorithm).find("\"ring_gb_per_s\": 0.0,"), std::string::npos);
+    EXPECT_NE(forcing(ring_algorithm).find("\"ring_gb_per_s\": 1000000.0,"), std::string::npos);
+    Tuned tuned;
+    tuned.launch_us = 2;
+    tuned.push_gb_per_s = 380;
+    tuned.lamport_most = 2048;
+    tuned.packets_most = 65536;
+    tuned.lines_most = 131072;
+    const std::string text = tuned.to_json("live");
     for (const char* part : {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2",
                              "\"push_gb_per_s\": 380", "\"lamport_most\": 2048", "\"packets_most\": 65536", "\"lines_most\": 131072"})
         EXPECT_NE(text.find(part), std::string::npos) << text;

@@ -6,26 +6,21 @@
 namespace sidestep::collective {
 namespace {
 
-TEST(FiguresFile, ReadsWhatItWrites) {
-    Figures figures;
-    figures.launch_us = 1.25;
-    figures.hop_us = 0.75;
-    figures.link_gb_per_s = 123.5;
-    figures.local_gb_per_s = 4000;
-    figures.packet_gb_per_s = 55;
-    figures.block_gb_per_s = 0.1;
-    figures.one_shot_most = 12345;
-    figures.lamport_most = 54321;
-    figures.packets_most = std::uint64_t{1} << 33;
-    figures.lines_most = std::uint64_t{1} << 34;
-    figures.others_most = 7;
-    figures.others_lines_most = 9;
-    figures.most_blocks = 64;
-    const auto read = parse_figures(to_json(figures, "4 x H200 \"quoted\" \xff"));
+TEST(FiguresFile, EveryFigureIsReadAndReachesTheOtherRanks) {
+    const auto handed_on = figures_for_others(R"({"version": 1, "machine": "4 x H200 \"quoted\"", "launch_us": 1.25,
+        "hop_us": 0.75, "link_gb_per_s": 123.5, "push_gb_per_s": 140, "ring_gb_per_s": 150.25, "local_gb_per_s": 4000,
+        "packet_gb_per_s": 55, "block_gb_per_s": 0.1, "one_shot_most": 12345, "lamport_most": 54321,
+        "packets_most": 8589934592, "lines_most": 17179869184, "others_most": 7, "others_lines_most": 9,
+        "most_blocks": 48})");
+    ASSERT_TRUE(handed_on.ok()) << handed_on.error().to_string();
+    EXPECT_EQ(handed_on->find("H200"), std::string::npos) << "for people alone";
+    const auto read = parse_figures(*handed_on, Wire::nvlink);
     ASSERT_TRUE(read.ok()) << read.error().to_string();
     EXPECT_EQ(read->launch_us, 1.25);
     EXPECT_EQ(read->hop_us, 0.75);
     EXPECT_EQ(read->link_gb_per_s, 123.5);
+    EXPECT_EQ(read->push_gb_per_s, 140);
+    EXPECT_EQ(read->ring_gb_per_s, 150.25);
     EXPECT_EQ(read->local_gb_per_s, 4000);
     EXPECT_EQ(read->packet_gb_per_s, 55);
     EXPECT_EQ(read->block_gb_per_s, 0.1);
@@ -35,17 +30,24 @@ TEST(FiguresFile, ReadsWhatItWrites) {
     EXPECT_EQ(read->lines_most, std::uint64_t{1} << 34);
     EXPECT_EQ(read->others_most, 7u);
     EXPECT_EQ(read->others_lines_most, 9u);
-    EXPECT_EQ(read->most_blocks, 64);
+    EXPECT_EQ(read->most_blocks, 48);
 }
 
-TEST(FiguresFile, WhatItLeavesOutStaysBuiltIn) {
-    const auto read = parse_figures(R"({"version": 1, "machine": "m", "hop_us": 2})");
-    ASSERT_TRUE(read.ok());
-    EXPECT_EQ(read->hop_us, 2);
-    EXPECT_EQ(read->launch_us, Figures{}.launch_us);
-    EXPECT_EQ(read->most_blocks, Figures{}.most_blocks);
-    EXPECT_EQ(parse_figures(R"({"version": 1})")->push_gb_per_s, Figures{}.push_gb_per_s);
-    EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})")->push_gb_per_s, 0);
+TEST(FiguresFile, WhatItLeavesOutStaysBuiltInForWhatJoinsTheGpus) {
+    for (const Wire wire : {Wire::nvlink, Wire::pcie, Wire::host_memory}) {
+        const Figures built_in = built_in_figures(wire);
+        const auto handed_on = figures_for_others(R"({"version": 1, "machine": "m", "launch_us": 9})");
+        ASSERT_TRUE(handed_on.ok());
+        const auto read = parse_figures(*handed_on, wire);
+        ASSERT_TRUE(read.ok());
+        EXPECT_EQ(read->launch_us, 9);
+        EXPECT_EQ(read->hop_us, built_in.hop_us);
+        EXPECT_EQ(read->push_gb_per_s, built_in.push_gb_per_s);
+        EXPECT_EQ(read->ring_gb_per_s, built_in.ring_gb_per_s);
+        EXPECT_EQ(read->most_blocks, built_in.most_blocks);
+        EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})", wire)->push_gb_per_s, 0);
+        EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})", wire)->ring_gb_per_s, built_in.ring_gb_per_s);
+    }
 }
 
 TEST(FiguresFile, NamesWhatIsWrong) {
@@ -75,7 +77,8 @@ TEST(FiguresFile, NamesWhatIsWrong) {
         {std::string(70'000, ' '), "at most 64 KiB"},
     };
     for (const auto& [text, words] : files) {
-        const auto read = parse_figures(text);
+        EXPECT_FALSE(figures_for_others(text).ok()) << text.substr(0, 80);
+        const auto read = parse_figures(text, Wire::nvlink);
         ASSERT_FALSE(read.ok()) << text.substr(0, 80);
         EXPECT_EQ(read.error().code, ErrorCode::invalid_argument);
         EXPECT_NE(read.error().message.find(words), std::string::npos)
