@@ -150,7 +150,7 @@ void Child::kill_and_reap() {
     process_ = -1;
 }
 
-Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t most) {
+Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t most, const std::stop_token& stop) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     Ended ended;
     for (int status = 0; process_ >= 0;) {
@@ -166,6 +166,9 @@ Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t most) {
             }
             process_ = -1;
             ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        } else if (stop.stop_requested()) {
+            kill_and_reap();
+            return Error{ErrorCode::cancelled, "the program was ended early", program_, {}};
         } else if (std::chrono::steady_clock::now() > deadline) {
             kill_and_reap();
             return Error{ErrorCode::timed_out,

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ public:
     ~Child();
 
     // Reads its output until it has ended, and keeps `most` bytes of each kind; what exceeds them is dropped.
-    // ErrorCode::timed_out, with the process killed, after `limit`.
-    Result<Ended> wait(std::chrono::milliseconds limit, std::size_t most = std::size_t{4} << 20);
+    // With the process killed, ErrorCode::timed_out after `limit`, and ErrorCode::cancelled once `stop` is requested.
+    Result<Ended> wait(std::chrono::milliseconds limit, std::size_t most = std::size_t{4} << 20,
+                       const std::stop_token& stop = {});
 
 private:
     Child() = default;

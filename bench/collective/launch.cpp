@@ -1,8 +1,11 @@
 #include "bench/collective/launch.hpp"
 
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -19,6 +22,8 @@ using Json = nlohmann::json;
 
 constexpr const char* self = "/proc/self/exe";
 constexpr std::chrono::hours longest{1};
+// What ranks have after the first failure: they hear of it from their group, if there is one yet.
+constexpr std::chrono::seconds patience{2};
 // Of figures: a sample is less than 20 bytes, so these are 13 million of one rank.
 constexpr std::size_t most_output = std::size_t{256} << 20;
 
@@ -35,20 +40,58 @@ std::string last_words(const Ended& ended) {
     return line == std::string::npos ? text : text.substr(line + 1);
 }
 
-// The first failure, else all of them merged.
-Result<Found> merged(std::vector<Result<Found>>& ranks) {
-    std::vector<std::vector<Line>> lines;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        if (!ranks[rank]) {
-            Error error = ranks[rank].error();
-            error.message = fmt::format("rank {}: {}", rank, error.message);
-            return error;
-        }
-        lines.push_back(std::move(ranks[rank]->lines));
+// Ranks as they end. The first failure ends those that still wait for that rank a little later.
+class Endings {
+public:
+    explicit Endings(std::size_t ranks) : left_(ranks) {}
+
+    std::stop_token stop() const { return stop_.get_token(); }
+    void ended(std::size_t rank, bool well) {
+        std::unique_lock lock(mutex_);
+        --left_;
+        none_left_.notify_all();
+        if (well || failed_) return;
+        failed_ = rank;
+        none_left_.wait_for(lock, patience, [this] { return left_ == 0; });
+        stop_.request_stop();
     }
+    std::optional<std::size_t> first_failed() const { return failed_; }
+
+private:
+    std::stop_source stop_;
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable none_left_;
+    std::size_t left_;
+    std::optional<std::size_t> failed_;
+};
+
+// The failure of rank `failed`, or of the lowest one that has any; else all of them merged.
+Result<Found> merged(std::vector<Result<Found>>& ranks, std::optional<std::size_t> failed = {}) {
+    for (std::size_t rank = 0; rank < ranks.size() && !failed; ++rank)
+        if (!ranks[rank]) failed = rank;
+    if (failed) {
+        Error error = ranks[*failed].error();
+        error.message = fmt::format("rank {}: {}", *failed, error.message);
+        return error;
+    }
+    std::vector<std::vector<Line>> lines;
+    for (Result<Found>& rank : ranks) lines.push_back(std::move(rank->lines));
     auto all = merge(lines);
     if (!all) return all.error();
     return Found{std::move(*all), ranks.front()->notes};
+}
+
+// What the process of a rank prints, once it has ended.
+Result<Found> found_by(Child& child, const std::stop_token& stop) {
+    const auto ended = child.wait(longest, most_output, stop);
+    if (!ended) return ended.error();
+    if (ended->code != 0)
+        return Error{ErrorCode::io_error,
+                     fmt::format("its process ended with {}: {}", ended->code, last_words(*ended)),
+                     "bench collective",
+                     {}};
+    if (ended->output.size() == most_output) return much_output();
+    return Found::from_json(ended->output);
 }
 
 }  // namespace
@@ -75,25 +118,15 @@ Result<Found> run_in_processes(const std::string& machine, const std::vector<int
         children.push_back(std::move(*child));
     }
     std::vector<Result<Found>> found(gpus.size(), Found{});
+    Endings endings(gpus.size());
     std::vector<std::thread> readers;
     for (std::size_t rank = 0; rank < gpus.size(); ++rank)
         readers.emplace_back([&, rank] {
-            const auto ended = children[rank].wait(longest, most_output);
-            if (!ended)
-                found[rank] = ended.error();
-            else if (ended->code != 0)
-                found[rank] =
-                    Error{ErrorCode::io_error,
-                          fmt::format("its process ended with {}: {}", ended->code, last_words(*ended)),
-                          "bench collective",
-                          {}};
-            else if (ended->output.size() == most_output)
-                found[rank] = much_output();
-            else
-                found[rank] = Found::from_json(ended->output);
+            found[rank] = found_by(children[rank], endings.stop());
+            endings.ended(rank, found[rank].ok());
         });
     for (std::thread& reader : readers) reader.join();
-    return merged(found);
+    return merged(found, endings.first_failed());
 }
 
 Result<Found> run_in_threads(const Context& context, const std::vector<int>& gpus, const Plan& plan) {

@@ -141,6 +141,7 @@ class Tune(harness.GroupTest):
         path.write_text('{"version": 1, "colour": 3}')
         outcome = self.run_command(*words, env=dict(self.env, SIDESTEP_TUNING=str(path)))
         self.assertEqual(outcome.code, FAILED)
+        self.assertIn("rank 0: ", outcome.err)  # and not what the others, who waited for it, were ended with
         self.assertIn("colour", outcome.err)
 
     def test_a_ring_is_measured_where_links_are_slow(self):

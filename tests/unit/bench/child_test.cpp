@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -87,6 +89,22 @@ TEST(Child, WhatTakesTooLongIsKilledWithItsChildren) {
     for (int look = 0; look < 100 && !ended(); ++look)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_TRUE(ended()) << "process " << grandchild << " is still there";
+}
+
+TEST(Child, WhatIsStoppedEndsAtOnce) {
+    auto child = Child::start("/bin/sh", {"-c", "echo begun; sleep 600"});
+    ASSERT_TRUE(child.ok());
+    std::stop_source stop;
+    std::thread stopper([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        stop.request_stop();
+    });
+    const auto start = std::chrono::steady_clock::now();
+    const auto ended = child->wait(std::chrono::minutes(9), 100, stop.get_token());
+    stopper.join();
+    ASSERT_FALSE(ended.ok());
+    EXPECT_EQ(ended.error().code, ErrorCode::cancelled);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1));
 }
 
 TEST(Child, EndlessOutputIsBounded) {
