@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "spread_rig.hpp"
@@ -23,18 +25,36 @@ bool attend_until_there(const SpreadRig& rig, const Activity& job) {
     return job.bytes_done() == job.bytes_total();
 }
 
-// Whoever drives holds still, as one that sleeps.
-std::shared_ptr<Activity> held(std::shared_ptr<Activity> job) {
-    job->attended = 1;
-    return job;
-}
+// The engine's own thread holds still, as one that sleeps, from now on until this is destroyed: it is in a call of a copy
+// that has ended. The rig has a file and a memory.
+class EngineHeld {
+public:
+    explicit EngineHeld(SpreadRig& rig) {
+        const auto hold = [state = state_] {
+            state->held = true;
+            while (!state->over) std::this_thread::yield();
+        };
+        const Buffer to = rig.spread.memories[0].slice(0, 4_KiB);
+        while (!rig.engine->submit(Buffer::file("/file0", 0, 4_KiB), to, {}, nullptr)->completion().keep(hold)) {
+        }
+        while (!state_->held) std::this_thread::yield();
+    }
+    ~EngineHeld() { state_->over = true; }
+    EngineHeld(const EngineHeld&) = delete;
+    EngineHeld& operator=(const EngineHeld&) = delete;
+
+private:
+    struct State {
+        std::atomic<bool> held{false}, over{false};
+    };
+    const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
 
 void expect_only_the_end_is_left(SpreadRig& rig, const std::shared_ptr<Activity>& job) {
     ASSERT_TRUE(attend_until_there(rig, *job)) << job->bytes_done() << " of " << job->bytes_total();
     EXPECT_TRUE(job->assisted());
     EXPECT_FALSE(job->assisted()) << "nobody was at it since";
     EXPECT_FALSE(job->finished()) << "what a copy holds must not be freed on a thread of a backend";
-    job->attended = 0;
     rig.engine->wait(job, 0ns);
     ASSERT_TRUE(job->result()) << job->result().error().to_string();
 }
@@ -43,7 +63,10 @@ TEST(Attendance, TakesALoadToItsLastByteAndNoFurther) {
     SpreadRig rig({.gpus = 1, .files = {.polls = 2}, .gpu = {.polls = 3}});
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
-    expect_only_the_end_is_left(rig, held(rig.submit(chunks_of(64_KiB))));
+    {
+        const EngineHeld held(rig);
+        expect_only_the_end_is_left(rig, rig.submit(chunks_of(64_KiB)));
+    }
     EXPECT_TRUE(rig.arrived());
     EXPECT_TRUE(rig.nothing_left());
 }
@@ -54,8 +77,9 @@ TEST(Attendance, TakesACopyOfAFileToItsLastByteAndNoFurther) {
     rig.replicate(4_MiB);
     CopyOptions options = chunks_of(64_KiB);
     options.max_staging = 512_KiB;  // more than its start submits
+    const EngineHeld held(rig);
     expect_only_the_end_is_left(
-        rig, held(rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr)));
+        rig, rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr));
     EXPECT_TRUE(rig.arrived());
 }
 
@@ -66,10 +90,11 @@ TEST(Attendance, WhatItMeetsIsToldByWhoeverWaits) {
                               }}});
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
-    const auto job = held(rig.submit(chunks_of(64_KiB)));
+    std::optional<EngineHeld> held(std::in_place, rig);
+    const auto job = rig.submit(chunks_of(64_KiB));
     for (int i = 0; i < 1000; ++i) rig.files->attend();
     EXPECT_FALSE(job->finished());
-    job->attended = 0;
+    held.reset();
     rig.engine->wait(job, 0ns);
     ASSERT_FALSE(job->result());
     EXPECT_EQ(job->result().error().code, ErrorCode::io_error);
@@ -124,11 +149,8 @@ TEST(Attendance, WhoComesMeanwhileIsNotForgotten) {
 // A thread that comes while another one drives goes away again, and whoever drives hears of it once.
 void expect_missed_while_driving(bool whole_load) {
     SpreadRig* all = nullptr;
-    const auto tester = std::this_thread::get_id();
-    std::atomic<bool> is_held{false}, somebody_comes{false};
+    std::atomic<bool> somebody_comes{false};
     SpreadRig rig({.gpus = 1, .files = {.polls = 1, .fail = [&](const std::string&, Bytes, Bytes) -> std::optional<Error> {
-                                  // The engine's own thread is to leave something to do.
-                                  while (std::this_thread::get_id() != tester && !is_held) std::this_thread::yield();
                                   if (somebody_comes.exchange(false)) std::thread([&] { all->files->attend(); }).join();
                                   return std::nullopt;
                               }}});
@@ -137,23 +159,16 @@ void expect_missed_while_driving(bool whole_load) {
     rig.replicate(4_MiB);
     CopyOptions options = chunks_of(64_KiB);
     options.max_staging = 512_KiB;  // more than its start submits
-    const auto job =
-        held(whole_load ? rig.submit(options)
-                        : rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr));
-    is_held = true;
+    const EngineHeld held(rig);
+    const auto job = whole_load ? rig.submit(options)
+                                : rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr);
     job->step(true);
     EXPECT_FALSE(job->missed()) << "nobody came";
-    bool missed = false;
-    // The engine's own thread may still be at it, and hear of the first one.
-    for (int times = 0; times < 3 && !missed; ++times) {
-        somebody_comes = true;
-        for (int i = 0; i < 1000 && somebody_comes; ++i) job->step(true);
-        missed = job->missed();
-    }
-    EXPECT_TRUE(missed);
+    somebody_comes = true;
+    for (int i = 0; i < 1000 && somebody_comes; ++i) job->step(true);
+    EXPECT_TRUE(job->missed());
     EXPECT_FALSE(job->missed());
     EXPECT_FALSE(job->assisted()) << "nor did it go on";
-    job->attended = 0;
     rig.engine->wait(job, 0ns);
     EXPECT_TRUE(job->result()) << job->result().error().to_string();
     EXPECT_TRUE(rig.arrived());
