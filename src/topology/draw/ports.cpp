@@ -24,8 +24,8 @@ void Ports::give(Scene& scene) const {
         double x = at.middle_x() - room / 2 + step / 2;
         for (const Ask& ask : asks) {
             auto& points = scene.edges[ask.edge].points;
-            (ask.last_point ? points.back() : points.front()) = {
-                x, where.second == Side::bottom ? at.bottom() : at.y};
+            const Point port{x, where.second == Side::bottom ? at.bottom() : at.y};
+            (ask.last_point ? points.back() : points.front()) = port;
             x += step;
         }
     }
