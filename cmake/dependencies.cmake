@@ -1,4 +1,5 @@
 # The system's packages the project stands on; tools/setup.sh installs them.
+include(CheckCXXSourceCompiles)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 # It goes into the binaries, which are carried to other machines, and there is no static library of it: one is built of its
@@ -29,6 +30,22 @@ target_link_libraries(sidestep_uring INTERFACE ${SIDESTEP_URING_LIBRARY})
 
 find_path(SIDESTEP_EXPAT_INCLUDE expat.h REQUIRED)
 find_library(SIDESTEP_EXPAT_LIBRARY libexpat.a REQUIRED)
+# That of Ubuntu 24.04 is not made for shared libraries (relocation R_X86_64_PC32 against `stderr`).
+set(CMAKE_REQUIRED_FLAGS -fPIC)
+set(CMAKE_REQUIRED_LINK_OPTIONS -shared)
+set(CMAKE_REQUIRED_INCLUDES ${SIDESTEP_EXPAT_INCLUDE})
+set(CMAKE_REQUIRED_LIBRARIES ${SIDESTEP_EXPAT_LIBRARY})
+check_cxx_source_compiles("#include <expat.h>
+XML_Parser parser() { return XML_ParserCreate(nullptr); }" SIDESTEP_EXPAT_IN_SHARED_LIBRARIES)
+foreach(kind FLAGS LINK_OPTIONS INCLUDES LIBRARIES)
+    unset(CMAKE_REQUIRED_${kind})
+endforeach()
+if(NOT SIDESTEP_EXPAT_IN_SHARED_LIBRARIES)
+    message(STATUS "The static libexpat of this system cannot go into shared libraries: they need libexpat.so.1 where they run")
+    find_library(SIDESTEP_EXPAT_SHARED_LIBRARY libexpat.so REQUIRED)
+    set(SIDESTEP_EXPAT_LIBRARY
+        "$<IF:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>,${SIDESTEP_EXPAT_LIBRARY},${SIDESTEP_EXPAT_SHARED_LIBRARY}>")
+endif()
 add_library(sidestep_expat INTERFACE)
 target_include_directories(sidestep_expat SYSTEM INTERFACE ${SIDESTEP_EXPAT_INCLUDE})
 target_link_libraries(sidestep_expat INTERFACE ${SIDESTEP_EXPAT_LIBRARY})

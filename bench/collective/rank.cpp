@@ -242,8 +242,9 @@ Result<void> Run::poison(std::byte* output, const std::vector<Range>& ranges) {
 
 Result<std::int64_t> Run::wrong(const Call& call, std::byte* output, const std::vector<Range>& ranges) {
     std::int64_t differ = 0;
+    std::vector<std::byte> got;
     for (const Range& range : ranges) {
-        std::vector<std::byte> got(range.count * element());
+        got.resize(range.count * element());
         if (got.empty()) continue;
         const Buffer there = on_gpu(output + range.first * element(), got.size());
         if (auto moved = move(there, Buffer::host(got.data(), got.size())); !moved) return moved.error();

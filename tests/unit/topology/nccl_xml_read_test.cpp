@@ -12,7 +12,7 @@ using testing::property;
 using testing::read;
 using testing::recorded;
 
-const Device& device(const Topology& topology, const std::string& name) {
+const Device& device(const Topology& topology, std::string_view name) {
     const auto found = topology.find(name);
     EXPECT_TRUE(found) << name;
     return topology.device(found.value_or(0));

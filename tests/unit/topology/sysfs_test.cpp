@@ -17,19 +17,19 @@ Topology read(const FakeTree& tree) {
     return *topology;
 }
 
-std::optional<DeviceId> named(const Topology& topology, const std::string& name) {
+std::optional<DeviceId> named(const Topology& topology, std::string_view name) {
     for (DeviceId id = 0; id < topology.devices().size(); ++id) {
         if (topology.device(id).name == name) return id;
     }
     return std::nullopt;
 }
 
-const Link& link_of(const Topology& topology, const std::string& name) {
+const Link& link_of(const Topology& topology, std::string_view name) {
     const DeviceId id = named(topology, name).value();
     for (const Link& link : topology.links()) {
         if (link.a == id) return link;
     }
-    throw std::logic_error(name + " has no link");
+    throw std::logic_error(std::string(name) + " has no link");
 }
 
 // Two sockets. Node 0: GPU and network card below one switch, a GPU below two switches in a row, a drive at
