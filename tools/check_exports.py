@@ -15,6 +15,8 @@ import re
 import subprocess
 import sys
 
+import check_portable
+
 # The library's own folders, as namespaces: nothing of them is anybody else's business.
 INTERNAL = ("base", "driver", "topology", "peer", "backend", "backends", "route", "transfer", "checkpoint", "collective", "context", "diagnose", "cli")
 # In the public namespace, for the library's own use: the friend of the public classes.
@@ -93,7 +95,8 @@ def check(library, header=None, archive=None):
             problems.append(f"{archive} holds no public function")
         problems += [f"{text} is public, but not exported: mark it SIDESTEP_API"
                      for name, text in functions if name not in shown]
-    problems += [f"{library} needs {name}" for name in needed(library) if name not in RUNTIMES]
+    problems += [f"{library} needs {name}" for name in needed(library)
+                 if name not in RUNTIMES and name not in check_portable.allowed_libraries()]
     return problems
 
 
