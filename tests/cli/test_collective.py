@@ -134,6 +134,7 @@ class Tune(harness.GroupTest):
         self.assertEqual(figures["machine"], harness.MACHINE)
         # A group reads it, and would refuse a file of another form.
         figures["one_shot_most"] = figures["lamport_most"] = figures["packets_most"] = figures["lines_most"] = 1
+        figures["push_gb_per_s"] = 0  # whatever this moment says of it
         path.write_text(json.dumps(figures))
         words = ["bench", "collective", "all_reduce", "--gpu", "0,1", "--smoke", "--size", "1KiB"]
         report = self.json_of(*words, env=dict(self.env, SIDESTEP_TUNING=str(path)))
@@ -150,7 +151,8 @@ class Tune(harness.GroupTest):
         self.assertRegex(text, "above these slices at [0-9.]+ GB/s, pushed ones at [0-9.]+, a ring at [0-9.]+\n")
         figures = json.loads(path.read_text())
         self.assertGreater(figures["ring_gb_per_s"], 0)
-        figures["ring_gb_per_s"] = 3 * figures["link_gb_per_s"]
+        # What was measured is this moment's, and may say otherwise.
+        figures.update({"launch_us": 2, "hop_us": 1, "link_gb_per_s": 10, "push_gb_per_s": 0, "ring_gb_per_s": 30})
         figures["one_shot_most"] = figures["lamport_most"] = figures["packets_most"] = figures["lines_most"] = 1
         path.write_text(json.dumps(figures))
         words = ["bench", "collective", "all_reduce", "--gpu", "0,1,2,3", "--smoke", "--size", "8MiB"]
