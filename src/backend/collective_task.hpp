@@ -267,8 +267,8 @@ struct ArenaLayout {
 
     // Largest block of one source in `packets`, and of one slice in packets_two_phase.
     constexpr uint64_t packet_payload() const { return (uint64_t{512} << 10) >> halvings(); }
-    // Largest slice in `lines`.
-    constexpr uint64_t lines_payload() const { return (uint64_t{2} << 20) >> halvings(); }
+    // Largest slice in `lines`. Of two ranks each has one other, and one lane for it where others have one for each rank.
+    constexpr uint64_t lines_payload() const { return ranks <= 2 ? uint64_t{2} << 20 : (uint64_t{2} << 20) >> halvings(); }
     // What one pass of a staged slice or pair carries, for each rank and thread block.
     constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) >> halvings(); }
 
@@ -295,8 +295,10 @@ struct ArenaLayout {
         return (lines_payload() + row_payload - 1) / row_payload * row_bytes;
     }
     constexpr uint64_t lines(unsigned phase, unsigned parity, unsigned rank) const {
-        return header(1, 0, ranks) + ((uint64_t{phase} * 2 + parity) * ranks + rank) * lines_lane();
+        return header(1, 0, ranks) + (uint64_t{phase} * 2 + parity) * (ranks <= 2 ? 1 : ranks) * lines_lane() + rank * lines_stride();
     }
+    // From the lane of one rank to that of the next one.
+    constexpr uint64_t lines_stride() const { return ranks <= 2 ? 0 : lines_lane(); }
     // Largest block of one source in `lamport`.
     constexpr uint64_t lamport_payload() const { return (uint64_t{1} << 20) >> halvings(); }
     constexpr uint64_t lamport(unsigned set, unsigned rank) const {

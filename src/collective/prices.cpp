@@ -49,17 +49,21 @@ double Prices::packets_us(const Work& work) const {
     if (work.lamport) return lamport_us(work);
     const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
     const double rate = figures_.packet_gb_per_s / work.slowed;
-    return share_us(work.each, packets_a_block, most, figures_.block_gb_per_s * packets_part) * work.hops +
+    const double part = work.hops == 1 ? one_shot_part : packets_part;
+    return share_us(work.each, packets_a_block, most, figures_.block_gb_per_s * part) * work.hops +
            static_cast<double>(work.bytes) / (rate * 1e3);
 }
 
-// After the first share of each phase all blocks send while others still come in, and fill the links but for the
-// flags.
+// After the first share of each phase all blocks send while others still come in, and fill the links but for the flags. Warps
+// that have more rows than one wait for the others with each.
 double Prices::lines_us(const Work& work) const {
     const auto first = static_cast<double>(std::min(work.each, lines_a_block));
     const double link = figures_.link_gb_per_s * backend::row_payload / backend::row_bytes;
-    const double blocks = figures_.block_gb_per_s * std::max(figures_.most_blocks, 1);
-    return first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops +
+    const int most = std::max(figures_.most_blocks, 1);
+    const double blocks = figures_.block_gb_per_s * most;
+    const double turns = static_cast<double>(work.each) / (static_cast<double>(lines_turn) * most);
+    const double waits = work.one_way ? 0 : std::max(turns - 1, 0.0) * work.hops;
+    return first / (figures_.block_gb_per_s * lines_part * 1e3) * work.hops + waits * figures_.hop_us +
            std::max(static_cast<double>(work.bytes) / (link * 1e3),
                     static_cast<double>(work.each) * work.hops / (blocks * 1e3));
 }
@@ -68,9 +72,10 @@ double Prices::lamport_us(const Work& work) const {
     const int most = most_packet_blocks(work, std::max(figures_.most_blocks, 1));
     const auto first = static_cast<double>(std::min(work.each, lamport_a_block));
     const double blocks = figures_.block_gb_per_s * most;
-    return first / (figures_.block_gb_per_s * lamport_part * 1e3) +
-           static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3) +
-           static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3) + lamport_begins_us;
+    const double link = static_cast<double>(work.bytes) / (figures_.link_gb_per_s * 1e3);
+    const double beside = static_cast<double>(work.each) / (std::min(lamport_gb_per_s, blocks) * 1e3);
+    return first / (figures_.block_gb_per_s * lamport_part * 1e3) + (work.one_way ? std::max(link, beside) : link + beside) +
+           lamport_begins_us;
 }
 
 double Prices::direct_us(Shape shape, const Work& work) const {

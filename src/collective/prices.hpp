@@ -5,18 +5,21 @@
 
 namespace sidestep::collective {
 
-// Of a store that has to be seen by other GPUs before a flag is (a release over the whole system), in
-// microseconds. Half a microsecond to one, where stores are outstanding; the figure only tells shapes apart.
-constexpr double release_us = 0.7;
+// Of a store that has to be seen by other GPUs before a flag is (a release over the whole system), and of thread blocks that
+// do not come to it together, in microseconds: fitted to all_reduce and reduce of 2 to 8 MiB as slices between two H200.
+constexpr double release_us = 1.2;
 // What one thread block carries before another one is worth it. These, and the part of a block's rate that
 // packets reach, are fitted to all_reduce and all_gather between two H200 joined by NVLink, in a graph.
 constexpr std::uint64_t packets_a_block = 2560;
 constexpr std::uint64_t slices_a_block = 64 << 10;
 constexpr std::uint64_t pairs_a_block = 8 << 10;
 constexpr double packets_part = 1.0 / 3;
+constexpr double one_shot_part = 1.0 / 2;
 // The same of lines: five rows, fitted to all_reduce among four H200 in a graph.
 constexpr std::uint64_t lines_a_block = 5 * backend::row_payload;
 constexpr double lines_part = 1.0 / 4;
+// What all warps of a thread block carry at a time: one row each.
+constexpr std::uint64_t lines_turn = 19 * backend::row_payload;
 // Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
 constexpr int most_ring_blocks = 16;
 // Of one-shot packets; more of them only take longer to begin. Of lamport, and of lines in one phase, above so many bytes
@@ -28,8 +31,8 @@ constexpr std::uint64_t few_lamport_most = 240 << 10;
 // The same of lamport, and what a GPU reads, combines and empties beside the links, whatever the number of ranks: fitted to
 // all_reduce and reduce between two H200 in a graph.
 constexpr std::uint64_t lamport_a_block = 2048;
-constexpr double lamport_part = 0.4;
-constexpr double lamport_gb_per_s = 230;
+constexpr double lamport_part = 0.6;
+constexpr double lamport_gb_per_s = 210;
 constexpr double lamport_begins_us = 0.007;  // more than packets, which are taken up to 256 B
 // What the short code of both saves of a hop's time.
 constexpr double one_shot_saves_us = 0.35;

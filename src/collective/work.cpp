@@ -36,6 +36,7 @@ Work Works::work(Shape shape) const {
         case Shape::lamport: {
             Work work{others() * block(), block(), 1, 0, true, block(), 1 + polling};
             work.lamport = true;
+            work.one_way = is(Collective::reduce);
             return work;
         }
         case Shape::packets_two_phase:
@@ -93,6 +94,7 @@ Work Works::copies_work() const {
 Work Works::lines_work() const {
     Work work;
     work.packets = work.lines = true;
+    work.one_way = has_root(operation_.collective);
     work.local = block();
     work.each = block() / owners();
     work.hops = owners() > 1 ? 2 : 1;
@@ -129,7 +131,7 @@ Work Works::slices_work() const {
 Work Works::pushed_work() const {
     Work work = slices_work();
     work.hops += 1;
-    work.releases += 2;
+    work.releases += 1;
     return work;
 }
 

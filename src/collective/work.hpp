@@ -17,6 +17,7 @@ struct Work {
     int tasks = 0;           // copies: one after the other
     bool lines = false;      // packets: these are lines
     bool lamport = false;    // packets: these have no flags
+    bool one_way = false;    // who sends the most does not wait for as much
 };
 
 class Works {

@@ -56,25 +56,27 @@ extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads,
     lamport<8, false>(task, station);
 }
 
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+constexpr bool of_8_bits = sizeof(Form<element>::Bits) == 1;
+
+extern "C" __global__ void __launch_bounds__(line_threads(of_8_bits, 4) + header_threads, 1)
     sidestep_lines_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    Lines<element, 4, 2, false, true>(task, station).run();
+    Lines<element, 4, LinesOf::all>(task, station).run();
 }
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_lines_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
-    Lines<element, 8, 1, true, true>(task, station).run();
+    Lines<element, 8, LinesOf::all>(task, station).run();
 }
 
 // Of slices that not all ranks give to, or take.
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(line_threads(of_8_bits, 4) + header_threads, 1)
     sidestep_some_lines_4(const __grid_constant__ CollectiveTask task,
                           const __grid_constant__ Station station) {
-    Lines<element, 4, 2, false, false>(task, station).run();
+    Lines<element, 4, LinesOf::some>(task, station).run();
 }
 extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
     sidestep_some_lines_16(const __grid_constant__ CollectiveTask task,
                            const __grid_constant__ Station station) {
-    Lines<element, 8, 1, true, false>(task, station).run();
+    Lines<element, 8, LinesOf::some>(task, station).run();
 }
 
 extern "C" __global__ void __launch_bounds__(most_data_threads, 1)

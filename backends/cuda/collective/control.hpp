@@ -55,7 +55,11 @@ struct Station {
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
 constexpr unsigned most_data_threads = 512;
 constexpr unsigned header_threads = 32;
-// In tasks of lines and of lamport: with one warp more a thread could have 96 registers only, and these need some more.
+// In tasks of lamport, and of lines among more than four ranks: with one warp more a thread could have 96 registers only, and
+// these need some more, as do those that combine elements of 8 bits, of which a thread has more. Other lines among up to four do not.
 constexpr unsigned most_line_threads = most_data_threads - header_threads;
+constexpr unsigned line_threads(bool of_8_bits, unsigned ranks) {
+    return ranks <= 4 && !of_8_bits ? 640 - header_threads : most_line_threads;
+}
 
 }  // namespace sidestep::backends::cuda

@@ -71,6 +71,8 @@ Result<void> CollectiveKernels::load_all() {
         SIDESTEP_CHECK(find(combining_[e].slices[1], "sidestep_slices_16"));
     }
     SIDESTEP_CHECK(load_module(move_image));
+    SIDESTEP_CHECK(find(lines_copy_[0], "sidestep_lines_copy_4"));
+    SIDESTEP_CHECK(find(lines_copy_[1], "sidestep_lines_copy_16"));
     SIDESTEP_CHECK(find(slices_copy_, "sidestep_slices_copy"));
     SIDESTEP_CHECK(find(pairs_, "sidestep_pairs"));
     SIDESTEP_CHECK(find(eager_pairs_, "sidestep_eager_pairs"));
@@ -118,6 +120,7 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
         case Shape::lamport:
             return plain ? of_element.lamport[size] : of_element.some_lamport[size];
         case Shape::lines:
+            if (!combines) return lines_copy_[size];
             return plain ? of_element.lines[size] : of_element.some_lines[size];
         case Shape::pairs:
             return plain ? eager_pairs_ : pairs_;

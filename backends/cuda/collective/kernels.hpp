@@ -48,6 +48,7 @@ private:
     unsigned loaded_ = 0;
     bool overlaps_ = false;  // the GPU takes such launches
     std::array<Combining, backend::elements> combining_{};  // by element
+    CUfunction lines_copy_[2] = {};
     CUfunction slices_copy_ = nullptr;
     CUfunction pairs_ = nullptr;
     CUfunction eager_pairs_ = nullptr;

@@ -83,7 +83,7 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
 
 // A warp for every row, as far as they go, and one for the headers.
 void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) const {
-    const std::uint64_t size = backend::size_of(task.element);
+    const unsigned size = backend::size_of(task.element);
     Station& station = launch.station;
     launch.plain = are_everybodys(task, ranks_);
     station.whole_rows = endless;
@@ -106,7 +106,8 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
     const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
     const std::uint64_t most = std::max({own, station.send_units, station.receive_units, local});
     const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
-    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_line_threads));
+    const unsigned most_threads = line_threads(task.combine != Combine::none && size == 1, ranks_);
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_threads));
     launch.threads += header_threads;
 }
 

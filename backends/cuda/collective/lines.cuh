@@ -17,10 +17,16 @@ __device__ inline void store_part(char* to, const Words& part, bool wanted) {
         : "memory");
 }
 
-// `group`: ranks whose lines are polled at a time. `batch`: rows of a warp that are under way at a time. `carries`:
-// there may be more ranks than that, and sums are carried along. `every`: all ranks are sources and targets of every
-// slice; asking for each costs registers, and code for what combines nothing.
-template <Element element, int group, int batch, bool carries, bool every>
+// What a kernel of lines is for: asking for more costs registers, and with them threads.
+enum class LinesOf {
+    all,         // all ranks are sources and targets of every slice, which is combined
+    some,        // not all of them are; combined
+    one_source,  // of bytes, which nothing is combined with
+};
+
+// `group`: ranks whose lines are polled at a time. Where it is more than four, there may be more ranks than that, and sums are
+// carried along.
+template <Element element, int group, LinesOf kind>
 class Lines : Exchange<element, group> {
     using Base = Exchange<element, group>;
     using Bits = typename Form<element>::Bits;
@@ -38,9 +44,9 @@ public:
     __device__ void run() {
         const Words head = Base::look();
         // What is sent first is loaded while the epoch still comes.
-        Words ahead[batch][others];
+        Words ahead[others];
         const bool loads_ahead = Base::is_data_thread() && is_whole(first_);
-        if (loads_ahead) fetch<Whole>(ahead, 1, first_);
+        if (loads_ahead) fetch<true>(ahead, 1, first_);
         if (!Base::enter(head)) return;
         flag_ = backend::line_flag(Base::epoch_);
         if (Base::is_data_thread())
@@ -57,38 +63,31 @@ private:
     using Base::rank_at;
     using Base::scales;
 
-    static constexpr bool bytes_alone = !every && element == Element::u8;  // what combines nothing is bytes
+    static constexpr bool carries = group > 4;
+    static constexpr bool every = kind == LinesOf::all;
+    static constexpr bool moves = kind == LinesOf::one_source;
     static constexpr int others = group - 1;  // that are sent to at a time
     static constexpr unsigned units_a_line = backend::line_payload / unit;
     static constexpr unsigned units_a_row = backend::row_payload / unit;
 
-    // Of rows that are worked on together: how many, and whether all of their units are whole and aligned.
-    template <int count, bool whole_units>
-    struct Turn {
-        static constexpr int rows = count;
-        static constexpr bool whole = whole_units;
-    };
-    using Whole = Turn<batch, true>;
-    __device__ bool is_whole(uint64_t row) const {
-        return row + (batch - 1) * stride_ < ground_.station.whole_rows;
-    }
+    // Whether all units of the row are whole and aligned.
+    __device__ bool is_whole(uint64_t row) const { return row < ground_.station.whole_rows; }
 
-    __device__ void data(Words (&ahead)[batch][others], bool loaded_ahead) {
+    __device__ void data(Words (&ahead)[others], bool loaded_ahead) {
         if (loaded_ahead) {
-            push<Whole>(ahead, 1, first_);
-            if constexpr (carries) send_from<Whole>(1 + others, first_);
+            push(ahead, 1, first_);
+            if constexpr (carries) send_from<true>(1 + others, first_);
         }
-        each_row(loaded_ahead ? first_ + batch * stride_ : first_, ground_.station.send_units,
-                 [this](auto turn, uint64_t row) { return send(turn, row); });
+        const uint64_t begin = loaded_ahead ? first_ + stride_ : first_;
+        each_row(begin, ground_.station.send_units, [this](auto whole, uint64_t row) { return send(whole, row); });
         // A warp stays or leaves as a whole, since its threads wait for each other.
         const bool scaled = ground_.task.combine == Combine::scaled_sum;
         if (scaled && !__all_sync(~0u, Base::learn_scales())) return;
         const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
-        if (!each_row(first_, own, [this](auto turn, uint64_t row) { return reduce(turn, row); })) return;
-        if (!each_row(first_, ground_.station.receive_units,
-                      [this](auto turn, uint64_t row) { return receive(turn, row); }))
+        if (!each_row(first_, own, [this](auto whole, uint64_t row) { return reduce(whole, row); })) return;
+        if (!each_row(first_, ground_.station.receive_units, [this](auto whole, uint64_t row) { return receive(whole, row); }))
             return;
-        if (bytes_alone && ground_.task.local_bytes > 0) copy_locally();
+        if (moves && ground_.task.local_bytes > 0) copy_locally();
     }
 
     // In units of 16 bytes where they lie so.
@@ -107,20 +106,17 @@ private:
         }
     }
 
-    // act(turn, row) for all rows of this warp, from `begin` on: in batches where no unit needs a second look, which keeps that
-    // code short, and one by one elsewhere. False: leave.
+    // A type for each of both, so that code where no unit needs a second look is short.
+    template <bool is>
+    struct Whole {
+        static constexpr bool value = is;
+    };
+    // act(whole, row) for all rows of this warp, from `begin` on. False: leave.
     template <typename Act>
     __device__ bool each_row(uint64_t begin, uint64_t rows, Act act) {
 #pragma unroll 1
-        for (uint64_t row = begin; row < rows; row += batch * stride_) {
-            if (is_whole(row)) {
-                if (!act(Whole{}, row)) return false;
-                continue;
-            }
-#pragma unroll 1
-            for (int b = 0; b < batch; ++b)
-                if (row + b * stride_ < rows && !act(Turn<1, false>{}, row + b * stride_)) return false;
-        }
+        for (uint64_t row = begin; row < rows; row += stride_)
+            if (!(is_whole(row) ? act(Whole<true>{}, row) : act(Whole<false>{}, row))) return false;
         return true;
     }
 
@@ -187,53 +183,44 @@ private:
         part.at[3] = static_cast<uint32_t>(flag_ >> 32);
     }
 
-    template <typename Turn>
-    __device__ bool send(Turn, uint64_t row) {
-        send_from<Turn>(1, row);
+    template <typename Whole>
+    __device__ bool send(Whole, uint64_t row) {
+        send_from<Whole::value>(1, row);
         return true;
     }
     // To the ranks that come `begin` places and more behind this one.
-    template <typename Turn>
+    template <bool whole>
     __device__ void send_from(unsigned begin, uint64_t row) {
 #pragma unroll 1
         for (; begin < ground_.ranks; begin += others) {
-            Words parts[Turn::rows][others];
-            fetch<Turn>(parts, begin, row);
-            push<Turn>(parts, begin, row);
+            Words parts[others];
+            fetch<whole>(parts, begin, row);
+            push(parts, begin, row);
         }
     }
-    template <typename Turn>
-    __device__ void fetch(Words (&parts)[Turn::rows][others], unsigned begin, uint64_t row) const {
+    template <bool whole>
+    __device__ void fetch(Words (&parts)[others], unsigned begin, uint64_t row) const {
 #pragma unroll
         for (int i = 0; i < others; ++i) {
             if (begin + i >= ground_.ranks) continue;
             const unsigned rank = rank_at(begin + i);
-#pragma unroll
-            for (int b = 0; b < Turn::rows; ++b)
-                parts[b][i] = load<Turn::whole>(source_of(rank), from_source(ground_.rank, rank), row + b * stride_);
+            parts[i] = load<whole>(source_of(rank), from_source(ground_.rank, rank), row);
         }
     }
-    template <typename Turn>
-    __device__ void push(Words (&parts)[Turn::rows][others], unsigned begin, uint64_t row) const {
-        const uint64_t lane = ground_.layout.lines(0, Base::parity_, ground_.rank);
+    __device__ void push(Words (&parts)[others], unsigned begin, uint64_t row) const {
+        const uint64_t at = ground_.layout.lines(0, Base::parity_, ground_.rank) + place_of(row);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < others; ++i) {
             if (begin + i >= ground_.ranks) continue;
             const unsigned rank = rank_at(begin + i);
-            char* const to = (begin == 1 ? peers_[i] : ground_.arena(rank)) + lane;
-#pragma unroll
-            for (int b = 0; b < Turn::rows; ++b) {
-                seal(parts[b][i]);
-                store_part(to + place_of(row + b * stride_), parts[b][i],
-                           reaches(from_source(ground_.rank, rank), row + b * stride_));
-            }
+            char* const arena = begin == 1 ? peers_[i] : ground_.arena(rank);
+            seal(parts[i]);
+            store_part(arena + at, parts[i], reaches(from_source(ground_.rank, rank), row));
         }
     }
 
-    // A bit for each line of the ranks from `begin` on that others send to this thread's place: of their
-    // results, or of what they have of this rank's slice. Bit b * group + i: row b, rank begin + i.
-    template <int rows>
+    // Bit i: rank begin + i sends a line to this thread's place: of its results, or of what it has of this rank's slice.
     __device__ unsigned awaited(bool results, unsigned begin, uint64_t row) const {
         unsigned bits = 0;
 #pragma unroll
@@ -241,142 +228,105 @@ private:
             const unsigned rank = begin + i;
             if (rank >= ground_.ranks || rank == ground_.rank) continue;
             const uint64_t bytes = results ? to_target(rank, ground_.rank) : from_source(rank, ground_.rank);
-#pragma unroll
-            for (int b = 0; b < rows; ++b)
-                if (reaches(bytes, row + b * stride_)) bits |= 1u << (b * group + i);
+            if (reaches(bytes, row)) bits |= 1u << i;
         }
         return bits;
     }
 
     // Loads whole rows until all that is awaited has come; what has come is not loaded again. False: leave.
-    template <int rows>
-    __device__ bool poll(Words (&parts)[rows][group], unsigned awaited, unsigned phase, unsigned begin,
-                         uint64_t row) {
+    __device__ bool poll(Words (&parts)[group], unsigned awaited, unsigned phase, unsigned begin, uint64_t row) {
         const char* const lanes = own_ + ground_.layout.lines(phase, Base::parity_, begin) + place_of(row);
-        const uint64_t lane = ground_.layout.lines_lane();
+        const uint64_t lane = ground_.layout.lines_stride();
         unsigned missing = __reduce_or_sync(~0u, awaited);
         Wait wait;
 #pragma unroll 1
         while (missing != 0) {
             __syncwarp();
 #pragma unroll
-            for (int b = 0; b < rows; ++b)
-#pragma unroll
-                for (int i = 0; i < group; ++i)
-                    if (missing >> (b * group + i) & 1)
-                        parts[b][i] = load_packet(lanes + i * lane + b * stride_ * backend::row_bytes);
+            for (int i = 0; i < group; ++i)
+                if (missing >> i & 1) parts[i] = load_packet(lanes + i * lane);
             unsigned late = 0;
 #pragma unroll
-            for (int b = 0; b < rows; ++b)
-#pragma unroll
-                for (int i = 0; i < group; ++i) {
-                    const Words& part = parts[b][i];
-                    const bool come = part.at[2] == static_cast<uint32_t>(flag_) &&
-                                      part.at[3] == static_cast<uint32_t>(flag_ >> 32);
-                    if (closes_ && !come) late |= 1u << (b * group + i);
-                }
+            for (int i = 0; i < group; ++i) {
+                const bool come = parts[i].at[2] == static_cast<uint32_t>(flag_) &&
+                                  parts[i].at[3] == static_cast<uint32_t>(flag_ >> 32);
+                if (closes_ && !come) late |= 1u << i;
+            }
             missing = __reduce_or_sync(~0u, late & awaited);
             if (missing == 0) break;
-            const unsigned peer = begin + (__ffs(static_cast<int>(missing)) - 1) % group;
+            const unsigned peer = begin + __ffs(static_cast<int>(missing)) - 1;
             if (__any_sync(~0u, !wait.go_on(ground_, peer))) return false;
         }
         return true;
     }
 
-    // Combines rows of this rank's slice, and sends the result to all. False: leave.
-    template <typename Turn>
-    __device__ bool reduce(Turn, uint64_t row) {
-        constexpr int rows = Turn::rows;
-        const uint64_t given = from_source(ground_.rank, ground_.rank);
-        Words own[rows];
-#pragma unroll
-        for (int b = 0; b < rows; ++b)
-            own[b] = load<Turn::whole>(source_of(ground_.rank), given, row + b * stride_);
-        const bool come = moves() ? move(own, row) : combine(own, row);
+    // Combines a row of this rank's slice, and sends the result to all. False: leave.
+    template <typename Whole>
+    __device__ bool reduce(Whole, uint64_t row) {
+        constexpr bool whole = Whole::value;
+        Words own = load<whole>(source_of(ground_.rank), from_source(ground_.rank, ground_.rank), row);
+        bool come;
+        if constexpr (moves)
+            come = move(own, row);
+        else
+            come = combine(own, row);
         if (!come) return false;
+        seal(own);
         __syncwarp();
-        const uint64_t lane = ground_.layout.lines(1, Base::parity_, ground_.rank);
+        const uint64_t at = ground_.layout.lines(1, Base::parity_, ground_.rank) + place_of(row);
         Base::each_peer([&](int, unsigned rank, char* arena) {
-            const uint64_t bytes = to_target(ground_.rank, rank);
-#pragma unroll
-            for (int b = 0; b < rows; ++b)
-                store_part(arena + lane + place_of(row + b * stride_), own[b], reaches(bytes, row + b * stride_));
+            store_part(arena + at, own, reaches(to_target(ground_.rank, rank), row));
         });
-        const uint64_t kept = to_target(ground_.rank, ground_.rank);
-#pragma unroll
-        for (int b = 0; b < rows; ++b)
-            store<Turn::whole>(target_of(ground_.rank), kept, row + b * stride_, own[b]);
+        store<whole>(target_of(ground_.rank), to_target(ground_.rank, ground_.rank), row, own);
         return true;
     }
 
-    __device__ bool moves() const { return bytes_alone && ground_.task.combine == Combine::none; }
-
-    // `parts` holds this rank's bytes, if it is the source, and then the source's and the flag. False: leave.
-    template <int rows>
-    __device__ bool move(Words (&parts)[rows], uint64_t row) {
+    // `part` holds this rank's bytes, if it is the source, and then the source's. False: leave.
+    __device__ bool move(Words& part, uint64_t row) {
         const unsigned source = __ffs(ground_.task.slices[ground_.rank].sources) - 1;
-        if (source != ground_.rank) {
-            const unsigned begin = source / group * group;
-            Words come[rows][group];
-            if (!poll(come, awaited<rows>(false, begin, row), 0, begin, row)) return false;
+        if (source == ground_.rank) return true;
+        const unsigned begin = source / group * group;
+        Words come[group];
+        if (!poll(come, awaited(false, begin, row), 0, begin, row)) return false;
 #pragma unroll
-            for (int i = 0; i < group; ++i)
-                if (begin + i == source) {
-#pragma unroll
-                    for (int b = 0; b < rows; ++b) parts[b] = come[b][i];
-                }
-        }
-#pragma unroll
-        for (int b = 0; b < rows; ++b) seal(parts[b]);
+        for (int i = 0; i < group; ++i)
+            if (begin + i == source) part = come[i];
         return true;
     }
 
-    // `parts` holds this rank's elements, and then the result and the flag. False: leave.
-    template <int rows>
-    __device__ bool combine(Words (&parts)[rows], uint64_t row) {
+    // `part` holds this rank's elements, and then the result. False: leave.
+    __device__ bool combine(Words& part, uint64_t row) {
         const Rule<element> rule(ground_.task, ground_.ranks);
-        Sum sum[carries ? rows : 1];
+        Sum sum;
         unsigned begin = 0;
 #pragma unroll 1
         do {
-            Words come[rows][group];
-            if (!poll(come, awaited<rows>(false, begin, row), 0, begin, row)) return false;
+            Words come[group];
+            if (!poll(come, awaited(false, begin, row), 0, begin, row)) return false;
 #pragma unroll
-            for (int b = 0; b < rows; ++b) {
-#pragma unroll
-                for (int i = 0; i < group; ++i) {
-                    const unsigned rank = begin + i;
-                    if (rank >= ground_.ranks) continue;
-                    const Words part = rank == ground_.rank ? parts[b] : come[b][i];
-                    sum[carries ? b : 0].take(part.at, rank == 0, rule, rule.scaled ? scales()[rank] : 0);
-                }
-                if (!carries) sum[0].give(parts[b].at, rule);
+            for (int i = 0; i < group; ++i) {
+                const unsigned rank = begin + i;
+                if (rank >= ground_.ranks) continue;
+                const Words given = rank == ground_.rank ? part : come[i];
+                sum.take(given.at, rank == 0, rule, rule.scaled ? scales()[rank] : 0);
             }
             begin += group;
         } while (carries && begin < ground_.ranks);
-        if constexpr (carries) {
-#pragma unroll
-            for (int b = 0; b < rows; ++b) sum[b].give(parts[b].at, rule);
-        }
-#pragma unroll
-        for (int b = 0; b < rows; ++b) seal(parts[b]);
+        sum.give(part.at, rule);
         return true;
     }
 
-    template <typename Turn>
-    __device__ bool receive(Turn, uint64_t row) {
-        constexpr int rows = Turn::rows;
+    template <typename Whole>
+    __device__ bool receive(Whole, uint64_t row) {
 #pragma unroll 1
         for (unsigned begin = 0; begin < ground_.ranks; begin += group) {
-            Words parts[rows][group];
-            if (!poll(parts, awaited<rows>(true, begin, row), 1, begin, row)) return false;
+            Words parts[group];
+            if (!poll(parts, awaited(true, begin, row), 1, begin, row)) return false;
 #pragma unroll
             for (int i = 0; i < group; ++i) {
                 const unsigned rank = begin + i;
                 if (rank >= ground_.ranks || rank == ground_.rank) continue;
-#pragma unroll
-                for (int b = 0; b < rows; ++b)
-                    store<Turn::whole>(target_of(rank), to_target(rank, ground_.rank), row + b * stride_, parts[b][i]);
+                store<Whole::value>(target_of(rank), to_target(rank, ground_.rank), row, parts[i]);
             }
         }
         return true;

@@ -1,4 +1,5 @@
-// The kernels of tasks that combine nothing: slices that are copied, and pairs.
+// The kernels of tasks that combine nothing: lines and slices that are copied, and pairs.
+#include "backends/cuda/collective/lines.cuh"
 #include "backends/cuda/collective/pairs.cuh"
 #include "backends/cuda/collective/slices.cuh"
 
@@ -9,6 +10,15 @@ extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
                          const __grid_constant__ Station station) {
     __shared__ Meeting meeting;
     Slices<Copying>(task, station, meeting, Copying(), backend::size_of(task.element)).run();
+}
+
+extern "C" __global__ void __launch_bounds__(line_threads(false, 4) + header_threads, 1)
+    sidestep_lines_copy_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    Lines<Element::u8, 4, LinesOf::one_source>(task, station).run();
+}
+extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+    sidestep_lines_copy_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    Lines<Element::u8, 8, LinesOf::one_source>(task, station).run();
 }
 
 extern "C" __global__ void __launch_bounds__(most_data_threads, 2)

@@ -203,13 +203,6 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     EXPECT_EQ(algorithm((2 << 20) + 1), "slices");
 }
 
-Operation reduction_of(Collective collective, std::uint64_t bytes, Element element) {
-    Operation operation = operation_of(collective, bytes);
-    operation.element = element;
-    operation.count = bytes / size_of(element);
-    return operation;
-}
-
 // Two H200: quicker than packets from 512 B on, and than lines up to 256 KiB (docs/benchmarks.md, "Lamport").
 TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
     for (const Collective collective : {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter})
@@ -233,16 +226,6 @@ TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
               "the bytes have to arrive as they are, and it changes some NaNs into others");
 }
 
-// Between two H200 512 KiB to each take 5.1 us with 48 to 64 thread blocks, and 6.2 with 32; 256 KiB are as quick with 32.
-TEST(Choose, LinesInOnePhaseTakeMoreBlocksWhereTheyAreLong) {
-    for (const Collective collective : {Collective::reduce, Collective::broadcast, Collective::reduce_scatter,
-                                        Collective::all_gather}) {
-        EXPECT_EQ(choice_of(operation_of(collective, 256 << 10), group_of(2)).blocks, 32);
-        EXPECT_EQ(choice_of(operation_of(collective, 512 << 10), group_of(2)).blocks, 64);
-        EXPECT_EQ(choice_of(operation_of(collective, 512 << 10), group_of(2)).algorithm, "lines");
-    }
-}
-
 TEST(Choose, FiguresMayEndLamport) {
     GroupFacts facts = group_of(4);
     const auto choice = [&](std::uint64_t bytes) {
@@ -264,26 +247,6 @@ TEST(Choose, FiguresMayEndLamport) {
     EXPECT_EQ(choice(8).algorithm, "one-shot packets") << "what a file of before says of packets still holds";
 }
 
-TEST(Choose, LinesGoOverNVLinkOnly) {
-    GroupFacts facts = group_of(4);
-    const Operation operation = operation_of(Collective::all_reduce, 256 << 10);
-    EXPECT_EQ(choice_of(operation, facts).algorithm, "lines");
-    facts.figures.lines_most = 1 << 30;
-    for (const Wire wire : {Wire::nvlink, Wire::pcie, Wire::host_memory})
-        for (const bool mesh : {false, true}) {
-            facts.wire = wire;
-            facts.full_mesh = mesh;
-            const Choice choice = choice_of(operation, facts);
-            if (wire == Wire::nvlink && mesh) {
-                EXPECT_EQ(choice.algorithm, "lines");
-                continue;
-            }
-            ASSERT_NE(refused_of(choice, "lines"), nullptr);
-            EXPECT_EQ(refused_of(choice, "lines")->reason,
-                      "a line of 128 bytes arrives as a whole over NVLink only");
-        }
-}
-
 TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
     GroupFacts facts = group_of(4);
     facts.figures.one_shot_most = facts.figures.packets_most = 1;
@@ -297,26 +260,6 @@ TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
     facts.figures.others_most = 1 << 30;
     EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 128 << 10), facts).algorithm, "one-shot packets");
     EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (128 << 10) + 1), facts).algorithm, "slices");
-}
-
-// Two H200: 5 to 9 us from 512 KiB to 2 MiB, where slices take 9 to 14 (docs/benchmarks.md, "Two H200").
-TEST(Choose, OtherCollectivesTakeLinesOfMiddleSizes) {
-    for (const int ranks : {2, 4, 8})
-        for (const Collective collective : {Collective::reduce, Collective::reduce_scatter, Collective::broadcast,
-                                            Collective::all_gather}) {
-            GroupFacts facts = group_of(ranks);
-            const Operation operation = operation_of(collective, 128 << 10);
-            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines") << to_string(collective) << " of " << ranks;
-            facts.figures.others_lines_most = 128 << 10;
-            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines") << to_string(collective) << " of " << ranks;
-            EXPECT_EQ(refused_of(choice_of(operation_of(collective, (128 << 10) + 1), facts), "lines")->reason,
-                      "above 128 KiB, where the figures of this machine end it");
-            facts.wire = Wire::pcie;
-            EXPECT_EQ(refused_of(choice_of(operation, facts), "lines")->reason,
-                      "a line of 128 bytes arrives as a whole over NVLink only");
-        }
-    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_to_all, 64), group_of(4)), "lines")->reason,
-              "every pair of ranks has a block of its own");
 }
 
 TEST(Choose, EmulatedGpusUseFewBlocks) {

@@ -41,4 +41,11 @@ inline const Refused* refused_of(const Choice& choice, const std::string& name) 
     return found == choice.refused.end() ? nullptr : &*found;
 }
 
+inline Operation reduction_of(Collective collective, std::uint64_t bytes, backend::Element element) {
+    Operation operation = operation_of(collective, bytes);
+    operation.element = element;
+    operation.count = bytes / size_of(element);
+    return operation;
+}
+
 }  // namespace sidestep::collective
