@@ -54,10 +54,12 @@ using Ends = std::array<Bytes, std::size(tuned_algorithms) - 1>;
 
 // What choosing by them loses: the logarithms of how much slower than the best, summed. An algorithm that cannot
 // carry a size leaves it to the next one, as groups do.
-double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& most, Bytes lamport_most = nothing) {
+double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& most, Bytes lamport_least = nothing,
+            Bytes lamport_most = nothing) {
     double sum = 0;
     for (const Bytes bytes : sizes) {
-        const double* us = bytes <= lamport_most ? time_of(times, lamport_algorithm, bytes) : nullptr;
+        const bool lamport = bytes >= lamport_least && bytes <= lamport_most;
+        const double* us = lamport ? time_of(times, lamport_algorithm, bytes) : nullptr;
         for (std::size_t i = 0; i < most.size() && !us; ++i)
             if (bytes <= most[i]) us = time_of(times, tuned_algorithms[i], bytes);
         if (!us) us = best_of(times, large, bytes);
@@ -132,12 +134,14 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
                 tuned.packets_most = packets;
                 tuned.lines_most = lines;
             }
-    for (const Bytes lamport : ends) {
-        const double lost = loss(times, sizes, {tuned.one_shot_most, tuned.packets_most, tuned.lines_most}, lamport);
-        if (lost >= least) continue;
-        least = lost;
-        tuned.lamport_most = lamport;
-    }
+    for (const Bytes begin : ends)
+        for (const Bytes end : ends) {
+            const double lost = loss(times, sizes, {tuned.one_shot_most, tuned.packets_most, tuned.lines_most}, begin, end);
+            if (end < begin || lost >= least) continue;
+            least = lost;
+            tuned.lamport_least = begin;
+            tuned.lamport_most = end;
+        }
     const Sizes &one_shot = times.at(tuned_algorithms[0]), &two_phase = times.at(tuned_algorithms[1]),
                 &slices = times.at(tuned_algorithms[3]);
     // Of next to no bytes: a launch and a hop; a launch and two hops.
@@ -163,6 +167,7 @@ std::string Tuned::to_json(const std::string& machine) const {
                                    {"push_gb_per_s", push_gb_per_s},
                                    {"packet_gb_per_s", packet_gb_per_s},
                                    {"one_shot_most", one_shot_most},
+                                   {"lamport_least", lamport_least},
                                    {"lamport_most", lamport_most},
                                    {"packets_most", packets_most},
                                    {"lines_most", lines_most}};
@@ -174,9 +179,11 @@ std::string Tuned::to_string() const {
     std::string above = fmt::format("slices at {:.3g} GB/s", link_gb_per_s);
     if (push_gb_per_s > 0) above += fmt::format(", pushed ones at {:.3g}", push_gb_per_s);
     if (ring_gb_per_s) above += fmt::format(", a ring at {:.3g}", *ring_gb_per_s);
-    return fmt::format("one-shot packets up to {}, packets up to {}, lines up to {}; of floats one-shot Lamport up to {}; above these {}\n",
-                       format_bytes(one_shot_most), format_bytes(packets_most), format_bytes(lines_most),
-                       format_bytes(lamport_most), above);
+    const std::string lamport = lamport_most <= nothing ? std::string("no one-shot Lamport")
+                                                        : fmt::format("of floats one-shot Lamport from {} up to {}",
+                                                                      format_bytes(lamport_least), format_bytes(lamport_most));
+    return fmt::format("one-shot packets up to {}, packets up to {}, lines up to {}; {}; above these {}\n",
+                       format_bytes(one_shot_most), format_bytes(packets_most), format_bytes(lines_most), lamport, above);
 }
 
 std::string times_text(const TuneTimes& times) {

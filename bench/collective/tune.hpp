@@ -36,6 +36,7 @@ struct Tuned {
     double push_gb_per_s = 0;             // 0: slices were not pushed
     std::optional<double> ring_gb_per_s;  // nothing: there was no ring, as between two ranks that reach each other
     Bytes one_shot_most = 0;
+    Bytes lamport_least = 0;
     Bytes lamport_most = 0;
     Bytes packets_most = 0;
     Bytes lines_most = 0;

@@ -161,7 +161,13 @@ private:
         if (figures_.lamport_most > 0 && block() > figures_.lamport_most)
             return fmt::format("above {}, where the figures of this machine end it",
                                format_bytes(figures_.lamport_most));
+        if (figures_.lamport_most > 0 && block() < figures_.lamport_least)
+            return fmt::format("below {}, where the figures of this machine begin it",
+                               format_bytes(figures_.lamport_least));
         return {};
+    }
+    std::string lamport_from() const {
+        return figures_.lamport_least > 1 ? fmt::format("from {} ", format_bytes(figures_.lamport_least)) : std::string();
     }
     bool figures_take_lamport() const {
         return figures_.lamport_most > 0 && carries(Shape::lamport, operation_.collective) && ranks_ > 1 &&
@@ -186,8 +192,8 @@ private:
     std::string taken_by_figures(Shape shape) const {
         if (figures_take_lamport())
             return shape == Shape::lamport ? std::string()
-                                           : fmt::format("up to {} the figures of this machine take one-shot Lamport",
-                                                         format_bytes(figures_.lamport_most));
+                                           : fmt::format("{}up to {} the figures of this machine take one-shot Lamport",
+                                                         lamport_from(), format_bytes(figures_.lamport_most));
         const std::uint64_t held = ArenaLayout{ranks_}.packet_payload();
         if (shape != Shape::packets && carries(Shape::packets, operation_.collective) && ranks_ > 1 &&
             block() <= std::min(one_shot_most(), held) && one_shot_most() > 0)

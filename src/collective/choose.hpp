@@ -27,7 +27,8 @@ struct Figures {
     std::uint64_t one_shot_most = 0;
     std::uint64_t packets_most = 0;
     std::uint64_t lines_most = 0;
-    // Bytes of one rank up to which reductions of floats take one-shot Lamport, and no further; 0: by price.
+    // Bytes of one rank from which and up to which reductions of floats take one-shot Lamport, and nowhere else; 0: by price.
+    std::uint64_t lamport_least = 0;
     std::uint64_t lamport_most = 0;
     // Bytes from one rank to each other one up to which the other collectives take packets; 0: by price.
     std::uint64_t others_most = 0;

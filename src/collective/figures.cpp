@@ -39,7 +39,8 @@ struct Threshold {
     const char* key;
     std::uint64_t Figures::*member;
 };
-constexpr std::array<Threshold, 6> thresholds = {{{"one_shot_most", &Figures::one_shot_most},
+constexpr std::array<Threshold, 7> thresholds = {{{"one_shot_most", &Figures::one_shot_most},
+                                                  {"lamport_least", &Figures::lamport_least},
                                                   {"lamport_most", &Figures::lamport_most},
                                                   {"packets_most", &Figures::packets_most},
                                                   {"lines_most", &Figures::lines_most},

@@ -43,7 +43,14 @@ TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     EXPECT_NEAR(tuned_from(times, 4)->push_gb_per_s, 512 * 1024 * 1.5 / 3 / 1000, 1e-9);
     EXPECT_FALSE(tuned->ring_gb_per_s) << "not measured";
     times[lamport_algorithm] = {{8, 2.9}, {1_KiB, 3.1}, {8_KiB, 4}, {64_KiB, 5}, {128_KiB, 8.5}};
+    EXPECT_EQ(tuned_from(times, 4)->lamport_least, 1u);
     EXPECT_EQ(tuned_from(times, 4)->lamport_most, 64_KiB);
+    times[lamport_algorithm] = {{8, 3.2}, {1_KiB, 3.1}, {8_KiB, 4}, {64_KiB, 5}, {128_KiB, 8.5}};
+    EXPECT_EQ(tuned_from(times, 4)->lamport_least, 8_KiB) << "packets are quicker below";
+    EXPECT_EQ(tuned_from(times, 4)->lamport_most, 64_KiB);
+    EXPECT_NE(tuned_from(times, 4)->to_string().find("of floats one-shot Lamport from 8 KiB up to 64 KiB;"), std::string::npos);
+    times[lamport_algorithm] = {{8, 5}, {1_KiB, 5}, {8_KiB, 9}};
+    EXPECT_NE(tuned_from(times, 4)->to_string().find("; no one-shot Lamport;"), std::string::npos);
     EXPECT_EQ(tuned_from(times, 4)->packets_most, 64_KiB) << "of integers";
     EXPECT_NE(times_text(times).find("3.00 *"), std::string::npos) << times_text(times);
     EXPECT_NEAR(tuned->packet_gb_per_s, 512 * 1024 * 1.5 / 30 / 1000 * 1.5, 1e-9);
@@ -134,12 +141,13 @@ TEST(CollectiveTune, FilesForceOneAlgorithm) {
     Tuned tuned;
     tuned.launch_us = 2;
     tuned.push_gb_per_s = 380;
+    tuned.lamport_least = 1024;
     tuned.lamport_most = 2048;
     tuned.packets_most = 65536;
     tuned.lines_most = 131072;
     const std::string text = tuned.to_json("live");
     for (const char* part : {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2",
-                             "\"push_gb_per_s\": 380", "\"lamport_most\": 2048", "\"packets_most\": 65536", "\"lines_most\": 131072"})
+                             "\"push_gb_per_s\": 380", "\"lamport_least\": 1024", "\"lamport_most\": 2048", "\"packets_most\": 65536", "\"lines_most\": 131072"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

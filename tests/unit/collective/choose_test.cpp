@@ -238,6 +238,13 @@ TEST(Choose, FiguresMayEndLamport) {
     EXPECT_NE(choice((4 << 10) + 4).algorithm, "one-shot Lamport");
     EXPECT_EQ(refused_of(choice((4 << 10) + 4), "one-shot Lamport")->reason,
               "above 4 KiB, where the figures of this machine end it");
+    facts.figures.lamport_least = 1 << 10;
+    EXPECT_EQ(choice(1 << 10).algorithm, "one-shot Lamport");
+    EXPECT_EQ(refused_of(choice(4 << 10), "one-shot packets")->reason,
+              "from 1 KiB up to 4 KiB the figures of this machine take one-shot Lamport");
+    EXPECT_EQ(choice(1020).algorithm, "one-shot packets");
+    EXPECT_EQ(refused_of(choice(1020), "one-shot Lamport")->reason, "below 1 KiB, where the figures of this machine begin it");
+    facts.figures.lamport_least = 0;
     facts.figures.lamport_most = 1 << 30;
     facts.figures.one_shot_most = facts.figures.packets_most = facts.figures.lines_most = 1 << 30;
     EXPECT_EQ(choice(256 << 10).algorithm, "one-shot Lamport") << "as far as an arena holds it";

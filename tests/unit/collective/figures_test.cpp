@@ -9,7 +9,7 @@ namespace {
 TEST(FiguresFile, EveryFigureIsReadAndReachesTheOtherRanks) {
     const auto handed_on = figures_for_others(R"({"version": 1, "machine": "4 x H200 \"quoted\"", "launch_us": 1.25,
         "hop_us": 0.75, "link_gb_per_s": 123.5, "push_gb_per_s": 140, "ring_gb_per_s": 150.25, "local_gb_per_s": 4000,
-        "packet_gb_per_s": 55, "block_gb_per_s": 0.1, "one_shot_most": 12345, "lamport_most": 54321,
+        "packet_gb_per_s": 55, "block_gb_per_s": 0.1, "one_shot_most": 12345, "lamport_least": 54, "lamport_most": 54321,
         "packets_most": 8589934592, "lines_most": 17179869184, "others_most": 7, "others_lines_most": 9,
         "most_blocks": 48})");
     ASSERT_TRUE(handed_on.ok()) << handed_on.error().to_string();
@@ -25,6 +25,7 @@ TEST(FiguresFile, EveryFigureIsReadAndReachesTheOtherRanks) {
     EXPECT_EQ(read->packet_gb_per_s, 55);
     EXPECT_EQ(read->block_gb_per_s, 0.1);
     EXPECT_EQ(read->one_shot_most, 12345u);
+    EXPECT_EQ(read->lamport_least, 54u);
     EXPECT_EQ(read->lamport_most, 54321u);
     EXPECT_EQ(read->packets_most, std::uint64_t{1} << 33);
     EXPECT_EQ(read->lines_most, std::uint64_t{1} << 34);
