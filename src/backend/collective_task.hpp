@@ -300,14 +300,14 @@ struct ArenaLayout {
     // From the lane of one rank to that of the next one.
     constexpr uint64_t lines_stride() const { return ranks <= 2 ? 0 : lines_lane(); }
     // Largest block of one source in `lamport`.
-    constexpr uint64_t lamport_payload() const { return (uint64_t{1} << 20) >> halvings(); }
+    constexpr uint64_t lamport_payload() const { return (uint64_t{768} << 10) >> halvings(); }
     constexpr uint64_t lamport(unsigned set, unsigned rank) const {
         return lines(2, 0, 0) + (uint64_t{set} * ranks + rank) * lamport_payload();
     }
     // All of those lanes, which are lamport_empty at first.
     constexpr uint64_t lamport_bytes() const { return lamport_sets * ranks * lamport_payload(); }
     // Largest eager block of `pairs`, and the slots that `rank` sends message `number` of a thread block to.
-    constexpr uint64_t eager_payload() const { return (uint64_t{128} << 10) >> halvings(); }
+    constexpr uint64_t eager_payload() const { return (uint64_t{256} << 10) >> halvings(); }
     constexpr unsigned eager_blocks() const { return static_cast<unsigned>(eager_payload() / eager_share); }
     static constexpr uint64_t eager_header = 128;
     static constexpr uint64_t eager_slot = eager_header + 2 * eager_share;
@@ -372,16 +372,16 @@ constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_most = ~u
 }
 
 // Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for every 8 KiB of what
-// is not eager: with 32 KiB 128 KiB took 1.4 us more between two H200 (docs/benchmarks.md, "Eager pairs"). A block waits
+// is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between two H200 (docs/benchmarks.md, "Eager pairs"). A block waits
 // for its twin at the other end, so those of all pairs have to run at a time: 128, of which an H200, with two on each of 132
 // multiprocessors, has room for two groups at once.
 constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_most = ~uint64_t{0}) {
     if (is_eager(bytes, ranks, eager_most)) return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
     const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
     const unsigned most = of_each < staging_blocks ? of_each : staging_blocks;
-    const unsigned least = ArenaLayout{ranks}.eager_blocks();
-    const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10);
-    return wanted > most ? most : wanted < least ? least : static_cast<unsigned>(wanted);
+    const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10), shares = (bytes + eager_share - 1) / eager_share;
+    const uint64_t blocks = ArenaLayout{ranks}.eager_blocks(), least = shares < blocks ? shares : blocks;
+    return wanted > most ? most : static_cast<unsigned>(wanted < least ? least : wanted);
 }
 
 // Whether the receiver of a message wipes: the flags of packets come around after 2^32 of them.

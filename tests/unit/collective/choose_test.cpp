@@ -247,9 +247,9 @@ TEST(Choose, FiguresMayEndLamport) {
     facts.figures.lamport_least = 0;
     facts.figures.lamport_most = 1 << 30;
     facts.figures.one_shot_most = facts.figures.packets_most = facts.figures.lines_most = 1 << 30;
-    EXPECT_EQ(choice(256 << 10).algorithm, "one-shot Lamport") << "as far as an arena holds it";
-    EXPECT_EQ(choice((256 << 10) + 4).algorithm, "two-phase packets");
-    EXPECT_EQ(refused_of(choice((256 << 10) + 4), "one-shot Lamport")->reason.find("256 KiB for each rank: the arena"), 0u);
+    EXPECT_EQ(choice(192 << 10).algorithm, "one-shot Lamport") << "as far as an arena holds it";
+    EXPECT_EQ(choice((192 << 10) + 4).algorithm, "two-phase packets");
+    EXPECT_EQ(refused_of(choice((192 << 10) + 4), "one-shot Lamport")->reason.find("192 KiB for each rank: the arena"), 0u);
     facts.figures.lamport_most = 0;
     EXPECT_EQ(choice(8).algorithm, "one-shot packets") << "what a file of before says of packets still holds";
 }

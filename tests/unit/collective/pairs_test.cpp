@@ -217,7 +217,11 @@ TEST(SendRecv, OneBlockForEachRankIsOneTask) {
 TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
     for (unsigned ranks = 2; ranks <= backend::most_ranks; ++ranks) {
         EXPECT_EQ(backend::pair_blocks(1, ranks), 1u);
-        EXPECT_EQ(backend::pair_blocks((64 << 10) + 1, ranks), ranks == 2 ? 16u : std::min(9u, 128 / (ranks - 1)));
+        const std::uint64_t eager = backend::ArenaLayout{ranks}.eager_payload();
+        EXPECT_EQ(backend::pair_blocks(eager, ranks), eager / backend::eager_share);
+        EXPECT_LE(eager / backend::eager_share * (ranks - 1), 64u) << "of 132 multiprocessors, for two groups";
+        EXPECT_EQ(backend::pair_blocks(eager + 1, ranks), eager / backend::eager_share);
+        EXPECT_EQ(backend::pair_blocks(5000, ranks, 1000), 2u);
         const unsigned most = backend::pair_blocks(std::uint64_t{1} << 47, ranks);
         EXPECT_LE(most, backend::most_blocks);
         EXPECT_LE(most * (ranks - 1), 128u);

@@ -94,8 +94,25 @@ protected:
         }
     }
 
+    // Whole eager thread blocks of all ranks of a GPU have to run at a time: an H200 has room for two on each of its 132
+    // multiprocessors.
+    bool has_room(const Sizes& sizes) const {
+        const unsigned together = crew().most_on_a_gpu();
+        unsigned most = 0;
+        for (unsigned rank = 0; rank < n(); ++rank) {
+            unsigned blocks = 0;
+            for (const std::uint64_t bytes : sizes[rank])
+                if (backend::is_eager(bytes, n(), limit_) && bytes > backend::eager_share / 2) blocks += backend::pair_blocks(bytes, n(), limit_);
+            most = std::max(most, blocks);
+        }
+        if (together <= 1 || most * together <= 260) return true;
+        fmt::print("left out, with {} ranks on one GPU: {} thread blocks each\n", together, most);
+        return false;
+    }
+
     void check(const Sizes& sizes, std::uint64_t gap, unsigned staged) {
         SCOPED_TRACE(fmt::format("gap {}, staged {:#x}", gap, staged));
+        if (!has_room(sizes)) return;
         fill(sizes, gap);
         std::vector<CollectiveTask> tasks;
         for (unsigned rank = 0; rank < n(); ++rank) tasks.push_back(task(sizes, rank, gap, staged));
