@@ -94,7 +94,7 @@ protected:
         }
     }
 
-    // Whole eager thread blocks of all ranks of a GPU have to run at a time: an H200 has room for two on each of its 132
+    // Whole eager thread blocks of all ranks of a GPU have to run at a time: an H200 has room for one on each of its 132
     // multiprocessors.
     bool has_room(const Sizes& sizes) const {
         const unsigned together = crew().most_on_a_gpu();
@@ -105,7 +105,7 @@ protected:
                 if (backend::is_eager(bytes, n(), limit_) && bytes > backend::eager_share / 2) blocks += backend::pair_blocks(bytes, n(), limit_);
             most = std::max(most, blocks);
         }
-        if (together <= 1 || most * together <= 260) return true;
+        if (together <= 1 || most * together <= 132) return true;
         fmt::print("left out, with {} ranks on one GPU: {} thread blocks each\n", together, most);
         return false;
     }
