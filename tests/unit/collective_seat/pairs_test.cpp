@@ -94,16 +94,21 @@ protected:
         }
     }
 
-    // Whole eager thread blocks of all ranks of a GPU have to run at a time: an H200 has room for one on each of its 132
-    // multiprocessors.
+    // Thread blocks of the kernel for ranks whose blocks are all eager: with 544 threads each, an H200 has room for one on each
+    // of its 132 multiprocessors. Those of all ranks of a GPU have to run at a time.
     bool has_room(const Sizes& sizes) const {
         const unsigned together = crew().most_on_a_gpu();
         unsigned most = 0;
         for (unsigned rank = 0; rank < n(); ++rank) {
             unsigned blocks = 0;
-            for (const std::uint64_t bytes : sizes[rank])
-                if (backend::is_eager(bytes, n(), limit_) && bytes > backend::eager_share / 2) blocks += backend::pair_blocks(bytes, n(), limit_);
-            most = std::max(most, blocks);
+            bool all = true;
+            for (unsigned r = 0; r < n(); ++r) {
+                if (r == rank) continue;
+                const std::uint64_t longest = std::max(sizes[rank][r], sizes[r][rank]);
+                all = all && backend::is_eager(longest, n(), limit_);
+                if (longest > backend::eager_share / 2) blocks += backend::pair_blocks(longest, n(), limit_);
+            }
+            if (all) most = std::max(most, blocks);
         }
         if (together <= 1 || most * together <= 132) return true;
         fmt::print("left out, with {} ranks on one GPU: {} thread blocks each\n", together, most);
