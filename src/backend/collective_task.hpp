@@ -306,7 +306,9 @@ struct ArenaLayout {
     }
     // All of those lanes, which are lamport_empty at first.
     constexpr uint64_t lamport_bytes() const { return lamport_sets * ranks * lamport_payload(); }
-    // Largest eager block of `pairs`, and the slots that `rank` sends message `number` of a thread block to.
+    // Largest eager block of `pairs`, and the slots that `rank` sends message `number` of a thread block to. So many that a rank
+    // has 64 whole thread blocks at most for all others: an H200 has room for one on each of 132 multiprocessors, and two groups
+    // have to run at a time.
     constexpr uint64_t eager_payload() const { return (uint64_t{256} << 10) >> halvings(); }
     constexpr unsigned eager_blocks() const { return static_cast<unsigned>(eager_payload() / eager_share); }
     static constexpr uint64_t eager_header = 128;
