@@ -56,7 +56,7 @@ install: build
 	@cmake --install build/$(PRESET) --prefix $(PREFIX)
 
 format:
-	@git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' | xargs clang-format -i
+	@git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format -i
 
 setup:
 	@tools/setup.sh

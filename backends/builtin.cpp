@@ -42,7 +42,8 @@ Offer without_cufile() {
 Offer without_cuda() {
     Offer offer;
     offer.name = "cuda";
-    offer.support = Support::no("this build has no CUDA backend", "build with the CUDA toolkit 12.4 or newer");
+    offer.support =
+        Support::no("this build has no CUDA backend", "build with the CUDA toolkit 12.4 or newer");
     offer.capabilities = {missing(PlaceKind::host, PlaceKind::gpu, Reach::host_link, "copy engine"),
                           missing(PlaceKind::gpu, PlaceKind::host, Reach::host_link, "copy engine"),
                           missing(PlaceKind::gpu, PlaceKind::gpu, Reach::peer_access, "copy engine"),

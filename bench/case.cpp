@@ -9,7 +9,7 @@
 namespace sidestep::bench {
 namespace {
 
-constexpr Bytes most_in_smoke = 1_MiB;
+constexpr Bytes max_in_smoke = 1_MiB;
 
 bool contains(const std::vector<int>& list, int value) {
     return std::find(list.begin(), list.end(), value) != list.end();
@@ -20,7 +20,7 @@ bool contains(const std::vector<int>& list, int value) {
 std::vector<Bytes> Options::sizes_or(std::vector<Bytes> own) const {
     if (!sizes.empty()) return sizes;
     if (!smoke || own.empty()) return own;
-    return {std::min(most_in_smoke, *std::min_element(own.begin(), own.end()))};
+    return {std::min(max_in_smoke, *std::min_element(own.begin(), own.end()))};
 }
 
 bool Options::wants_gpu(int gpu) const {
@@ -34,9 +34,9 @@ bool Options::wants(const Place& source, const Place& target) const {
 
 std::vector<Case> all_cases() {
     std::vector<Case> all;
-    for (const auto& group : {host_cases(), gpu_cases(), both_ways_cases(), lane_cases(), small_cases(),
-                              latency_cases(), ipc_cases(), file_cases(), checkpoint_cases(),
-                              collective_cases(), topology_cases()})
+    for (const auto& group :
+         {host_cases(), gpu_cases(), both_ways_cases(), lane_cases(), small_cases(), latency_cases(),
+          ipc_cases(), file_cases(), checkpoint_cases(), collective_cases(), topology_cases()})
         all.insert(all.end(), group.begin(), group.end());
     return all;
 }

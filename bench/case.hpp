@@ -76,8 +76,8 @@ std::vector<std::pair<Place, Place>> pairs_of(const Context& context, const Opti
 Figure link_figure(const Context& context, const Place& from, const Place& to, Bytes bytes,
                    const std::string& words = {});
 
-// Where a copy of that size may take several lanes on a real machine: the limit is what their links carry together,
-// each at its rate alone. Else leaves the figure as it is.
+// Where a copy of that size may take several lanes on a real machine: the limit is what their links carry
+// together, each at its rate alone. Else leaves the figure as it is.
 void limit_by_lanes(Figure& figure, const Context& context, const Place& from, const Place& to);
 
 // A plain loop that does the same without the library, measured in turns with it so that both see the same

@@ -1,4 +1,5 @@
-// A checkpoint to one GPU and to all of them, and back to a file, beside plain threads that only read or write it.
+// A checkpoint to one GPU and to all of them, and back to a file, beside plain threads that only read or
+// write it.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -35,11 +36,14 @@ public:
         sample.path_ = (folder / fmt::format("sidestep-bench-{}.safetensors", getpid())).string();
         SaveOptions how;
         how.sync_file = true;  // so that no write-back runs beside what is measured
-        if (auto saved = context.save(sample.tensors_, sample.path_, how).wait(); !saved) return saved.error();
+        if (auto saved = context.save(sample.tensors_, sample.path_, how).wait(); !saved)
+            return saved.error();
         return sample;
     }
     Sample(Sample&& other) noexcept
-        : memory_(std::move(other.memory_)), tensors_(std::move(other.tensors_)), path_(std::exchange(other.path_, {})) {}
+        : memory_(std::move(other.memory_)),
+          tensors_(std::move(other.tensors_)),
+          path_(std::exchange(other.path_, {})) {}
     Sample& operator=(Sample&&) = delete;
     ~Sample() {
         if (!path_.empty()) ::unlink(path_.c_str());
@@ -61,15 +65,19 @@ public:
     Result<void> check(const Context& context, const Loaded& loaded) const {
         for (const Place& place : loaded.places())
             for (const LoadedTensor& tensor : loaded.tensors(place)) {
-                const auto origin = std::find_if(tensors_.begin(), tensors_.end(),
-                                                 [&](const TensorToSave& one) { return one.name == tensor.name; });
+                const auto origin =
+                    std::find_if(tensors_.begin(), tensors_.end(),
+                                 [&](const TensorToSave& one) { return one.name == tensor.name; });
                 if (origin == tensors_.end() || origin->data.size() != tensor.buffer.size())
-                    return Error{ErrorCode::mismatch, "a tensor has another size", std::string(tensor.name), {}};
+                    return Error{
+                        ErrorCode::mismatch, "a tensor has another size", std::string(tensor.name), {}};
                 auto back = context.allocate(Place::host(), tensor.buffer.size());
                 if (!back) return back.error();
-                if (auto done = context.copy(tensor.buffer, back->buffer()).wait(); !done) return done.error();
+                if (auto done = context.copy(tensor.buffer, back->buffer()).wait(); !done)
+                    return done.error();
                 if (std::memcmp(back->address(), origin->data.address(), back->size()) != 0)
-                    return Error{ErrorCode::mismatch, "a tensor has other bytes", std::string(tensor.name), {}};
+                    return Error{
+                        ErrorCode::mismatch, "a tensor has other bytes", std::string(tensor.name), {}};
             }
         return {};
     }
@@ -128,8 +136,9 @@ Result<Yardstick> plain_threads(const Setting& setting, const std::string& path,
     if (!threads && threads.error().code == ErrorCode::unsupported) return Yardstick{};
     if (!threads) return threads.error();
     loop.threads = *threads;
-    return Yardstick{fmt::format("{} into memory, {} threads (the best count)", write ? "pwrite" : "pread", *threads),
-                     [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }};
+    return Yardstick{
+        fmt::format("{} into memory, {} threads (the best count)", write ? "pwrite" : "pread", *threads),
+        [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }};
 }
 
 Figure blank_figure(const Setting& setting, std::string what) {
@@ -141,19 +150,21 @@ Figure blank_figure(const Setting& setting, std::string what) {
     return figure;
 }
 
-// The driver clears memory that is freed, here that of the load before, and meanwhile copies to the GPU are slower: a
-// warm load of 8 GiB right behind it reached 47.6 GB/s on an H200, and 52.0 to 52.9 later or beside it. The loaders of
-// PyTorch keep theirs.
+// The driver clears memory that is freed, here that of the load before, and meanwhile copies to the GPU are
+// slower: a warm load of 8 GiB right behind it reached 47.6 GB/s on an H200, and 52.0 to 52.9 later or beside
+// it. The loaders of PyTorch keep theirs.
 constexpr std::chrono::milliseconds until_cleared{200};
 
-Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& places, Layout layout, bool cold) {
+Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& places, Layout layout,
+                           bool cold) {
     const char* how = layout == Layout::replicate ? "the whole on each" : "a share on each";
-    Figure blank = blank_figure(setting, fmt::format("file -> {}{}, {}", places_of(places),
-                                                     places.size() == 1 ? "" : fmt::format(", {}", how),
-                                                     cold ? "cold" : "warm"));
+    Figure blank = blank_figure(
+        setting, fmt::format("file -> {}{}, {}", places_of(places),
+                             places.size() == 1 ? "" : fmt::format(", {}", how), cold ? "cold" : "warm"));
     blank.from = "file";
     if (places.size() == 1) blank.to = places[0].to_string();
-    if (!cold && (blank.limit = sum_of_links(setting.context, places)) > 0) blank.limit_source = "host links of these GPUs";
+    if (!cold && (blank.limit = sum_of_links(setting.context, places)) > 0)
+        blank.limit_source = "host links of these GPUs";
     auto yardstick = plain_threads(setting, setting.sample.path(), false, cold);
     if (!yardstick) return yardstick.error();
     auto checkpoint = Checkpoint::open(setting.sample.path());
@@ -166,7 +177,8 @@ Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& pla
         if (cold) setting.sample.forget();
         std::this_thread::sleep_for(until_cleared);
         Result<Loaded> loaded = Error{ErrorCode::internal, "not run", {}, {}};
-        const double seconds = seconds_of([&] { loaded = setting.context.load(*checkpoint, options).wait(); });
+        const double seconds =
+            seconds_of([&] { loaded = setting.context.load(*checkpoint, options).wait(); });
         if (!loaded) return loaded.error();
         const Receipt& receipt = loaded->receipt();
         path = fmt::format("{}; {} around the page cache, {} from it", words_of(receipt),
@@ -209,8 +221,8 @@ Result<Figure> first_bytes_figure(const Setting& setting, const Place& place) {
     return figure;
 }
 
-// Tensors on one GPU to a new file beside the sample's. Not over the one before: to remove that would be on the clock, and
-// may take longer than to write it (docs/load.md).
+// Tensors on one GPU to a new file beside the sample's. Not over the one before: to remove that would be on
+// the clock, and may take longer than to write it (docs/load.md).
 Result<Figure> save_figure(const Setting& setting, const Place& place, bool flushed) {
     auto checkpoint = Checkpoint::open(setting.sample.path());
     if (!checkpoint) return checkpoint.error();
@@ -233,7 +245,8 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
         path = words_of(*saved);
         return seconds;
     };
-    Figure blank = blank_figure(setting, fmt::format("{} -> file{}", place.to_string(), flushed ? ", flushed" : ""));
+    Figure blank =
+        blank_figure(setting, fmt::format("{} -> file{}", place.to_string(), flushed ? ", flushed" : ""));
     blank.from = place.to_string();
     blank.to = "file";
     const std::string plain = target + ".plain";
@@ -258,7 +271,8 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
     return figure;
 }
 
-Result<void> add_figures(const Setting& setting, const std::vector<Place>& gpus, bool disk, std::vector<Figure>& figures) {
+Result<void> add_figures(const Setting& setting, const std::vector<Place>& gpus, bool disk,
+                         std::vector<Figure>& figures) {
     const std::vector<Place> one = {gpus[0]};
     const auto add = [&](Result<Figure> figure) -> Result<void> {
         if (!figure) return figure.error();
@@ -283,7 +297,8 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
     std::error_code error;
     std::filesystem::path folder = options.folder;
     if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
-    if (error) return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
+    if (error)
+        return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
     std::vector<Figure> figures;
     for (const Bytes bytes : options.sizes_or({context.topology().emulated() ? 256_MiB : 8_GiB})) {
         auto scratch = context.allocate(Place::host(), bytes);
@@ -294,7 +309,8 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
             if (!disk && (!options.folder.empty() || !std::filesystem::is_directory(shared, error))) continue;
             auto sample = Sample::make(context, disk ? folder : shared, bytes);
             if (!sample) return sample.error();
-            const Setting setting{context, options, *sample, static_cast<char*>(scratch->address()), disk ? "" : "tmpfs"};
+            const Setting setting{context, options, *sample, static_cast<char*>(scratch->address()),
+                                  disk ? "" : "tmpfs"};
             if (auto added = add_figures(setting, gpus, disk, figures); !added) return added.error();
         }
     }
@@ -304,7 +320,8 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
 }  // namespace
 
 std::vector<Case> checkpoint_cases() {
-    return {{"checkpoint", "A checkpoint from a file to one GPU and to all, cold and warm, and back to a file", no_gpu,
+    return {{"checkpoint",
+             "A checkpoint from a file to one GPU and to all, cold and warm, and back to a file", no_gpu,
              run_checkpoint}};
 }
 

@@ -11,7 +11,7 @@
 namespace sidestep::bench {
 namespace {
 
-constexpr std::size_t most_ranks = 16;  // of a group on one machine
+constexpr std::size_t max_ranks = 16;  // of a group on one machine
 
 // Enough to show the small, the middle and the large algorithms.
 std::vector<Bytes> own_sizes(const Context& context) {
@@ -41,7 +41,7 @@ collective::Plan plan_of(const Context& context, const Options& options, Collect
 Result<std::vector<Figure>> run_operation(const Context& context, const Options& options,
                                           Collective operation) {
     std::vector<int> gpus = gpus_of(context, options);
-    if (gpus.size() > most_ranks) gpus.resize(most_ranks);
+    if (gpus.size() > max_ranks) gpus.resize(max_ranks);
     if (gpus.size() < 2) return std::vector<Figure>{};
     const collective::Plan plan = plan_of(context, options, operation);
     // Small runs stay in this process, but for one operation, so that both ways are seen to work.

@@ -35,7 +35,8 @@ double plain_copy(char* to, const char* from, Bytes bytes, unsigned threads) {
 unsigned best_threads(char* to, const char* from, Bytes bytes) {
     unsigned best = 1;
     double best_seconds = 1e9;
-    for (unsigned threads = 1; threads <= 2 * std::thread::hardware_concurrency() && threads <= 64; threads *= 2) {
+    for (unsigned threads = 1; threads <= 2 * std::thread::hardware_concurrency() && threads <= 64;
+         threads *= 2) {
         for (int repeat = 0; repeat < 3; ++repeat) {
             const double seconds = plain_copy(to, from, bytes, threads);
             if (seconds < best_seconds) {
@@ -63,8 +64,9 @@ Result<std::vector<Figure>> run_large(const Context& context, const Options& opt
         const Yardstick plain{fmt::format("memcpy, {} threads (the best count)", threads),
                               [&]() -> Result<double> { return plain_copy(target, source, bytes, threads); }};
         std::string path;
-        auto figure = measure_rate(link_figure(context, Place::host(), Place::host(), bytes), options,
-                                   [&] { return timed_copy(context, ends->from(), ends->to(), {}, &path); }, plain);
+        auto figure = measure_rate(
+            link_figure(context, Place::host(), Place::host(), bytes), options,
+            [&] { return timed_copy(context, ends->from(), ends->to(), {}, &path); }, plain);
         if (!figure) return figure.error();
         figure->path = path;
         if (auto same = ends->verify(context, options, *figure); !same) return same.error();
@@ -100,7 +102,8 @@ Result<std::vector<Figure>> run_small(const Context& context, const Options& opt
         plain.values.push_back(bare / batch * 1e6);
     }
     add_yardstick(figure, "memcpy", std::move(plain));
-    if (options.verify && from != to) return Error{ErrorCode::mismatch, "host copy differs from its source", "bench", {}};
+    if (options.verify && from != to)
+        return Error{ErrorCode::mismatch, "host copy differs from its source", "bench", {}};
     figure.verified = options.verify;
     return std::vector<Figure>{std::move(figure)};
 }

@@ -12,11 +12,12 @@ Result<Figure> lanes_figure(const Context& context, const PaintedPair& pair, Byt
     const Buffer to = pair.to().slice(0, bytes);
     CopyOptions how;
     how.lanes = lanes;
-    Figure figure = link_figure(context, from.place(), to.place(), bytes, lanes == 1 ? "one lane" : "all lanes");
+    Figure figure =
+        link_figure(context, from.place(), to.place(), bytes, lanes == 1 ? "one lane" : "all lanes");
     if (lanes != 1) limit_by_lanes(figure, context, from.place(), to.place());
     std::string path;
-    auto measured = measure_rate(std::move(figure), options,
-                                 [&] { return timed_copy(context, from, to, how, &path); });
+    auto measured =
+        measure_rate(std::move(figure), options, [&] { return timed_copy(context, from, to, how, &path); });
     if (measured) measured->path = path;
     return measured;
 }
@@ -48,7 +49,8 @@ Result<std::vector<Figure>> run_lanes(const Context& context, const Options& opt
 }  // namespace
 
 std::vector<Case> lane_cases() {
-    return {{"lanes", "Host memory and one GPU over one link and over all, by size", fewer_than_two_gpus, run_lanes}};
+    return {{"lanes", "Host memory and one GPU over one link and over all, by size", fewer_than_two_gpus,
+             run_lanes}};
 }
 
 }  // namespace sidestep::bench

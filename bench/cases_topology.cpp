@@ -1,4 +1,5 @@
-// How long a machine takes to see and a cluster to build and ask. There is no peer in the run: nothing else does it.
+// How long a machine takes to see and a cluster to build and ask. There is no peer in the run: nothing else
+// does it.
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -25,7 +26,8 @@ std::uint64_t classify_all(const Topology& cluster) {
     std::uint64_t sum = 0;  // keeps the calls
     for (int a = 0; a < gpus; ++a) {
         const auto ask = [&](DeviceId other) {
-            sum += static_cast<std::uint64_t>(cluster.pair_class(ids[static_cast<std::size_t>(a)], other).kind);
+            sum +=
+                static_cast<std::uint64_t>(cluster.pair_class(ids[static_cast<std::size_t>(a)], other).kind);
         };
         for (int b = a / 8 * 8; b < std::min(a / 8 * 8 + 8, gpus); ++b) ask(ids[static_cast<std::size_t>(b)]);
         if (nic) ask(*nic);
@@ -60,7 +62,10 @@ Result<std::vector<Figure>> run_live(const Context&, const Options& options) {
     for (int round = 0; round < options.samples; ++round) {
         bool well = true;
         see.measured.values.push_back(seconds_of([&] { well = well && Topology::live().ok(); }) * 1e6);
-        examine.measured.values.push_back(seconds_of([&] { well = well && run_doctor({"live", {}}).ok(); }) * 1e6);
+        examine.measured.values.push_back(seconds_of([&] {
+                                              well = well && run_doctor({"live", {}}).ok();
+                                          }) *
+                                          1e6);
         if (!well) return Error{ErrorCode::internal, "this machine cannot be seen", "bench", {}};
     }
     return std::vector<Figure>{std::move(see), std::move(examine)};

@@ -83,12 +83,12 @@ bool has_ended(pid_t process) {
 
 // Takes what has arrived; false once the pipe has ended. What exceeds the bound is read and dropped, so that
 // the child never waits for room.
-bool drain(int descriptor, std::string& text, std::size_t most) {
+bool drain(int descriptor, std::string& text, std::size_t max) {
     char block[1 << 14];
     const ssize_t got = read(descriptor, block, sizeof block);
     if (got < 0) return errno == EINTR;
     if (got == 0) return false;
-    const std::size_t room = most - std::min(most, text.size());
+    const std::size_t room = max - std::min(max, text.size());
     text.append(block, std::min(room, static_cast<std::size_t>(got)));
     return true;
 }
@@ -150,14 +150,14 @@ void Child::kill_and_reap() {
     process_ = -1;
 }
 
-Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t most, const std::stop_token& stop) {
+Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t max, const std::stop_token& stop) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     Ended ended;
     for (int status = 0; process_ >= 0;) {
         pollfd files[2] = {{output_, POLLIN, 0}, {errors_, POLLIN, 0}};
         poll(files, 2, static_cast<int>(between_looks.count()));
-        if (files[0].revents != 0 && !drain(output_, ended.output, most)) close_if_open(output_);
-        if (files[1].revents != 0 && !drain(errors_, ended.errors, most)) close_if_open(errors_);
+        if (files[0].revents != 0 && !drain(output_, ended.output, max)) close_if_open(output_);
+        if (files[1].revents != 0 && !drain(errors_, ended.errors, max)) close_if_open(errors_);
         const bool quiet = files[0].revents == 0 && files[1].revents == 0;
         // What it wrote last is in the pipe when it has ended: the pipes are emptied first.
         if (quiet && has_ended(process_)) {

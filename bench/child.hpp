@@ -32,9 +32,10 @@ public:
     Child& operator=(Child&&) = delete;
     ~Child();
 
-    // Reads its output until it has ended, and keeps `most` bytes of each kind; what exceeds them is dropped.
-    // With the process killed, ErrorCode::timed_out after `limit`, and ErrorCode::cancelled once `stop` is requested.
-    Result<Ended> wait(std::chrono::milliseconds limit, std::size_t most = std::size_t{4} << 20,
+    // Reads its output until it has ended, and keeps `max` bytes of each kind; what exceeds them is dropped.
+    // With the process killed, ErrorCode::timed_out after `limit`, and ErrorCode::cancelled once `stop` is
+    // requested.
+    Result<Ended> wait(std::chrono::milliseconds limit, std::size_t max = std::size_t{4} << 20,
                        const std::stop_token& stop = {});
 
 private:

@@ -14,7 +14,7 @@ namespace sidestep::bench {
 namespace {
 
 constexpr std::size_t fewest_samples = 5;
-constexpr double least_percent = 2;
+constexpr double min_percent = 2;
 constexpr double deviations = 3;
 constexpr double deviation_of_mad = 1.4826;  // of a normal distribution
 
@@ -46,7 +46,7 @@ FigureChange change_of(const std::string& key, const Figure& before, const Figur
     const double difference = change.after - change.before;
     if (scale > 0) change.percent = 100 * difference / scale;
     const double noise = deviations * std::hypot(deviation(before.measured), deviation(after.measured));
-    change.noise_percent = std::max(least_percent, scale > 0 ? 100 * noise / scale : 0);
+    change.noise_percent = std::max(min_percent, scale > 0 ? 100 * noise / scale : 0);
     if (std::fabs(difference) <= scale * change.noise_percent / 100) return change;
     if (std::min(before.measured.values.size(), after.measured.values.size()) < fewest_samples) {
         change.change = Change::unclear;

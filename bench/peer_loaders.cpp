@@ -15,8 +15,9 @@
 namespace sidestep::bench {
 namespace {
 
-// Prints "version NAME VERSION", then "SECONDS WHAT" for each run; WHAT is a figure's name in the case `checkpoint`. Each
-// loader as its documentation says, and with what that offers for files in the page cache; KvikIO only reads bytes.
+// Prints "version NAME VERSION", then "SECONDS WHAT" for each run; WHAT is a figure's name in the case
+// `checkpoint`. Each loader as its documentation says, and with what that offers for files in the page cache;
+// KvikIO only reads bytes.
 constexpr const char* script = R"(
 import importlib, importlib.metadata, os, sys, threading, time
 name, path, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -64,7 +65,8 @@ std::string last_line(const std::string& text) {
     const std::size_t end = text.find_last_not_of('\n');
     if (end == std::string::npos) return "nothing said";
     const std::size_t begin = text.find_last_of('\n', end);
-    return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
+    return text.substr(begin == std::string::npos ? 0 : begin + 1,
+                       end - (begin == std::string::npos ? -1 : begin));
 }
 
 }  // namespace
@@ -86,7 +88,8 @@ Result<std::vector<PeerFigure>> parse_loader(const std::string& text, Bytes byte
         char* end = nullptr;
         const double seconds = std::strtod(first.c_str(), &end);
         if (tool.empty() || first.empty() || *end != '\0' || !(seconds > 0) || rest.empty())
-            return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no time and figure", line), "loader", {}};
+            return Error{
+                ErrorCode::invalid_argument, fmt::format("'{}' is no time and figure", line), "loader", {}};
         PeerFigure figure;
         figure.tool = tool;
         figure.key = "checkpoint";
@@ -109,17 +112,20 @@ std::vector<PeerFigure> run_loaders(const Options& options, Bytes bytes, std::ve
     std::filesystem::path folder = options.folder;
     if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
     if (python.empty() || error) {
-        notes.emplace_back(python.empty() ? "python3 is not on PATH" : "there is no folder for temporary files");
+        notes.emplace_back(python.empty() ? "python3 is not on PATH"
+                                          : "there is no folder for temporary files");
         return all;
     }
-    const std::string file = (folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string();
+    const std::string file =
+        (folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string();
     for (const char* name : loaders) {
         auto ended = run_program(python, {"-c", script, name, file, std::to_string(bytes)}, limit);
         if (!ended) {
             notes.push_back(fmt::format("{}: {}", name, ended.error().to_string()));
             continue;
         }
-        if (ended->code != 0) notes.push_back(fmt::format("{} ended with {}: {}", name, ended->code, last_line(ended->errors)));
+        if (ended->code != 0)
+            notes.push_back(fmt::format("{} ended with {}: {}", name, ended->code, last_line(ended->errors)));
         auto figures = parse_loader(ended->output, bytes);
         if (figures)
             all.insert(all.end(), figures->begin(), figures->end());

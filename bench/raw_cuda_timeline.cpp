@@ -16,7 +16,7 @@ namespace {
 using Graph = void*;
 using ExecutableGraph = void*;
 constexpr int thread_local_capture = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-constexpr std::chrono::minutes most_wait{2};
+constexpr std::chrono::minutes max_wait{2};
 
 struct Calls {
     Status (*begin)(Stream, int) = nullptr;
@@ -139,7 +139,7 @@ Result<void> Timeline::launch() {
 
 Result<void> Timeline::wait() {
     Session& session = state_->session;
-    const auto until = std::chrono::steady_clock::now() + most_wait;
+    const auto until = std::chrono::steady_clock::now() + max_wait;
     while (session.good() && !session.done(state_->stream))
         if (std::chrono::steady_clock::now() > until)
             return Error{ErrorCode::timed_out,

@@ -27,8 +27,8 @@ public:
 
     // What `work` enqueues becomes a graph, in place of the one before.
     Result<void> capture(const std::function<Result<void>()>& work);
-    // Destroys the graph, which nothing runs any more. A communicator of NCCL whose work is in one waits for that when
-    // it is destroyed.
+    // Destroys the graph, which nothing runs any more. A communicator of NCCL whose work is in one waits for
+    // that when it is destroyed.
     void forget();
     // Enqueues the graph.
     Result<void> launch();

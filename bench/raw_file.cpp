@@ -57,7 +57,8 @@ int move_piece(int file, const FileLoop& loop, char* memory, Bytes at) {
 }  // namespace
 
 Result<double> file_seconds(const FileLoop& loop, char* memory) {
-    const int flags = (loop.write ? O_WRONLY : O_RDONLY) | (loop.direct ? O_DIRECT : 0) | (loop.anew ? O_CREAT : 0) | O_CLOEXEC;
+    const int flags = (loop.write ? O_WRONLY : O_RDONLY) | (loop.direct ? O_DIRECT : 0) |
+                      (loop.anew ? O_CREAT : 0) | O_CLOEXEC;
     if (loop.anew && unlink(loop.path.c_str()) != 0 && errno != ENOENT) return failure(loop, errno);
     const Descriptor file(open(loop.path.c_str(), flags, 0600));
     if (file.number() < 0) return failure(loop, errno);
@@ -76,7 +77,8 @@ Result<double> file_seconds(const FileLoop& loop, char* memory) {
     while (ready != loop.threads) std::this_thread::yield();
     const auto start = std::chrono::steady_clock::now();
     // Where the file system cannot, writes find the space.
-    if (loop.anew && fallocate(file.number(), 0, 0, static_cast<off_t>(loop.bytes)) != 0 && errno != EOPNOTSUPP)
+    if (loop.anew && fallocate(file.number(), 0, 0, static_cast<off_t>(loop.bytes)) != 0 &&
+        errno != EOPNOTSUPP)
         error = errno;
     go = true;
     for (std::thread& worker : workers) worker.join();

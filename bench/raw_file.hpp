@@ -14,7 +14,8 @@ struct FileLoop {
     bool write = false;   // pwrite into the file, else pread from it
     bool direct = false;  // around the page cache (O_DIRECT)
     int threads = 1;
-    // write: into a file that is made for it. The clock counts setting its space aside, and flushing it where it is direct.
+    // write: into a file that is made for it. The clock counts setting its space aside, and flushing it where
+    // it is direct.
     bool anew = false;
 };
 

@@ -17,20 +17,21 @@ extern "C" __global__ void sidestep_bench_chase(const unsigned long long* start,
                                                 unsigned long long* out) {
     unsigned long long at = reinterpret_cast<unsigned long long>(start);
     const unsigned long long begin = now_ns();
-    for (unsigned long long i = 0; i < steps; ++i) at = *reinterpret_cast<const volatile unsigned long long*>(at);
+    for (unsigned long long i = 0; i < steps; ++i)
+        at = *reinterpret_cast<const volatile unsigned long long*>(at);
     out[1] = at;
     out[0] = now_ns() - begin;
 }
 
 // Flags back and forth with the kernel of another GPU. One thread. Whoever is `first` sends, then waits; the
-// other waits, then answers. The first `warm` rounds do not count. A wait ends the kernel once `limit_ns` have
-// passed since its start or the host has set *stop. out: nanoseconds of the counted rounds, and 0, or the
-// round in which it gave up.
+// other waits, then answers. The first `warm` rounds do not count. A wait ends the kernel once `limit_ns`
+// have passed since its start or the host has set *stop. out: nanoseconds of the counted rounds, and 0, or
+// the round in which it gave up.
 extern "C" __global__ void sidestep_bench_flags(volatile unsigned long long* mine,
                                                 volatile unsigned long long* theirs, unsigned long long warm,
                                                 unsigned long long rounds, unsigned long long first,
-                                                const volatile unsigned long long* stop, unsigned long long limit_ns,
-                                                unsigned long long* out) {
+                                                const volatile unsigned long long* stop,
+                                                unsigned long long limit_ns, unsigned long long* out) {
     constexpr unsigned spins_between_looks = 4096;
     const unsigned long long deadline = now_ns() + limit_ns;
     unsigned long long begin = 0;

@@ -12,11 +12,11 @@ double Samples::median() const {
     return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-double Samples::least() const {
+double Samples::min() const {
     return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
 }
 
-double Samples::most() const {
+double Samples::max() const {
     return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 

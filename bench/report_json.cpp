@@ -19,8 +19,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* format_name = "sidestep-bench";
 constexpr int format_version = 1;
 // Reports are tens of kilobytes; a cluster's topology adds some megabytes.
-constexpr std::size_t most_bytes = std::size_t{64} << 20;
-constexpr int most_levels = 64;
+constexpr std::size_t max_bytes = std::size_t{64} << 20;
+constexpr int max_levels = 64;
 
 const char* word_of(Verdict verdict) {
     switch (verdict) {
@@ -218,7 +218,7 @@ bool too_deep(const std::string& text) {
         if (quoted) continue;
         if (c == '[' || c == '{') ++depth;
         if (c == ']' || c == '}') --depth;
-        if (depth > most_levels) return true;
+        if (depth > max_levels) return true;
     }
     return false;
 }
@@ -240,14 +240,14 @@ std::string Report::to_json() const {
 }
 
 Result<Report> Report::from_json(const std::string& text, const std::string& where) {
-    if (text.size() > most_bytes)
+    if (text.size() > max_bytes)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("the report is larger than {}", format_bytes(most_bytes)),
+                     fmt::format("the report is larger than {}", format_bytes(max_bytes)),
                      where,
                      {}};
     if (too_deep(text))
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("the report nests deeper than {} levels", most_levels),
+                     fmt::format("the report nests deeper than {} levels", max_levels),
                      where,
                      {}};
     const Json json = Json::parse(text, nullptr, false);
@@ -265,7 +265,7 @@ Result<Report> Report::from_json(const std::string& text, const std::string& whe
 }
 
 Result<Report> Report::load(const std::string& path) {
-    auto text = read_text(path, most_bytes);
+    auto text = read_text(path, max_bytes);
     if (!text) return text.error();
     return from_json(*text, path);
 }

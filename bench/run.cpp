@@ -13,7 +13,7 @@
 namespace sidestep::bench {
 namespace {
 
-constexpr std::size_t most_proc = 4 << 20;  // of a file below /proc
+constexpr std::size_t max_proc = 4 << 20;  // of a file below /proc
 
 std::string now() {
     const std::time_t seconds = std::time(nullptr);
@@ -26,7 +26,7 @@ std::string now() {
 
 std::string processor() {
     std::string model = "unknown processor";
-    const auto text = read_text("/proc/cpuinfo", most_proc);
+    const auto text = read_text("/proc/cpuinfo", max_proc);
     if (const auto line = text ? text->find("model name") : std::string::npos; line != std::string::npos) {
         const auto begin = text->find(": ", line), end = text->find('\n', line);
         if (begin < end && end != std::string::npos) model = text->substr(begin + 2, end - begin - 2);
@@ -35,7 +35,7 @@ std::string processor() {
 }
 
 std::string kernel() {
-    auto release = read_text("/proc/sys/kernel/osrelease", most_proc);
+    auto release = read_text("/proc/sys/kernel/osrelease", max_proc);
     if (!release) return {};
     release->erase(release->find_last_not_of(" \n") + 1);
     return fmt::format("Linux {}", *release);

@@ -42,15 +42,15 @@ std::string verdict_cell(const Figure& figure) {
 
 std::vector<std::string> row_of(const Figure& figure) {
     const double share = figure.share_of_limit();
-    return {figure.what,
-            figure.bytes > 0 ? format_bytes(figure.bytes) : "",
-            fmt::format("{} {}", format_value(figure.measured.median()), figure.unit),
-            fmt::format("[{} .. {}]", format_value(figure.measured.least()),
-                        format_value(figure.measured.most())),
-            share > 0 ? fmt::format("{:.1f} %", 100 * share) : "",
-            limit_cell(figure),
-            peers_cell(figure),
-            verdict_cell(figure)};
+    return {
+        figure.what,
+        figure.bytes > 0 ? format_bytes(figure.bytes) : "",
+        fmt::format("{} {}", format_value(figure.measured.median()), figure.unit),
+        fmt::format("[{} .. {}]", format_value(figure.measured.min()), format_value(figure.measured.max())),
+        share > 0 ? fmt::format("{:.1f} %", 100 * share) : "",
+        limit_cell(figure),
+        peers_cell(figure),
+        verdict_cell(figure)};
 }
 
 }  // namespace

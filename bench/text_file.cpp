@@ -10,7 +10,7 @@
 
 namespace sidestep::bench {
 
-Result<std::string> read_text(const std::string& path, std::size_t most) {
+Result<std::string> read_text(const std::string& path, std::size_t max) {
     const auto failed = [&path](int number) {
         const ErrorCode code = number == ENOENT || number == ENOTDIR ? ErrorCode::not_found
                                : number == EACCES                    ? ErrorCode::permission_denied
@@ -27,9 +27,9 @@ Result<std::string> read_text(const std::string& path, std::size_t most) {
     char block[1 << 16];
     while (const std::size_t got = std::fread(block, 1, sizeof block, file.get())) {
         text.append(block, got);
-        if (text.size() > most)
+        if (text.size() > max)
             return Error{ErrorCode::invalid_argument,
-                         fmt::format("the file is larger than {}", format_bytes(most)),
+                         fmt::format("the file is larger than {}", format_bytes(max)),
                          path,
                          {}};
     }

@@ -15,11 +15,10 @@ namespace sidestep::bench {
 namespace {
 
 using Json = nlohmann::json;
-constexpr std::size_t most_bytes = std::size_t{1} << 20;
+constexpr std::size_t max_bytes = std::size_t{1} << 20;
 
-const std::pair<const char*, Threshold::Kind> kinds[] = {{"least", Threshold::Kind::least},
-                                                         {"most", Threshold::Kind::most},
-                                                         {"least_share", Threshold::Kind::least_share}};
+const std::pair<const char*, Threshold::Kind> kinds[] = {
+    {"min", Threshold::Kind::min}, {"max", Threshold::Kind::max}, {"min_share", Threshold::Kind::min_share}};
 
 // What is wrong with a line, or empty.
 std::string read_line(const Json& line, Threshold& out) {
@@ -45,7 +44,7 @@ std::string read_line(const Json& line, Threshold& out) {
         }
     }
     if (out.case_pattern.empty()) return "lacks 'case'";
-    if (limits != 1) return "needs one of 'least', 'most' and 'least_share'";
+    if (limits != 1) return "needs one of 'min', 'max' and 'min_share'";
     return {};
 }
 
@@ -56,23 +55,23 @@ bool applies(const Threshold& threshold, const CaseResult& result, const Figure&
 
 // The median that a figure has to reach, in its unit; 0 where a share of an unknown limit is asked for.
 double bound(const Threshold& threshold, const Figure& figure) {
-    if (threshold.kind != Threshold::Kind::least_share) return threshold.value;
+    if (threshold.kind != Threshold::Kind::min_share) return threshold.value;
     return figure.more_is_better ? figure.limit * threshold.value : figure.limit / threshold.value;
 }
 
-// Whether a line's kind goes with the figure: "most" of a rate would be met by a slow link.
+// Whether a line's kind goes with the figure: "max" of a rate would be met by a slow link.
 bool sensible(const Threshold& threshold, const Figure& figure) {
-    if (threshold.kind == Threshold::Kind::least_share) return figure.limit > 0;
-    return (threshold.kind == Threshold::Kind::least) == figure.more_is_better;
+    if (threshold.kind == Threshold::Kind::min_share) return figure.limit > 0;
+    return (threshold.kind == Threshold::Kind::min) == figure.more_is_better;
 }
 
 void judge_figure(Report& report, const CaseResult& result, Figure& figure, const Threshold& threshold) {
     if (!sensible(threshold, figure)) {
         report.notes.push_back(fmt::format("threshold for {}, {}: {}", result.key, figure.what,
-                                           threshold.kind == Threshold::Kind::least_share
+                                           threshold.kind == Threshold::Kind::min_share
                                                ? "no limit is known, so its share cannot be judged"
-                                           : figure.more_is_better ? "more is better, so it needs 'least'"
-                                                                   : "less is better, so it needs 'most'"));
+                                           : figure.more_is_better ? "more is better, so it needs 'min'"
+                                                                   : "less is better, so it needs 'max'"));
         return;
     }
     figure.threshold = bound(threshold, figure);
@@ -102,7 +101,7 @@ Result<std::vector<Threshold>> thresholds_from_json(const std::string& text, con
 }
 
 Result<std::vector<Threshold>> load_thresholds(const std::string& path) {
-    auto text = read_text(path, most_bytes);
+    auto text = read_text(path, max_bytes);
     if (!text) return text.error();
     return thresholds_from_json(*text, path);
 }

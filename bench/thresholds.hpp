@@ -9,13 +9,13 @@
 namespace sidestep::bench {
 
 struct Threshold {
-    enum class Kind { least, most, least_share };
+    enum class Kind { min, max, min_share };
 
     std::string case_pattern;    // fits() the case's key
     std::string figure_pattern;  // fits() the figure's name
     Bytes bytes = 0;             // only figures of this size; 0: of any
-    Kind kind = Kind::least;
-    double value = 0;  // in the figure's unit; of least_share: 0 to 1 of its limit
+    Kind kind = Kind::min;
+    double value = 0;  // in the figure's unit; of min_share: 0 to 1 of its limit
 };
 
 // ErrorCode::invalid_argument names the member that is missing or of the wrong type.

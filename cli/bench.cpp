@@ -260,7 +260,9 @@ Result<ExitCode> run_page(const BenchCommand& command) {
 void define_page(CLI::App& app, BenchCommand& command) {
     command.page = app.add_subcommand("page", "write the page of a saved report");
     command.page->fallthrough();
-    command.page->add_option("REPORT", command.report, "the report, as --save writes it")->required()->type_name("");
+    command.page->add_option("REPORT", command.report, "the report, as --save writes it")
+        ->required()
+        ->type_name("");
     command.page->add_option("FILE", command.html, "the page")->required()->type_name("");
 }
 

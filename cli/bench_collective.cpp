@@ -152,7 +152,8 @@ void define_collective(CLI::App& bench, CollectiveCommand& command) {
     app.add_option("-n,--iterations", command.iterations, "operations of a sample (default: 20)")
         ->type_name("N")
         ->check(CLI::Range(1, 100'000).description(""));
-    app.add_option("-G,--launches", command.launches, "launches of their graph in a sample, up to 1 MiB (default: 10)")
+    app.add_option("-G,--launches", command.launches,
+                   "launches of their graph in a sample, up to 1 MiB (default: 10)")
         ->type_name("N")
         ->check(CLI::Range(1, 100'000).description(""));
     app.add_option("-w,--warmup", command.warmup, "samples before those that count (default: 1)")

@@ -81,8 +81,9 @@ Action define_completion(CLI::App& app, const Globals& globals) {
         std::string verb;
     };
     auto arguments = std::make_shared<Arguments>();
-    app.add_option("WHAT", arguments->what,
-                   "bash: the script to source; verbs, options [VERB], machines, places, cases: words, one a line")
+    app.add_option(
+           "WHAT", arguments->what,
+           "bash: the script to source; verbs, options [VERB], machines, places, cases: words, one a line")
         ->required()
         ->type_name("")
         ->check(CLI::IsMember({"bash", "verbs", "options", "machines", "places", "cases"}).description(""));

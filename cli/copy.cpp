@@ -151,7 +151,9 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
 
 Action define_copy(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<CopyCommand>();
-    app.add_option("SRC", command->from, "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], shared:NAME[@OFFSET+SIZE], p2pmem:BUS-ID")
+    app.add_option("SRC", command->from,
+                   "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], "
+                   "shared:NAME[@OFFSET+SIZE], p2pmem:BUS-ID")
         ->required()
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");

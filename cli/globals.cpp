@@ -29,7 +29,8 @@ std::optional<int> lanes_of(const std::string& text) {
     if (text == "all") return 0;
     int lanes = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lanes);
-    if (error != std::errc{} || end != text.data() + text.size() || lanes < 1 || lanes > 1024) return std::nullopt;
+    if (error != std::errc{} || end != text.data() + text.size() || lanes < 1 || lanes > 1024)
+        return std::nullopt;
     return lanes;
 }
 
@@ -61,10 +62,12 @@ void add_copy_flags(CLI::App& app, CopyFlags& flags) {
     app.add_option("--prefer", flags.prefer, "the engine that moves GPU memory, where both can")
         ->type_name("copy-engine|kernel")
         ->check(CLI::IsMember({"copy-engine", "kernel"}).description(""));
-    app.add_option("--lanes", flags.lanes, "paths at once: 1, at most N, or all that make it quicker (default: all)")
+    app.add_option("--lanes", flags.lanes,
+                   "paths at once: 1, at most N, or all that make it quicker (default: all)")
         ->type_name("1|all|N")
-        ->check(CLI::Validator([](const std::string& text) { return lanes_of(text) ? "" : "expected 1, all or a number"; },
-                               "", ""));
+        ->check(CLI::Validator(
+            [](const std::string& text) { return lanes_of(text) ? "" : "expected 1, all or a number"; }, "",
+            ""));
     add_parsed<Bytes>(
         app, "--chunk", parse_bytes, [&flags](Bytes value) { flags.chunk = value; },
         "bytes moved at a time through a staged path (default: chosen by the library)")

@@ -56,7 +56,8 @@ Result<ExitCode> printed(const std::string& text) {
     return ExitCode::done;
 }
 
-// The words before --, where the verb is one that starts a program. What is behind is that program's, whatever it looks like.
+// The words before --, where the verb is one that starts a program. What is behind is that program's,
+// whatever it looks like.
 int own_words(int argc, const char* const* argv) {
     std::string_view verb;  // the first word that is one
     for (int i = 1; i < argc; ++i) {
@@ -123,8 +124,8 @@ int run_and_report(int argc, const char* const* argv) {
 }  // namespace sidestep::cli
 
 int main(int argc, char** argv) {
-    // Before the driver is loaded: with more queues in a GPU a stream that waits holds up fewer others (docs/collectives.md,
-    // copy engines). Programs that the command starts inherit it.
+    // Before the driver is loaded: with more queues in a GPU a stream that waits holds up fewer others
+    // (docs/collectives.md, copy engines). Programs that the command starts inherit it.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     // The library throws nothing; this is for what the standard library throws here.
     try {

@@ -109,7 +109,8 @@ Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags&
     if (flags.size) return *flags.size;
     if (from.place.is_shared() && to.place.is_file()) return Buffer::whole;
     if (from.place.is_shared())
-        return Error{ErrorCode::invalid_argument, "how many bytes of it are to be copied?", from.place.to_string(),
+        return Error{ErrorCode::invalid_argument, "how many bytes of it are to be copied?",
+                     from.place.to_string(),
                      fmt::format("give --size, or write {}@OFFSET+SIZE", from.place.to_string())};
     return to.range ? to.range->size : default_size;
 }
@@ -122,7 +123,8 @@ Result<End> open_end(const Context& context, const Operand& operand, Bytes bytes
     }
     if (operand.place.is_shared()) {
         const Bytes offset = operand.range ? operand.range->offset : 0;
-        return End{Buffer::shared(operand.place.path(), offset, operand.range ? operand.range->size : bytes), {}};
+        return End{Buffer::shared(operand.place.path(), offset, operand.range ? operand.range->size : bytes),
+                   {}};
     }
     // An empty file still needs an address to go to.
     auto memory = context.allocate(operand.place, std::max<Bytes>(bytes, 1));

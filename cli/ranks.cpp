@@ -28,7 +28,7 @@ constexpr int between_looks_ms = 10;
 // What a process leaves behind may keep its output open: it is read that long and no longer.
 constexpr std::chrono::milliseconds after_the_last{500};
 // A line that does not end is printed in pieces of this size.
-constexpr std::size_t most_line = 1 << 16;
+constexpr std::size_t max_line = 1 << 16;
 
 void close_if_open(int& descriptor) {
     if (descriptor >= 0) ::close(descriptor);
@@ -88,7 +88,7 @@ void print_lines(Output& output, bool end) {
     std::string text;
     std::size_t begin = 0;
     for (std::size_t i = 0; i < output.rest.size(); ++i) {
-        const bool over = output.rest[i] == '\n' || output.rest[i] == '\r' || i + 1 - begin == most_line;
+        const bool over = output.rest[i] == '\n' || output.rest[i] == '\r' || i + 1 - begin == max_line;
         if (!over) continue;
         text +=
             fmt::format("[{}] {}", output.rank, std::string_view(output.rest).substr(begin, i + 1 - begin));

@@ -24,7 +24,8 @@ Result<void> run_route(const Globals& globals, const RouteCommand& command) {
         command.flags.size ? Result<Bytes>(*command.flags.size) : copy_size(*from, *to, command.flags);
     if (!bytes) return bytes.error();
     if (*bytes == Buffer::whole)
-        return Error{ErrorCode::invalid_argument, "a route is priced for a size", from->place.to_string(), "give --size"};
+        return Error{ErrorCode::invalid_argument, "a route is priced for a size", from->place.to_string(),
+                     "give --size"};
 
     const auto context = open_context(globals);
     if (!context) return context.error();
@@ -37,7 +38,9 @@ Result<void> run_route(const Globals& globals, const RouteCommand& command) {
 
 Action define_route(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<RouteCommand>();
-    app.add_option("SRC", command->from, "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], shared:NAME, p2pmem:BUS-ID")
+    app.add_option(
+           "SRC", command->from,
+           "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], shared:NAME, p2pmem:BUS-ID")
         ->required()
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");

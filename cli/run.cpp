@@ -22,7 +22,7 @@ namespace sidestep::cli {
 namespace {
 
 constexpr std::chrono::seconds grace{5};
-constexpr int most_ranks = 1024;
+constexpr int max_ranks = 1024;
 constexpr std::chrono::seconds longest_timeout{1'000'000};  // as SIDESTEP_GROUP_TIMEOUT takes it
 
 struct RunCommand {
@@ -88,9 +88,9 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
     const std::string& text = command.count;
     const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), count);
     const bool all = text == "gpus";
-    if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > most_ranks))
+    if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > max_ranks))
         return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no number of ranks", text), "-n",
-                     fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", most_ranks)};
+                     fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", max_ranks)};
     const auto topology = Topology::open(machine_of(globals));
     if (!topology) return topology.error();
     const int gpus = topology->gpu_count();

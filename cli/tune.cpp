@@ -91,8 +91,10 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     for (int gpu = 0; gpu < (command.ranks > 0 ? command.ranks : all); ++gpu) gpus.push_back(gpu);
     collective::TuneTimes times;
     Forced forced;
-    std::vector<const char*> algorithms(std::begin(collective::tuned_algorithms), std::end(collective::tuned_algorithms));
-    for (const char* algorithm : {collective::lamport_algorithm, collective::pushed_algorithm, collective::ring_algorithm})
+    std::vector<const char*> algorithms(std::begin(collective::tuned_algorithms),
+                                        std::end(collective::tuned_algorithms));
+    for (const char* algorithm :
+         {collective::lamport_algorithm, collective::pushed_algorithm, collective::ring_algorithm})
         algorithms.push_back(algorithm);
     for (const char* algorithm : algorithms) {
         if (auto taken = forced.take(algorithm); !taken) return taken;

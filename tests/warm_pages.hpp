@@ -47,8 +47,8 @@ private:
     void* map_ = MAP_FAILED;
 };
 
-// Takes a file out of the page cache. A page stays that the kernel looks at just then (reclaim, DAMON), for a moment;
-// false where some stay for seconds.
+// Takes a file out of the page cache. A page stays that the kernel looks at just then (reclaim, DAMON), for a
+// moment; false where some stay for seconds.
 inline bool drop_pages(const std::string& path) {
     const int file = ::open(path.c_str(), O_RDWR);
     if (file < 0) return false;

@@ -163,19 +163,18 @@ constexpr Bytes pinned_as_pages_from = 2_MiB;
 void log_pages(const driver::MemoryMap& pages, int node, Bytes bytes) {
     if (!base::logs(base::LogLevel::info)) return;
     const bool set_aside = pages.pages() == driver::PageKind::huge;
-    base::log(base::LogLevel::info,
-              fmt::format("{} pinned at {}: {} on huge pages{}", format_bytes(bytes),
-                          Place::host(node).to_string(),
-                          format_bytes(driver::huge_bytes(pages.address(), bytes)),
-                          set_aside ? " that the system had set aside" : ""));
+    base::log(base::LogLevel::info, fmt::format("{} pinned at {}: {} on huge pages{}", format_bytes(bytes),
+                                                Place::host(node).to_string(),
+                                                format_bytes(driver::huge_bytes(pages.address(), bytes)),
+                                                set_aside ? " that the system had set aside" : ""));
 }
 
 // Pages of one NUMA node (-1: of where the caller runs), pinned. A machine with one node has nothing to bind,
 // and containers often forbid the call.
 Result<Allocation> pin_pages(ContextPointer context, bool several_nodes, int node, Bytes bytes) {
     // Several threads may run on several nodes, and memory that is bound to none would come from all of them.
-    constexpr int most_threads = 8;
-    const int threads = node < 0 && several_nodes ? 1 : std::min(driver::usable_cpu_count(), most_threads);
+    constexpr int max_threads = 8;
+    const int threads = node < 0 && several_nodes ? 1 : std::min(driver::usable_cpu_count(), max_threads);
     SIDESTEP_TRY(driver::MemoryMap map,
                  driver::MemoryMap::populated(bytes, several_nodes ? node : -1, threads));
     auto pages = std::make_shared<const driver::MemoryMap>(std::move(map));

@@ -16,8 +16,9 @@ extern const unsigned char batch_kernel_image[];
 namespace {
 
 constexpr unsigned blocks_a_multiprocessor = 4;
-// 10,000 x 4 KiB from pinned memory: kernel 0.85 ms, batch call 14.3 ms; 1000 x 64 KiB: 1.30 and 1.92; 400 x 256
-// KiB: 2.07 and 2.21; 100 x 1 MiB: 2.29 and 2.12 (gpu_tests Batches.WhatEachWayCosts, H200, driver 580.159.04).
+// 10,000 x 4 KiB from pinned memory: kernel 0.85 ms, batch call 14.3 ms; 1000 x 64 KiB: 1.30 and 1.92; 400 x
+// 256 KiB: 2.07 and 2.21; 100 x 1 MiB: 2.29 and 2.12 (gpu_tests Batches.WhatEachWayCosts, H200, driver
+// 580.159.04).
 constexpr Bytes kernel_mean = Bytes{256} << 10;
 // An entry's size has 32 bits.
 constexpr Bytes largest_entry = Bytes{1} << 30;
@@ -45,7 +46,7 @@ Result<BatchKernel> BatchKernel::load(std::shared_ptr<const driver::CudaContext>
     status = cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                                        kernel.context_->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
-    kernel.most_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
+    kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
     return kernel;
 }
 
@@ -54,7 +55,7 @@ BatchKernel::BatchKernel(BatchKernel&& other) noexcept
       module_(std::exchange(other.module_, nullptr)),
       small_(other.small_),
       large_(other.large_),
-      most_blocks_(other.most_blocks_) {}
+      max_blocks_(other.max_blocks_) {}
 
 BatchKernel::~BatchKernel() {
     if (!context_ || !module_) return;
@@ -92,7 +93,7 @@ Result<std::size_t> BatchKernel::launch_some(CUfunction function, std::span<cons
         ++part;
     }
     table->tiles = tiles;
-    const unsigned blocks = std::min((tiles + batch_warps - 1) / batch_warps, most_blocks_);
+    const unsigned blocks = std::min((tiles + batch_warps - 1) / batch_warps, max_blocks_);
     void* arguments[] = {table.get()};
     const driver::Cuda& cuda = context_->cuda();
     SIDESTEP_CHECK(cuda.check(

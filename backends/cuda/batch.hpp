@@ -42,16 +42,16 @@ private:
     CUmodule module_ = nullptr;
     CUfunction small_ = nullptr;
     CUfunction large_ = nullptr;
-    unsigned most_blocks_ = 0;
+    unsigned max_blocks_ = 0;
 };
 
 // Which way a batch went. All but what was asked for is worth a note.
 enum class BatchWay { kernel, batch_call, one_by_one };
 
 // Enqueues the copies on `stream` of the GPU's context, which is current. `by_kernel`: the kernel or an
-// error. Else the kernel where the parts have less than 256 KiB in the mean, since the copy engine takes longer
-// over them; the driver's batch call; and where that is not to be had (older drivers, a stream that is captured,
-// the legacy default stream) one copy after the other.
+// error. Else the kernel where the parts have less than 256 KiB in the mean, since the copy engine takes
+// longer over them; the driver's batch call; and where that is not to be had (older drivers, a stream that is
+// captured, the legacy default stream) one copy after the other.
 Result<BatchWay> enqueue_batch(const Gpu& gpu, std::span<const BatchPart> parts, bool by_kernel,
                                CUstream stream, bool capturing);
 

@@ -37,7 +37,7 @@ Result<CopyKernel> CopyKernel::load(std::shared_ptr<const driver::CudaContext> c
     status = cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                                        kernel.context_->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
-    kernel.most_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
+    kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
     return kernel;
 }
 
@@ -57,7 +57,7 @@ CopyKernel::CopyKernel(CopyKernel&& other) noexcept
     : context_(std::move(other.context_)),
       module_(std::exchange(other.module_, nullptr)),
       functions_(other.functions_),
-      most_blocks_(other.most_blocks_) {}
+      max_blocks_(other.max_blocks_) {}
 
 CopyKernel::~CopyKernel() {
     if (!context_ || !module_) return;
@@ -69,7 +69,7 @@ Result<void> CopyKernel::launch(CUdeviceptr to, CUdeviceptr from, Bytes bytes, C
     const int shift = std::min(4, std::countr_zero((to ^ from) | 16));
     const Bytes words = bytes >> shift;
     const Bytes tile = Bytes{threads} * words_a_thread;
-    const Bytes blocks = std::clamp<Bytes>((words + tile - 1) / tile, 1, most_blocks_);
+    const Bytes blocks = std::clamp<Bytes>((words + tile - 1) / tile, 1, max_blocks_);
     void* arguments[] = {&to, &from, &bytes};
     const driver::Cuda& cuda = context_->cuda();
     return cuda.check(cuda.cuLaunchKernel(functions_[shift], static_cast<unsigned>(blocks), 1, 1, threads, 1,

@@ -29,7 +29,7 @@ private:
     std::shared_ptr<const driver::CudaContext> context_;  // null once moved from
     CUmodule module_ = nullptr;
     std::array<CUfunction, 5> functions_{};  // words of 1 << i bytes
-    unsigned most_blocks_ = 0;
+    unsigned max_blocks_ = 0;
 };
 
 }  // namespace sidestep::backends::cuda

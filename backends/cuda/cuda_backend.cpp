@@ -66,7 +66,7 @@ struct Work {
     CUdeviceptr target = 0;
     Bytes size = 0;
     Gpu* gpu = nullptr;
-    bool only_there = false;                // no other GPU could carry it out
+    bool only_there = false;  // no other GPU could carry it out
     Traffic traffic = Traffic::local;
     std::span<const BatchPart> parts = {};  // of a batch: instead of source, target and size
     bool capturing = false;                 // the stream is
@@ -96,7 +96,9 @@ public:
         return seats_->seat(request);
     }
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
-    Result<std::optional<Allocation>> open(const backend::Exported& exported) override { return ipc_->open(exported); }
+    Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
+        return ipc_->open(exported);
+    }
 
 private:
     Result<Work> plan(const Piece& piece) const;
@@ -295,10 +297,11 @@ Result<void> CudaBackend::enqueue_parts(const Work& work, CUstream stream) const
     const bool by_kernel = work.traffic == Traffic::kernel;
     SIDESTEP_TRY(const BatchWay way, enqueue_batch(*work.gpu, work.parts, by_kernel, stream, work.capturing));
     if (by_kernel || way == BatchWay::batch_call) return {};
-    const char* how = way == BatchWay::kernel ? "a kernel carried copies meant for the copy engine, which takes "
-                                                "longer over many small ones"
-                                              : "copies went to the copy engine one by one: "
-                                                "the driver's batch call is not to be had here";
+    const char* how = way == BatchWay::kernel
+                          ? "a kernel carried copies meant for the copy engine, which takes "
+                            "longer over many small ones"
+                          : "copies went to the copy engine one by one: "
+                            "the driver's batch call is not to be had here";
     work.to->set_note(how);
     return {};
 }
@@ -357,10 +360,11 @@ Result<Ticket> CudaBackend::launch_on_callers_stream(Work work, void* stream) {
 // asked by nobody.
 Result<Ticket> CudaBackend::capture(Work work, const CallersStream& callers) const {
     if (work.gpu->context()->get() != callers.context)
-        return Error{ErrorCode::unsupported,
-                     "the stream that is captured into a graph belongs to a GPU that takes no part in the copy",
-                     fmt::format("{} to {}", work.from->buffer().to_string(), work.to->buffer().to_string()),
-                     "capture a stream of one of the copy's GPUs"};
+        return Error{
+            ErrorCode::unsupported,
+            "the stream that is captured into a graph belongs to a GPU that takes no part in the copy",
+            fmt::format("{} to {}", work.from->buffer().to_string(), work.to->buffer().to_string()),
+            "capture a stream of one of the copy's GPUs"};
     work.capturing = true;
     driver::ScopedCudaContext current(*work.gpu->context());
     SIDESTEP_CHECK(enqueue(work, callers.stream));

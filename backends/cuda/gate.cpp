@@ -107,16 +107,16 @@ Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersS
 Result<std::uint32_t*> GateWords::take(Gpus& gpus) {
     std::lock_guard lock(mutex_);
     if (!page_) {
-        SIDESTEP_TRY(page_, allocate_pinned(gpus, -1, most_words * bytes_a_word));
-        free_.reserve(most_words);
-        resting_.reserve(most_words);
+        SIDESTEP_TRY(page_, allocate_pinned(gpus, -1, max_words * bytes_a_word));
+        free_.reserve(max_words);
+        resting_.reserve(max_words);
         auto* bytes = static_cast<std::byte*>(page_.address());
-        for (std::size_t i = most_words; i-- > 0;)
+        for (std::size_t i = max_words; i-- > 0;)
             free_.push_back(reinterpret_cast<std::uint32_t*>(bytes + i * bytes_a_word));
     }
     if (free_.empty()) collect();
     if (free_.empty())
-        return Error{ErrorCode::unsupported, fmt::format("{} gates hold streams already", most_words), "gate",
+        return Error{ErrorCode::unsupported, fmt::format("{} gates hold streams already", max_words), "gate",
                      "let some of the staged copies end"};
     std::uint32_t* word = free_.back();
     free_.pop_back();

@@ -32,8 +32,9 @@ public:
     // Leaks the pinned words if a stream still waits on one of them.
     ~GateWords();
 
-    // Enqueues a gate on `stream`; ErrorCode::unsupported where it is being captured, since a graph is launched
-    // when nobody is there to open the gate. `gpus` is used to allocate the words, in the first call only.
+    // Enqueues a gate on `stream`; ErrorCode::unsupported where it is being captured, since a graph is
+    // launched when nobody is there to open the gate. `gpus` is used to allocate the words, in the first call
+    // only.
     Result<std::unique_ptr<backend::Gate>> put(Gpus& gpus, const CallersStream& stream);
 
 private:
@@ -46,7 +47,7 @@ private:
     // Gates that may wait or rest at a time. A stream's queue in the driver holds about 1024 entries, and the
     // call that would add one more blocks until the first ends: behind a closed gate, for ever (seen on an
     // H200, driver 580.159.04). Each gate takes two or three entries.
-    static constexpr std::size_t most_words = 128;
+    static constexpr std::size_t max_words = 128;
     static constexpr std::size_t bytes_a_word = 64;  // a cache line each
 
     Result<std::uint32_t*> take(Gpus& gpus);

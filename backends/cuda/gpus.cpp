@@ -55,10 +55,11 @@ CUstream Gpu::stream(Traffic traffic) const {
     return lane.streams[turn % lane.streams.size()].get();
 }
 
-// A copy on a second stream waits until the engine has nothing left to do on the first, or has done that for some
-// milliseconds, and whoever looks at copies in the order of their start waits for it: 64 of those in a load of 8 GiB cost
-// it 28 ms of 220. Without them the engine still loses 4 us at each change of streams: 4 MiB at a time, 16 threads
-// brought a warm file to an H200 at 52.3 GB/s on one stream and at 49.6 on two or four.
+// A copy on a second stream waits until the engine has nothing left to do on the first, or has done that for
+// some milliseconds, and whoever looks at copies in the order of their start waits for it: 64 of those in a
+// load of 8 GiB cost it 28 ms of 220. Without them the engine still loses 4 us at each change of streams: 4
+// MiB at a time, 16 threads brought a warm file to an H200 at 52.3 GB/s on one stream and at 49.6 on two or
+// four.
 CUstream Gpu::link_stream(Traffic traffic, const void* host_memory) const {
     const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
     const std::size_t number = reinterpret_cast<std::uintptr_t>(host_memory) / alignof(std::max_align_t);
@@ -72,8 +73,8 @@ Result<Flight*> Gpu::take_flight() {
         free_ = flight->next_free;
         return flight;
     }
-    if (flights_.size() >= most_flights)
-        return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", most_flights),
+    if (flights_.size() >= max_flights)
+        return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", max_flights),
                      fmt::format("gpu:{}", index_), "wait for some of them"};
     CUevent event = nullptr;
     const driver::Cuda& cuda = context_->cuda();

@@ -43,7 +43,8 @@ public:
 
     // The stream whose turn it is.
     CUstream stream(Traffic traffic) const;
-    // The stream of what goes between the GPU and one piece of host memory: there they end in the order of their start.
+    // The stream of what goes between the GPU and one piece of host memory: there they end in the order of
+    // their start.
     CUstream link_stream(Traffic traffic, const void* host_memory) const;
 
     // The copy kernel, or why this GPU has none.
@@ -60,7 +61,7 @@ private:
     // several peers from queueing behind each other.
     static constexpr std::size_t streams_a_traffic = 4;
     static constexpr std::size_t traffics = 5;
-    static constexpr std::size_t most_flights = 65536;
+    static constexpr std::size_t max_flights = 65536;
     struct Lane {
         std::vector<driver::CudaStream> streams;
         mutable std::atomic<unsigned> turn{0};

@@ -17,7 +17,7 @@ constexpr std::string_view fabric_scheme = "cuda-fabric";
 
 constexpr std::size_t longest_handle = 1024;  // of backend::Exported
 // Physical allocations behind one buffer: 320 GiB of PyTorch's segments of 20 MiB.
-constexpr std::size_t most_pieces = 16384;
+constexpr std::size_t max_pieces = 16384;
 
 // What lies in Exported::handle. Both ends are this library on one machine.
 struct AllocationHandle {
@@ -141,7 +141,7 @@ struct ParsedMappings {
 Result<ParsedMappings> parse_mappings(std::string_view handle, bool fabric) {
     ParsedMappings parsed;
     if (!take(handle, parsed.head)) return senseless("it is too short");
-    if (parsed.head.pieces == 0 || parsed.head.pieces > most_pieces)
+    if (parsed.head.pieces == 0 || parsed.head.pieces > max_pieces)
         return senseless("it has too many pieces");
     for (std::uint32_t i = 0; i < parsed.head.runs; ++i) {
         PieceRun run{};
@@ -298,9 +298,9 @@ Result<std::shared_ptr<Ipc::Pieces>> Ipc::pieces_of(const Gpu& gpu, const Buffer
     pieces->context = gpu.context();
     first = 0;
     const auto retain = [&](CUdeviceptr base, Bytes size) -> Result<void> {
-        if (pieces->handles.size() == most_pieces)
+        if (pieces->handles.size() == max_pieces)
             return cannot_share(buffer,
-                                fmt::format("it consists of more than {} physical allocations", most_pieces),
+                                fmt::format("it consists of more than {} physical allocations", max_pieces),
                                 "share a smaller part of it");
         if (pieces->handles.empty()) first = base;
         CUmemGenericAllocationHandle handle = 0;
@@ -407,7 +407,7 @@ Result<Allocation> Ipc::open_mappings(const backend::Exported& exported, bool fa
     SIDESTEP_TRY(Gpu * gpu, find(parsed.head.gpu, user));
     std::vector<driver::Fd> descriptors;
     if (!fabric) {
-        SIDESTEP_TRY(descriptors, driver::open_bundle(exported.descriptor, most_pieces));
+        SIDESTEP_TRY(descriptors, driver::open_bundle(exported.descriptor, max_pieces));
         if (descriptors.size() != parsed.sizes.size())
             return senseless("it came with another number of descriptors");
     }

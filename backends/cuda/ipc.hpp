@@ -26,8 +26,8 @@ public:
     Result<backend::Exported> share(const Buffer& buffer, const Pointer& pointer);
 
     // Maps what share() made in another process; nothing for other schemes. The GPU is found by its UUID,
-    // whatever its number here. not_found where this process does not see it. With `user` it is mapped for that GPU
-    // instead, and the one that it lies on need not be visible.
+    // whatever its number here. not_found where this process does not see it. With `user` it is mapped for
+    // that GPU instead, and the one that it lies on need not be visible.
     Result<std::optional<Allocation>> open(const backend::Exported& exported, Gpu* user = nullptr);
 
 private:

@@ -69,7 +69,8 @@ std::vector<Capability> capabilities(bool batch_call) {
     all[local_copy].latency_us = copy_engine_local_us;
     all[peer_kernel].latency_us = all[local_kernel].latency_us = kernel_us;
     for (std::size_t engine = 0; engine < all.size() && !batch_call; ++engine)
-        if (!is_kernel(engine)) all[engine].reason += "; batches by the kernel or one by one, the driver is of before CUDA 12.8";
+        if (!is_kernel(engine))
+            all[engine].reason += "; batches by the kernel or one by one, the driver is of before CUDA 12.8";
     return all;
 }
 

@@ -26,7 +26,7 @@ CUresult ask(const driver::Cuda& cuda, CUdeviceptr address, Attributes& attribut
     std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                     CU_POINTER_ATTRIBUTE_RANGE_SIZE,      CU_POINTER_ATTRIBUTE_BUFFER_ID};
+                     CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
     std::array<void*, names.size()> values{&attributes.memory,     &attributes.managed, &attributes.ordinal,
                                            &attributes.legacy_ipc, &attributes.pool,    &attributes.start,
                                            &attributes.size,       &attributes.id};
@@ -106,7 +106,8 @@ Result<std::uint64_t> check_mapped(Gpus& gpus, const Buffer& buffer) {
         CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
         unsigned long long id = 0;
         void* value = &id;
-        SIDESTEP_CHECK(cuda.check(cuda.cuPointerGetAttributes(1, &name, &value, base), "cuPointerGetAttributes"));
+        SIDESTEP_CHECK(
+            cuda.check(cuda.cuPointerGetAttributes(1, &name, &value, base), "cuPointerGetAttributes"));
         identity.add(id);
         return {};
     };
@@ -132,8 +133,7 @@ Result<std::optional<Pointer>> look_up_host(const Gpus& gpus, const Buffer& buff
     return std::optional(Pointer{MemoryKind::pinned, -1, nullptr, attributes.id});
 }
 
-Result<std::optional<Pointer>> look_up_gpu(Gpus& gpus, const Buffer& buffer,
-                                           const Attributes& attributes) {
+Result<std::optional<Pointer>> look_up_gpu(Gpus& gpus, const Buffer& buffer, const Attributes& attributes) {
     const int claimed = buffer.place().index();
     if (attributes.managed) return std::optional(Pointer{MemoryKind::managed, -1, nullptr, attributes.id});
     if (attributes.memory == CU_MEMORYTYPE_HOST)

@@ -25,10 +25,10 @@ private:
     std::mutex mutex_;
 };
 
-// Lets `gpu` read and write pool or VMM memory of another GPU, `owner`, if it may not yet. The pool keeps that
-// access for all its memory, a mapping for itself. Nothing to do for other kinds of memory. False where only
-// `owner` can be let: cuMemAlloc memory of another process, which looks like a mapping and takes no access (seen
-// on H200, driver 580.159.04); a copy with it is then carried out by `owner`.
+// Lets `gpu` read and write pool or VMM memory of another GPU, `owner`, if it may not yet. The pool keeps
+// that access for all its memory, a mapping for itself. Nothing to do for other kinds of memory. False where
+// only `owner` can be let: cuMemAlloc memory of another process, which looks like a mapping and takes no
+// access (seen on H200, driver 580.159.04); a copy with it is then carried out by `owner`.
 Result<bool> grant(const Gpu& gpu, const Gpu& owner, const Buffer& buffer, const Pointer& pointer);
 
 }  // namespace sidestep::backends::cuda

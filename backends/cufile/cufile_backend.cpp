@@ -24,7 +24,7 @@ using backend::Reach;
 using backend::Support;
 
 // Each carries one piece of a copy, of which a copy from or to a file has 16 in flight.
-constexpr unsigned most_threads = 16;
+constexpr unsigned max_threads = 16;
 // Of one small request. Not measured here: NVIDIA's guides give 4 KiB reads some tens of microseconds above
 // the drive's own time.
 constexpr double latency_us = 50;
@@ -35,13 +35,13 @@ constexpr std::size_t gpu_to_file = 1;
 // The drives' rate is not known, nor the page cache's part: the link of the quickest GPU is all that is sure
 // to bound it.
 double quickest_link(const Topology& topology) {
-    double most = 0;
+    double max = 0;
     for (DeviceId id = 0; id < topology.devices().size(); ++id) {
         const auto cpu = topology.device(id).kind == DeviceKind::gpu ? topology.cpu_of(id) : std::nullopt;
         const auto path = cpu ? topology.path(*cpu, id, Fabric::any) : std::nullopt;
-        if (path) most = std::max(most, path->gb_per_s);
+        if (path) max = std::max(max, path->gb_per_s);
     }
-    return most * topology::reached_part(LinkKind::pcie);
+    return max * topology::reached_part(LinkKind::pcie);
 }
 
 class CufileBackend final : public backend::Backend {
@@ -73,8 +73,7 @@ private:
 
 Support CufileBackend::probe(const Topology& topology) {
     gb_per_s_ = quickest_link(topology);
-    if (topology.emulated())
-        return Support::no("the machine is a model: its GPUs are not in this computer");
+    if (topology.emulated()) return Support::no("the machine is a model: its GPUs are not in this computer");
     if (options_.off) return Support::no("SIDESTEP_CUFILE=off", "unset SIDESTEP_CUFILE");
     if (topology.gpu_count() == 0) return Support::no("this machine has no GPU");
     const Conditions conditions = read_conditions(driver::MachineFiles(options_.root), topology);
@@ -105,7 +104,7 @@ Support CufileBackend::load(const Topology& topology, const Conditions& conditio
     gpus_ = std::move(*gpus);
     prover_ = std::make_unique<Prover>(cufile_, *gpus_);
     memory_ = std::make_unique<MappedMemory>(cufile_);
-    pool_ = std::make_unique<IoPool>(most_threads);
+    pool_ = std::make_unique<IoPool>(max_threads);
     return Support::yes(fmt::format("libcufile {}, {}; each file system is proven before it is used",
                                     cufile_->version_text(),
                                     conditions.nvidia_fs.empty() ? "nvidia-fs" : "P2PDMA mode"));

@@ -22,7 +22,7 @@ using driver::FileType;
 
 // Mapping GPU memory takes longer than what a small copy gains; cuFile goes through mapped blocks of its own
 // then. Not measured: no machine with a direct path was at hand.
-constexpr Bytes least_mapped = 16_MiB;
+constexpr Bytes min_mapped = 16_MiB;
 
 Bytes up_to_block(Bytes offset) {
     return (block - offset % block) % block;
@@ -36,9 +36,9 @@ Range part(const Range& range, Bytes from, Bytes size) {
     return cut;
 }
 
-void raise(std::atomic<Bytes>& most, Bytes value) {
-    Bytes now = most.load(std::memory_order_relaxed);
-    while (now < value && !most.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
+void raise(std::atomic<Bytes>& max, Bytes value) {
+    Bytes now = max.load(std::memory_order_relaxed);
+    while (now < value && !max.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
     }
 }
 
@@ -127,7 +127,7 @@ Result<FileRegistration::Window*> FileRegistration::window(DirectGpu& gpu, bool 
 // For as long as this file is open, so that no memory is freed while it is mapped.
 void FileRegistration::register_memory(const MemoryRegistration& memory) {
     const void* const base = memory.buffer().address();
-    if (memory.buffer().size() < least_mapped) return;
+    if (memory.buffer().size() < min_mapped) return;
     const std::lock_guard lock(mutex_);
     if (mapped_.count(base) == 0)
         mapped_[base] = shared_.memory.map(memory.gpu(), base, memory.buffer().size());

@@ -17,10 +17,10 @@ IoPool::~IoPool() {
 
 Result<backend::Ticket> IoPool::start(Work work) {
     const std::lock_guard lock(mutex_);
-    if (jobs_.size() >= most_under_way)
-        return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", most_under_way),
+    if (jobs_.size() >= max_under_way)
+        return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", max_under_way),
                      "cufile", "wait for some of them"};
-    if (busy_ + waiting_.size() >= threads_.size() && threads_.size() < most_threads_) {
+    if (busy_ + waiting_.size() >= threads_.size() && threads_.size() < max_threads_) {
         try {
             threads_.emplace_back([this] { run(); });
         } catch (const std::system_error&) {  // no more threads allowed: those that run do it all

@@ -20,7 +20,7 @@ class IoPool {
 public:
     using Work = std::function<Result<void>()>;
 
-    explicit IoPool(unsigned most_threads) : most_threads_(most_threads) {}
+    explicit IoPool(unsigned max_threads) : max_threads_(max_threads) {}
     ~IoPool();
 
     // Fails with ErrorCode::device_error where too much is under way, or no thread can be had.
@@ -28,14 +28,14 @@ public:
     Result<backend::Progress> poll(backend::Ticket ticket);
 
 private:
-    static constexpr std::size_t most_under_way = 65536;
+    static constexpr std::size_t max_under_way = 65536;
     struct Job {
         Work work;
         std::optional<Result<void>> result;
     };
     void run();
 
-    const unsigned most_threads_;
+    const unsigned max_threads_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;
     std::vector<std::thread> threads_;

@@ -61,7 +61,7 @@ void DepthController::decide(double rate) {
                 base_ = rate;
                 kept_ = depth_;
                 grew_ = true;
-                if (may_grow()) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
+                if (may_grow()) return set(std::min(2 * depth_, bounds_.max), Phase::growing);
                 return rest();
             }
             // Requests only wait longer. A depth that has just proved better than its half needs no look at
@@ -83,16 +83,16 @@ void DepthController::decide(double rate) {
 }
 
 bool DepthController::may_grow() const {
-    return depth_ < bounds_.most && (bounds_.busy <= 0 || base_ < bounds_.busy * depth_);
+    return depth_ < bounds_.max && (bounds_.busy <= 0 || base_ < bounds_.busy * depth_);
 }
 
 void DepthController::grow_or_shrink() {
-    if (may_grow()) return set(std::min(2 * depth_, bounds_.most), Phase::growing);
+    if (may_grow()) return set(std::min(2 * depth_, bounds_.max), Phase::growing);
     shrink_or_rest();
 }
 
 void DepthController::shrink_or_rest() {
-    if (depth_ > bounds_.least) return set(std::max(depth_ / 2, bounds_.least), Phase::shrinking);
+    if (depth_ > bounds_.min) return set(std::max(depth_ / 2, bounds_.min), Phase::shrinking);
     rest();
 }
 

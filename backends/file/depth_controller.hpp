@@ -10,22 +10,22 @@ namespace sidestep::backends::file {
 // Finds the smallest depth that gives the most throughput: doubles it as long as that moves more bytes a
 // second, and takes back what only made requests wait longer. By Little's law a device that answers within L
 // and moves R bytes a second needs R x L bytes outstanding; more than that wait in line (so at full depth the
-// rate tells the latency too), and hurt where the line is short: 16 instead of all requests made one
-// library 3.5 to 22 times faster on local files (ai-dynamo/nixl, pull request 1113).
+// rate tells the latency too), and hurt where the line is short: 16 instead of all requests made one library
+// 3.5 to 22 times faster on local files (ai-dynamo/nixl, pull request 1113).
 //
 // Measures in windows of two rounds of requests, and only while more are wanted than the depth allows. What
-// was found is looked at again after a rest, since devices and neighbours change; the rests grow while nothing
-// better is found. One thread at a time.
+// was found is looked at again after a rest, since devices and neighbours change; the rests grow while
+// nothing better is found. One thread at a time.
 class DepthController {
 public:
     using Time = std::chrono::steady_clock::time_point;
 
     struct Bounds {
-        unsigned least = 4;
+        unsigned min = 4;
         unsigned first = 16;  // to start with
-        unsigned most = 128;
-        // A depth at which each request moves that many bytes a second or more is not raised: the requests do not
-        // wait, they copy, and more of them only take processors from each other. 0: no such bound.
+        unsigned max = 128;
+        // A depth at which each request moves that many bytes a second or more is not raised: the requests do
+        // not wait, they copy, and more of them only take processors from each other. 0: no such bound.
         double busy = 0;
     };
     // 0 < least <= first <= most.
@@ -55,9 +55,9 @@ private:
     unsigned depth_;
     unsigned kept_;  // the depth to go back to where a trial fails
     Phase phase_ = Phase::base;
-    double base_ = 0;    // bytes a second at kept_, or where shrinking began
-    bool grew_ = false;  // kept_ has proved better than its half
-    int rests_ = 0;      // windows left
+    double base_ = 0;      // bytes a second at kept_, or where shrinking began
+    bool grew_ = false;    // kept_ has proved better than its half
+    int rests_ = 0;        // windows left
     int next_rest_;        // windows of the next rest
     unsigned rested_ = 0;  // kept_ at the last rest
 

@@ -24,19 +24,22 @@ using backend::Support;
 // delivers 100 GB/s. The depth controller finds out how many of them help.
 constexpr unsigned depth = 128;
 
-constexpr int most_io_threads = 32;
-// Threads that copy between page cache and memory, and what one of them reads at a time where there are many: two share a
-// slice then, so that a slot is full sooner. Four H200, 64 processors, 8 GiB loaded to all of them (2026-11-22, a program that is
-// not in the tree, median of 5): 72 GB/s with 32 threads and whole slices, 78 with parts of 1 MiB, 86 with those and 48 threads; on another
-// such machine 59 with parts of 512 KiB and 63 with whole slices. With 8 processors, and so more threads than those, parts were slower.
-constexpr int most_copying_threads = 48;
+constexpr int max_io_threads = 32;
+// Threads that copy between page cache and memory, and what one of them reads at a time where there are many:
+// two share a slice then, so that a slot is full sooner. Four H200, 64 processors, 8 GiB loaded to all of
+// them (2026-11-22, a program that is not in the tree, median of 5): 72 GB/s with 32 threads and whole
+// slices, 78 with parts of 1 MiB, 86 with those and 48 threads; on another such machine 59 with parts of 512
+// KiB and 63 with whole slices. With 8 processors, and so more threads than those, parts were slower.
+constexpr int max_copying_threads = 48;
 constexpr unsigned many_copying_threads = 16;
 constexpr Bytes part_of_many = 1_MiB;
 
-// With so many of them and more they go on with the copies themselves (attend_with), and every processor has one. With fewer a
-// thread drives beside them, and of three processors has one to itself; two are shared, since a reader less would halve the rate.
-constexpr int least_attending = 4;
-// Up to here. Beyond it one processor in eight is left to the rest of the program, as measured with more of them: 48 threads of 64.
+// With so many of them and more they go on with the copies themselves (attend_with), and every processor has
+// one. With fewer a thread drives beside them, and of three processors has one to itself; two are shared,
+// since a reader less would halve the rate.
+constexpr int min_attending = 4;
+// Up to here. Beyond it one processor in eight is left to the rest of the program, as measured with more of
+// them: 48 threads of 64.
 constexpr int processors_without_rest = 16;
 constexpr int processors_a_rest = 8;
 
@@ -50,7 +53,7 @@ constexpr double write_gb_per_s = 3;
 // A map of a file in memory is written by several threads at once, but each byte costs 1.3 to 1.7 times the
 // processor's time of pwrite, which need not clear the pages first (docs/benchmarks.md, "Files and
 // checkpoints"): a few gain nothing.
-constexpr unsigned least_map_writers = 4;
+constexpr unsigned min_map_writers = 4;
 // A thread that copies less than that from the page cache waits for a device most of its time.
 constexpr double busy_bytes_per_s = 5e8;
 // From the call until the bytes of one small read of a warm file are there.
@@ -61,8 +64,9 @@ Error invalid(std::string message, std::string where) {
 }
 
 int copying_threads(int processors) {
-    if (processors < least_attending) return std::min(processors, 2);
-    return std::max(std::min(processors, processors_without_rest), processors - processors / processors_a_rest);
+    if (processors < min_attending) return std::min(processors, 2);
+    return std::max(std::min(processors, processors_without_rest),
+                    processors - processors / processors_a_rest);
 }
 
 class FileBackend final : public backend::Backend {
@@ -90,11 +94,11 @@ private:
 
     const FileOptions options_;
     std::unique_ptr<driver::FileIoEngine> given_;
-    std::string how_ = "nothing";     // the engine, and why no better one: part of every route
-    unsigned threads_ = 1;            // of the engine
-    unsigned copying_ = 1;            // that really run at once
-    bool maps_ = false;               // targets in memory
-    bool attends_ = false;            // threads that copy go on with the copies themselves
+    std::string how_ = "nothing";  // the engine, and why no better one: part of every route
+    unsigned threads_ = 1;         // of the engine
+    unsigned copying_ = 1;         // that really run at once
+    bool maps_ = false;            // targets in memory
+    bool attends_ = false;         // threads that copy go on with the copies themselves
     driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
@@ -102,10 +106,10 @@ private:
 Support FileBackend::probe(const Topology&) {
     // More threads than processors: some wait for a device while others copy.
     const int processors = driver::usable_cpu_count();
-    threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, most_io_threads));
-    copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, most_copying_threads));
-    attends_ = options_.attends.value_or(processors >= least_attending);
-    maps_ = options_.maps.value_or(copying_ >= least_map_writers);
+    threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, max_io_threads));
+    copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, max_copying_threads));
+    attends_ = options_.attends.value_or(processors >= min_attending);
+    maps_ = options_.maps.value_or(copying_ >= min_map_writers);
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
     if (given_) {
@@ -130,7 +134,8 @@ Support FileBackend::probe(const Topology&) {
     return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}; {}", threads_, why, asked));
 }
 
-// The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there are requests.
+// The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there
+// are requests.
 std::unique_ptr<driver::FileIoEngine> FileBackend::own_copier() const {
     const bool many = copying_ >= many_copying_threads;
     return driver::create_thread_engine(depth, many ? copying_ : threads_,
@@ -138,12 +143,13 @@ std::unique_ptr<driver::FileIoEngine> FileBackend::own_copier() const {
                                         many ? part_of_many : 0);
 }
 
-void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier) {
+void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine,
+                      std::unique_ptr<driver::FileIoEngine> copier) {
     FileJobs::Depths depths;
     depths.around = {4, 16, depth};
     depths.written = {4, 32, depth};
-    // Each thread that copies has its next request in line soon. More help only where threads wait for what the
-    // cache lacks: network file systems.
+    // Each thread that copies has its next request in line soon. More help only where threads wait for what
+    // the cache lacks: network file systems.
     const unsigned copies = std::max(4u, copying_ + copying_ / 4);
     depths.copies = {copies, copies, std::max(copies, std::min(2 * threads_, depth)), busy_bytes_per_s};
     jobs_ = std::make_shared<FileJobs>(std::move(engine), depths, std::move(copier));
@@ -157,7 +163,8 @@ std::vector<Capability> FileBackend::capabilities() const {
     read.to_memory = {MemoryKind::pageable, MemoryKind::pinned};
     read.reach = Reach::storage;
     read.engine = "file I/O";
-    read.max_gb_per_s = first_thread_gb_per_s + further_thread_gb_per_s * (std::min<unsigned>(copying_, most_io_threads) - 1);
+    read.max_gb_per_s =
+        first_thread_gb_per_s + further_thread_gb_per_s * (std::min<unsigned>(copying_, max_io_threads) - 1);
     read.latency_us = latency_us;
     read.reason = "read through " + how_;
     Capability write = read;
@@ -223,8 +230,9 @@ Result<backend::Ticket> FileBackend::start(const backend::Piece& piece) {
                  : start(*file, piece.from_offset, *memory, piece.to_offset, piece, false);
 }
 
-Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
-                                           Bytes memory_offset, const backend::Piece& piece, bool write) {
+Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset,
+                                           MemoryRegistration& memory, Bytes memory_offset,
+                                           const backend::Piece& piece, bool write) {
     const auto inside = [size = piece.size](const Buffer& buffer, Bytes offset) {
         return offset <= buffer.size() && size <= buffer.size() - offset;
     };
@@ -244,22 +252,26 @@ Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_of
 }
 
 // Which bytes go around the page cache, decided as late as can be.
-Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const Stretch& stretch, bool write) const {
+Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const Stretch& stretch,
+                                                  bool write) const {
     const auto wish = file.wish(write);
     const bool asks = wish == FileRegistration::Wish::cheaper;
-    if (wish == FileRegistration::Wish::cache || (asks && stretch.size < least_question) || !file.goes_around()) {
+    if (wish == FileRegistration::Wish::cache || (asks && stretch.size < min_question) ||
+        !file.goes_around()) {
         return cut(stretch, false);
     }
     if (!can_go_direct(stretch, file.memory_alignment())) {
         if (!file.insists() || stretch.size < direct_block) return cut(stretch, false);
-        return Error{ErrorCode::path_unavailable,
-                     fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
-                                 stretch.size, stretch.offset, file.path(), static_cast<void*>(stretch.address)),
-                     "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
+        return Error{
+            ErrorCode::path_unavailable,
+            fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
+                        stretch.size, stretch.offset, file.path(), static_cast<void*>(stretch.address)),
+            "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
     }
     std::vector<Slice> slices = cut(stretch, true, write ? written_slice_size : slice_size);
     if (asks) {
-        use_cache_where_cheaper(slices, [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
+        use_cache_where_cheaper(slices,
+                                [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
         // Without the ends that were cut off where blocks begin and end.
         if (std::none_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.direct; })) {
             return cut(stretch, false);

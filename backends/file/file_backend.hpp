@@ -19,7 +19,8 @@ struct FileOptions {
     // Whether whole-file targets that live in memory (tmpfs) are written through a map; nothing: where that
     // is quicker.
     std::optional<bool> maps = {};
-    // Whether threads that copy make the call of attend_with(); nothing: where there are processors to spare for that.
+    // Whether threads that copy make the call of attend_with(); nothing: where there are processors to spare
+    // for that.
     std::optional<bool> attends = {};
 };
 
@@ -27,6 +28,7 @@ struct FileOptions {
 std::unique_ptr<backend::Backend> create(FileOptions options);
 
 // The same over an engine of the caller's, for tests of what devices do wrong.
-std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options = {});
+std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine,
+                                         FileOptions options = {});
 
 }  // namespace sidestep::backends::file

@@ -13,38 +13,42 @@ namespace {
 enum { around = 0, copies = 1, small = 2, written = 3 };
 
 // Enough for 2 TiB of slices.
-constexpr std::size_t most_ready = std::size_t{1} << 20;
+constexpr std::size_t max_ready = std::size_t{1} << 20;
 
 // A request that is interrupted so often in a row without moving a byte will not get anywhere.
-constexpr int most_idle_tries = 1000;
+constexpr int max_idle_tries = 1000;
 
 // Smaller ones are copied from the page cache quicker than a kernel thread is woken. With O_DIRECT too:
 // some file systems (tmpfs) copy all the same, and on the others pages are pinned beside one another.
 constexpr Bytes background_from = 64_KiB + 1;
 
-// Memory is kept with the engine once as much has moved as it is large, so not for a single pass; and not where it is
-// so little that there is nothing to gain. With O_DIRECT registered memory took half the processor time, at the same
-// or up to 8 % more throughput; copies from the page cache 7 % less time, 20 % less with ordinary pages (slices of 2 MiB,
-// 16 at once, virtual disk on ext4, Linux 6.18, two processors). Registering takes 0.06 ms for 32 MiB of huge pages and
-// 1.1 ms for ordinary ones. Registered files changed nothing beyond the noise of a few percent, so there are none.
-constexpr Bytes least_kept = 1_MiB;
+// Memory is kept with the engine once as much has moved as it is large, so not for a single pass; and not
+// where it is so little that there is nothing to gain. With O_DIRECT registered memory took half the
+// processor time, at the same or up to 8 % more throughput; copies from the page cache 7 % less time, 20 %
+// less with ordinary pages (slices of 2 MiB, 16 at once, virtual disk on ext4, Linux 6.18, two processors).
+// Registering takes 0.06 ms for 32 MiB of huge pages and 1.1 ms for ordinary ones. Registered files changed
+// nothing beyond the noise of a few percent, so there are none.
+constexpr Bytes min_kept = 1_MiB;
 
 Error end_of_file(const FileRegistration& file, const Slice& at) {
     std::string why = "the device is smaller than it says";
     if (const auto size = driver::size_now(file.fd(false))) {
-        why = fmt::format("it {} {} bytes", *size <= at.offset + at.before ? "has shrunk to" : "claims to have", *size);
+        why = fmt::format("it {} {} bytes",
+                          *size <= at.offset + at.before ? "has shrunk to" : "claims to have", *size);
     }
     return {ErrorCode::end_of_file,
-            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), at.offset + at.before, at.asked(), why),
+            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), at.offset + at.before,
+                        at.asked(), why),
             file.buffer().place().to_string(), "do not change a file while it is copied"};
 }
 
 Error failed(const FileRegistration& file, const Slice& at, bool write, int number) {
-    return driver::system_error(number,
-                                fmt::format("cannot {} {} bytes of {} at offset {}", write ? "write" : "read",
-                                            at.asked(), file.path(), at.offset + at.before),
-                                file.buffer().place().to_string(),
-                                number == ESTALE ? "the file was removed or replaced on its server: open it anew" : "");
+    return driver::system_error(
+        number,
+        fmt::format("cannot {} {} bytes of {} at offset {}", write ? "write" : "read", at.asked(),
+                    file.path(), at.offset + at.before),
+        file.buffer().place().to_string(),
+        number == ESTALE ? "the file was removed or replaced on its server: open it anew" : "");
 }
 
 }  // namespace
@@ -68,7 +72,7 @@ Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistrati
     const std::lock_guard lock(mutex_);
     std::size_t waiting = 0;
     for (const Way& way : ways_) waiting += way.ready.size();
-    if (waiting + slices.size() > most_ready) {
+    if (waiting + slices.size() > max_ready) {
         return Error{ErrorCode::out_of_memory,
                      fmt::format("{} reads and writes are waiting already", waiting), file.path(),
                      "wait for some copies before starting more, or copy less at once"};
@@ -103,7 +107,7 @@ FileJobs::Way& FileJobs::way_of(const Request& request) {
 void FileJobs::keep(MemoryRegistration& memory, const std::vector<Request>& requests) {
     if (memory.offered_) return;
     const Bytes size = memory.buffer().size();
-    if (memory.moved_ >= size && size >= least_kept) {
+    if (memory.moved_ >= size && size >= min_kept) {
         memory.offered_ = true;
         memory.kept_ = engine_->keep_memory(memory.buffer().address(), size);
         if (memory.kept_ >= 0) memory.jobs_ = shared_from_this();
@@ -248,7 +252,7 @@ void FileJobs::refused(Request& request, int number) {
     Job& job = *request.job;
     // ECANCELED: the thread that submitted has ended, and its requests with it.
     const bool passing = number == EINTR || number == EAGAIN || number == ECANCELED;
-    if (passing && ++request.idle_tries <= most_idle_tries) {
+    if (passing && ++request.idle_tries <= max_idle_tries) {
         way_of(request).ready.push_front(&request);
         return;
     }
@@ -264,7 +268,8 @@ void FileJobs::refused(Request& request, int number) {
         way_of(request).ready.push_front(&request);
         return;
     }
-    // EINVAL: the device wants another alignment than the usual one. EFAULT: it cannot reach that memory itself.
+    // EINVAL: the device wants another alignment than the usual one. EFAULT: it cannot reach that memory
+    // itself.
     const bool refuses = number == EINVAL || number == EOPNOTSUPP || number == EFAULT;
     if (refuses && request.direct && !job.file->insists()) {
         job.file->stop_going_around();
@@ -277,7 +282,8 @@ void FileJobs::refused(Request& request, int number) {
 
 void FileJobs::fail(Job& job, Error error) {
     job.error = std::move(error);
-    for (Way& way : ways_) std::erase_if(way.ready, [&job](const Request* request) { return request->job == &job; });
+    for (Way& way : ways_)
+        std::erase_if(way.ready, [&job](const Request* request) { return request->job == &job; });
 }
 
 }  // namespace sidestep::backends::file

@@ -23,8 +23,8 @@ namespace sidestep::backends::file {
 // it is destroyed.
 class FileJobs : public std::enable_shared_from_this<FileJobs> {
 public:
-    // How many requests are outstanding at once: reads and writes around the page cache wait for a device, the others for a
-    // thread that copies.
+    // How many requests are outstanding at once: reads and writes around the page cache wait for a device,
+    // the others for a thread that copies.
     struct Depths {
         DepthController::Bounds around;
         DepthController::Bounds written;
@@ -89,8 +89,8 @@ private:
 
     std::mutex mutex_;  // guards what follows
     std::unordered_map<std::uint64_t, std::unique_ptr<Job>> jobs_;
-    // Reads around the page cache; copies that take a thread a while; those that end as soon as they are submitted; writes around
-    // the page cache.
+    // Reads around the page cache; copies that take a thread a while; those that end as soon as they are
+    // submitted; writes around the page cache.
     std::array<Way, 4> ways_;
     std::size_t turn_ = 0;  // the way whose requests are submitted first
     std::vector<driver::FileCompletion> ended_;

@@ -18,7 +18,7 @@ using driver::FileType;
 namespace {
 
 // A map costs a few system calls and page tables; smaller files are written at once.
-constexpr Bytes least_mapped = 1_MiB;
+constexpr Bytes min_mapped = 1_MiB;
 
 }  // namespace
 
@@ -60,7 +60,7 @@ Result<void> FileRegistration::open_whole_target(bool maps) {
     replaced_.emplace(std::move(file));
     notes_ = replaced_->notes();
     const Bytes size = options_.expected_size;
-    if (!maps || size < least_mapped || !driver::lives_in_memory(replaced_->fd()))
+    if (!maps || size < min_mapped || !driver::lives_in_memory(replaced_->fd()))
         return driver::reserve_space(replaced_->fd(), 0, size, false, path());
     SIDESTEP_CHECK(driver::lengthen_in_memory(replaced_->fd(), size, path()));
     map_target();
@@ -107,14 +107,17 @@ Result<driver::Fd> FileRegistration::open_around() {
         return Error{ErrorCode::unsupported, std::move(why), buffer().place().to_string(), {}};
     };
     if (driver::lives_in_memory(fd(false))) {
-        return refuse(fmt::format("{} lies in memory (tmpfs), so that nothing goes around the page cache", path()));
+        return refuse(
+            fmt::format("{} lies in memory (tmpfs), so that nothing goes around the page cache", path()));
     }
     SIDESTEP_TRY(driver::Fd direct, driver::open_direct(fd(false), writable() ? O_RDWR : O_RDONLY, path()));
     const auto wants = driver::direct_alignment(direct);
-    if (wants && wants->offset == 0) return refuse(fmt::format("the file system refuses O_DIRECT for {}", path()));
+    if (wants && wants->offset == 0)
+        return refuse(fmt::format("the file system refuses O_DIRECT for {}", path()));
     if (wants && (wants->offset > direct_block || wants->memory > direct_block)) {
-        return refuse(fmt::format("O_DIRECT wants {} to be read and written in multiples of {}, larger than {}", path(),
-                                  format_bytes(std::max(wants->offset, wants->memory)), format_bytes(direct_block)));
+        return refuse(
+            fmt::format("O_DIRECT wants {} to be read and written in multiples of {}, larger than {}", path(),
+                        format_bytes(std::max(wants->offset, wants->memory)), format_bytes(direct_block)));
     }
     memory_alignment_ = wants && wants->memory != 0 ? wants->memory : direct_block;
     return direct;

@@ -18,16 +18,18 @@ Blocks whole_blocks(const Stretch& stretch) {
     const Bytes before = stretch.offset % direct_block;
     const Bytes after = (direct_block - end % direct_block) % direct_block;
     Blocks blocks;
-    blocks.begin = before <= stretch.room_before ? stretch.offset - before : stretch.offset - before + direct_block;
+    blocks.begin =
+        before <= stretch.room_before ? stretch.offset - before : stretch.offset - before + direct_block;
     blocks.end = after <= stretch.room_after ? end + after : end + after - direct_block;
     return blocks;
 }
 
-// Reading d bytes a second from the device and c from the cache, with read-ahead reaching about half of d (measured:
-// 1.6 GB/s with O_DIRECT in slices of 2 MiB, 0.73 through the cache, virtual disk on ext4, Linux 6.18): a slice of which
-// the cache holds the share h takes 1 / d around it, and (1 - h) / (d / 2) + 1 / c through it. The second is less from
-// h = 1/2 + d / 2c on: 3/4 where a thread copies twice as fast as the device delivers. Pages that are not on the device yet
-// are read from the cache in any case: to go around them the kernel would have to write them first.
+// Reading d bytes a second from the device and c from the cache, with read-ahead reaching about half of d
+// (measured: 1.6 GB/s with O_DIRECT in slices of 2 MiB, 0.73 through the cache, virtual disk on ext4, Linux
+// 6.18): a slice of which the cache holds the share h takes 1 / d around it, and (1 - h) / (d / 2) + 1 / c
+// through it. The second is less from h = 1/2 + d / 2c on: 3/4 where a thread copies twice as fast as the
+// device delivers. Pages that are not on the device yet are read from the cache in any case: to go around
+// them the kernel would have to write them first.
 bool cheaper_through_cache(const driver::CachedPart& part, Bytes size) {
     return part.dirty || part.bytes >= size - size / 4;
 }
@@ -58,7 +60,7 @@ std::vector<Slice> cut(const Stretch& stretch, bool direct, Bytes size) {
     const auto add = [&](Bytes begin, Bytes end, bool around) {
         while (begin < end) {
             // A small rest costs less as part of this request than as one of its own.
-            const Bytes next = end - begin < size + least_question ? end : begin + size;
+            const Bytes next = end - begin < size + min_question ? end : begin + size;
             const auto distance = static_cast<std::ptrdiff_t>(begin) - static_cast<std::ptrdiff_t>(first);
             Slice slice{stretch.address + distance, begin, next - begin, around};
             slice.before = first - std::min(first, begin);
@@ -82,7 +84,7 @@ void use_cache_where_cheaper(std::vector<Slice>& slices, const AskCache& ask) {
     Bytes begin = 0, end = 0;
     std::size_t direct = 0;
     for (Slice& slice : slices) {
-        if (slice.direct && slice.asked() < least_question) slice.go_through_cache();
+        if (slice.direct && slice.asked() < min_question) slice.go_through_cache();
         if (!slice.direct) continue;
         if (direct++ == 0) begin = slice.offset;
         end = slice.offset + slice.size;

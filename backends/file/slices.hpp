@@ -11,21 +11,22 @@
 namespace sidestep::backends::file {
 
 // What one request moves. Large enough that the request costs nothing beside it, small enough that the
-// threads that copy from the page cache share one piece: reading a warm file with 16 threads was fastest
-// with 2 MiB (50 GB/s; 44 with 8 MiB, 38 with 16 MiB; Xeon host of four H200). The last one takes a small rest along.
+// threads that copy from the page cache share one piece: reading a warm file with 16 threads was fastest with
+// 2 MiB (50 GB/s; 44 with 8 MiB, 38 with 16 MiB; Xeon host of four H200). The last one takes a small rest
+// along.
 inline constexpr Bytes slice_size = 2_MiB;
 
-// The same of a write around the page cache. 4 GiB from an H200 to a new file on ext4, a virtual disk, three rounds in turns on one
-// machine each: 2.67 to 2.86 and 3.04 to 3.11 GB/s with 1 MiB, 32 at once, in a ring of 32 MiB; with 2 MiB, 16 at first, in larger
-// rings 2.47 to 2.81 and 2.73 to 3.08.
+// The same of a write around the page cache. 4 GiB from an H200 to a new file on ext4, a virtual disk, three
+// rounds in turns on one machine each: 2.67 to 2.86 and 3.04 to 3.11 GB/s with 1 MiB, 32 at once, in a ring
+// of 32 MiB; with 2 MiB, 16 at first, in larger rings 2.47 to 2.81 and 2.73 to 3.08.
 inline constexpr Bytes written_slice_size = 1_MiB;
 
 // O_DIRECT wants offsets, sizes and addresses in multiples of a block; no common device has larger ones.
 inline constexpr Bytes direct_block = 4_KiB;
 
-// Smaller reads are worth no question to the page cache: copying them takes a few microseconds where it has them, and
-// where it has not, its read-ahead serves those that follow.
-inline constexpr Bytes least_question = 64_KiB;
+// Smaller reads are worth no question to the page cache: copying them takes a few microseconds where it has
+// them, and where it has not, its read-ahead serves those that follow.
+inline constexpr Bytes min_question = 64_KiB;
 
 // Bytes of a file and where they are in memory.
 struct Stretch {
@@ -56,15 +57,15 @@ struct Slice {
 bool can_go_direct(const Stretch& stretch, Bytes memory_alignment);
 
 // Slices in the order of the file, whose asked() bytes are together exactly the stretch. With `direct` (which
-// can_go_direct() allows) whole blocks go around the page cache: those that the stretch touches where there is room
-// for them, else those within it, its two ends then through the page cache. `size`: of a slice.
+// can_go_direct() allows) whole blocks go around the page cache: those that the stretch touches where there
+// is room for them, else those within it, its two ends then through the page cache. `size`: of a slice.
 std::vector<Slice> cut(const Stretch& stretch, bool direct, Bytes size = slice_size);
 
 // What the page cache holds of a range of the file; nothing where that cannot be told.
 using AskCache = std::function<std::optional<driver::CachedPart>(Bytes offset, Bytes size)>;
 
-// Lets slices go through the page cache after all where that is cheaper for a read. One question for all slices
-// where the cache holds all of them or nothing; otherwise one more for each.
+// Lets slices go through the page cache after all where that is cheaper for a read. One question for all
+// slices where the cache holds all of them or nothing; otherwise one more for each.
 void use_cache_where_cheaper(std::vector<Slice>& slices, const AskCache& ask);
 
 }  // namespace sidestep::backends::file

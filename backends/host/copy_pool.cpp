@@ -15,7 +15,7 @@ namespace {
 // Small enough that threads end together, large enough that taking one costs nothing.
 constexpr Bytes block = 1_MiB;
 
-constexpr std::size_t most_jobs = 1 << 16;
+constexpr std::size_t max_jobs = 1 << 16;
 
 // Copies of a batch that a thread takes at a time.
 constexpr std::size_t spans_at_a_time = 16;
@@ -51,7 +51,7 @@ void CopyJob::help(Bytes around_caches_from) {
 }
 
 CopyPool::CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from)
-    : most_threads_(threads),
+    : max_threads_(threads),
       cpus_(std::move(cpus)),
       around_caches_from_(around_caches_from > 0 ? around_caches_from : cache_share(threads)) {}
 
@@ -66,7 +66,7 @@ CopyPool::~CopyPool() {
 
 // With the mutex held. Fewer threads than wished for will do.
 bool CopyPool::start_threads() {
-    while (static_cast<int>(threads_.size()) < most_threads_) {
+    while (static_cast<int>(threads_.size()) < max_threads_) {
         try {
             threads_.emplace_back([this] { work(); });
         } catch (const std::system_error&) {
@@ -80,9 +80,9 @@ Result<void> CopyPool::submit(std::shared_ptr<CopyJob> job) {
     const bool shared = job->bytes_ > block;
     {
         const std::lock_guard lock(mutex_);
-        if (jobs_.size() >= most_jobs) {
+        if (jobs_.size() >= max_jobs) {
             return Error{ErrorCode::out_of_memory,
-                         fmt::format("{} host copies are waiting already", most_jobs), "host backend",
+                         fmt::format("{} host copies are waiting already", max_jobs), "host backend",
                          "wait for some of them before starting more"};
         }
         if (threads_.empty() && !start_threads()) {

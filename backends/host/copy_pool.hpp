@@ -21,8 +21,8 @@ struct CopySpan {
     Bytes bytes;
 };
 
-// One copy, or a batch of them, that several threads share: each takes the next block, or the next few copies,
-// until none is left.
+// One copy, or a batch of them, that several threads share: each takes the next block, or the next few
+// copies, until none is left.
 class CopyJob {
 public:
     CopyJob(void* to, const void* from, Bytes bytes)
@@ -44,8 +44,8 @@ private:
     const char* const from_;
     const Bytes bytes_;
     const std::vector<CopySpan> spans_;  // of a batch
-    std::atomic<Bytes> cursor_{0};  // where the next block begins; of a batch: the next span
-    std::atomic<Bytes> left_;       // bytes that have not arrived
+    std::atomic<Bytes> cursor_{0};       // where the next block begins; of a batch: the next span
+    std::atomic<Bytes> left_;            // bytes that have not arrived
 };
 
 // A bounded queue of jobs and the threads that work on them, first come first served. The threads start
@@ -53,8 +53,8 @@ private:
 // Any thread may submit.
 class CopyPool {
 public:
-    // Up to `threads` threads, on the processors `cpus` (empty: on any). Copies of `around_caches_from` bytes and
-    // more go around the caches; 0 for cache_share().
+    // Up to `threads` threads, on the processors `cpus` (empty: on any). Copies of `around_caches_from` bytes
+    // and more go around the caches; 0 for cache_share().
     CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from = 0);
     ~CopyPool();
 
@@ -65,7 +65,7 @@ private:
     bool start_threads();
     void work();
 
-    const int most_threads_;
+    const int max_threads_;
     const std::vector<int> cpus_;
     const Bytes around_caches_from_;
 

@@ -53,8 +53,8 @@ Result<Allocation> EmulatedMemory::allocate(const Place& place, Bytes bytes, Mem
     return Allocation(Buffer::memory(place, address, bytes), kind, std::move(free));
 }
 
-Allocation EmulatedMemory::adopt(const Place& place, MemoryKind kind, std::shared_ptr<const void> held, void* address,
-                                 Bytes bytes) {
+Allocation EmulatedMemory::adopt(const Place& place, MemoryKind kind, std::shared_ptr<const void> held,
+                                 void* address, Bytes bytes) {
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     {
         const std::unique_lock lock(mutex_);
@@ -152,10 +152,10 @@ Result<backend::Extent> EmulatedMemory::extent(const void* address) const {
     const auto at = reinterpret_cast<std::uintptr_t>(address);
     const std::shared_lock lock(mutex_);
     auto after = ranges_.upper_bound(at);
-    if (after == ranges_.begin() || at >= std::prev(after)->second.end || !std::prev(after)->second.place.is_gpu()) {
+    if (after == ranges_.begin() || at >= std::prev(after)->second.end ||
+        !std::prev(after)->second.place.is_gpu()) {
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("{} is no address of an emulated GPU's memory", address),
-                     "emulated machine",
+                     fmt::format("{} is no address of an emulated GPU's memory", address), "emulated machine",
                      "give memory that was allocated at a GPU"};
     }
     const auto& [begin, range] = *std::prev(after);

@@ -27,9 +27,10 @@ public:
     // ErrorCode::invalid_argument where part of it is pinned already.
     Result<std::shared_ptr<void>> pin(const Buffer& buffer);
 
-    // Memory of a process that emulates the same machine, mapped here at `address` for as long as `held` lives.
-    // It counts as used in the process that allocated it.
-    Allocation adopt(const Place& place, MemoryKind kind, std::shared_ptr<const void> held, void* address, Bytes bytes);
+    // Memory of a process that emulates the same machine, mapped here at `address` for as long as `held`
+    // lives. It counts as used in the process that allocated it.
+    Allocation adopt(const Place& place, MemoryKind kind, std::shared_ptr<const void> held, void* address,
+                     Bytes bytes);
 
     // What lies at the buffer's address. Fails where that is not what its place claims: another GPU's
     // memory, memory of none, or more than was allocated there. Host memory that was not allocated here

@@ -31,8 +31,8 @@ constexpr Bytes copied_on_the_spot = 64_KiB;
 constexpr std::string_view memfd_scheme = "memfd";
 
 // More threads than this gain nothing on one memory controller, and take processors from others.
-constexpr int most_chosen_threads = 16;
-constexpr int most_threads = 256;
+constexpr int max_chosen_threads = 16;
+constexpr int max_threads = 256;
 
 // Memory made ready. `gpu` is -1 for host memory.
 class HostRegistration final : public backend::Registration {
@@ -52,8 +52,8 @@ public:
     CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
 };
 
-// What a copy engine brings lies in the GPU's memory afterwards and not in the processor's caches, where the staging
-// slots are of more use.
+// What a copy engine brings lies in the GPU's memory afterwards and not in the processor's caches, where the
+// staging slots are of more use.
 constexpr Bytes brought_around_caches_from = 64_KiB;
 
 // The copy engines of one emulated GPU, a thread each.
@@ -160,8 +160,8 @@ private:
 
 backend::Support HostBackend::probe(const Topology& topology) {
     const int usable = driver::usable_cpu_count();
-    threads_ = options_.threads > 0 ? std::min(options_.threads, most_threads)
-                                    : std::min(usable, most_chosen_threads);
+    threads_ =
+        options_.threads > 0 ? std::min(options_.threads, max_threads) : std::min(usable, max_chosen_threads);
     pool_ = std::make_unique<CopyPool>(threads_, std::vector<int>{});
     capabilities_.push_back(memcpy_capability(threads_));
     if (topology.emulated()) emulate(topology);
@@ -415,7 +415,8 @@ Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exp
     Place place = exported.place;
     if (place.is_gpu()) {
         if (!emulated_)
-            return out_of_reach(fmt::format("the memory is that of an emulated {}, and this machine is real", place.to_string()),
+            return out_of_reach(fmt::format("the memory is that of an emulated {}, and this machine is real",
+                                            place.to_string()),
                                 "open the machine that the publisher emulates (SIDESTEP_MACHINE)");
         SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
     } else if (!node_to_bind(place)) {

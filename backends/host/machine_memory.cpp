@@ -15,7 +15,8 @@ constexpr Bytes checked_from = 16_MiB;
 
 }  // namespace
 
-MappedMemory::MappedMemory(driver::MemoryMap map, Bytes bytes, int numa_node, std::shared_ptr<MachineMemory> owner)
+MappedMemory::MappedMemory(driver::MemoryMap map, Bytes bytes, int numa_node,
+                           std::shared_ptr<MachineMemory> owner)
     : map_(std::move(map)), bytes_(bytes), numa_node_(numa_node), owner_(std::move(owner)) {
     owner_->taken_.fetch_add(bytes_, std::memory_order_relaxed);
     const std::lock_guard lock(owner_->mutex_);
@@ -48,7 +49,8 @@ Result<std::optional<SharedPages>> MachineMemory::share(const void* address, Byt
         if (after == live_.begin()) return std::optional<SharedPages>();
         MappedMemory& memory = *std::prev(after)->second;
         pages.offset = begin - std::prev(after)->first;
-        if (pages.offset > memory.size() || bytes > memory.size() - pages.offset) return std::optional<SharedPages>();
+        if (pages.offset > memory.size() || bytes > memory.size() - pages.offset)
+            return std::optional<SharedPages>();
         pages.memory = memory.weak_from_this().lock();  // null while it is on its way out
     }
     if (!pages.memory) return std::optional<SharedPages>();

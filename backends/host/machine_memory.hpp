@@ -33,14 +33,14 @@ public:
     // control group or the node has less. `what` names the thing: "of host memory".
     Result<std::shared_ptr<MappedMemory>> take(Bytes bytes, int numa_node, const std::string& what);
 
-    // Makes the memory that take() gave at an address one that other processes can map; nothing where the bytes
-    // are not such memory. The first call for some memory moves all of it: see driver::share_pages.
+    // Makes the memory that take() gave at an address one that other processes can map; nothing where the
+    // bytes are not such memory. The first call for some memory moves all of it: see driver::share_pages.
     Result<std::optional<SharedPages>> share(const void* address, Bytes bytes);
 
 private:
     friend class MappedMemory;
     std::atomic<Bytes> taken_{0};
-    std::mutex mutex_;  // guards the two below
+    std::mutex mutex_;                              // guards the two below
     std::map<std::uintptr_t, MappedMemory*> live_;  // by first address
     std::uint64_t next_identity_ = 1;
 };

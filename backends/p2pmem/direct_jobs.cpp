@@ -14,12 +14,12 @@ namespace sidestep::backends::p2pmem {
 namespace {
 
 // Of one request. Larger ones only keep the end of a copy waiting for its last piece.
-constexpr Bytes most_at_once = 64_MiB;
+constexpr Bytes max_at_once = 64_MiB;
 // Host memory of a request that is not direct, copied by whoever polls.
 constexpr Bytes bounce_size = 64_KiB;
-constexpr std::size_t most_ready = 1 << 16;
+constexpr std::size_t max_ready = 1 << 16;
 // A request that is interrupted so often in a row without moving a byte will not get anywhere.
-constexpr int most_idle_tries = 1000;
+constexpr int max_idle_tries = 1000;
 
 }  // namespace
 
@@ -57,7 +57,7 @@ Result<backend::Ticket> DirectJobs::start(DirectFile& file, bool write, const De
     job->unfinished = job->requests.size();
 
     const std::lock_guard lock(mutex_);
-    if (ready_.size() + job->requests.size() > most_ready)
+    if (ready_.size() + job->requests.size() > max_ready)
         return Error{ErrorCode::out_of_memory,
                      fmt::format("{} reads and writes are waiting already", ready_.size()), file.path(),
                      "wait for some copies before starting more"};
@@ -101,7 +101,7 @@ void DirectJobs::submit_ready() {
         order.write = request.job->write;
         order.fd = request.job->file->fd(request.direct).get();
         order.address = request.address;
-        order.size = std::min(request.size, most_at_once);
+        order.size = std::min(request.size, max_at_once);
         order.offset = request.offset;
         order.tag = reinterpret_cast<std::uint64_t>(&request);
         if (!request.direct) {
@@ -153,7 +153,7 @@ void DirectJobs::refused(Request& request, int number) {
     Job& job = *request.job;
     // ECANCELED: the thread that submitted has ended, and its requests with it.
     const bool passing = number == EINTR || number == EAGAIN || number == ECANCELED;
-    if (passing && ++request.idle_tries <= most_idle_tries) {
+    if (passing && ++request.idle_tries <= max_idle_tries) {
         ready_.push_front(&request);
         return;
     }

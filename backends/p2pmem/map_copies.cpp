@@ -13,7 +13,7 @@ namespace {
 // Contract: copies of up to this size may be done on the spot.
 constexpr Bytes on_the_spot = 64_KiB;
 // Far more than a copy has pieces in flight.
-constexpr std::size_t most_waiting = 4096;
+constexpr std::size_t max_waiting = 4096;
 
 // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
 void copy(void* to, const void* from, Bytes bytes) {
@@ -38,9 +38,9 @@ Result<backend::Ticket> MapCopies::start(void* to, const void* from, Bytes bytes
         return backend::Ticket{};
     }
     std::unique_lock lock(mutex_);
-    if (waiting_.size() >= most_waiting)
+    if (waiting_.size() >= max_waiting)
         return Error{ErrorCode::out_of_memory,
-                     fmt::format("{} copies by the CPU are waiting already", most_waiting), "p2pmem backend",
+                     fmt::format("{} copies by the CPU are waiting already", max_waiting), "p2pmem backend",
                      "wait for some copies before starting more"};
     if (!thread_.joinable()) {
         try {

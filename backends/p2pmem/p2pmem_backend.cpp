@@ -25,7 +25,7 @@ using driver::PeerMemory;
 
 // More than a drive needs to be busy with the pieces of a copy.
 constexpr unsigned depth = 64;
-constexpr unsigned most_threads = 8;
+constexpr unsigned max_threads = 8;
 
 // Prices, not measurements: what a drive on four lanes of PCIe gen3 can carry, posted writes of a processor
 // without caches, and its reads, each of 64 bytes waiting for a round trip of 0.6 microseconds. They put the
@@ -97,14 +97,14 @@ void P2pmemBackend::start_engine() {
         return;
     }
     if (options_.io != base::FileIo::threads) {
-        if (auto ring = driver::create_uring_engine(depth, most_threads)) {
+        if (auto ring = driver::create_uring_engine(depth, max_threads)) {
             how_ = "io_uring";
             jobs_ = std::make_unique<DirectJobs>(std::move(*ring));
             return;
         }
     }
     how_ = "threads";
-    jobs_ = std::make_unique<DirectJobs>(driver::create_thread_engine(depth, most_threads));
+    jobs_ = std::make_unique<DirectJobs>(driver::create_thread_engine(depth, max_threads));
 }
 
 Support P2pmemBackend::probe(const Topology& topology) {

@@ -25,11 +25,11 @@ constexpr std::chrono::hours longest{1};
 // What ranks have after the first failure: they hear of it from their group, if there is one yet.
 constexpr std::chrono::seconds patience{2};
 // Of figures: a sample is less than 20 bytes, so these are 13 million of one rank.
-constexpr std::size_t most_output = std::size_t{256} << 20;
+constexpr std::size_t max_output = std::size_t{256} << 20;
 
 Error much_output() {
     return Error{ErrorCode::unsupported,
-                 fmt::format("a rank had more than {} of figures", format_bytes(most_output)),
+                 fmt::format("a rank had more than {} of figures", format_bytes(max_output)),
                  "bench collective", "measure less at once: fewer sizes, types or --samples"};
 }
 
@@ -83,14 +83,14 @@ Result<Found> merged(std::vector<Result<Found>>& ranks, std::optional<std::size_
 
 // What the process of a rank prints, once it has ended.
 Result<Found> found_by(Child& child, const std::stop_token& stop) {
-    const auto ended = child.wait(longest, most_output, stop);
+    const auto ended = child.wait(longest, max_output, stop);
     if (!ended) return ended.error();
     if (ended->code != 0)
         return Error{ErrorCode::io_error,
                      fmt::format("its process ended with {}: {}", ended->code, last_words(*ended)),
                      "bench collective",
                      {}};
-    if (ended->output.size() == most_output) return much_output();
+    if (ended->output.size() == max_output) return much_output();
     return Found::from_json(ended->output);
 }
 

@@ -66,7 +66,7 @@ Result<std::vector<T>> parse_list(const std::string& text, const char* what, con
 }
 
 // Of an operation with one element in each block.
-Bytes least_bytes(Collective operation, Dtype type, int ranks) {
+Bytes min_bytes(Collective operation, Dtype type, int ranks) {
     const auto n = static_cast<std::uint64_t>(ranks);
     const std::uint64_t parts = in_blocks(operation)                    ? n
                                 : operation == Collective::all_to_all_v ? n - 1 + skew
@@ -119,11 +119,11 @@ std::vector<Call> calls_of(const Plan& plan, int ranks) {
                     if (!combines(operation) && reduction != plan.reductions.front()) continue;
                     const bool barrier = operation == Collective::barrier;
                     if (barrier && type != plan.types.front()) continue;
-                    const Bytes least = least_bytes(operation, type, ranks);
+                    const Bytes min = min_bytes(operation, type, ranks);
                     for (const Bytes bytes : barrier ? std::vector<Bytes>{0} : plan.sizes) {
-                        const std::uint64_t count = bytes / least;
+                        const std::uint64_t count = bytes / min;
                         if (count == 0 && !barrier) continue;
-                        Call call{operation, type, reduction, count, count * least, mode, false};
+                        Call call{operation, type, reduction, count, count * min, mode, false};
                         calls.push_back(call);
                         call.in_place = true;
                         if (has_in_place(operation)) calls.push_back(call);
@@ -136,13 +136,13 @@ std::vector<std::string> left_out(const Plan& plan, Collective operation, int ra
     std::vector<std::string> lines;
     if (operation == Collective::barrier) return lines;
     for (const Dtype type : plan.types) {
-        const Bytes least = least_bytes(operation, type, ranks);
-        const bool all = std::all_of(plan.sizes.begin(), plan.sizes.end(),
-                                     [least](Bytes bytes) { return bytes >= least; });
+        const Bytes min = min_bytes(operation, type, ranks);
+        const bool all =
+            std::all_of(plan.sizes.begin(), plan.sizes.end(), [min](Bytes bytes) { return bytes >= min; });
         if (!all)
             lines.push_back(
                 fmt::format("{} {}: sizes below {} are left out, which hold no element for each of {} ranks",
-                            to_string(operation), type_word(type), format_bytes(least), ranks));
+                            to_string(operation), type_word(type), format_bytes(min), ranks));
     }
     return lines;
 }

@@ -24,9 +24,9 @@ struct Plan {
     std::vector<Mode> modes{Mode::graph, Mode::stream};
     int root = 0;
     int iterations = 20;  // operations of a sample; a quarter of it above 16 MiB
-    int launches = 10;    // of a graph of so many operations, one behind the other, in a sample; 1 above 1 MiB
-    int warmup = 1;       // samples that do not count
-    int samples = 100;    // up to 1 MiB; a tenth of it above, at least 3
+    int launches = 10;  // of a graph of so many operations, one behind the other, in a sample; 1 above 1 MiB
+    int warmup = 1;     // samples that do not count
+    int samples = 100;  // up to 1 MiB; a tenth of it above, at least 3
     bool verify = true;
     bool zero_sm = false;  // measure the group's copy engines too
     std::string nccl;      // file or name of NCCL's library; empty: not measured

@@ -72,7 +72,7 @@ private:
     const Plan& plan_;
     Seat seat_;
     Place place_;
-    Bytes most_ = 256;
+    Bytes max_ = 256;
     std::unique_ptr<raw::Timeline> timeline_;  // null on emulated GPUs
     Allocation scratch_;
     GroupMemory memory_;
@@ -122,9 +122,9 @@ Result<void> Run::open() {
         if (!opened) return opened.error();
         timeline_ = std::move(*opened);
     }
-    for (const Call& call : calls_of(plan_, seat_.ranks)) most_ = std::max(most_, call.bytes);
+    for (const Call& call : calls_of(plan_, seat_.ranks)) max_ = std::max(max_, call.bytes);
     for (Allocation* memory : {&scratch_, &memory_.send, &memory_.recv}) {
-        auto made = context_.allocate(place_, memory == &scratch_ ? Bytes{4096} : most_);
+        auto made = context_.allocate(place_, memory == &scratch_ ? Bytes{4096} : max_);
         if (!made) return made.error();
         *memory = std::move(*made);
     }
@@ -169,7 +169,7 @@ Result<void> Run::open_nccl() {
         found_.notes.push_back(library ? "NCCL is not there for every rank" : library.error().to_string());
         return {};
     }
-    auto memory = NcclMemory::allocate(*library, most_);
+    auto memory = NcclMemory::allocate(*library, max_);
     well = agree(memory.ok());
     if (!well) return well.error();
     if (!*well) {
@@ -186,7 +186,7 @@ Result<void> Run::open_nccl() {
         if (!*well) return own ? Result<void>() : Result<void>(own.error());
         const auto id = from_first(*own, raw::Nccl::id_bytes);
         if (!id) return id.error();
-        auto carrier = nccl_carrier(*library, *nccl_memory_, most_, mode, *id, seat_);
+        auto carrier = nccl_carrier(*library, *nccl_memory_, max_, mode, *id, seat_);
         if (well = agree(carrier.ok()); !well) return well.error();
         if (*well)
             carriers_.push_back(std::move(*carrier));
@@ -203,11 +203,11 @@ Result<void> Run::fill_for(const Call& call) {
     elements_.emplace(call, seat_.ranks);
     const std::vector<std::byte>& once = elements_->input(seat_.rank);
     std::vector<std::byte> block;
-    while (block.size() < std::min<Bytes>(fill_block, most_))
+    while (block.size() < std::min<Bytes>(fill_block, max_))
         block.insert(block.end(), once.begin(), once.end());
     for (const auto& carrier : carriers_)
-        for (Bytes at = 0; at < most_; at += block.size()) {
-            const Bytes bytes = std::min<Bytes>(block.size(), most_ - at);
+        for (Bytes at = 0; at < max_; at += block.size()) {
+            const Bytes bytes = std::min<Bytes>(block.size(), max_ - at);
             auto* const to = static_cast<std::byte*>(carrier->send()) + at;
             if (auto moved = move(Buffer::host(block.data(), bytes), on_gpu(to, bytes)); !moved) return moved;
         }

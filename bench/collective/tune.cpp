@@ -21,8 +21,9 @@ constexpr double polling = 0.5;
 using Sizes = std::map<Bytes, double>;
 
 // What competes at a size: columns of the table.
-constexpr std::array<const char*, 7> columns = {tuned_algorithms[0], lamport_algorithm, tuned_algorithms[1], tuned_algorithms[2],
-                                                tuned_algorithms[3], pushed_algorithm,  ring_algorithm};
+constexpr std::array<const char*, 7> columns = {tuned_algorithms[0], lamport_algorithm,   tuned_algorithms[1],
+                                                tuned_algorithms[2], tuned_algorithms[3], pushed_algorithm,
+                                                ring_algorithm};
 // Those of large sizes, among which the price decides.
 constexpr std::array<const char*, 3> large = {tuned_algorithms[3], pushed_algorithm, ring_algorithm};
 
@@ -52,16 +53,16 @@ const double* best_of(const TuneTimes& times, const std::array<const char*, coun
 // The sizes up to which all algorithms but those of large ones are taken.
 using Ends = std::array<Bytes, std::size(tuned_algorithms) - 1>;
 
-// What choosing by them loses: the logarithms of how much slower than the best, summed. An algorithm that cannot
-// carry a size leaves it to the next one, as groups do.
-double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& most, Bytes lamport_least = nothing,
-            Bytes lamport_most = nothing) {
+// What choosing by them loses: the logarithms of how much slower than the best, summed. An algorithm that
+// cannot carry a size leaves it to the next one, as groups do.
+double loss(const TuneTimes& times, const std::set<Bytes>& sizes, const Ends& max,
+            Bytes lamport_min = nothing, Bytes lamport_max = nothing) {
     double sum = 0;
     for (const Bytes bytes : sizes) {
-        const bool lamport = bytes >= lamport_least && bytes <= lamport_most;
+        const bool lamport = bytes >= lamport_min && bytes <= lamport_max;
         const double* us = lamport ? time_of(times, lamport_algorithm, bytes) : nullptr;
-        for (std::size_t i = 0; i < most.size() && !us; ++i)
-            if (bytes <= most[i]) us = time_of(times, tuned_algorithms[i], bytes);
+        for (std::size_t i = 0; i < max.size() && !us; ++i)
+            if (bytes <= max[i]) us = time_of(times, tuned_algorithms[i], bytes);
         if (!us) us = best_of(times, large, bytes);
         if (us) sum += std::log(*us / *best_of(times, columns, bytes));
     }
@@ -90,16 +91,17 @@ double quickest_small(const Sizes& times) {
 }  // namespace
 
 std::string forcing(const std::string& algorithm) {
-    const auto most = [&](std::size_t which) { return algorithm == tuned_algorithms[which] ? everything : nothing; };
+    const auto max = [&](std::size_t which) {
+        return algorithm == tuned_algorithms[which] ? everything : nothing;
+    };
     const bool pushed = algorithm == pushed_algorithm, ring = algorithm == ring_algorithm;
-    nlohmann::ordered_json json = {
-        {"version", 1},
-        {"push_gb_per_s", pushed ? 1e6 : 0.0},
-        {"ring_gb_per_s", ring ? 1e6 : 0.0},
-        {"one_shot_most", most(0)},
-        {"lamport_most", algorithm == lamport_algorithm ? everything : nothing},
-        {"packets_most", most(1)},
-        {"lines_most", most(2)}};
+    nlohmann::ordered_json json = {{"version", 1},
+                                   {"push_gb_per_s", pushed ? 1e6 : 0.0},
+                                   {"ring_gb_per_s", ring ? 1e6 : 0.0},
+                                   {"one_shot_max", max(0)},
+                                   {"lamport_max", algorithm == lamport_algorithm ? everything : nothing},
+                                   {"packets_max", max(1)},
+                                   {"lines_max", max(2)}};
     if (pushed || ring) json["link_gb_per_s"] = 1e-3;  // what these are to be quicker than
     return json.dump(2) + "\n";
 }
@@ -121,26 +123,27 @@ Result<Tuned> tuned_from(const TuneTimes& times, int ranks) {
     std::vector<Bytes> ends{nothing};
     ends.insert(ends.end(), sizes.begin(), sizes.end());
     Tuned tuned;
-    tuned.one_shot_most = tuned.lamport_most = tuned.packets_most = tuned.lines_most = nothing;
-    double least = loss(times, sizes, {nothing, nothing, nothing});
+    tuned.one_shot_max = tuned.lamport_max = tuned.packets_max = tuned.lines_max = nothing;
+    double min = loss(times, sizes, {nothing, nothing, nothing});
     for (const Bytes one_shot : ends)
         for (const Bytes packets : ends)
             for (const Bytes lines : ends) {
                 if (packets < one_shot || lines < packets) continue;
                 const double lost = loss(times, sizes, {one_shot, packets, lines});
-                if (lost >= least) continue;
-                least = lost;
-                tuned.one_shot_most = one_shot;
-                tuned.packets_most = packets;
-                tuned.lines_most = lines;
+                if (lost >= min) continue;
+                min = lost;
+                tuned.one_shot_max = one_shot;
+                tuned.packets_max = packets;
+                tuned.lines_max = lines;
             }
     for (const Bytes begin : ends)
         for (const Bytes end : ends) {
-            const double lost = loss(times, sizes, {tuned.one_shot_most, tuned.packets_most, tuned.lines_most}, begin, end);
-            if (end < begin || lost >= least) continue;
-            least = lost;
-            tuned.lamport_least = begin;
-            tuned.lamport_most = end;
+            const double lost =
+                loss(times, sizes, {tuned.one_shot_max, tuned.packets_max, tuned.lines_max}, begin, end);
+            if (end < begin || lost >= min) continue;
+            min = lost;
+            tuned.lamport_min = begin;
+            tuned.lamport_max = end;
         }
     const Sizes &one_shot = times.at(tuned_algorithms[0]), &two_phase = times.at(tuned_algorithms[1]),
                 &slices = times.at(tuned_algorithms[3]);
@@ -166,11 +169,11 @@ std::string Tuned::to_json(const std::string& machine) const {
                                    {"link_gb_per_s", link_gb_per_s},
                                    {"push_gb_per_s", push_gb_per_s},
                                    {"packet_gb_per_s", packet_gb_per_s},
-                                   {"one_shot_most", one_shot_most},
-                                   {"lamport_least", lamport_least},
-                                   {"lamport_most", lamport_most},
-                                   {"packets_most", packets_most},
-                                   {"lines_most", lines_most}};
+                                   {"one_shot_max", one_shot_max},
+                                   {"lamport_min", lamport_min},
+                                   {"lamport_max", lamport_max},
+                                   {"packets_max", packets_max},
+                                   {"lines_max", lines_max}};
     if (ring_gb_per_s) json["ring_gb_per_s"] = *ring_gb_per_s;
     return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -179,11 +182,13 @@ std::string Tuned::to_string() const {
     std::string above = fmt::format("slices at {:.3g} GB/s", link_gb_per_s);
     if (push_gb_per_s > 0) above += fmt::format(", pushed ones at {:.3g}", push_gb_per_s);
     if (ring_gb_per_s) above += fmt::format(", a ring at {:.3g}", *ring_gb_per_s);
-    const std::string lamport = lamport_most <= nothing ? std::string("no one-shot Lamport")
-                                                        : fmt::format("of floats one-shot Lamport from {} up to {}",
-                                                                      format_bytes(lamport_least), format_bytes(lamport_most));
+    const std::string lamport = lamport_max <= nothing
+                                    ? std::string("no one-shot Lamport")
+                                    : fmt::format("of floats one-shot Lamport from {} up to {}",
+                                                  format_bytes(lamport_min), format_bytes(lamport_max));
     return fmt::format("one-shot packets up to {}, packets up to {}, lines up to {}; {}; above these {}\n",
-                       format_bytes(one_shot_most), format_bytes(packets_most), format_bytes(lines_most), lamport, above);
+                       format_bytes(one_shot_max), format_bytes(packets_max), format_bytes(lines_max),
+                       lamport, above);
 }
 
 std::string times_text(const TuneTimes& times) {

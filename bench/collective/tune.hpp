@@ -12,7 +12,7 @@ namespace sidestep::bench::collective {
 
 // The algorithms of all_reduce, as CollectivePlan names them.
 inline constexpr const char* tuned_algorithms[] = {"one-shot packets", "two-phase packets", "lines",
-                                                  "slices"};
+                                                   "slices"};
 // Measured too, of floats: where it pays, it is taken instead.
 inline constexpr const char* lamport_algorithm = "one-shot Lamport";
 // Measured too, for their rates; the price decides where they take over from slices.
@@ -33,13 +33,14 @@ struct Tuned {
     double hop_us = 0;
     double packet_gb_per_s = 0;
     double link_gb_per_s = 0;
-    double push_gb_per_s = 0;             // 0: slices were not pushed
-    std::optional<double> ring_gb_per_s;  // nothing: there was no ring, as between two ranks that reach each other
-    Bytes one_shot_most = 0;
-    Bytes lamport_least = 0;
-    Bytes lamport_most = 0;
-    Bytes packets_most = 0;
-    Bytes lines_most = 0;
+    double push_gb_per_s = 0;  // 0: slices were not pushed
+    std::optional<double>
+        ring_gb_per_s;  // nothing: there was no ring, as between two ranks that reach each other
+    Bytes one_shot_max = 0;
+    Bytes lamport_min = 0;
+    Bytes lamport_max = 0;
+    Bytes packets_max = 0;
+    Bytes lines_max = 0;
 
     // For SIDESTEP_TUNING.
     std::string to_json(const std::string& machine) const;
@@ -47,10 +48,10 @@ struct Tuned {
     std::string to_string() const;
 };
 
-// The sizes up to which packets and lines pay, and of floats Lamport, are those with which all measured sizes together lose least against the
-// quickest algorithm of each; the rates follow from the smallest and the largest sizes by the prices of
-// src/collective/prices.cpp. Fails with unsupported where an algorithm has fewer than two sizes, but for lines, which
-// not every machine has.
+// The sizes up to which packets and lines pay, and of floats Lamport, are those with which all measured sizes
+// together lose least against the quickest algorithm of each; the rates follow from the smallest and the
+// largest sizes by the prices of src/collective/prices.cpp. Fails with unsupported where an algorithm has
+// fewer than two sizes, but for lines, which not every machine has.
 Result<Tuned> tuned_from(const TuneTimes& times, int ranks);
 
 // A row for each size, the quickest marked.

@@ -71,10 +71,10 @@ std::string band(const Curve& curve, const Axes& axes, int colour) {
     for (const Figure* figure : curve.points) {
         const Samples& samples = figure->measured;
         if (samples.values.size() < 2) continue;
-        if (!axes.can_show(samples.least()) || !axes.can_show(samples.most())) continue;
+        if (!axes.can_show(samples.min()) || !axes.can_show(samples.max())) continue;
         const double x = axes.x(static_cast<double>(figure->bytes));
-        there.append(there.empty() ? "M" : "L").append(point(x, axes.y(samples.most())));
-        back = fmt::format("L{}{}", point(x, axes.y(samples.least())), back);
+        there.append(there.empty() ? "M" : "L").append(point(x, axes.y(samples.max())));
+        back = fmt::format("L{}{}", point(x, axes.y(samples.min())), back);
     }
     return there.empty() ? "" : fmt::format("<path class=\"band c{}\" d=\"{}{}Z\"/>\n", colour, there, back);
 }

@@ -10,24 +10,24 @@ namespace sidestep::bench::html {
 namespace {
 
 constexpr double logarithmic_from = 30;
-constexpr int most_size_marks = 6;
+constexpr int max_size_marks = 6;
 
 struct Extent {
-    double least = 0, most = 0;
+    double min = 0, max = 0;
     bool empty = true;
 
     void add(double value) {
         if (!std::isfinite(value)) return;
-        least = empty ? value : std::min(least, value);
-        most = empty ? value : std::max(most, value);
+        min = empty ? value : std::min(min, value);
+        max = empty ? value : std::max(max, value);
         empty = false;
     }
 };
 
 void add_samples(const Samples& samples, Extent& values) {
     if (samples.empty()) return;
-    values.add(samples.least());
-    values.add(samples.most());
+    values.add(samples.min());
+    values.add(samples.max());
 }
 
 template <typename Call>
@@ -37,21 +37,21 @@ void each_point(const ChartRow& row, const Call& call) {
             for (const Figure* figure : curve.points) call(*figure);
 }
 
-std::vector<Mark> size_marks(double least, double most) {
-    const int first = static_cast<int>(std::ceil(std::log2(least) - 1e-9));
+std::vector<Mark> size_marks(double min, double max) {
+    const int first = static_cast<int>(std::ceil(std::log2(min) - 1e-9));
     // 2^64 is no size.
-    const int last = std::min(63, static_cast<int>(std::floor(std::log2(most) + 1e-9)));
+    const int last = std::min(63, static_cast<int>(std::floor(std::log2(max) + 1e-9)));
     std::vector<Mark> marks;
     int step = 1;
     for (const int candidate : {1, 2, 4, 5, 10, 20})
-        if ((last - first) / (step = candidate) < most_size_marks) break;
+        if ((last - first) / (step = candidate) < max_size_marks) break;
     for (int power = first; power <= last; power += step) {
         const auto bytes = static_cast<Bytes>(std::ldexp(1.0, power));
         marks.push_back({static_cast<double>(bytes), format_bytes(bytes)});
     }
     if (marks.empty()) {
         constexpr double greatest = 18446744073709549568.0;  // of the doubles below 2^64
-        for (const double end : {least, most})
+        for (const double end : {min, max})
             marks.push_back({end, format_bytes(static_cast<Bytes>(std::min(end, greatest)))});
     }
     return marks;
@@ -64,14 +64,14 @@ std::string plain(double value) {
     return text.substr(0, text[last] == '.' ? last : last + 1);
 }
 
-std::vector<Mark> logarithmic_marks(double least, double most) {
+std::vector<Mark> logarithmic_marks(double min, double max) {
     std::vector<Mark> marks;
-    const int first = static_cast<int>(std::floor(std::log10(least)));
-    const int last = static_cast<int>(std::ceil(std::log10(most)));
+    const int first = static_cast<int>(std::floor(std::log10(min)));
+    const int last = static_cast<int>(std::ceil(std::log10(max)));
     const int step = std::max(1, (last - first) / 6);
     for (int power = first; power <= last; power += step) {
         const double value = std::pow(10.0, power);
-        if (value >= least * 0.999 && value <= most * 1.001) marks.push_back({value, plain(value)});
+        if (value >= min * 0.999 && value <= max * 1.001) marks.push_back({value, plain(value)});
     }
     return marks;
 }
@@ -84,11 +84,11 @@ double step_of(double width) {
     return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
 }
 
-std::vector<Mark> linear_marks(double least, double most) {
+std::vector<Mark> linear_marks(double min, double max) {
     std::vector<Mark> marks;
-    const double step = step_of(most - least);
-    const double first = std::ceil(least / step - 1e-9);
-    for (int i = 0; i < 12 && (first + i) * step <= most * (1 + 1e-9); ++i) {
+    const double step = step_of(max - min);
+    const double first = std::ceil(min / step - 1e-9);
+    for (int i = 0; i < 12 && (first + i) * step <= max * (1 + 1e-9); ++i) {
         const double value = (first + i) * step;
         marks.push_back({value, plain(value)});
     }
@@ -98,15 +98,15 @@ std::vector<Mark> linear_marks(double least, double most) {
 }  // namespace
 
 double Axes::x(double bytes) const {
-    const double width = std::log2(most_bytes) - std::log2(least_bytes);
-    const double part = width > 0 ? (std::log2(bytes) - std::log2(least_bytes)) / width : 0.5;
+    const double width = std::log2(max_bytes) - std::log2(min_bytes);
+    const double part = width > 0 ? (std::log2(bytes) - std::log2(min_bytes)) / width : 0.5;
     return area.left + part * (area.right - area.left);
 }
 
 double Axes::y(double value) const {
     const auto scaled = [&](double v) { return logarithmic ? std::log10(v) : v; };
-    const double width = scaled(most) - scaled(least);
-    const double part = width > 0 ? (scaled(value) - scaled(least)) / width : 0.5;
+    const double width = scaled(max) - scaled(min);
+    const double part = width > 0 ? (scaled(value) - scaled(min)) / width : 0.5;
     return area.bottom - std::clamp(part, 0.0, 1.0) * (area.bottom - area.top);
 }
 
@@ -126,19 +126,18 @@ Axes axes_of(const ChartRow& row) {
         if (!figure.measured.empty() && median > 0) above_zero.add(median);
         if (figure.limit > 0) above_zero.add(figure.limit);
     });
-    axes.least_bytes = std::max(1.0, bytes.least);
-    axes.most_bytes = std::max(axes.least_bytes, bytes.most);
-    axes.size_marks = size_marks(axes.least_bytes, axes.most_bytes);
-    axes.logarithmic = !above_zero.empty && above_zero.most >= logarithmic_from * above_zero.least;
+    axes.min_bytes = std::max(1.0, bytes.min);
+    axes.max_bytes = std::max(axes.min_bytes, bytes.max);
+    axes.size_marks = size_marks(axes.min_bytes, axes.max_bytes);
+    axes.logarithmic = !above_zero.empty && above_zero.max >= logarithmic_from * above_zero.min;
     if (axes.logarithmic) {
-        axes.least = above_zero.least / 1.4;
-        axes.most = std::max(above_zero.most, values.most) * 1.4;
-        axes.value_marks = logarithmic_marks(axes.least, axes.most);
+        axes.min = above_zero.min / 1.4;
+        axes.max = std::max(above_zero.max, values.max) * 1.4;
+        axes.value_marks = logarithmic_marks(axes.min, axes.max);
     } else {
-        axes.least = std::min(0.0, values.least);
-        axes.most =
-            values.most > axes.least ? values.most + 0.08 * (values.most - axes.least) : axes.least + 1;
-        axes.value_marks = linear_marks(axes.least, axes.most);
+        axes.min = std::min(0.0, values.min);
+        axes.max = values.max > axes.min ? values.max + 0.08 * (values.max - axes.min) : axes.min + 1;
+        axes.value_marks = linear_marks(axes.min, axes.max);
     }
     return axes;
 }

@@ -21,8 +21,8 @@ struct Mark {
 
 // The values of a row of charts. Only what can be drawn counts: finite, and above 0 on a logarithmic axis.
 struct Axes {
-    double least_bytes = 0, most_bytes = 0;
-    double least = 0, most = 0;
+    double min_bytes = 0, max_bytes = 0;
+    double min = 0, max = 0;
     bool logarithmic = false;  // of values; sizes always are
     PlotArea area;
     std::vector<Mark> size_marks, value_marks;

@@ -13,7 +13,7 @@ namespace sidestep::bench::html {
 namespace {
 
 // More than this many lines in one chart are not told apart.
-constexpr std::size_t most_lines = 6;
+constexpr std::size_t max_lines = 6;
 
 // "gpu" of "node1/gpu:3".
 std::string kind_of(const std::string& place) {
@@ -130,7 +130,7 @@ Curve curve_of(const Line& line, std::string name) {
 void add_charts(const std::vector<Line>& lines, std::vector<Chart>& charts) {
     std::size_t drawn = 0;
     for (const Line& line : lines) drawn += line.drawn();
-    if (lines.size() == 1 || drawn > most_lines) {
+    if (lines.size() == 1 || drawn > max_lines) {
         for (const Line& line : lines) charts.push_back({line.first().what, {curve_of(line, "")}});
         return;
     }

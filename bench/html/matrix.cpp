@@ -18,7 +18,7 @@ constexpr double share_steps[] = {0.5, 0.7, 0.8, 0.9, 0.95, 0.98};
 
 // The medians of a matrix: what colours stand for where no limit is known.
 struct Range {
-    double least = 0, most = 0;
+    double min = 0, max = 0;
     bool empty = true;
 };
 
@@ -28,19 +28,19 @@ Range range_of(const Matrix& matrix) {
         if (cell.second->measured.empty()) continue;
         const double median = cell.second->measured.median();
         if (!std::isfinite(median)) continue;
-        range.least = range.empty ? median : std::min(range.least, median);
-        range.most = range.empty ? median : std::max(range.most, median);
+        range.min = range.empty ? median : std::min(range.min, median);
+        range.max = range.empty ? median : std::max(range.max, median);
         range.empty = false;
     }
     // Noise of a few percent is not spread over all colours.
-    range.least = std::min(range.least, range.most - 0.1 * std::abs(range.most));
+    range.min = std::min(range.min, range.max - 0.1 * std::abs(range.max));
     return range;
 }
 
 std::string range_class(double median, const Range& range) {
     if (!std::isfinite(median) || range.empty) return "none";
-    const double width = range.most - range.least;
-    const double part = width > 0 ? (median - range.least) / width : 1;
+    const double width = range.max - range.min;
+    const double part = width > 0 ? (median - range.min) / width : 1;
     const int step = std::clamp(static_cast<int>(part * range_steps), 0, range_steps - 1);
     return fmt::format("q{}", step);
 }
@@ -74,9 +74,9 @@ std::string share_legend() {
 
 std::string range_legend(const Range& range, const std::string& unit) {
     if (range.empty) return "";
-    std::string text = fmt::format("<p class=\"scale\">no limit is known; {} <span>", number(range.least));
+    std::string text = fmt::format("<p class=\"scale\">no limit is known; {} <span>", number(range.min));
     for (int i = 0; i < range_steps; ++i) text += fmt::format("<i class=\"q{}\"></i>", i);
-    return text + fmt::format("</span> {} {}</p>", number(range.most), escape(unit));
+    return text + fmt::format("</span> {} {}</p>", number(range.max), escape(unit));
 }
 
 std::string heat_map(const Matrix& matrix) {

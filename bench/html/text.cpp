@@ -17,8 +17,8 @@ std::size_t character_length(std::string_view text) {
     const auto byte = [&](std::size_t i) {
         return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
     };
-    const auto follows = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
-        return byte(i) >= least && byte(i) <= most;
+    const auto follows = [&](std::size_t i, unsigned min = 0x80, unsigned max = 0xbf) {
+        return byte(i) >= min && byte(i) <= max;
     };
     const unsigned lead = byte(0);
     if (lead < 0x80) return 1;
@@ -129,7 +129,7 @@ std::string median_text(const Figure& figure) {
 
 std::string spread_text(const Samples& samples) {
     if (samples.values.size() < 2) return "";
-    return fmt::format("[{} .. {}]", number(samples.least()), number(samples.most()));
+    return fmt::format("[{} .. {}]", number(samples.min()), number(samples.max()));
 }
 
 std::string threshold_text(const Figure& figure) {

@@ -25,7 +25,7 @@ struct CheckpointOptions {
 struct CheckpointFile {
     std::string path;
     Bytes size = 0;
-    Bytes data_begin = 0;         // offset of the first byte of tensor data
+    Bytes data_begin = 0;  // offset of the first byte of tensor data
     // Of the file as it was read (device, inode, time of change): a load refuses one that has changed since.
     std::uint64_t identity = 0;
 };
@@ -60,16 +60,18 @@ public:
     // The sum over tensors().
     Bytes bytes() const;
     // Key and value: __metadata__ of safetensors (the first file's where several have a key), the key-value
-    // pairs of GGUF (arrays only as their type and length), "metadata" of an index with "index." before the key.
+    // pairs of GGUF (arrays only as their type and length), "metadata" of an index with "index." before the
+    // key.
     const std::vector<std::pair<std::string, std::string>>& metadata() const;
-    // What is odd but allowed, in plain sentences: a total_size that is wrong, tensors that the index leaves out.
+    // What is odd but allowed, in plain sentences: a total_size that is wrong, tensors that the index leaves
+    // out.
     const std::vector<std::string>& notes() const;
     // Null where there is none of that name.
     const TensorInfo* find(std::string_view name) const;
 
     // The same checkpoint with only the tensors whose name fits one of the patterns: '*' stands for any
-    // characters, '?' for one, "[a-c]" for a set, "[!a-c]" for all others; a pattern that starts with '!' takes
-    // names out again, wherever it stands; where all do, they take out of all names.
+    // characters, '?' for one, "[a-c]" for a set, "[!a-c]" for all others; a pattern that starts with '!'
+    // takes names out again, wherever it stands; where all do, they take out of all names.
     // ErrorCode::not_found where nothing is left, ErrorCode::invalid_argument for a broken pattern.
     Result<Checkpoint> only(const std::vector<std::string>& patterns) const;
 
@@ -77,7 +79,8 @@ public:
     using Progress = std::function<bool(Bytes done, Bytes total)>;
 
     // Reads all files() and writes the checksums of their blocks to `path`, all at once or not at all
-    // (docs/checkpoint.md). Uses up to 8 threads. ErrorCode::invalid_argument where `path` is a file of the checkpoint.
+    // (docs/checkpoint.md). Uses up to 8 threads. ErrorCode::invalid_argument where `path` is a file of the
+    // checkpoint.
     Result<ManifestRun> write_manifest(const std::string& path, const Progress& progress = {}) const;
     // Reads all files() again and compares them with a manifest. ErrorCode::mismatch names the first file and
     // block that differ and the tensors in it, and how many more there are.

@@ -1,7 +1,8 @@
 // The words of collectives: operations, reductions, who takes part, what was chosen. group.hpp runs them.
 //
-// Results are the same bits on every rank, for every size, algorithm, alignment and repetition: elements are combined in
-// the order of ranks, floats of 8 and 16 bits in 32 bits with one rounding at the end. docs/collectives.md tells how.
+// Results are the same bits on every rank, for every size, algorithm, alignment and repetition: elements are
+// combined in the order of ranks, floats of 8 and 16 bits in 32 bits with one rounding at the end.
+// docs/collectives.md tells how.
 #pragma once
 
 #include <array>
@@ -23,7 +24,17 @@
 namespace sidestep {
 
 enum class Collective {
-    all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, all_to_all_v, gather, scatter, send_recv, barrier,
+    all_reduce,
+    broadcast,
+    reduce,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    all_to_all_v,
+    gather,
+    scatter,
+    send_recv,
+    barrier,
 };
 SIDESTEP_API std::string_view to_string(Collective collective);
 
@@ -34,8 +45,8 @@ SIDESTEP_API std::string_view to_string(ReduceOp op);
 // and a number, min and max take the number; of NaNs alone the result is one.
 struct Reduction {
     ReduceOp op = ReduceOp::sum;
-    // scaled_sum: one element of the type, by which every input of this rank is multiplied first. Either its bytes, or
-    // its address in GPU memory, read when the operation runs.
+    // scaled_sum: one element of the type, by which every input of this rank is multiplied first. Either its
+    // bytes, or its address in GPU memory, read when the operation runs.
     std::array<std::byte, 8> scale{};
     const void* device_scale = nullptr;
 
@@ -51,14 +62,15 @@ struct SIDESTEP_API GroupId {
     std::array<std::uint8_t, 16> bytes{};
     // A new one that no other group has.
     static Result<GroupId> create();
-    // What `launcher` (torchrun, mpirun, srun, sidestep run) told this process: see Seating::from_environment().
+    // What `launcher` (torchrun, mpirun, srun, sidestep run) told this process: see
+    // Seating::from_environment().
     std::string to_string() const;  // 32 hexadecimal digits
     static Result<GroupId> parse(const std::string& text);
     bool operator==(const GroupId&) const = default;
 };
 
-// The blocks of all_to_all_v: lists of one entry a rank, in elements, in host memory, read during the call; or all four in
-// GPU memory, read when the operation runs.
+// The blocks of all_to_all_v: lists of one entry a rank, in elements, in host memory, read during the call;
+// or all four in GPU memory, read when the operation runs.
 struct BlockLists {
     const std::uint64_t* send_counts = nullptr;
     const std::uint64_t* send_offsets = nullptr;
@@ -74,8 +86,9 @@ enum class GroupPolicy {
 };
 
 struct GroupOptions {
-    // Upper bound of a wait for another rank, in an operation or while joining. Zero: none (for debuggers). The
-    // environment's SIDESTEP_GROUP_TIMEOUT (seconds) is the default of groups that leave this at its default.
+    // Upper bound of a wait for another rank, in an operation or while joining. Zero: none (for debuggers).
+    // The environment's SIDESTEP_GROUP_TIMEOUT (seconds) is the default of groups that leave this at its
+    // default.
     std::chrono::milliseconds timeout{60'000};
     GroupPolicy policy = GroupPolicy::automatic;
     // What `sidestep ps` calls the group; empty: its id.
@@ -89,22 +102,23 @@ struct Seating {
     int ranks = 1;
     Place place;
 
-    // Of a process that was started by torchrun, mpirun (Open MPI, MPICH and Intel's), srun or `sidestep run`, by their environment
-    // variables: rank and ranks of the whole job, the GPU by the local rank. ErrorCode::not_found where none is set; unsupported where
-    // the job runs on several machines.
+    // Of a process that was started by torchrun, mpirun (Open MPI, MPICH and Intel's), srun or `sidestep
+    // run`, by their environment variables: rank and ranks of the whole job, the GPU by the local rank.
+    // ErrorCode::not_found where none is set; unsupported where the job runs on several machines.
     SIDESTEP_API static Result<Seating> from_environment();
 };
 
 // What a group would do for one call, and why. Plain data.
 struct CollectivePlan {
     Collective collective = Collective::all_reduce;
-    Bytes bytes = 0;              // as nccl-tests counts sizes: see docs/collectives.md
-    std::string algorithm;        // "one-shot packets", "two-phase packets", "slices", "pairs", "ring", "copy engines"
-    int blocks = 0;               // thread blocks (CTAs), 0 for copy engines
+    Bytes bytes = 0;  // as nccl-tests counts sizes: see docs/collectives.md
+    std::string
+        algorithm;   // "one-shot packets", "two-phase packets", "slices", "pairs", "ring", "copy engines"
+    int blocks = 0;  // thread blocks (CTAs), 0 for copy engines
     double expected_us = 0;
     double expected_bus_gb_per_s = 0;
-    std::string reason;           // why this one
-    std::vector<Refused> refused; // every other one, with its reason
+    std::string reason;            // why this one
+    std::vector<Refused> refused;  // every other one, with its reason
     // Whether the others have mapped the memory: "yes", or what is copied through the arena and why.
     std::string memory;
 
@@ -115,22 +129,23 @@ struct CollectivePlan {
 // A group that some process of this user takes part in, as `sidestep ps` shows it.
 struct RunningRank {
     int rank = 0;
-    int process = 0;            // its process id; 0: not joined
+    int process = 0;  // its process id; 0: not joined
     bool alive = false;
     std::string place;
-    std::uint64_t enqueued = 0; // operations so far
+    std::uint64_t enqueued = 0;  // operations so far
     std::uint64_t done = 0;
-    std::string last;           // "all_reduce 1048576 f32 sum"
-    double waiting_s = 0;       // since the oldest operation that has not ended was enqueued; 0: idle
-    std::string error;          // empty: none
+    std::string last;      // "all_reduce 1048576 f32 sum"
+    double waiting_s = 0;  // since the oldest operation that has not ended was enqueued; 0: idle
+    std::string error;     // empty: none
 };
 struct RunningGroup {
     std::string name;
     std::string id;
     std::vector<RunningRank> ranks;
-    std::string stuck;          // who waits for whom, and since when; empty: nobody
+    std::string stuck;  // who waits for whom, and since when; empty: nobody
 };
-// Every group in `peer_folder` (empty: the default, as ContextOptions::peer_folder). Remnants of dead processes are removed.
+// Every group in `peer_folder` (empty: the default, as ContextOptions::peer_folder). Remnants of dead
+// processes are removed.
 SIDESTEP_API Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder = {});
 
 }  // namespace sidestep

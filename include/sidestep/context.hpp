@@ -85,16 +85,16 @@ public:
     // its error names the position. Whole-file targets and verification are as for copy().
     Transfer copy_batch(const std::vector<BatchItem>& items, const CopyOptions& options = {}) const;
 
-    // Starts to bring the tensors of a checkpoint to the places that the options name. Each file is read once,
-    // whatever the number of places. Where a place has too little memory, out_of_memory says how much is missing
-    // before anything is read; a file that has changed since it was opened, or changes while it is read, is
-    // an error. docs/storage.md tells how the path is chosen.
+    // Starts to bring the tensors of a checkpoint to the places that the options name. Each file is read
+    // once, whatever the number of places. Where a place has too little memory, out_of_memory says how much
+    // is missing before anything is read; a file that has changed since it was opened, or changes while it is
+    // read, is an error. docs/storage.md tells how the path is chosen.
     Loading load(const Checkpoint& checkpoint, const LoadOptions& options = {}) const;
 
-    // Starts to write tensors to one or several safetensors files (SaveOptions::shard_bytes). Files appear under their
-    // names when all are whole: the index last, the index of an earlier checkpoint taken away before. The
-    // tensors stay as they are until the Transfer has ended. Fails with invalid_argument, naming the tensor, for a
-    // name twice or a size that does not fit its shape.
+    // Starts to write tensors to one or several safetensors files (SaveOptions::shard_bytes). Files appear
+    // under their names when all are whole: the index last, the index of an earlier checkpoint taken away
+    // before. The tensors stay as they are until the Transfer has ended. Fails with invalid_argument, naming
+    // the tensor, for a name twice or a size that does not fit its shape.
     Transfer save(const std::vector<TensorToSave>& tensors, const std::string& path,
                   const SaveOptions& options = {}) const;
 

@@ -30,9 +30,10 @@ SIDESTEP_API Result<Buffer> buffer(const Context& context, const void* pointer, 
 SIDESTEP_API Transfer copy(const Context& context, const Buffer& from, const Buffer& to, CUstream_st* stream,
                            const CopyOptions& options = {});
 
-// The copies of a batch (see Context::copy_batch) in the order of `stream`, enqueued on it in one call for each
-// two places, or a few for tens of thousands; also as nodes of a graph. All copies must have one hop on the
-// CUDA backend: ErrorCode::unsupported names the position of one that has not, and nothing is enqueued then.
+// The copies of a batch (see Context::copy_batch) in the order of `stream`, enqueued on it in one call for
+// each two places, or a few for tens of thousands; also as nodes of a graph. All copies must have one hop on
+// the CUDA backend: ErrorCode::unsupported names the position of one that has not, and nothing is enqueued
+// then.
 SIDESTEP_API Transfer copy_batch(const Context& context, const std::vector<BatchItem>& items,
                                  CUstream_st* stream, const CopyOptions& options = {});
 

@@ -29,9 +29,9 @@ struct DrawOptions {
 // shown.
 SIDESTEP_API std::string draw_tree(const Topology& topology);
 
-// A line for each pair of a GPU with another GPU, a network card or a drive: class, the rate a copy is expected to
-// reach in GB/s, microseconds of one crossing, the worst link and the path in words. Of a cluster the pairs of
-// its first machine; at most the first 64 devices.
+// A line for each pair of a GPU with another GPU, a network card or a drive: class, the rate a copy is
+// expected to reach in GB/s, microseconds of one crossing, the worst link and the path in words. Of a cluster
+// the pairs of its first machine; at most the first 64 devices.
 SIDESTEP_API std::string list_pairs(const Topology& topology);
 
 // A graph for Graphviz ("dot -Tsvg"), version 2.40 or later: a cluster for each socket, edges as wide as

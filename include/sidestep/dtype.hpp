@@ -12,8 +12,28 @@ namespace sidestep {
 // Those of safetensors, in the order of its reference implementation (which is that of their alignment), and
 // `other` for a type that only a GGUF file has: TensorInfo::type_name says which.
 enum class Dtype {
-    boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-    i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
+    boolean,
+    f4,
+    f6_e2m3,
+    f6_e3m2,
+    u8,
+    i8,
+    f8_e5m2,
+    f8_e4m3,
+    f8_e8m0,
+    f8_e4m3fnuz,
+    f8_e5m2fnuz,
+    i16,
+    u16,
+    f16,
+    bf16,
+    i32,
+    u32,
+    f32,
+    c64,
+    f64,
+    i64,
+    u64,
     other,
 };
 

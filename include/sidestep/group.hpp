@@ -20,17 +20,18 @@ struct CUstream_st;
 
 namespace sidestep {
 
-// One rank of a group. Move-only. Operations return once they are enqueued: they run in order, on `stream` (null: the
-// legacy default stream) of the rank's GPU, and may be captured into a CUDA graph and replayed. On emulated GPUs there are no
-// streams: wait() waits for all. Every rank of the group calls the same operations in the same order; send and
-// recv only match within their pair.
+// One rank of a group. Move-only. Operations return once they are enqueued: they run in order, on `stream`
+// (null: the legacy default stream) of the rank's GPU, and may be captured into a CUDA graph and replayed. On
+// emulated GPUs there are no streams: wait() waits for all. Every rank of the group calls the same operations
+// in the same order; send and recv only match within their pair.
 //
-// Counts are in elements and may be 0. Pointers are GPU memory of this rank, aligned to their element or not at all; send and
-// receive buffer are the same (in place, as NCCL defines it for each operation) or do not overlap.
+// Counts are in elements and may be 0. Pointers are GPU memory of this rank, aligned to their element or not
+// at all; send and receive buffer are the same (in place, as NCCL defines it for each operation) or do not
+// overlap.
 //
-// Errors: a call fails with invalid_argument for what makes no sense by itself. What goes wrong while operations run (a rank that
-// died, never came, or called something else: timed_out, mismatch, io_error, naming rank, process and operation) ends the group:
-// status() and every later call say so.
+// Errors: a call fails with invalid_argument for what makes no sense by itself. What goes wrong while
+// operations run (a rank that died, never came, or called something else: timed_out, mismatch, io_error,
+// naming rank, process and operation) ends the group: status() and every later call say so.
 //
 // Threads: one at a time may call operations of one rank; status(), abort() and wait() any, at any time.
 class SIDESTEP_API Group {
@@ -55,21 +56,25 @@ public:
     const GroupId& id() const;
 
     // recv[i] = combination of all ranks' send[i].
-    Result<void> all_reduce(const void* send, void* recv, std::size_t count, Dtype dtype, const Reduction& reduction = {},
-                            CUstream_st* stream = nullptr);
+    Result<void> all_reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
+                            const Reduction& reduction = {}, CUstream_st* stream = nullptr);
     // The root's send to everybody's recv; `send` is looked at on the root only.
     Result<void> broadcast(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                            CUstream_st* stream = nullptr);
     // As all_reduce, to the root alone; `recv` is looked at on the root only.
-    Result<void> reduce(const void* send, void* recv, std::size_t count, Dtype dtype, const Reduction& reduction, int root,
-                        CUstream_st* stream = nullptr);
-    // `count` elements of each rank, in the order of ranks, into recv (ranks * count). In place: send == recv + rank * count.
-    Result<void> all_gather(const void* send, void* recv, std::size_t count, Dtype dtype, CUstream_st* stream = nullptr);
-    // Combination of all ranks' send (ranks * count); this rank gets block `rank` of it. In place: recv == send + rank * count.
+    Result<void> reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
+                        const Reduction& reduction, int root, CUstream_st* stream = nullptr);
+    // `count` elements of each rank, in the order of ranks, into recv (ranks * count). In place: send == recv
+    // + rank * count.
+    Result<void> all_gather(const void* send, void* recv, std::size_t count, Dtype dtype,
+                            CUstream_st* stream = nullptr);
+    // Combination of all ranks' send (ranks * count); this rank gets block `rank` of it. In place: recv ==
+    // send + rank * count.
     Result<void> reduce_scatter(const void* send, void* recv, std::size_t count, Dtype dtype,
                                 const Reduction& reduction = {}, CUstream_st* stream = nullptr);
     // Block r of send (count elements) to block `rank` of rank r's recv.
-    Result<void> all_to_all(const void* send, void* recv, std::size_t count, Dtype dtype, CUstream_st* stream = nullptr);
+    Result<void> all_to_all(const void* send, void* recv, std::size_t count, Dtype dtype,
+                            CUstream_st* stream = nullptr);
     // The same with blocks of any sizes and places. What rank a sends to b is what b receives from a: else
     // ErrorCode::mismatch ends the group.
     Result<void> all_to_all_v(const void* send, void* recv, const BlockLists& blocks, Dtype dtype,
@@ -80,23 +85,28 @@ public:
     Result<void> scatter(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                          CUstream_st* stream = nullptr);
     // To and from one other rank (or this one). The n-th send of a to b goes to the n-th recv of b from a.
-    // Between begin_pairs() and end_pairs() they are gathered and run together, so that ranks may send to each other.
-    Result<void> send(const void* data, std::size_t count, Dtype dtype, int to, CUstream_st* stream = nullptr);
+    // Between begin_pairs() and end_pairs() they are gathered and run together, so that ranks may send to
+    // each other.
+    Result<void> send(const void* data, std::size_t count, Dtype dtype, int to,
+                      CUstream_st* stream = nullptr);
     Result<void> recv(void* data, std::size_t count, Dtype dtype, int from, CUstream_st* stream = nullptr);
     void begin_pairs();
     Result<void> end_pairs();
     // Ends on the stream of each rank when it has been reached on all.
     Result<void> barrier(CUstream_st* stream = nullptr);
 
-    // Lets the others map the memory now, instead of after its first use: calls that follow are zero-copy. Only this rank
-    // calls. The memory stays until detach() or the end of the group. Memory that no other process can map is an
-    // ErrorCode::unsupported with the reason; operations then carry it through the arena.
+    // Lets the others map the memory now, instead of after its first use: calls that follow are zero-copy.
+    // Only this rank calls. The memory stays until detach() or the end of the group. Memory that no other
+    // process can map is an ErrorCode::unsupported with the reason; operations then carry it through the
+    // arena.
     Result<void> attach(const Buffer& buffer);
     Result<void> detach(const Buffer& buffer);
 
-    // What all_reduce and the others would do for `count` elements between these buffers (null: memory that is attached).
-    Result<CollectivePlan> explain(Collective collective, std::size_t count, Dtype dtype, const Reduction& reduction = {},
-                                   const void* send = nullptr, const void* recv = nullptr) const;
+    // What all_reduce and the others would do for `count` elements between these buffers (null: memory that
+    // is attached).
+    Result<CollectivePlan> explain(Collective collective, std::size_t count, Dtype dtype,
+                                   const Reduction& reduction = {}, const void* send = nullptr,
+                                   const void* recv = nullptr) const;
 
     // A new group of the ranks that give the same color, in the order of `key` (then of rank); nothing for a
     // color below 0. All ranks of this group call. Blocks the host; `stop` as with join().
@@ -114,7 +124,8 @@ public:
     // Waits until idle, or until the group has failed and its operations within this process have given up, a
     // second at most: buffers may be freed afterwards.
     Result<void> wait() const;
-    // Ends the group on all ranks: operations in flight give up within a second, also inside of graphs. Any thread, any time.
+    // Ends the group on all ranks: operations in flight give up within a second, also inside of graphs. Any
+    // thread, any time.
     void abort(const std::string& why = {});
 
 private:

@@ -23,8 +23,8 @@ enum class Layout {
 };
 
 // Tensors whose name fits the pattern (as for Checkpoint::only) are cut along an axis into as many parts as
-// there are places, equal but for the remainder: place i of n gets elements [i*e/n, (i+1)*e/n) of the extent e. The
-// first rule that fits counts.
+// there are places, equal but for the remainder: place i of n gets elements [i*e/n, (i+1)*e/n) of the extent
+// e. The first rule that fits counts.
 struct ShardRule {
     std::string pattern;
     int axis = 0;  // negative: from the last one

@@ -17,7 +17,7 @@ namespace sidestep {
 
 // A tensor, or the part of one, at one place.
 struct LoadedTensor {
-    std::string_view name;             // of Loaded
+    std::string_view name;  // of Loaded
     Dtype dtype = Dtype::u8;
     std::vector<std::uint64_t> shape;  // of the part that is here
     int axis = -1;                     // along which the tensor was cut; -1: it is whole

@@ -8,8 +8,8 @@
 namespace sidestep {
 
 // Keeps a range of ordinary host memory page-locked for GPUs (Context::pin). A value: copies share it. The
-// memory stays with its owner, who frees it only after the last copy of this value is gone. With that copy the
-// range is unlocked, which may block; memory of Context::allocate may stay locked (docs/memory.md).
+// memory stays with its owner, who frees it only after the last copy of this value is gone. With that copy
+// the range is unlocked, which may block; memory of Context::allocate may stay locked (docs/memory.md).
 class Pinned {
 public:
     Pinned() = default;

@@ -12,7 +12,8 @@ namespace sidestep {
 class Publication {
 public:
     Publication() = default;
-    Publication(std::string name, std::shared_ptr<void> held) : name_(std::move(name)), held_(std::move(held)) {}
+    Publication(std::string name, std::shared_ptr<void> held)
+        : name_(std::move(name)), held_(std::move(held)) {}
     Publication(Publication&&) noexcept = default;
     Publication& operator=(Publication&&) noexcept = default;
     Publication(const Publication&) = delete;

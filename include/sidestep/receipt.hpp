@@ -20,9 +20,10 @@ struct SIDESTEP_API Receipt {
     std::shared_ptr<const Route> route;  // the route that carried the bytes, never null after a success
     std::vector<Bytes> lane_bytes;       // in the order of route->lanes; sums to `bytes`. Of a batch: of its
                                          // copies that took the route which carried the most
-    std::vector<std::string> lane_failures;  // in the order of route->lanes: why one stopped carrying bytes, which
-                                             // the others took over; empty strings where none did
-    bool verified = false;               // both ends were hashed and are equal
+    std::vector<std::string>
+        lane_failures;      // in the order of route->lanes: why one stopped carrying bytes, which
+                            // the others took over; empty strings where none did
+    bool verified = false;  // both ends were hashed and are equal
     double verify_seconds = 0;
     StorageBytes storage;            // of the files among its ends
     std::vector<Stage> stages;       // of a load or a save, in the order in which bytes pass them; else empty

@@ -25,8 +25,8 @@ struct TensorToSave {
 struct SaveOptions {
     // Text pairs for __metadata__.
     std::vector<std::pair<std::string, std::string>> metadata;
-    // Several files of at most about this many bytes of tensors, model-00001-of-00003.safetensors and so on with
-    // model.safetensors.index.json, in the folder `path`. 0: one file called `path`.
+    // Several files of at most about this many bytes of tensors, model-00001-of-00003.safetensors and so on
+    // with model.safetensors.index.json, in the folder `path`. 0: one file called `path`.
     Bytes shard_bytes = 0;
     // Also writes PATH.manifest.json with the checksums of the files (docs/checkpoint.md).
     bool manifest = false;

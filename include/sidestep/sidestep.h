@@ -119,7 +119,8 @@ typedef struct sidestep_publication sidestep_publication;
  * publication is freed; docs/sharing.md says which memory. SIDESTEP_INVALID_ARGUMENT where a process that is alive
  * has the name. */
 SIDESTEP_API sidestep_status sidestep_publish(sidestep_context* context, const char* name,
-                                              const sidestep_buffer* buffer, sidestep_publication** publication);
+                                              const sidestep_buffer* buffer,
+                                              sidestep_publication** publication);
 
 /* Withdraws the name. Copies of other processes in flight may still use the memory: agree on the end first. */
 SIDESTEP_API void sidestep_publication_free(sidestep_publication* publication);
@@ -129,7 +130,7 @@ SIDESTEP_API void sidestep_publication_free(sidestep_publication* publication);
 typedef enum sidestep_require {
     SIDESTEP_REQUIRE_ANY = 0,    /* the best path there is */
     SIDESTEP_REQUIRE_DIRECT = 1, /* one hop, or SIDESTEP_PATH_UNAVAILABLE */
-    SIDESTEP_REQUIRE_HOST = 2   /* through host memory even where a direct path exists */
+    SIDESTEP_REQUIRE_HOST = 2    /* through host memory even where a direct path exists */
 } sidestep_require;
 
 typedef enum sidestep_prefer {
@@ -158,7 +159,8 @@ typedef struct sidestep_options {
     uint64_t chunk;          /* bytes at a time through a staged path; 0: the library chooses */
 } sidestep_options;
 
-#define SIDESTEP_OPTIONS {sizeof(sidestep_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define SIDESTEP_OPTIONS \
+    { sizeof(sidestep_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- Routes ---- */
 

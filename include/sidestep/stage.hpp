@@ -9,7 +9,7 @@ namespace sidestep {
 
 // One of the stages that a load or a save runs at the same time.
 struct Stage {
-    std::string name;          // "read", "host to GPU", "GPU to GPU", "verify", "GPU to host", "write"
+    std::string name;  // "read", "host to GPU", "GPU to GPU", "verify", "GPU to host", "write"
     Bytes bytes = 0;
     double busy_seconds = 0;   // while at least one piece of it was in flight
     double limit_seconds = 0;  // while the others could only wait for it

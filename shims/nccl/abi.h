@@ -249,7 +249,7 @@ NCCL_BOTH(ncclResult_t, LsaBarrierCreateRequirement, ncclTeam_t team, int barrie
           void* requirement);
 NCCL_BOTH(ncclResult_t, GinBarrierCreateRequirement, ncclComm_t comm, ncclTeam_t team, int barriers,
           void* handle, void* requirement);
-NCCL_BOTH(int, LLA2ACalcSlots, int most_elements, int most_element_size);
+NCCL_BOTH(int, LLA2ACalcSlots, int max_elements, int max_element_size);
 NCCL_BOTH(ncclResult_t, LLA2ACreateRequirement, int blocks, int slots, void* handle, void* requirement);
 NCCL_BOTH(ncclTeam_t, TeamWorld, ncclComm_t comm);
 NCCL_BOTH(ncclTeam_t, TeamLsa, ncclComm_t comm);
@@ -285,7 +285,7 @@ NCCL_BOTH(ncclResult_t, GinOutboxCreateRequirement, int blocks, int size_log2, v
 
 /* Since 2.30. */
 NCCL_BOTH(ncclResult_t, ParamBind, ncclParamHandle_t* handle, const char* key);
-NCCL_BOTH(ncclResult_t, ParamGet, ncclParamHandle_t handle, void* value, int most, int* length);
+NCCL_BOTH(ncclResult_t, ParamGet, ncclParamHandle_t handle, void* value, int max, int* length);
 NCCL_BOTH(ncclResult_t, ParamGetI8, ncclParamHandle_t handle, int8_t* value);
 NCCL_BOTH(ncclResult_t, ParamGetI16, ncclParamHandle_t handle, int16_t* value);
 NCCL_BOTH(ncclResult_t, ParamGetI32, ncclParamHandle_t handle, int32_t* value);

@@ -34,11 +34,11 @@ struct Least {
 // What NCCL refuses is refused, although nothing comes of these numbers here.
 template <typename Structure>
 Result<void> check_least(const Structure* config, std::initializer_list<Least> fields) {
-    for (const auto& [offset, name, least] : fields) {
+    for (const auto& [offset, name, min] : fields) {
         const int value = number(config, offset);
-        if (value != NCCL_CONFIG_UNDEF_INT && value < least)
+        if (value != NCCL_CONFIG_UNDEF_INT && value < min)
             return bad_argument(
-                fmt::format("the configuration's {} is {}, at least {} is allowed", name, value, least));
+                fmt::format("the configuration's {} is {}, at least {} is allowed", name, value, min));
     }
     return {};
 }
@@ -47,7 +47,8 @@ bool by_copy_engines(int policy) {
     return (policy & NCCL_CTA_POLICY_ZERO) != 0;
 }
 
-// NCCL_CTA_POLICY goes before what a program says, as in NCCL; another text than a number counts as not set there too.
+// NCCL_CTA_POLICY goes before what a program says, as in NCCL; another text than a number counts as not set
+// there too.
 std::optional<int> policy_of_environment() {
     const char* const text = std::getenv("NCCL_CTA_POLICY");
     if (text == nullptr) return std::nullopt;
@@ -67,10 +68,10 @@ Result<Config> read_fields(const ncclConfig_t* given, const Config& otherwise) {
     if (blocking != NCCL_CONFIG_UNDEF_INT && blocking != 0 && blocking != 1)
         return bad_argument(fmt::format("the configuration's blocking is {}, 0 and 1 are allowed", blocking));
     if (blocking != NCCL_CONFIG_UNDEF_INT) config.blocking = blocking == 1;
-    const std::initializer_list<Least> least = {{offsetof(ncclConfig_t, cgaClusterSize), "cgaClusterSize", 0},
-                                                {offsetof(ncclConfig_t, minCTAs), "minCTAs", 1},
-                                                {offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1}};
-    if (auto good = check_least(given, least); !good.ok()) return good.error();
+    const std::initializer_list<Least> min = {{offsetof(ncclConfig_t, cgaClusterSize), "cgaClusterSize", 0},
+                                              {offsetof(ncclConfig_t, minCTAs), "minCTAs", 1},
+                                              {offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1}};
+    if (auto good = check_least(given, min); !good.ok()) return good.error();
     const int policy = number(given, offsetof(ncclConfig_t, CTAPolicy));
     if (policy != NCCL_CONFIG_UNDEF_INT) config.copy_engines = by_copy_engines(policy);
     if (const auto* name = field<const char*>(given, offsetof(ncclConfig_t, commName)); name && *name)

@@ -17,21 +17,21 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/capability.hpp"
-#include "backend/collective.hpp"
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/options.hpp>
 #include <sidestep/storage_bytes.hpp>
 #include <sidestep/topology.hpp>
+#include "backend/capability.hpp"
+#include "backend/collective.hpp"
 
 namespace sidestep::backend {
 
 // What a backend knows about a buffer.
 struct Description {
-    Place place;                               // where the bytes really are
+    Place place;  // where the bytes really are
     MemoryKind memory = MemoryKind::pageable;
-    Bytes size = Buffer::whole;                // of the file or block device behind a file buffer
+    Bytes size = Buffer::whole;  // of the file or block device behind a file buffer
     // Equal for two names of one file. Of memory: changes when the memory is freed and its address given
     // out again; 0 where the backend cannot tell.
     std::uint64_t identity = 0;
@@ -51,9 +51,9 @@ public:
 
     const Buffer& buffer() const { return buffer_; }
 
-    // Makes what was written final: flushes if asked to, gives a file its name. Called after the last piece of a
-    // copy succeeded: once for a file, once a copy for memory that stays attached; a registration destroyed without it leaves no trace of a
-    // whole-file target. May block.
+    // Makes what was written final: flushes if asked to, gives a file its name. Called after the last piece
+    // of a copy succeeded: once for a file, once a copy for memory that stays attached; a registration
+    // destroyed without it leaves no trace of a whole-file target. May block.
     virtual Result<void> commit() { return {}; }
 
     // What went otherwise than asked, in plain sentences ("tmpfs refuses O_DIRECT").
@@ -70,7 +70,7 @@ private:
 struct AttachOptions {
     Access access = Access::read;
     PageCache page_cache = PageCache::automatic;  // files
-    bool sync_file = false;   // files: commit() flushes to the device
+    bool sync_file = false;                       // files: commit() flushes to the device
     bool strict = false;      // fail where a wish above cannot be met, instead of noting it
     Bytes expected_size = 0;  // whole-file targets: bytes that will be written, for early ENOSPC
 };
@@ -78,26 +78,27 @@ struct AttachOptions {
 // One contiguous movement by one engine: `size` bytes between two registrations of this backend.
 struct Piece {
     Registration* from = nullptr;
-    Bytes from_offset = 0;         // from the start of from->buffer()
+    Bytes from_offset = 0;  // from the start of from->buffer()
     Registration* to = nullptr;
     Bytes to_offset = 0;
-    Bytes size = 0;                // above 0
-    std::size_t capability = 0;    // position in capabilities(): which engine
-    void* stream = nullptr;        // a caller's CUstream to enqueue on; null: the backend's own
+    Bytes size = 0;              // above 0
+    std::size_t capability = 0;  // position in capabilities(): which engine
+    void* stream = nullptr;      // a caller's CUstream to enqueue on; null: the backend's own
     // Bytes before and after the target range that may be overwritten with anything: the slot it lies in. A
-    // file is read around the page cache in whole blocks, so a piece that begins or ends within one needs them.
+    // file is read around the page cache in whole blocks, so a piece that begins or ends within one needs
+    // them.
     Bytes room_before = 0;
     Bytes room_after = 0;
 };
 
 // Memory as another process can open it. Whoever holds `keeps` keeps it so.
 struct Exported {
-    std::string scheme;       // who understands the handle: "cuda-ipc", "cuda-fd", "memfd"
-    std::string handle;       // opaque bytes, at most 1 KiB
-    int descriptor = -1;      // goes with the handle over a Unix socket; -1: none. Belongs to `keeps`
+    std::string scheme;   // who understands the handle: "cuda-ipc", "cuda-fd", "memfd"
+    std::string handle;   // opaque bytes, at most 1 KiB
+    int descriptor = -1;  // goes with the handle over a Unix socket; -1: none. Belongs to `keeps`
     Place place;
     MemoryKind memory = MemoryKind::device;
-    Bytes size = 0;           // of the buffer, which starts `offset` bytes into what the handle opens
+    Bytes size = 0;  // of the buffer, which starts `offset` bytes into what the handle opens
     Bytes offset = 0;
     std::uint64_t identity = 0;  // of the exported memory, as Description::identity
     std::shared_ptr<void> keeps;
@@ -139,7 +140,9 @@ public:
 
     // What the buffer is, if this backend is the one that knows; nothing if it is not. Fails where the
     // buffer cannot be what its Place claims: a file that is not there, an address of another GPU.
-    virtual Result<std::optional<Description>> describe(const Buffer&) { return std::optional<Description>{}; }
+    virtual Result<std::optional<Description>> describe(const Buffer&) {
+        return std::optional<Description>{};
+    }
 
     // What lies at an address of unknown kind, for backends that allocate GPU memory. Plain host memory is
     // pageable memory at Place::host().
@@ -149,9 +152,9 @@ public:
     // not keep the backend alive.
     virtual Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind);
 
-    // Whether bytes go between these two, a file and device memory, as the capabilities with Reach::storage_gpu
-    // say. Asked before a copy or route is planned, for backends where that depends on the very file; may block and try it
-    // out. The memory may be no more than its place: null address, size 0.
+    // Whether bytes go between these two, a file and device memory, as the capabilities with
+    // Reach::storage_gpu say. Asked before a copy or route is planned, for backends where that depends on the
+    // very file; may block and try it out. The memory may be no more than its place: null address, size 0.
     virtual Support reaches(const Buffer& from, const Buffer& to);
 
     // Makes a buffer ready. The buffer's size is known (not `whole`) save for whole-file targets.
@@ -169,8 +172,9 @@ public:
     // means that nothing of this piece is in flight any more.
     virtual Result<Progress> poll(Ticket ticket) = 0;
 
-    // For backends whose own threads carry out pieces: they make the call after each, and while they look out for the next, so that
-    // whoever drives the copies need not look for the end of pieces all the time. It never blocks for long. An empty one: none.
+    // For backends whose own threads carry out pieces: they make the call after each, and while they look out
+    // for the next, so that whoever drives the copies need not look for the end of pieces all the time. It
+    // never blocks for long. An empty one: none.
     virtual void attend_with(std::function<void()>) {}
 
     // Makes memory openable by other processes; nothing if it is not this backend's.
@@ -185,8 +189,8 @@ public:
     // locked for reading. ErrorCode::invalid_argument where part of it is locked already. May block.
     virtual Result<std::shared_ptr<void>> pin(const Buffer& buffer);
 
-    // A seat for one rank of a group, for backends that run collectives on GPUs. Loads all code that tasks need, so
-    // that no task waits for it. ErrorCode::unsupported elsewhere.
+    // A seat for one rank of a group, for backends that run collectives on GPUs. Loads all code that tasks
+    // need, so that no task waits for it. ErrorCode::unsupported elsewhere.
     virtual Result<std::unique_ptr<Seat>> seat(const SeatRequest& request);
 
     // A gate on a caller's stream, for backends that know streams.

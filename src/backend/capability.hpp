@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/support.hpp"
 #include <sidestep/memory_kind.hpp>
 #include <sidestep/place.hpp>
+#include "backend/support.hpp"
 
 namespace sidestep::backend {
 
@@ -42,18 +42,19 @@ enum class Reach {
 struct Capability {
     PlaceKind from = PlaceKind::host;
     PlaceKind to = PlaceKind::host;
-    MemorySet from_memory;     // kinds the engine can read
-    MemorySet to_memory;       // kinds the engine can write
+    MemorySet from_memory;  // kinds the engine can read
+    MemorySet to_memory;    // kinds the engine can write
     Reach reach = Reach::host_memory;
-    std::string engine;        // "copy engine", "kernel", "memcpy", "file I/O"
-    double efficiency = 1;     // share of the links' rate that the engine reaches
-    double max_gb_per_s = 0;   // ceiling of the engine itself, 0: only the links limit it
-    double latency_us = 0;     // of one piece, links left out
-    bool one_by_one = false;   // a piece seldom ends before one between the same ends that was started earlier,
-                               // so that only the oldest is worth a look
-    bool batches = false;      // takes start_batch()
-    bool streams = false;      // takes Piece::stream: enqueues on a caller's stream
-    std::string reason;        // one clause for Hop::reason: "DMA without the CPU"
+    std::string engine;       // "copy engine", "kernel", "memcpy", "file I/O"
+    double efficiency = 1;    // share of the links' rate that the engine reaches
+    double max_gb_per_s = 0;  // ceiling of the engine itself, 0: only the links limit it
+    double latency_us = 0;    // of one piece, links left out
+    bool one_by_one =
+        false;             // a piece seldom ends before one between the same ends that was started earlier,
+                           // so that only the oldest is worth a look
+    bool batches = false;  // takes start_batch()
+    bool streams = false;  // takes Piece::stream: enqueues on a caller's stream
+    std::string reason;    // one clause for Hop::reason: "DMA without the CPU"
 };
 
 // A backend as the planner sees it. Also stands for one that is not in this build, so that routes can
@@ -62,8 +63,8 @@ struct Offer {
     std::string name;
     Support support;
     std::vector<Capability> capabilities;
-    MemorySet host_memory;     // kinds of host memory it allocates
-    MemorySet gpu_memory;      // kinds of GPU memory it allocates
+    MemorySet host_memory;  // kinds of host memory it allocates
+    MemorySet gpu_memory;   // kinds of GPU memory it allocates
 };
 
 }  // namespace sidestep::backend

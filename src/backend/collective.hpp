@@ -1,8 +1,8 @@
 // What a backend does for collectives: it seats ranks.
 //
-// A seat is one rank of one group on one GPU: an arena that the other ranks map, tables of where their memory is
-// mapped here, and a way to run tasks in order. Which tasks make up a collective, and who is in the group, is
-// decided above (src/collective).
+// A seat is one rank of one group on one GPU: an arena that the other ranks map, tables of where their memory
+// is mapped here, and a way to run tasks in order. Which tasks make up a collective, and who is in the group,
+// is decided above (src/collective).
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 #include <memory>
 #include <optional>
 
-#include "backend/collective_task.hpp"
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/result.hpp>
+#include "backend/collective_task.hpp"
 
 namespace sidestep::backend {
 
@@ -24,15 +24,15 @@ struct CopyRow;
 struct Extent {
     Buffer whole;
     std::uint64_t identity = 0;  // another one where the address was given out again
-    // Sharing it with another process leaves the bytes where they are. False on emulated GPUs: there the first
-    // Backend::share() moves them, so nobody may write meanwhile.
+    // Sharing it with another process leaves the bytes where they are. False on emulated GPUs: there the
+    // first Backend::share() moves them, so nobody may write meanwhile.
     bool shares_in_place = true;
 };
 
 struct SeatRequest {
     unsigned rank = 0;
-    unsigned ranks = 1;         // at most most_ranks
-    Place place;                // a GPU of this process
+    unsigned ranks = 1;                          // at most max_ranks
+    Place place;                                 // a GPU of this process
     std::uint64_t deadline_ns = 60'000'000'000;  // of every wait of a task for another rank; 0: none
 };
 
@@ -44,7 +44,8 @@ public:
     // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Backend::share).
     virtual const Buffer& arena() const = 0;
 
-    // The allocation that holds `address`. ErrorCode::invalid_argument for what is no memory of this seat's GPU.
+    // The allocation that holds `address`. ErrorCode::invalid_argument for what is no memory of this seat's
+    // GPU.
     virtual Result<Extent> extent(const void* address) = 0;
 
     // Memory that another process shared (Backend::share), mapped for this seat's GPU until the Allocation is
@@ -54,26 +55,28 @@ public:
     // Whether the seat's GPU reaches another one of this machine over NVLink or the like, and not over PCIe.
     virtual bool over_nvlink(const Place&) const { return true; }
 
-    // Moves the arena into host memory that processes share, zeroed, page-locked and mapped for the seat's GPU, for
-    // groups in which some GPUs do not reach each other. Before the first task. arena() is another one from then on,
-    // and whoever was told of the former one is told anew. Answers what other processes open() it by. May block.
+    // Moves the arena into host memory that processes share, zeroed, page-locked and mapped for the seat's
+    // GPU, for groups in which some GPUs do not reach each other. Before the first task. arena() is another
+    // one from then on, and whoever was told of the former one is told anew. Answers what other processes
+    // open() it by. May block.
     virtual Result<std::shared_ptr<const Exported>> move_arena_to_host() {
-        return Error{ErrorCode::unsupported, "this seat's arena cannot lie in host memory", "collectives", {}};
+        return Error{
+            ErrorCode::unsupported, "this seat's arena cannot lie in host memory", "collectives", {}};
     }
 
-    // Makes memory of this very process, on whichever GPU or another seat's arena, reachable by this seat's GPU at its
-    // own address.
-    // ErrorCode::unsupported where the machine has no peer access between the two. May block.
+    // Makes memory of this very process, on whichever GPU or another seat's arena, reachable by this seat's
+    // GPU at its own address. ErrorCode::unsupported where the machine has no peer access between the two.
+    // May block.
     virtual Result<void> admit(const Buffer& memory) = 0;
 
-    // From now on, slot `slot` of rank `rank` (0 is its arena, this rank's own included) lies at `base` in this
-    // process, mapped for this seat's GPU; null: no longer. Takes effect for tasks that are run later, and
-    // for those of graphs that are launched later. Returns when the table is written.
+    // From now on, slot `slot` of rank `rank` (0 is its arena, this rank's own included) lies at `base` in
+    // this process, mapped for this seat's GPU; null: no longer. Takes effect for tasks that are run later,
+    // and for those of graphs that are launched later. Returns when the table is written.
     virtual Result<void> reach(unsigned rank, unsigned slot, void* base) = 0;
 
-    // Enqueues the task behind those before it. `stream` is a caller's CUstream (null: the legacy default stream); on a
-    // stream that is being captured the task becomes a node of the graph. Emulated GPUs have no streams:
-    // tasks run one after the other, on a thread of the seat's own. Never waits for another rank.
+    // Enqueues the task behind those before it. `stream` is a caller's CUstream (null: the legacy default
+    // stream); on a stream that is being captured the task becomes a node of the graph. Emulated GPUs have no
+    // streams: tasks run one after the other, on a thread of the seat's own. Never waits for another rank.
     virtual Result<void> run(const CollectiveTask& task, void* stream) = 0;
 
     // Whether every task that was run outside of graphs has ended. Never blocks.
@@ -87,18 +90,18 @@ public:
 
     virtual void set_deadline(std::uint64_t ns) = 0;
 
-    // Before the first task: where ranks tell each other of tasks of Shape::copies, one row for each rank, zeroed at
-    // first, in memory of the host that all ranks share and that outlives the seat. Emulated GPUs have it in their
-    // arenas.
+    // Before the first task: where ranks tell each other of tasks of Shape::copies, one row for each rank,
+    // zeroed at first, in memory of the host that all ranks share and that outlives the seat. Emulated GPUs
+    // have it in their arenas.
     virtual void meet(CopyRow*) {}
-    // After all arenas are reached, and before any rank of this process runs a task of Shape::copies: does what would have
-    // to wait for tasks that wait for other ranks.
+    // After all arenas are reached, and before any rank of this process runs a task of Shape::copies: does
+    // what would have to wait for tasks that wait for other ranks.
     virtual Result<void> prepare_copies() { return {}; }
-    // Before the first task: asks where the others find memory of this rank by now, for tasks of graphs that were
-    // captured before they did. Until halt() any thread may call it.
+    // Before the first task: asks where the others find memory of this rank by now, for tasks of graphs that
+    // were captured before they did. Until halt() any thread may call it.
     virtual void ask(std::function<Token(const void*)>) {}
-    // From the return on, no thread of the seat calls the GPU's driver: the process ends, or the seat does. Tasks of
-    // Shape::copies never end then.
+    // From the return on, no thread of the seat calls the GPU's driver: the process ends, or the seat does.
+    // Tasks of Shape::copies never end then.
     virtual void halt() noexcept {}
 };
 

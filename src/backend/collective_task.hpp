@@ -4,26 +4,26 @@
 //
 // These shapes carry the collectives:
 //   packets  small sizes: data travels in 16-byte packets {4 bytes, flag, 4 bytes, flag} that are pushed into
-//   the
-//            arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
+//            the arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
 //            aligned half of a packet, 8 bytes, arrives as a whole). Optionally in two phases:
 //            reduce-scatter, then all-gather.
-//   lamport  small reductions of floats of 8 to 32 bits, in one phase: the data is its own flag. A lane holds words
-//            that are all ones, which no sender ever writes, until the data has come (after Lamport's queue of one writer
-//            and one reader, "Proving the correctness of multiprocess programs", 1977; TensorRT-LLM sends so).
-//   lines    middle sizes over NVLink, with one flag for each 120 bytes: 8 threads of a warp write an aligned line of
-//            128 bytes at once, which arrives as a whole (NCCL calls it LL128). In two phases: sources to the owner of
-//            a slice, the owner to the targets; either has nothing to do where owners are the only sources or targets.
+//   lamport  small reductions of floats of 8 to 32 bits, in one phase: the data is its own flag. A lane holds
+//            words that are all ones, which no sender ever writes, until the data has come (after Lamport's
+//            queue of one writer and one reader, "Proving the correctness of multiprocess programs", 1977;
+//            TensorRT-LLM sends so).
+//   lines    middle sizes over NVLink, with one flag for each 120 bytes: 8 threads of a warp write an aligned
+//            line of 128 bytes at once, which arrives as a whole (NCCL calls it LL128). In two phases: sources
+//            to the owner of a slice, the owner to the targets; either has nothing to do where owners are the
+//            only sources or targets.
 //   slices   large sizes: each rank owns a slice, reads it from `sources`, reduces in the order of ranks, and
 //            writes it to `targets`. One flag from everybody before, one after.
-//   pushed_slices   the same slices, but the sources write what the owner combines onto its stage, in pieces: links
-//            carry more where nothing is read through them, and there is one more flag to wait for.
+//   pushed_slices   the same slices, but the sources write what the owner combines onto its stage, in pieces:
+//            links carry more where nothing is read through them, and there is one more flag to wait for.
 //   pairs    blocks from one rank to another, each pair for itself: the receiver posts where to, the sender
-//   pushes,
-//            then a flag. Small ones are eager: pushed at once, as packets, into room that the receiver keeps for them.
-//            Ranks without a block take no part.
-//   copies   blocks from one rank to another too, by copy engines that a thread of the host drives, without any thread
-//            block: copy_exchange.hpp.
+//            pushes, then a flag. Small ones are eager: pushed at once, as packets, into room that the receiver
+//            keeps for them. Ranks without a block take no part.
+//   copies   blocks from one rank to another too, by copy engines that a thread of the host drives, without
+//            any thread block: copy_exchange.hpp.
 //   ring     large sizes where links are slow and shared: pieces go from neighbour to neighbour alone, through
 //            their arenas. What is combined goes up from rank 0 to the last one, so that the order of ranks is
 //            kept, and comes down again, both at once; what is only moved goes around: ring_path.hpp.
@@ -36,77 +36,122 @@
 
 namespace sidestep::backend {
 
-constexpr unsigned most_ranks = 16;     // of a group on one machine
-constexpr unsigned most_blocks = 128;   // thread blocks (CTAs) of one collective
-constexpr unsigned staging_blocks = 64; // those that have both an out and an in stage; of most shapes there are no more
-constexpr unsigned most_slots = 1024;   // allocations of one rank that others have mapped; slot 0 is its arena
+constexpr unsigned max_ranks = 16;    // of a group on one machine
+constexpr unsigned max_blocks = 128;  // thread blocks (CTAs) of one collective
+constexpr unsigned staging_blocks =
+    64;  // those that have both an out and an in stage; of most shapes there are no more
+constexpr unsigned max_slots = 1024;  // allocations of one rank that others have mapped; slot 0 is its arena
 
 enum class Element : uint8_t { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16, f8_e4m3, f8_e5m2 };
 constexpr unsigned elements = 12;
 
 constexpr unsigned size_of(Element element) {
     switch (element) {
-        case Element::i8: case Element::u8: case Element::f8_e4m3: case Element::f8_e5m2: return 1;
-        case Element::f16: case Element::bf16: return 2;
-        case Element::i32: case Element::u32: case Element::f32: return 4;
-        default: return 8;
+        case Element::i8:
+        case Element::u8:
+        case Element::f8_e4m3:
+        case Element::f8_e5m2:
+            return 1;
+        case Element::f16:
+        case Element::bf16:
+            return 2;
+        case Element::i32:
+        case Element::u32:
+        case Element::f32:
+            return 4;
+        default:
+            return 8;
     }
 }
 
 // Of the type that elements are accumulated in: see Combine.
 constexpr unsigned accumulator_size_of(Element element) {
     switch (element) {
-        case Element::f16: case Element::bf16: case Element::f8_e4m3: case Element::f8_e5m2: return 4;
-        default: return size_of(element);
+        case Element::f16:
+        case Element::bf16:
+        case Element::f8_e4m3:
+        case Element::f8_e5m2:
+            return 4;
+        default:
+            return size_of(element);
     }
 }
 
-// How elements are combined, always in the order of ranks 0, 1, ... n-1. Types of 8 and 16 bits that are floats
-// accumulate in 32 bits, f32 and f64 in their own; one rounding at the end. Integers wrap in their own type.
-// `none`: the bytes of the one source as they are.
+// How elements are combined, always in the order of ranks 0, 1, ... n-1. Types of 8 and 16 bits that are
+// floats accumulate in 32 bits, f32 and f64 in their own; one rounding at the end. Integers wrap in their own
+// type. `none`: the bytes of the one source as they are.
 enum class Combine : uint8_t { none, sum, prod, min, max, avg, scaled_sum };
 
-enum class Shape : uint8_t { packets, lamport, packets_two_phase, lines, slices, pushed_slices, pairs, copies, ring };
+enum class Shape : uint8_t {
+    packets,
+    lamport,
+    packets_two_phase,
+    lines,
+    slices,
+    pushed_slices,
+    pairs,
+    copies,
+    ring
+};
 
-// Of `lamport`, 32-bit words: what a lane holds before the data comes, and what is sent in the place of such a word. All ones
-// are NaNs in every type that is carried so, alone or side by side, and so is what replaces them; the sum, product,
-// minimum or maximum of two NaNs has the same bits whichever they were.
+// Of `lamport`, 32-bit words: what a lane holds before the data comes, and what is sent in the place of such
+// a word. All ones are NaNs in every type that is carried so, alone or side by side, and so is what replaces
+// them; the sum, product, minimum or maximum of two NaNs has the same bits whichever they were.
 constexpr uint32_t lamport_empty = 0xffffffff;
 constexpr uint32_t lamport_instead = 0x7fffffff;
-constexpr unsigned lamport_sets = 3;   // of lanes
-constexpr unsigned lamport_unit = 16;  // bytes that are sent and awaited at a time; the last ones are filled up with zeros
+constexpr unsigned lamport_sets = 3;  // of lanes
+constexpr unsigned lamport_unit =
+    16;  // bytes that are sent and awaited at a time; the last ones are filled up with zeros
 
-// Whether elements of the type may be sent as `lamport`: floats of which a word of all ones holds nothing but NaNs.
+// Whether elements of the type may be sent as `lamport`: floats of which a word of all ones holds nothing but
+// NaNs.
 constexpr bool has_lamport(Element element) {
     switch (element) {
-        case Element::f16: case Element::bf16: case Element::f32: case Element::f8_e4m3: case Element::f8_e5m2: return true;
-        default: return false;
+        case Element::f16:
+        case Element::bf16:
+        case Element::f32:
+        case Element::f8_e4m3:
+        case Element::f8_e5m2:
+            return true;
+        default:
+            return false;
     }
 }
 
-// What a rank counts of lamport tasks, in one word that is 0 at first: the set of the next one in the lowest two bits, and above
-// them how many units of each rank the last one has left in the set before it.
-constexpr unsigned lamport_set(uint32_t lamport) { return lamport & 3; }
-constexpr unsigned lamport_stale_set(uint32_t lamport) { return (lamport_set(lamport) + lamport_sets - 1) % lamport_sets; }
-constexpr uint32_t lamport_left(uint32_t lamport) { return lamport >> 2; }
+// What a rank counts of lamport tasks, in one word that is 0 at first: the set of the next one in the lowest
+// two bits, and above them how many units of each rank the last one has left in the set before it.
+constexpr unsigned lamport_set(uint32_t lamport) {
+    return lamport & 3;
+}
+constexpr unsigned lamport_stale_set(uint32_t lamport) {
+    return (lamport_set(lamport) + lamport_sets - 1) % lamport_sets;
+}
+constexpr uint32_t lamport_left(uint32_t lamport) {
+    return lamport >> 2;
+}
 constexpr uint32_t lamport_after(uint32_t lamport, uint64_t units) {
     return static_cast<uint32_t>(units) << 2 | (lamport_set(lamport) + 1) % lamport_sets;
 }
 
-// Of `lines`: 120 bytes of payload, then the flag, in an aligned line of 128 bytes; a warp works on four of them.
+// Of `lines`: 120 bytes of payload, then the flag, in an aligned line of 128 bytes; a warp works on four of
+// them.
 constexpr uint64_t line_payload = 120;
 constexpr unsigned row_lines = 4;
 constexpr uint64_t row_payload = row_lines * line_payload;
+// Warps of a thread block that carry lines, one row each at a time, where registers suffice.
+constexpr unsigned line_warps = 19;
 constexpr uint64_t row_bytes = row_lines * 128;
 
 // In the word of an entry line that holds the signature: some target of this rank is off a boundary of 16.
-constexpr uint64_t crooked = uint64_t{1} << 32;
+constexpr uint64_t misaligned = uint64_t{1} << 32;
 
 constexpr uint64_t eager_share = 4096;  // of an eager block of pairs: what one thread block carries
-constexpr unsigned push_slots = 4;  // pieces of pushed slices that may be on their way from one rank to another
+constexpr unsigned push_slots =
+    4;  // pieces of pushed slices that may be on their way from one rank to another
 constexpr unsigned ring_slots = 4;  // messages that may be on their way from one rank to its neighbour
 
-// Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in it.
+// Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in
+// it.
 struct Token {
     static constexpr uint16_t unreachable = 0xffff;
     uint16_t slot = unreachable;  // unreachable: not everybody has mapped it
@@ -136,40 +181,42 @@ struct CollectiveTask {
     Shape shape = Shape::packets;
     Element element = Element::u8;
     Combine combine = Combine::none;
-    uint8_t blocks = 1;       // thread blocks, alike on all ranks; `pairs` derive theirs from the bytes
-    uint32_t signature = 0;   // of what has to agree between ranks; never 0
-    uint64_t number = 0;      // of the operation, for reports
+    uint8_t blocks = 1;      // thread blocks, alike on all ranks; `pairs` derive theirs from the bytes
+    uint32_t signature = 0;  // of what has to agree between ranks; never 0
+    uint64_t number = 0;     // of the operation, for reports
     const void* send = nullptr;
     void* recv = nullptr;
-    Token send_token;         // of `send` and `recv`
+    Token send_token;  // of `send` and `recv`
     Token recv_token;
     uint64_t scale = 0;
     const void* device_scale = nullptr;
-    uint64_t eager_most = ~uint64_t{0};  // pairs: blocks of more bytes are not eager, whatever the arena holds; alike on all ranks
+    uint64_t eager_max = ~uint64_t{
+        0};  // pairs: blocks of more bytes are not eager, whatever the arena holds; alike on all ranks
 
     // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
     // counted in, without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task
-    // waits for every rank. packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of
-    // all sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
+    // waits for every rank. packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all
+    // sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
     // receiver posts from_tokens[r], where the first byte of rank r's block lies: the blocks of a group of
     // receives may lie in several allocations. Offsets are from `send` and `recv` on this rank in any case.
     // send == recv with the same blocks in both lists: see ArenaLayout, pairs. With device lists (all four,
     // `ranks` entries each, in elements) the blocks are read from GPU memory when the task runs, and
-    // recv_token + offset is posted; pairs only. copies: the two lists and from_tokens. Every rank waits for every
-    // other one, of blocks of 0 bytes too.
-    Block to[most_ranks];
-    Block from[most_ranks];
-    Token from_tokens[most_ranks];
+    // recv_token + offset is posted; pairs only. copies: the two lists and from_tokens. Every rank waits for
+    // every other one, of blocks of 0 bytes too.
+    Block to[max_ranks];
+    Block from[max_ranks];
+    Token from_tokens[max_ranks];
     const uint64_t* device_send_offsets = nullptr;
     const uint64_t* device_send_counts = nullptr;
     const uint64_t* device_recv_offsets = nullptr;
     const uint64_t* device_recv_counts = nullptr;
 
-    // slices, lines, and ring, where a slice has no owner: combined, all ranks are sources of each slice; moved, slice
-    // r has the source r, or all have the same one.
-    Slice slices[most_ranks];
-    // A copy within this rank, which nothing else of the task touches (not of packets), of `local_bytes` from `send` + local_from to `recv` + local_to.
+    // slices, lines, and ring, where a slice has no owner: combined, all ranks are sources of each slice;
+    // moved, slice r has the source r, or all have the same one.
+    Slice slices[max_ranks];
+    // A copy within this rank, which nothing else of the task touches (not of packets), of `local_bytes` from
+    // `send` + local_from to `recv` + local_to.
     uint64_t local_from = 0;
     uint64_t local_to = 0;
     uint64_t local_bytes = 0;
@@ -203,38 +250,41 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // begins epoch e has everybody's packets of e-1, and everybody has read those of e-2: two parities suffice.
 // Packet 0 of a lane is the header {signature, flag, 0, flag}; with scaled_sum, packet 1 of a lane of phase 0
 // is {scale low, flag, scale high, flag}, the sender's. Before the flags come around (every 2^30 epochs) a
-// rank wipes the parity that it has read. Phase 1 needs no parity: a rank sends there what it has combined, so
-// everybody has begun this task, and has read what lay there from tasks before; for the same reason a rank may
-// wipe it at the end of a task.
+// rank wipes the parity that it has read. Phase 1 needs no parity: a rank sends there what it has combined,
+// so everybody has begun this task, and has read what lay there from tasks before; for the same reason a rank
+// may wipe it at the end of a task.
 //
-// lines: epochs, parities and headers as packets, in the same lanes for these; no task ends before it has everybody's
-// header, and so two parities suffice, whoever sends lines to whom. Line l of a lane has bytes 120 l to 120 l + 119 of
-// the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the others unit k + 8, and the last 8
-// bytes are line_flag(epoch). Those do not come around, and nothing else is ever put there, so nothing is wiped.
+// lines: epochs, parities and headers as packets, in the same lanes for these; no task ends before it has
+// everybody's header, and so two parities suffice, whoever sends lines to whom. Line l of a lane has bytes
+// 120 l to 120 l + 119 of the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the
+// others unit k + 8, and the last 8 bytes are line_flag(epoch). Those do not come around, and nothing else is
+// ever put there, so nothing is wiped.
 //
-// lamport: epochs, headers and scales as packets, in the same lanes for these. Three sets of lanes take turns. While task k
-// of lamport waits for what comes into set k % 3, it empties what task k - 1 has read, which nobody writes to before task
-// k + 2: who begins that one has everybody's header and data of k + 1, sent when task k had ended.
+// lamport: epochs, headers and scales as packets, in the same lanes for these. Three sets of lanes take
+// turns. While task k of lamport waits for what comes into set k % 3, it empties what task k - 1 has read,
+// which nobody writes to before task k + 2: who begins that one has everybody's header and data of k + 1,
+// sent when task k had ended.
 //
 // slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to
 // round[block], write it to flags(block, me) of everybody (release), wait until all of one's own flags(block,
 // *) are that far. The exchange of entry lines adds 1 to the round too: it is the flag in the line's packets,
 // and its lowest bit the parity.
-//    line: 4 packets {send token, recv token, signature | crooked, scale of the rank or 0}; a token is slot << 48 |
+//    line: 4 packets {send token, recv token, signature | misaligned, scale of the rank or 0}; a token is slot << 48 |
 //    offset
 // Where a token is unreachable of memory that is used (the send token of a rank that is a source of any
 // slice, the recv token of a rank that is a target), slices are pushed; what nobody looks at forces nothing.
 //
-// pushed_slices: blocks meet as those of slices do. Then each takes turns, and turn t deals with pieces of share b of every
-// slice, push_piece_bytes() long: piece t of what is a source here goes to push_slot(b, t, me) of the slices' owners;
-// piece t - 2 of its own slice each owner combines, from its push_slot(b, t - 2, r) and its own buffer, in the order of
-// ranks, into the targets. Before a turn a block waits until flags(b, *) say that everybody is done with the turn before
-// the last one, then writes to everybody that it is done with the last one (release), and goes on while that store
-// waits for what was written before it. So piece t - 2 has come, and the slot of piece t, which piece t - 4 lay in, is
-// free. `round` counts turns as it counts barriers; turn 0 needs none, and one passes as a barrier behind the last.
-// Where a rank that is a target is out of reach, or some target lies off a boundary of 16 (bit `crooked` of the
-// signature's word), all owners write to the targets' in_slot(b, t - 2, owner) instead, from where piece t - 4 is copied
-// to its place in turn t; thread blocks from staging_blocks on, whose push slots those are, have no share then.
+// pushed_slices: blocks meet as those of slices do. Then each takes turns, and turn t deals with pieces of
+// share b of every slice, push_piece_bytes() long: piece t of what is a source here goes to push_slot(b, t,
+// me) of the slices' owners; piece t - 2 of its own slice each owner combines, from its push_slot(b, t - 2,
+// r) and its own buffer, in the order of ranks, into the targets. Before a turn a block waits until flags(b,
+// *) say that everybody is done with the turn before the last one, then writes to everybody that it is done
+// with the last one (release), and goes on while that store waits for what was written before it. So piece t
+// - 2 has come, and the slot of piece t, which piece t - 4 lay in, is free. `round` counts turns as it counts
+// barriers; turn 0 needs none, and one passes as a barrier behind the last. Where a rank that is a target is
+// out of reach, or some target lies off a boundary of 16 (bit `misaligned` of the signature's word), all owners
+// write to the targets' in_slot(b, t - 2, owner) instead, from where piece t - 4 is copied to its place in
+// turn t; thread blocks from staging_blocks on, whose push slots those are, have no share then.
 //
 // pairs: block b of a pair carries share b of its bytes (pair_blocks(), granule 16). The receiver adds 1 to
 // received[b][peer] and posts a line to the sender: 4 packets {recv token + offset or unreachable, bytes,
@@ -249,32 +299,36 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // that no two wait for each other: piece k is sent before piece k of the other is copied out, so that with
 // unreachable tokens send and receive block may be the same bytes.
 //
-// A block of pairs of at most eager_payload() and the task's eager_most is eager: the sender pushes packets with flag sent + 1 to eager(sent + 1, b, me)
-// before it has heard anything, behind a header {signature, flag, bytes, flag}, and ends when it has the receiver's line,
-// which is posted as ever; neither `arrived` nor `credit` moves. Who begins message k so knows that its receiver has begun
-// k - 1, and has read what lies in the slot of k, which k - 2 or one before that left there. A receiver may be in k + 1 before
-// its line of k has been read, so lines have two places too. Before the flags come around a
-// receiver wipes the slot that it is done with, or both before it posts the line of a block that is not eager, which nobody
-// writes to then: in `eager_wiped` messages of every eager_period.
+// A block of pairs of at most eager_payload() and the task's eager_max is eager: the sender pushes packets
+// with flag sent + 1 to eager(sent + 1, b, me) before it has heard anything, behind a header {signature,
+// flag, bytes, flag}, and ends when it has the receiver's line, which is posted as ever; neither `arrived`
+// nor `credit` moves. Who begins message k so knows that its receiver has begun k - 1, and has read what lies
+// in the slot of k, which k - 2 or one before that left there. A receiver may be in k + 1 before its line of
+// k has been read, so lines have two places too. Before the flags come around a receiver wipes the slot that
+// it is done with, or both before it posts the line of a block that is not eager, which nobody writes to
+// then: in `eager_wiped` messages of every eager_period.
 //
-// ring: each block exchanges entry lines with all, as slices do, without tokens. Then it passes messages, of one
-// piece each, to a neighbour's ring_slot(): message k of a task (counted for each neighbour) goes to slot k. `arrived`,
-// `credit`, `sent` and `received` count messages as they count the pieces of staged pairs, and the sender stays at
-// most ring_slots messages ahead. Thread blocks that carry what comes down need no entry: what comes down has passed
-// all ranks. Nobody leaves before everything that is addressed to it has come.
+// ring: each block exchanges entry lines with all, as slices do, without tokens. Then it passes messages, of
+// one piece each, to a neighbour's ring_slot(): message k of a task (counted for each neighbour) goes to slot
+// k. `arrived`, `credit`, `sent` and `received` count messages as they count the pieces of staged pairs, and
+// the sender stays at most ring_slots messages ahead. Thread blocks that carry what comes down need no entry:
+// what comes down has passed all ranks. Nobody leaves before everything that is addressed to it has come.
 struct ArenaLayout {
     unsigned ranks;
 
     // Largest block of one source in `packets`, and of one slice in packets_two_phase.
     constexpr uint64_t packet_payload() const { return (uint64_t{512} << 10) >> halvings(); }
-    // Largest slice in `lines`. Of two ranks each has one other, and one lane for it where others have one for each rank.
-    constexpr uint64_t lines_payload() const { return ranks <= 2 ? uint64_t{2} << 20 : (uint64_t{2} << 20) >> halvings(); }
+    // Largest slice in `lines`. Of two ranks each has one other, and one lane for it where others have one
+    // for each rank.
+    constexpr uint64_t lines_payload() const {
+        return ranks <= 2 ? uint64_t{2} << 20 : (uint64_t{2} << 20) >> halvings();
+    }
     // What one pass of a staged slice or pair carries, for each rank and thread block.
     constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) >> halvings(); }
 
     static constexpr uint64_t line = 64;
     constexpr uint64_t entry(unsigned parity, unsigned block, unsigned rank) const {
-        return ((uint64_t{parity} * most_blocks + block) * ranks + rank) * line;
+        return ((uint64_t{parity} * max_blocks + block) * ranks + rank) * line;
     }
     constexpr uint64_t flags(unsigned block, unsigned rank) const { return entry(2, block, rank); }
     constexpr uint64_t post(uint64_t number, unsigned block, unsigned rank) const {
@@ -295,7 +349,9 @@ struct ArenaLayout {
         return (lines_payload() + row_payload - 1) / row_payload * row_bytes;
     }
     constexpr uint64_t lines(unsigned phase, unsigned parity, unsigned rank) const {
-        return header(1, 0, ranks) + (uint64_t{phase} * 2 + parity) * (ranks <= 2 ? 1 : ranks) * lines_lane() + rank * lines_stride();
+        return header(1, 0, ranks) +
+               (uint64_t{phase} * 2 + parity) * (ranks <= 2 ? 1 : ranks) * lines_lane() +
+               rank * lines_stride();
     }
     // From the lane of one rank to that of the next one.
     constexpr uint64_t lines_stride() const { return ranks <= 2 ? 0 : lines_lane(); }
@@ -306,25 +362,28 @@ struct ArenaLayout {
     }
     // All of those lanes, which are lamport_empty at first.
     constexpr uint64_t lamport_bytes() const { return lamport_sets * ranks * lamport_payload(); }
-    // Largest eager block of `pairs`, and the slots that `rank` sends message `number` of a thread block to. So many that a rank
-    // has 64 whole thread blocks at most for all others: an H200 has room for one on each of 132 multiprocessors, and two groups
-    // have to run at a time.
+    // Largest eager block of `pairs`, and the slots that `rank` sends message `number` of a thread block to.
+    // So many that a rank has 64 whole thread blocks at most for all others: an H200 has room for one on each
+    // of 132 multiprocessors, and two groups have to run at a time.
     constexpr uint64_t eager_payload() const { return (uint64_t{256} << 10) >> halvings(); }
     constexpr unsigned eager_blocks() const { return static_cast<unsigned>(eager_payload() / eager_share); }
     static constexpr uint64_t eager_header = 128;
     static constexpr uint64_t eager_slot = eager_header + 2 * eager_share;
     constexpr uint64_t eager(uint64_t number, unsigned block, unsigned rank) const {
-        return lamport(lamport_sets, 0) + (((number & 1) * eager_blocks() + block) * ranks + rank) * eager_slot;
+        return lamport(lamport_sets, 0) +
+               (((number & 1) * eager_blocks() + block) * ranks + rank) * eager_slot;
     }
     constexpr uint64_t stage_out(unsigned parity, unsigned block, unsigned rank) const {
-        return eager(0, 2 * eager_blocks(), 0) + ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
+        return eager(0, 2 * eager_blocks(), 0) +
+               ((uint64_t{parity} * staging_blocks + block) * ranks + rank) * stage_bytes();
     }
     constexpr uint64_t stage_in(unsigned parity, unsigned block, unsigned rank) const {
         return stage_out(2 + parity, block, rank);
     }
 
-    // `pushed_slices` too: where `source` puts piece number `piece` for the owner of the arena, and where the owner of a
-    // slice puts results. Seven eighths of the room: of 8 warps one says and hears, and the others share a piece evenly.
+    // `pushed_slices` too: where `source` puts piece number `piece` for the owner of the arena, and where the
+    // owner of a slice puts results. Seven eighths of the room: of 8 warps one says and hears, and the others
+    // share a piece evenly.
     constexpr uint64_t push_piece_bytes() const { return push_room() / 8 * 7; }
     constexpr uint64_t push_slot(unsigned block, uint64_t piece, unsigned source) const {
         const uint64_t slot = uint64_t{block} * push_slots + piece % push_slots;
@@ -334,17 +393,18 @@ struct ArenaLayout {
         return push_slot(staging_blocks + block, piece, owner);
     }
 
-    // `ring` uses all of the room for staging: for each thread block ring_slots pieces that come up from the rank
-    // before (or go around), and as many that come down from the one behind.
+    // `ring` uses all of the room for staging: for each thread block ring_slots pieces that come up from the
+    // rank before (or go around), and as many that come down from the one behind.
     constexpr uint64_t ring_piece_bytes() const { return 2 * ranks * stage_bytes() / ring_slots; }
     constexpr uint64_t ring_slot(bool down, unsigned block, uint64_t number) const {
         return stage_out(0, 0, 0) +
-               ((uint64_t{block} * 2 + (down ? 1 : 0)) * ring_slots + number % ring_slots) * ring_piece_bytes();
+               ((uint64_t{block} * 2 + (down ? 1 : 0)) * ring_slots + number % ring_slots) *
+                   ring_piece_bytes();
     }
 
-    // `copies` (copy_exchange.hpp) uses all of the room for staging: two lanes for each other rank, at `receiver` for
-    // what `sender` copies there. Behind it, on emulated GPUs, the lines that others tell this rank in; of real ones
-    // they lie in host memory.
+    // `copies` (copy_exchange.hpp) uses all of the room for staging: two lanes for each other rank, at
+    // `receiver` for what `sender` copies there. Behind it, on emulated GPUs, the lines that others tell this
+    // rank in; of real ones they lie in host memory.
     constexpr uint64_t copy_lane_bytes() const {
         return ranks < 2
                    ? 0
@@ -354,47 +414,60 @@ struct ArenaLayout {
         const uint64_t nth = sender < receiver ? sender : sender - 1;
         return stage_out(0, 0, 0) + (uint64_t{parity} * (ranks - 1) + nth) * copy_lane_bytes();
     }
-    static constexpr uint64_t copy_row_bytes() { return most_ranks * line; }
+    static constexpr uint64_t copy_row_bytes() { return max_ranks * line; }
     constexpr uint64_t copy_row() const { return stage_out(4, 0, 0); }
 
     constexpr uint64_t bytes() const { return copy_row() + copy_row_bytes(); }
 
 private:
     // All of the room for staging, shared out.
-    constexpr uint64_t push_room() const { return 4 * staging_blocks * stage_bytes() / (most_blocks * push_slots); }
-    // Of `ranks` as the next power of two, the power: kernels would divide by a number that they do not know beforehand.
+    constexpr uint64_t push_room() const {
+        return 4 * staging_blocks * stage_bytes() / (max_blocks * push_slots);
+    }
+    // Of `ranks` as the next power of two, the power: kernels would divide by a number that they do not know
+    // beforehand.
     constexpr unsigned halvings() const { return ranks <= 2 ? 1 : ranks <= 4 ? 2 : ranks <= 8 ? 3 : 4; }
 };
-static_assert(most_blocks == 2 * staging_blocks);
-static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) && ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
+static_assert(max_blocks == 2 * staging_blocks);
+static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) &&
+              ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
 
-// Whether a block of pairs is eager. `eager_most`: the task's. Both ends of the block agree on all of these.
-constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_most = ~uint64_t{0}) {
-    return bytes <= eager_most && bytes <= ArenaLayout{ranks}.eager_payload();
+// Whether a block of pairs is eager. `eager_max`: the task's. Both ends of the block agree on all of these.
+constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0}) {
+    return bytes <= eager_max && bytes <= ArenaLayout{ranks}.eager_payload();
 }
 
-// Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for every 8 KiB of what
-// is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between two H200 (docs/benchmarks.md, "Eager pairs"). A block waits
-// for its twin at the other end, so those of all pairs have to run at a time: 128, of which an H200, with two on each of 132
-// multiprocessors, has room for two groups at once.
-constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_most = ~uint64_t{0}) {
-    if (is_eager(bytes, ranks, eager_most)) return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
+// Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for
+// every 8 KiB of what is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between
+// two H200 (docs/benchmarks.md, "Eager pairs"). A block waits for its twin at the other end, so those of all
+// pairs have to run at a time: 128, of which an H200, with two on each of 132 multiprocessors, has room for
+// two groups at once.
+constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0}) {
+    if (is_eager(bytes, ranks, eager_max))
+        return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
     const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
-    const unsigned most = of_each < staging_blocks ? of_each : staging_blocks;
-    const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10), shares = (bytes + eager_share - 1) / eager_share;
-    const uint64_t blocks = ArenaLayout{ranks}.eager_blocks(), least = shares < blocks ? shares : blocks;
-    return wanted > most ? most : static_cast<unsigned>(wanted < least ? least : wanted);
+    const unsigned max = of_each < staging_blocks ? of_each : staging_blocks;
+    const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10),
+                   shares = (bytes + eager_share - 1) / eager_share;
+    const uint64_t blocks = ArenaLayout{ranks}.eager_blocks(), min = shares < blocks ? shares : blocks;
+    return wanted > max ? max : static_cast<unsigned>(wanted < min ? min : wanted);
 }
 
 // Whether the receiver of a message wipes: the flags of packets come around after 2^32 of them.
 constexpr uint64_t eager_period = uint64_t{1} << 30;
 constexpr uint64_t eager_wiped = uint64_t{1} << 20;
-constexpr bool wipes_eager(uint64_t number) { return number >= eager_period && number % eager_period < eager_wiped; }
+constexpr bool wipes_eager(uint64_t number) {
+    return number >= eager_period && number % eager_period < eager_wiped;
+}
 
 // Never 0, which is what the arena holds at first.
-constexpr uint32_t packet_flag(uint64_t epoch) { return static_cast<uint32_t>(epoch % 0xffffffffu) + 1; }
+constexpr uint32_t packet_flag(uint64_t epoch) {
+    return static_cast<uint32_t>(epoch % 0xffffffffu) + 1;
+}
 // Neither, and never the same again.
-constexpr uint64_t line_flag(uint64_t epoch) { return epoch + 1; }
+constexpr uint64_t line_flag(uint64_t epoch) {
+    return epoch + 1;
+}
 
 // Why a task gave up. The first one of a rank is kept; tasks after it return at once.
 enum class FaultKind : uint32_t {

@@ -12,10 +12,10 @@ namespace {
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr unsigned slot_shift = 48;
 // Blocks up to here follow each other in one lane: to begin each one for itself takes longer than they do.
-constexpr std::uint64_t most_in_one_lane = 128 << 10;
-// Blocks from here on follow each other in one lane too, and none goes before those of the ranks between have begun: one
-// copy fills the links of a rank, and each rank is sent to by one other at a time.
-constexpr std::uint64_t least_one_at_a_time = 8 << 20;
+constexpr std::uint64_t max_in_one_lane = 128 << 10;
+// Blocks from here on follow each other in one lane too, and none goes before those of the ranks between have
+// begun: one copy fills the links of a rank, and each rank is sent to by one other at a time.
+constexpr std::uint64_t min_one_at_a_time = 8 << 20;
 
 bool reachable(const Token& token) {
     return token.slot != Token::unreachable;
@@ -65,7 +65,7 @@ Result<CopyExchange::State> CopyExchange::step() {
         const unsigned peer = other(i);
         SIDESTEP_CHECK(look_at(peer));
         if (fault_.kind != FaultKind::none) break;
-        const bool large = task_.to[peer].bytes >= least_one_at_a_time;
+        const bool large = task_.to[peer].bytes >= min_one_at_a_time;
         if (in_order || !large) SIDESTEP_CHECK(send(peer));
         in_order = in_order && (peers_[peer].out.started != 0 || !large);
         SIDESTEP_CHECK(receive(peer));
@@ -123,7 +123,7 @@ Result<void> CopyExchange::copy(unsigned lane, Way& way, char* to, const char* f
     if (bytes != 0 && to != from) {
         SIDESTEP_CHECK(engine_.copy(lane, to, from, bytes));
         // Who gets a large one hears of it while the next one goes.
-        if (bytes >= least_one_at_a_time) {
+        if (bytes >= min_one_at_a_time) {
             SIDESTEP_TRY(piece.mark, engine_.mark(lane));
         } else {
             unmarked_.push_back(&piece);
@@ -181,9 +181,10 @@ Result<void> CopyExchange::look_at(unsigned peer) {
     const bool in_lanes = bytes != 0 && slot == Token::unreachable;
     one.out.pieces = pieces_of(bytes, in_lanes, layout_);
     if (bytes == 0 || in_lanes) return {};
-    char* const base = slot < most_slots ? engine_.base(peer, slot) : nullptr;
+    char* const base = slot < max_slots ? engine_.base(peer, slot) : nullptr;
     if (base == nullptr)
-        return Error{ErrorCode::internal, fmt::format("memory of rank {} is mapped no longer", peer), "copies", {}};
+        return Error{
+            ErrorCode::internal, fmt::format("memory of rank {} is mapped no longer", peer), "copies", {}};
     one.target = base + (token & ((std::uint64_t{1} << slot_shift) - 1));
     return {};
 }
@@ -205,7 +206,7 @@ void CopyExchange::compare(unsigned peer, const CopyLine& line) {
 unsigned CopyExchange::lane_to(unsigned peer, bool straight) const {
     if (engine_.near(peer)) return CopyEngine::home;
     const std::uint64_t bytes = task_.to[peer].bytes;
-    if (bytes > most_in_one_lane && !(straight && bytes >= least_one_at_a_time)) return peer;
+    if (bytes > max_in_one_lane && !(straight && bytes >= min_one_at_a_time)) return peer;
     unsigned i = 0;
     while (engine_.near(other(i))) ++i;
     return other(i);
@@ -225,7 +226,8 @@ Result<void> CopyExchange::send(unsigned peer) {
     const std::uint64_t before = one.out.ended;
     end_pieces(one.out);
     if (one.out.ended != before)
-        engine_.row(peer).from[me_].delivered.store(counters_.sent[peer] + one.out.ended, std::memory_order_release);
+        engine_.row(peer).from[me_].delivered.store(counters_.sent[peer] + one.out.ended,
+                                                    std::memory_order_release);
     return {};
 }
 
@@ -245,18 +247,21 @@ Result<void> CopyExchange::begin_to(unsigned peer, unsigned lane) {
         return one.out.started == 0 ? copy(lane, one.out, one.target, from, block.bytes) : Result<void>{};
     char* const arena = engine_.base(peer, 0);
     if (arena == nullptr)
-        return Error{ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", peer), "copies", {}};
+        return Error{
+            ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", peer), "copies", {}};
     const std::uint64_t taken = engine_.row(me_).from[peer].taken.load(std::memory_order_acquire);
-    const std::uint64_t most = layout_.copy_lane_bytes();
-    while (one.out.started < one.out.pieces && one.out.started < taken + 2 && one.out.started < one.out.ended + 2) {
-        const std::uint64_t done = one.out.started * most;
+    const std::uint64_t max = layout_.copy_lane_bytes();
+    while (one.out.started < one.out.pieces && one.out.started < taken + 2 &&
+           one.out.started < one.out.ended + 2) {
+        const std::uint64_t done = one.out.started * max;
         char* const to = arena + layout_.copy_lane(one.out.started & 1, peer, me_);
-        SIDESTEP_CHECK(copy(lane, one.out, to, from + done, std::min(most, block.bytes - done)));
+        SIDESTEP_CHECK(copy(lane, one.out, to, from + done, std::min(max, block.bytes - done)));
     }
     return {};
 }
 
-// A block that comes to where one goes out from: each piece has gone before the one that takes its place is copied out.
+// A block that comes to where one goes out from: each piece has gone before the one that takes its place is
+// copied out.
 bool CopyExchange::in_place(unsigned peer) const {
     return task_.to[peer].bytes != 0 && task_.from[peer].bytes != 0 &&
            static_cast<const char*>(task_.send) + task_.to[peer].offset ==
@@ -279,14 +284,14 @@ Result<void> CopyExchange::receive(unsigned peer) {
         SIDESTEP_TRY(ready, home_ready());
     }
     const Block& block = task_.from[peer];
-    const std::uint64_t most = layout_.copy_lane_bytes();
+    const std::uint64_t max = layout_.copy_lane_bytes();
     while (ready && one.in.started < arrived && one.in.started < one.in.ended + 2) {
         const bool gone = one.out.over() || one.out.ended > one.in.started;
         if (in_place(peer) && !gone) break;
-        const std::uint64_t done = one.in.started * most;
+        const std::uint64_t done = one.in.started * max;
         const char* const from = engine_.base(me_, 0) + layout_.copy_lane(one.in.started & 1, me_, peer);
-        SIDESTEP_CHECK(copy(CopyEngine::home, one.in, static_cast<char*>(task_.recv) + block.offset + done, from,
-                            std::min(most, block.bytes - done)));
+        SIDESTEP_CHECK(copy(CopyEngine::home, one.in, static_cast<char*>(task_.recv) + block.offset + done,
+                            from, std::min(max, block.bytes - done)));
     }
     const std::uint64_t before = one.in.ended;
     end_pieces(one.in);
@@ -295,7 +300,7 @@ Result<void> CopyExchange::receive(unsigned peer) {
     return {};
 }
 
-bool lies_in_its_own_way(const CollectiveTask& task, unsigned rank, unsigned ranks) {
+bool send_overlaps_recv(const CollectiveTask& task, unsigned rank, unsigned ranks) {
     const auto place = [](const void* base, const Block& block) {
         return reinterpret_cast<std::uintptr_t>(base) + block.offset;
     };

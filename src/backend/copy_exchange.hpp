@@ -1,14 +1,16 @@
-// What a rank does in a task of Shape::copies, from the moment that its turn has come: a thread of the host carries it
-// out with the copy engines of a real GPU, and the thread of an emulated one by itself.
+// What a rank does in a task of Shape::copies, from the moment that its turn has come: a thread of the host
+// carries it out with the copy engines of a real GPU, and the thread of an emulated one by itself.
 //
-// A receiver that has come to the task invites every other rank: what it runs, how many bytes it expects, and where they
-// belong. A sender that has come too compares that with what it has, and copies its block straight there; once the copy
-// has ended it says so. Where the receiver's memory is not mapped everywhere the block passes through two lanes of the
-// receiver's arena, in pieces: the receiver copies them out, and says how many it took.
+// A receiver that has come to the task invites every other rank: what it runs, how many bytes it expects, and
+// where they belong. A sender that has come too compares that with what it has, and copies its block straight
+// there; once the copy has ended it says so. Where the receiver's memory is not mapped everywhere the block
+// passes through two lanes of the receiver's arena, in pieces: the receiver copies them out, and says how
+// many it took.
 //
-// A rank has ended a task once all of its copies have ended and everybody has said that his to it have. So whoever
-// invites to the next task knows that everybody has read the invitation to the one before, and one line for each pair of
-// ranks suffices. What is counted lies with the ranks and in those lines, not in the task: the same task can run again.
+// A rank has ended a task once all of its copies have ended and everybody has said that his to it have. So
+// whoever invites to the next task knows that everybody has read the invitation to the one before, and one
+// line for each pair of ranks suffices. What is counted lies with the ranks and in those lines, not in the
+// task: the same task can run again.
 #pragma once
 
 #include <array>
@@ -17,8 +19,8 @@
 #include <optional>
 #include <vector>
 
-#include "backend/collective_task.hpp"
 #include <sidestep/result.hpp>
+#include "backend/collective_task.hpp"
 
 namespace sidestep::backend {
 
@@ -30,34 +32,36 @@ struct alignas(64) CopyLine {
     Word turn, signature, bytes;
     Word token;  // slot << 48 | offset
     Word taken;  // pieces of this turn that were copied out of the lanes
-    // Pieces to the other rank that have arrived, of all turns. A block that goes straight is one, an empty one too.
+    // Pieces to the other rank that have arrived, of all turns. A block that goes straight is one, an empty
+    // one too.
     Word delivered;
 };
 static_assert(sizeof(CopyLine) == 64);
 
 // What the others tell one rank, by who tells it.
 struct CopyRow {
-    CopyLine from[most_ranks];
+    CopyLine from[max_ranks];
 };
 static_assert(sizeof(CopyRow) == ArenaLayout::copy_row_bytes());
 
 // What a rank counts from task to task.
 struct CopyCounters {
     std::uint64_t turn = 0;
-    std::uint64_t sent[most_ranks] = {};      // pieces, in the turns that have ended
-    std::uint64_t received[most_ranks] = {};  // pieces that were announced, in the same
+    std::uint64_t sent[max_ranks] = {};      // pieces, in the turns that have ended
+    std::uint64_t received[max_ranks] = {};  // pieces that were announced, in the same
 };
 
-// Who copies. There is a lane for each rank that copies go to, and one for copies that stay on this rank's GPU.
+// Who copies. There is a lane for each rank that copies go to, and one for copies that stay on this rank's
+// GPU.
 class CopyEngine {
 public:
-    static constexpr unsigned home = most_ranks;
-    static constexpr unsigned lanes = most_ranks + 1;
+    static constexpr unsigned home = max_ranks;
+    static constexpr unsigned lanes = max_ranks + 1;
     virtual ~CopyEngine() = default;
     // Whether the rank has this rank's GPU: copies to it stay there.
     virtual bool near(unsigned rank) = 0;
-    // Whether what is put into the lane now goes on, and is not held up by what this very task has to end for. To be asked
-    // until it is so before the copies that are begun at a time. Never blocks.
+    // Whether what is put into the lane now goes on, and is not held up by what this very task has to end
+    // for. To be asked until it is so before the copies that are begun at a time. Never blocks.
     virtual Result<bool> ready(unsigned lane) = 0;
     virtual Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) = 0;
     // Names all that was put into the lane since it was ready; not 0.
@@ -136,7 +140,7 @@ private:
     const unsigned ranks_;
     CopyCounters& counters_;
     CopyEngine& engine_;
-    Peer peers_[most_ranks];
+    Peer peers_[max_ranks];
     Way own_;  // the block that stays on this rank
     std::vector<Piece*> unmarked_;
     bool moved_ = false;
@@ -144,6 +148,6 @@ private:
 };
 
 // Whether a block that comes in lies where one lies that still has to be sent.
-bool lies_in_its_own_way(const CollectiveTask& task, unsigned rank, unsigned ranks);
+bool send_overlaps_recv(const CollectiveTask& task, unsigned rank, unsigned ranks);
 
 }  // namespace sidestep::backend

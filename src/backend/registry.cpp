@@ -3,28 +3,37 @@
 namespace sidestep::backend {
 
 Result<Allocation> Backend::allocate(const Place& place, Bytes, MemoryKind) {
-    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend allocates no memory",
-                 place.to_string(), {}};
+    return Error{ErrorCode::unsupported,
+                 "the " + std::string(name()) + " backend allocates no memory",
+                 place.to_string(),
+                 {}};
 }
 
 Result<Description> Backend::locate(const void*, Bytes) {
-    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no addresses", {}, {}};
+    return Error{
+        ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no addresses", {}, {}};
 }
 
-Support Backend::reaches(const Buffer&, const Buffer&) { return Support::yes({}); }
+Support Backend::reaches(const Buffer&, const Buffer&) {
+    return Support::yes({});
+}
 
 Result<Ticket> Backend::start_batch(std::span<const Piece>) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend takes no batches", {}, {}};
 }
 
 Result<std::shared_ptr<void>> Backend::pin(const Buffer& buffer) {
-    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend pins no memory",
-                 buffer.to_string(), {}};
+    return Error{ErrorCode::unsupported,
+                 "the " + std::string(name()) + " backend pins no memory",
+                 buffer.to_string(),
+                 {}};
 }
 
 Result<std::unique_ptr<Seat>> Backend::seat(const SeatRequest& request) {
-    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend runs no collectives",
-                 request.place.to_string(), {}};
+    return Error{ErrorCode::unsupported,
+                 "the " + std::string(name()) + " backend runs no collectives",
+                 request.place.to_string(),
+                 {}};
 }
 
 Result<std::unique_ptr<Gate>> Backend::gate(void*) {

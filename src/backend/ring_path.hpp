@@ -1,10 +1,10 @@
 // Which way pieces of a slice go in Shape::ring. Included by device code.
 //
-// Combined: up from rank 0 to the last one, who ends the sums, then down to the lowest target. All slices one after
-// the other, the pieces of each in order.
-// Moved: from the source on to the next rank, around the end, to the last target. Piece by piece: of each, first what
-// comes from the rank itself, then what comes from the one before it, and so on; so nobody sends a second piece of its
-// own before it has taken what others sent, and nobody waits in a circle.
+// Combined: up from rank 0 to the last one, who ends the sums, then down to the lowest target. All slices one
+// after the other, the pieces of each in order. Moved: from the source on to the next rank, around the end,
+// to the last target. Piece by piece: of each, first what comes from the rank itself, then what comes from
+// the one before it, and so on; so nobody sends a second piece of its own before it has taken what others
+// sent, and nobody waits in a circle.
 #pragma once
 
 #include "backend/collective_task.hpp"
@@ -13,7 +13,8 @@ namespace sidestep::backend {
 
 // What one message holds, in elements.
 constexpr uint64_t ring_piece_elements(const CollectiveTask& task, unsigned ranks) {
-    const unsigned size = task.combine == Combine::none ? size_of(task.element) : accumulator_size_of(task.element);
+    const unsigned size =
+        task.combine == Combine::none ? size_of(task.element) : accumulator_size_of(task.element);
     return ArenaLayout{ranks}.ring_piece_bytes() / size;
 }
 

@@ -14,7 +14,9 @@ Buffer Buffer::memory(Place place, void* address, Bytes bytes) {
     return buffer;
 }
 
-Buffer Buffer::host(void* address, Bytes bytes) { return memory(Place::host(), address, bytes); }
+Buffer Buffer::host(void* address, Bytes bytes) {
+    return memory(Place::host(), address, bytes);
+}
 
 Buffer Buffer::host(const void* address, Bytes bytes) {
     Buffer buffer = host(const_cast<void*>(address), bytes);
@@ -32,7 +34,9 @@ Buffer Buffer::gpu(int index, const void* address, Bytes bytes) {
     return buffer;
 }
 
-Buffer Buffer::file(std::string path) { return file(std::move(path), 0, whole); }
+Buffer Buffer::file(std::string path) {
+    return file(std::move(path), 0, whole);
+}
 
 Buffer Buffer::file(std::string path, Bytes offset, Bytes bytes) {
     Buffer buffer;
@@ -42,7 +46,9 @@ Buffer Buffer::file(std::string path, Bytes offset, Bytes bytes) {
     return buffer;
 }
 
-Buffer Buffer::shared(std::string name) { return shared(std::move(name), 0, whole); }
+Buffer Buffer::shared(std::string name) {
+    return shared(std::move(name), 0, whole);
+}
 
 Buffer Buffer::shared(std::string name, Bytes offset, Bytes bytes) {
     Buffer buffer;
@@ -66,10 +72,11 @@ std::string Buffer::to_string() const {
     if (place_.is_host() || place_.is_gpu() || place_.is_p2pmem())
         return fmt::format("{} {} {}", place_.to_string(), address_, format_bytes(size_));
     if (size_ == whole && offset_ == 0) return place_.to_string();
-    return fmt::format("{}@{}+{}", place_.to_string(), offset_,
-                       size_ == whole ? "end" : format_bytes(size_));
+    return fmt::format("{}@{}+{}", place_.to_string(), offset_, size_ == whole ? "end" : format_bytes(size_));
 }
 
-const char* version() { return SIDESTEP_VERSION; }
+const char* version() {
+    return SIDESTEP_VERSION;
+}
 
 }  // namespace sidestep

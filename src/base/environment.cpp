@@ -44,7 +44,8 @@ Result<void> read_seconds(const char* name, std::optional<double>& value) {
     if (text.empty()) return {};
     char* end = nullptr;
     const double seconds = std::strtod(text.c_str(), &end);
-    if (*end != '\0' || !(seconds >= 0 && seconds <= 1e6)) return bad(name, text, "seconds, from 0 (none) to 1000000");
+    if (*end != '\0' || !(seconds >= 0 && seconds <= 1e6))
+        return bad(name, text, "seconds, from 0 (none) to 1000000");
     value = seconds;
     return {};
 }

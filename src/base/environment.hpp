@@ -17,7 +17,8 @@ struct Environment {
     std::string machine = "live";
     // SIDESTEP_PROBE_FILE: what sidestep doctor --probe --save wrote, for contexts that name none.
     std::string probe_file;
-    // SIDESTEP_PEER_FOLDER: where published memory is found, for contexts that name no folder; empty: the default.
+    // SIDESTEP_PEER_FOLDER: where published memory is found, for contexts that name no folder; empty: the
+    // default.
     std::string peer_folder;
     // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error.
     std::string log = "warn";
@@ -35,12 +36,13 @@ struct Environment {
     Bytes pinned_cache = Bytes{1} << 30;
     // SIDESTEP_RELAY_MEMORY: ContextOptions::relay_memory of contexts that leave it at its default.
     Bytes relay_memory = Bytes{64} << 20;
-    // SIDESTEP_GROUP_TIMEOUT: GroupOptions::timeout of groups that leave it at its default, in seconds; 0: none.
+    // SIDESTEP_GROUP_TIMEOUT: GroupOptions::timeout of groups that leave it at its default, in seconds; 0:
+    // none.
     std::optional<double> group_timeout_s;
     // SIDESTEP_TUNING: what `sidestep tune` stored, for the groups whose rank 0 this process is.
     std::string tuning;
-    // SIDESTEP_GROUP_ID, SIDESTEP_RANK, SIDESTEP_RANKS: who this process is in the group that `sidestep run` started;
-    // empty and -1 where it did not.
+    // SIDESTEP_GROUP_ID, SIDESTEP_RANK, SIDESTEP_RANKS: who this process is in the group that `sidestep run`
+    // started; empty and -1 where it did not.
     std::string group_id;
     int rank = -1;
     int ranks = -1;

@@ -7,15 +7,17 @@
 namespace sidestep {
 namespace {
 
-constexpr std::string_view forms = "a place is host, host:N, gpu:N, file:PATH, shared:NAME, p2pmem:BUS-ID, or NODE/ before one of these";
+constexpr std::string_view forms =
+    "a place is host, host:N, gpu:N, file:PATH, shared:NAME, p2pmem:BUS-ID, or NODE/ before one of these";
 
 Error not_a_place(std::string_view text, std::string hint = std::string(forms)) {
     return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a place", text), {}, std::move(hint)};
 }
 
 bool is_name(std::string_view text) {
-    return !text.empty() && text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                                                   "0123456789._-") == std::string_view::npos;
+    return !text.empty() && text.find_first_not_of(
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                "0123456789._-") == std::string_view::npos;
 }
 
 // A whole number without sign or leading zeros, at most 999999.
@@ -61,11 +63,13 @@ Result<Place> Place::parse(std::string_view text) {
         return Place::file(std::string(rest));
     }
     if (take_prefix(rest, "shared:"))
-        return is_name(rest) ? Result<Place>(Place::shared(std::string(rest)))
-                             : not_a_place(text, "shared: is followed by a name of letters, digits, '.', '_' and '-'");
+        return is_name(rest)
+                   ? Result<Place>(Place::shared(std::string(rest)))
+                   : not_a_place(text, "shared: is followed by a name of letters, digits, '.', '_' and '-'");
     if (take_prefix(rest, "p2pmem:"))
-        return is_bus_id(rest) ? Result<Place>(Place::p2pmem(std::string(rest)))
-                               : not_a_place(text, "p2pmem: is followed by a bus id such as 0000:03:00.0, in lower case");
+        return is_bus_id(rest)
+                   ? Result<Place>(Place::p2pmem(std::string(rest)))
+                   : not_a_place(text, "p2pmem: is followed by a bus id such as 0000:03:00.0, in lower case");
     const std::size_t slash = rest.find('/');
     if (slash != std::string_view::npos && is_name(rest.substr(0, slash))) {
         auto local = parse(rest.substr(slash + 1));
@@ -85,26 +89,40 @@ Place Place::on(std::string node) const {
 std::string Place::to_string() const {
     std::string text = node_.empty() ? "" : node_ + "/";
     switch (kind_) {
-        case PlaceKind::host: return text + (index_ < 0 ? "host" : fmt::format("host:{}", index_));
-        case PlaceKind::gpu: return text + fmt::format("gpu:{}", index_);
-        case PlaceKind::file: return text + "file:" + path_;
-        case PlaceKind::shared: return text + "shared:" + path_;
-        case PlaceKind::p2pmem: return text + "p2pmem:" + path_;
+        case PlaceKind::host:
+            return text + (index_ < 0 ? "host" : fmt::format("host:{}", index_));
+        case PlaceKind::gpu:
+            return text + fmt::format("gpu:{}", index_);
+        case PlaceKind::file:
+            return text + "file:" + path_;
+        case PlaceKind::shared:
+            return text + "shared:" + path_;
+        case PlaceKind::p2pmem:
+            return text + "p2pmem:" + path_;
     }
     return text;
 }
 
 std::string_view to_string(MemoryKind kind) {
     switch (kind) {
-        case MemoryKind::automatic: return "automatic";
-        case MemoryKind::pageable: return "pageable";
-        case MemoryKind::pinned: return "pinned";
-        case MemoryKind::device: return "device";
-        case MemoryKind::pool: return "pool";
-        case MemoryKind::vmm: return "vmm";
-        case MemoryKind::managed: return "managed";
-        case MemoryKind::storage: return "storage";
-        case MemoryKind::p2pmem: return "p2pmem";
+        case MemoryKind::automatic:
+            return "automatic";
+        case MemoryKind::pageable:
+            return "pageable";
+        case MemoryKind::pinned:
+            return "pinned";
+        case MemoryKind::device:
+            return "device";
+        case MemoryKind::pool:
+            return "pool";
+        case MemoryKind::vmm:
+            return "vmm";
+        case MemoryKind::managed:
+            return "managed";
+        case MemoryKind::storage:
+            return "storage";
+        case MemoryKind::p2pmem:
+            return "p2pmem";
     }
     return "unknown";
 }

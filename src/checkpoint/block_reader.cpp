@@ -19,7 +19,7 @@
 namespace sidestep::checkpoint {
 namespace {
 
-constexpr std::size_t most_threads = 8;
+constexpr std::size_t max_threads = 8;
 // Blocks that one thread reads in one go.
 constexpr std::size_t blocks_at_once = 16;
 constexpr std::chrono::milliseconds between_looks{50};
@@ -58,7 +58,7 @@ private:
 
     void start_threads() {
         const std::size_t wanted = std::min(
-            {most_threads, units_.size(), std::size_t{std::max(1u, std::thread::hardware_concurrency())}});
+            {max_threads, units_.size(), std::size_t{std::max(1u, std::thread::hardware_concurrency())}});
         threads_.reserve(wanted);
         try {
             for (std::size_t i = 0; i < wanted; ++i) {

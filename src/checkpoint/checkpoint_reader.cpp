@@ -25,7 +25,7 @@ namespace {
 constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr Bytes largest_gguf_header = Bytes{1} << 30;
 constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
-constexpr std::size_t most_threads = 8;
+constexpr std::size_t max_threads = 8;
 
 // One file of a checkpoint.
 struct FileHeader {
@@ -101,10 +101,10 @@ Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths
     };
     const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
     std::vector<std::thread> threads;
-    threads.reserve(most_threads);
+    threads.reserve(max_threads);
     try {
         // Few files are read before a thread has started.
-        for (std::size_t i = 1; i < std::min({most_threads, processors, paths.size() / 4}); ++i)
+        for (std::size_t i = 1; i < std::min({max_threads, processors, paths.size() / 4}); ++i)
             threads.emplace_back(work);
     } catch (const std::exception&) {
         // With the threads there are.
@@ -132,9 +132,9 @@ template <typename Keep>
 Headers join(std::vector<FileHeader> files, TextPairs metadata, const Keep& keep) {
     Headers headers;
     std::unordered_set<std::string> keys;
-    std::size_t most = 0;
-    for (const FileHeader& file : files) most += file.tensors.size();
-    headers.tensors.reserve(most);
+    std::size_t max = 0;
+    for (const FileHeader& file : files) max += file.tensors.size();
+    headers.tensors.reserve(max);
     for (std::size_t i = 0; i < files.size(); ++i) {
         for (TensorInfo& tensor : files[i].tensors) {
             tensor.file = i;
@@ -165,8 +165,8 @@ public:
     bool takes(std::size_t shard, const TensorInfo& tensor) {
         const auto entry = names_.find(tensor.name, name_);
         if (entry && index_.entries[*entry].shard == shard) return found_[*entry] = true;
-        constexpr std::size_t most_names = 3;
-        if (extra_++ < most_names) extra_names_ += (extra_ == 1 ? "" : ", ") + shown(tensor.name);
+        constexpr std::size_t max_names = 3;
+        if (extra_++ < max_names) extra_names_ += (extra_ == 1 ? "" : ", ") + shown(tensor.name);
         return false;
     }
 

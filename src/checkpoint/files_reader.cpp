@@ -27,12 +27,12 @@ Result<std::string> read_text(const OpenFile& file, Bytes offset, Bytes size) {
     return text;
 }
 
-Result<std::string> read_whole(const std::string& path, Bytes most, const std::string& what) {
+Result<std::string> read_whole(const std::string& path, Bytes max, const std::string& what) {
     SIDESTEP_TRY(const OpenFile file, open_regular(path));
-    if (file.facts.size > most) {
+    if (file.facts.size > max) {
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} has {}, and at most {} are read", what, format_bytes(file.facts.size),
-                                 format_bytes(most)),
+                                 format_bytes(max)),
                      path,
                      {}};
     }

@@ -23,7 +23,7 @@ Result<OpenFile> open_regular(const std::string& path);
 // `size` bytes from `offset` on. ErrorCode::end_of_file where the file ends before.
 Result<std::string> read_text(const OpenFile& file, Bytes offset, Bytes size);
 
-// All of a file of at most `most` bytes. `what` stands in errors: "the index".
-Result<std::string> read_whole(const std::string& path, Bytes most, const std::string& what);
+// All of a file of at most `max` bytes. `what` stands in errors: "the index".
+Result<std::string> read_whole(const std::string& path, Bytes max, const std::string& what);
 
 }  // namespace sidestep::checkpoint

@@ -16,7 +16,7 @@ namespace {
 constexpr Bytes default_alignment = 32;
 constexpr Bytes largest_alignment = Bytes{1} << 30;
 // The specification allows 4 axes and may allow more.
-constexpr std::uint32_t most_axes = 8;
+constexpr std::uint32_t max_axes = 8;
 constexpr Bytes longest_name = 65535;
 constexpr int deepest_array = 8;
 
@@ -249,8 +249,8 @@ private:
         const std::string words = shown(name);
         if (first_bad_utf8(name)) return reader_.wrong(fmt::format("the name {} is no UTF-8", words));
         SIDESTEP_TRY(const auto axes, reader_.number<std::uint32_t>("the number of axes"));
-        if (axes > most_axes)
-            return reader_.wrong(fmt::format("tensor {} has {} axes, more than {}", words, axes, most_axes));
+        if (axes > max_axes)
+            return reader_.wrong(fmt::format("tensor {} has {} axes, more than {}", words, axes, max_axes));
         for (std::uint32_t i = 0; i < axes; ++i) {
             SIDESTEP_TRY(const auto extent, reader_.number<std::uint64_t>("an extent"));
             tensor.shape.push_back(extent);

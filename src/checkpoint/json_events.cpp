@@ -52,8 +52,8 @@ std::string words_of(const std::exception& error) {
         words = rest != std::string::npos && rest > at ? words.substr(0, at) + words.substr(rest + 1)
                                                        : words.substr(0, at);
     }
-    constexpr std::size_t most = 200;
-    if (words.size() > most) words.resize(most);
+    constexpr std::size_t max = 200;
+    if (words.size() > max) words.resize(max);
     return words;
 }
 

@@ -103,18 +103,17 @@ void give_to_places(const std::vector<TensorInfo>& tensors, std::size_t places, 
                      [&](std::size_t a, std::size_t b) { return tensors[a].bytes > tensors[b].bytes; });
     std::vector<Bytes> held(places, 0);
     for (const std::size_t tensor : order) {
-        const auto least = std::min_element(held.begin(), held.end());
-        *least += aligned(tensors[tensor].bytes);
-        plan.slots[tensor].place = static_cast<std::uint32_t>(least - held.begin());
+        const auto min = std::min_element(held.begin(), held.end());
+        *min += aligned(tensors[tensor].bytes);
+        plan.slots[tensor].place = static_cast<std::uint32_t>(min - held.begin());
     }
 }
 
 Bytes slot_bytes(const LayoutPlan& plan, const TensorInfo& info, std::size_t tensor, std::size_t places) {
-    Bytes most = 0;
+    Bytes max = 0;
     if (plan.cut(tensor) == nullptr) return info.bytes;
-    for (std::size_t place = 0; place < places; ++place)
-        most = std::max(most, plan.bytes(info, tensor, place));
-    return most;
+    for (std::size_t place = 0; place < places; ++place) max = std::max(max, plan.bytes(info, tensor, place));
+    return max;
 }
 
 void assign_offsets(const std::vector<TensorInfo>& tensors, LayoutPlan& plan) {

@@ -80,7 +80,8 @@ private:
         if (member_ == "format") return note(1, text(format_name), "this is no manifest");
         if (member_ == "version")
             return note(2, natural(format_version), "another version than 1, which is read here");
-        if (member_ == "block") return note(4, natural(Manifest::usual_block), "blocks of another size than 1 MiB");
+        if (member_ == "block")
+            return note(4, natural(Manifest::usual_block), "blocks of another size than 1 MiB");
         if (member_ == "hash") return note(8, text(hash_name), "another hash than xxh3-64");
         return true;
     }
@@ -218,7 +219,7 @@ Result<bool> ManifestCheck::compare(std::size_t file, Bytes offset, const void* 
 
 std::string names_between(const std::vector<TensorInfo>& tensors, const CheckpointFile& file,
                           std::size_t file_number, Bytes begin, Bytes end) {
-    constexpr std::size_t most = 3;
+    constexpr std::size_t max = 3;
     std::string words = begin < file.data_begin ? "the header" : "";
     auto tensor = std::partition_point(tensors.begin(), tensors.end(), [&](const TensorInfo& one) {
         return one.file != file_number ? one.file < file_number : one.offset + one.bytes <= begin;
@@ -227,7 +228,7 @@ std::string names_between(const std::vector<TensorInfo>& tensors, const Checkpoi
     std::size_t more = 0;
     for (; tensor != tensors.end() && tensor->file == file_number && tensor->offset < end; ++tensor) {
         if (tensor->bytes == 0) continue;
-        if (named == most) {
+        if (named == max) {
             ++more;
             continue;
         }

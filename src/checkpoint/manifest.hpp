@@ -19,7 +19,8 @@ struct Manifest {
         Bytes size = 0;
         std::vector<std::uint64_t> blocks;  // XXH3-64 of each block, from the first byte of the file on
     };
-    static constexpr Bytes usual_block = Bytes{1} << 20;  // that of transfer::Spread, and the only one there is
+    static constexpr Bytes usual_block = Bytes{1}
+                                         << 20;  // that of transfer::Spread, and the only one there is
 
     Bytes block = usual_block;
     std::vector<File> files;

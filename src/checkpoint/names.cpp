@@ -60,10 +60,10 @@ std::optional<std::size_t> first_bad_utf8(std::string_view text) {
 }
 
 std::string shown(std::string_view text) {
-    constexpr std::size_t most = 100;
+    constexpr std::size_t max = 100;
     std::string words = "\"";
     std::size_t at = 0;
-    while (at < text.size() && at < most) {
+    while (at < text.size() && at < max) {
         const std::size_t bytes = character_bytes(text.substr(at, 4));
         const auto first = static_cast<unsigned char>(text[at]);
         if (bytes == 0 || first < 0x20 || first == 0x7F) {

@@ -105,12 +105,12 @@ std::string stage_rows(const Receipt& receipt) {
 }  // namespace
 
 const Stage* limiting_stage(const Receipt& receipt) {
-    const Stage* most = nullptr;
+    const Stage* max = nullptr;
     for (const Stage& stage : receipt.stages) {
-        const double least = most != nullptr ? most->limit_seconds : 0;
-        if (moves(stage) && stage.limit_seconds > least) most = &stage;
+        const double min = max != nullptr ? max->limit_seconds : 0;
+        if (moves(stage) && stage.limit_seconds > min) max = &stage;
     }
-    return most;
+    return max;
 }
 
 std::string advice(const ReportFacts& facts, const Receipt& receipt) {

@@ -18,7 +18,7 @@ using checkpoint::JsonScalar;
 
 constexpr Bytes largest_file = Bytes{1} << 20;
 // More than any tensor has.
-constexpr int most_axes = 1000;
+constexpr int max_axes = 1000;
 
 class RulesReader : public checkpoint::JsonReader {
 public:
@@ -65,15 +65,15 @@ public:
 
 private:
     bool axis(const JsonScalar& value) {
-        int number = most_axes;
-        if (value.kind == JsonScalar::Kind::natural && value.natural < most_axes)
+        int number = max_axes;
+        if (value.kind == JsonScalar::Kind::natural && value.natural < max_axes)
             number = static_cast<int>(value.natural);
         if (value.kind == JsonScalar::Kind::number) {
             const char* end = value.text.data() + value.text.size();
             const auto read = std::from_chars(value.text.data(), end, number);
-            if (read.ec != std::errc() || read.ptr != end) number = most_axes;
+            if (read.ec != std::errc() || read.ptr != end) number = max_axes;
         }
-        if (number <= -most_axes || number >= most_axes) return fail_rule("has an axis that is none");
+        if (number <= -max_axes || number >= max_axes) return fail_rule("has an axis that is none");
         rule_.axis = number;
         return true;
     }

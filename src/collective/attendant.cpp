@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int pause_ms = 10;
 constexpr std::chrono::milliseconds look_pause{500};
 // Of what waits to be sent, or to be fetched, for each rank.
-constexpr std::size_t most_outgoing = 8192;
-constexpr std::size_t most_blobs = 4096;
+constexpr std::size_t max_outgoing = 8192;
+constexpr std::size_t max_blobs = 4096;
 constexpr unsigned messages_at_once = 64;
 
 std::uint64_t packed(unsigned rank, ErrorCode code) {
@@ -188,7 +188,7 @@ void Attendant::take(unsigned rank, const Message& message, driver::LocalMessage
 
 void Attendant::take_exchange(unsigned rank, const Message& message) {
     const std::lock_guard lock(mutex_);
-    if (blobs_.size() < most_blobs) blobs_[{rank, message.number}] = message.blob;
+    if (blobs_.size() < max_blobs) blobs_[{rank, message.number}] = message.blob;
     heard_.notify_all();
 }
 
@@ -313,7 +313,7 @@ void Attendant::queue(unsigned rank, Message message, int descriptor, std::share
     if ((absent_ >> rank & 1) != 0 && message.word != Word::goodbye && message.word != Word::forgotten &&
         message.word != Word::dropped && message.word != Word::shared)
         return;
-    if (outbox_[rank].size() < most_outgoing)
+    if (outbox_[rank].size() < max_outgoing)
         outbox_[rank].push_back({to_bytes(message), descriptor, std::move(keeps)});
 }
 

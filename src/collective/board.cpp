@@ -97,7 +97,7 @@ Noted note_of(const Operation& operation) {
 std::string Noted::text() const {
     Operation operation{
         .collective = collective, .count = count, .element = element, .combine = combine, .root = root};
-    for (int rank = 0; rank < static_cast<int>(backend::most_ranks); ++rank)
+    for (int rank = 0; rank < static_cast<int>(backend::max_ranks); ++rank)
         if ((peers >> rank & 1) != 0) operation.pairs.push_back({true, rank, nullptr, 0});
     return describe(operation);
 }
@@ -189,7 +189,7 @@ void Board::note(unsigned rank, const Noted& noted) {
 
 bool nobody_left(const BoardFile& file) {
     const std::uint64_t ranks = file.ranks.load(relaxed);
-    for (unsigned rank = 0; rank < ranks && rank < backend::most_ranks; ++rank)
+    for (unsigned rank = 0; rank < ranks && rank < backend::max_ranks; ++rank)
         if (file.rows[rank].state.load() == BoardFile::joined && driver::still_runs(file.process_of(rank)))
             return false;
     return true;

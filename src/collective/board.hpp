@@ -87,8 +87,8 @@ struct BoardFile {
     Number magic, ranks, aborted;
     BoardText<64> id;
     BoardText<128> name;
-    Row rows[backend::most_ranks];
-    backend::CopyRow copies[backend::most_ranks];  // what the ranks tell each other: Seat::meet()
+    Row rows[backend::max_ranks];
+    backend::CopyRow copies[backend::max_ranks];  // what the ranks tell each other: Seat::meet()
 
     // The operation of a rank with that number; nothing where it has been written over.
     std::optional<Noted> find(unsigned rank, std::uint64_t number) const;

@@ -14,7 +14,7 @@ using backend::Combine;
 namespace {
 
 // Offsets of tokens (src/backend/collective_task.hpp), and of any address of today's machines, stay below.
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 47;
+constexpr std::uint64_t max_bytes = std::uint64_t{1} << 47;
 
 // One call as seen by one rank.
 struct Call {
@@ -101,9 +101,9 @@ std::string in_place_words(const Call& call) {
 }
 
 Result<void> check_group(const Call& call) {
-    if (call.ranks < 1 || call.ranks > static_cast<int>(backend::most_ranks))
+    if (call.ranks < 1 || call.ranks > static_cast<int>(backend::max_ranks))
         return call.error(
-            fmt::format("a group of {} ranks: from 1 to {} are possible", call.ranks, backend::most_ranks));
+            fmt::format("a group of {} ranks: from 1 to {} are possible", call.ranks, backend::max_ranks));
     if (call.rank < 0 || call.rank >= call.ranks)
         return call.error(fmt::format("rank {} of a group of {}", call.rank, call.ranks));
     const int root = call.operation.root;
@@ -124,10 +124,10 @@ Result<void> check_combine(const Call& call) {
     return {};
 }
 
-// Multiplication by ranks and by the size of an element stays within `most_bytes`.
+// Multiplication by ranks and by the size of an element stays within `max_bytes`.
 Result<void> check_count(const Call& call) {
     const std::uint64_t each = call.element_bytes() * static_cast<std::uint64_t>(call.ranks);
-    if (call.operation.count <= most_bytes / each) return {};
+    if (call.operation.count <= max_bytes / each) return {};
     return call.error(fmt::format("{} elements of {} for {} ranks are more bytes than an address space has",
                                   call.operation.count, to_string(call.operation.element), call.ranks));
 }
@@ -153,9 +153,9 @@ Result<void> check_buffers(const Call& call) {
 Result<std::vector<Range>> ranges_of(const Call& call, const void* base, const std::uint64_t* counts,
                                      const std::uint64_t* offsets, std::string_view side) {
     std::vector<Range> ranges;
-    const std::uint64_t most = most_bytes / call.element_bytes();
+    const std::uint64_t max = max_bytes / call.element_bytes();
     for (int rank = 0; rank < call.ranks; ++rank) {
-        if (counts[rank] > most || (counts[rank] > 0 && offsets[rank] > most - counts[rank]))
+        if (counts[rank] > max || (counts[rank] > 0 && offsets[rank] > max - counts[rank]))
             return call.error(
                 fmt::format("the {} block of rank {} ({} elements at {}) lies beyond any address "
                             "space",
@@ -205,7 +205,7 @@ Result<void> check_pairs(const Call& call) {
         const char* verb = item.sends ? "send to" : "receive from";
         if (item.peer < 0 || item.peer >= call.ranks)
             return call.error(fmt::format("{} rank {} in a group of {} ranks", verb, item.peer, call.ranks));
-        if (item.bytes > most_bytes)
+        if (item.bytes > max_bytes)
             return call.error(fmt::format("{} rank {}: {} bytes are more than an address space has", verb,
                                           item.peer, item.bytes));
         if (item.bytes > 0 && item.data == nullptr)

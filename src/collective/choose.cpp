@@ -20,15 +20,17 @@ using backend::Shape;
 namespace {
 
 // Threads of this machine stand in for the thread blocks of emulated GPUs.
-constexpr int most_emulated_blocks = 4;
+constexpr int max_emulated_blocks = 4;
 
-// Of copies: until a thread of every rank has seen that all have come, and their streams that all have ended; and what a
-// copy to one more rank takes to begin. Guesses, until they have been measured on GPUs; no choice depends on them.
+// Of copies: until a thread of every rank has seen that all have come, and their streams that all have ended;
+// and what a copy to one more rank takes to begin. Guesses, until they have been measured on GPUs; no choice
+// depends on them.
 constexpr double copies_meet_us = 12;
 constexpr double copy_begins_us = 3;
 
-constexpr std::array<Shape, 9> shapes = {Shape::packets, Shape::lamport, Shape::packets_two_phase, Shape::lines, Shape::slices,
-                                         Shape::pushed_slices, Shape::pairs, Shape::copies, Shape::ring};
+constexpr std::array<Shape, 9> shapes = {Shape::packets, Shape::lamport, Shape::packets_two_phase,
+                                         Shape::lines,   Shape::slices,  Shape::pushed_slices,
+                                         Shape::pairs,   Shape::copies,  Shape::ring};
 
 struct Candidate {
     Shape shape = Shape::packets;
@@ -42,7 +44,7 @@ class Chooser : Works {
 public:
     Chooser(const Operation& operation, const GroupFacts& facts, GroupPolicy policy)
         : Works(operation, facts), prices_(figures_, ranks_), policy_(policy) {
-        eager_most_ = eager_most();
+        eager_max_ = eager_max();
     }
 
     Result<Choice> choose() {
@@ -54,7 +56,7 @@ public:
                 best = &one;
         if (best == nullptr) return refuse_policy();
         Choice choice{best->shape, best->blocks, best->us, std::string(name_of(best->shape)), {}, {}};
-        choice.eager_most = eager_most_;
+        choice.eager_max = eager_max_;
         choice.eager = best->shape == Shape::pairs && best->work.packets;
         choice.reason = reason(*best, all);
         for (const Candidate& one : all)
@@ -82,19 +84,20 @@ private:
     }
 
     // By the figures; 0: by price.
-    std::uint64_t one_shot_most() const {
-        return is(Collective::all_reduce) ? figures_.one_shot_most : figures_.others_most;
+    std::uint64_t one_shot_max() const {
+        return is(Collective::all_reduce) ? figures_.one_shot_max : figures_.others_max;
     }
 
-    // The largest block, of half of them each time, for which a hop less is worth the flags between the bytes: not where links
-    // are slow. Of one block for each other rank, whatever the operation has.
-    std::uint64_t eager_most() const {
-        std::uint64_t most = ArenaLayout{ranks_}.eager_payload();
+    // The largest block, of half of them each time, for which a hop less is worth the flags between the
+    // bytes: not where links are slow. Of one block for each other rank, whatever the operation has.
+    std::uint64_t eager_max() const {
+        std::uint64_t max = ArenaLayout{ranks_}.eager_payload();
         const auto dearer = [this](std::uint64_t each) {
-            return price(Shape::pairs, eager_pairs(others() * each, each)) > price(Shape::pairs, direct_pairs(others() * each, each));
+            return price(Shape::pairs, eager_pairs(others() * each, each)) >
+                   price(Shape::pairs, direct_pairs(others() * each, each));
         };
-        while (most > 0 && dearer(most)) most /= 2;
-        return most;
+        while (max > 0 && dearer(max)) max /= 2;
+        return max;
     }
 
     // Empty where the shape can carry the operation.
@@ -117,9 +120,9 @@ private:
             if (block() > held && !is(Collective::barrier))
                 return fmt::format("{} for each rank: the arena holds packets of {}", format_bytes(block()),
                                    format_bytes(held));
-            if (one_shot_most() > 0 && block() > one_shot_most())
+            if (one_shot_max() > 0 && block() > one_shot_max())
                 return fmt::format("above {}, where the figures of this machine end it",
-                                   format_bytes(one_shot_most()));
+                                   format_bytes(one_shot_max()));
         }
         if (shape == Shape::lamport) {
             if (const std::string why = why_no_lamport(); !why.empty()) return why;
@@ -128,9 +131,9 @@ private:
             if (block() > held * ranks_)
                 return fmt::format("slices of {}: the arena holds packets of {}",
                                    format_bytes(block() / ranks_), format_bytes(held));
-            if (figures_.packets_most > 0 && block() > figures_.packets_most)
+            if (figures_.packets_max > 0 && block() > figures_.packets_max)
                 return fmt::format("above {}, where the figures of this machine end it",
-                                   format_bytes(figures_.packets_most));
+                                   format_bytes(figures_.packets_max));
         }
         if (shape == Shape::lines) {
             const std::string why = why_no_lines();
@@ -154,23 +157,26 @@ private:
 
     std::string why_no_lamport() const {
         if (!backend::has_lamport(operation_.element))
-            return fmt::format("no 32 bits of {} are free to say that nothing has come yet", to_string(operation_.element));
+            return fmt::format("no 32 bits of {} are free to say that nothing has come yet",
+                               to_string(operation_.element));
         const std::uint64_t held = ArenaLayout{ranks_}.lamport_payload();
         if (block() > held)
-            return fmt::format("{} for each rank: the arena holds {} of it", format_bytes(block()), format_bytes(held));
-        if (figures_.lamport_most > 0 && block() > figures_.lamport_most)
+            return fmt::format("{} for each rank: the arena holds {} of it", format_bytes(block()),
+                               format_bytes(held));
+        if (figures_.lamport_max > 0 && block() > figures_.lamport_max)
             return fmt::format("above {}, where the figures of this machine end it",
-                               format_bytes(figures_.lamport_most));
-        if (figures_.lamport_most > 0 && block() < figures_.lamport_least)
+                               format_bytes(figures_.lamport_max));
+        if (figures_.lamport_max > 0 && block() < figures_.lamport_min)
             return fmt::format("below {}, where the figures of this machine begin it",
-                               format_bytes(figures_.lamport_least));
+                               format_bytes(figures_.lamport_min));
         return {};
     }
     std::string lamport_from() const {
-        return figures_.lamport_least > 1 ? fmt::format("from {} ", format_bytes(figures_.lamport_least)) : std::string();
+        return figures_.lamport_min > 1 ? fmt::format("from {} ", format_bytes(figures_.lamport_min))
+                                        : std::string();
     }
     bool figures_take_lamport() const {
-        return figures_.lamport_most > 0 && carries(Shape::lamport, operation_.collective) && ranks_ > 1 &&
+        return figures_.lamport_max > 0 && carries(Shape::lamport, operation_.collective) && ranks_ > 1 &&
                why_no_lamport().empty();
     }
 
@@ -181,9 +187,9 @@ private:
             return fmt::format("slices of {}: the arena holds lines of {}", format_bytes(block() / owners()),
                                format_bytes(ArenaLayout{ranks_}.lines_payload()));
         const bool reduces_all = is(Collective::all_reduce);
-        const std::uint64_t most = reduces_all ? figures_.lines_most : figures_.others_lines_most;
-        if (most > 0 && block() > most)
-            return fmt::format("above {}, where the figures of this machine end it", format_bytes(most));
+        const std::uint64_t max = reduces_all ? figures_.lines_max : figures_.others_lines_max;
+        if (max > 0 && block() > max)
+            return fmt::format("above {}, where the figures of this machine end it", format_bytes(max));
         return {};
     }
     std::uint64_t lines_held() const { return ArenaLayout{ranks_}.lines_payload() * owners(); }
@@ -191,22 +197,24 @@ private:
     // The figures may say up to where packets and lines are taken, whatever they would cost.
     std::string taken_by_figures(Shape shape) const {
         if (figures_take_lamport())
-            return shape == Shape::lamport ? std::string()
-                                           : fmt::format("{}up to {} the figures of this machine take one-shot Lamport",
-                                                         lamport_from(), format_bytes(figures_.lamport_most));
+            return shape == Shape::lamport
+                       ? std::string()
+                       : fmt::format("{}up to {} the figures of this machine take one-shot Lamport",
+                                     lamport_from(), format_bytes(figures_.lamport_max));
         const std::uint64_t held = ArenaLayout{ranks_}.packet_payload();
         if (shape != Shape::packets && carries(Shape::packets, operation_.collective) && ranks_ > 1 &&
-            block() <= std::min(one_shot_most(), held) && one_shot_most() > 0)
+            block() <= std::min(one_shot_max(), held) && one_shot_max() > 0)
             return fmt::format("up to {} the figures of this machine take one-shot packets",
-                               format_bytes(one_shot_most()));
+                               format_bytes(one_shot_max()));
         const bool large = shape == Shape::slices || shape == Shape::pushed_slices || shape == Shape::ring;
         const bool others = large || shape == Shape::lines || shape == Shape::lamport;
         if (!others || !is(Collective::all_reduce) || ranks_ == 1) return {};
-        if (block() <= std::min(figures_.packets_most, held * ranks_) && figures_.packets_most > 0)
+        if (block() <= std::min(figures_.packets_max, held * ranks_) && figures_.packets_max > 0)
             return fmt::format("up to {} the figures of this machine take packets",
-                               format_bytes(figures_.packets_most));
-        if (shape != Shape::lines && figures_.lines_most > 0 && why_no_lines().empty())
-            return fmt::format("up to {} the figures of this machine take lines", format_bytes(figures_.lines_most));
+                               format_bytes(figures_.packets_max));
+        if (shape != Shape::lines && figures_.lines_max > 0 && why_no_lines().empty())
+            return fmt::format("up to {} the figures of this machine take lines",
+                               format_bytes(figures_.lines_max));
         return {};
     }
 
@@ -225,10 +233,12 @@ private:
             case Shape::lines:
             case Shape::slices:
             case Shape::pushed_slices:
-                return is(Collective::barrier)      ? "moves no bytes"
-                       : is(Collective::all_gather) ? "nothing is fetched: each rank writes its own block to all"
-                       : is(Collective::broadcast)  ? "the root copies its own block while the others fetch theirs"
-                                                    : "every pair of ranks has a block of its own";
+                return is(Collective::barrier) ? "moves no bytes"
+                       : is(Collective::all_gather)
+                           ? "nothing is fetched: each rank writes its own block to all"
+                       : is(Collective::broadcast)
+                           ? "the root copies its own block while the others fetch theirs"
+                           : "every pair of ranks has a block of its own";
             case Shape::pairs:
                 return is(Collective::barrier)           ? "moves no bytes"
                        : combines(operation_.collective) ? "blocks of pairs are not combined"
@@ -241,9 +251,9 @@ private:
         return "unknown";
     }
 
-    int most_blocks() const {
-        const int most = std::clamp(figures_.most_blocks, 1, static_cast<int>(backend::most_blocks));
-        return facts_.emulated ? std::min(most, most_emulated_blocks) : most;
+    int max_blocks() const {
+        const int max = std::clamp(figures_.max_blocks, 1, static_cast<int>(backend::max_blocks));
+        return facts_.emulated ? std::min(max, max_emulated_blocks) : max;
     }
 
     int blocks(Shape shape, const Work& work) const {
@@ -253,21 +263,24 @@ private:
             const std::uint64_t peers = std::max<std::uint64_t>(others(), 1);
             const std::uint64_t each =
                 is(Collective::all_to_all_v) || is(Collective::send_recv) ? pairs_bytes() / peers : block();
-            return static_cast<int>(
-                std::min<std::uint64_t>(backend::pair_blocks(each, ranks_, eager_most_) * peers, backend::most_blocks));
+            return static_cast<int>(std::min<std::uint64_t>(
+                backend::pair_blocks(each, ranks_, eager_max_) * peers, backend::max_blocks));
         }
         if (work.packets)
-            return count_of(work.each, work.lines ? lines_a_block : work.lamport ? lamport_a_block : packets_a_block,
-                            Prices::most_packet_blocks(work, most_blocks()));
+            return count_of(work.each,
+                            work.lines     ? lines_a_block
+                            : work.lamport ? lamport_a_block
+                                           : packets_a_block,
+                            Prices::max_packet_blocks(work, max_blocks()));
         if (shape == Shape::ring)
-            return count_of(work.bytes, slices_a_block, std::min(most_blocks(), most_ring_blocks));
-        const int most = shape == Shape::pushed_slices && !facts_.emulated ? 2 * most_blocks() : most_blocks();
-        return count_of(std::max(work.bytes, work.local), slices_a_block, most);
+            return count_of(work.bytes, slices_a_block, std::min(max_blocks(), max_ring_blocks));
+        const int max = shape == Shape::pushed_slices && !facts_.emulated ? 2 * max_blocks() : max_blocks();
+        return count_of(std::max(work.bytes, work.local), slices_a_block, max);
     }
 
-    static int count_of(std::uint64_t bytes, std::uint64_t unit, int most) {
+    static int count_of(std::uint64_t bytes, std::uint64_t unit, int max) {
         const std::uint64_t wanted = bytes / unit + (bytes % unit > 0);
-        return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, static_cast<std::uint64_t>(most)));
+        return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, static_cast<std::uint64_t>(max)));
     }
 
     // In microseconds. Grows with the bytes: a thread block's own time counts for its first share only, and
@@ -308,9 +321,10 @@ private:
         });
         if (ranks_ == 1) return "the only rank: nothing leaves its GPU";
         if (best.shape == Shape::copies)
-            return fmt::format("policy zero_sm leaves all thread blocks to others, but for the driver's own copy of a block "
-                               "that stays on its GPU and is not in place; {}",
-                               words(best.work));
+            return fmt::format(
+                "policy zero_sm leaves all thread blocks to others, but for the driver's own copy of a block "
+                "that stays on its GPU and is not in place; {}",
+                words(best.work));
         if (operation_.blocks.on_device && is(Collective::all_to_all_v))
             return "carries blocks of any size; how many bytes is known on the GPU when it runs";
         return fmt::format("{}: {}", possible > 1 ? "the quickest at this size" : "the one that can carry it",

@@ -15,7 +15,7 @@
 namespace sidestep::collective::ending {
 namespace {
 
-constexpr std::chrono::seconds most_wait{2};
+constexpr std::chrono::seconds max_wait{2};
 
 // Never freed: it is used while the process ends.
 struct State {
@@ -46,7 +46,7 @@ void handle() {
         for (const LastWords words : state().words) words();
         for (const Attendant* attendant : state().attendants) attendant->wake();
     }
-    const auto until = std::chrono::steady_clock::now() + most_wait;
+    const auto until = std::chrono::steady_clock::now() + max_wait;
     while (!all_finished() && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::lock_guard lock(state().mutex);
@@ -56,7 +56,9 @@ void handle() {
 
 }  // namespace
 
-bool begun() noexcept { return state().begun.load(std::memory_order_acquire); }
+bool begun() noexcept {
+    return state().begun.load(std::memory_order_acquire);
+}
 
 void prepare_for(std::string_view backend) {
     const std::lock_guard lock(state().mutex);

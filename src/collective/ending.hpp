@@ -1,5 +1,5 @@
-// The end of the process. Threads of this library still run while exit() takes libraries apart, the GPU's driver among them, so
-// the attendants have to be out of it for good before that: an exit handler sees to it.
+// The end of the process. Threads of this library still run while exit() takes libraries apart, the GPU's
+// driver among them, so the attendants have to be out of it for good before that: an exit handler sees to it.
 #pragma once
 
 #include <string_view>
@@ -13,8 +13,8 @@ namespace ending {
 // exit() has begun: no seat may be called any more, and none is freed, for the process does that.
 bool begun() noexcept;
 
-// There is a seat of this backend. Handlers run in the reverse order of their registration: what the backend's libraries registered
-// when they started comes after this one.
+// There is a seat of this backend. Handlers run in the reverse order of their registration: what the
+// backend's libraries registered when they started comes after this one.
 void prepare_for(std::string_view backend);
 
 // The handler waits for attendants (two seconds at most) until they are finished.

@@ -17,13 +17,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr int version = 1;
 constexpr std::size_t largest_file = 64 << 10;
-constexpr std::uint64_t most_threshold = std::uint64_t{1} << 40;
+constexpr std::uint64_t max_threshold = std::uint64_t{1} << 40;
 
 struct Rate {
     const char* key;
     double Figures::*member;
-    double least;
-    double most;
+    double min;
+    double max;
 };
 // Bounds that no machine passes: they catch a figure in the wrong unit.
 constexpr std::array<Rate, 8> rates = {{{"launch_us", &Figures::launch_us, 0, 1e4},
@@ -39,13 +39,13 @@ struct Threshold {
     const char* key;
     std::uint64_t Figures::*member;
 };
-constexpr std::array<Threshold, 7> thresholds = {{{"one_shot_most", &Figures::one_shot_most},
-                                                  {"lamport_least", &Figures::lamport_least},
-                                                  {"lamport_most", &Figures::lamport_most},
-                                                  {"packets_most", &Figures::packets_most},
-                                                  {"lines_most", &Figures::lines_most},
-                                                  {"others_most", &Figures::others_most},
-                                                  {"others_lines_most", &Figures::others_lines_most}}};
+constexpr std::array<Threshold, 7> thresholds = {{{"one_shot_max", &Figures::one_shot_max},
+                                                  {"lamport_min", &Figures::lamport_min},
+                                                  {"lamport_max", &Figures::lamport_max},
+                                                  {"packets_max", &Figures::packets_max},
+                                                  {"lines_max", &Figures::lines_max},
+                                                  {"others_max", &Figures::others_max},
+                                                  {"others_lines_max", &Figures::others_lines_max}}};
 
 Error bad(std::string what) {
     return {ErrorCode::invalid_argument, std::move(what), "figures for collectives",
@@ -83,17 +83,16 @@ Result<void> check_version(const Json& json) {
 Result<double> rate_of(const Rate& rate, const Json& value) {
     if (!value.is_number()) return bad(fmt::format("\"{}\" is no number", rate.key));
     const double number = value.get<double>();
-    if (!std::isfinite(number) || number < rate.least || number > rate.most)
+    if (!std::isfinite(number) || number < rate.min || number > rate.max)
         return bad(
-            fmt::format("\"{}\" is {}: from {} to {} makes sense", rate.key, number, rate.least, rate.most));
+            fmt::format("\"{}\" is {}: from {} to {} makes sense", rate.key, number, rate.min, rate.max));
     return number;
 }
 
-Result<std::uint64_t> whole(const char* key, const Json& value, std::uint64_t least, std::uint64_t most) {
+Result<std::uint64_t> whole(const char* key, const Json& value, std::uint64_t min, std::uint64_t max) {
     if (!value.is_number_integer()) return bad(fmt::format("\"{}\" is no whole number", key));
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() < least ||
-        value.get<std::uint64_t>() > most)
-        return bad(fmt::format("\"{}\" is {}: from {} to {} makes sense", key, value.dump(), least, most));
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() < min || value.get<std::uint64_t>() > max)
+        return bad(fmt::format("\"{}\" is {}: from {} to {} makes sense", key, value.dump(), min, max));
     return value.get<std::uint64_t>();
 }
 
@@ -103,9 +102,9 @@ Result<void> take(const std::string& key, const Json& value, Figures& figures) {
         if (!value.is_string()) return bad("\"machine\" is no text");
         return {};
     }
-    if (key == "most_blocks") {
-        SIDESTEP_TRY(const std::uint64_t blocks, whole("most_blocks", value, 1, backend::staging_blocks));
-        figures.most_blocks = static_cast<int>(blocks);
+    if (key == "max_blocks") {
+        SIDESTEP_TRY(const std::uint64_t blocks, whole("max_blocks", value, 1, backend::staging_blocks));
+        figures.max_blocks = static_cast<int>(blocks);
         return {};
     }
     for (const Rate& rate : rates) {
@@ -115,19 +114,27 @@ Result<void> take(const std::string& key, const Json& value, Figures& figures) {
     }
     for (const Threshold& threshold : thresholds) {
         if (key != threshold.key) continue;
-        SIDESTEP_TRY(figures.*threshold.member, whole(threshold.key, value, 0, most_threshold));
+        SIDESTEP_TRY(figures.*threshold.member, whole(threshold.key, value, 0, max_threshold));
         return {};
     }
     return bad(fmt::format("\"{}\" is no figure that this program knows", key));
 }
 
+// A range of which one end is missing or above the other is a slip of whoever wrote it, not "no Lamport".
+Result<void> check_lamport(const Figures& figures) {
+    if (figures.lamport_min <= figures.lamport_max) return {};
+    return bad(fmt::format("\"lamport_min\" is {}, above \"lamport_max\", {}", figures.lamport_min,
+                           figures.lamport_max));
+}
+
 }  // namespace
 
-// Of 16 lanes of PCIe gen 4, 24 GB/s, and between two sockets 16 GB/s: the rates that NCCL reckons with (graph/topo.h;
-// gen 3 is 12 GB/s, each generation twice that; sockets of AMD). Each of two GPUs a socket that reads and writes all
-// others evenly has two thirds of its bytes cross the sockets, and half of what these carry: 12 GB/s. Of a ring one
-// neighbour alone is across, so that the GPU's own link is what counts. The times are guesses: twice, and in host
-// memory three times, those of NVLink, since a poll crosses PCIe as well. Not measured on any machine.
+// Of 16 lanes of PCIe gen 4, 24 GB/s, and between two sockets 16 GB/s: the rates that NCCL reckons with
+// (graph/topo.h; gen 3 is 12 GB/s, each generation twice that; sockets of AMD). Each of two GPUs a socket
+// that reads and writes all others evenly has two thirds of its bytes cross the sockets, and half of what
+// these carry: 12 GB/s. Of a ring one neighbour alone is across, so that the GPU's own link is what counts.
+// The times are guesses: twice, and in host memory three times, those of NVLink, since a poll crosses PCIe as
+// well. Not measured on any machine.
 Figures built_in_figures(Wire wire) {
     Figures figures;
     if (wire == Wire::nvlink) return figures;
@@ -138,7 +145,7 @@ Figures built_in_figures(Wire wire) {
     figures.ring_gb_per_s = 24;
     figures.packet_gb_per_s = 6;  // half of the link: as many bytes are flags
     figures.block_gb_per_s = 4;
-    figures.most_blocks = 32;
+    figures.max_blocks = 32;
     return figures;
 }
 
@@ -161,6 +168,7 @@ Result<Figures> parse_figures(const std::string& json, Wire wire) {
     // Who measured the links and says nothing of this knows nothing of it.
     if (object.contains("link_gb_per_s")) figures.push_gb_per_s = 0;
     for (const auto& [key, value] : object.items()) SIDESTEP_CHECK(take(key, value, figures));
+    SIDESTEP_CHECK(check_lamport(figures));
     return figures;
 }
 
@@ -168,6 +176,7 @@ Result<std::string> figures_for_others(const std::string& json) {
     SIDESTEP_TRY(Json object, checked_file(json));
     Figures figures;
     for (const auto& [key, value] : object.items()) SIDESTEP_CHECK(take(key, value, figures));
+    SIDESTEP_CHECK(check_lamport(figures));
     object.erase("machine");
     return object.dump();
 }

@@ -29,9 +29,8 @@ Result<void> check_request(const JoinRequest& request) {
     const auto wrong = [](std::string message, std::string hint) {
         return Error{ErrorCode::invalid_argument, std::move(message), "group", std::move(hint)};
     };
-    if (seating.ranks < 1 || seating.ranks > static_cast<int>(backend::most_ranks))
-        return wrong(fmt::format("a group has 1 to {} ranks, not {}", backend::most_ranks, seating.ranks),
-                     "");
+    if (seating.ranks < 1 || seating.ranks > static_cast<int>(backend::max_ranks))
+        return wrong(fmt::format("a group has 1 to {} ranks, not {}", backend::max_ranks, seating.ranks), "");
     if (seating.rank < 0 || seating.rank >= seating.ranks)
         return wrong(fmt::format("a group of {} ranks has no rank {}", seating.ranks, seating.rank),
                      "ranks count from 0");
@@ -145,7 +144,8 @@ private:
         return why;
     }
 
-    // GPUs that do not reach each other's memory all reach the host's: if any pair does not, every arena moves there.
+    // GPUs that do not reach each other's memory all reach the host's: if any pair does not, every arena
+    // moves there.
     Result<void> exchange_arenas() {
         party_->imports = std::make_unique<Imports>(*party_->seat);
         party_->seat->meet(party_->board->file().copies);
@@ -222,8 +222,9 @@ private:
         if (added) return {};
         if (added.error().code != ErrorCode::unsupported || in_host_memory_) return added.error();
         if (why_no_mesh_.empty())
-            why_no_mesh_ = fmt::format("{} and {} have no peer access ({})", request_.seating.place.to_string(),
-                                       contact.hello.place, added.error().message);
+            why_no_mesh_ =
+                fmt::format("{} and {} have no peer access ({})", request_.seating.place.to_string(),
+                            contact.hello.place, added.error().message);
         reason_of_ = party_->rank;
         return party_->seat->reach(rank, 0, party_->seat->arena().address());
     }

@@ -40,12 +40,14 @@ bool same_call(const Operation& a, const Operation& b) {
 
 // What the variable was when the driver was loaded nobody tells; this is what it is now.
 std::string note_on_queues() {
-    constexpr int most = 32;
+    constexpr int max = 32;
     const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    if (set != nullptr && std::atoi(set) >= most) return {};
-    return fmt::format("; CUDA_DEVICE_MAX_CONNECTIONS is {}: where streams that wait hold up every queue of a GPU, copies cannot begin "
-                       "before the deadline. Set to {} before the program starts, it gives more of them",
-                       set != nullptr && *set != '\0' ? set : "not set", most);
+    if (set != nullptr && std::atoi(set) >= max) return {};
+    return fmt::format(
+        "; CUDA_DEVICE_MAX_CONNECTIONS is {}: where streams that wait hold up every queue of a GPU, copies "
+        "cannot begin "
+        "before the deadline. Set to {} before the program starts, it gives more of them",
+        set != nullptr && *set != '\0' ? set : "not set", max);
 }
 
 bool has_lists(const Operation& operation) {
@@ -123,9 +125,9 @@ Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
     const bool copies = task.shape == backend::Shape::copies;
     if (task.shape != backend::Shape::pairs && !copies) return {};
     // Copies tell blocks apart that lie in each other's way: a broadcast is handed on from where it comes to.
-    const bool through_arena =
-        copies ? backend::lies_in_its_own_way(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()))
-               : task.send == task.recv;
+    const bool through_arena = copies ? backend::send_overlaps_recv(task, static_cast<unsigned>(rank()),
+                                                                     static_cast<unsigned>(ranks()))
+                                      : task.send == task.recv;
     if (task.device_recv_offsets != nullptr) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
         return {};
@@ -200,7 +202,8 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     std::string memory = choice.shape == backend::Shape::lines ? "not needed: the data travels in lines"
                                                                : "not needed: the data travels in packets";
     if (choice.shape == backend::Shape::lamport) memory = "not needed: the data travels through the arenas";
-    if (choice.shape == backend::Shape::ring) memory = "not needed: pieces pass through the arenas of neighbours";
+    if (choice.shape == backend::Shape::ring)
+        memory = "not needed: pieces pass through the arenas of neighbours";
     const bool copies = choice.shape == backend::Shape::copies;
     const bool pairs = (choice.shape == backend::Shape::pairs && !choice.eager) || copies;
     const bool fetches = choice.shape == backend::Shape::slices;
@@ -210,8 +213,8 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
         const std::string send = fetches ? party().reachability->describe(operation.send) : "yes";
         std::string recv = party().reachability->describe(operation.recv);
         // Its blocks write units of 16 bytes (collective_task.hpp, pushed_slices).
-        const bool crooked = reinterpret_cast<std::uintptr_t>(operation.recv) % 16 != 0;
-        if (choice.shape == backend::Shape::pushed_slices && crooked && recv == "yes")
+        const bool misaligned = reinterpret_cast<std::uintptr_t>(operation.recv) % 16 != 0;
+        if (choice.shape == backend::Shape::pushed_slices && misaligned && recv == "yes")
             recv = "no, carried through the arena: off a boundary of 16 bytes";
         if (in_place_pairs && operation.send != nullptr)
             memory = "no, carried through the arena: send and receive buffer are the same";

@@ -15,7 +15,7 @@ struct JoinRequest {
     std::string peer_folder;  // empty: the default
     Seating seating;
     GroupOptions options;
-    std::string figures = {};  // JSON of Figures; counts on rank 0 only; empty: the built-in ones
+    std::string figures = {};   // JSON of Figures; counts on rank 0 only; empty: the built-in ones
     std::stop_token stop = {};  // ends waiting for others
 };
 
@@ -102,8 +102,9 @@ public:
 
     // There is one more member; take() is told of its end.
     void joined();
-    // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, some seconds at most, until
-    // all have gone: programs take the GPU's context apart once they have left every group.
+    // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, some
+    // seconds at most, until all have gone: programs take the GPU's context apart once they have left every
+    // group.
     void take(std::unique_ptr<Member> member);
 
 private:

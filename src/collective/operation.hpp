@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/collective_task.hpp"
 #include <sidestep/collective.hpp>
+#include "backend/collective_task.hpp"
 
 namespace sidestep::collective {
 
@@ -32,8 +32,8 @@ struct Operation {
     std::vector<PairItem> pairs;  // send_recv, in the order of the calls
 };
 
-// The element type, or why collectives do not take it. f8_e4m3, f8_e5m2, f16, bf16, f32, f64, and integers of 8, 32
-// and 64 bits; `boolean` counts as u8. Collectives that combine nothing take every type of whole bytes.
+// The element type, or why collectives do not take it. f8_e4m3, f8_e5m2, f16, bf16, f32, f64, and integers of
+// 8, 32 and 64 bits; `boolean` counts as u8. Collectives that combine nothing take every type of whole bytes.
 Result<backend::Element> element_of(Dtype dtype, bool combines);
 std::string_view to_string(backend::Element element);
 std::string_view to_string(backend::Combine combine);
@@ -43,11 +43,13 @@ bool combines(Collective collective);
 // broadcast, reduce, gather and scatter.
 bool has_root(Collective collective);
 
-// The call is sensible by itself: root within the group, pointers where bytes are, an op of the type, in place or not overlapping.
+// The call is sensible by itself: root within the group, pointers where bytes are, an op of the type, in
+// place or not overlapping.
 Result<void> check(const Operation& operation, int rank, int ranks);
 
-// What every rank must have alike: never 0; equal for equal (collective, element, combine, count, root). Those of
-// all_to_all_v and send_recv leave out the counts, which pairs compare themselves. A hash of 32 bits (FNV-1a).
+// What every rank must have alike: never 0; equal for equal (collective, element, combine, count, root).
+// Those of all_to_all_v and send_recv leave out the counts, which pairs compare themselves. A hash of 32 bits
+// (FNV-1a).
 std::uint32_t signature_of(const Operation& operation);
 
 // "all_reduce 1048576 f32 sum", "broadcast 3 bf16 from rank 2", "send_recv with ranks 1, 3".

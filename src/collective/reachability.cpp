@@ -18,7 +18,7 @@ constexpr std::chrono::microseconds idle_pause{200};
 
 Error no_slot(const Buffer& whole) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("{} allocations of this rank are mapped already", backend::most_slots - 1),
+                 fmt::format("{} allocations of this rank are mapped already", backend::max_slots - 1),
                  whole.to_string(), "free or detach some"};
 }
 
@@ -46,9 +46,9 @@ std::optional<unsigned> Reachability::find(const backend::Extent& extent) {
 }
 
 Result<unsigned> Reachability::take(const backend::Extent& extent) {
-    for (unsigned tried = 1; tried < backend::most_slots; ++tried) {
+    for (unsigned tried = 1; tried < backend::max_slots; ++tried) {
         const unsigned at = next_;
-        next_ = next_ + 1 == backend::most_slots ? 1 : next_ + 1;
+        next_ = next_ + 1 == backend::max_slots ? 1 : next_ + 1;
         Slot& slot = slots_[at];
         if (slot.state != State::free) continue;
         slot = Slot{};
@@ -192,7 +192,7 @@ void Reachability::work(bool idle, const Sender& send) {
         const std::lock_guard lock(mutex_);
         if (!due_) return;
         due_ = false;
-        for (unsigned at = 1; at < backend::most_slots; ++at) {
+        for (unsigned at = 1; at < backend::max_slots; ++at) {
             if (slots_[at].state == State::wanted) wanted.push_back(at);
             if (slots_[at].state != State::withdrawn) continue;
             if (idle && slots_[at].pending == 0)
@@ -276,7 +276,7 @@ void Reachability::settle(unsigned at) {
 
 void Reachability::shared(unsigned rank, std::uint32_t at, const std::string& why_not) {
     const std::lock_guard lock(mutex_);
-    if (at == 0 || at >= backend::most_slots || (slots_[at].pending >> rank & 1) == 0) return;
+    if (at == 0 || at >= backend::max_slots || (slots_[at].pending >> rank & 1) == 0) return;
     Slot& slot = slots_[at];
     slot.pending &= ~(1u << rank);
     if (why_not.empty())
@@ -288,7 +288,7 @@ void Reachability::shared(unsigned rank, std::uint32_t at, const std::string& wh
 
 void Reachability::dropped(unsigned rank, std::uint32_t at) {
     const std::lock_guard lock(mutex_);
-    if (at == 0 || at >= backend::most_slots || slots_[at].state != State::dropping) return;
+    if (at == 0 || at >= backend::max_slots || slots_[at].state != State::dropping) return;
     slots_[at].pending &= ~(1u << rank);
     settle(at);
 }
@@ -296,7 +296,7 @@ void Reachability::dropped(unsigned rank, std::uint32_t at) {
 void Reachability::gone(unsigned rank) {
     const std::lock_guard lock(mutex_);
     gone_ |= 1u << rank;
-    for (unsigned at = 1; at < backend::most_slots; ++at) {
+    for (unsigned at = 1; at < backend::max_slots; ++at) {
         slots_[at].pending &= ~(1u << rank);
         slots_[at].has &= ~(1u << rank);
         settle(at);
@@ -305,7 +305,7 @@ void Reachability::gone(unsigned rank) {
 
 void Reachability::look() {
     const std::lock_guard lock(mutex_);
-    for (unsigned at = 1; at < backend::most_slots; ++at) {
+    for (unsigned at = 1; at < backend::max_slots; ++at) {
         const Slot& slot = slots_[at];
         if (slot.state != State::valid && slot.state != State::refused) continue;
         const auto extent = seat_.extent(slot.lent.whole.address());
@@ -317,7 +317,7 @@ void Reachability::look() {
 
 Result<void> Imports::add(unsigned rank, std::uint32_t slot, const std::string& offer, int descriptor,
                           bool same_process) {
-    if (slot >= backend::most_slots)
+    if (slot >= backend::max_slots)
         return Error{ErrorCode::io_error, "another rank's slot makes no sense", "group", {}};
     SIDESTEP_TRY(Borrowed borrowed, borrow(seat_, offer, descriptor, same_process));
     SIDESTEP_CHECK(seat_.reach(rank, slot, borrowed.base));

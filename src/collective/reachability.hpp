@@ -89,7 +89,7 @@ private:
 
     mutable std::mutex mutex_;  // guards what follows
     std::condition_variable changed_;
-    std::array<Slot, backend::most_slots> slots_;  // 0 is the arena's, and not used here
+    std::array<Slot, backend::max_slots> slots_;  // 0 is the arena's, and not used here
     std::unordered_map<const void*, unsigned>
         by_address_;  // first byte -> slot, of those that are not withdrawn
     unsigned next_ = 1;

@@ -20,7 +20,7 @@ using Time = driver::LocalSocket::Time;
 // While somebody is missing, sockets are looked for this often.
 constexpr int pause_ms = 1;
 // What one contact may say before the others have come.
-constexpr std::size_t most_early = 8;
+constexpr std::size_t max_early = 8;
 // Whoever waits looks this often whether it was told to stop.
 constexpr std::chrono::milliseconds stop_pause{50};
 // How long the one that has the rank already may take to hear of another one.
@@ -154,7 +154,7 @@ struct Rendezvous::Meeting {
     }
 
     Result<void> accept() {
-        while (unknown.size() < 4 * backend::most_ranks) {
+        while (unknown.size() < 4 * backend::max_ranks) {
             SIDESTEP_TRY(auto socket, at.listener_.accept());
             if (!socket) break;
             unknown.push_back(std::move(*socket));
@@ -243,7 +243,7 @@ struct Rendezvous::Meeting {
         for (std::uint32_t rank = 0; rank < mine.ranks; ++rank) {
             if (lower[rank])
                 entries.push_back({lower[rank]->number(), POLLIN, 0});
-            else if (contacts[rank] && contacts[rank]->early.size() < most_early)
+            else if (contacts[rank] && contacts[rank]->early.size() < max_early)
                 entries.push_back({contacts[rank]->socket.number(), POLLIN, 0});
             else
                 entries.push_back({-1, 0, 0});

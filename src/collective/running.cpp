@@ -22,7 +22,7 @@ namespace {
 
 using collective::BoardFile;
 
-constexpr std::size_t most_groups = 4096;
+constexpr std::size_t max_groups = 4096;
 // Younger waits are nothing to speak of.
 constexpr double stuck_from_s = 1;
 
@@ -53,7 +53,7 @@ std::unique_ptr<BoardFile> read_board(const std::string& path) {
     auto board = std::make_unique<BoardFile>();
     std::memcpy(static_cast<void*>(board.get()), bytes.data(), sizeof(BoardFile));
     const std::uint64_t ranks = board->ranks.load();
-    if (board->magic.load() != BoardFile::right_magic || ranks < 1 || ranks > backend::most_ranks)
+    if (board->magic.load() != BoardFile::right_magic || ranks < 1 || ranks > backend::max_ranks)
         return nullptr;
     return board;
 }
@@ -93,8 +93,8 @@ std::string who_waits(const BoardFile& board, const std::vector<RunningRank>& ra
         longest = std::max(longest, rank.waiting_s);
     }
     if (waiting.empty()) return "";
-    std::uint64_t most = 0;
-    for (const int rank : waiting) most = std::max(most, board.rows[rank].steps.load());
+    std::uint64_t max = 0;
+    for (const int rank : waiting) max = std::max(max, board.rows[rank].steps.load());
     std::vector<std::string> late;
     for (const RunningRank& rank : ranks) {
         const std::uint64_t steps = board.rows[rank.rank].steps.load();
@@ -102,7 +102,7 @@ std::string who_waits(const BoardFile& board, const std::vector<RunningRank>& ra
             late.push_back(fmt::format("rank {} (not there)", rank.rank));
         else if (!rank.alive)
             late.push_back(fmt::format("rank {} (process {}, gone)", rank.rank, rank.process));
-        else if (steps < most)
+        else if (steps < max)
             late.push_back(
                 fmt::format("rank {} (process {}, at operation {})", rank.rank, rank.process, steps));
     }
@@ -110,9 +110,9 @@ std::string who_waits(const BoardFile& board, const std::vector<RunningRank>& ra
         fmt::format("rank{} {}", waiting.size() == 1 ? "" : "s", fmt::join(waiting, ", "));
     const auto noted = board.last(static_cast<unsigned>(waiting.front()));
     const std::string what = noted ? noted->text() : "an operation";
-    if (late.empty()) return fmt::format("{} for {:.0f} s in operation {}, {}", who, longest, most, what);
+    if (late.empty()) return fmt::format("{} for {:.0f} s in operation {}, {}", who, longest, max, what);
     return fmt::format("{} wait{} for {} since {:.0f} s, in operation {}, {}", who,
-                       waiting.size() == 1 ? "s" : "", fmt::join(late, ", "), longest, most, what);
+                       waiting.size() == 1 ? "s" : "", fmt::join(late, ", "), longest, max, what);
 }
 
 RunningGroup group_from(const BoardFile& board) {
@@ -138,7 +138,7 @@ Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder)
     if (!listing) return driver::system_error(errno, "the folder of groups cannot be read", folder->path());
     std::set<std::string> names;
     for (const dirent* entry = ::readdir(listing.get()); entry != nullptr; entry = ::readdir(listing.get()))
-        if (!group_of(entry->d_name).empty() && names.size() < most_groups * backend::most_ranks)
+        if (!group_of(entry->d_name).empty() && names.size() < max_groups * backend::max_ranks)
             names.insert(entry->d_name);
     std::vector<RunningGroup> groups;
     for (const std::string& name : names) {
@@ -151,7 +151,7 @@ Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder)
         if (!board) continue;  // of another version, or being made
         if (collective::nobody_left(*board))
             ::unlink(path.c_str());
-        else if (groups.size() < most_groups)
+        else if (groups.size() < max_groups)
             groups.push_back(group_from(*board));
     }
     return groups;

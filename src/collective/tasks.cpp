@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t line_bytes = 128;
 constexpr std::uint64_t packet_bytes = 16;
 // Below it a broadcast by copies is not worth a second round of words.
-constexpr std::uint64_t least_cut_broadcast = 1 << 20;
+constexpr std::uint64_t min_cut_broadcast = 1 << 20;
 
 std::uint16_t bit(unsigned rank) {
     return static_cast<std::uint16_t>(1u << rank);
@@ -95,9 +95,9 @@ private:
         // What combines nothing is counted in bytes.
         task.element = combines(operation_.collective) ? operation_.element : Element::u8;
         task.combine = combines(operation_.collective) ? operation_.combine : Combine::none;
-        task.eager_most = choice_.eager_most;
+        task.eager_max = choice_.eager_max;
         task.blocks =
-            static_cast<std::uint8_t>(std::clamp(choice_.blocks, 1, static_cast<int>(backend::most_blocks)));
+            static_cast<std::uint8_t>(std::clamp(choice_.blocks, 1, static_cast<int>(backend::max_blocks)));
         task.signature = signature_of(operation_);
         task.send = operation_.send;
         task.recv = operation_.recv;
@@ -169,8 +169,8 @@ private:
         if (from == address(task.recv) + task.from[me_].offset) set(task, me_, {}, {});
     }
 
-    // `most`: the largest block.
-    std::vector<CollectiveTask> packets(std::uint64_t most) const {
+    // `max`: the largest block.
+    std::vector<CollectiveTask> packets(std::uint64_t max) const {
         CollectiveTask whole = blank();
         fill_blocks(whole);
         std::vector<CollectiveTask> tasks;
@@ -180,18 +180,18 @@ private:
         do {
             CollectiveTask task = whole;
             for (unsigned r = 0; r < ranks_; ++r) {
-                task.to[r] = piece(whole.to[r], done, most);
-                task.from[r] = piece(whole.from[r], done, most);
+                task.to[r] = piece(whole.to[r], done, max);
+                task.from[r] = piece(whole.from[r], done, max);
             }
             tasks.push_back(task);
-            done += most;
+            done += max;
         } while (done < bytes);
         return tasks;
     }
 
-    static Block piece(const Block& whole, std::uint64_t begin, std::uint64_t most) {
+    static Block piece(const Block& whole, std::uint64_t begin, std::uint64_t max) {
         if (whole.bytes <= begin) return {};
-        return {whole.offset + begin, std::min(whole.bytes - begin, most)};
+        return {whole.offset + begin, std::min(whole.bytes - begin, max)};
     }
 
     // What is cut into slices, in elements of a task.
@@ -200,11 +200,11 @@ private:
     // `held`: the largest slice, in bytes.
     std::vector<CollectiveTask> pieces(std::uint64_t held) const {
         const std::uint64_t size = whole() == 0 ? 1 : block() / whole();
-        const std::uint64_t most = held / size * owners_of_slices(operation_.collective, ranks_);
+        const std::uint64_t max = held / size * owners_of_slices(operation_.collective, ranks_);
         std::vector<CollectiveTask> tasks;
-        for (std::uint64_t done = 0; done < whole(); done += most) {
+        for (std::uint64_t done = 0; done < whole(); done += max) {
             CollectiveTask task = blank();
-            cut(task, {done, done + std::min(whole() - done, most)}, packet_bytes);
+            cut(task, {done, done + std::min(whole() - done, max)}, packet_bytes);
             tasks.push_back(task);
         }
         return tasks;
@@ -224,7 +224,8 @@ private:
                 break;
             case Collective::reduce_scatter:
                 for (unsigned r = 0; r < ranks_; ++r)
-                    task.slices[r] = {some.end - some.begin, r * whole() + some.begin, some.begin, all(), bit(r)};
+                    task.slices[r] = {some.end - some.begin, r * whole() + some.begin, some.begin, all(),
+                                      bit(r)};
                 break;
             case Collective::all_gather:
                 cut_for_all_gather(task, some);
@@ -236,15 +237,16 @@ private:
 
     // A slice for each rank.
     void cut_for_all(CollectiveTask& task, Share some, std::uint64_t at) const {
-        for (unsigned r = 0; r < ranks_; ++r) task.slices[r] = slice(task, some, {r, ranks_}, at, all(), all());
+        for (unsigned r = 0; r < ranks_; ++r)
+            task.slices[r] = slice(task, some, {r, ranks_}, at, all(), all());
     }
 
     struct Nth {
         unsigned number;
         unsigned of;
     };
-    static Slice slice(const CollectiveTask& task, Share some, Nth nth, std::uint64_t at, std::uint16_t sources,
-                       std::uint16_t targets) {
+    static Slice slice(const CollectiveTask& task, Share some, Nth nth, std::uint64_t at,
+                       std::uint16_t sources, std::uint16_t targets) {
         const Share share = share_of(some.end - some.begin, nth.number, nth.of, at / size_of(task.element));
         if (share.begin == share.end) return {};
         const std::uint64_t begin = some.begin + share.begin;
@@ -268,7 +270,8 @@ private:
                 task.slices[0] = {operation_.count, 0, 0, all(), bit(root_)};
                 break;
             case Collective::broadcast:
-                task.slices[root_] = {block(), 0, 0, bit(root_), static_cast<std::uint16_t>(all() & ~bit(root_))};
+                task.slices[root_] = {block(), 0, 0, bit(root_),
+                                      static_cast<std::uint16_t>(all() & ~bit(root_))};
                 if (at_root() && operation_.send != operation_.recv) task.local_bytes = block();
                 break;
             default:
@@ -293,7 +296,8 @@ private:
         const auto but_root = static_cast<std::uint16_t>(all() & ~bit(root_));
         for (unsigned r = 0; r < ranks_; ++r)
             if (r != root_)
-                task.slices[r] = slice(task, some, {without_root(r, root_), ranks_ - 1}, at, bit(root_), but_root);
+                task.slices[r] =
+                    slice(task, some, {without_root(r, root_), ranks_ - 1}, at, bit(root_), but_root);
         if (!at_root() || operation_.send == operation_.recv) return;
         task.local_from = task.local_to = some.begin;
         task.local_bytes = some.end - some.begin;
@@ -319,7 +323,8 @@ private:
             task.device_send_counts = lists.send_counts;
             task.device_recv_offsets = lists.recv_offsets;
             task.device_recv_counts = lists.recv_counts;
-            task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(std::uint64_t{1} << 47, ranks_, choice_.eager_most));
+            task.blocks = static_cast<std::uint8_t>(
+                backend::pair_blocks(std::uint64_t{1} << 47, ranks_, choice_.eager_max));
         } else {
             fill_blocks(task);
             set_pair_blocks(task);
@@ -355,15 +360,15 @@ private:
         std::uint64_t largest = 0;
         for (unsigned r = 0; r < ranks_; ++r)
             if (r != me_) largest = std::max({largest, task.to[r].bytes, task.from[r].bytes});
-        task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(largest, ranks_, choice_.eager_most));
+        task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(largest, ranks_, choice_.eager_max));
     }
 
     // The k-th block to or from each rank goes with task k, on both of its ends, so that no rank is in a
     // later task than the one that waits for it needs.
     std::vector<CollectiveTask> rounds() const {
         std::vector<Round> rounds;
-        unsigned sends[backend::most_ranks] = {};
-        unsigned receives[backend::most_ranks] = {};
+        unsigned sends[backend::max_ranks] = {};
+        unsigned receives[backend::max_ranks] = {};
         for (const PairItem& item : operation_.pairs) {
             if (item.bytes == 0) continue;
             const unsigned round = (item.sends ? sends : receives)[item.peer]++;
@@ -376,8 +381,8 @@ private:
     }
 
     struct Round {
-        const PairItem* sends[backend::most_ranks] = {};
-        const PairItem* receives[backend::most_ranks] = {};
+        const PairItem* sends[backend::max_ranks] = {};
+        const PairItem* receives[backend::max_ranks] = {};
     };
 
     CollectiveTask round_task(const Round& round) const {
@@ -393,7 +398,7 @@ private:
         return task;
     }
 
-    static void* lowest(const PairItem* const (&items)[backend::most_ranks]) {
+    static void* lowest(const PairItem* const (&items)[backend::max_ranks]) {
         void* found = nullptr;
         for (const PairItem* item : items)
             if (item != nullptr && (found == nullptr || address(item->data) < address(found)))
@@ -442,12 +447,13 @@ bool carries(Shape shape, Collective collective) {
 
 unsigned owners_of_slices(Collective collective, unsigned ranks) {
     if (collective == Collective::all_reduce) return ranks;
-    if (collective == Collective::reduce || collective == Collective::broadcast) return ranks <= 2 ? 1 : ranks - 1;
+    if (collective == Collective::reduce || collective == Collective::broadcast)
+        return ranks <= 2 ? 1 : ranks - 1;
     return 1;
 }
 
 bool cuts_broadcast_of_copies(std::uint64_t bytes, unsigned ranks) {
-    return ranks > 2 && bytes >= least_cut_broadcast;
+    return ranks > 2 && bytes >= min_cut_broadcast;
 }
 
 std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,

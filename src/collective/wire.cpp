@@ -41,9 +41,9 @@ public:
         bytes_.remove_prefix(sizeof(number));
         return true;
     }
-    bool get_text(std::string& text, std::size_t most) {
+    bool get_text(std::string& text, std::size_t max) {
         std::uint32_t size = 0;
-        if (!get(size) || size > most || size > bytes_.size()) return false;
+        if (!get(size) || size > max || size > bytes_.size()) return false;
         text.assign(bytes_.substr(0, size));
         bytes_.remove_prefix(size);
         return true;

@@ -5,29 +5,46 @@ namespace sidestep {
 
 std::string_view to_string(Collective collective) {
     switch (collective) {
-        case Collective::all_reduce: return "all_reduce";
-        case Collective::broadcast: return "broadcast";
-        case Collective::reduce: return "reduce";
-        case Collective::all_gather: return "all_gather";
-        case Collective::reduce_scatter: return "reduce_scatter";
-        case Collective::all_to_all: return "all_to_all";
-        case Collective::all_to_all_v: return "all_to_all_v";
-        case Collective::gather: return "gather";
-        case Collective::scatter: return "scatter";
-        case Collective::send_recv: return "send_recv";
-        case Collective::barrier: return "barrier";
+        case Collective::all_reduce:
+            return "all_reduce";
+        case Collective::broadcast:
+            return "broadcast";
+        case Collective::reduce:
+            return "reduce";
+        case Collective::all_gather:
+            return "all_gather";
+        case Collective::reduce_scatter:
+            return "reduce_scatter";
+        case Collective::all_to_all:
+            return "all_to_all";
+        case Collective::all_to_all_v:
+            return "all_to_all_v";
+        case Collective::gather:
+            return "gather";
+        case Collective::scatter:
+            return "scatter";
+        case Collective::send_recv:
+            return "send_recv";
+        case Collective::barrier:
+            return "barrier";
     }
     return "?";
 }
 
 std::string_view to_string(ReduceOp op) {
     switch (op) {
-        case ReduceOp::sum: return "sum";
-        case ReduceOp::prod: return "prod";
-        case ReduceOp::min: return "min";
-        case ReduceOp::max: return "max";
-        case ReduceOp::avg: return "avg";
-        case ReduceOp::scaled_sum: return "scaled_sum";
+        case ReduceOp::sum:
+            return "sum";
+        case ReduceOp::prod:
+            return "prod";
+        case ReduceOp::min:
+            return "min";
+        case ReduceOp::max:
+            return "max";
+        case ReduceOp::avg:
+            return "avg";
+        case ReduceOp::scaled_sum:
+            return "scaled_sum";
     }
     return "?";
 }
@@ -42,13 +59,20 @@ std::string_view to_string(backend::Element element) {
 
 std::string_view to_string(backend::Combine combine) {
     switch (combine) {
-        case backend::Combine::none: return "none";
-        case backend::Combine::sum: return "sum";
-        case backend::Combine::prod: return "prod";
-        case backend::Combine::min: return "min";
-        case backend::Combine::max: return "max";
-        case backend::Combine::avg: return "avg";
-        case backend::Combine::scaled_sum: return "scaled_sum";
+        case backend::Combine::none:
+            return "none";
+        case backend::Combine::sum:
+            return "sum";
+        case backend::Combine::prod:
+            return "prod";
+        case backend::Combine::min:
+            return "min";
+        case backend::Combine::max:
+            return "max";
+        case backend::Combine::avg:
+            return "avg";
+        case backend::Combine::scaled_sum:
+            return "scaled_sum";
     }
     return "?";
 }

@@ -21,7 +21,9 @@ std::uint64_t Works::block() const {
     return is(Collective::barrier) ? 0 : operation_.count * size_of(operation_.element);
 }
 
-std::uint64_t Works::owners() const { return owners_of_slices(operation_.collective, ranks_); }
+std::uint64_t Works::owners() const {
+    return owners_of_slices(operation_.collective, ranks_);
+}
 
 Work Works::work(Shape shape) const {
     switch (shape) {
@@ -57,8 +59,8 @@ Work Works::work(Shape shape) const {
     return {};
 }
 
-// Sums go up in the type that they are accumulated in, and results down. What is only moved goes around. The rank
-// in the middle sends in both directions; of two ranks each does in one.
+// Sums go up in the type that they are accumulated in, and results down. What is only moved goes around. The
+// rank in the middle sends in both directions; of two ranks each does in one.
 Work Works::ring_work() const {
     const std::uint64_t all = is(Collective::reduce_scatter) ? ranks_ * block() : block();
     const std::uint64_t up =
@@ -75,7 +77,8 @@ Work Works::ring_work() const {
     else if (is(Collective::reduce) && operation_.root == length)
         work.bytes = up;
     else
-        work.bytes = ranks_ == 2 ? std::max(up, block()) : up + (is(Collective::reduce_scatter) ? others() * block() : block());
+        work.bytes = ranks_ == 2 ? std::max(up, block())
+                                 : up + (is(Collective::reduce_scatter) ? others() * block() : block());
     return work;
 }
 
@@ -126,8 +129,9 @@ Work Works::slices_work() const {
     return {ranks_ == 1 ? 0 : block(), block(), barriers + fetched, barriers, false};
 }
 
-// The first pieces have to come before anything is combined, and the last turns have nothing to push: fitted to four
-// H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/benchmarks.md, "Four H200").
+// The first pieces have to come before anything is combined, and the last turns have nothing to push: fitted
+// to four H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/benchmarks.md, "Four
+// H200").
 Work Works::pushed_work() const {
     Work work = slices_work();
     work.hops += 1;
@@ -135,7 +139,8 @@ Work Works::pushed_work() const {
     return work;
 }
 
-// Every rank puts what others read of it into its arena, and takes what they wrote out of it, over its own link.
+// Every rank puts what others read of it into its arena, and takes what they wrote out of it, over its own
+// link.
 Work Works::slices_through_host_memory() const {
     std::uint64_t bytes = block() + (block() + others() - 1) / others();
     std::uint64_t slice = block() / others();
@@ -146,34 +151,39 @@ Work Works::slices_through_host_memory() const {
         bytes = (ranks_ + 1) * block();
         slice = block();
     }
-    const std::uint64_t pass = ArenaLayout{ranks_}.stage_bytes() *
-                               static_cast<std::uint64_t>(std::max(figures_.most_blocks, 1));
-    const int barriers = 1 + 2 * static_cast<int>(std::min<std::uint64_t>((slice + pass - 1) / pass, 1 << 20));
+    const std::uint64_t pass =
+        ArenaLayout{ranks_}.stage_bytes() * static_cast<std::uint64_t>(std::max(figures_.max_blocks, 1));
+    const int barriers =
+        1 + 2 * static_cast<int>(std::min<std::uint64_t>((slice + pass - 1) / pass, 1 << 20));
     return {bytes, bytes, barriers, barriers, false};
 }
 
 Work Works::pairs_work() const {
-    const std::uint64_t most = longest_pair();
-    const bool eager = ranks_ > 1 && most > 0 && backend::is_eager(most, ranks_, eager_most_);
-    return eager ? eager_pairs(pairs_bytes(), most) : direct_pairs(pairs_bytes(), block());
+    const std::uint64_t max = longest_pair();
+    const bool eager = ranks_ > 1 && max > 0 && backend::is_eager(max, ranks_, eager_max_);
+    return eager ? eager_pairs(pairs_bytes(), max) : direct_pairs(pairs_bytes(), block());
 }
 
 // Packets, which leave before anything is heard.
-Work Works::eager_pairs(std::uint64_t bytes, std::uint64_t each) { return {bytes, each, 1, 0, true, each, 1 + polling}; }
-Work Works::direct_pairs(std::uint64_t bytes, std::uint64_t local) { return {bytes, local, 2, 1, false}; }
+Work Works::eager_pairs(std::uint64_t bytes, std::uint64_t each) {
+    return {bytes, each, 1, 0, true, each, 1 + polling};
+}
+Work Works::direct_pairs(std::uint64_t bytes, std::uint64_t local) {
+    return {bytes, local, 2, 1, false};
+}
 
 // The longest block of one pair, as far as this rank knows; 0: not at all.
 std::uint64_t Works::longest_pair() const {
-    std::uint64_t most = 0;
+    std::uint64_t max = 0;
     if (is(Collective::send_recv)) {
-        for (const PairItem& item : operation_.pairs) most = std::max(most, item.bytes);
-        return most;
+        for (const PairItem& item : operation_.pairs) max = std::max(max, item.bytes);
+        return max;
     }
     if (!is(Collective::all_to_all_v)) return block();
     const BlockLists& lists = operation_.blocks;
     if (lists.on_device || lists.send_counts == nullptr || lists.recv_counts == nullptr) return 0;
-    for (unsigned r = 0; r < ranks_; ++r) most = std::max({most, lists.send_counts[r], lists.recv_counts[r]});
-    return most * size_of(operation_.element);
+    for (unsigned r = 0; r < ranks_; ++r) max = std::max({max, lists.send_counts[r], lists.recv_counts[r]});
+    return max * size_of(operation_.element);
 }
 
 // As far as this rank knows them.

@@ -23,10 +23,14 @@ struct Work {
 class Works {
 protected:
     Works(const Operation& operation, const GroupFacts& facts)
-        : operation_(operation), facts_(facts), figures_(facts.figures), ranks_(static_cast<unsigned>(facts.ranks)) {}
+        : operation_(operation),
+          facts_(facts),
+          figures_(facts.figures),
+          ranks_(static_cast<unsigned>(facts.ranks)) {}
 
     bool is(Collective collective) const { return operation_.collective == collective; }
-    // In bytes, of one rank for one other rank, or for all, as the operation counts it; 0 where that differs from pair to pair.
+    // In bytes, of one rank for one other rank, or for all, as the operation counts it; 0 where that differs
+    // from pair to pair.
     std::uint64_t block() const;
     std::uint64_t others() const { return ranks_ - 1; }
     std::uint64_t owners() const;
@@ -42,7 +46,7 @@ protected:
     const GroupFacts& facts_;
     const Figures& figures_;
     const unsigned ranks_;
-    std::uint64_t eager_most_ = 0;  // of pairs; to be set before work()
+    std::uint64_t eager_max_ = 0;  // of pairs; to be set before work()
 
 private:
     std::uint64_t divided() const;

@@ -1,5 +1,5 @@
-#include "transfer/batch_plan.hpp"
 #include "context/impl.hpp"
+#include "transfer/batch_plan.hpp"
 
 namespace sidestep {
 

@@ -307,7 +307,8 @@ void sidestep_release(sidestep_allocation* allocation) {
     delete allocation;
 }
 
-sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t size, sidestep_pinned** pinned) {
+sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t size,
+                             sidestep_pinned** pinned) {
     return guarded([&]() -> Result<void> {
         if (context == nullptr) return null_argument("context");
         if (pinned == nullptr) return null_argument("pinned");

@@ -35,7 +35,8 @@ Result<Context> Context::open(ContextOptions options) {
     auto impl = std::make_shared<Impl>(std::move(topology));
     backends::add_builtin(impl->registry, impl->topology, environment);
     for (const backend::Offer& offer : impl->registry.offers())
-        impl->status.push_back({offer.name, offer.support.usable, offer.support.reason, offer.support.remedy});
+        impl->status.push_back(
+            {offer.name, offer.support.usable, offer.support.reason, offer.support.remedy});
     impl->peer_folder = options.peer_folder.empty() ? environment.peer_folder : options.peer_folder;
     impl->shared = std::make_unique<transfer::SharedMemory>(impl->registry, impl->peer_folder);
     impl->engine = std::make_unique<transfer::Engine>(impl->topology, impl->registry);
@@ -50,9 +51,13 @@ Result<Context> Context::open(ContextOptions options) {
     return Context(std::move(impl));
 }
 
-const Topology& Context::topology() const { return impl_->topology; }
+const Topology& Context::topology() const {
+    return impl_->topology;
+}
 
-const std::vector<BackendStatus>& Context::backends() const { return impl_->status; }
+const std::vector<BackendStatus>& Context::backends() const {
+    return impl_->status;
+}
 
 Result<Route> Context::route(const Place& from, const Place& to, Bytes bytes,
                              const CopyOptions& options) const {

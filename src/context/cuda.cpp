@@ -21,19 +21,24 @@ bool is_capturing(CUstream_st* stream) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 #else
-bool is_capturing(CUstream_st*) { return false; }
+bool is_capturing(CUstream_st*) {
+    return false;
+}
 #endif
 
 // A null stream is CUDA's legacy default stream, which has a handle of its own (cuda.h: CU_STREAM_LEGACY);
 // inside the library null means a stream of the backend's.
-CUstream_st* named(CUstream_st* stream) { return stream ? stream : reinterpret_cast<CUstream_st*>(1); }
+CUstream_st* named(CUstream_st* stream) {
+    return stream ? stream : reinterpret_cast<CUstream_st*>(1);
+}
 
 Error not_in_a_graph() {
     return {ErrorCode::unsupported, "the bytes of a copy in a graph move later, so it cannot be verified now",
             "the stream is being captured", "verify outside of the capture"};
 }
 
-constexpr const char* in_a_graph = "it is part of the graph now: the bytes move each time the graph is launched";
+constexpr const char* in_a_graph =
+    "it is part of the graph now: the bytes move each time the graph is launched";
 
 }  // namespace
 
@@ -63,7 +68,8 @@ Transfer copy(const Context& context, const Buffer& from, const Buffer& to, CUst
 Transfer copy_batch(const Context& context, const std::vector<BatchItem>& items, CUstream_st* stream,
                     const CopyOptions& options) {
     stream = named(stream);
-    return ContextAccess::submit_batch(context, items, options, stream, is_capturing(stream) ? in_a_graph : "");
+    return ContextAccess::submit_batch(context, items, options, stream,
+                                       is_capturing(stream) ? in_a_graph : "");
 }
 
 }  // namespace sidestep::cuda

@@ -152,9 +152,9 @@ Result<Group> Group::join(const Context& context, const Seating& seating, const 
 
 Result<std::vector<Group>> Group::local(const Context& context, const std::vector<Place>& places,
                                         const GroupOptions& options) {
-    if (places.empty() || places.size() > backend::most_ranks)
+    if (places.empty() || places.size() > backend::max_ranks)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("a group has 1 to {} ranks, not {}", backend::most_ranks, places.size()),
+                     fmt::format("a group has 1 to {} ranks, not {}", backend::max_ranks, places.size()),
                      "group",
                      {}};
     SIDESTEP_TRY(const GroupId id, GroupId::create());

@@ -4,13 +4,13 @@
 #include <memory>
 #include <vector>
 
+#include <sidestep/context.hpp>
 #include "backend/registry.hpp"
 #include "collective/member.hpp"
 #include "context/pins.hpp"
 #include "peer/publisher.hpp"
 #include "transfer/engine.hpp"
 #include "transfer/shared_memory.hpp"
-#include <sidestep/context.hpp>
 
 namespace sidestep {
 
@@ -57,7 +57,8 @@ struct ContextAccess {
                                  const CopyOptions& options, void* stream, const char* note = "");
     // A Transfer that has failed.
     static Transfer refuse(const Context& context, Error error);
-    static Transfer follow(std::shared_ptr<transfer::Engine> engine, std::shared_ptr<transfer::Activity> activity) {
+    static Transfer follow(std::shared_ptr<transfer::Engine> engine,
+                           std::shared_ptr<transfer::Activity> activity) {
         return Transfer(std::move(engine), std::move(activity));
     }
     static Loading load(const Context& context, const Checkpoint& checkpoint, const LoadOptions& options);

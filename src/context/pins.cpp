@@ -111,7 +111,7 @@ void Pins::let_go(std::uintptr_t begin, std::uint64_t number) noexcept {
         if (--range.holders > 0) return;
         range.idle = idle_.insert(idle_.end(), begin);
         idle_bytes_ += range.end - begin;
-        if (range.may_stay && idle_bytes_ <= most_idle_) return;
+        if (range.may_stay && idle_bytes_ <= max_idle_) return;
     }
     std::lock_guard changing(changing_);
     std::vector<std::shared_ptr<void>> unlocked;  // after the lock, before others may change anything
@@ -119,7 +119,7 @@ void Pins::let_go(std::uintptr_t begin, std::uint64_t number) noexcept {
     const auto found = ranges_.find(begin);
     const bool still = found != ranges_.end() && found->second.number == number && found->second.holders == 0;
     if (still && !found->second.may_stay) unlocked.push_back(remove(found));
-    while (idle_bytes_ > most_idle_) unlocked.push_back(remove(ranges_.find(idle_.front())));
+    while (idle_bytes_ > max_idle_) unlocked.push_back(remove(ranges_.find(idle_.front())));
 }
 
 void Pins::allocated(const Buffer& memory) {

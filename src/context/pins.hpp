@@ -16,15 +16,14 @@ namespace sidestep::context {
 // Locking costs far more than copying, so a range that is locked is found in O(log n) and shared. What stays
 // locked after its last holder:
 //
-//   memory of Context::allocate   until it is freed, or until the bound is reached (least recently used
-//   first) any other memory              nothing: whoever unmaps it tells nobody, and a lock on pages that
-//   are no
+//   memory of Context::allocate   until it is freed, or until the bound is reached (least recently used first)
+//   any other memory              nothing: whoever unmaps it tells nobody, and a lock on pages that are no
 //                                 longer behind an address would send copies to the wrong bytes
 //
 // Safe to use from several threads. Locks may outlive the backends, so Pins may too.
 class Pins : public std::enable_shared_from_this<Pins> {
 public:
-    explicit Pins(Bytes most_idle) : most_idle_(most_idle) {}
+    explicit Pins(Bytes max_idle) : max_idle_(max_idle) {}
 
     // See Context::pin. May block, and so may the end of the last holder of a range.
     Result<Pinned> pin(const backend::Registry& registry, const Buffer& buffer);
@@ -62,7 +61,7 @@ private:
     std::shared_ptr<void> remove(Ranges::iterator range);
     bool lies_in_own(Span span) const;
 
-    const Bytes most_idle_;
+    const Bytes max_idle_;
     std::mutex changing_;       // held while the driver locks or unlocks; taken before mutex_
     mutable std::mutex mutex_;  // guards what follows
     Ranges ranges_;

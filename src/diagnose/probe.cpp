@@ -17,7 +17,7 @@ namespace sidestep {
 namespace {
 
 constexpr Bytes smallest = 4096;
-constexpr int most_gpus = 32;
+constexpr int max_gpus = 32;
 
 // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators): no word comes twice, so
 // bytes that arrive at another place show.
@@ -181,10 +181,10 @@ Result<ProbeReport> probe_pairs(const Context& context, const ProbeOptions& opti
         return Error{ErrorCode::unsupported, "a probe needs two GPUs", context.topology().name(),
                      "sidestep doctor without --probe checks machines with fewer"};
     }
-    if (context.topology().gpu_count() > most_gpus) {
+    if (context.topology().gpu_count() > max_gpus) {
         return Error{ErrorCode::unsupported,
                      fmt::format("a probe of {} GPUs would take hours", context.topology().gpu_count()),
-                     context.topology().name(), fmt::format("it takes machines of up to {} GPUs", most_gpus)};
+                     context.topology().name(), fmt::format("it takes machines of up to {} GPUs", max_gpus)};
     }
     return Prober(context, options).run();
 }

@@ -56,7 +56,7 @@ private:
     std::size_t files_ = 0;
 };
 
-constexpr int most_links = 40;
+constexpr int max_links = 40;
 constexpr const char* working_folder = "/proc/self/cwd";
 
 // The process is called by a number that the record must not have.
@@ -77,7 +77,7 @@ std::string Writer::place(const std::string& path, bool follow_last) {
         const fs::file_status status = fs::symlink_status(next, ignored);
         if (!fs::exists(status)) return {};
         if (fs::is_symlink(status) && !stays(next.string()) && (!last || follow_last)) {
-            if (++links > most_links) return {};
+            if (++links > max_links) return {};
             const fs::path target = fs::read_symlink(next, ignored);
             const fs::path full = target.is_absolute() ? target : (done / target).lexically_normal();
             fs::create_directories(folder_ + done.string(), ignored);

@@ -105,12 +105,14 @@ std::string without_builders(std::string text) {
     for (auto open = text.find('('); open != std::string::npos; open = text.find('(', open + 1)) {
         const auto close = text.find(')', open);
         if (close == std::string::npos) break;
-        if (text.substr(open, close - open).find('@') != std::string::npos) text.erase(open, close - open + 1);
+        if (text.substr(open, close - open).find('@') != std::string::npos)
+            text.erase(open, close - open + 1);
     }
     return text;
 }
 
-// The table of IPv4 routes: networks and gateways become made-up ones, equal ones stay equal, none stays none.
+// The table of IPv4 routes: networks and gateways become made-up ones, equal ones stay equal, none stays
+// none.
 std::string masked_routes(const std::string& text) {
     std::map<std::string, std::string> networks{{"00000000", "00000000"}};
     std::string result;
@@ -118,12 +120,14 @@ std::string masked_routes(const std::string& text) {
         std::vector<std::string> columns = split(line, '\t');
         for (std::size_t i = 1; i < std::min<std::size_t>(columns.size(), 3); ++i) {
             std::string& address = columns[i];
-            if (address.size() != 8 || address.find_first_not_of("0123456789ABCDEF") != std::string::npos) continue;
+            if (address.size() != 8 || address.find_first_not_of("0123456789ABCDEF") != std::string::npos)
+                continue;
             // Little-endian: 10.0.N.0.
             const auto next = networks.size();
             address = networks.emplace(address, fmt::format("00{:02X}000A", next)).first->second;
         }
-        for (std::size_t i = 0; i < columns.size(); ++i) result += fmt::format("{}{}", i > 0 ? "\t" : "", columns[i]);
+        for (std::size_t i = 0; i < columns.size(); ++i)
+            result += fmt::format("{}{}", i > 0 ? "\t" : "", columns[i]);
         result += '\n';
     }
     return result;

@@ -9,8 +9,8 @@ namespace sidestep::diagnose {
 //
 // Kernel command line: only words that the readers know. Environment: only variables of GPU and network
 // libraries. Lines with a UUID or serial number: left out. Network file systems: without their servers.
-// Addresses in GID tables and routes: replaced by ones of the same kind. PCI configuration space: the device serial
-// number capability is zeroed. Symbol tables: only the symbols that are looked for.
+// Addresses in GID tables and routes: replaced by ones of the same kind. PCI configuration space: the device
+// serial number capability is zeroed. Symbol tables: only the symbols that are looked for.
 std::string masked(const std::string& path, std::string text, const std::string& host_name);
 
 }  // namespace sidestep::diagnose

@@ -17,7 +17,7 @@ namespace sidestep::driver {
 namespace {
 
 // More processors than any machine has, and the answer to a hostile file.
-constexpr int most_cpus = 1 << 16;
+constexpr int max_cpus = 1 << 16;
 
 struct CpuSet {
     explicit CpuSet(int count)
@@ -56,7 +56,7 @@ double group_quota(const std::string& root) {
 
 bool read_number(std::string_view& text, int& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || value < 0 || value >= most_cpus) return false;
+    if (error != std::errc{} || value < 0 || value >= max_cpus) return false;
     text.remove_prefix(static_cast<std::size_t>(end - text.data()));
     return true;
 }
@@ -65,7 +65,7 @@ bool read_number(std::string_view& text, int& value) {
 
 std::vector<int> allowed_cpus() {
     std::vector<int> cpus;
-    for (int count = 1024; count <= most_cpus; count *= 2) {
+    for (int count = 1024; count <= max_cpus; count *= 2) {
         const CpuSet set(count);
         if (::sched_getaffinity(0, set.bytes, set.bits) != 0) continue;  // EINVAL: more than `count`
         for (int cpu = 0; cpu < count; ++cpu) {

@@ -65,8 +65,8 @@ public:
     // Whether the driver has a call that takes many copies at once (CUDA 12.8 and newer).
     bool has_batch_copy() const { return batch_copy_v2_ != nullptr || batch_copy_v1_ != nullptr; }
 
-    // That call: `count` copies in stream order as a whole, in any order among themselves. The arrays are read
-    // during the call. Not on the legacy default stream, nor while the stream is being captured.
+    // That call: `count` copies in stream order as a whole, in any order among themselves. The arrays are
+    // read during the call. Not on the legacy default stream, nor while the stream is being captured.
     // CUDA_ERROR_NOT_SUPPORTED where the driver has no such call.
     CUresult batch_copy(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
                         CUstream stream) const;

@@ -145,10 +145,10 @@ Result<std::vector<CufileGpuCounts>> parse_cufile_stats(const unsigned char* byt
                                                         const StatsLayout& layout) {
     std::uint32_t count = 0;
     std::memcpy(&count, bytes + layout.count_at, sizeof count);
-    if (count > cufile_abi::most_gpus)
+    if (count > cufile_abi::max_gpus)
         return Error{ErrorCode::unsupported,
                      fmt::format("cuFile's statistics tell of {} GPUs, and have room for {}", count,
-                                 cufile_abi::most_gpus),
+                                 cufile_abi::max_gpus),
                      "cuFileGetStatsL3",
                      {}};
     std::vector<CufileGpuCounts> found;

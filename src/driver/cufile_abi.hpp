@@ -45,7 +45,7 @@ constexpr int parameter_log_folder = 2;
 
 // Statistics of level 3: those of level 2, whose size changed, the number of GPUs, and a record for each
 // of 16.
-constexpr std::size_t most_gpus = 16;
+constexpr std::size_t max_gpus = 16;
 
 struct GpuRecord {
     std::array<unsigned char, 16> uuid;
@@ -69,7 +69,7 @@ struct StatsLayout {
 };
 constexpr StatsLayout stats_before_1_19{1024, 5000};
 constexpr StatsLayout stats_since_1_19{1136, 5112};
-static_assert(stats_before_1_19.records_at() + most_gpus * sizeof(GpuRecord) == stats_before_1_19.size);
-static_assert(stats_since_1_19.records_at() + most_gpus * sizeof(GpuRecord) == stats_since_1_19.size);
+static_assert(stats_before_1_19.records_at() + max_gpus * sizeof(GpuRecord) == stats_before_1_19.size);
+static_assert(stats_since_1_19.records_at() + max_gpus * sizeof(GpuRecord) == stats_since_1_19.size);
 
 }  // namespace sidestep::driver::cufile_abi

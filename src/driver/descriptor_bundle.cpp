@@ -16,7 +16,7 @@
 namespace sidestep::driver {
 namespace {
 
-constexpr std::size_t most_in_message = 250;
+constexpr std::size_t max_in_message = 250;
 constexpr char plain = 'd';   // the message's descriptors are those that were bundled
 constexpr char nested = 'b';  // they are bundles
 
@@ -61,7 +61,7 @@ Error no_bundle(const char* why) {
 Result<Peeked> peek(int bundle) {
     Peeked peeked;
     iovec part{&peeked.kind, 1};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE((most_in_message + 3) * sizeof(int))> control{};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE((max_in_message + 3) * sizeof(int))> control{};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -89,16 +89,16 @@ Result<Peeked> peek(int bundle) {
 }  // namespace
 
 Result<Fd> bundle_descriptors(std::span<const int> descriptors) {
-    if (descriptors.empty() || descriptors.size() > most_in_message * most_in_message)
+    if (descriptors.empty() || descriptors.size() > max_in_message * max_in_message)
         return Error{ErrorCode::unsupported,
                      fmt::format("{} descriptors cannot be bundled", descriptors.size()),
                      "descriptor bundle",
                      {}};
-    if (descriptors.size() <= most_in_message) return pack(descriptors, plain);
+    if (descriptors.size() <= max_in_message) return pack(descriptors, plain);
     std::vector<Fd> bundles;
     std::vector<int> numbers;
-    for (std::size_t at = 0; at < descriptors.size(); at += most_in_message) {
-        const auto part = descriptors.subspan(at, std::min(most_in_message, descriptors.size() - at));
+    for (std::size_t at = 0; at < descriptors.size(); at += max_in_message) {
+        const auto part = descriptors.subspan(at, std::min(max_in_message, descriptors.size() - at));
         SIDESTEP_TRY(Fd bundle, pack(part, plain));
         numbers.push_back(bundle.get());
         bundles.push_back(std::move(bundle));
@@ -106,7 +106,7 @@ Result<Fd> bundle_descriptors(std::span<const int> descriptors) {
     return pack(numbers, nested);
 }
 
-Result<std::vector<Fd>> open_bundle(int bundle, std::size_t most) {
+Result<std::vector<Fd>> open_bundle(int bundle, std::size_t max) {
     SIDESTEP_TRY(Peeked outer, peek(bundle));
     std::vector<Fd> all;
     if (outer.kind == plain) {
@@ -116,10 +116,10 @@ Result<std::vector<Fd>> open_bundle(int bundle, std::size_t most) {
             SIDESTEP_TRY(Peeked inner, peek(part.get()));
             if (inner.kind != plain) return no_bundle("bundles lie too deep");
             for (Fd& descriptor : inner.descriptors) all.push_back(std::move(descriptor));
-            if (all.size() > most) break;
+            if (all.size() > max) break;
         }
     }
-    if (all.size() > most) return no_bundle("it holds too many");
+    if (all.size() > max) return no_bundle("it holds too many");
     return all;
 }
 

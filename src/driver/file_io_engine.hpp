@@ -46,13 +46,13 @@ public:
     virtual void submit(const FileRequest& request) = 0;
     // Hands what was submitted over to whoever carries it out.
     virtual void flush() = 0;
-    // Memory that many requests will use, made ready once instead of for each of them. Below 0 where that cannot
-    // be had: the requests go without. The memory stays valid until drop_memory(), which is called when no
-    // request uses it any more.
+    // Memory that many requests will use, made ready once instead of for each of them. Below 0 where that
+    // cannot be had: the requests go without. The memory stays valid until drop_memory(), which is called
+    // when no request uses it any more.
     virtual int keep_memory(void*, Bytes) { return -1; }
     virtual void drop_memory(int) {}
-    // Threads of the engine's own make the call after each request that has ended, and while they look out for the next one. Engines
-    // without such threads ignore it.
+    // Threads of the engine's own make the call after each request that has ended, and while they look out
+    // for the next one. Engines without such threads ignore it.
     virtual void attend_with(std::function<void()>) {}
     // Appends what has ended since the last call. Never blocks.
     virtual void reap(std::vector<FileCompletion>& ended) = 0;

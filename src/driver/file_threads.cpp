@@ -17,9 +17,10 @@
 namespace sidestep::driver {
 namespace {
 
-// A thread that sleeps is woken late (on a virtual machine's idle processor after tens of microseconds), and waking it costs the
-// caller ten; one that works takes its next part at once. So with Wake::when_behind one part in line for so many
-// threads at work is left to them, and who has nothing to do looks out for a while before it sleeps.
+// A thread that sleeps is woken late (on a virtual machine's idle processor after tens of microseconds), and
+// waking it costs the caller ten; one that works takes its next part at once. So with Wake::when_behind one
+// part in line for so many threads at work is left to them, and who has nothing to do looks out for a while
+// before it sleeps.
 constexpr std::size_t working_for_one_in_line = 4;
 constexpr auto looks_out_for = std::chrono::microseconds(300);
 
@@ -78,7 +79,7 @@ struct Order {
 class ThreadEngine final : public FileIoEngine {
 public:
     ThreadEngine(unsigned depth, unsigned threads, Wake wake, Bytes part)
-        : depth_(depth), most_threads_(threads), when_(wake), part_(part) {}
+        : depth_(depth), max_threads_(threads), when_(wake), part_(part) {}
     ~ThreadEngine() override;
 
     std::string_view name() const override { return "threads"; }
@@ -101,7 +102,7 @@ private:
     FileRequest take_part(Order& order);
 
     const unsigned depth_;
-    const unsigned most_threads_;
+    const unsigned max_threads_;
     const Wake when_;
     const Bytes part_;
     std::vector<std::thread> threads_;  // only touched by the user of the engine
@@ -113,7 +114,8 @@ private:
     Call attend_;  // null: none
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
-    std::size_t coming_ = 0;  // threads that will look for a part: just started, or at the call of attend_with()
+    std::size_t coming_ =
+        0;  // threads that will look for a part: just started, or at the call of attend_with()
     bool stopping_ = false;
     std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
     std::atomic<std::size_t> in_line_{0};   // parts of waiting_; read without the lock by those that look out
@@ -146,19 +148,24 @@ bool ThreadEngine::start_thread() {
 
 // False where there is none at all.
 bool ThreadEngine::start_threads(std::size_t wanted) {
-    while (threads_.size() < std::min<std::size_t>(wanted, most_threads_) && start_thread()) {}
+    while (threads_.size() < std::min<std::size_t>(wanted, max_threads_) && start_thread()) {
+    }
     return !threads_.empty();
 }
 
-// With the lock: nobody needs to be woken. One that is coming counts as at work, with a part that was in line for it: or else requests
-// would start more threads than are to work at once, which take processors from each other.
+// With the lock: nobody needs to be woken. One that is coming counts as at work, with a part that was in line
+// for it: or else requests would start more threads than are to work at once, which take processors from each
+// other.
 bool ThreadEngine::left_to_others() const {
     const std::size_t line = in_line_.load(std::memory_order_relaxed);
     const std::size_t coming = coming_ + looking_out_;
-    return when_ == Wake::when_behind && (line - std::min(line, coming)) * working_for_one_in_line <= busy_ + coming;
+    return when_ == Wake::when_behind &&
+           (line - std::min(line, coming)) * working_for_one_in_line <= busy_ + coming;
 }
 
-void ThreadEngine::count_line(std::size_t parts) { in_line_.store(parts, std::memory_order_release); }
+void ThreadEngine::count_line(std::size_t parts) {
+    in_line_.store(parts, std::memory_order_release);
+}
 
 void ThreadEngine::submit(const FileRequest& request) {
     auto order = std::make_shared<Order>(request, part_);
@@ -185,8 +192,8 @@ void ThreadEngine::refuse_last() {
     any_ended_.store(true, std::memory_order_release);
 }
 
-// Whoever drives asks some hundred thousand times a second: with the lock each time, the threads would find it taken, sleep,
-// and be woken late.
+// Whoever drives asks some hundred thousand times a second: with the lock each time, the threads would find
+// it taken, sleep, and be woken late.
 void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
     if (!any_ended_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);
@@ -200,7 +207,8 @@ void ThreadEngine::attend_with(std::function<void()> call) {
     attend_ = call ? std::make_shared<const std::function<void()>>(std::move(call)) : nullptr;
 }
 
-// What has just ended is taken on before the next part: slots come free, and what is behind them is submitted.
+// What has just ended is taken on before the next part: slots come free, and what is behind them is
+// submitted.
 void ThreadEngine::attend(std::unique_lock<std::mutex>& lock) {
     if (!attend_) return;
     const Call call = attend_;

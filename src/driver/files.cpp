@@ -158,9 +158,9 @@ std::optional<DirectAlignment> direct_alignment(const Fd& fd) {
 }
 
 Result<std::string> follow_links(const std::string& path) {
-    constexpr int most_links = 40;  // the kernel's own limit (path_resolution(7))
+    constexpr int max_links = 40;  // the kernel's own limit (path_resolution(7))
     std::string now = path;
-    for (int i = 0; i <= most_links; ++i) {
+    for (int i = 0; i <= max_links; ++i) {
         std::array<char, 4096> text{};
         const auto length = ::readlink(now.c_str(), text.data(), text.size());
         if (length < 0) return now;  // not a link, or nothing there
@@ -199,7 +199,8 @@ Result<void> check_file_limit(Bytes offset, Bytes bytes, const std::string& path
 }
 
 Error no_room(int number, Bytes bytes, const std::string& path, std::string where) {
-    return system_error(number, fmt::format("no room for {} in {}", format_bytes(bytes), path), std::move(where));
+    return system_error(number, fmt::format("no room for {} in {}", format_bytes(bytes), path),
+                        std::move(where));
 }
 
 }  // namespace
@@ -254,7 +255,8 @@ Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, co
                                  static_cast<off_t>(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return system_error(errno, fmt::format("cannot read {} at byte {}", path, offset + done), "pread");
+            return system_error(errno, fmt::format("cannot read {} at byte {}", path, offset + done),
+                                "pread");
         if (got == 0) {
             return Error{ErrorCode::end_of_file,
                          fmt::format("{} ends at byte {}, where {} more are expected", path, offset + done,
@@ -267,7 +269,8 @@ Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, co
     return {};
 }
 
-Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes size, const std::string& path) {
+Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes size,
+                         const std::string& path) {
     for (Bytes done = 0; done < size;) {
         const auto put = ::pwrite(fd.get(), static_cast<const char*>(source) + done, size - done,
                                   static_cast<off_t>(offset + done));

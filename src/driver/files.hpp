@@ -77,10 +77,10 @@ bool may_write(const std::string& path);
 // out. Also fails with no_space where RLIMIT_FSIZE would end the process with a signal.
 Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path);
 
-// The same for an empty file that lives_in_memory() and gets that many bytes, without taking its pages: setting
-// them aside goes one page after the other (8 GiB in pages of 4 KiB take two seconds), while those who write can
-// take them side by side. Others may take the room meanwhile: then the writes find out. So they do where the file
-// system refuses such a length.
+// The same for an empty file that lives_in_memory() and gets that many bytes, without taking its pages:
+// setting them aside goes one page after the other (8 GiB in pages of 4 KiB take two seconds), while those
+// who write can take them side by side. Others may take the room meanwhile: then the writes find out. So they
+// do where the file system refuses such a length.
 Result<void> lengthen_in_memory(const Fd& fd, Bytes bytes, const std::string& path);
 
 // fsync(2).

@@ -25,7 +25,7 @@ constexpr int backlog = 128;
 // How often a full listener is tried again.
 constexpr std::chrono::milliseconds retry_pause{2};
 // Room for more descriptors than the one that may come, so that the others are seen, and closed.
-constexpr std::size_t most_in_control = 16;
+constexpr std::size_t max_in_control = 16;
 
 Result<sockaddr_un> address_of(const std::string& path) {
     sockaddr_un address{};
@@ -143,13 +143,13 @@ Result<void> LocalSocket::send(std::string_view bytes, int descriptor) const {
     return send_with(fd_.get(), bytes, all);
 }
 
-Result<LocalMessage> LocalSocket::receive(std::size_t most, Time until) const {
+Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until) const {
     LocalMessage received;
-    received.bytes.resize(most);
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(most_in_control * sizeof(int))> control{};
+    received.bytes.resize(max);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(max_in_control * sizeof(int))> control{};
     for (;;) {
         SIDESTEP_CHECK(await_input(fd_.get(), until));
-        iovec part{received.bytes.data(), most};
+        iovec part{received.bytes.data(), max};
         msghdr message{};
         message.msg_iov = &part;
         message.msg_iovlen = 1;
@@ -162,7 +162,7 @@ Result<LocalMessage> LocalSocket::receive(std::size_t most, Time until) const {
         if (size == 0) return Error{ErrorCode::not_found, "the other process hung up", "local socket", {}};
         if ((message.msg_flags & MSG_TRUNC) != 0)
             return Error{ErrorCode::io_error,
-                         fmt::format("a message has more than {} bytes", most),
+                         fmt::format("a message has more than {} bytes", max),
                          "local socket",
                          {}};
         if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() > 1)

@@ -45,10 +45,10 @@ public:
     // once.
     Result<void> send(std::string_view bytes, int descriptor = -1) const;
 
-    // The next message. One of more than `most` bytes, or with more than one descriptor, is an error, and
+    // The next message. One of more than `max` bytes, or with more than one descriptor, is an error, and
     // every descriptor that came with it is closed. not_found where the other end hung up, timed_out where
     // nothing came.
-    Result<LocalMessage> receive(std::size_t most, Time until) const;
+    Result<LocalMessage> receive(std::size_t max, Time until) const;
 
     // Whether the other end hung up, died, or sent something that nobody asked for. Costs about 0.15 us.
     bool closed() const;
@@ -97,7 +97,7 @@ private:
 // outside this process's table, and can be opened any number of times. The caller may close the ones it gave.
 Result<Fd> bundle_descriptors(std::span<const int> descriptors);
 
-// The descriptors of a bundle, at most `most`, in their order.
-Result<std::vector<Fd>> open_bundle(int bundle, std::size_t most);
+// The descriptors of a bundle, at most `max`, in their order.
+Result<std::vector<Fd>> open_bundle(int bundle, std::size_t max);
 
 }  // namespace sidestep::driver

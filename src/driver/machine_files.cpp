@@ -20,14 +20,14 @@ std::string trimmed(const std::string& text) {
     return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-std::optional<std::string> read_text(const std::string& path, std::size_t most) {
+std::optional<std::string> read_text(const std::string& path, std::size_t max) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return std::nullopt;
     std::string text;
     std::array<char, 4096> part{};
     ssize_t got = 0;
-    while (text.size() < most) {
-        got = ::read(fd, part.data(), std::min(part.size(), most - text.size()));
+    while (text.size() < max) {
+        got = ::read(fd, part.data(), std::min(part.size(), max - text.size()));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
         text.append(part.data(), static_cast<std::size_t>(got));
@@ -57,10 +57,10 @@ std::optional<std::string> MachineFiles::line(const std::string& path) const {
     return trimmed(read->substr(0, read->find('\n')));
 }
 
-std::optional<std::string> MachineFiles::text(const std::string& path, std::size_t most) const {
+std::optional<std::string> MachineFiles::text(const std::string& path, std::size_t max) const {
     if (accesses_) accesses_->read.insert(path);
     if (denied_.count(path) != 0) return std::nullopt;
-    return read_text(root_ + path, most);
+    return read_text(root_ + path, max);
 }
 
 std::optional<long> MachineFiles::number(const std::string& path) const {

@@ -40,8 +40,8 @@ public:
 
     // The first line of a file, without the blanks around it. At most 4 KiB are read.
     std::optional<std::string> line(const std::string& path) const;
-    // The whole of a file, at most `most` bytes, which may be any.
-    std::optional<std::string> text(const std::string& path, std::size_t most = 64 * 1024) const;
+    // The whole of a file, at most `max` bytes, which may be any.
+    std::optional<std::string> text(const std::string& path, std::size_t max = 64 * 1024) const;
     // A number in a file: decimal, or hexadecimal with 0x.
     std::optional<long> number(const std::string& path) const;
     // The names in a folder, sorted, without "." and "..".

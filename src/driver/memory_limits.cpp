@@ -33,8 +33,8 @@ std::optional<Bytes> number_in(const std::string& path) {
     return line ? number_of(*line) : std::nullopt;
 }
 
-void take_least(std::optional<AvailableMemory>& least, std::optional<Bytes> bytes, std::string source) {
-    if (bytes && (!least || *bytes < least->bytes)) least = AvailableMemory{*bytes, std::move(source)};
+void take_least(std::optional<AvailableMemory>& min, std::optional<Bytes> bytes, std::string source) {
+    if (bytes && (!min || *bytes < min->bytes)) min = AvailableMemory{*bytes, std::move(source)};
 }
 
 // Limit less use, where pages of files that can be dropped do not count as used.
@@ -59,10 +59,10 @@ std::optional<std::string> group_path(const std::string& groups, std::string_vie
 }
 
 // Every group up to the root of the tree has its own limit.
-void take_groups(std::optional<AvailableMemory>& least, const std::string& mount, std::string path,
+void take_groups(std::optional<AvailableMemory>& min, const std::string& mount, std::string path,
                  const char* limit_file, const char* use_file, std::string_view cache_key) {
     for (;;) {
-        take_least(least, room(mount + path, limit_file, use_file, cache_key),
+        take_least(min, room(mount + path, limit_file, use_file, cache_key),
                    "the memory limit of the control group");
         if (path.empty() || path == "/") break;
         path.resize(path.rfind('/'));
@@ -82,23 +82,22 @@ std::optional<Bytes> node_bytes(const std::string& root, int node) {
 }  // namespace
 
 std::optional<AvailableMemory> available_memory(int numa_node, const std::string& root) {
-    std::optional<AvailableMemory> least;
+    std::optional<AvailableMemory> min;
     if (const auto text = read_text(root + "/proc/meminfo")) {
-        if (const auto kib = field(*text, "MemAvailable:")) take_least(least, *kib * 1024, "MemAvailable");
+        if (const auto kib = field(*text, "MemAvailable:")) take_least(min, *kib * 1024, "MemAvailable");
     }
     if (const auto groups = read_text(root + "/proc/self/cgroup")) {
         if (auto path = group_path(*groups, "0::")) {
-            take_groups(least, root + "/sys/fs/cgroup", *path, "/memory.max", "/memory.current",
+            take_groups(min, root + "/sys/fs/cgroup", *path, "/memory.max", "/memory.current",
                         "inactive_file ");
         }
         if (auto path = group_path(*groups, ":memory:")) {
-            take_groups(least, root + "/sys/fs/cgroup/memory", *path, "/memory.limit_in_bytes",
+            take_groups(min, root + "/sys/fs/cgroup/memory", *path, "/memory.limit_in_bytes",
                         "/memory.usage_in_bytes", "total_inactive_file ");
         }
     }
-    if (numa_node >= 0)
-        take_least(least, node_bytes(root, numa_node), fmt::format("NUMA node {}", numa_node));
-    return least;
+    if (numa_node >= 0) take_least(min, node_bytes(root, numa_node), fmt::format("NUMA node {}", numa_node));
+    return min;
 }
 
 Bytes resident_private_bytes() {

@@ -43,9 +43,9 @@ Result<void> bind(void* address, Bytes length, int node) {
 
 // With several threads: zeroing is what takes the time, and one thread does some 5 GB/s.
 bool populate_with(char* begin, Bytes length, int threads) {
-    constexpr Bytes least_a_thread = 32_MiB;
-    const Bytes most = std::max<Bytes>(length / least_a_thread, 1);
-    const Bytes count = std::min(static_cast<Bytes>(std::max(threads, 1)), most);
+    constexpr Bytes min_a_thread = 32_MiB;
+    const Bytes max = std::max<Bytes>(length / min_a_thread, 1);
+    const Bytes count = std::min(static_cast<Bytes>(std::max(threads, 1)), max);
     const Bytes share = (length / count + huge_page - 1) / huge_page * huge_page;
     std::atomic<bool> well{true};
     const auto fill = [&](Bytes offset) {
@@ -64,7 +64,9 @@ bool populate_with(char* begin, Bytes length, int threads) {
     return well;
 }
 
-Bytes round_up(Bytes bytes, Bytes unit) { return (std::max(bytes, Bytes{1}) + unit - 1) / unit * unit; }
+Bytes round_up(Bytes bytes, Bytes unit) {
+    return (std::max(bytes, Bytes{1}) + unit - 1) / unit * unit;
+}
 
 }  // namespace
 

@@ -20,8 +20,8 @@ public:
     // overcommit limit: the caller looks at what is free (memory_limits.hpp).
     static Result<MemoryMap> anonymous(Bytes bytes, int numa_node = -1);
 
-    // The same with a page behind every byte at once, which makes pinning quick: from 2 MiB on huge pages that
-    // the system has set aside, where enough are free, else as anonymous(). Zeroes with up to `threads`
+    // The same with a page behind every byte at once, which makes pinning quick: from 2 MiB on huge pages
+    // that the system has set aside, where enough are free, else as anonymous(). Zeroes with up to `threads`
     // threads; without a node pages come from where these threads run. Kernels before 5.14 leave the pages to
     // whoever touches them first.
     static Result<MemoryMap> populated(Bytes bytes, int numa_node, int threads);

@@ -5,8 +5,8 @@
 
 namespace sidestep::driver {
 
-// Never blocks for long: the kernel's pool is ready once the machine has booted. Where getrandom is refused, time
-// and process make the number.
+// Never blocks for long: the kernel's pool is ready once the machine has booted. Where getrandom is refused,
+// time and process make the number.
 std::uint64_t random_number();
 
 }  // namespace sidestep::driver

@@ -11,13 +11,13 @@
 namespace sidestep::driver {
 
 // Writers of one file take turns in the kernel, and those who copy into a map of it do not. Touching a page
-// that cannot be had ends a process with SIGBUS, so only copy_into_map() writes to it, which asks for the pages
-// first.
+// that cannot be had ends a process with SIGBUS, so only copy_into_map() writes to it, which asks for the
+// pages first.
 class TargetMap {
 public:
     // Maps the first `bytes` bytes of a file that is open for reading and writing and has as many, holes or
-    // not. Above 0 bytes. Refuses with ErrorCode::unsupported where it is shorter, and where the kernel cannot
-    // be asked for pages without that signal (before Linux 5.14).
+    // not. Above 0 bytes. Refuses with ErrorCode::unsupported where it is shorter, and where the kernel
+    // cannot be asked for pages without that signal (before Linux 5.14).
     static Result<TargetMap> create(const Fd& fd, Bytes bytes, const std::string& path);
 
     TargetMap(TargetMap&& other) noexcept
@@ -37,8 +37,8 @@ private:
     Bytes bytes_ = 0;
 };
 
-// Copies into a part of a TargetMap. False, with nothing copied, where its pages are not to be had: the file system
-// is full, somebody has shortened the file, or a page cannot be read back from swap. Any thread.
+// Copies into a part of a TargetMap. False, with nothing copied, where its pages are not to be had: the file
+// system is full, somebody has shortened the file, or a page cannot be read back from swap. Any thread.
 bool copy_into_map(void* target, const void* source, Bytes size);
 
 }  // namespace sidestep::driver

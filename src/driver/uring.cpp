@@ -16,8 +16,8 @@ namespace sidestep::driver {
 namespace {
 
 // Registered memory stays pinned, so there is a bound to it: twice the staging memory of one copy.
-constexpr unsigned most_kept = 64;
-constexpr Bytes most_kept_bytes = Bytes{512} << 20;
+constexpr unsigned max_kept = 64;
+constexpr Bytes max_kept_bytes = Bytes{512} << 20;
 
 class UringEngine final : public FileIoEngine {
 public:
@@ -135,21 +135,20 @@ void UringEngine::reap(std::vector<FileCompletion>& ended) {
 // A table of empty entries, which needs Linux 5.13.
 bool UringEngine::open_table() {
     if (!kept_.empty() || no_table_) return !no_table_;
-    const std::vector<iovec> empty(most_kept);
-    const std::vector<__u64> tags(most_kept);
-    const int rc = io_uring_register_buffers_tags(&ring_, empty.data(), tags.data(), most_kept);
+    const std::vector<iovec> empty(max_kept);
+    const std::vector<__u64> tags(max_kept);
+    const int rc = io_uring_register_buffers_tags(&ring_, empty.data(), tags.data(), max_kept);
     no_table_ = rc < 0;
     if (no_table_) {
-        base::log(base::LogLevel::debug,
-                  fmt::format("io_uring registers no memory: {}", system_words(-rc)));
+        base::log(base::LogLevel::debug, fmt::format("io_uring registers no memory: {}", system_words(-rc)));
     } else {
-        kept_.resize(most_kept);
+        kept_.resize(max_kept);
     }
     return !no_table_;
 }
 
 int UringEngine::keep_memory(void* address, Bytes size) {
-    if (broken_ != 0 || size == 0 || size > most_kept_bytes - kept_bytes_ || !open_table()) return -1;
+    if (broken_ != 0 || size == 0 || size > max_kept_bytes - kept_bytes_ || !open_table()) return -1;
     const auto free = std::find(kept_.begin(), kept_.end(), Bytes{0});
     if (free == kept_.end()) return -1;
     const auto number = static_cast<unsigned>(free - kept_.begin());
@@ -158,8 +157,9 @@ int UringEngine::keep_memory(void* address, Bytes size) {
     const int rc = io_uring_register_buffers_update_tag(&ring_, number, &range, &tag, 1);
     if (rc < 1) {
         // RLIMIT_MEMLOCK, or memory that cannot be pinned for long.
-        base::log(base::LogLevel::debug, fmt::format("io_uring does not register {} of memory: {}",
-                                                     format_bytes(size), system_words(rc < 0 ? -rc : EINVAL)));
+        base::log(base::LogLevel::debug,
+                  fmt::format("io_uring does not register {} of memory: {}", format_bytes(size),
+                              system_words(rc < 0 ? -rc : EINVAL)));
         return -1;
     }
     *free = size;

@@ -37,8 +37,9 @@ Error refuse(const std::string& path, std::string why, std::string hint) {
 constexpr std::chrono::seconds lock_limit{5};
 constexpr std::chrono::microseconds lock_pause{200};
 
-// Held while a name is looked at and taken: a socket that is bound but does not listen yet looks like one that a dead
-// process left, and of two processes that find such a one the second would remove what the first has put there.
+// Held while a name is looked at and taken: a socket that is bound but does not listen yet looks like one
+// that a dead process left, and of two processes that find such a one the second would remove what the first
+// has put there.
 Result<driver::Fd> lock(const Folder& folder) {
     const std::string path = folder.path() + "/.lock";
     driver::Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));

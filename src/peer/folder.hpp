@@ -20,8 +20,9 @@ public:
     // The socket of a name.
     std::string socket_of(const std::string& name) const { return path_ + "/" + name; }
 
-    // Listens at socket_of(name); a socket that a dead process left there is replaced. Nothing where somebody alive
-    // listens there. One process at a time looks at names and takes them; timed_out where one holds the folder for 5 s.
+    // Listens at socket_of(name); a socket that a dead process left there is replaced. Nothing where somebody
+    // alive listens there. One process at a time looks at names and takes them; timed_out where one holds the
+    // folder for 5 s.
     Result<std::optional<driver::LocalListener>> take(const std::string& name) const;
     // Removes the socket of a name where nobody listens any more.
     Result<void> tidy(const std::string& name) const;

@@ -41,9 +41,9 @@ public:
         rest_.remove_prefix(sizeof(number));
         return number;
     }
-    std::string text(std::size_t most) {
+    std::string text(std::size_t max) {
         const auto size = number<std::uint16_t>();
-        if (size > most || size > rest_.size()) return fail<std::string>();
+        if (size > max || size > rest_.size()) return fail<std::string>();
         std::string text(rest_.substr(0, size));
         rest_.remove_prefix(size);
         return text;

@@ -87,13 +87,12 @@ Result<std::uint64_t> Publisher::publish(const Folder& folder, const std::string
         new Entry{std::move(listener), folder.socket_of(name), 0, std::move(message), descriptor, false, {}});
     entry->inode = inode_of(entry->path);
     std::lock_guard lock(mutex_);
-    auto started =
-        entries_.size() < most_names
-            ? start()
-            : Result<void>(Error{ErrorCode::unsupported,
-                                 fmt::format("this process publishes {} names already", most_names),
-                                 name,
-                                 {}});
+    auto started = entries_.size() < max_names
+                       ? start()
+                       : Result<void>(Error{ErrorCode::unsupported,
+                                            fmt::format("this process publishes {} names already", max_names),
+                                            name,
+                                            {}});
     if (!started) {
         ::unlink(entry->path.c_str());
         return started.error();
@@ -169,7 +168,7 @@ bool Publisher::admit(Entry& entry) {
             base::log(base::LogLevel::warn, "refused another user's process at published memory");
             continue;
         }
-        if (importers_ >= most_importers || !importer.send(entry.message, entry.descriptor)) continue;
+        if (importers_ >= max_importers || !importer.send(entry.message, entry.descriptor)) continue;
         entry.importers.push_back(std::move(importer));
         ++importers_;
     }

@@ -33,8 +33,8 @@ public:
 
 private:
     struct Entry;
-    static constexpr std::size_t most_names = 4096;
-    static constexpr std::size_t most_importers = 4096;  // of all names
+    static constexpr std::size_t max_names = 4096;
+    static constexpr std::size_t max_importers = 4096;  // of all names
 
     Result<void> start();
     void serve();

@@ -183,8 +183,8 @@ std::vector<End> gpu_stops(const Topology& topology, const Request& request) {
     for (const End* end : {&request.from, &request.to})
         if (end->place.is_host() && end->memory != MemoryKind::pinned) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.
-    constexpr int most_relays = 16;
-    for (int relay = 0; relay < std::min(topology.gpu_count(), most_relays); ++relay) {
+    constexpr int max_relays = 16;
+    for (int relay = 0; relay < std::min(topology.gpu_count(), max_relays); ++relay) {
         const Place place = Place::gpu(relay);
         if (place == from || place == to) continue;
         if (from.is_gpu() && !topology.peer_access(from.index(), relay).allowed) continue;

@@ -14,9 +14,9 @@ namespace sidestep::route {
 struct HopOption {
     Choice choice;
     Hop hop;
-    Path path;           // the links it crosses; empty inside one device
-    DeviceId start = 0;  // where the walk begins
-    std::string refusal; // empty where the hop is possible
+    Path path;            // the links it crosses; empty inside one device
+    DeviceId start = 0;   // where the walk begins
+    std::string refusal;  // empty where the hop is possible
     std::string remedy;
 
     bool possible() const { return refusal.empty(); }
@@ -28,8 +28,8 @@ struct Candidate {
     std::vector<Choice> choices;
     std::vector<HopOption> options;  // of the hops
     double seconds = 0;
-    double gb_per_s_alone = 0;       // lane.gb_per_s when no other lane runs
-    int alternatives = 0;            // neighbours that would serve as well
+    double gb_per_s_alone = 0;  // lane.gb_per_s when no other lane runs
+    int alternatives = 0;       // neighbours that would serve as well
 };
 
 // Every capability of every offer that moves this kind of place to that kind, possible or not.
@@ -41,8 +41,8 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<b
 std::vector<End> host_stops(const Topology& topology, const std::vector<backend::Offer>& offers,
                             const Request& request);
 
-// The GPUs that could pass the bytes on: with peer access to both ends where both are GPUs, to the one that is
-// where the other end is pinned host memory.
+// The GPUs that could pass the bytes on: with peer access to both ends where both are GPUs, to the one that
+// is where the other end is pinned host memory.
 std::vector<End> gpu_stops(const Topology& topology, const Request& request);
 
 // A link walked in one direction: its position, and whether from a to b.

@@ -128,8 +128,10 @@ void find_direct(Ground& ground) {
             if (!option.possible())
                 refuse(ground.refused, {name, option.refusal, option.remedy, 0});
             else if (ground.writes())
-                refuse(ground.refused,
-                       {name, "a chunk of a file comes from several tensors, and is put together in host memory", "", 0});
+                refuse(
+                    ground.refused,
+                    {name, "a chunk of a file comes from several tensors, and is put together in host memory",
+                     "", 0});
             else if (!best || option.hop.gb_per_s > best->hop.gb_per_s)
                 best = std::move(option);
         }

@@ -16,8 +16,8 @@ constexpr double clear_win = 0.9;
 constexpr double worth_a_lane = 0.02;
 
 struct SharedLink {
-    double left = 0;                                     // GB/s nobody has taken yet
-    std::vector<std::pair<std::size_t, double>> users;   // lane, GB/s of the link for each GB/s of the lane
+    double left = 0;                                    // GB/s nobody has taken yet
+    std::vector<std::pair<std::size_t, double>> users;  // lane, GB/s of the link for each GB/s of the lane
 };
 
 std::map<DirectedLink, SharedLink> links_of(const Topology& topology, const std::vector<Candidate>& lanes) {
@@ -28,7 +28,8 @@ std::map<DirectedLink, SharedLink> links_of(const Topology& topology, const std:
             const double load = hop.path.gb_per_s / hop.hop.gb_per_s;
             for (const DirectedLink& crossed : directed(topology, hop)) {
                 SharedLink& link = links[crossed];
-                link.left = std::max({link.left, topology.links()[crossed.first].gb_per_s, hop.path.gb_per_s});
+                link.left =
+                    std::max({link.left, topology.links()[crossed.first].gb_per_s, hop.path.gb_per_s});
                 link.users.emplace_back(lane, load);
             }
         }
@@ -136,7 +137,7 @@ bool may_share_the_work(const Candidate& candidate) {
 }
 
 LaneSet combine(const Topology& topology, const Candidate& best, std::vector<Candidate> others, Bytes bytes,
-                std::size_t most) {
+                std::size_t max) {
     const LaneSet alone{{best}, best.lane.gb_per_s, best.seconds};
     std::erase_if(others, [](const Candidate& other) { return !may_share_the_work(other); });
     if (bytes == 0 || others.empty()) return alone;
@@ -147,7 +148,7 @@ LaneSet combine(const Topology& topology, const Candidate& best, std::vector<Can
     if (may_share_the_work(best)) others.insert(others.begin(), best);
     LaneSet set = price_set(topology, {others.front()}, bytes);
     for (auto other = others.begin() + 1; other != others.end(); ++other) {
-        if (set.lanes.size() >= most) break;
+        if (set.lanes.size() >= max) break;
         std::vector<Candidate> wider = set.lanes;
         for (Candidate& lane : wider) lane.lane.gb_per_s = lane.gb_per_s_alone;
         wider.push_back(*other);

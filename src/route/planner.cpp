@@ -13,7 +13,7 @@ namespace {
 using backend::Offer;
 
 // As many lanes as a copy may have: the GPUs of one machine, of the largest modelled kind.
-constexpr std::size_t most_lanes = 16;
+constexpr std::size_t max_lanes = 16;
 
 struct Found {
     std::vector<Candidate> candidates;
@@ -106,9 +106,9 @@ void add_through_host(const Topology& topology, const std::vector<Offer>& offers
 
 // The quickest of the relays, standing for all.
 Candidate quickest(const std::vector<Candidate>& relays) {
-    Candidate best = *std::min_element(
-        relays.begin(), relays.end(),
-        [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    Candidate best =
+        *std::min_element(relays.begin(), relays.end(),
+                          [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
     best.alternatives = static_cast<int>(relays.size()) - 1;
     return best;
 }
@@ -118,10 +118,11 @@ void add_through_gpus(const Topology& topology, const std::vector<Offer>& offers
                       Found& found) {
     for (const End& stop : gpu_stops(topology, request)) {
         const auto relay = static_cast<std::size_t>(stop.place.index());
-        if (relay < request.relay_memory.size() && request.relay_memory[relay] < 2 * least_lane_chunk)
-            add_refusal(found.refused, {name_of({request.from, stop, request.to}),
-                                        fmt::format("{} lends copies of others no memory", stop.place.to_string()),
-                                        "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY", 0});
+        if (relay < request.relay_memory.size() && request.relay_memory[relay] < 2 * min_lane_chunk)
+            add_refusal(found.refused,
+                        {name_of({request.from, stop, request.to}),
+                         fmt::format("{} lends copies of others no memory", stop.place.to_string()),
+                         "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY", 0});
         else
             add_staged(topology, offers, request, stop, found.relays, found.refused);
     }
@@ -227,16 +228,18 @@ Error nothing_left(const Request& request, const Found& found) {
 LaneSet lanes_of(const Topology& topology, const Request& request, const Found& found) {
     const Candidate& best = found.candidates.front();
     const bool staging = request.require == Require::any && request.prefer != Prefer::kernel;
-    std::size_t most = request.lanes > 0 ? static_cast<std::size_t>(request.lanes) : most_lanes;
-    most = std::min<std::size_t>(most, 1 + request.max_staging / (2 * least_lane_chunk));
-    if (!staging || most == 1) return {{best}, best.lane.gb_per_s, best.seconds};
+    std::size_t max = request.lanes > 0 ? static_cast<std::size_t>(request.lanes) : max_lanes;
+    max = std::min<std::size_t>(max, 1 + request.max_staging / (2 * min_lane_chunk));
+    if (!staging || max == 1) return {{best}, best.lane.gb_per_s, best.seconds};
     // Of the engines between the same two ends one is enough: they share all links.
     std::vector<Candidate> others;
     for (const Candidate& other : found.candidates)
-        if (other.lane.hops.size() == 1 && best.lane.hops.size() != 1 && others.empty()) others.push_back(other);
+        if (other.lane.hops.size() == 1 && best.lane.hops.size() != 1 && others.empty())
+            others.push_back(other);
     for (const Candidate& relay : found.relays)
-        if (best.lane.hops.size() == 1 || relay.lane.hops[0].to != best.lane.hops[0].to) others.push_back(relay);
-    return combine(topology, best, std::move(others), request.bytes, most);
+        if (best.lane.hops.size() == 1 || relay.lane.hops[0].to != best.lane.hops[0].to)
+            others.push_back(relay);
+    return combine(topology, best, std::move(others), request.bytes, max);
 }
 
 bool in_set(const LaneSet& set, const Candidate& candidate) {
@@ -266,8 +269,9 @@ std::vector<Refused> losers(const Request& request, const Found& found, const La
         const Candidate loser = quickest(unused);
         std::string reason = why_slower(loser, best);
         if (may_share_the_work(loser) && may_share_the_work(best))
-            reason += request.lanes == 1 ? "; not tried as a further lane: one was asked for, or the copy is on a stream"
-                                         : "; as a further lane, no gain";
+            reason += request.lanes == 1
+                          ? "; not tried as a further lane: one was asked for, or the copy is on a stream"
+                          : "; as a further lane, no gain";
         add_refusal(refused, {candidate_name(loser), std::move(reason), "", loser.lane.gb_per_s});
     }
     for (const Refused& other : found.refused) add_refusal(refused, other);

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "backend/capability.hpp"
 #include <sidestep/options.hpp>
 #include <sidestep/route.hpp>
 #include <sidestep/topology.hpp>
+#include "backend/capability.hpp"
 
 namespace sidestep::route {
 
@@ -25,8 +25,8 @@ struct Request {
     Require require = Require::any;
     Prefer prefer = Prefer::automatic;
     Bytes max_staging = Bytes{256} << 20;
-    int lanes = 0;                          // as CopyOptions::lanes
-    std::vector<Bytes> relay_memory = {};   // by GPU: what it lends as a relay; empty: all lend
+    int lanes = 0;                         // as CopyOptions::lanes
+    std::vector<Bytes> relay_memory = {};  // by GPU: what it lends as a relay; empty: all lend
 };
 
 // Which offer and which of its capabilities carries out a hop.
@@ -53,11 +53,11 @@ constexpr Bytes staged_chunk = Bytes{4} << 20;
 
 // The same for one of several lanes: so small that each moves four chunks or more, so large that a chunk is
 // worth its two copies. The most was the best of 1 to 16 MiB on 4 x H200.
-constexpr Bytes least_lane_chunk = Bytes{1} << 20;
-constexpr Bytes most_lane_chunk = Bytes{8} << 20;
+constexpr Bytes min_lane_chunk = Bytes{1} << 20;
+constexpr Bytes max_lane_chunk = Bytes{8} << 20;
 constexpr Bytes lane_chunk(Bytes bytes, std::size_t lanes) {
     const Bytes part = (bytes / (4 * lanes) + 4095) / 4096 * 4096;
-    return part < least_lane_chunk ? least_lane_chunk : part > most_lane_chunk ? most_lane_chunk : part;
+    return part < min_lane_chunk ? min_lane_chunk : part > max_lane_chunk ? max_lane_chunk : part;
 }
 
 }  // namespace sidestep::route

@@ -22,8 +22,7 @@ std::string lane_lines(const Lane& lane, const char* indent) {
     for (std::size_t i = 0; i < lane.hops.size(); ++i) {
         const Hop& hop = lane.hops[i];
         text += fmt::format("{}{}  {}", indent, i + 1, hop_words(hop));
-        if (lane.hops.size() > 1)
-            text += fmt::format(", {} -> {}", hop.from.to_string(), hop.to.to_string());
+        if (lane.hops.size() > 1) text += fmt::format(", {} -> {}", hop.from.to_string(), hop.to.to_string());
         text += fmt::format(", {}", format_rate(hop.gb_per_s));
         if (!hop.reason.empty()) text += fmt::format(" ({})", hop.reason);
         text += '\n';
@@ -34,7 +33,8 @@ std::string lane_lines(const Lane& lane, const char* indent) {
 std::string refused_lines(const std::vector<Refused>& refused) {
     if (refused.empty()) return {};
     std::size_t width = 0;
-    for (const Refused& other : refused) width = std::max(width, std::min<std::size_t>(other.path.size(), 48));
+    for (const Refused& other : refused)
+        width = std::max(width, std::min<std::size_t>(other.path.size(), 48));
     std::string text = "refused\n";
     for (const Refused& other : refused) {
         text += fmt::format("  {:<{}}  {}", other.path, width, other.reason);
@@ -45,7 +45,9 @@ std::string refused_lines(const std::vector<Refused>& refused) {
     return text;
 }
 
-std::string hops_word(std::size_t count) { return fmt::format("{} hop{}", count, count == 1 ? "" : "s"); }
+std::string hops_word(std::size_t count) {
+    return fmt::format("{} hop{}", count, count == 1 ? "" : "s");
+}
 
 Json hop_json(const Hop& hop) {
     return {{"from", hop.from.to_string()},
@@ -89,7 +91,9 @@ Json route_json(const Route& route) {
 }
 
 // Paths of files may hold bytes that are no UTF-8; they are replaced rather than thrown over.
-std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& json) {
+    return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
 
 std::string path_words(const Lane& lane) {
     std::string text = lane.hops.front().from.to_string();
@@ -115,20 +119,21 @@ std::string Route::to_string() const {
     return text + refused_lines(refused);
 }
 
-std::string Route::to_json() const { return dump(route_json(*this)); }
+std::string Route::to_json() const {
+    return dump(route_json(*this));
+}
 
 double Receipt::share_of_expected() const {
     if (!route || route->emulated || route->expected_gb_per_s <= 0 || seconds <= 0) return 0;
     double latency_us = 0;
     for (const Lane& lane : route->lanes) latency_us = std::max(latency_us, lane.latency_us);
-    const double expected =
-        latency_us * 1e-6 + static_cast<double>(bytes) / (route->expected_gb_per_s * 1e9);
+    const double expected = latency_us * 1e-6 + static_cast<double>(bytes) / (route->expected_gb_per_s * 1e9);
     return expected / seconds;
 }
 
 std::string Receipt::summary() const {
-    std::string text = fmt::format("{} in {}, {}", format_bytes(bytes), format_seconds(seconds),
-                                   format_rate(gb_per_s()));
+    std::string text =
+        fmt::format("{} in {}, {}", format_bytes(bytes), format_seconds(seconds), format_rate(gb_per_s()));
     if (route) {
         for (std::size_t i = 0; i < route->lanes.size(); ++i)
             text += (i == 0 ? ", " : " + ") + path_words(route->lanes[i]);
@@ -186,7 +191,9 @@ std::string Receipt::to_json() const {
                  {"lane_bytes", lane_bytes},
                  {"lane_failures", lane_failures},
                  {"storage",
-                  {{"gpu_direct", storage.gpu_direct}, {"o_direct", storage.o_direct}, {"page_cache", storage.page_cache}}},
+                  {{"gpu_direct", storage.gpu_direct},
+                   {"o_direct", storage.o_direct},
+                   {"page_cache", storage.page_cache}}},
                  {"notes", notes}};
     Json& list = json["stages"] = Json::array();
     for (const Stage& stage : stages)

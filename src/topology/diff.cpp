@@ -23,8 +23,8 @@ using topology::DeviceMatch;
 
 // Rates that differ by less are the same: files are written with fewer digits than are computed with.
 constexpr double same_rate = 1e-3;
-constexpr std::size_t most_across_machines = 64;
-constexpr std::size_t most_in_a_machine = 256;
+constexpr std::size_t max_across_machines = 64;
+constexpr std::size_t max_in_a_machine = 256;
 
 bool same(double a, double b) {
     return std::abs(a - b) <= same_rate * std::max(std::abs(a), std::abs(b));
@@ -197,12 +197,12 @@ private:
             by_node[before_.device(id).node].push_back(id);
             all.push_back(id);
         }
-        if (all.size() <= most_across_machines) {
+        if (all.size() <= max_across_machines) {
             compare_pairs(all);
             return;
         }
         for (const auto& [node, ids] : by_node)
-            if (ids.size() <= most_in_a_machine) compare_pairs(ids);
+            if (ids.size() <= max_in_a_machine) compare_pairs(ids);
     }
 
     void compare_pairs(const std::vector<DeviceId>& ids) {

@@ -284,17 +284,17 @@ Result<Topology::Parts> read_parts(const json& root) {
 // parsing with one looks at every element of a list again for each that ends (nlohmann-json 3.11).
 int deepest_nesting(std::string_view text) {
     int depth = 0;
-    int most = 0;
+    int max = 0;
     bool quoted = false;
     for (std::size_t at = 0; at < text.size(); ++at) {
         const char c = text[at];
         if (quoted && c == '\\') ++at;
         if (c == '"') quoted = !quoted;
         if (quoted) continue;
-        if (c == '[' || c == '{') most = std::max(most, ++depth);
+        if (c == '[' || c == '{') max = std::max(max, ++depth);
         if (c == ']' || c == '}') --depth;
     }
-    return most;
+    return max;
 }
 
 // Exceptions of the JSON library stay in here.

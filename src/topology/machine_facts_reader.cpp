@@ -255,10 +255,10 @@ std::optional<AcsBits> acs_of(const MachineFiles& files, const std::string& port
 namespace {
 
 // By the groups that the kernel makes of devices an IOMMU cannot keep apart (pci_device_group() of its
-// drivers/iommu/iommu.c): a device shares the group of the port above it unless access control is on there and
-// at every port further up. So a device in another group than its port says "on"; two that share the groups of
-// their ports, which differ, say "off"; one group for all says that a port further up has none, and nothing of
-// these. Without an IOMMU there are no groups.
+// drivers/iommu/iommu.c): a device shares the group of the port above it unless access control is on there
+// and at every port further up. So a device in another group than its port says "on"; two that share the
+// groups of their ports, which differ, say "off"; one group for all says that a port further up has none, and
+// nothing of these. Without an IOMMU there are no groups.
 void infer_acs(const MachineFiles& files, const std::vector<std::string>& walk_a,
                const std::vector<std::string>& walk_b, std::size_t common, AcsBetween& between) {
     std::vector<std::string> groups;

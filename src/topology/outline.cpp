@@ -142,10 +142,10 @@ std::string count_words(std::size_t count, DeviceKind kind) {
 
 std::string pcie_shortfall(const Device& device) {
     const auto now = device.properties.find("pcie_now");
-    const auto most = device.properties.find("pcie_max");
-    if (now == device.properties.end() || most == device.properties.end() || now->second == most->second)
+    const auto max = device.properties.find("pcie_max");
+    if (now == device.properties.end() || max == device.properties.end() || now->second == max->second)
         return "";
-    return now->second + " of " + most->second;
+    return now->second + " of " + max->second;
 }
 
 std::optional<double> rate_of_pcie_words(std::string_view words) {

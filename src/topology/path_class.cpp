@@ -20,8 +20,9 @@ std::vector<DeviceId> climb(const Topology& topology, DeviceId id) {
     return chain;
 }
 
-// Of two chains that meet at a cpu. A GPU that hangs there by C2C has a PCIe domain of its own, and nvidia-smi
-// prints SYS between it and what hangs below the cpu's bridges (published matrices of GB200 and GH200).
+// Of two chains that meet at a cpu. A GPU that hangs there by C2C has a PCIe domain of its own, and
+// nvidia-smi prints SYS between it and what hangs below the cpu's bridges (published matrices of GB200 and
+// GH200).
 PathClass class_below_cpu(const Topology& topology, DeviceId cpu, const std::vector<DeviceId>& a,
                           const std::vector<DeviceId>& b, int bridges) {
     if (cpu == a[0] || cpu == b[0]) return bridges == 1 ? PathClass::phb : PathClass::node;
@@ -29,7 +30,8 @@ PathClass class_below_cpu(const Topology& topology, DeviceId cpu, const std::vec
         const auto below = std::find(chain->begin(), chain->end(), cpu) - 1;
         // A bridge whose NUMA node is not told may be at any cpu.
         if (topology.device(*below).properties.count("cpu_assumed") != 0) return PathClass::sys;
-        if (chain->size() >= 2 && (*chain)[1] == cpu && topology.device(chain->front()).kind == DeviceKind::gpu)
+        if (chain->size() >= 2 && (*chain)[1] == cpu &&
+            topology.device(chain->front()).kind == DeviceKind::gpu)
             return PathClass::sys;
     }
     return PathClass::node;

@@ -38,7 +38,8 @@ std::string pcie_words(const MachineFiles& files, const std::string& folder, con
 std::string peer_memory_words(const MachineFiles& files, const std::string& bus_id) {
     const auto memory = driver::find_peer_memory(files, bus_id);
     if (!memory) return {};
-    return fmt::format("{}, {}", format_bytes(memory->size), memory->published ? "published" : "not published");
+    return fmt::format("{}, {}", format_bytes(memory->size),
+                       memory->published ? "published" : "not published");
 }
 
 void add_pci(Device& device, const MachineFiles& files) {
@@ -131,9 +132,9 @@ void add_rdma(Device& device, const MachineFiles& files, const std::string& name
 // The second memory region (BAR1) is the window into a GPU's memory.
 void add_gpu_window(Device& device, const MachineFiles& files) {
     const Bytes now = bar_size(files, device.bus_id, 1);
-    const Bytes most = bar_largest(files, device.bus_id, 1);
+    const Bytes max = bar_largest(files, device.bus_id, 1);
     if (now > 0) device.properties["bar1"] = std::to_string(now);
-    if (most > 0) device.properties["bar1_largest"] = std::to_string(most);
+    if (max > 0) device.properties["bar1_largest"] = std::to_string(max);
 }
 
 void add_nic(Device& device, const MachineFiles& files) {
@@ -208,7 +209,8 @@ void add_properties(PartsBuilder& builder, const MachineSource& source) {
         if (!device.bus_id.empty() && device.kind != DeviceKind::host_bridge) add_pci(device, source.files);
         if (device.kind == DeviceKind::cpu) {
             put(device.properties, "cpus",
-                source.files.line(fmt::format("/sys/devices/system/node/node{}/cpulist", device.index)).value_or(""));
+                source.files.line(fmt::format("/sys/devices/system/node/node{}/cpulist", device.index))
+                    .value_or(""));
         }
         if (device.kind == DeviceKind::gpu) add_gpu_window(device, source.files);
         if (device.kind == DeviceKind::gpu && source.nvml) add_gpu(device, *source.nvml);

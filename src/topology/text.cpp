@@ -19,7 +19,7 @@ using topology::Outline;
 using topology::Row;
 
 // A terminal that shows more lines than this of one kind helps nobody.
-constexpr std::size_t most_refusals = 8;
+constexpr std::size_t max_refusals = 8;
 
 std::string numa_of(const Device& device) {
     return device.numa_node < 0 ? "-" : std::to_string(device.numa_node);
@@ -50,7 +50,7 @@ std::string links_in_words(const Outline& outline, DeviceId id) {
 
 // "PIX to gpu:0": the GPUs that are nearest to a device.
 std::string nearest_gpus(const Outline& outline, DeviceId id, const std::vector<DeviceId>& gpus) {
-    if (gpus.empty() || gpus.size() > topology::most_matrix_devices) return "";
+    if (gpus.empty() || gpus.size() > topology::max_matrix_devices) return "";
     PairClass best;
     std::string names;
     for (const DeviceId gpu : gpus) {
@@ -104,14 +104,14 @@ std::string sections(const Outline& outline, int node) {
 std::string matrix(const Outline& outline, int node) {
     const auto ids = topology::matrix_devices(outline, node);
     if (ids.empty()) return "";
-    if (ids.size() <= topology::most_matrix_devices)
+    if (ids.size() <= topology::max_matrix_devices)
         return fmt::format("\n{}", topology::matrix_text(outline, ids));
     const auto gpus = node < 0 ? outline.of(DeviceKind::gpu) : outline.of(DeviceKind::gpu, node);
-    if (gpus.size() > topology::most_matrix_devices)
-        return fmt::format("\nthe matrix is left out above {} devices\n", topology::most_matrix_devices);
+    if (gpus.size() > topology::max_matrix_devices)
+        return fmt::format("\nthe matrix is left out above {} devices\n", topology::max_matrix_devices);
     std::string text =
         fmt::format("\nnetwork cards and drives are left out of the matrix: more than {} devices together\n",
-                    topology::most_matrix_devices);
+                    topology::max_matrix_devices);
     if (!gpus.empty()) text += fmt::format("\n{}", topology::matrix_text(outline, gpus));
     return text;
 }
@@ -129,7 +129,7 @@ std::string without_names(std::string reason, const std::string& a, const std::s
 // no driver was asked.
 std::string refusals(const Outline& outline, int node) {
     const auto gpus = node < 0 ? outline.of(DeviceKind::gpu) : outline.of(DeviceKind::gpu, node);
-    if (gpus.size() > topology::most_matrix_devices) return "";
+    if (gpus.size() > topology::max_matrix_devices) return "";
     struct Group {
         std::string reason;
         std::string remedy;
@@ -153,7 +153,7 @@ std::string refusals(const Outline& outline, int node) {
     for (const auto& [key, group] : groups) {
         text += "  " + group.reason + (group.remedy.empty() ? "" : "; " + group.remedy) + "\n";
         std::string line;
-        const std::size_t shown = std::min(group.pairs.size(), most_refusals);
+        const std::size_t shown = std::min(group.pairs.size(), max_refusals);
         for (std::size_t i = 0; i < shown; ++i) line += (i == 0 ? "" : ", ") + group.pairs[i];
         if (shown < group.pairs.size()) line += fmt::format(" and {} more", group.pairs.size() - shown);
         text += "    " + line + "\n";
@@ -173,7 +173,7 @@ std::string Topology::to_text() const {
     const Outline outline(*this);
     std::string text = fmt::format("machine {}\n", topology::headline(outline));
     const bool whole = outline.nodes().size() < 2 ||
-                       topology::matrix_devices(outline, -1).size() <= topology::most_matrix_devices;
+                       topology::matrix_devices(outline, -1).size() <= topology::max_matrix_devices;
     // Of many machines one stands for all that are like it.
     const int shown = whole ? -1 : topology::alike_machines(outline).front().front();
     text += topology::cluster_text(outline);

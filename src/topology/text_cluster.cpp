@@ -101,8 +101,8 @@ std::string cluster_text(const Outline& outline) {
     if (outline.nodes().size() < 2) return "";
     std::vector<Row> rows;
     const auto groups = alike_machines(outline);
-    constexpr std::size_t most_groups = 16;
-    for (std::size_t i = 0; i < std::min(groups.size(), most_groups); ++i) {
+    constexpr std::size_t max_groups = 16;
+    for (std::size_t i = 0; i < std::min(groups.size(), max_groups); ++i) {
         const int first = groups[i].front();
         std::string words;
         for (const DeviceKind kind :
@@ -114,8 +114,8 @@ std::string cluster_text(const Outline& outline) {
             {node_words(groups[i]),
              (groups[i].size() > 1 ? fmt::format("{} alike, each ", groups[i].size()) : "") + words});
     }
-    if (groups.size() > most_groups)
-        rows.push_back({fmt::format("{} further kinds of machine", groups.size() - most_groups)});
+    if (groups.size() > max_groups)
+        rows.push_back({fmt::format("{} further kinds of machine", groups.size() - max_groups)});
     std::string text = fmt::format("\nmachines\n{}", table(rows, "  "));
     if (const std::string words = shared_nvlink_words(outline); !words.empty())
         text += "\nNVLink between machines\n  " + words + "\n";

@@ -26,17 +26,17 @@ Error file_error(const std::string& path, const char* what, int number) {
                  hint};
 }
 
-Result<std::string> read_all(int fd, const std::string& path, std::size_t most) {
+Result<std::string> read_all(int fd, const std::string& path, std::size_t max) {
     struct stat status = {};
     if (::fstat(fd, &status) != 0) return file_error(path, "read", errno);
     if (!S_ISREG(status.st_mode)) {
         return Error{ErrorCode::invalid_argument, "the topology file is no regular file", path, ""};
     }
     const auto size = static_cast<std::size_t>(status.st_size);
-    if (size > most) {
+    if (size > max) {
         return Error{
             ErrorCode::invalid_argument,
-            fmt::format("the topology file holds {}, more than {}", format_bytes(size), format_bytes(most)),
+            fmt::format("the topology file holds {}, more than {}", format_bytes(size), format_bytes(max)),
             path, ""};
     }
     std::string text(size, '\0');
@@ -54,11 +54,11 @@ Result<std::string> read_all(int fd, const std::string& path, std::size_t most) 
 
 }  // namespace
 
-Result<std::string> read_text_file(const std::string& path, std::size_t most) {
+Result<std::string> read_text_file(const std::string& path, std::size_t max) {
     // O_NONBLOCK: a pipe without a writer would keep open() waiting.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return file_error(path, "opened", errno);
-    auto text = read_all(fd, path, most);
+    auto text = read_all(fd, path, max);
     ::close(fd);
     return text;
 }

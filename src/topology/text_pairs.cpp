@@ -41,9 +41,9 @@ std::string list_pairs(const Topology& machine) {
     if (ids.size() < topology::matrix_devices(outline, -1).size())
         text = fmt::format("machine {}: node0 alone, whose pairs stand for those of the others\n",
                            machine.name());
-    if (ids.size() > topology::most_matrix_devices) {
-        text += fmt::format("only the first {} of {} devices\n", topology::most_matrix_devices, ids.size());
-        ids.resize(topology::most_matrix_devices);
+    if (ids.size() > topology::max_matrix_devices) {
+        text += fmt::format("only the first {} of {} devices\n", topology::max_matrix_devices, ids.size());
+        ids.resize(topology::max_matrix_devices);
     }
     std::vector<Row> rows{{"from", "to", "class", "GB/s", "us", "worst link", "path"}};
     for (std::size_t i = 0; i < ids.size(); ++i) {

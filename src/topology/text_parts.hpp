@@ -15,7 +15,7 @@ using Row = std::vector<std::string>;
 std::string table(const std::vector<Row>& rows, const std::string& indent);
 
 // A terminal shows no more columns, and the work grows with the square.
-constexpr std::size_t most_matrix_devices = 64;
+constexpr std::size_t max_matrix_devices = 64;
 
 // GPUs, network cards and drives, in this order, of one machine or (-1) of all.
 std::vector<DeviceId> matrix_devices(const Outline& outline, int node);

@@ -187,8 +187,8 @@ std::string draw_tree(const Topology& topology) {
     const Outline outline(topology);
     std::vector<Branch> branches;
     const auto groups = topology::alike_machines(outline);
-    constexpr std::size_t most_groups = 8;
-    for (std::size_t i = 0; i < std::min(groups.size(), most_groups); ++i) {
+    constexpr std::size_t max_groups = 8;
+    for (std::size_t i = 0; i < std::min(groups.size(), max_groups); ++i) {
         std::vector<Branch> machine = branches_of(outline, groups[i].front());
         add_nvswitches(outline, groups[i].front(), machine);
         if (outline.nodes().size() < 2) {
@@ -202,8 +202,8 @@ std::string draw_tree(const Topology& topology) {
         }
         branches.push_back({std::move(words), {}, std::move(machine)});
     }
-    if (groups.size() > most_groups)
-        branches.push_back({fmt::format("{} further kinds of machine", groups.size() - most_groups), {}, {}});
+    if (groups.size() > max_groups)
+        branches.push_back({fmt::format("{} further kinds of machine", groups.size() - max_groups), {}, {}});
     if (const std::string words = topology::shared_nvlink_words(outline); !words.empty())
         branches.push_back({"NVLink between machines: " + words, {}, {}});
     if (const std::string words = topology::network_words(outline); !words.empty())

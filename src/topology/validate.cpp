@@ -20,9 +20,9 @@ namespace sidestep::topology {
 namespace {
 
 // Far above anything built; what lies beyond is a mistake in a file, not a machine.
-constexpr int most_lanes = 65536;
-constexpr double most_gb_per_s = 1e7;
-constexpr double most_latency_us = 1e9;
+constexpr int max_lanes = 65536;
+constexpr double max_gb_per_s = 1e7;
+constexpr double max_latency_us = 1e9;
 constexpr int highest_index = 1 << 30;
 constexpr std::size_t longest_name = 256;
 
@@ -133,15 +133,15 @@ Result<void> check_link(const Link& link, std::size_t position, const std::vecto
     const auto ends = [&] { return devices[link.a].name + " to " + devices[link.b].name; };
     if (link.a == link.b)
         return wrong(where(""), fmt::format("a link joins {} to itself", devices[link.a].name));
-    if (link.width < 1 || link.width > most_lanes) {
+    if (link.width < 1 || link.width > max_lanes) {
         return wrong(where(".width"), fmt::format("the link {} has width {}", ends(), link.width),
-                     fmt::format("a width lies between 1 and {}", most_lanes));
+                     fmt::format("a width lies between 1 and {}", max_lanes));
     }
-    if (!std::isfinite(link.gb_per_s) || link.gb_per_s <= 0 || link.gb_per_s > most_gb_per_s) {
+    if (!std::isfinite(link.gb_per_s) || link.gb_per_s <= 0 || link.gb_per_s > max_gb_per_s) {
         return wrong(where(".gb_per_s"), fmt::format("the link {} carries {} GB/s", ends(), link.gb_per_s),
                      "a rate is above 0; it counts 10^9 bytes a second, one direction, the whole bundle");
     }
-    if (!std::isfinite(link.latency_us) || link.latency_us < 0 || link.latency_us > most_latency_us) {
+    if (!std::isfinite(link.latency_us) || link.latency_us < 0 || link.latency_us > max_latency_us) {
         return wrong(where(".latency_us"), fmt::format("the link {} takes {} us", ends(), link.latency_us),
                      "a latency is 0 or above, in microseconds");
     }

@@ -1,4 +1,5 @@
-// Something in flight that ends in a Receipt: one copy (Job) or a batch of them. Whoever is at hand drives it.
+// Something in flight that ends in a Receipt: one copy (Job) or a batch of them. Whoever is at hand drives
+// it.
 #pragma once
 
 #include <atomic>
@@ -7,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "transfer/completion.hpp"
 #include <sidestep/receipt.hpp>
 #include <sidestep/result.hpp>
+#include "transfer/completion.hpp"
 
 namespace sidestep::transfer {
 
@@ -24,12 +25,13 @@ public:
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;
 
-    // Goes on with pieces if nobody else is driving right now, for threads of backends (Attendance): never ends anything, so that
-    // nothing is freed on such a thread.
+    // Goes on with pieces if nobody else is driving right now, for threads of backends (Attendance): never
+    // ends anything, so that nothing is freed on such a thread.
     virtual void assist() {}
     // Such a thread was at it since the last question, so whoever drives may sleep between two looks.
     bool assisted() { return assisted_.exchange(false, std::memory_order_relaxed); }
-    // One came while somebody was driving, who may have looked too early for what it had ended: to be looked at again before a sleep.
+    // One came while somebody was driving, who may have looked too early for what it had ended: to be looked
+    // at again before a sleep.
     bool missed() { return missed_.exchange(false); }
 
     // Its steps begin whole copies, which may block for a while.
@@ -50,8 +52,8 @@ public:
     Bytes bytes_done() const { return done_.load(std::memory_order_relaxed); }
     Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }
 
-    // How long it should take from its start by the route's prices; zero where it has no route, where it moves
-    // in chunks, or where the machine is a model. Constant after the start.
+    // How long it should take from its start by the route's prices; zero where it has no route, where it
+    // moves in chunks, or where the machine is a model. Constant after the start.
     std::chrono::steady_clock::duration expected() const { return expected_; }
 
     // Adds to the Receipt's notes, by whoever submitted, before anybody else has the activity. Without effect

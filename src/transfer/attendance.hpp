@@ -10,11 +10,11 @@
 
 namespace sidestep::transfer {
 
-// A thread that has just read a piece takes its copy on at once, where a thread that drives has to look for it all the time and
-// keeps a processor from reading meanwhile, or sleeps and is late.
+// A thread that has just read a piece takes its copy on at once, where a thread that drives has to look for
+// it all the time and keeps a processor from reading meanwhile, or sleeps and is late.
 //
-// The activities are not owned: a thread of a backend must never be the one that drops the last handle of a copy, which may
-// hold the backend. Safe to use from several threads.
+// The activities are not owned: a thread of a backend must never be the one that drops the last handle of a
+// copy, which may hold the backend. Safe to use from several threads.
 class Attendance : public std::enable_shared_from_this<Attendance> {
 public:
     // An activity that is attended to as long as this lives. Its end waits for a thread that is at it.
@@ -34,8 +34,9 @@ public:
 
     Entry enter(Activity& activity);
 
-    // Called by threads of backends: takes each activity on that nobody else is at. One thread at a time; for the others it is
-    // over at once, so that they go back to their work, and that one has another look for them.
+    // Called by threads of backends: takes each activity on that nobody else is at. One thread at a time; for
+    // the others it is over at once, so that they go back to their work, and that one has another look for
+    // them.
     void attend();
 
     // Nobody is attended to any more.

@@ -18,8 +18,8 @@ constexpr std::size_t pieces_a_stream_call = 65280;
 constexpr std::size_t calls_in_flight = 4;
 // Copies of their own that run side by side.
 constexpr std::size_t singles_in_flight = 16;
-constexpr std::size_t most_notes = 16;
-constexpr std::size_t most_ways = 8;  // that the notes tell of
+constexpr std::size_t max_notes = 16;
+constexpr std::size_t max_ways = 8;  // that the notes tell of
 
 Error at_position(Error error, std::size_t first, std::size_t last) {
     error.message = first == last
@@ -195,10 +195,10 @@ bool BatchJob::start_call(Bulk& bulk) {
     const auto& pieces = bulk.group.pieces;
     if (bulk.next == pieces.size()) return false;
     if (stream_ == nullptr && bulk.calls >= calls_in_flight) return false;
-    const std::size_t most = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
+    const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
     Call call{&bulk, bulk.next, bulk.next, 0, {}};
     scratch_.clear();
-    while (bulk.next < pieces.size() && scratch_.size() < most) {
+    while (bulk.next < pieces.size() && scratch_.size() < max) {
         const BatchPiece& piece = pieces[bulk.next];
         if (stream_ == nullptr && call.bytes > 0 && call.bytes + piece.size > bytes_a_call) break;
         scratch_.push_back({bulk.sources[piece.from_range].get(), piece.from_offset,
@@ -289,7 +289,7 @@ void BatchJob::count(std::string way, const Receipt& receipt, std::size_t copies
 }
 
 void BatchJob::note(std::string text) {
-    if (notes_.size() >= most_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
+    if (notes_.size() >= max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
     notes_.push_back(std::move(text));
 }
 
@@ -369,14 +369,14 @@ Receipt BatchJob::receipt() {
         if (i == 0) {
             receipt.route = carried.route;
             receipt.lane_bytes = carried.lane_bytes;
-        } else if (i < most_ways) {
+        } else if (i < max_ways) {
             receipt.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
                                                 carried.copies == 1 ? "y" : "ies",
                                                 format_bytes(carried.bytes), carried.way));
         }
     }
-    if (carried_.size() > most_ways)
-        receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - most_ways));
+    if (carried_.size() > max_ways)
+        receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
     return receipt;
 }
 

@@ -19,7 +19,8 @@ Error wrong(std::string message, std::string where, std::string hint = {}) {
 Error no_such_device(const char* what, const char* form, const Place& place, int count) {
     std::string hint = fmt::format("this machine has no {}s", what);
     if (count == 1) hint = fmt::format("this machine has one {}, {}:0", what, form);
-    if (count > 1) hint = fmt::format("this machine has {} {}s, {}:0 to {}:{}", count, what, form, form, count - 1);
+    if (count > 1)
+        hint = fmt::format("this machine has {} {}s, {}:0 to {}:{}", count, what, form, form, count - 1);
     return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "topology",
                  std::move(hint)};
 }
@@ -88,7 +89,8 @@ Result<void> check_overlap(const Ends& ends, const Description& from, const Desc
 Result<Import> local(const Buffer& buffer, SharedMemory* shared, std::chrono::milliseconds limit) {
     if (!buffer.place().is_shared()) return Import{buffer, nullptr};
     if (shared == nullptr)
-        return Error{ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
+        return Error{
+            ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
     return shared->import(buffer, limit);
 }
 
@@ -96,10 +98,10 @@ Result<Import> local(const Buffer& buffer, SharedMemory* shared, std::chrono::mi
 
 std::string why_out_of_reach(const backend::Registry& registry, const Place& place) {
     for (const backend::Offer& offer : registry.offers()) {
-        const bool would = std::any_of(offer.capabilities.begin(), offer.capabilities.end(),
-                                       [&](const backend::Capability& capability) {
-                                           return capability.from == place.kind() || capability.to == place.kind();
-                                       });
+        const bool would = std::any_of(
+            offer.capabilities.begin(), offer.capabilities.end(), [&](const backend::Capability& capability) {
+                return capability.from == place.kind() || capability.to == place.kind();
+            });
         if (would && !offer.support.usable) return fmt::format("{}: {}", offer.name, offer.support.reason);
     }
     return {};
@@ -107,10 +109,10 @@ std::string why_out_of_reach(const backend::Registry& registry, const Place& pla
 
 Result<void> check_place(const Topology& topology, const Place& place) {
     if (!place.node().empty())
-        return Error{ErrorCode::unsupported,
-                     fmt::format("{} is on another machine, and this build has no network backend",
-                                 place.to_string()),
-                     "topology", "use places of this machine"};
+        return Error{
+            ErrorCode::unsupported,
+            fmt::format("{} is on another machine, and this build has no network backend", place.to_string()),
+            "topology", "use places of this machine"};
     if (place.is_gpu() && !topology.find(place))
         return no_such_device("GPU", "gpu", place, topology.gpu_count());
     if (place.is_p2pmem() && topology.emulated())
@@ -121,22 +123,25 @@ Result<void> check_place(const Topology& topology, const Place& place) {
     return {};
 }
 
-Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry, const Buffer& given_from,
-                          const Buffer& given_to, SharedMemory* shared, std::chrono::milliseconds limit) {
-    for (const Buffer* given : {&given_from, &given_to}) SIDESTEP_CHECK(check_place(topology, given->place()));
+Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry,
+                          const Buffer& given_from, const Buffer& given_to, SharedMemory* shared,
+                          std::chrono::milliseconds limit) {
+    for (const Buffer* given : {&given_from, &given_to})
+        SIDESTEP_CHECK(check_place(topology, given->place()));
     SIDESTEP_TRY(Import source_memory, local(given_from, shared, limit));
     SIDESTEP_TRY(Import target_memory, local(given_to, shared, limit));
     const Buffer& from = source_memory.buffer;
     const Buffer& to = target_memory.buffer;
     SIDESTEP_CHECK(check_buffer(topology, from));
     SIDESTEP_CHECK(check_buffer(topology, to));
-    if (to.read_only()) return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
+    if (to.read_only())
+        return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
     SIDESTEP_TRY(const Description source, describe(registry, from, to.place().is_gpu()));
     SIDESTEP_TRY(const Description target, describe(registry, to, from.place().is_gpu()));
 
     if (from.whole_file() && source.identity == 0 && source.size == 0)
-        return Error{ErrorCode::not_found, fmt::format("there is no file {}", from.place().path()), from.to_string(),
-                     "check the path"};
+        return Error{ErrorCode::not_found, fmt::format("there is no file {}", from.place().path()),
+                     from.to_string(), "check the path"};
 
     Ends ends;
     ends.bytes = from.size() == Buffer::whole ? source.size : from.size();

@@ -14,28 +14,31 @@ class SharedMemory;
 
 struct Ends {
     Buffer from;
-    Buffer to;               // a whole-file target keeps the size Buffer::whole
+    Buffer to;  // a whole-file target keeps the size Buffer::whole
     route::End from_end;
     route::End to_end;
     Bytes bytes = 0;
     std::uint64_t from_identity = 0;  // backend::Description::identity
     std::uint64_t to_identity = 0;
-    // Keep memory of other processes mapped; null for an end that is none. To be held until nothing is in flight.
+    // Keep memory of other processes mapped; null for an end that is none. To be held until nothing is in
+    // flight.
     std::shared_ptr<const void> from_lease;
     std::shared_ptr<const void> to_lease;
 };
 
-// "NAME: REASON" of the first unusable backend that would reach memory at such a place; empty where there is none.
+// "NAME: REASON" of the first unusable backend that would reach memory at such a place; empty where there is
+// none.
 std::string why_out_of_reach(const backend::Registry& registry, const Place& place);
 
 // Checks that the place is on this machine and there: not_found names the GPUs or NUMA nodes there are.
 Result<void> check_place(const Topology& topology, const Place& place);
 
-// Asks the backends what the buffers are, and checks that sizes agree, that the target may be written
-// and that the two do not overlap. Published memory is mapped by `shared` (null: refused), and its end is then
+// Asks the backends what the buffers are, and checks that sizes agree, that the target may be written and
+// that the two do not overlap. Published memory is mapped by `shared` (null: refused), and its end is then
 // what it really is, an address at a host or gpu place; `limit` bounds the wait for its publisher, as for
 // SharedMemory::import. Apart from that it opens nothing, and changes nothing.
 Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry, const Buffer& from,
-                          const Buffer& to, SharedMemory* shared = nullptr, std::chrono::milliseconds limit = {});
+                          const Buffer& to, SharedMemory* shared = nullptr,
+                          std::chrono::milliseconds limit = {});
 
 }  // namespace sidestep::transfer

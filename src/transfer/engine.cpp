@@ -12,8 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While threads that read or write go on with a copy, whoever waits for it leaves its processor to them, and is there for its end,
-// and for what nobody else sees.
+// While threads that read or write go on with a copy, whoever waits for it leaves its processor to them, and
+// is there for its end, and for what nobody else sees.
 constexpr auto rest_beside_assistants = std::chrono::microseconds(200);
 
 class RefusedCopy final : public Activity {
@@ -54,8 +54,14 @@ Buffer buffer_at(const Place& place) {
 
 Engine::Engine(const Topology& topology, const backend::Registry& registry,
                std::chrono::milliseconds drain_limit)
-    : topology_(topology), registry_(registry), drain_limit_(drain_limit), plans_(topology, registry), pool_(registry, topology.gpu_count()), traffic_(topology.gpu_count()) {
-    for (backend::Backend* backend : registry.usable()) backend->attend_with([all = attendance_] { all->attend(); });
+    : topology_(topology),
+      registry_(registry),
+      drain_limit_(drain_limit),
+      plans_(topology, registry),
+      pool_(registry, topology.gpu_count()),
+      traffic_(topology.gpu_count()) {
+    for (backend::Backend* backend : registry.usable())
+        backend->attend_with([all = attendance_] { all->attend(); });
 }
 
 Engine::~Engine() {
@@ -66,7 +72,8 @@ Engine::~Engine() {
             while (!job->drained() && Clock::now() < give_up)
                 if (!job->step(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
             if (job->drained()) continue;
-            // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
+            // A device still writes to memory that the job holds: freeing it would corrupt whatever comes
+            // next.
             base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
             new std::shared_ptr<Activity>(job);
         }
@@ -76,15 +83,15 @@ Engine::~Engine() {
 }
 
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
-                                    void* stream) {
+                                         void* stream) {
     auto job = std::make_shared<Job>(machine(), options, stream);
     job->begin(from, to);
     if (job->needs_driving()) enroll(job);
     return job;
 }
 
-std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies, const CopyOptions& options,
-                                               void* stream) {
+std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies,
+                                               const CopyOptions& options, void* stream) {
     auto batch = std::make_shared<BatchJob>(machine(), options, stream);
     batch->begin(copies);
     if (batch->needs_driving()) enroll(batch);
@@ -98,10 +105,13 @@ std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions
     return job;
 }
 
-std::shared_ptr<Activity> Engine::refuse(Error error) { return std::make_shared<RefusedCopy>(std::move(error)); }
+std::shared_ptr<Activity> Engine::refuse(Error error) {
+    return std::make_shared<RefusedCopy>(std::move(error));
+}
 
 Machine Engine::machine() {
-    return Machine{topology_, registry_, plans_, pool_, traffic_, *registrations_, *attendance_, shared_, drain_limit_};
+    return Machine{topology_,       registry_,    plans_,  pool_,       traffic_,
+                   *registrations_, *attendance_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
@@ -149,18 +159,20 @@ void Engine::enroll(const std::shared_ptr<Activity>& job) {
 
 Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOptions& options) {
     SIDESTEP_TRY(const Ends ends, resolve_ends(topology_, registry_, from, to, shared_, options.deadline));
-    SIDESTEP_TRY(auto plan, plans_.get({ends.from_end, ends.to_end, ends.bytes, options.require, options.prefer,
-                                        options.max_staging, options.lanes, pool_.relay_limits()},
-                                       objections(registry_, ends.from, ends.to, options)));
+    SIDESTEP_TRY(auto plan,
+                 plans_.get({ends.from_end, ends.to_end, ends.bytes, options.require, options.prefer,
+                             options.max_staging, options.lanes, pool_.relay_limits()},
+                            objections(registry_, ends.from, ends.to, options)));
     return plan->route;
 }
 
 Result<Route> Engine::route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options) {
     for (const Place* place : {&from, &to}) SIDESTEP_CHECK(check_place(topology_, *place));
-    SIDESTEP_TRY(auto plan, plans_.get({typical_end(registry_.offers(), from),
-                                        typical_end(registry_.offers(), to), bytes, options.require, options.prefer,
-                                        options.max_staging, options.lanes, pool_.relay_limits()},
-                                       objections(registry_, buffer_at(from), buffer_at(to), options)));
+    SIDESTEP_TRY(auto plan,
+                 plans_.get({typical_end(registry_.offers(), from), typical_end(registry_.offers(), to),
+                             bytes, options.require, options.prefer, options.max_staging, options.lanes,
+                             pool_.relay_limits()},
+                            objections(registry_, buffer_at(from), buffer_at(to), options)));
     return plan->route;
 }
 

@@ -22,14 +22,16 @@ public:
     ~Engine();
 
     // Starts a copy. `stream` is a caller's CUstream, or null.
-    std::shared_ptr<Activity> submit(const Buffer& from, const Buffer& to, const CopyOptions& options, void* stream);
+    std::shared_ptr<Activity> submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
+                                     void* stream);
 
     // Starts many copies as one. The buffers are looked at during the call only.
     std::shared_ptr<Activity> submit_batch(const std::vector<BatchCopy>& copies, const CopyOptions& options,
                                            void* stream);
 
-    // Starts moving files to the memories of several places, or those to files. Of the options these count: verify,
-    // page_cache, max_staging (for each place), chunk, deadline, stall_limit, sync_file, require and prefer.
+    // Starts moving files to the memories of several places, or those to files. Of the options these count:
+    // verify, page_cache, max_staging (for each place), chunk, deadline, stall_limit, sync_file, require and
+    // prefer.
     std::shared_ptr<Activity> submit_spread(Spread spread, const CopyOptions& options);
 
     // What a copy that cannot be begun ends as.
@@ -71,8 +73,9 @@ private:
     SharedMemory* shared_ = nullptr;
 
     DrivingThread thread_;
-    // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver may
-    // block whoever frees memory while a stream is held at a gate: the other thread must be free to open it.
+    // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver
+    // may block whoever frees memory while a stream is held at a gate: the other thread must be free to open
+    // it.
     DrivingThread starting_thread_;
 };
 

@@ -1,4 +1,5 @@
-// Which GPUs' host links are in use by copies of their own: lanes that only pass through a GPU make way for them.
+// Which GPUs' host links are in use by copies of their own: lanes that only pass through a GPU make way for
+// them.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@ namespace sidestep::transfer {
 
 enum class Direction { to_gpu, from_gpu };
 
-// Copies between host memory and each GPU that are at work. Safe to use from several threads; outlives every Use.
+// Copies between host memory and each GPU that are at work. Safe to use from several threads; outlives every
+// Use.
 class HostLinkTraffic {
 public:
     explicit HostLinkTraffic(int gpus) : counters_(static_cast<std::size_t>(gpus) * 2) {}
@@ -19,7 +21,9 @@ public:
     class Use {
     public:
         Use() = default;
-        explicit Use(std::atomic<int>* counter) : counter_(counter) { counter_->fetch_add(1, std::memory_order_relaxed); }
+        explicit Use(std::atomic<int>* counter) : counter_(counter) {
+            counter_->fetch_add(1, std::memory_order_relaxed);
+        }
         Use(Use&& other) noexcept : counter_(std::exchange(other.counter_, nullptr)) {}
         Use& operator=(Use&& other) noexcept {
             std::swap(counter_, other.counter_);

@@ -17,29 +17,35 @@ constexpr Bytes direct_host_chunk = Bytes{128} << 20;
 constexpr Bytes direct_gpu_chunk = Bytes{512} << 20;
 constexpr Bytes direct_file_chunk = Bytes{4} << 20;
 constexpr Bytes staged_file_chunk = Bytes{2} << 20;
-constexpr Bytes least_staged_chunk = Bytes{256} << 10;
+constexpr Bytes min_staged_chunk = Bytes{256} << 10;
 constexpr Bytes page = 4096;
 // Staging memory for each stop: enough chunks in flight to keep 16 readers and the GPU busy.
-constexpr Bytes most_staging_a_stop = Bytes{64} << 20;
-// The same in the memory of a neighbour GPU, and chunks in flight on one of several lanes: enough to keep both
-// of its hops busy, few enough that a lane which falls behind holds little back at the end.
+constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
+// The same in the memory of a neighbour GPU, and chunks in flight on one of several lanes: enough to keep
+// both of its hops busy, few enough that a lane which falls behind holds little back at the end.
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
 
-Bytes round_up(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
+Bytes round_up(Bytes bytes, Bytes unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
 
-bool touches_file(const Ends& ends) { return ends.from.place().is_file() || ends.to.place().is_file(); }
+bool touches_file(const Ends& ends) {
+    return ends.from.place().is_file() || ends.to.place().is_file();
+}
 
-bool touches_gpu(const Ends& ends) { return ends.from.place().is_gpu() || ends.to.place().is_gpu(); }
+bool touches_gpu(const Ends& ends) {
+    return ends.from.place().is_gpu() || ends.to.place().is_gpu();
+}
 
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
     if (options.chunk != 0) return round_up(options.chunk, page);
     if (!staged && touches_file(ends)) return direct_file_chunk;
     if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
-    const Bytes most = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
+    const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
-    return std::clamp(round_up(ends.bytes / 8, page), least_staged_chunk, most);
+    return std::clamp(round_up(ends.bytes / 8, page), min_staged_chunk, max);
 }
 
 // A wish that the route could not meet is said in the receipt, not only among the refused paths.
@@ -57,7 +63,9 @@ std::string unmet_preference(const CopyOptions& options, const Route& route) {
 Job::Job(const Machine& machine, const CopyOptions& options, void* stream)
     : machine_(machine), options_(options), stream_(stream) {}
 
-Job::~Job() { attendance_.leave(); }
+Job::~Job() {
+    attendance_.leave();
+}
 
 void Job::begin(const Buffer& from, const Buffer& to) {
     std::lock_guard lock(mutex_);
@@ -73,11 +81,13 @@ void Job::begin(const Buffer& from, const Buffer& to) {
 
 Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to, machine_.shared,
-                                       options_.deadline));
+                                     options_.deadline));
     total_.store(ends_.bytes, std::memory_order_relaxed);
     SIDESTEP_TRY(const route::Request asked, request());
-    SIDESTEP_TRY(plan_, machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
-    if (auto note = unmet_preference(options_, plan_->route); !note.empty()) receipt_.notes.push_back(std::move(note));
+    SIDESTEP_TRY(plan_,
+                 machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
+    if (auto note = unmet_preference(options_, plan_->route); !note.empty())
+        receipt_.notes.push_back(std::move(note));
     // Both ends are attached, and errors found, before a byte moves.
     for (const auto& hops : plan_->lanes) {
         SIDESTEP_CHECK(attach(hops.front().backend, backend::Access::read));
@@ -94,8 +104,8 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
 
 Result<route::Request> Job::request() const {
     if (options_.lanes < 0)
-        return Error{ErrorCode::invalid_argument, fmt::format("{} lanes were asked for", options_.lanes), "options",
-                     "0 takes as many as make the copy quicker"};
+        return Error{ErrorCode::invalid_argument, fmt::format("{} lanes were asked for", options_.lanes),
+                     "options", "0 takes as many as make the copy quicker"};
     route::Request asked{ends_.from_end,  ends_.to_end,         ends_.bytes,    options_.require,
                          options_.prefer, options_.max_staging, options_.lanes, machine_.pool.relay_limits()};
     // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
@@ -152,14 +162,15 @@ LaneSetup Job::shape_of(std::size_t lane) const {
     setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
     setup.depth = touches_file(ends_) ? 16 : 2;
     if (count > 1) {
-        setup.chunk = options_.chunk != 0 ? round_up(options_.chunk, page) : route::lane_chunk(ends_.bytes, count);
+        setup.chunk =
+            options_.chunk != 0 ? round_up(options_.chunk, page) : route::lane_chunk(ends_.bytes, count);
         setup.depth = chunks_on_a_lane;
-        setup.most_new = 1;
+        setup.max_new = 1;
     }
     if (stops == 0) return setup;
     std::size_t all_stops = 0;
     for (const auto& hops : plan_->lanes) all_stops += hops.size() - 1;
-    Bytes bound = std::min(options_.max_staging / all_stops, most_staging_a_stop);
+    Bytes bound = std::min(options_.max_staging / all_stops, max_staging_a_stop);
     for (const ReadyHop& hop : plan_->lanes[lane])
         if (hop.to_memory == MemoryKind::device && &hop != &plan_->lanes[lane].back())
             bound = std::min({bound, relay_ring, machine_.pool.relay_limit(hop.to.index())});
@@ -179,7 +190,8 @@ Result<void> Job::add_lane(std::size_t lane) {
     setup.yields_to = yields_to(lane);
     SIDESTEP_TRY(setup.from, attach(hops.front().backend, backend::Access::read));
     SIDESTEP_TRY(setup.to, attach(hops.back().backend, backend::Access::write));
-    if (hops.size() == 1 && plan_->lanes.size() == 1 && !plan_->route.emulated && plan_->route.expected_gb_per_s > 0) {
+    if (hops.size() == 1 && plan_->lanes.size() == 1 && !plan_->route.emulated &&
+        plan_->route.expected_gb_per_s > 0) {
         const double bytes = static_cast<double>(std::min(ends_.bytes, setup.chunk));
         expected_ = std::chrono::nanoseconds(static_cast<long>(bytes / plan_->route.expected_gb_per_s));
     }
@@ -355,8 +367,7 @@ bool Job::drain() {
 }
 
 void Job::watch(Clock::time_point now) {
-    if (cancelled())
-        return fail({ErrorCode::cancelled, "the copy was cancelled", ends_.to.to_string(), {}});
+    if (cancelled()) return fail({ErrorCode::cancelled, "the copy was cancelled", ends_.to.to_string(), {}});
     if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
         return fail({ErrorCode::timed_out,
                      fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
@@ -376,7 +387,8 @@ void Job::lose(std::size_t lane, Error error) {
     const auto& failures = receipt_.lane_failures;
     if (std::none_of(failures.begin(), failures.end(), [](const std::string& text) { return text.empty(); }))
         return fail(std::move(error));
-    receipt_.notes.push_back(fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
+    receipt_.notes.push_back(
+        fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
 }
 
 void Job::fail(Error error) {
@@ -412,7 +424,8 @@ void Job::end() {
 }
 
 bool Job::idle() const {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane || lane->idle(); }) &&
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return !lane || lane->idle(); }) &&
            (!verifier_ || verifier_->idle());
 }
 

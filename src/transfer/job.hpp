@@ -7,13 +7,13 @@
 #include <optional>
 #include <vector>
 
+#include <sidestep/options.hpp>
+#include <sidestep/receipt.hpp>
 #include "transfer/attendance.hpp"
 #include "transfer/host_link_traffic.hpp"
 #include "transfer/registrations.hpp"
 #include "transfer/shared_memory.hpp"
 #include "transfer/verify.hpp"
-#include <sidestep/options.hpp>
-#include <sidestep/receipt.hpp>
 
 namespace sidestep::transfer {
 

@@ -12,16 +12,16 @@ Bytes phase_of(const Buffer& from, const Buffer& to) {
 }
 
 Cursor::Span Cursor::take(Bytes chunk) {
-    const auto most = [&](Bytes offset) { return offset == 0 && chunk > phase_ ? chunk - phase_ : chunk; };
+    const auto max = [&](Bytes offset) { return offset == 0 && chunk > phase_ ? chunk - phase_ : chunk; };
     if (!returned_.empty()) {
         Span& last = returned_.back();
-        const Span span{last.offset, std::min(most(last.offset), last.size)};
+        const Span span{last.offset, std::min(max(last.offset), last.size)};
         last.offset += span.size;
         last.size -= span.size;
         if (last.size == 0) returned_.pop_back();
         return span;
     }
-    const Span span{next_, std::min(most(next_), total_ - next_)};
+    const Span span{next_, std::min(max(next_), total_ - next_)};
     next_ += span.size;
     return span;
 }
@@ -63,20 +63,21 @@ Result<bool> Lane::step(Cursor& cursor) {
         stopped_ = true;
         if (!failure) failure = result.error();
     };
-    // The chunk furthest along first, so that slots come free for those behind it.
-    // Where an engine works one by one, a look at those behind one that is still running would only cost time.
+    // The chunk furthest along first, so that slots come free for those behind it. Where an engine works one
+    // by one, a look at those behind one that is still running would only cost time.
     waiting_.assign(setup_.hops->size(), false);
     for (Flight& flight : flights_) {
         if (waiting_[flight.hop] && flight.running) continue;
         note(advance(flight));
-        if (!flight.ended && flight.running && (*setup_.hops)[flight.hop].one_by_one) waiting_[flight.hop] = true;
+        if (!flight.ended && flight.running && (*setup_.hops)[flight.hop].one_by_one)
+            waiting_[flight.hop] = true;
     }
     std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
 
     const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * slots_;
     // Small chunks may end on the spot; a bound on those of one step lets the job see a cancellation, a
     // deadline and its waiters in between.
-    for (std::size_t taken = 0; taken < std::min(limit, setup_.most_new); ++taken) {
+    for (std::size_t taken = 0; taken < std::min(limit, setup_.max_new); ++taken) {
         if (flights_.size() >= limit || !may_take(cursor)) break;
         Flight flight;
         flight.span = cursor.take(setup_.chunk);
@@ -170,7 +171,8 @@ Result<void> Lane::land(Flight& flight) {
     Result<void> seen;
     if (setup_.sink) {
         const Buffer& ring = stops_.back().lease.buffer();
-        const auto* data = static_cast<const char*>(ring.address()) + place_in(*flight.source_slot, flight.span.offset);
+        const auto* data =
+            static_cast<const char*>(ring.address()) + place_in(*flight.source_slot, flight.span.offset);
         seen = setup_.sink(flight.span.offset, data, flight.span.size);
         stops_.back().free_slots.push_back(*flight.source_slot);
     }
@@ -179,8 +181,8 @@ Result<void> Lane::land(Flight& flight) {
     return seen;
 }
 
-// Where in a ring a chunk lies: as far into a block as in the file, so that whole blocks go there from a file and from
-// there to a file. Only the first chunk does not begin at a block, and that one is shorter for it.
+// Where in a ring a chunk lies: as far into a block as in the file, so that whole blocks go there from a file
+// and from there to a file. Only the first chunk does not begin at a block, and that one is shorter for it.
 Bytes Lane::place_in(std::size_t slot, Bytes offset) const {
     return slot * setup_.chunk + (offset == 0 ? setup_.phase : 0);
 }

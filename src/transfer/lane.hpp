@@ -12,12 +12,12 @@
 
 namespace sidestep::transfer {
 
-// The bytes of a copy that no lane has taken yet, or that one has given back. Shared by the lanes of one copy:
-// one that falls behind takes fewer.
+// The bytes of a copy that no lane has taken yet, or that one has given back. Shared by the lanes of one
+// copy: one that falls behind takes fewer.
 class Cursor {
 public:
-    // `phase`: how far into a block of a file the first byte lies. Every chunk but the first begins at a block then,
-    // as long as chunks are whole blocks.
+    // `phase`: how far into a block of a file the first byte lies. Every chunk but the first begins at a
+    // block then, as long as chunks are whole blocks.
     explicit Cursor(Bytes total = 0, Bytes phase = 0) : total_(total), phase_(phase) {}
     struct Span {
         Bytes offset = 0;
@@ -51,13 +51,13 @@ struct LaneSetup {
     backend::Registration* to = nullptr;          // attached to the last hop's backend; null with a sink
     Sink sink;                                    // where `to` is null: the last hop ends in host memory
     Bytes chunk = 0;
-    Bytes phase = 0;                              // of the cursor: a chunk lies as far into a block of its slot
-    std::size_t depth = 1;                        // chunks in flight where no slots bound them
-    std::size_t most_new = ~std::size_t{0};       // chunks taken in one step: 1 lets lanes take turns
-    Bytes staging = 0;                            // bytes of staging memory for each stop
-    void* stream = nullptr;                       // a caller's stream, for a lane of one hop
-    // Copies that begin or end at the GPU the lane passes through: while there are any, the lane takes nothing
-    // new and leaves that GPU's link to them. Null: no such GPU.
+    Bytes phase = 0;                        // of the cursor: a chunk lies as far into a block of its slot
+    std::size_t depth = 1;                  // chunks in flight where no slots bound them
+    std::size_t max_new = ~std::size_t{0};  // chunks taken in one step: 1 lets lanes take turns
+    Bytes staging = 0;                      // bytes of staging memory for each stop
+    void* stream = nullptr;                 // a caller's stream, for a lane of one hop
+    // Copies that begin or end at the GPU the lane passes through: while there are any, the lane takes
+    // nothing new and leaves that GPU's link to them. Null: no such GPU.
     const std::atomic<int>* yields_to = nullptr;
 };
 

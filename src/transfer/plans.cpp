@@ -10,8 +10,8 @@ namespace {
 
 bool interchangeable(const route::Request& a, const route::Request& b) {
     return std::bit_width(a.bytes) == std::bit_width(b.bytes) && a.from.memory == b.from.memory &&
-           a.to.memory == b.to.memory && a.require == b.require && a.prefer == b.prefer && a.lanes == b.lanes &&
-           a.max_staging == b.max_staging && a.relay_memory == b.relay_memory &&
+           a.to.memory == b.to.memory && a.require == b.require && a.prefer == b.prefer &&
+           a.lanes == b.lanes && a.max_staging == b.max_staging && a.relay_memory == b.relay_memory &&
            a.from.place == b.from.place && a.to.place == b.to.place;
 }
 
@@ -28,7 +28,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const route::Request& reques
     }
     SIDESTEP_TRY(auto plan, make(request, registry_.offers()));
     std::lock_guard lock(mutex_);
-    if (kept_.size() >= most_kept) kept_.erase(kept_.begin());
+    if (kept_.size() >= max_kept) kept_.erase(kept_.begin());
     kept_.push_back({request, plan});
     return plan;
 }
@@ -44,7 +44,8 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
             const Hop& hop = plan.route.lanes[l].hops[h];
             backend::Backend* backend = registry_.find(hop.backend);
             if (backend == nullptr)
-                return Error{ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
+                return Error{
+                    ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
             const backend::Capability& engine = offers[offer].capabilities[capability];
             hops.push_back({backend, capability, engine.one_by_one, engine.streams, hop.to, hop.to_memory});
         }

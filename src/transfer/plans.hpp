@@ -16,7 +16,7 @@ struct ReadyHop {
     backend::Backend* backend = nullptr;
     std::size_t capability = 0;
     bool one_by_one = false;  // as Capability's
-    bool streams = false;  // the engine enqueues on a caller's stream
+    bool streams = false;     // the engine enqueues on a caller's stream
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;
 };
@@ -33,8 +33,8 @@ public:
     Plans(const Topology& topology, const backend::Registry& registry)
         : topology_(topology), registry_(registry) {}
 
-    // The plan for a request. Plans between memory are kept and shared by requests whose sizes fall
-    // between the same two powers of two (Route::bytes says which size the prices were made for). What backends have
+    // The plan for a request. Plans between memory are kept and shared by requests whose sizes fall between
+    // the same two powers of two (Route::bytes says which size the prices were made for). What backends have
     // against carrying just these bytes becomes part of the route.
     Result<std::shared_ptr<const ReadyPlan>> get(const route::Request& request,
                                                  const std::vector<Objection>& objections = {});
@@ -44,7 +44,7 @@ private:
         route::Request request;
         std::shared_ptr<const ReadyPlan> plan;
     };
-    static constexpr std::size_t most_kept = 256;
+    static constexpr std::size_t max_kept = 256;
 
     Result<std::shared_ptr<const ReadyPlan>> make(const route::Request& request,
                                                   const std::vector<backend::Offer>& offers) const;

@@ -35,7 +35,7 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
     }
     order_.push_front({key, identity, registration});
     by_key_[key] = order_.begin();
-    if (order_.size() > most_kept) {
+    if (order_.size() > max_kept) {
         by_key_.erase(order_.back().key);
         order_.pop_back();
     }

@@ -18,7 +18,7 @@ class Registrations {
 public:
     // Beyond this the one that was not asked for the longest goes. Registrations in use are kept by whoever
     // uses them.
-    static constexpr std::size_t most_kept = 1024;
+    static constexpr std::size_t max_kept = 1024;
 
     // `identity` is what the backend's describe() said of the buffer just now: memory that was freed, and
     // whose address was given out again, is attached anew. With 0 (the backend cannot tell), and for files,

@@ -167,7 +167,7 @@ Result<void> SharedMemory::keep(const std::string& name, Entry& entry) {
     Entry gone;
     {
         std::lock_guard lock(mutex_);
-        if (entries_.size() >= most_names && entries_.find(name) == entries_.end()) {
+        if (entries_.size() >= max_names && entries_.find(name) == entries_.end()) {
             const auto oldest =
                 std::min_element(entries_.begin(), entries_.end(),
                                  [](const auto& a, const auto& b) { return a.second.used < b.second.used; });

@@ -67,7 +67,7 @@ private:
         std::uint64_t used = 0;
     };
     // More than any program needs at a time; the one that was not used for longest goes.
-    static constexpr std::size_t most_names = 1024;
+    static constexpr std::size_t max_names = 1024;
 
     // All that is published under a name.
     Result<Import> find(const std::string& name, std::chrono::milliseconds limit);

@@ -1,5 +1,5 @@
-// Files read once and spread over the memories of several places, or gathered from them: what is to be moved. Plain
-// data and one pure question, which src/checkpoint answers.
+// Files read once and spread over the memories of several places, or gathered from them: what is to be moved.
+// Plain data and one pure question, which src/checkpoint answers.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ public:
     // bytes of the range that the spread moves, each once for each memory it belongs to.
     virtual void runs(std::size_t file, FileRange range, std::vector<Run>& runs) const = 0;
 
-    // The memory that alone gets the byte at an offset of a file; every_memory where several get it, or what lies
-    // around it is cut among several.
+    // The memory that alone gets the byte at an offset of a file; every_memory where several get it, or what
+    // lies around it is cut among several.
     virtual std::uint32_t memory_at(std::size_t, Bytes) const { return Run::every_memory; }
 
     // What lies at a byte of a file, for errors: "tensor model.norm.weight".
@@ -63,21 +63,22 @@ enum class SpreadDirection { to_memory, to_file };
 
 struct Spread {
     SpreadDirection direction = SpreadDirection::to_memory;
-    std::vector<SpreadFile> files;   // to_file: whole files, written under other names until all are whole
-    // At gpu and host places. To memory: one a place. To files: one for the header of each file and one for each
-    // tensor, so thousands at few places.
+    std::vector<SpreadFile> files;  // to_file: whole files, written under other names until all are whole
+    // At gpu and host places. To memory: one a place. To files: one for the header of each file and one for
+    // each tensor, so thousands at few places.
     std::vector<Buffer> memories;
     std::shared_ptr<const Placement> placement;
-    // Bytes that arrive in all memories together, or leave them; 0: counted by asking the placement for all runs.
+    // Bytes that arrive in all memories together, or leave them; 0: counted by asking the placement for all
+    // runs.
     Bytes bytes = 0;
 
-    // Looks at bytes of a file while they are in host memory, before they go on; null: nobody does. Called
-    // by several threads at once, once for each block of `block` bytes (from the file's first byte on) that lies
+    // Looks at bytes of a file while they are in host memory, before they go on; null: nobody does. Called by
+    // several threads at once, once for each block of `block` bytes (from the file's first byte on) that lies
     // wholly in one of its ranges, and for the shorter ones at their ends. An error ends the movement.
     using Look = std::function<Result<void>(std::size_t file, Bytes offset, const void* data, Bytes size)>;
     Look look;
-    // To files: called once, when all files are whole and before the first gets its name, in a step that may block.
-    // An error ends the movement with no file named.
+    // To files: called once, when all files are whole and before the first gets its name, in a step that may
+    // block. An error ends the movement with no file named.
     std::function<Result<void>()> before_names;
     static constexpr Bytes block = Bytes{1} << 20;
 };

@@ -76,9 +76,9 @@ std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const
 Cell SpreadCursor::take() {
     Active& active = active_[turn_];
     // Of which the largest part is left, so that all end together.
-    const auto track = std::max_element(active.tracks.begin(), active.tracks.end(), [](const Track& a, const Track& b) {
-        return a.left * b.cells < b.left * a.cells;
-    });
+    const auto track =
+        std::max_element(active.tracks.begin(), active.tracks.end(),
+                         [](const Track& a, const Track& b) { return a.left * b.cells < b.left * a.cells; });
     Stretch& stretch = track->stretches[track->next];
     Cell cell = cell_at(active.file, stretch.at);
     --track->left;

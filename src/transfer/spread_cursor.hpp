@@ -24,15 +24,15 @@ struct Cell {
 // Files with the most bytes first, a few of them at once in turns: what stores them, and the locks of those
 // that are written, work side by side then. Files without ranges have no cells.
 //
-// Of a file whose bytes are for one memory each, several places are walked at once, one for each memory, so that all
-// links have something to carry, and end together: neighbours in a file are often for one memory.
+// Of a file whose bytes are for one memory each, several places are walked at once, one for each memory, so
+// that all links have something to carry, and end together: neighbours in a file are often for one memory.
 class SpreadCursor {
 public:
     static constexpr std::size_t files_at_once = 4;
 
     SpreadCursor() = default;
-    // `files` and `placement` outlive the cursor. `chunk` is above 0. Without a placement each file is walked from its
-    // first byte to its last.
+    // `files` and `placement` outlive the cursor. `chunk` is above 0. Without a placement each file is walked
+    // from its first byte to its last.
     SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, const Placement* placement = nullptr);
 
     bool empty() const { return active_.empty(); }

@@ -82,7 +82,7 @@ void SpreadFiles::begin(backend::Backend& backend) {
 Result<backend::Registration*> SpreadFiles::open(std::size_t file) {
     State& state = states_[file];
     if (state.registration) return state.registration.get();
-    if (reads() && open_ >= most_open) return static_cast<backend::Registration*>(nullptr);
+    if (reads() && open_ >= max_open) return static_cast<backend::Registration*>(nullptr);
     const std::string& path = spread_.files[file].path;
     backend::AttachOptions options = options_;
     options.access = reads() ? backend::Access::read : backend::Access::write;
@@ -156,8 +156,8 @@ std::vector<std::string> SpreadFiles::take_notes() {
 }
 
 void SpreadFiles::note(std::string text) {
-    if (notes_.size() > most_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
-    if (notes_.size() == most_notes) text = "other files have notes too, which are left out";
+    if (notes_.size() > max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
+    if (notes_.size() == max_notes) text = "other files have notes too, which are left out";
     notes_.push_back(std::move(text));
 }
 

@@ -15,7 +15,7 @@ class SpreadFiles {
 public:
     // Files that are read are open at most this many at a time. Those that are written stay open until all
     // have got their names.
-    static constexpr std::size_t most_open = 64;
+    static constexpr std::size_t max_open = 64;
 
     // `spread` outlives this. Of the options all but access and expected_size count.
     SpreadFiles(const backend::Registry& registry, const Spread& spread,
@@ -64,7 +64,7 @@ private:
     void note(std::string text);
     bool reads() const { return spread_.direction == SpreadDirection::to_memory; }
 
-    static constexpr std::size_t most_notes = 16;
+    static constexpr std::size_t max_notes = 16;
 
     const backend::Registry& registry_;
     const Spread& spread_;

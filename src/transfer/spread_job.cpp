@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t chunks_a_step = 8;
 // Chunks beyond those in slots: handed on between GPUs, or moved by storage itself.
 constexpr std::size_t chunks_without_slot = 32;
-// A load fills that part of its slots at once at most. With all of them readers that are as many as slots would end together,
-// and wait together for the copies out of what they read.
+// A load fills that part of its slots at once at most. With all of them readers that are as many as slots
+// would end together, and wait together for the copies out of what they read.
 constexpr std::size_t filling_of = 5;
 constexpr std::size_t filling_in = 8;
 
@@ -49,7 +49,9 @@ SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& o
       files_(machine.registry, spread_, file_options(options)),
       spare_processors_(usable_processors() >= processors_to_spare) {}
 
-SpreadJob::~SpreadJob() { attendance_.leave(); }
+SpreadJob::~SpreadJob() {
+    attendance_.leave();
+}
 
 void SpreadJob::begin() {
     std::lock_guard lock(mutex_);
@@ -103,10 +105,11 @@ void SpreadJob::name_stages() {
 void SpreadJob::start_pass(backend::Backend& backend) {
     files_.begin(backend);
     const std::vector<double>& own = setup_->bytes().own;
-    const bool shares = work_->loads() && std::any_of(own.begin(), own.end(), [](double part) { return part > 0; });
+    const bool shares =
+        work_->loads() && std::any_of(own.begin(), own.end(), [](double part) { return part > 0; });
     cursor_ = SpreadCursor(spread_.files, setup_->chunk(), shares ? spread_.placement.get() : nullptr);
-    most_chunks_ = setup_->slots() + chunks_without_slot;
-    most_filling_ = std::max<std::size_t>(setup_->slots() * filling_of / filling_in, 1);
+    max_chunks_ = setup_->slots() + chunks_without_slot;
+    max_filling_ = std::max<std::size_t>(setup_->slots() * filling_of / filling_in, 1);
 }
 
 bool SpreadJob::step(bool may_block) {
@@ -145,7 +148,8 @@ bool SpreadJob::advance(bool may_block) {
     return moved || expects_more_soon();
 }
 
-// While bytes flow the caller goes on looking: a sleep of 50 us lasts up to 160, in which slots stay full and readers wait.
+// While bytes flow the caller goes on looking: a sleep of 50 us lasts up to 160, in which slots stay full and
+// readers wait.
 bool SpreadJob::expects_more_soon() const {
     if (!spare_processors_ || state_ != State::moving) return false;
     return Clock::now() - last_move_ < looks_for;
@@ -186,13 +190,14 @@ bool SpreadJob::take_chunks(bool may_block) {
 
 bool SpreadJob::enough_filling() const {
     if (!work_->loads() || state_ == State::verifying || setup_->way().direct) return false;
-    const auto filling = std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->filling(); });
-    return static_cast<std::size_t>(filling) >= most_filling_;
+    const auto filling =
+        std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->filling(); });
+    return static_cast<std::size_t>(filling) >= max_filling_;
 }
 
 // Starts a chunk; false where there is none, or no room for it.
 Result<bool> SpreadJob::take_chunk() {
-    if (cursor_.empty() || chunks_.size() >= most_chunks_ || enough_filling()) return false;
+    if (cursor_.empty() || chunks_.size() >= max_chunks_ || enough_filling()) return false;
     SIDESTEP_TRY(backend::Registration * file, files_.open(cursor_.next_file()));
     if (file == nullptr) return false;
     const bool check = state_ == State::verifying;

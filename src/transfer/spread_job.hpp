@@ -77,8 +77,8 @@ private:
     std::unique_ptr<SpreadWork> work_;
     SpreadCursor cursor_;
     std::vector<std::unique_ptr<SpreadChunk>> chunks_;  // in flight
-    std::size_t most_chunks_ = 0;
-    std::size_t most_filling_ = 0;
+    std::size_t max_chunks_ = 0;
+    std::size_t max_filling_ = 0;
     const bool spare_processors_;
     bool asked_ = false;  // Spread::before_names
     std::optional<Error> failure_;

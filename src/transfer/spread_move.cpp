@@ -51,8 +51,8 @@ Result<bool> Move::step() {
         return *failure;
     }
     // Pieces that end on the spot are bounded too: the next step goes on.
-    for (std::size_t started = 0; started < most_flights; ++started) {
-        if (stopped_ || next_ == runs_.size() || flights_.size() >= most_flights) break;
+    for (std::size_t started = 0; started < max_flights; ++started) {
+        if (stopped_ || next_ == runs_.size() || flights_.size() >= max_flights) break;
         SIDESTEP_CHECK(start_next());
         moved = true;
     }
@@ -65,7 +65,7 @@ Result<void> Move::start_next() {
     Result<backend::Ticket> ticket = backend::Ticket{};
     std::size_t count = 1;
     if (mover_.batches && left > 1) {
-        count = std::min(left, most_in_batch);
+        count = std::min(left, max_in_batch);
         std::vector<backend::Piece> pieces;
         pieces.reserve(count);
         for (std::size_t i = 0; i < count; ++i) pieces.push_back(piece_of(next_ + i));

@@ -66,12 +66,12 @@ private:
         Bytes file_offset = 0;
         std::uint64_t number = 0;  // of the mover's flights
     };
-    // Of an engine that works one by one only the oldest flight is looked at: more looks would only cost time,
-    // half a microsecond each with CUDA.
+    // Of an engine that works one by one only the oldest flight is looked at: more looks would only cost
+    // time, half a microsecond each with CUDA.
     static constexpr std::uint64_t looked_at = 1;
     // Of one move: the rest follows as these end, so that a chunk of many small runs stays bounded.
-    static constexpr std::size_t most_flights = 16;
-    static constexpr std::size_t most_in_batch = 4080;
+    static constexpr std::size_t max_flights = 16;
+    static constexpr std::size_t max_in_batch = 4080;
 
     Result<void> start_next();
     backend::Piece piece_of(std::size_t run) const;

@@ -18,26 +18,27 @@ namespace {
 using backend::Access;
 
 constexpr Bytes page = 4096;
-// What one thread reads at a time is fastest with 2 MiB (docs/benchmarks.md, 4 x H200). Chunks of two and four of them cost the
-// thread that drives a half and a quarter, which counts where many processors read: 10 us for each copy that it starts.
+// What one thread reads at a time is fastest with 2 MiB (docs/benchmarks.md, 4 x H200). Chunks of two and
+// four of them cost the thread that drives a half and a quarter, which counts where many processors read: 10
+// us for each copy that it starts.
 constexpr Bytes usual_chunk = Bytes{2} << 20;
 constexpr Bytes chunk_of_many = Bytes{4} << 20;
 constexpr Bytes chunk_of_several_places = Bytes{8} << 20;
 constexpr Bytes processors_for_chunks_of_many = 8;
 constexpr Bytes processors_for_several_places = 12;
-// Enough to keep the readers busy beside the copies out of the slots: two slots for each processor. More would only
-// spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU at 85 % of a plain read's rate with
-// 16 MiB, and at 60 % with 64; 8 threads read at 42 to 44 GB/s for an H200 with 32 and 64 MiB, and at 34 to 36 with 128;
-// 16 reached it at 43 to 47 with 64 MiB, at 51 to 52 with 96 and 128, and at 46 with 256; 32 reached two at 77 to 80
-// with 128 MiB and at 66 with 256.
+// Enough to keep the readers busy beside the copies out of the slots: two slots for each processor. More
+// would only spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU at 85 % of a
+// plain read's rate with 16 MiB, and at 60 % with 64; 8 threads read at 42 to 44 GB/s for an H200 with 32 and
+// 64 MiB, and at 34 to 36 with 128; 16 reached it at 43 to 47 with 64 MiB, at 51 to 52 with 96 and 128, and
+// at 46 with 256; 32 reached two at 77 to 80 with 128 MiB and at 66 with 256.
 constexpr Bytes slots_a_reader = 2;
-// A save through the map of a file in memory: 16 threads wrote what an H200 gave at 34 GB/s with 32 and 128 MiB, and at 42 to 51 with
-// 64 (on another machine with 64 as with 128, at 30).
+// A save through the map of a file in memory: 16 threads wrote what an H200 gave at 34 GB/s with 32 and 128
+// MiB, and at 42 to 51 with 64 (on another machine with 64 as with 128, at 30).
 constexpr Bytes slots_a_writer = 1;
-constexpr Bytes least_ring = Bytes{16} << 20;
-constexpr Bytes most_ring = Bytes{128} << 20;
-// A save around the page cache, whose requests wait for a device: as much as it has to have outstanding, and no more (the figures
-// stand beside written_slice_size in backends/file/slices.hpp).
+constexpr Bytes min_ring = Bytes{16} << 20;
+constexpr Bytes max_ring = Bytes{128} << 20;
+// A save around the page cache, whose requests wait for a device: as much as it has to have outstanding, and
+// no more (the figures stand beside written_slice_size in backends/file/slices.hpp).
 constexpr Bytes ring_around_cache = Bytes{32} << 20;
 // Cells that are looked at to learn how the bytes are divided, where their number is known.
 constexpr std::size_t sampled_cells = 64;
@@ -62,7 +63,8 @@ bool writes_around_cache(const Spread& spread, const CopyOptions& options) {
 Bytes usual_ring(const Spread& spread, const CopyOptions& options, Bytes chunk) {
     const bool loads = spread.direction == SpreadDirection::to_memory;
     if (!loads && writes_around_cache(spread, options)) return ring_around_cache;
-    return std::clamp(usable_processors() * (loads ? slots_a_reader : slots_a_writer) * chunk, least_ring, most_ring);
+    return std::clamp(usable_processors() * (loads ? slots_a_reader : slots_a_writer) * chunk, min_ring,
+                      max_ring);
 }
 
 Result<MemoryKind> kind_of(const backend::Registry& registry, const Buffer& buffer) {
@@ -236,23 +238,23 @@ Result<void> SpreadSetup::plan_verification(route::FanOutRequest request,
 
 Result<void> SpreadSetup::make_ring() {
     const std::size_t count = lanes();
-    const std::size_t least = options_.verify ? 2 : 1;
+    const std::size_t min = options_.verify ? 2 : 1;
     const Bytes block = spread_.look ? Spread::block : page;
     const Bytes best = best_chunk(usable_processors(), count);
     chunk_ = round_up(options_.chunk != 0 ? options_.chunk : best, block);
     if (way_.direct && !options_.verify) return {};
-    const Bytes most =
+    const Bytes max =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
     const Bytes wanted = std::max(usual_ring(spread_, options_, best), 4 * chunk_);
     // The pool hands out powers of two: the nearer one.
-    const Bytes ring = std::bit_floor(std::min(most, wanted + wanted / 3));
-    chunk_ = std::min(chunk_, ring / least / block * block);
+    const Bytes ring = std::bit_floor(std::min(max, wanted + wanted / 3));
+    chunk_ = std::min(chunk_, ring / min / block * block);
     if (chunk_ == 0)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} of staging memory are too little: {} blocks of {} have to fit",
-                                 format_bytes(most), least, format_bytes(block)),
+                                 format_bytes(max), min, format_bytes(block)),
                      "options", "raise max_staging"};
-    slots_ = std::min<std::size_t>(ring / chunk_, std::max(least, least * cells_of(spread_, chunk_)));
+    slots_ = std::min<std::size_t>(ring / chunk_, std::max(min, min * cells_of(spread_, chunk_)));
     SIDESTEP_TRY(ring_, machine_.pool.acquire(way_.slots.place, way_.slots.memory, slots_ * chunk_));
     for (std::size_t slot = slots_; slot-- > 0;) free_slots_.push_back(slot);
     return {};

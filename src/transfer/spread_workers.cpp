@@ -8,12 +8,11 @@
 namespace sidestep::transfer {
 namespace {
 
-constexpr unsigned most_workers = 8;
+constexpr unsigned max_workers = 8;
 
 }  // namespace
 
-SpreadWorkers::SpreadWorkers()
-    : most_threads_(std::min(usable_processors(), most_workers)) {}
+SpreadWorkers::SpreadWorkers() : max_threads_(std::min(usable_processors(), max_workers)) {}
 
 SpreadWorkers::~SpreadWorkers() {
     drop_queued();
@@ -41,7 +40,7 @@ Result<std::shared_ptr<TaskGroup>> SpreadWorkers::run(std::vector<Task> tasks) {
 
 // With the mutex held. One thread is enough to go on.
 bool SpreadWorkers::start_threads(std::size_t wanted) {
-    while (threads_.size() < std::min(wanted, most_threads_)) {
+    while (threads_.size() < std::min(wanted, max_threads_)) {
         try {
             threads_.emplace_back([this] { work(); });
         } catch (const std::system_error&) {

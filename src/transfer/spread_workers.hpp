@@ -54,7 +54,7 @@ private:
     bool start_threads(std::size_t wanted);
     void work();
 
-    const std::size_t most_threads_;
+    const std::size_t max_threads_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;
     std::deque<Queued> queue_;

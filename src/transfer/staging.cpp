@@ -21,10 +21,12 @@ std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     return {MemoryKind::pinned, MemoryKind::pageable};
 }
 
-Bytes round_up(Bytes bytes, Bytes unit) { return (std::max<Bytes>(bytes, 1) + unit - 1) / unit * unit; }
+Bytes round_up(Bytes bytes, Bytes unit) {
+    return (std::max<Bytes>(bytes, 1) + unit - 1) / unit * unit;
+}
 
 // No machine has as much; what is asked for beyond it is refused by whoever allocates.
-constexpr Bytes most_sensible = Bytes{1} << 60;
+constexpr Bytes max_sensible = Bytes{1} << 60;
 
 }  // namespace
 
@@ -36,7 +38,8 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
 
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend allocates {} memory at {}", to_string(kind), place.to_string()),
-                "allocate", {}};
+                "allocate",
+                {}};
     if (!place.is_host()) error.hint = why_out_of_reach(registry, place);
     return error;
 }
@@ -57,7 +60,7 @@ StagingLease::~StagingLease() {
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
     free_unused();
     if (place.is_gpu()) return acquire_relay(place, kind, bytes);
-    if (bytes > most_sensible) return own_block(place, kind, bytes);
+    if (bytes > max_sensible) return own_block(place, kind, bytes);
     const Bytes size = std::max(std::bit_ceil(bytes), Slab::smallest_piece);
     if (kind != MemoryKind::pinned) return own_block(place, kind, size);
     if (auto piece = take_piece(place, size)) return std::move(*piece);
@@ -71,7 +74,7 @@ Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, B
 }
 
 Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind kind, Bytes bytes) {
-    if (bytes > most_sensible) return allocate(registry_, place, bytes, kind).error();
+    if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
     const Bytes size = round_up(bytes, Slab::smallest_piece);
     const int gpu = place.index();
     {
@@ -82,7 +85,8 @@ Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind k
             return Error{ErrorCode::out_of_memory,
                          fmt::format("{} of gpu:{}'s memory were asked for as a relay, {} of its {} are left",
                                      format_bytes(size), gpu, format_bytes(room), format_bytes(relay.limit)),
-                         place.to_string(), "raise the bound: Context::set_relay_memory, SIDESTEP_RELAY_MEMORY"};
+                         place.to_string(),
+                         "raise the bound: Context::set_relay_memory, SIDESTEP_RELAY_MEMORY"};
         if (auto block = take_idle(place, kind, size, std::min(2 * size, room)))
             return lease_of(place, std::move(*block));
         drop_idle_relays(gpu, room - size);
@@ -144,7 +148,8 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     }
     auto memory = allocate(registry_, place, bytes, MemoryKind::pinned);
     if (!memory) {
-        base::log(base::LogLevel::info, fmt::format("no slab for the pinned pool: {}", memory.error().to_string()));
+        base::log(base::LogLevel::info,
+                  fmt::format("no slab for the pinned pool: {}", memory.error().to_string()));
         return false;
     }
     auto slab = std::make_unique<Slab>(std::move(*memory));
@@ -152,8 +157,9 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     Node& node = node_of(place);
     node.bytes += bytes;
     node.slabs.push_back(std::move(slab));
-    base::log(base::LogLevel::info, fmt::format("the pinned pool of {} has {} of at most {}", place.to_string(),
-                                                format_bytes(node.bytes), format_bytes(pinned_bound_)));
+    base::log(base::LogLevel::info,
+              fmt::format("the pinned pool of {} has {} of at most {}", place.to_string(),
+                          format_bytes(node.bytes), format_bytes(pinned_bound_)));
     return true;
 }
 
@@ -177,7 +183,7 @@ void StagingPool::give_back(StagingLease& lease) noexcept {
         drop_idle_relays(asked.index(), state.limit - std::min(state.limit, state.leased));
     }
     // The oldest go first: sizes that nobody asks for any more.
-    while (idle_bytes_ > most_idle) drop_idle(idle_.begin());
+    while (idle_bytes_ > max_idle) drop_idle(idle_.begin());
 }
 
 void StagingPool::set_pinned_bound(Bytes bytes) {
@@ -240,10 +246,10 @@ StagingPool::Node& StagingPool::node_of(const Place& place) {
     return *nodes_.back();
 }
 
-std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind kind, Bytes least, Bytes most) {
+std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max) {
     const auto fit = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& idle) {
         const Bytes size = idle.block.size();
-        return size >= least && size <= most && idle.block.kind() == kind && idle.asked == place;
+        return size >= min && size <= max && idle.block.kind() == kind && idle.asked == place;
     });
     if (fit == idle_.end()) return std::nullopt;
     Allocation block = std::move(fit->block);
@@ -261,10 +267,10 @@ std::vector<StagingPool::Idle>::iterator StagingPool::drop_idle(std::vector<Idle
     return idle_.erase(idle);
 }
 
-// Oldest first, until no more than `most` bytes of the GPU lie idle.
-void StagingPool::drop_idle_relays(int gpu, Bytes most) {
+// Oldest first, until no more than `max` bytes of the GPU lie idle.
+void StagingPool::drop_idle_relays(int gpu, Bytes max) {
     const Relay& relay = relays_[gpu];
-    for (auto idle = idle_.begin(); idle != idle_.end() && relay.idle > most;)
+    for (auto idle = idle_.begin(); idle != idle_.end() && relay.idle > max;)
         idle = idle->asked.is_gpu() && idle->asked.index() == gpu ? drop_idle(idle) : std::next(idle);
 }
 

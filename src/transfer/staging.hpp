@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
+#include <sidestep/allocation.hpp>
 #include "backend/registry.hpp"
 #include "transfer/slab.hpp"
-#include <sidestep/allocation.hpp>
 
 namespace sidestep::transfer {
 
@@ -34,10 +34,10 @@ private:
 
     StagingPool* pool_ = nullptr;
     Buffer buffer_;
-    Place asked_;             // of a block of its own: where it fits again
-    Allocation block_;        // empty for a piece of a slab
-    Slab* slab_ = nullptr;    // null for a block of its own
-    Bytes offset_ = 0;        // of the piece in its slab
+    Place asked_;           // of a block of its own: where it fits again
+    Allocation block_;      // empty for a piece of a slab
+    Slab* slab_ = nullptr;  // null for a block of its own
+    Bytes offset_ = 0;      // of the piece in its slab
 };
 
 // Pinning memory costs far more than copying through it, so what was pinned is kept and used again. Safe to
@@ -104,7 +104,7 @@ private:
     static constexpr Bytes first_slab = Bytes{32} << 20;
     static constexpr Bytes largest_slab = Bytes{256} << 20;
     // Idle blocks of their own beyond this total, over all places, are freed.
-    static constexpr Bytes most_idle = Bytes{512} << 20;
+    static constexpr Bytes max_idle = Bytes{512} << 20;
 
     Result<StagingLease> acquire_relay(const Place& place, MemoryKind kind, Bytes bytes);
     Result<StagingLease> own_block(const Place& place, MemoryKind kind, Bytes size);
@@ -114,9 +114,9 @@ private:
     // With the mutex held.
     StagingLease lease_of(const Place& asked, Allocation block);
     Node& node_of(const Place& place);
-    std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes least, Bytes most);
+    std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max);
     std::vector<Idle>::iterator drop_idle(std::vector<Idle>::iterator idle);
-    void drop_idle_relays(int gpu, Bytes most);
+    void drop_idle_relays(int gpu, Bytes max);
 
     const backend::Registry& registry_;
     const int gpus_;

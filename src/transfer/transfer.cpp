@@ -45,7 +45,9 @@ std::optional<Result<Receipt>> Transfer::wait_for(std::chrono::milliseconds limi
     return activity_->result();
 }
 
-void Transfer::cancel() { activity_->cancel(); }
+void Transfer::cancel() {
+    activity_->cancel();
+}
 
 Result<int> Transfer::event_fd() {
     auto descriptor = activity_->completion().event_fd();
@@ -53,15 +55,21 @@ Result<int> Transfer::event_fd() {
     return descriptor;
 }
 
-TransferAwaiter Transfer::operator co_await() && { return TransferAwaiter(std::move(*this), {}); }
+TransferAwaiter Transfer::operator co_await() && {
+    return TransferAwaiter(std::move(*this), {});
+}
 
 TransferAwaiter Transfer::resume_on(Executor executor) && {
     return TransferAwaiter(std::move(*this), std::move(executor));
 }
 
-Bytes Transfer::bytes_done() const { return activity_->bytes_done(); }
+Bytes Transfer::bytes_done() const {
+    return activity_->bytes_done();
+}
 
-Bytes Transfer::bytes_total() const { return activity_->bytes_total(); }
+Bytes Transfer::bytes_total() const {
+    return activity_->bytes_total();
+}
 
 // The frame to resume. Whoever swaps `armed` to false has the say: a resumption, or the frame's end.
 struct TransferAwaiter::Waiting {
@@ -80,7 +88,9 @@ TransferAwaiter::~TransferAwaiter() {
     if (waiting_) waiting_->armed.store(false);
 }
 
-bool TransferAwaiter::await_ready() { return transfer_.engine_->poll(transfer_.activity_); }
+bool TransferAwaiter::await_ready() {
+    return transfer_.engine_->poll(transfer_.activity_);
+}
 
 // Once the call is kept, another thread may resume the frame and end it, this object included: what is used
 // after that is held by locals.
@@ -97,6 +107,8 @@ bool TransferAwaiter::await_suspend(std::coroutine_handle<> frame) {
     return true;
 }
 
-Result<Receipt> TransferAwaiter::await_resume() { return transfer_.wait(); }
+Result<Receipt> TransferAwaiter::await_resume() {
+    return transfer_.wait();
+}
 
 }  // namespace sidestep

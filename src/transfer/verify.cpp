@@ -65,9 +65,10 @@ Result<void> Verifier::see(int side, Bytes offset, const void* data, Bytes size)
     if (!block.seen[0] || !block.seen[1]) return {};
     ++compared_;
     if (block.hash[0] == block.hash[1]) return {};
-    return Error{ErrorCode::mismatch,
-                 fmt::format("source and target differ in the {} that start at byte {}", format_bytes(size), offset),
-                 "verify", "copy again; if it happens twice, suspect the path: prefer another with --prefer"};
+    return Error{
+        ErrorCode::mismatch,
+        fmt::format("source and target differ in the {} that start at byte {}", format_bytes(size), offset),
+        "verify", "copy again; if it happens twice, suspect the path: prefer another with --prefer"};
 }
 
 Result<bool> Verifier::step() {

@@ -122,14 +122,14 @@ class Thresholds(BenchTest):
         return self.write("limits.json", json.dumps({"thresholds": list(lines)}).encode())
 
     def test_met(self):
-        path = self.thresholds({"case": "host_small", "most": 1e9})
+        path = self.thresholds({"case": "host_small", "max": 1e9})
         report, text = self.report(*QUICK, "--thresholds", path)
         self.assertIn("1 passed, 0 failed", text)
         self.assertEqual(report["cases"][0]["figures"][0]["verdict"], "pass")
         self.assertEqual(report["cases"][1]["figures"][0]["verdict"], "none")
 
     def test_missed(self):
-        path = self.thresholds({"case": "host_small", "most": 1e-9}, {"case": "never", "least": 1})
+        path = self.thresholds({"case": "host_small", "max": 1e-9}, {"case": "never", "min": 1})
         report, text = self.report(*QUICK, "--thresholds", path, code=FAILED)
         self.assertIn("0 passed, 1 failed", text)
         self.assertIn("FAIL", text)

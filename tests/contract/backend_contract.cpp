@@ -65,7 +65,8 @@ testing::AssertionResult move(backend::Backend& backend, const Piece& piece) {
 
 testing::AssertionResult equal(const Content& expected, const Content& found) {
     if (expected.size() != found.size()) return testing::AssertionFailure() << "sizes differ";
-    if (expected == found) return testing::AssertionSuccess();  // at once, where a sanitizer looks at every access
+    if (expected == found)
+        return testing::AssertionSuccess();  // at once, where a sanitizer looks at every access
     const auto [a, b] = std::mismatch(expected.begin(), expected.end(), found.begin());
     return testing::AssertionFailure() << "the first wrong byte is at " << a - expected.begin() << ": "
                                        << int{*b} << " instead of " << int{*a};
@@ -130,8 +131,8 @@ TEST_P(BackendContract, EveryCapabilityIsTested) {
 }
 
 // One size from and to several offsets, in memory of `room` bytes that is looked at from end to end.
-void moves_these_bytes(const BackendUnderTest& under_test, const Opened& opened, std::size_t capability, const End& from,
-                       const End& to, Bytes room, std::initializer_list<Bytes> sizes) {
+void moves_these_bytes(const BackendUnderTest& under_test, const Opened& opened, std::size_t capability,
+                       const End& from, const End& to, Bytes room, std::initializer_list<Bytes> sizes) {
     constexpr std::pair<Bytes, Bytes> offsets[] = {{0, 0}, {3, 5}, {4096, 4097}};
     TestBuffer source(under_test, *opened.backend, from, room);
     TestBuffer target(under_test, *opened.backend, to, room);
@@ -144,8 +145,8 @@ void moves_these_bytes(const BackendUnderTest& under_test, const Opened& opened,
         for (const auto& [from_offset, to_offset] : offsets) {
             Content expected(room, 0xEE);
             target.write(expected);
-            ASSERT_TRUE(move(*opened.backend,
-                             {reading.get(), from_offset, writing.get(), to_offset, size, capability, nullptr}));
+            ASSERT_TRUE(move(*opened.backend, {reading.get(), from_offset, writing.get(), to_offset, size,
+                                               capability, nullptr}));
             std::memcpy(expected.data() + to_offset, bytes.data() + from_offset, size);
             ASSERT_TRUE(equal(expected, target.read()))
                 << size << " bytes from " << from_offset << " to " << to_offset;
@@ -346,7 +347,8 @@ TEST_P(BackendContract, EmptyBuffersCanBeAttached) {
 // Every place of the pairs at which the backend allocates, with every kind it gives there.
 std::vector<End> allocated_ends(const BackendUnderTest& under_test, const backend::Backend& backend) {
     constexpr MemoryKind kinds[] = {MemoryKind::pageable, MemoryKind::pinned, MemoryKind::device,
-                                    MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed, MemoryKind::p2pmem};
+                                    MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed,
+                                    MemoryKind::p2pmem};
     std::set<Place> places;
     for (const auto& [from, to] : under_test.pairs) places.insert({from.place, to.place});
     std::vector<End> ends;

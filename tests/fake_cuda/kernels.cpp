@@ -11,7 +11,7 @@ using namespace sidestep::fake_cuda;
 namespace {
 
 constexpr unsigned fat_binary = 0xba55ed50;  // the first word of what nvcc --fatbin writes
-constexpr unsigned most_threads = 512;       // __launch_bounds__ of the kernel
+constexpr unsigned max_threads = 512;        // __launch_bounds__ of the kernel
 
 // The batch kernel's parameter, as backends/cuda/batch_table.hpp lays it out.
 struct BatchEntry {
@@ -23,19 +23,21 @@ struct BatchHead {
 };
 constexpr unsigned tile = 4096;
 
-// Carries out what the table says, by tiles as the kernel does, so that a table whose tiles do not add up leaves
-// bytes behind.
+// Carries out what the table says, by tiles as the kernel does, so that a table whose tiles do not add up
+// leaves bytes behind.
 CUresult launch_batch(Stream& stream, const void* table) {
     BatchHead head;
     std::memcpy(&head, table, sizeof head);
     std::vector<BatchEntry> entries(head.count);
-    std::memcpy(entries.data(), static_cast<const char*>(table) + sizeof head, head.count * sizeof(BatchEntry));
+    std::memcpy(entries.data(), static_cast<const char*>(table) + sizeof head,
+                head.count * sizeof(BatchEntry));
     {
         Machine& machine = Machine::get();
         std::lock_guard lock(machine.mutex);
         const int device = stream.context()->device;
         for (const BatchEntry& entry : entries)
-            if (!machine.reaches(device, entry.to, entry.bytes) || !machine.reaches(device, entry.from, entry.bytes))
+            if (!machine.reaches(device, entry.to, entry.bytes) ||
+                !machine.reaches(device, entry.from, entry.bytes))
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     return stream.push(
@@ -54,13 +56,13 @@ CUresult launch_batch(Stream& stream, const void* table) {
         true);
 }
 
-// A task of a collective does nothing here but take its turn; ranks that work without a GPU are the emulated ones. Its
-// second parameter begins with the address of its control block.
+// A task of a collective does nothing here but take its turn; ranks that work without a GPU are the emulated
+// ones. Its second parameter begins with the address of its control block.
 CUresult launch_collective(Stream& stream, unsigned rows, unsigned threads, const void* station) {
-    constexpr unsigned most_threads_of_collectives = 544;
+    constexpr unsigned max_threads_of_collectives = 544;
     CUdeviceptr control = 0;
     std::memcpy(&control, station, sizeof control);
-    if (rows == 0 || threads > most_threads_of_collectives) return CUDA_ERROR_INVALID_VALUE;
+    if (rows == 0 || threads > max_threads_of_collectives) return CUDA_ERROR_INVALID_VALUE;
     {
         Machine& machine = Machine::get();
         std::lock_guard lock(machine.mutex);
@@ -103,7 +105,9 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
         *function = reinterpret_cast<CUfunction>(&known);
         return CUDA_SUCCESS;
     }
-    for (const char* begin : {"sidestep_packets_", "sidestep_lamport_", "sidestep_some_lamport_", "sidestep_lines_", "sidestep_some_lines_", "sidestep_slices_", "sidestep_pairs", "sidestep_eager_pairs", "sidestep_ring_"}) {
+    for (const char* begin : {"sidestep_packets_", "sidestep_lamport_", "sidestep_some_lamport_",
+                              "sidestep_lines_", "sidestep_some_lines_", "sidestep_slices_", "sidestep_pairs",
+                              "sidestep_eager_pairs", "sidestep_ring_"}) {
         if (!std::string(name).starts_with(begin)) continue;
         Function& known = found->second->bench[name];
         known = {found->second->context, 0, nullptr, true};
@@ -125,18 +129,19 @@ CUresult cuFuncLoad(CUfunction) {
 
 // On a stream of the context that the module was loaded into. Memory out of reach and words that do not lie
 // on their boundaries in both buffers are faults that end the context on a GPU; here the call says so.
-CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned rows, unsigned, unsigned threads, unsigned,
-                        unsigned, unsigned, CUstream stream, void** arguments, void**) {
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned rows, unsigned, unsigned threads,
+                        unsigned, unsigned, unsigned, CUstream stream, void** arguments, void**) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     const std::shared_ptr<Stream> found = find_stream(stream);
     const auto* kernel = reinterpret_cast<const Function*>(function);
     if (!found || kernel->context != found->context()) return CUDA_ERROR_INVALID_HANDLE;
     if (blocks == 0 || threads == 0) return CUDA_ERROR_INVALID_VALUE;
     if (kernel->collective) return launch_collective(*found, rows, threads, arguments[1]);
-    if (threads > most_threads) return CUDA_ERROR_INVALID_VALUE;
+    if (threads > max_threads) return CUDA_ERROR_INVALID_VALUE;
     if (kernel->bench) {
         Work work;
-        const CUresult status = kernel->bench(found->context()->device, arguments, 1ull * blocks * threads, work);
+        const CUresult status =
+            kernel->bench(found->context()->device, arguments, 1ull * blocks * threads, work);
         return status == CUDA_SUCCESS ? found->push(std::move(work)) : status;
     }
     if (kernel->width == 0) return launch_batch(*found, arguments[0]);
@@ -155,8 +160,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned rows, uns
         [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, true);
 }
 
-// Attributes only allow what a stream of the stand-in never does: to begin before the kernel before it has ended.
+// Attributes only allow what a stream of the stand-in never does: to begin before the kernel before it has
+// ended.
 CUresult cuLaunchKernelEx(const CUlaunchConfig* how, CUfunction function, void** arguments, void** extra) {
-    return cuLaunchKernel(function, how->gridDimX, how->gridDimY, how->gridDimZ, how->blockDimX, how->blockDimY,
-                          how->blockDimZ, how->sharedMemBytes, how->hStream, arguments, extra);
+    return cuLaunchKernel(function, how->gridDimX, how->gridDimY, how->gridDimZ, how->blockDimX,
+                          how->blockDimY, how->blockDimZ, how->sharedMemBytes, how->hStream, arguments,
+                          extra);
 }

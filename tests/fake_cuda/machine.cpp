@@ -73,7 +73,8 @@ bool Machine::reaches(int device, CUdeviceptr address, std::size_t bytes) {
 
 void Machine::drop_if_unheld(CUmemGenericAllocationHandle physical) {
     const auto found = physicals.find(physical);
-    if (found == physicals.end() || !found->second.released || found->second.mapped || found->second.retained > 0)
+    if (found == physicals.end() || !found->second.released || found->second.mapped ||
+        found->second.retained > 0)
         return;
     if (!found->second.imported) used[static_cast<std::size_t>(found->second.device)] -= found->second.size;
     physicals.erase(found);

@@ -73,8 +73,8 @@ struct Block {
     CUmemGenericAllocationHandle physical = 0;  // of mapped memory, like the next two
     std::set<int> access;
     bool changing_access = false;
-    std::shared_ptr<Descriptor> shared;   // once other processes may map it
-    int opened_process = 0;               // of imported memory, like the next two: whose it is
+    std::shared_ptr<Descriptor> shared;  // once other processes may map it
+    int opened_process = 0;              // of imported memory, like the next two: whose it is
     unsigned long long opened_id = 0;
     int times_opened = 0;
 };
@@ -85,15 +85,15 @@ struct Physical {
     int device = 0;
     bool released = false;
     bool mapped = false;
-    unsigned handle_types = 0;           // that it may be exported as
-    int retained = 0;                    // times that cuMemRetainAllocationHandle gave it and nobody released it
-    bool imported = false;               // counts as used in another process
+    unsigned handle_types = 0;  // that it may be exported as
+    int retained = 0;           // times that cuMemRetainAllocationHandle gave it and nobody released it
+    bool imported = false;      // counts as used in another process
     std::shared_ptr<Descriptor> shared;  // once other processes may map it
 };
 
 struct Event {
     Context* context = nullptr;
-    Flag reached;  // null: never recorded, which counts as reached
+    Flag reached;                                        // null: never recorded, which counts as reached
     std::shared_ptr<std::atomic<long long>> reached_ns;  // on the host's clock, once it is
 };
 
@@ -141,7 +141,7 @@ struct Machine {
     std::map<CUgraph, std::unique_ptr<Graph>> graphs;
     std::map<CUgraphExec, std::unique_ptr<Graph>> executable_graphs;
     int global_captures = 0;  // captures under way that were begun in the global mode
-    int held_streams = 0;  // waits for a word that are enqueued and not over
+    int held_streams = 0;     // waits for a word that are enqueued and not over
     std::condition_variable none_held;
 
     // The block that holds an address and where it begins, or blocks.end().

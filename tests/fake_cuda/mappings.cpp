@@ -141,8 +141,8 @@ CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
         machine.blocks.erase(block);
         machine.drop_if_unheld(physical);
     }
-    ::mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-           -1, 0);
+    ::mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return CUDA_SUCCESS;
 }
 

@@ -104,7 +104,8 @@ CUresult cuMemFreeHost(void* address) {
 CUresult cuMemHostRegister(void* address, std::size_t bytes, unsigned flags) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!populate(address, bytes, (flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (!populate(address, bytes, (flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0))
+        return CUDA_ERROR_INVALID_VALUE;
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
     const auto first = reinterpret_cast<CUdeviceptr>(address);

@@ -93,12 +93,13 @@ bool between_gpus(CUdeviceptr to, CUdeviceptr from) {
     const auto a = machine.block_at(to);
     const auto b = machine.block_at(from);
     if (a == machine.blocks.end() || b == machine.blocks.end()) return false;
-    return a->second.kind != Kind::host && b->second.kind != Kind::host && a->second.device != b->second.device;
+    return a->second.kind != Kind::host && b->second.kind != Kind::host &&
+           a->second.device != b->second.device;
 }
 
 // As seen on H200 (driver 580).
 Carrier carrier_of(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-    constexpr std::size_t most_beside_kernels = 4096;
+    constexpr std::size_t max_beside_kernels = 4096;
     if (between_gpus(to, from)) return Carrier::peer;
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
@@ -106,17 +107,19 @@ Carrier carrier_of(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
         const auto found = machine.block_at(at);
         return found == machine.blocks.end() || found->second.kind == Kind::host;
     };
-    return host(to) || (host(from) && bytes > most_beside_kernels) ? Carrier::other : Carrier::compute;
+    return host(to) || (host(from) && bytes > max_beside_kernels) ? Carrier::other : Carrier::compute;
 }
 
-// The first copy within a GPU comes back only while no stream is held. On H200 (driver 580.159.04) the first operation of
-// a process that waited in a stream of one GPU, and then made the first copy within another, did not go on.
+// The first copy within a GPU comes back only while no stream is held. On H200 (driver 580.159.04) the first
+// operation of a process that waited in a stream of one GPU, and then made the first copy within another, did
+// not go on.
 void expect_copies_within(Context& context, CUdeviceptr to, CUdeviceptr from) {
     Machine& machine = Machine::get();
     std::unique_lock lock(machine.mutex);
     const auto here = [&](CUdeviceptr at) {
         const auto found = machine.block_at(at);
-        return found != machine.blocks.end() && found->second.kind != Kind::host && found->second.device == context.device;
+        return found != machine.blocks.end() && found->second.kind != Kind::host &&
+               found->second.device == context.device;
     };
     if (context.copied_within || !here(to) || !here(from)) return;
     machine.none_held.wait(lock, [&] { return machine.held_streams == 0; });
@@ -179,16 +182,18 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     expect_copies_within(*found->context(), to, from);
     // A broken bridge, for tests of what finds it: the copy says it went well.
     const bool broken = std::getenv("FAKE_CUDA_CORRUPT_PEER") != nullptr && between_gpus(to, from);
-    return found->push([=] {
-        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-        if (broken) *(reinterpret_cast<unsigned char*>(to) + bytes / 2) ^= 1;
-    }, true, carrier_of(to, from, bytes));
+    return found->push(
+        [=] {
+            std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+            if (broken) *(reinterpret_cast<unsigned char*>(to) + bytes / 2) ^= 1;
+        },
+        true, carrier_of(to, from, bytes));
 }
 
 // In one piece of work; neither on the legacy default stream nor while the stream is captured.
 CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
-                            CUmemcpyAttributes* attributes, std::size_t* applies_from, std::size_t attribute_count,
-                            CUstream stream) {
+                            CUmemcpyAttributes* attributes, std::size_t* applies_from,
+                            std::size_t attribute_count, CUstream stream) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     if (stream == nullptr || stream == CU_STREAM_LEGACY || count == 0) return CUDA_ERROR_INVALID_VALUE;
     if (attribute_count != 1 || applies_from[0] != 0 ||
@@ -208,11 +213,14 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* siz
         copies.push_back({to[i], from[i], sizes[i]});
     }
     const Carrier carrier = carrier_of(to[0], from[0], sizes[0]);
-    return found->push([copies = std::move(copies)] {
-        // Any order will do: the last first.
-        for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy)
-            std::memmove(reinterpret_cast<void*>(copy->to), reinterpret_cast<const void*>(copy->from), copy->bytes);
-    }, false, carrier);
+    return found->push(
+        [copies = std::move(copies)] {
+            // Any order will do: the last first.
+            for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy)
+                std::memmove(reinterpret_cast<void*>(copy->to), reinterpret_cast<const void*>(copy->from),
+                             copy->bytes);
+        },
+        false, carrier);
 }
 
 // The contexts say where the memory is; here every address tells that by itself.

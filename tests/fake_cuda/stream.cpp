@@ -62,11 +62,14 @@ Queue* Queues::next_for_peers() {
 }
 
 Stream::Stream(Context* context, Queues* queues)
-    : context_(context), queues_(queues), number_([] {
+    : context_(context),
+      queues_(queues),
+      number_([] {
           static std::atomic<unsigned long long> last{0};
           return ++last;
       }()),
-      compute_(queues ? queues->next_for_compute() : own_.get()), last_(compute_) {}
+      compute_(queues ? queues->next_for_compute() : own_.get()),
+      last_(compute_) {}
 
 std::shared_ptr<Stream> Stream::make(Context* context, Queues* queues) {
     return std::shared_ptr<Stream>(new Stream(context, queues));
@@ -86,9 +89,10 @@ CUresult Stream::push(Work work, bool for_graphs, Carrier carrier) {
         captured_.push_back(std::move(work));
         return CUDA_SUCCESS;
     }
-    changed_.wait(lock, [this] { return pushed_ - done_ < most_entries; });
+    changed_.wait(lock, [this] { return pushed_ - done_ < max_entries; });
     const std::uint64_t number = ++pushed_;
-    queue_for(carrier)->push([self = shared_from_this(), number, work = std::move(work)] { self->carry_out(number, work); });
+    queue_for(carrier)->push(
+        [self = shared_from_this(), number, work = std::move(work)] { self->carry_out(number, work); });
     return CUDA_SUCCESS;
 }
 

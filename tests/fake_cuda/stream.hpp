@@ -19,8 +19,8 @@ struct Context;
 using Work = std::function<void()>;
 using Flag = std::shared_ptr<std::atomic<bool>>;
 
-// One thing after the other, in the order in which they were put in: what waits holds up all behind it, of whatever
-// stream.
+// One thing after the other, in the order in which they were put in: what waits holds up all behind it, of
+// whatever stream.
 class Queue : public std::enable_shared_from_this<Queue> {
 public:
     // Its thread keeps it alive, from the first one on until finish() was called and the work is done.
@@ -42,12 +42,12 @@ enum class Carrier {
     compute,  // kernels, copies within a GPU, small ones from the host
     peer,     // copies between GPUs
     other,    // large ones from the host, and to it: nobody else's are held up by them
-    last,     // waits, words, events: whichever carried the stream's last operation, at first the one for kernels
+    last,  // waits, words, events: whichever carried the stream's last operation, at first the one for kernels
 };
 
-// The queues of a GPU, as seen on H200 (driver 580): streams take the one for kernels in turn as they are made, and the
-// one for copies to other GPUs in turn as they first need it. CUDA_DEVICE_MAX_CONNECTIONS tells how many there are of
-// the former, as it was when the program began.
+// The queues of a GPU, as seen on H200 (driver 580): streams take the one for kernels in turn as they are
+// made, and the one for copies to other GPUs in turn as they first need it. CUDA_DEVICE_MAX_CONNECTIONS tells
+// how many there are of the former, as it was when the program began.
 class Queues {
 public:
     static constexpr unsigned by_default = 8;
@@ -69,8 +69,8 @@ public:
     Context* context() const { return context_; }
     unsigned long long number() const { return number_; }
     // Waits for room first. A stream that is being captured keeps the work for its graph where `for_graphs`
-    // says that the library may put such work there, and refuses it otherwise: whoever waits for it would wait
-    // for ever.
+    // says that the library may put such work there, and refuses it otherwise: whoever waits for it would
+    // wait for ever.
     CUresult push(Work work, bool for_graphs = false, Carrier carrier = Carrier::compute);
     bool idle();
     void wait_until_idle();
@@ -85,7 +85,7 @@ public:
 private:
     // The driver's queue holds about that many; the call that would add one more blocks until the first
     // ends, which may be never (seen on H200, driver 580.159.04).
-    static constexpr std::uint64_t most_entries = 1024;
+    static constexpr std::uint64_t max_entries = 1024;
 
     Stream(Context* context, Queues* queues);
     Queue* queue_for(Carrier carrier);

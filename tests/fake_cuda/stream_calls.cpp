@@ -179,9 +179,12 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
         reached = found->reached;
     }
     if (!reached) return CUDA_SUCCESS;
-    return enqueue(stream, [reached] {
-        while (!reached->load(std::memory_order_acquire)) std::this_thread::sleep_for(between_looks);
-    }, false, Carrier::last);
+    return enqueue(
+        stream,
+        [reached] {
+            while (!reached->load(std::memory_order_acquire)) std::this_thread::sleep_for(between_looks);
+        },
+        false, Carrier::last);
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
@@ -194,11 +197,13 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
         if (address % sizeof value != 0 || !known) return CUDA_ERROR_INVALID_VALUE;
     }
     hold(1);
-    const CUresult status = found->push([address, value] {
-        const std::atomic_ref word(*reinterpret_cast<cuuint32_t*>(address));
-        while (word.load(std::memory_order_acquire) < value) std::this_thread::sleep_for(between_looks);
-        hold(-1);
-    }, false, Carrier::last);
+    const CUresult status = found->push(
+        [address, value] {
+            const std::atomic_ref word(*reinterpret_cast<cuuint32_t*>(address));
+            while (word.load(std::memory_order_acquire) < value) std::this_thread::sleep_for(between_looks);
+            hold(-1);
+        },
+        false, Carrier::last);
     if (status != CUDA_SUCCESS) hold(-1);
     return status;
 }
@@ -235,7 +240,8 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-    return enqueue(stream, [function, data] { function(data); }, true, Carrier::last);
+    return enqueue(
+        stream, [function, data] { function(data); }, true, Carrier::last);
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
@@ -267,10 +273,12 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
         recorded->reached = reached;
         recorded->reached_ns = reached_ns;
     }
-    return found->push([reached, reached_ns] {
-        *reached_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-        reached->store(true, std::memory_order_release);
-    }, false, Carrier::last);
+    return found->push(
+        [reached, reached_ns] {
+            *reached_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+            reached->store(true, std::memory_order_release);
+        },
+        false, Carrier::last);
 }
 
 CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {

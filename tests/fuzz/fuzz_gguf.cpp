@@ -26,9 +26,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     // As if the file were larger than what was read of it, and read in growing pieces.
     const Bytes file_size = size + 4096;
-    const auto most = checkpoint::parse_gguf(text, file_size, "f");
-    if (most.ok() && most->needs != 0)
-        fuzz::require(most->needs > size && most->needs <= file_size,
+    const auto max = checkpoint::parse_gguf(text, file_size, "f");
+    if (max.ok() && max->needs != 0)
+        fuzz::require(max->needs > size && max->needs <= file_size,
                       "what is needed is there, and not known yet");
     const auto header = checkpoint::parse_gguf(text, size, "f");
     if (!header.ok()) {

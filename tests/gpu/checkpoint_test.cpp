@@ -28,7 +28,8 @@ protected:
 
     // A name below the folder for temporary files, or in memory; removed at the end.
     fs::path path(const std::string& name, bool in_memory = false) {
-        const fs::path folder = in_memory && fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
+        const fs::path folder =
+            in_memory && fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
         written_.push_back(folder / fmt::format("sidestep-gpu-{}-{}", ::getpid(), name));
         return written_.back();
     }
@@ -38,7 +39,8 @@ protected:
         const Bytes bytes = rows * columns * 2;
         memory_.push_back(raw_memory(Raw::device, gpu, bytes));
         fill(memory_.back().buffer(), seed_of(tensors_.size()));
-        tensors_.push_back({fmt::format("t{}", tensors_.size()), Dtype::bf16, {rows, columns}, memory_.back().buffer()});
+        tensors_.push_back(
+            {fmt::format("t{}", tensors_.size()), Dtype::bf16, {rows, columns}, memory_.back().buffer()});
     }
     static unsigned seed_of(std::size_t tensor) { return 5000 + static_cast<unsigned>(tensor); }
     static unsigned seed_of(std::string_view name) {
@@ -144,8 +146,10 @@ TEST_F(Checkpoints, CutAlongEachAxis) {
                 const Bytes strip = part->shape[1] * 2;
                 if (strip == 0) continue;
                 for (Bytes row = 0; row < part->shape[0]; ++row) {
-                    const Bytes at = axis == 0 ? (part->first + row) * columns * 2 : row * columns * 2 + part->first * 2;
-                    strips.push_back({part->buffer.slice(row * strip, strip), whole.buffer().slice(at, strip)});
+                    const Bytes at =
+                        axis == 0 ? (part->first + row) * columns * 2 : row * columns * 2 + part->first * 2;
+                    strips.push_back(
+                        {part->buffer.slice(row * strip, strip), whole.buffer().slice(at, strip)});
                 }
             }
             const auto gathered = context_->copy_batch(strips).wait();
@@ -157,7 +161,8 @@ TEST_F(Checkpoints, CutAlongEachAxis) {
 }
 
 TEST_F(Checkpoints, ThousandsOfSmallTensorsInShards) {
-    for (int i = 0; i < 3000; ++i) add(i % machine().gpus(), 1, 1 + static_cast<std::uint64_t>(i * 37 % 5000));
+    for (int i = 0; i < 3000; ++i)
+        add(i % machine().gpus(), 1, 1 + static_cast<std::uint64_t>(i * 37 % 5000));
     const fs::path folder = path("shards");
     fs::create_directory(folder);
     SaveOptions how;
@@ -178,7 +183,8 @@ TEST_F(Checkpoints, TooLittleMemoryIsSaidBeforeAnythingIsRead) {
     // A hole of 4 TiB: more than any GPU has.
     const fs::path huge = path("huge.safetensors");
     constexpr Bytes bytes = Bytes{4} << 40;
-    std::string header = fmt::format(R"({{"t0":{{"dtype":"U8","shape":[{}],"data_offsets":[0,{}]}}}})", bytes, bytes);
+    std::string header =
+        fmt::format(R"({{"t0":{{"dtype":"U8","shape":[{}],"data_offsets":[0,{}]}}}})", bytes, bytes);
     header.resize((header.size() + 7) / 8 * 8, ' ');
     std::FILE* file = std::fopen(huge.c_str(), "wb");
     ASSERT_NE(file, nullptr);

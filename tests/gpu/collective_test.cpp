@@ -120,11 +120,13 @@ TEST_P(CollectiveGraphs, AbortedInsideOfAReplay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CollectiveGraphs,
-                         testing::Values(Way{Shape::packets, false}, Way{Shape::lamport, false}, Way{Shape::packets_two_phase, false},
-                                         Way{Shape::lines, false}, Way{Shape::slices, false}, Way{Shape::slices, true},
-                                         Way{Shape::pushed_slices, false}, Way{Shape::pairs, false}, Way{Shape::pairs, true},
-                                         Way{Shape::ring, false}));
-INSTANTIATE_TEST_SUITE_P(Copies, CollectiveGraphs, testing::Values(Way{Shape::copies, false}, Way{Shape::copies, true}));
+                         testing::Values(Way{Shape::packets, false}, Way{Shape::lamport, false},
+                                         Way{Shape::packets_two_phase, false}, Way{Shape::lines, false},
+                                         Way{Shape::slices, false}, Way{Shape::slices, true},
+                                         Way{Shape::pushed_slices, false}, Way{Shape::pairs, false},
+                                         Way{Shape::pairs, true}, Way{Shape::ring, false}));
+INSTANTIATE_TEST_SUITE_P(Copies, CollectiveGraphs,
+                         testing::Values(Way{Shape::copies, false}, Way{Shape::copies, true}));
 
 // Tasks behind the one that waits are let go too.
 TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
@@ -158,15 +160,16 @@ TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
     EXPECT_TRUE(graphs[0].wait(20));
 }
 
-// A graph is launched long after it was captured: what the others have mapped by then is written straight, and nothing
-// passes through the arenas.
+// A graph is launched long after it was captured: what the others have mapped by then is written straight,
+// and nothing passes through the arenas.
 TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
     Crew crew(2);
     if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
     std::atomic<bool> mapped{false};
     for (unsigned rank = 0; rank < 2; ++rank) {
         crew.seat(rank).ask([&crew, &mapped, rank](const void* address) {
-            const auto offset = static_cast<std::uint64_t>(static_cast<const char*>(address) - crew.at(rank, 0));
+            const auto offset =
+                static_cast<std::uint64_t>(static_cast<const char*>(address) - crew.at(rank, 0));
             return mapped ? backend::Token{1, offset} : backend::Token{};
         });
         crew.fill(rank, send_at, 4000, static_cast<char>('a' + rank));
@@ -179,8 +182,10 @@ TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
     const auto in_arena = [&](unsigned rank) {
         Values found(4000);
         const backend::ArenaLayout layout{2};
-        crew.rig().read(found.data(), static_cast<char*>(crew.seat(rank).arena().address()) + layout.copy_lane(0, rank, 1 - rank),
-                        found.size());
+        crew.rig().read(
+            found.data(),
+            static_cast<char*>(crew.seat(rank).arena().address()) + layout.copy_lane(0, rank, 1 - rank),
+            found.size());
         return found;
     };
     mapped = true;
@@ -190,20 +195,21 @@ TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
         for (const CapturedTasks& graph : graphs) graph.launch();
         for (const CapturedTasks& graph : graphs) ASSERT_TRUE(graph.wait(20));
         for (unsigned rank = 0; rank < 2; ++rank) {
-            EXPECT_EQ(crew.read(rank, recv_at + (1 - rank) * 4000, 4000), Values(4000, static_cast<char>('b' - rank)));
+            EXPECT_EQ(crew.read(rank, recv_at + (1 - rank) * 4000, 4000),
+                      Values(4000, static_cast<char>('b' - rank)));
             EXPECT_EQ(in_arena(rank), Values(4000, 0)) << "it came by way of the arena";
         }
         mapped = !now;
     }
 }
 
-// More than a stream's queue holds: the thread that enqueues them waits outside of the driver, and goes on when the
-// other rank comes.
+// More than a stream's queue holds: the thread that enqueues them waits outside of the driver, and goes on
+// when the other rank comes.
 TEST(CopyQueue, ManyTasksBeforeTheOtherRankComes) {
     Crew crew(2);
     if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
     constexpr unsigned tasks = 400;
-    constexpr unsigned most = 240;
+    constexpr unsigned max = 240;
     const auto task = [&](unsigned rank, unsigned number) {
         return task_of(crew, {Shape::copies, false}, rank, 64, send_at, recv_at + number * 1024);
     };
@@ -212,9 +218,9 @@ TEST(CopyQueue, ManyTasksBeforeTheOtherRankComes) {
     std::thread first([&] {
         for (unsigned i = 0; i < tasks; ++i, ++taken) crew.start(0, task(0, i));
     });
-    while (taken < most) std::this_thread::yield();
+    while (taken < max) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_EQ(taken, most);
+    EXPECT_EQ(taken, max);
     for (unsigned i = 0; i < tasks; ++i) crew.start(1, task(1, i));
     first.join();
     crew.finish();
@@ -308,8 +314,8 @@ TEST_F(Collectives, MoreThanFourGigabytes) {
     Crew crew(n, 60'000'000'000, heap);
     ASSERT_TRUE(crew.ready());
     const std::uint64_t looks[] = {0, bytes / 2 - 50, (std::uint64_t{1} << 32) - 50, bytes - 100};
-    for (const Way way : {Way{Shape::slices, false}, Way{Shape::slices, true}, Way{Shape::pushed_slices, false},
-                          Way{Shape::pairs, false}}) {
+    for (const Way way : {Way{Shape::slices, false}, Way{Shape::slices, true},
+                          Way{Shape::pushed_slices, false}, Way{Shape::pairs, false}}) {
         SCOPED_TRACE(fmt::format("shape {}, staged {}", static_cast<unsigned>(way.shape), way.staged));
         std::mt19937_64 random(9);
         std::vector<std::vector<Values>> given(n);

@@ -73,7 +73,6 @@ protected:
         expect_value(to.buffer(), 0x22);  // no byte moves before the launch
         replay(executable, stream, 0, from.buffer(), to.buffer());
     }
-
 };
 
 TEST_F(Graphs, OneHopBecomesANode) {

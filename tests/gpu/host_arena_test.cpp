@@ -34,8 +34,8 @@ protected:
     // By the copy engine of a GPU.
     void copy(unsigned gpu, void* to, const void* from) {
         driver::ScopedCudaContext current(machine().context(static_cast<int>(gpu)));
-        expect_success(cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
-                                            2 * block, nullptr),
+        expect_success(cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                            reinterpret_cast<CUdeviceptr>(from), 2 * block, nullptr),
                        "cuMemcpyAsync");
         expect_success(cuda().cuStreamSynchronize(nullptr), "cuStreamSynchronize");
     }
@@ -47,8 +47,8 @@ protected:
     }
 };
 
-// Seats move their arenas whatever the machine's peer access is. What one GPU copies into the arena of the other, that
-// other copies out of it.
+// Seats move their arenas whatever the machine's peer access is. What one GPU copies into the arena of the
+// other, that other copies out of it.
 TEST_F(HostArenas, BothGpusReachThem) {
     if (machine().gpus() < 2) GTEST_SKIP() << "there is one GPU";
     std::unique_ptr<backend::Seat> seats[2];

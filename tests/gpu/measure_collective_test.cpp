@@ -31,8 +31,9 @@ protected:
             const auto began = std::chrono::steady_clock::now();
             const auto seat = backend().seat({0, n_, Place::gpu(0)});
             ASSERT_TRUE(seat.ok());
-            fmt::print("{} seat: {:.1f} ms\n", which,
-                       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
+            fmt::print(
+                "{} seat: {:.1f} ms\n", which,
+                std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
         }
         fmt::print("{} ranks on {} GPUs\n", n_, machine().gpus());
         crew_ = std::make_unique<Crew>(n_, std::uint64_t{20'000'000'000}, 2 * largest + 1_MiB);
@@ -76,7 +77,8 @@ protected:
         const auto only = static_cast<std::uint16_t>(1u << r);
         if (what == What::all_reduce) task.slices[r] = even_slice(count, r, n_);
         if (what == What::reduce_scatter) task.slices[r] = {part, r * part, 0, all, only};
-        if (what == What::all_gather || what == What::all_to_all) task.slices[r] = {part, 0, r * part, only, all};
+        if (what == What::all_gather || what == What::all_to_all)
+            task.slices[r] = {part, 0, r * part, only, all};
         if (what == What::reduce && n_ == 2 && r == 0) task.slices[r] = {count, 0, 0, all, 1};
         if (r == 0 || (what != What::broadcast && (what != What::reduce || n_ == 2))) return;
         task.slices[r] = even_slice(count, r - 1, n_ - 1);
@@ -120,7 +122,9 @@ protected:
         if (shape == Shape::lines && bytes / (rooted ? n_ - 1 : n_) > layout.lines_payload()) return;
         const bool small = bytes <= 2_MiB;
         const double others = 1.0 * (n_ - 1) / n_;
-        const double factor = what == What::all_reduce ? 2 * others : what == What::reduce || what == What::broadcast ? 1 : others;
+        const double factor = what == What::all_reduce                          ? 2 * others
+                              : what == What::reduce || what == What::broadcast ? 1
+                                                                                : others;
         double best = 0;
         std::string all;
         for (const unsigned count : blocks) {
@@ -145,17 +149,18 @@ protected:
 };
 
 TEST_F(MeasureCollectives, AllReduce) {
-    for (const std::uint64_t bytes : {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB,
-                                      128_KiB, 256_KiB})
+    for (const std::uint64_t bytes :
+         {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB})
         row("packets f32", What::all_reduce, Shape::packets, bytes, {1, 2, 4, 8, 16, 32});
-    for (const std::uint64_t bytes : {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB,
-                                      128_KiB, 256_KiB, 512_KiB})
+    for (const std::uint64_t bytes : {Bytes{8}, Bytes{512}, 1_KiB, 2_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB,
+                                      64_KiB, 128_KiB, 256_KiB, 512_KiB})
         row("lamport f32", What::all_reduce, Shape::lamport, bytes, {1, 2, 4, 8, 16, 32, 48, 64});
     for (const std::uint64_t bytes : {8_KiB, 32_KiB, 128_KiB, 512_KiB})
         row("lamport bf16", What::all_reduce, Shape::lamport, bytes, {1, 2, 4, 8, 16, 32, 64}, Element::bf16);
     for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB})
         row("two phases f32", What::all_reduce, Shape::packets_two_phase, bytes, {1, 4, 8, 16, 32, 64});
-    for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB})
+    for (const std::uint64_t bytes :
+         {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB})
         row("lines f32", What::all_reduce, Shape::lines, bytes, {1, 4, 8, 16, 24, 32, 48, 64});
     for (const std::uint64_t bytes : {128_KiB, 512_KiB, 2_MiB})
         row("lines bf16", What::all_reduce, Shape::lines, bytes, {8, 16, 32, 64}, Element::bf16);
@@ -177,15 +182,17 @@ TEST_F(MeasureCollectives, ToOneAndFromOne) {
         What what;
         const char* name;
     };
-    for (const auto [what, name] : {Named{What::reduce, "reduce"}, Named{What::reduce_scatter, "reduce_scatter"},
-                                    Named{What::broadcast, "broadcast"}, Named{What::all_gather, "all_gather"}}) {
+    for (const auto [what, name] :
+         {Named{What::reduce, "reduce"}, Named{What::reduce_scatter, "reduce_scatter"},
+          Named{What::broadcast, "broadcast"}, Named{What::all_gather, "all_gather"}}) {
         for (const std::uint64_t bytes : {8_KiB, 32_KiB, 128_KiB, 512_KiB, 1_MiB, 2_MiB})
             row(fmt::format("lines {}", name).c_str(), what, Shape::lines, bytes, {1, 4, 8, 16, 32, 48, 64});
         for (const std::uint64_t bytes : {128_KiB, 512_KiB, 1_MiB, 2_MiB, 8_MiB, 128_MiB})
             row(fmt::format("slices {}", name).c_str(), what, Shape::slices, bytes, {8, 16, 32, 64});
         if (adds(what))
             for (const std::uint64_t bytes : {2_MiB, 8_MiB, 32_MiB, 128_MiB})
-                row(fmt::format("pushed slices {}", name).c_str(), what, Shape::pushed_slices, bytes, {64, 96, 128});
+                row(fmt::format("pushed slices {}", name).c_str(), what, Shape::pushed_slices, bytes,
+                    {64, 96, 128});
     }
 }
 

@@ -180,7 +180,8 @@ TEST_F(Measure, SmallCopies) {
             const auto copy = [&] { EXPECT_TRUE(context->copy(source, target).wait()); };
             const double first = cost_us(1, copy);
             fmt::print("    {} of {} memory, gpu:0 to gpu:{}: first few {:.1f} us, later {:.1f} us\n",
-                       format_bytes(size), to_string(raw), machine().gpus() - 1, first, cost_us(size < 1_MiB ? 500 : 20, copy));
+                       format_bytes(size), to_string(raw), machine().gpus() - 1, first,
+                       cost_us(size < 1_MiB ? 500 : 20, copy));
         }
     }
 }

@@ -53,7 +53,6 @@ protected:
         EXPECT_TRUE(route) << route.error().to_string();
         return route ? route->lanes.at(0).hops.size() : 0;
     }
-
 };
 
 TEST_F(Pin, OrdinaryMemoryIsCopiedDirectlyByEveryGpu) {

@@ -171,7 +171,6 @@ protected:
         EXPECT_TRUE(went_on);
         return receipt ? ErrorCode{} : receipt.error().code;
     }
-
 };
 
 TEST_F(ContextStream, OneHop) {

@@ -1,5 +1,5 @@
-// Streams share queues of their GPU, and one that waits holds up what others put into the same: copies of zero_sm go by
-// others. Each test runs on streams of all queues, one after the other.
+// Streams share queues of their GPU, and one that waits holds up what others put into the same: copies of
+// zero_sm go by others. Each test runs on streams of all queues, one after the other.
 #include <functional>
 #include <utility>
 
@@ -74,7 +74,8 @@ protected:
     // Each rank on its stream.
     void run(const std::vector<CUstream>& streams, unsigned round) {
         for (unsigned rank = 0; rank < crew_->ranks(); ++rank) {
-            for (unsigned to = 0; to < crew_->ranks(); ++to) crew_->write(rank, to * block, given(rank, to, round));
+            for (unsigned to = 0; to < crew_->ranks(); ++to)
+                crew_->write(rank, to * block, given(rank, to, round));
             crew_->fill(rank, recv_at, crew_->ranks() * block, 'x');
         }
         for (unsigned rank = 0; rank < crew_->ranks(); ++rank) {
@@ -99,7 +100,8 @@ protected:
         for (unsigned round = 0; round < 9; ++round) {
             SCOPED_TRACE(fmt::format("round {}", round));
             std::vector<CUstream> streams;
-            for (unsigned rank = 0; rank < ranks; ++rank) streams.push_back(made.emplace_back(gpu_of(rank), 1)[0]);
+            for (unsigned rank = 0; rank < ranks; ++rank)
+                streams.push_back(made.emplace_back(gpu_of(rank), 1)[0]);
             run(streams, round);
             if (HasFatalFailure()) return;
         }
@@ -110,11 +112,17 @@ protected:
     bool own_block_ = true;
 };
 
-TEST_P(CopyQueues, OfEachCallersStream) { run_in_every_queue(2); }
+TEST_P(CopyQueues, OfEachCallersStream) {
+    run_in_every_queue(2);
+}
 
-TEST_P(CopyQueues, OfRanksThatShareAGpu) { run_in_every_queue(4); }
+TEST_P(CopyQueues, OfRanksThatShareAGpu) {
+    run_in_every_queue(4);
+}
 
-TEST_P(CopyQueues, OfMoreRanksThatShareAGpu) { run_in_every_queue(6); }
+TEST_P(CopyQueues, OfMoreRanksThatShareAGpu) {
+    run_in_every_queue(6);
+}
 
 // A stream waits in the queue that it used last.
 TEST_P(CopyQueues, OfCallersStreamsThatCopiedToOthers) {

@@ -109,8 +109,8 @@ TEST_F(CopyGroups, AllGatherInGraphs) {
     EXPECT_EQ(failure_of(0).code, ErrorCode::cancelled);
 }
 
-// A free waits for streams that wait, and on H200 (driver 580.159.04) nobody else comes into the driver meanwhile: the
-// other rank's call neither, and the deadline ends it. Where others do come in, all goes well.
+// A free waits for streams that wait, and on H200 (driver 580.159.04) nobody else comes into the driver
+// meanwhile: the other rank's call neither, and the deadline ends it. Where others do come in, all goes well.
 TEST_F(CopyGroups, WhoFreesMemoryMeanwhileWaitsForTheDeadlineAtMost) {
     open(2'000);
     fill(1);
@@ -136,12 +136,14 @@ TEST_F(CopyGroups, WhoFreesMemoryMeanwhileWaitsForTheDeadlineAtMost) {
     if (good) expect_gathered(2);
 }
 
-// Blocks of a size that are copied at a time, straight where the memory is known to all and by way of the arenas before.
+// Blocks of a size that are copied at a time, straight where the memory is known to all and by way of the
+// arenas before.
 TEST_F(CopyGroups, LargeBlocksBeforeAndAfterTheyAreMapped) {
     open();
     constexpr std::size_t bytes = 40 << 20;
     std::vector<Allocation> memory;
-    for (unsigned rank = 0; rank < 2; ++rank) memory.push_back(raw_memory(Raw::device, static_cast<int>(rank), 2 * bytes));
+    for (unsigned rank = 0; rank < 2; ++rank)
+        memory.push_back(raw_memory(Raw::device, static_cast<int>(rank), 2 * bytes));
     for (int seed = 0; seed < 3; ++seed) {
         for (unsigned rank = 0; rank < 2; ++rank) {
             const std::vector<char> own(bytes, static_cast<char>('a' + seed * 2 + static_cast<int>(rank)));
@@ -156,12 +158,15 @@ TEST_F(CopyGroups, LargeBlocksBeforeAndAfterTheyAreMapped) {
             std::vector<char> found(2 * bytes);
             rig_->read(found.data(), memory[rank].address(), found.size());
             for (std::size_t i : {std::size_t{0}, bytes / 2, bytes - 1, bytes, 2 * bytes - 1})
-                EXPECT_EQ(found[i], 'a' + seed * 2 + static_cast<int>(i / bytes)) << "rank " << rank << ", byte " << i;
-            EXPECT_EQ(static_cast<std::size_t>(std::count(found.begin(), found.end(), 'a' + seed * 2)), bytes);
+                EXPECT_EQ(found[i], 'a' + seed * 2 + static_cast<int>(i / bytes))
+                    << "rank " << rank << ", byte " << i;
+            EXPECT_EQ(static_cast<std::size_t>(std::count(found.begin(), found.end(), 'a' + seed * 2)),
+                      bytes);
         }
         if (seed > 0) continue;
         for (unsigned rank = 0; rank < 2; ++rank) ASSERT_TRUE(groups_[rank].attach(memory[rank].buffer()));
-        const auto plan = groups_[0].explain(Collective::all_gather, bytes, Dtype::u8, {}, nullptr, memory[0].address());
+        const auto plan =
+            groups_[0].explain(Collective::all_gather, bytes, Dtype::u8, {}, nullptr, memory[0].address());
         ASSERT_TRUE(plan);
         EXPECT_EQ(plan->memory.find("yes"), 0u) << plan->memory;
     }
@@ -191,8 +196,8 @@ TEST_F(CopyGroups, RanksThatCallAnotherCountAreTold) {
     }
 }
 
-// Where the streams that wait hold up every queue that copies could go through, no copy begins: the deadline ends it, and
-// a warning says why.
+// Where the streams that wait hold up every queue that copies could go through, no copy begins: the deadline
+// ends it, and a warning says why.
 TEST_F(CopyGroups, CopiesThatNoQueueTakesEndAtTheDeadline) {
     ::setenv("FAKE_CUDA_ONE_QUEUE", "1", 1);
     testing::internal::CaptureStderr();

@@ -217,7 +217,8 @@ private:
         }
         using Part = std::string (Rank::*)(int*, int*, std::size_t);
         std::vector<Part> parts{&Rank::all_gather, &Rank::all_to_all, &Rank::broadcast};
-        if (options_.policy != GroupPolicy::zero_sm) parts.insert(parts.end(), {&Rank::all_reduce, &Rank::ring});
+        if (options_.policy != GroupPolicy::zero_sm)
+            parts.insert(parts.end(), {&Rank::all_reduce, &Rank::ring});
         for (int round = 0; round < rounds; ++round)
             for (const Part part : parts)
                 if (std::string wrong = (this->*part)(send, recv, count); !wrong.empty())

@@ -110,7 +110,8 @@ TEST_F(Groups, EveryOperationOfFourProcesses) {
 TEST_F(Groups, CopiesOfThreeProcesses) {
     start(3);
     expect_all("zero_sm", "ok");
-    for (const std::string& answer : tell([&](int rank) { return fmt::format("join {} {} 3 {}", id, rank, long_timeout); }))
+    for (const std::string& answer :
+         tell([&](int rank) { return fmt::format("join {} {} 3 {}", id, rank, long_timeout); }))
         ASSERT_EQ(answer, "ok");
     const auto start = Clock::now();
     std::string where;
@@ -120,7 +121,8 @@ TEST_F(Groups, CopiesOfThreeProcesses) {
     }
     EXPECT_EQ(where, "yes");
     expect_all("checked 3 3", "ok");
-    for (const int rank : {0, 1}) EXPECT_EQ(peers[static_cast<std::size_t>(rank)]->tell("run all_gather 1000 i32"), "ok");
+    for (const int rank : {0, 1})
+        EXPECT_EQ(peers[static_cast<std::size_t>(rank)]->tell("run all_gather 1000 i32"), "ok");
     const std::string dead = process(2);
     peers[2]->kill();
     expect_error(tell("wait", 2), {"rank 2", dead, "died"}, 2);
@@ -191,7 +193,8 @@ TEST_F(Groups, KilledWithinAnOperation) {
     EXPECT_LT(Clock::now() - start, soon);
 }
 
-// Rings: through the memory of GPUs that reach each other over PCIe, and through the host's where some do not.
+// Rings: through the memory of GPUs that reach each other over PCIe, and through the host's where some do
+// not.
 class Rings : public Groups, public testing::WithParamInterface<std::pair<const char*, int>> {
 protected:
     void SetUp() override { ::setenv(machine_variable, GetParam().first, 1); }
@@ -207,7 +210,8 @@ TEST_P(Rings, EveryOperation) {
     const bool mesh = std::string(GetParam().first) == "pcie-2s";
     for (const std::string& way : ways) {
         EXPECT_EQ(way.find("ring: the quickest"), 0u) << way;
-        EXPECT_EQ(way.find("the arenas lie in host memory: gpu:0 and gpu:5 have no peer access") == std::string::npos,
+        EXPECT_EQ(way.find("the arenas lie in host memory: gpu:0 and gpu:5 have no peer access") ==
+                      std::string::npos,
                   mesh)
             << way;
         EXPECT_EQ(way, ways[0]);
@@ -235,12 +239,12 @@ TEST_P(Rings, OneNeverComes) {
 
 TEST_P(Rings, OneRunsSomethingElse) {
     join(ranks(), short_timeout);
-    (void)tell([&](int rank) { return fmt::format("run all_reduce {} {}", count(), rank == 1 ? "i32" : "f32"); });
+    (void)tell(
+        [&](int rank) { return fmt::format("run all_reduce {} {}", count(), rank == 1 ? "i32" : "f32"); });
     expect_error(tell("wait"), {"operation 1", "f32", "i32", process(1)});
 }
 
-INSTANTIATE_TEST_SUITE_P(Machines, Rings,
-                         testing::Values(std::pair("pcie-2s", 4), std::pair("dgx-1v", 6)));
+INSTANTIATE_TEST_SUITE_P(Machines, Rings, testing::Values(std::pair("pcie-2s", 4), std::pair("dgx-1v", 6)));
 
 TEST_F(Groups, ShrinkAfterADeath) {
     join(3, long_timeout);
@@ -287,8 +291,9 @@ TEST_F(Groups, StoppedProcess) {
     peers[1]->stop();
     const auto start = Clock::now();
     EXPECT_EQ(peers[0]->tell("run all_reduce 1000 f32"), "ok");
-    expect_error({peers[0]->tell("wait")}, {"rank 1", process(1), "did not come to operation",
-                                            "all_reduce 1000 f32 sum", fmt::format("within {} s", short_timeout / 1000)});
+    expect_error({peers[0]->tell("wait")},
+                 {"rank 1", process(1), "did not come to operation", "all_reduce 1000 f32 sum",
+                  fmt::format("within {} s", short_timeout / 1000)});
     EXPECT_LT(Clock::now() - start, soon);
     peers[1]->go_on();
     // It hears of it when it goes on.

@@ -105,7 +105,8 @@ private:
             options.shard_bytes = shard;
             std::vector<TensorToSave> tensors;
             for (Bytes i = 0; i < 32; ++i)
-                tensors.push_back({std::to_string(i), Dtype::u8, {bytes / 32}, from.slice(i * bytes / 32, bytes / 32)});
+                tensors.push_back(
+                    {std::to_string(i), Dtype::u8, {bytes / 32}, from.slice(i * bytes / 32, bytes / 32)});
             auto saved = context_.save(tensors, path, options).wait();
             if (!saved) return text_of(saved.error());
             if (round == 0) std::cout << "ok" << std::endl;  // there is something to be lost

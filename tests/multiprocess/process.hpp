@@ -14,7 +14,8 @@
 
 namespace sidestep::multiprocess {
 
-// The machine that every process of these tests emulates, unless this variable of the environment names another one.
+// The machine that every process of these tests emulates, unless this variable of the environment names
+// another one.
 constexpr const char* machine_name = "dgx-h100";
 constexpr const char* machine_variable = "SIDESTEP_DRILL_MACHINE";
 

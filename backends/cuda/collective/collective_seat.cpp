@@ -20,7 +20,7 @@ using backend::CollectiveTask;
 using backend::Shape;
 
 // How long tasks may take to notice an abort: a look at the host's words every 16384 polls takes some 10 ms.
-constexpr std::chrono::seconds most_for_an_abort{5};
+constexpr std::chrono::seconds max_for_an_abort{5};
 // Tasks inside of a graph have no event. By then those in flight have noticed.
 constexpr std::chrono::milliseconds for_tasks_in_graphs{20};
 
@@ -61,7 +61,8 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     const auto arena = reinterpret_cast<CUdeviceptr>(held_->arena.address());
     SIDESTEP_CHECK(cuda().check(cuda().cuMemsetD8Async(arena, 0, bytes, stream_->get()), "cuMemsetD8Async"));
     const CUdeviceptr empty = arena + layout.lamport(0, 0);
-    status = cuda().cuMemsetD8Async(empty, backend::lamport_empty & 0xff, layout.lamport_bytes(), stream_->get());
+    status =
+        cuda().cuMemsetD8Async(empty, backend::lamport_empty & 0xff, layout.lamport_bytes(), stream_->get());
     SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
     status = cuda().cuMemsetD8Async(control(), 0, sizeof(SeatControl), stream_->get());
     SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
@@ -81,9 +82,10 @@ CollectiveSeat::~CollectiveSeat() {
         return;
     }
     if (left == Rest::running)
-        base::log(base::LogLevel::warn,
-                  fmt::format("gpu:{}: tasks of rank {} have not ended {} s after their abort; {} stay allocated",
-                              gpu_.index(), rank_, most_for_an_abort.count(), format_bytes(held_->arena.size())));
+        base::log(
+            base::LogLevel::warn,
+            fmt::format("gpu:{}: tasks of rank {} have not ended {} s after their abort; {} stay allocated",
+                        gpu_.index(), rank_, max_for_an_abort.count(), format_bytes(held_->arena.size())));
     static_cast<void>(held_.release());
     if (left == Rest::running) return;
     // Their destructors would call a context that is gone.
@@ -96,7 +98,7 @@ CollectiveSeat::~CollectiveSeat() {
 // Whether a task is still in flight, some seconds after the abort.
 CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     driver::ScopedCudaContext current(*gpu_.context());
-    const auto end = std::chrono::steady_clock::now() + most_for_an_abort;
+    const auto end = std::chrono::steady_clock::now() + max_for_an_abort;
     if (captured_) std::this_thread::sleep_for(for_tasks_in_graphs);
     for (;;) {
         if (copies()) copies()->look();
@@ -163,7 +165,8 @@ Result<backend::Extent> CollectiveSeat::extent(const void* address) {
 // Asks the driver without a context on the other GPU; nothing is known of one that this process does not see.
 Result<void> CollectiveSeat::check_access(const Place& place) const {
     const int other = place.index();
-    if (!place.is_gpu() || other == gpu_.index() || other < 0 || other >= static_cast<int>(seats_.gpus.count()))
+    if (!place.is_gpu() || other == gpu_.index() || other < 0 ||
+        other >= static_cast<int>(seats_.gpus.count()))
         return {};
     const int ordinal = seats_.gpus.ordinal_of(other);
     CUdevice device = 0;
@@ -201,8 +204,8 @@ Result<std::shared_ptr<const backend::Exported>> CollectiveSeat::move_arena_to_h
     SIDESTEP_TRY(HostArena made, make_host_arena(gpu_, held_->arena.size()));
     held_->arena = std::move(made.memory);
     const backend::ArenaLayout layout{ranks_};
-    std::memset(static_cast<char*>(held_->arena.address()) + layout.lamport(0, 0), backend::lamport_empty & 0xff,
-                layout.lamport_bytes());
+    std::memset(static_cast<char*>(held_->arena.address()) + layout.lamport(0, 0),
+                backend::lamport_empty & 0xff, layout.lamport_bytes());
     return std::move(made.exported);
 }
 
@@ -211,7 +214,8 @@ Result<void> CollectiveSeat::admit(const Buffer& memory) {
     if (pointer && memory.place().is_host() && pointer->kind == MemoryKind::pinned)
         return check_seen_alike(gpu_, memory.address());
     if (!pointer || !memory.place().is_gpu())
-        return Error{ErrorCode::unsupported, "only memory of GPUs, or locked, is admitted", memory.to_string(), {}};
+        return Error{
+            ErrorCode::unsupported, "only memory of GPUs, or locked, is admitted", memory.to_string(), {}};
     if (memory.place().index() == gpu_.index()) return {};
     SIDESTEP_CHECK(check_access(memory.place()));
     SIDESTEP_TRY(Gpu * owner, seats_.gpus.open(memory.place().index()));
@@ -235,7 +239,7 @@ Result<void> CollectiveSeat::write_control(std::uint64_t offset, const void* fro
 }
 
 Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
-    if (rank >= ranks_ || slot >= backend::most_slots)
+    if (rank >= ranks_ || slot >= backend::max_slots)
         return Error{
             ErrorCode::internal, fmt::format("no table holds slot {} of rank {}", slot, rank), "cuda", {}};
     std::lock_guard lock(tables_);
@@ -243,7 +247,7 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
     slots_.set(rank, slot, base);
     slot_->value = reinterpret_cast<std::uint64_t>(base);
     const std::uint64_t at =
-        offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::most_ranks + rank) * sizeof(char*);
+        offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::max_ranks + rank) * sizeof(char*);
     SIDESTEP_CHECK(write_control(at, &slot_->value, sizeof(slot_->value)));
     return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
 }
@@ -267,8 +271,8 @@ Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, 
     early.value.programmaticStreamSerializationAllowed = 1;
     // Few and small blocks only: those that have come wait where other kernels have no room then.
     const bool comes_early = held_->kernels->may_come_early(task, launch.blocks * launch.rows);
-    const CUlaunchConfig how{launch.blocks, launch.rows, 1,       launch.threads, 1, 1, 0,
-                             stream,        &early,      comes_early ? 1u : 0u};
+    const CUlaunchConfig how{launch.blocks, launch.rows,          1, launch.threads, 1, 1, 0, stream,
+                             &early,        comes_early ? 1u : 0u};
     const CUfunction kernel = held_->kernels->kernel(task, ranks_, launch.plain);
     const CUresult status = cuda().cuLaunchKernelEx(&how, kernel, arguments, nullptr);
     if (status == CUDA_ERROR_INVALID_HANDLE)

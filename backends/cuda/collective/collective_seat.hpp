@@ -16,7 +16,8 @@ public:
                                                           std::shared_ptr<const CollectiveKernels> kernels,
                                                           const backend::SeatRequest& request);
     // Keeps the memory, for the rest of the process, where tasks do not end within some seconds of the abort:
-    // a fault of the GPU would be worse. Where the program has destroyed the GPU's context, it took all along.
+    // a fault of the GPU would be worse. Where the program has destroyed the GPU's context, it took all
+    // along.
     ~CollectiveSeat() override;
 
     const Buffer& arena() const override { return held_->arena.buffer(); }
@@ -63,7 +64,7 @@ private:
         Station station{};
         unsigned blocks = 0;
         unsigned rows = 1;
-        unsigned threads = most_data_threads;
+        unsigned threads = max_data_threads;
         bool plain = false;  // see CollectiveKernels::kernel
     };
 

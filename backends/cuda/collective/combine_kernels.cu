@@ -20,11 +20,11 @@ __device__ void slices(const CollectiveTask& task, const Station& station) {
 }  // namespace
 
 // For groups of up to four ranks, and for larger ones.
-extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 1)
     sidestep_packets_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     Packets<element, 4>(task, station).run();
 }
-extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 1)
     sidestep_packets_16(const __grid_constant__ CollectiveTask task,
                         const __grid_constant__ Station station) {
     Packets<element, 8>(task, station).run();
@@ -36,21 +36,22 @@ __device__ void lamport(const CollectiveTask& task, const Station& station) {
     if constexpr (backend::has_lamport(element)) Lamport<element, group, plain>(task, station).run();
 }
 
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
     sidestep_lamport_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     lamport<4, true>(task, station);
 }
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
-    sidestep_lamport_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
+    sidestep_lamport_16(const __grid_constant__ CollectiveTask task,
+                        const __grid_constant__ Station station) {
     lamport<8, true>(task, station);
 }
 // Where not all ranks are sent the same bytes, or not whole, aligned units of them.
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
     sidestep_some_lamport_4(const __grid_constant__ CollectiveTask task,
                             const __grid_constant__ Station station) {
     lamport<4, false>(task, station);
 }
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
     sidestep_some_lamport_16(const __grid_constant__ CollectiveTask task,
                              const __grid_constant__ Station station) {
     lamport<8, false>(task, station);
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(line_threads(of_8_bits, 4) + header
     sidestep_lines_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     Lines<element, 4, LinesOf::all>(task, station).run();
 }
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
     sidestep_lines_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     Lines<element, 8, LinesOf::all>(task, station).run();
 }
@@ -73,17 +74,17 @@ extern "C" __global__ void __launch_bounds__(line_threads(of_8_bits, 4) + header
                           const __grid_constant__ Station station) {
     Lines<element, 4, LinesOf::some>(task, station).run();
 }
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
     sidestep_some_lines_16(const __grid_constant__ CollectiveTask task,
                            const __grid_constant__ Station station) {
     Lines<element, 8, LinesOf::some>(task, station).run();
 }
 
-extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_data_threads, 1)
     sidestep_slices_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     slices<4, 4, false>(task, station);
 }
-extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_data_threads, 1)
     sidestep_slices_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     slices<8, 2, true>(task, station);
 }

@@ -28,10 +28,10 @@ struct SeatControl {
     uint32_t ended;    // and that have ended, where the last one wipes
     uint32_t unused[26];
     // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
-    char* bases[backend::most_slots][backend::most_ranks];
-    uint64_t round[backend::most_blocks];
-    uint64_t sent[backend::most_blocks][backend::most_ranks];
-    uint64_t received[backend::most_blocks][backend::most_ranks];
+    char* bases[backend::max_slots][backend::max_ranks];
+    uint64_t round[backend::max_blocks];
+    uint64_t sent[backend::max_blocks][backend::max_ranks];
+    uint64_t received[backend::max_blocks][backend::max_ranks];
 };
 
 // Behind the task, the second parameter of every kernel.
@@ -40,26 +40,28 @@ struct Station {
     HostWords* host;  // as the GPU sees them
     uint32_t rank;
     uint32_t ranks;
-    // Of packet tasks, in packets, and of lamport, in its units: the longest block for another rank, and the longest from one (of
-    // two_phase, the longest slice of another rank); whether what goes to the others is the same bytes.
-    // Of lines the same in rows, and below which row all slices lie in whole, aligned units of 8 bytes.
+    // Of packet tasks, in packets, and of lamport, in its units: the longest block for another rank, and the
+    // longest from one (of two_phase, the longest slice of another rank); whether what goes to the others is
+    // the same bytes. Of lines the same in rows, and below which row all slices lie in whole, aligned units
+    // of 8 bytes.
     uint64_t send_units;
     uint64_t receive_units;
     uint64_t whole_rows;
     uint32_t alike;
     uint32_t grain;  // of lamport: what all its blocks are aligned to and multiples of, 16, 4 or 1
     // Of `pairs`, grid y: whom its blocks deal with; this rank itself for a copy on the spot.
-    uint8_t peers[backend::most_ranks];
+    uint8_t peers[backend::max_ranks];
 };
 
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
-constexpr unsigned most_data_threads = 512;
+constexpr unsigned max_data_threads = 512;
 constexpr unsigned header_threads = 32;
-// In tasks of lamport, and of lines among more than four ranks: with one warp more a thread could have 96 registers only, and
-// these need some more, as do those that combine elements of 8 bits, of which a thread has more. Other lines among up to four do not.
-constexpr unsigned most_line_threads = most_data_threads - header_threads;
+// In tasks of lamport, and of lines among more than four ranks: with one warp more a thread could have 96
+// registers only, and these need some more, as do those that combine elements of 8 bits, of which a thread
+// has more. Other lines among up to four do not.
+constexpr unsigned max_line_threads = max_data_threads - header_threads;
 constexpr unsigned line_threads(bool of_8_bits, unsigned ranks) {
-    return ranks <= 4 && !of_8_bits ? 640 - header_threads : most_line_threads;
+    return ranks <= 4 && !of_8_bits ? 32 * backend::line_warps : max_line_threads;
 }
 
 }  // namespace sidestep::backends::cuda

@@ -15,30 +15,32 @@ using backend::CopyExchange;
 using backend::FaultKind;
 using backend::FaultRecord;
 
-// A gate is closed while its highest bit is set: a stream waits until the word, as a signed number, is not below 0.
+// A gate is closed while its highest bit is set: a stream waits until the word, as a signed number, is not
+// below 0.
 constexpr std::uint64_t closed = std::uint64_t{1} << 63;
 
-// Tasks that wait in a stream, of four entries each: three for the write and the wait, one for the copy. Its queue has some
-// 1020; who finds it full waits within the driver until one is done, where no other thread of the process comes in (seen on H200,
-// driver 580.159.04).
-constexpr unsigned most_waiting = 240;
+// Tasks that wait in a stream, of four entries each: three for the write and the wait, one for the copy. Its
+// queue has some 1020; who finds it full waits within the driver until one is done, where no other thread of
+// the process comes in (seen on H200, driver 580.159.04).
+constexpr unsigned max_waiting = 240;
 
-// The thread looks without a pause for so long after something has happened, longer while bytes are on their way, and
-// then with naps in between; longer ones where only graphs that may be launched are to be seen to.
+// The thread looks without a pause for so long after something has happened, longer while bytes are on their
+// way, and then with naps in between; longer ones where only graphs that may be launched are to be seen to.
 constexpr std::chrono::microseconds looks_for{300};
 constexpr std::chrono::milliseconds looks_at_copies_for{20};
 constexpr std::chrono::microseconds nap{20};
 constexpr std::chrono::milliseconds quiet_for{20};
 constexpr std::chrono::microseconds long_nap{200};
 // After this the driver does not let the thread go on.
-constexpr std::chrono::seconds most_without_a_beat{2};
-// The longest that a copy takes. One that takes longer may never come to its end: it may wait in a queue of the GPU that
-// a stream holds up, perhaps the one behind this very gate.
-constexpr std::chrono::seconds most_for_a_copy{5};
+constexpr std::chrono::seconds max_without_a_beat{2};
+// The longest that a copy takes. One that takes longer may never come to its end: it may wait in a queue of
+// the GPU that a stream holds up, perhaps the one behind this very gate.
+constexpr std::chrono::seconds max_for_a_copy{5};
 
 }  // namespace
 
-Result<std::unique_ptr<Copies>> Copies::create(Seats& seats, Gpu& gpu, const CopyPost& post, HostWords& words) {
+Result<std::unique_ptr<Copies>> Copies::create(Seats& seats, Gpu& gpu, const CopyPost& post,
+                                               HostWords& words) {
     std::unique_ptr<Copies> copies(new Copies(seats, gpu, post, words));
     SIDESTEP_CHECK(copies->set_up());
     return copies;
@@ -57,8 +59,10 @@ Result<void> Copies::set_up() {
     try {
         thread_ = std::thread([this] { serve(); });
     } catch (const std::system_error& error) {
-        return Error{ErrorCode::out_of_memory, fmt::format("no thread for copies: {}", error.what()),
-                     fmt::format("gpu:{}", gpu_.index()), {}};
+        return Error{ErrorCode::out_of_memory,
+                     fmt::format("no thread for copies: {}", error.what()),
+                     fmt::format("gpu:{}", gpu_.index()),
+                     {}};
     }
     return {};
 }
@@ -99,7 +103,7 @@ Copies::Plan* Copies::find(std::uint64_t code) {
 Result<void> Copies::wait_for_room() {
     const auto start = Clock::now();
     const auto most = deadline();
-    while (waiting_.load() >= most_waiting && !stopped()) {
+    while (waiting_.load() >= max_waiting && !stopped()) {
         if (most.count() > 0 && Clock::now() - start > most)
             return Error{ErrorCode::timed_out,
                          fmt::format("{} operations wait for the other ranks, more than a stream holds",
@@ -112,22 +116,24 @@ Result<void> Copies::wait_for_room() {
 }
 
 Result<void> Copies::close_gate(std::uint64_t code, CUstream stream) {
-    const CUresult status = cuda().cuStreamWriteValue64(stream, gate_on_gpu_, code, CU_STREAM_WRITE_VALUE_DEFAULT);
+    const CUresult status =
+        cuda().cuStreamWriteValue64(stream, gate_on_gpu_, code, CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == CUDA_ERROR_INVALID_HANDLE)
         return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",
                      fmt::format("gpu:{}", gpu_.index()), "give a stream of that GPU"};
     return cuda().check(status, "cuStreamWriteValue64");
 }
 
-// Beside the exchange, which has begun. On H200 the driver copies within a GPU by kernels of its own, so the stream waits
-// in a queue for those.
+// Beside the exchange, which has begun. On H200 the driver copies within a GPU by kernels of its own, so the
+// stream waits in a queue for those.
 Result<void> Copies::wait_at_gate(const CollectiveTask& task, CUstream stream) {
     const auto to = reinterpret_cast<CUdeviceptr>(task.recv) + task.from[post_.rank].offset;
     const auto from = reinterpret_cast<CUdeviceptr>(task.send) + task.to[post_.rank].offset;
     const std::uint64_t bytes = task.to[post_.rank].bytes;
     if (bytes != 0 && to != from)
         SIDESTEP_CHECK(cuda().check(cuda().cuMemcpyAsync(to, from, bytes, stream), "cuMemcpyAsync"));
-    const CUresult status = cuda().cuStreamWaitValue64(stream, gate_on_gpu_, open_gate, CU_STREAM_WAIT_VALUE_GEQ);
+    const CUresult status =
+        cuda().cuStreamWaitValue64(stream, gate_on_gpu_, open_gate, CU_STREAM_WAIT_VALUE_GEQ);
     return cuda().check(status, "cuStreamWaitValue64");
 }
 
@@ -197,9 +203,11 @@ void Copies::wait_for_copies() {
     streams_->close();
     while (!halts_.load() && !streams_->quiet()) {
         beat();
-        if (Clock::now() - moved_at_ > most_for_a_copy) {
-            base::log(base::LogLevel::warn, fmt::format("gpu:{}: copies of rank {} have not ended, and are waited for no longer ({})",
-                                                        gpu_.index(), post_.rank, streams_->missing()));
+        if (Clock::now() - moved_at_ > max_for_a_copy) {
+            base::log(
+                base::LogLevel::warn,
+                fmt::format("gpu:{}: copies of rank {} have not ended, and are waited for no longer ({})",
+                            gpu_.index(), post_.rank, streams_->missing()));
             return;
         }
         std::this_thread::sleep_for(nap);
@@ -208,7 +216,7 @@ void Copies::wait_for_copies() {
 
 // What the others did not find when the task was captured they may find now.
 void Copies::look_up(CollectiveTask& task) {
-    if (!post_.where || backend::lies_in_its_own_way(task, post_.rank, post_.ranks)) return;
+    if (!post_.where || backend::send_overlaps_recv(task, post_.rank, post_.ranks)) return;
     for (unsigned r = 0; r < post_.ranks; ++r) {
         if (r == post_.rank || task.from[r].bytes == 0) continue;
         if (task.from_tokens[r].slot == backend::Token::unreachable)
@@ -216,11 +224,13 @@ void Copies::look_up(CollectiveTask& task) {
     }
 }
 
-// What is asked of streams says nothing of a wait that comes later. In a graph it comes with the gate. A caller whom the
-// driver holds up in the middle of that is not waited for beyond the deadline, which the exchange then finds over.
+// What is asked of streams says nothing of a wait that comes later. In a graph it comes with the gate. A
+// caller whom the driver holds up in the middle of that is not waited for beyond the deadline, which the
+// exchange then finds over.
 void Copies::let_stream_wait(const Plan& plan, std::uint64_t code) {
     const auto most = deadline();
-    while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() && !halts_.load()) {
+    while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() &&
+           !halts_.load()) {
         beat();
         if (most.count() != 0 && Clock::now() - moved_at_ > most) return;
         std::this_thread::yield();
@@ -236,7 +246,8 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
         beat();
         const auto state = exchange.step();
         if (!state) {
-            base::log(base::LogLevel::warn, fmt::format("gpu:{}: {}", gpu_.index(), state.error().to_string()));
+            base::log(base::LogLevel::warn,
+                      fmt::format("gpu:{}: {}", gpu_.index(), state.error().to_string()));
             break;
         }
         if (*state == CopyExchange::State::ended) return true;
@@ -249,7 +260,7 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
         const bool copying = *state == CopyExchange::State::copying;
         const auto idle = now - moved_at_;
         const auto most = deadline();
-        if (most.count() != 0 && idle > most && (!copying || idle > most_for_a_copy)) {
+        if (most.count() != 0 && idle > most && (!copying || idle > max_for_a_copy)) {
             FaultRecord record;
             record.kind = FaultKind::timed_out;
             record.peer = exchange.missing();
@@ -267,10 +278,13 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
 }
 
 void Copies::say_held_up() {
-    base::log(base::LogLevel::warn,
-              fmt::format("gpu:{}: copies of rank {} could not begin, since streams that wait hold up every queue of the GPU that "
-                          "copies go through; with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment it has more of them",
-                          gpu_.index(), post_.rank));
+    base::log(
+        base::LogLevel::warn,
+        fmt::format(
+            "gpu:{}: copies of rank {} could not begin, since streams that wait hold up every queue of the "
+            "GPU that "
+            "copies go through; with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment it has more of them",
+            gpu_.index(), post_.rank));
 }
 
 // The first one counts.
@@ -292,10 +306,11 @@ void Copies::give_up(FaultRecord record, const Plan* plan) {
 void Copies::look() noexcept {
     const std::uint64_t code = gate();
     if (code == open_gate || halts_.load()) return;
-    const Clock::duration without(Clock::now().time_since_epoch().count() - beat_.load(std::memory_order_relaxed));
+    const Clock::duration without(Clock::now().time_since_epoch().count() -
+                                  beat_.load(std::memory_order_relaxed));
     const auto most = deadline();
     const bool overdue = most.count() != 0 && without > most;
-    if (without < most_without_a_beat || !(stopped() || overdue)) return;
+    if (without < max_without_a_beat || !(stopped() || overdue)) return;
     FaultRecord record;
     record.kind = FaultKind::timed_out;
     record.peer = (post_.rank + 1) % post_.ranks;

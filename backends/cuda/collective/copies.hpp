@@ -1,10 +1,10 @@
 // Tasks of Shape::copies on one GPU: copies, and no kernel of this library.
 //
-// The caller's stream does two things for a task, alike on a stream and in a graph: it closes a gate, a word in pinned
-// memory that then tells which task has come, and waits until the gate is open again. Between the two it copies the block
-// that stays on this rank. A thread sees the closed gate, does the rank's part of the exchange with the others
-// (backend/copy_exchange.hpp) with copies on other streams, and opens the gate.
-// A wait of a stream has no deadline and hears of no abort: the thread sees to both, by opening the gate early.
+// The caller's stream does two things for a task, alike on a stream and in a graph: it closes a gate, a word
+// in pinned memory that then tells which task has come, and waits until the gate is open again. Between the
+// two it copies the block that stays on this rank. A thread sees the closed gate, does the rank's part of the
+// exchange with the others (backend/copy_exchange.hpp) with copies on other streams, and opens the gate. A
+// wait of a stream has no deadline and hears of no abort: the thread sees to both, by opening the gate early.
 #pragma once
 
 #include <chrono>
@@ -20,21 +20,22 @@ namespace sidestep::backends::cuda {
 
 class Copies {
 public:
-    // ErrorCode::unsupported where streams of the GPU cannot wait for words. `words` tells the deadline and takes the
-    // fault.
-    static Result<std::unique_ptr<Copies>> create(Seats& seats, Gpu& gpu, const CopyPost& post, HostWords& words);
+    // ErrorCode::unsupported where streams of the GPU cannot wait for words. `words` tells the deadline and
+    // takes the fault.
+    static Result<std::unique_ptr<Copies>> create(Seats& seats, Gpu& gpu, const CopyPost& post,
+                                                  HostWords& words);
     ~Copies();
     Copies(const Copies&) = delete;
     Copies& operator=(const Copies&) = delete;
 
-    // Enqueues the task; by one thread at a time, in the GPU's context. Waits where a stream's queue is about to be full
-    // of tasks that wait for the others, with ErrorCode::timed_out after the deadline.
+    // Enqueues the task; by one thread at a time, in the GPU's context. Waits where a stream's queue is about
+    // to be full of tasks that wait for the others, with ErrorCode::timed_out after the deadline.
     Result<void> run(const backend::CollectiveTask& task, CUstream stream, bool captures);
 
     // The next ones: any thread.
 
-    // Never blocks. To be called every few milliseconds as long as tasks may run: opens the gate where the thread does
-    // not come to it, since the driver holds it up in a call.
+    // Never blocks. To be called every few milliseconds as long as tasks may run: opens the gate where the
+    // thread does not come to it, since the driver holds it up in a call.
     void look() noexcept;
     // Tasks in flight and to come go on without waiting for anybody, once copies that have begun have ended.
     void stop() noexcept;
@@ -92,7 +93,8 @@ private:
     std::atomic<bool> stopped_{false};
     std::atomic<bool> halts_{false};
     std::atomic<Clock::rep> beat_{0};  // when the thread was seen last
-    std::atomic<std::uint64_t> enqueued_{0};  // the last code outside of graphs that a stream was told to wait for
+    std::atomic<std::uint64_t> enqueued_{
+        0};                             // the last code outside of graphs that a stream was told to wait for
     std::atomic<unsigned> waiting_{0};  // tasks outside of graphs that have not ended
     std::atomic<bool> captured_{false};
 

@@ -11,16 +11,18 @@ namespace {
 
 using Kind = SharedStreams::Kind;
 
-// A stream that has not answered by then may be held up, and others are asked as well. A mark takes some 3 us.
+// A stream that has not answered by then may be held up, and others are asked as well. A mark takes some 3
+// us.
 constexpr std::chrono::microseconds patience{200};
-// Streams wait for events and for each other whenever their owners like, so an answer of a stream for copies within the
-// GPU is good for so long from when it was seen, and until another stream is told to wait for ranks. Streams that wait
-// behind copies to other GPUs are rare: answers of streams for those hold for the task.
+// Streams wait for events and for each other whenever their owners like, so an answer of a stream for copies
+// within the GPU is good for so long from when it was seen, and until another stream is told to wait for
+// ranks. Streams that wait behind copies to other GPUs are rare: answers of streams for those hold for the
+// task.
 constexpr std::chrono::microseconds good_for{100};
 // Not a stream that is busy, nor a thread that had no processor.
 constexpr std::chrono::milliseconds long_wait{50};
 // Questions that a stream which is held up is left with.
-constexpr std::uint64_t most_unanswered = 64;
+constexpr std::uint64_t max_unanswered = 64;
 constexpr unsigned number_bits = 4;
 
 // Whether a rank's arena lies on this GPU, not on another one nor in host memory.
@@ -31,7 +33,8 @@ bool is_near(const Gpu& gpu, const CopyPost& post, unsigned rank) {
     std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     std::array<void*, names.size()> values{&type, &ordinal};
     const auto at = reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0));
-    const CUresult status = gpu.context()->cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(), at);
+    const CUresult status =
+        gpu.context()->cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(), at);
     return status == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && ordinal == gpu.context()->device();
 }
 
@@ -46,8 +49,8 @@ Result<std::unique_ptr<CopyStreams>> CopyStreams::create(Seats& seats, Gpu& gpu,
 Result<void> CopyStreams::check(const Gpu& gpu) {
     const driver::Cuda& cuda = gpu.context()->cuda();
     int able = 0;
-    const CUresult status = cuda.cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-                                                      gpu.context()->device());
+    const CUresult status = cuda.cuDeviceGetAttribute(
+        &able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, gpu.context()->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
     if (able) return {};
     return Error{ErrorCode::unsupported, "streams of this GPU cannot wait for words of 64 bits",
@@ -56,7 +59,8 @@ Result<void> CopyStreams::check(const Gpu& gpu) {
 
 Result<const std::uint64_t*> CopyStreams::prime(Seats& seats, const Gpu& gpu, const CopyPost& post) {
     const auto spare = [&](unsigned rank) {  // used on emulated GPUs only
-        return reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0)) + backend::ArenaLayout{post.ranks}.copy_row();
+        return reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0)) +
+               backend::ArenaLayout{post.ranks}.copy_row();
     };
     const auto take = [&seats] { return seats.pages.take(); };
     using Direction = SharedStreams::Direction;
@@ -73,8 +77,7 @@ Result<void> CopyStreams::set_up() {
     ended_ = static_cast<std::uint64_t*>(words);
     const CUresult status = cuda().cuMemHostGetDevicePointer(&ended_on_gpu_, words, 0);
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
-    for (unsigned rank = 0; rank < post_.ranks; ++rank)
-        near_[rank] = is_near(gpu_, post_, rank);
+    for (unsigned rank = 0; rank < post_.ranks; ++rank) near_[rank] = is_near(gpu_, post_, rank);
     SIDESTEP_TRY(primed_, prime(seats_, gpu_, post_));
     for (unsigned lane = 0; lane < lanes_.size(); ++lane)
         lanes_[lane].stream = lane == home ? all_away : lane % usual_away;
@@ -107,8 +110,9 @@ void CopyStreams::begin() {
 // Words of streams for other GPUs go the way that copies do, once the first copy has ended.
 Result<void> CopyStreams::ask(unsigned number) {
     Use& use = uses_[number];
-    if (use.question != 0 || use.marks - ended_of(number) >= most_unanswered) return {};
-    if (number < all_away && std::atomic_ref(const_cast<std::uint64_t&>(primed_[number])).load() == 0) return {};
+    if (use.question != 0 || use.marks - ended_of(number) >= max_unanswered) return {};
+    if (number < all_away && std::atomic_ref(const_cast<std::uint64_t&>(primed_[number])).load() == 0)
+        return {};
     use.waits = waits_.load();
     SIDESTEP_TRY(use.question, mark_stream(number));
     use.asked = Clock::now();
@@ -162,8 +166,8 @@ bool CopyStreams::held_up() const {
 
 Result<void> CopyStreams::copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) {
     SIDESTEP_TRY(const CUstream carrier, stream(lanes_[lane].stream));
-    const CUresult status =
-        cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, carrier);
+    const CUresult status = cuda().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                                 reinterpret_cast<CUdeviceptr>(from), bytes, carrier);
     SIDESTEP_CHECK(cuda().check(status, "cuMemcpyAsync"));
     uses_[lanes_[lane].stream].unmarked = true;
     return {};
@@ -177,11 +181,13 @@ Result<std::uint64_t> CopyStreams::mark(unsigned lane) {
     return mark << number_bits | number;
 }
 
-// With CU_STREAM_WRITE_VALUE_DEFAULT the word is seen after all that came before it on the stream, by the whole system.
+// With CU_STREAM_WRITE_VALUE_DEFAULT the word is seen after all that came before it on the stream, by the
+// whole system.
 Result<std::uint64_t> CopyStreams::mark_stream(unsigned number) {
     SIDESTEP_TRY(const CUstream carrier, stream(number));
-    const CUresult status = cuda().cuStreamWriteValue64(carrier, ended_on_gpu_ + number * sizeof(std::uint64_t),
-                                                        uses_[number].marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+    const CUresult status =
+        cuda().cuStreamWriteValue64(carrier, ended_on_gpu_ + number * sizeof(std::uint64_t),
+                                    uses_[number].marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
     SIDESTEP_CHECK(cuda().check(status, "cuStreamWriteValue64"));
     return ++uses_[number].marks;
 }
@@ -210,7 +216,8 @@ std::string CopyStreams::missing() {
     for (unsigned number = 0; number < all; ++number) {
         const std::uint64_t done = ended_of(number), all_marks = uses_[number].behind_copies;
         if (done < all_marks)
-            text += fmt::format("{}stream {}: {} of {} marks", text.empty() ? "" : ", ", number, done, all_marks);
+            text +=
+                fmt::format("{}stream {}: {} of {} marks", text.empty() ? "" : ", ", number, done, all_marks);
     }
     return text;
 }

@@ -1,9 +1,9 @@
-// What carries bytes for tasks of Shape::copies: the streams of the GPU that its ranks share for that. What ends this
-// rank's copies there are marks of its own.
+// What carries bytes for tasks of Shape::copies: the streams of the GPU that its ranks share for that. What
+// ends this rank's copies there are marks of its own.
 //
-// A stream is used once it has answered: a mark of its own, behind which the copies follow at once, has come through the
-// queue that carries them. Where none comes a stream that waits holds that queue up, maybe the one that waits for these
-// very copies, and the next stream is asked.
+// A stream is used once it has answered: a mark of its own, behind which the copies follow at once, has come
+// through the queue that carries them. Where none comes a stream that waits holds that queue up, maybe the
+// one that waits for these very copies, and the next stream is asked.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace sidestep::backends::cuda {
 // Where memory of every rank lies in this process. Any thread.
 class MappedSlots {
 public:
-    explicit MappedSlots(unsigned ranks) : bases_(std::size_t{ranks} * backend::most_slots) {}
+    explicit MappedSlots(unsigned ranks) : bases_(std::size_t{ranks} * backend::max_slots) {}
     void set(unsigned rank, unsigned slot, void* base) {
         at(rank, slot).store(static_cast<char*>(base), std::memory_order_release);
     }
@@ -30,7 +30,7 @@ public:
 
 private:
     std::atomic<char*>& at(unsigned rank, unsigned slot) {
-        return bases_[std::size_t{rank} * backend::most_slots + slot];
+        return bases_[std::size_t{rank} * backend::max_slots + slot];
     }
     std::vector<std::atomic<char*>> bases_;
 };
@@ -52,13 +52,15 @@ public:
     ~CopyStreams() override;
     // ErrorCode::unsupported where streams of the GPU cannot write and wait for words.
     static Result<void> check(const Gpu& gpu);
-    // All arenas are mapped. To be called before any stream of the process waits for a rank of the group: streams copy for
-    // the first time, as SharedStreams::prime() says, and its words of those for other GPUs; null where there are none.
+    // All arenas are mapped. To be called before any stream of the process waits for a rank of the group:
+    // streams copy for the first time, as SharedStreams::prime() says, and its words of those for other GPUs;
+    // null where there are none.
     static Result<const std::uint64_t*> prime(Seats& seats, const Gpu& gpu, const CopyPost& post);
 
     // A task begins, whose stream has been told to wait: what was answered before counts no longer.
     void begin();
-    // By any thread, before and after a stream of this GPU is told to wait: what was answered before counts no longer.
+    // By any thread, before and after a stream of this GPU is told to wait: what was answered before counts
+    // no longer.
     void count_a_wait() { waits_.fetch_add(1); }
 
     bool near(unsigned rank) override { return near_[rank]; }
@@ -110,12 +112,12 @@ private:
     Gpu& gpu_;
     const CopyPost post_;
     std::atomic<std::uint64_t>& waits_;
-    std::array<bool, backend::most_ranks> near_{};
+    std::array<bool, backend::max_ranks> near_{};
     const std::uint64_t* primed_ = nullptr;  // SharedStreams::prime(); null where all ranks have this GPU
     std::array<std::shared_ptr<const SharedStreams::List>, 3> streams_;  // by kind
     std::array<Use, all> uses_;
     struct Lane {
-        unsigned stream = 0;         // the one it uses now
+        unsigned stream = 0;              // the one it uses now
         Clock::time_point waits_since{};  // none has answered; the epoch: one has, or nobody asks
     };
     std::array<Lane, backend::CopyEngine::lanes> lanes_{};

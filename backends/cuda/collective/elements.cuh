@@ -99,21 +99,21 @@ struct Form<Element::bf16> : FloatArithmetic {
     }
 };
 
-// A float of 8 bits with `mantissa` stored bits and the smallest normal exponent `least_exponent`: rounds to
+// A float of 8 bits with `mantissa` stored bits and the smallest normal exponent `min_exponent`: rounds to
 // nearest, ties to even, and to `largest` instead of beyond. By arithmetic, so that every architecture gives
 // the same bits.
-template <int mantissa, int least_exponent, unsigned largest>
+template <int mantissa, int min_exponent, unsigned largest>
 __device__ inline uint8_t round_to_8_bits(float value) {
     const uint32_t bits = __float_as_uint(value);
     const uint32_t sign = bits >> 31 << 7;
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7f);
     const int stored = static_cast<int>(bits >> 23 & 0xff) - 127;
-    const int exponent = stored < least_exponent ? least_exponent : stored;
+    const int exponent = stored < min_exponent ? min_exponent : stored;
     // The value in units of its last place, at most 2^(mantissa + 1); exact but for the rounding. Infinity
     // and what is far too large end up beyond `largest`.
     const float scale = __uint_as_float(static_cast<uint32_t>(127 + mantissa - exponent) << 23);
     const unsigned units = __float2uint_rn(fabsf(value) * scale);
-    const unsigned code = (static_cast<unsigned>(exponent - least_exponent) << mantissa) + units;
+    const unsigned code = (static_cast<unsigned>(exponent - min_exponent) << mantissa) + units;
     return static_cast<uint8_t>(sign | (code < largest ? code : largest));
 }
 

@@ -132,11 +132,11 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
 }
 
 bool CollectiveKernels::may_come_early(const backend::CollectiveTask& task, unsigned blocks) const {
-    constexpr unsigned most_early_blocks = 32;
+    constexpr unsigned max_early_blocks = 32;
     const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
                          task.shape == Shape::lamport || task.shape == Shape::lines ||
                          task.shape == Shape::pairs;
-    return overlaps_ && packets && blocks <= most_early_blocks;
+    return overlaps_ && packets && blocks <= max_early_blocks;
 }
 
 }  // namespace sidestep::backends::cuda

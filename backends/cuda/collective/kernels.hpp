@@ -19,17 +19,18 @@ public:
     CollectiveKernels& operator=(const CollectiveKernels&) = delete;
     ~CollectiveKernels();
 
-    // The kernel that runs such a task. `plain`: the shorter one will do, where there are two. Of lamport: all ranks are sent
-    // the same whole, aligned units, which this one combines; of lines: all ranks are sources and targets of every slice; of
-    // pairs: all that leaves this GPU or comes to it is eager.
+    // The kernel that runs such a task. `plain`: the shorter one will do, where there are two. Of lamport:
+    // all ranks are sent the same whole, aligned units, which this one combines; of lines: all ranks are
+    // sources and targets of every slice; of pairs: all that leaves this GPU or comes to it is eager.
     CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks, bool plain) const;
-    // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still runs: packets
-    // and pairs of few blocks. More could take the room that kernels of another group need, for which this one's peers wait.
+    // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still
+    // runs: packets and pairs of few blocks. More could take the room that kernels of another group need, for
+    // which this one's peers wait.
     bool may_come_early(const backend::CollectiveTask& task, unsigned blocks) const;
 
 private:
     struct Combining {
-        CUfunction packets[2] = {};  // for up to four ranks, and for more
+        CUfunction packets[2] = {};       // for up to four ranks, and for more
         CUfunction lamport[2] = {};       // of types that have it
         CUfunction some_lamport[2] = {};  // that is not plain
         CUfunction lines[2] = {};
@@ -46,7 +47,7 @@ private:
     std::shared_ptr<const driver::CudaContext> context_;
     std::array<CUmodule, backend::elements + 2> modules_{};
     unsigned loaded_ = 0;
-    bool overlaps_ = false;  // the GPU takes such launches
+    bool overlaps_ = false;                                 // the GPU takes such launches
     std::array<Combining, backend::elements> combining_{};  // by element
     CUfunction lines_copy_[2] = {};
     CUfunction slices_copy_ = nullptr;

@@ -1,7 +1,7 @@
-// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what the lamport
-// task before has left, then waits until the same units of the others are no longer empty, and combines them: no flag, no
-// barrier and no fence. All that in one pass, and in a kernel of its own for what is plain, since between two H200 every branch
-// less shows (docs/benchmarks.md, "Lamport").
+// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what
+// the lamport task before has left, then waits until the same units of the others are no longer empty, and
+// combines them: no flag, no barrier and no fence. All that in one pass, and in a kernel of its own for what
+// is plain, since between two H200 every branch less shows (docs/benchmarks.md, "Lamport").
 #pragma once
 
 #include "backends/cuda/collective/exchange.cuh"
@@ -11,8 +11,9 @@ namespace sidestep::backends::cuda {
 // What sends and receives are aligned to, and multiples of, in bytes: a whole unit, a word, or anything.
 enum class Grain : unsigned { unit = 16, word = 4, byte = 1 };
 
-// `group`: ranks whose units are polled at a time. `plain`: all ranks are sent the same bytes, which are also those that this
-// rank combines, in whole, aligned units. One unit of a thread is under way at a time, as of packets.
+// `group`: ranks whose units are polled at a time. `plain`: all ranks are sent the same bytes, which are also
+// those that this rank combines, in whole, aligned units. One unit of a thread is under way at a time, as of
+// packets.
 template <Element element, int group, bool plain>
 class Lamport : Exchange<element, group> {
     using Base = Exchange<element, group>;
@@ -33,7 +34,7 @@ public:
 
 private:
     using Base::each_peer;
-    using Base::ground_;
+    using Base::kernel_;
     using Base::lamport_;
     using Base::next_lamport_;
     using Base::own_;
@@ -48,7 +49,7 @@ private:
     };
 
     static __device__ uint64_t units_of(uint64_t bytes) { return (bytes + size - 1) / size; }
-    __device__ const backend::Block& target() const { return ground_.task.from[ground_.rank]; }
+    __device__ const backend::Block& target() const { return kernel_.task.from[kernel_.rank]; }
 
     // Of a block's unit: 16, fewer at its end, 0 behind it.
     template <Grain grain>
@@ -67,7 +68,8 @@ private:
         } else {
             Words value;
 #pragma unroll
-            for (unsigned w = 0; w < 4; ++w) value.at[w] = 4 * w < bytes ? load_unit<uint32_t>(from + 4 * w) : 0;
+            for (unsigned w = 0; w < 4; ++w)
+                value.at[w] = 4 * w < bytes ? load_unit<uint32_t>(from + 4 * w) : 0;
             return value;
         }
     }
@@ -93,7 +95,7 @@ private:
     }
 
     __device__ void data_of_any_grain() {
-        const auto grain = plain ? Grain::unit : static_cast<Grain>(ground_.station.grain);
+        const auto grain = plain ? Grain::unit : static_cast<Grain>(kernel_.station.grain);
         if (grain == Grain::unit)
             data<Grain::unit>();
         else if (grain == Grain::word)
@@ -104,8 +106,8 @@ private:
 
     template <Grain grain>
     __device__ void data() {
-        const uint64_t units = max(units_of(target().bytes), ground_.station.send_units);
-        const Rule<element> rule(ground_.task, ground_.ranks);
+        const uint64_t units = max(units_of(target().bytes), kernel_.station.send_units);
+        const Rule<element> rule(kernel_.task, kernel_.ranks);
         Own own;
         uint64_t at = first_;
 #pragma unroll 1
@@ -122,16 +124,16 @@ private:
 
     template <Grain grain>
     __device__ void send(Own& own, uint64_t at) {
-        const backend::Block source = ground_.task.to[ground_.rank];
-        const char* const send = static_cast<const char*>(ground_.task.send);
-        const uint64_t lane = ground_.layout.lamport(backend::lamport_set(lamport_), ground_.rank);
+        const backend::Block source = kernel_.task.to[kernel_.rank];
+        const char* const send = static_cast<const char*>(kernel_.task.send);
+        const uint64_t lane = kernel_.layout.lamport(backend::lamport_set(lamport_), kernel_.rank);
         own.bytes = bytes_at<grain>(target().bytes, at);
         if (own.bytes) own.unit = load<grain>(send + source.offset + at * size, own.bytes);
         each_peer([&](int, unsigned rank, char* arena) {
             if constexpr (plain) {
                 if (own.bytes) put(arena + lane, at, own.unit);
             } else {
-                const backend::Block block = ground_.task.to[rank];
+                const backend::Block block = kernel_.task.to[rank];
                 const unsigned bytes = bytes_at<grain>(block.bytes, at);
                 if (bytes) put(arena + lane, at, load<grain>(send + block.offset + at * size, bytes));
             }
@@ -142,12 +144,13 @@ private:
     __device__ void empty() const {
         constexpr uint32_t none = backend::lamport_empty;
         const uint64_t units = backend::lamport_left(lamport_);
-        char* const lanes = own_ + ground_.layout.lamport(backend::lamport_stale_set(lamport_), 0);
+        char* const lanes = own_ + kernel_.layout.lamport(backend::lamport_stale_set(lamport_), 0);
 #pragma unroll 1
         for (uint64_t at = first_; at < units; at += stride_)
 #pragma unroll 1
-            for (unsigned rank = 0; rank < ground_.ranks; ++rank)
-                store_words(lanes + rank * ground_.layout.lamport_payload() + size * at, Words{{none, none, none, none}});
+            for (unsigned rank = 0; rank < kernel_.ranks; ++rank)
+                store_words(lanes + rank * kernel_.layout.lamport_payload() + size * at,
+                            Words{{none, none, none, none}});
     }
 
     static __device__ bool is_here(const Words& unit) {
@@ -160,12 +163,12 @@ private:
     __device__ bool reduce(const Own& own, uint64_t at, const Rule<element>& rule) {
         Accumulator<element, 4> sum;
 #pragma unroll 1
-        for (unsigned begin = 0; begin < ground_.ranks; begin += group)
+        for (unsigned begin = 0; begin < kernel_.ranks; begin += group)
             if (!combine(sum, own, begin, at, rule)) return false;
         if (!own.bytes) return true;
         Words result;
         sum.give(result.at, rule);
-        char* const recv = static_cast<char*>(ground_.task.recv) + target().offset;
+        char* const recv = static_cast<char*>(kernel_.task.recv) + target().offset;
         store<grain>(recv + at * size, result, own.bytes);
         return true;
     }
@@ -174,13 +177,14 @@ private:
                             const Rule<element>& rule) {
         Words units[group];
         const unsigned wanted = Base::others_with([&](unsigned) { return own.bytes; }, begin);
-        const char* const lanes = own_ + ground_.layout.lamport(backend::lamport_set(lamport_), begin) + size * at;
-        if (!Base::poll(units, wanted, begin, lanes, ground_.layout.lamport_payload(), is_here)) return false;
+        const char* const lanes =
+            own_ + kernel_.layout.lamport(backend::lamport_set(lamport_), begin) + size * at;
+        if (!Base::poll(units, wanted, begin, lanes, kernel_.layout.lamport_payload(), is_here)) return false;
         if (!own.bytes) return true;
 #pragma unroll
         for (int i = 0; i < group; ++i) {
-            if (begin + i >= ground_.ranks) continue;
-            const bool mine = begin + i == ground_.rank;
+            if (begin + i >= kernel_.ranks) continue;
+            const bool mine = begin + i == kernel_.rank;
             Words words;
 #pragma unroll
             for (unsigned w = 0; w < 4; ++w) words.at[w] = mine ? own.unit.at[w] : units[i].at[w];

@@ -36,7 +36,8 @@ bool sends_all_the_same(const CollectiveTask& task, unsigned ranks) {
 
 // Of lamport.
 std::uint32_t CollectiveSeat::grain_of(const CollectiveTask& task) const {
-    const auto send = reinterpret_cast<std::uintptr_t>(task.send), recv = reinterpret_cast<std::uintptr_t>(task.recv);
+    const auto send = reinterpret_cast<std::uintptr_t>(task.send),
+               recv = reinterpret_cast<std::uintptr_t>(task.recv);
     const Block& target = task.from[rank_];
     std::uint64_t all = target.bytes == 0 ? 0 : (recv + target.offset) | target.bytes;
     for (unsigned r = 0; r < ranks_; ++r)
@@ -76,8 +77,8 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
     const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
     const std::uint64_t rounded = (a_block + 31) / 32 * 32;
     // Thread r waits for the scale of rank r.
-    const unsigned most_threads = task.shape == Shape::lamport ? most_line_threads : most_data_threads;
-    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(rounded, 32, most_threads));
+    const unsigned max_threads = task.shape == Shape::lamport ? max_line_threads : max_data_threads;
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(rounded, 32, max_threads));
     launch.threads += header_threads;
 }
 
@@ -106,13 +107,13 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
     const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
     const std::uint64_t most = std::max({own, station.send_units, station.receive_units, local});
     const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
-    const unsigned most_threads = line_threads(task.combine != Combine::none && size == 1, ranks_);
-    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, most_threads));
+    const unsigned max_threads = line_threads(task.combine != Combine::none && size == 1, ranks_);
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, max_threads));
     launch.threads += header_threads;
 }
 
-// One row of blocks for each rank that there is a block for. Where all that goes elsewhere is eager there is a thread for each
-// packet, and a warp that looks after headers.
+// One row of blocks for each rank that there is a block for. Where all that goes elsewhere is eager there is
+// a thread for each packet, and a warp that looks after headers.
 void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
     launch.blocks = 0;
     launch.rows = 0;
@@ -125,16 +126,18 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
         const std::uint64_t in = lists ? endless : task.from[peer].bytes;
         if (out == 0 && in == 0) continue;
         // An eager block may have more thread blocks than a larger one that is not.
-        launch.blocks = std::max({launch.blocks, backend::pair_blocks(out, ranks_, task.eager_most),
-                                  backend::pair_blocks(in, ranks_, task.eager_most)});
+        launch.blocks = std::max({launch.blocks, backend::pair_blocks(out, ranks_, task.eager_max),
+                                  backend::pair_blocks(in, ranks_, task.eager_max)});
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
         most = std::max({most, out, in});
-        launch.plain = launch.plain && (peer == rank_ || backend::is_eager(std::max(out, in), ranks_, task.eager_most));
+        launch.plain =
+            launch.plain && (peer == rank_ || backend::is_eager(std::max(out, in), ranks_, task.eager_max));
     }
     const std::uint64_t share = launch.blocks == 0 ? 0 : most / launch.blocks;
     const std::uint64_t units = launch.plain ? std::min(share, backend::eager_share) / 8 + 1 : share / 64;
     const unsigned least = launch.plain ? 32 : 64;
-    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, least, most_data_threads));
+    launch.threads =
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, least, max_data_threads));
     if (launch.plain) launch.threads += header_threads;
 }
 
@@ -144,10 +147,11 @@ void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) con
     for (unsigned r = 0; r < ranks_; ++r)
         most = std::max(most, task.slices[r].count * backend::size_of(task.element));
     const std::uint64_t units = most / launch.blocks / 16;
-    // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find room.
-    const unsigned most_threads = task.shape == Shape::pushed_slices ? most_data_threads / 2 : most_data_threads;
+    // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find
+    // room.
+    const unsigned max_threads = task.shape == Shape::pushed_slices ? max_data_threads / 2 : max_data_threads;
     launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, most_threads));
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, 64, max_threads));
 }
 
 CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
@@ -156,7 +160,7 @@ CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
     launch.station.host = words_on_gpu_;
     launch.station.rank = rank_;
     launch.station.ranks = ranks_;
-    launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::most_blocks);
+    launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::max_blocks);
     if (task.shape == Shape::pairs)
         plan_pairs(task, launch);
     else if (task.shape == Shape::lines)

@@ -1,8 +1,8 @@
 // Tasks of lines: two phases whose flags travel with the data, 8 bytes for each 120 (the protocol NCCL calls
-// LL128: what one instruction of a warp stores to an aligned line of 128 bytes arrives as a whole over NVLink).
-// A warp works on rows of four lines: it sends its rows of the slices that this rank is a source of, combines its
-// rows of this rank's slice and sends the results, and takes its rows of the results of the others. So the same
-// thread reads and writes a unit of a buffer.
+// LL128: what one instruction of a warp stores to an aligned line of 128 bytes arrives as a whole over
+// NVLink). A warp works on rows of four lines: it sends its rows of the slices that this rank is a source of,
+// combines its rows of this rank's slice and sends the results, and takes its rows of the results of the
+// others. So the same thread reads and writes a unit of a buffer.
 #pragma once
 
 #include "backends/cuda/collective/exchange.cuh"
@@ -12,7 +12,8 @@ namespace sidestep::backends::cuda {
 // A thread's part of a line, or nothing. Eight threads in a row make one line, and reach this together.
 __device__ inline void store_part(char* to, const Words& part, bool wanted) {
     asm volatile(
-        "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(to),
+        "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted st.volatile.global.v4.u32 [%0], {%1, %2, "
+        "%3, %4}; }" ::"l"(to),
         "r"(part.at[0]), "r"(part.at[1]), "r"(part.at[2]), "r"(part.at[3]), "r"(static_cast<uint32_t>(wanted))
         : "memory");
 }
@@ -24,8 +25,8 @@ enum class LinesOf {
     one_source,  // of bytes, which nothing is combined with
 };
 
-// `group`: ranks whose lines are polled at a time. Where it is more than four, there may be more ranks than that, and sums are
-// carried along.
+// `group`: ranks whose lines are polled at a time. Where it is more than four, there may be more ranks than
+// that, and sums are carried along.
 template <Element element, int group, LinesOf kind>
 class Lines : Exchange<element, group> {
     using Base = Exchange<element, group>;
@@ -57,7 +58,7 @@ public:
     }
 
 private:
-    using Base::ground_;
+    using Base::kernel_;
     using Base::own_;
     using Base::peers_;
     using Base::rank_at;
@@ -71,7 +72,7 @@ private:
     static constexpr unsigned units_a_row = backend::row_payload / unit;
 
     // Whether all units of the row are whole and aligned.
-    __device__ bool is_whole(uint64_t row) const { return row < ground_.station.whole_rows; }
+    __device__ bool is_whole(uint64_t row) const { return row < kernel_.station.whole_rows; }
 
     __device__ void data(Words (&ahead)[others], bool loaded_ahead) {
         if (loaded_ahead) {
@@ -79,20 +80,22 @@ private:
             if constexpr (carries) send_from<true>(1 + others, first_);
         }
         const uint64_t begin = loaded_ahead ? first_ + stride_ : first_;
-        each_row(begin, ground_.station.send_units, [this](auto whole, uint64_t row) { return send(whole, row); });
+        each_row(begin, kernel_.station.send_units,
+                 [this](auto whole, uint64_t row) { return send(whole, row); });
         // A warp stays or leaves as a whole, since its threads wait for each other.
-        const bool scaled = ground_.task.combine == Combine::scaled_sum;
+        const bool scaled = kernel_.task.combine == Combine::scaled_sum;
         if (scaled && !__all_sync(~0u, Base::learn_scales())) return;
-        const uint64_t own = (bytes_of(ground_.rank) + backend::row_payload - 1) / backend::row_payload;
+        const uint64_t own = (bytes_of(kernel_.rank) + backend::row_payload - 1) / backend::row_payload;
         if (!each_row(first_, own, [this](auto whole, uint64_t row) { return reduce(whole, row); })) return;
-        if (!each_row(first_, ground_.station.receive_units, [this](auto whole, uint64_t row) { return receive(whole, row); }))
+        if (!each_row(first_, kernel_.station.receive_units,
+                      [this](auto whole, uint64_t row) { return receive(whole, row); }))
             return;
-        if (moves && ground_.task.local_bytes > 0) copy_locally();
+        if (moves && kernel_.task.local_bytes > 0) copy_locally();
     }
 
     // In units of 16 bytes where they lie so.
     __device__ void copy_locally() const {
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         const char* const from = static_cast<const char*>(task.send) + task.local_from;
         char* const to = static_cast<char*>(task.recv) + task.local_to;
         const uint64_t step = stride_ * 32;
@@ -120,19 +123,22 @@ private:
         return true;
     }
 
-    __device__ uint64_t bytes_of(unsigned owner) const { return ground_.task.slices[owner].count * sizeof(Bits); }
+    __device__ uint64_t bytes_of(unsigned owner) const {
+        return kernel_.task.slices[owner].count * sizeof(Bits);
+    }
     // What a source sends the owner of a slice, and what the owner sends a target.
     __device__ uint64_t from_source(unsigned source, unsigned owner) const {
-        return every || (ground_.task.slices[owner].sources >> source & 1) ? bytes_of(owner) : 0;
+        return every || (kernel_.task.slices[owner].sources >> source & 1) ? bytes_of(owner) : 0;
     }
     __device__ uint64_t to_target(unsigned owner, unsigned target) const {
-        return every || (ground_.task.slices[owner].targets >> target & 1) ? bytes_of(owner) : 0;
+        return every || (kernel_.task.slices[owner].targets >> target & 1) ? bytes_of(owner) : 0;
     }
     __device__ const char* source_of(unsigned rank) const {
-        return static_cast<const char*>(ground_.task.send) + ground_.task.slices[rank].source_offset * sizeof(Bits);
+        return static_cast<const char*>(kernel_.task.send) +
+               kernel_.task.slices[rank].source_offset * sizeof(Bits);
     }
     __device__ char* target_of(unsigned rank) const {
-        return static_cast<char*>(ground_.task.recv) + ground_.task.slices[rank].target_offset * sizeof(Bits);
+        return static_cast<char*>(kernel_.task.recv) + kernel_.task.slices[rank].target_offset * sizeof(Bits);
     }
 
     // Whether a slice reaches into this thread's line of a row. Alike for the eight threads of a line.
@@ -140,8 +146,8 @@ private:
         return (row * backend::row_lines + line_) * backend::line_payload < bytes;
     }
 
-    // This thread's part of a line: unit `place_` of the row, and the one 8 further on, or room for the flag in
-    // the thread that closes the line.
+    // This thread's part of a line: unit `place_` of the row, and the one 8 further on, or room for the flag
+    // in the thread that closes the line.
     template <bool whole>
     __device__ Words load(const char* from, uint64_t bytes, uint64_t row) const {
         const uint64_t at = row * units_a_row + place_;
@@ -160,7 +166,8 @@ private:
     __device__ void store(char* to, uint64_t bytes, uint64_t row, const Words& part) const {
         const uint64_t at = row * units_a_row + place_;
         store_one<whole>(to, bytes, at, part.at[0] | static_cast<uint64_t>(part.at[1]) << 32);
-        if (!closes_) store_one<whole>(to, bytes, at + 8, part.at[2] | static_cast<uint64_t>(part.at[3]) << 32);
+        if (!closes_)
+            store_one<whole>(to, bytes, at + 8, part.at[2] | static_cast<uint64_t>(part.at[3]) << 32);
     }
     template <bool whole>
     static __device__ void store_one(char* to, uint64_t bytes, uint64_t at, uint64_t value) {
@@ -192,7 +199,7 @@ private:
     template <bool whole>
     __device__ void send_from(unsigned begin, uint64_t row) {
 #pragma unroll 1
-        for (; begin < ground_.ranks; begin += others) {
+        for (; begin < kernel_.ranks; begin += others) {
             Words parts[others];
             fetch<whole>(parts, begin, row);
             push(parts, begin, row);
@@ -202,41 +209,43 @@ private:
     __device__ void fetch(Words (&parts)[others], unsigned begin, uint64_t row) const {
 #pragma unroll
         for (int i = 0; i < others; ++i) {
-            if (begin + i >= ground_.ranks) continue;
+            if (begin + i >= kernel_.ranks) continue;
             const unsigned rank = rank_at(begin + i);
-            parts[i] = load<whole>(source_of(rank), from_source(ground_.rank, rank), row);
+            parts[i] = load<whole>(source_of(rank), from_source(kernel_.rank, rank), row);
         }
     }
     __device__ void push(Words (&parts)[others], unsigned begin, uint64_t row) const {
-        const uint64_t at = ground_.layout.lines(0, Base::parity_, ground_.rank) + place_of(row);
+        const uint64_t at = kernel_.layout.lines(0, Base::parity_, kernel_.rank) + place_of(row);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < others; ++i) {
-            if (begin + i >= ground_.ranks) continue;
+            if (begin + i >= kernel_.ranks) continue;
             const unsigned rank = rank_at(begin + i);
-            char* const arena = begin == 1 ? peers_[i] : ground_.arena(rank);
+            char* const arena = begin == 1 ? peers_[i] : kernel_.arena(rank);
             seal(parts[i]);
-            store_part(arena + at, parts[i], reaches(from_source(ground_.rank, rank), row));
+            store_part(arena + at, parts[i], reaches(from_source(kernel_.rank, rank), row));
         }
     }
 
-    // Bit i: rank begin + i sends a line to this thread's place: of its results, or of what it has of this rank's slice.
+    // Bit i: rank begin + i sends a line to this thread's place: of its results, or of what it has of this
+    // rank's slice.
     __device__ unsigned awaited(bool results, unsigned begin, uint64_t row) const {
         unsigned bits = 0;
 #pragma unroll
         for (int i = 0; i < group; ++i) {
             const unsigned rank = begin + i;
-            if (rank >= ground_.ranks || rank == ground_.rank) continue;
-            const uint64_t bytes = results ? to_target(rank, ground_.rank) : from_source(rank, ground_.rank);
+            if (rank >= kernel_.ranks || rank == kernel_.rank) continue;
+            const uint64_t bytes = results ? to_target(rank, kernel_.rank) : from_source(rank, kernel_.rank);
             if (reaches(bytes, row)) bits |= 1u << i;
         }
         return bits;
     }
 
     // Loads whole rows until all that is awaited has come; what has come is not loaded again. False: leave.
-    __device__ bool poll(Words (&parts)[group], unsigned awaited, unsigned phase, unsigned begin, uint64_t row) {
-        const char* const lanes = own_ + ground_.layout.lines(phase, Base::parity_, begin) + place_of(row);
-        const uint64_t lane = ground_.layout.lines_stride();
+    __device__ bool poll(Words (&parts)[group], unsigned awaited, unsigned phase, unsigned begin,
+                         uint64_t row) {
+        const char* const lanes = own_ + kernel_.layout.lines(phase, Base::parity_, begin) + place_of(row);
+        const uint64_t lane = kernel_.layout.lines_stride();
         unsigned missing = __reduce_or_sync(~0u, awaited);
         Wait wait;
 #pragma unroll 1
@@ -255,7 +264,7 @@ private:
             missing = __reduce_or_sync(~0u, late & awaited);
             if (missing == 0) break;
             const unsigned peer = begin + __ffs(static_cast<int>(missing)) - 1;
-            if (__any_sync(~0u, !wait.go_on(ground_, peer))) return false;
+            if (__any_sync(~0u, !wait.go_on(kernel_, peer))) return false;
         }
         return true;
     }
@@ -264,7 +273,7 @@ private:
     template <typename Whole>
     __device__ bool reduce(Whole, uint64_t row) {
         constexpr bool whole = Whole::value;
-        Words own = load<whole>(source_of(ground_.rank), from_source(ground_.rank, ground_.rank), row);
+        Words own = load<whole>(source_of(kernel_.rank), from_source(kernel_.rank, kernel_.rank), row);
         bool come;
         if constexpr (moves)
             come = move(own, row);
@@ -273,18 +282,18 @@ private:
         if (!come) return false;
         seal(own);
         __syncwarp();
-        const uint64_t at = ground_.layout.lines(1, Base::parity_, ground_.rank) + place_of(row);
+        const uint64_t at = kernel_.layout.lines(1, Base::parity_, kernel_.rank) + place_of(row);
         Base::each_peer([&](int, unsigned rank, char* arena) {
-            store_part(arena + at, own, reaches(to_target(ground_.rank, rank), row));
+            store_part(arena + at, own, reaches(to_target(kernel_.rank, rank), row));
         });
-        store<whole>(target_of(ground_.rank), to_target(ground_.rank, ground_.rank), row, own);
+        store<whole>(target_of(kernel_.rank), to_target(kernel_.rank, kernel_.rank), row, own);
         return true;
     }
 
     // `part` holds this rank's bytes, if it is the source, and then the source's. False: leave.
     __device__ bool move(Words& part, uint64_t row) {
-        const unsigned source = __ffs(ground_.task.slices[ground_.rank].sources) - 1;
-        if (source == ground_.rank) return true;
+        const unsigned source = __ffs(kernel_.task.slices[kernel_.rank].sources) - 1;
+        if (source == kernel_.rank) return true;
         const unsigned begin = source / group * group;
         Words come[group];
         if (!poll(come, awaited(false, begin, row), 0, begin, row)) return false;
@@ -296,7 +305,7 @@ private:
 
     // `part` holds this rank's elements, and then the result. False: leave.
     __device__ bool combine(Words& part, uint64_t row) {
-        const Rule<element> rule(ground_.task, ground_.ranks);
+        const Rule<element> rule(kernel_.task, kernel_.ranks);
         Sum sum;
         unsigned begin = 0;
 #pragma unroll 1
@@ -306,12 +315,12 @@ private:
 #pragma unroll
             for (int i = 0; i < group; ++i) {
                 const unsigned rank = begin + i;
-                if (rank >= ground_.ranks) continue;
-                const Words given = rank == ground_.rank ? part : come[i];
+                if (rank >= kernel_.ranks) continue;
+                const Words given = rank == kernel_.rank ? part : come[i];
                 sum.take(given.at, rank == 0, rule, rule.scaled ? scales()[rank] : 0);
             }
             begin += group;
-        } while (carries && begin < ground_.ranks);
+        } while (carries && begin < kernel_.ranks);
         sum.give(part.at, rule);
         return true;
     }
@@ -319,14 +328,14 @@ private:
     template <typename Whole>
     __device__ bool receive(Whole, uint64_t row) {
 #pragma unroll 1
-        for (unsigned begin = 0; begin < ground_.ranks; begin += group) {
+        for (unsigned begin = 0; begin < kernel_.ranks; begin += group) {
             Words parts[group];
             if (!poll(parts, awaited(true, begin, row), 1, begin, row)) return false;
 #pragma unroll
             for (int i = 0; i < group; ++i) {
                 const unsigned rank = begin + i;
-                if (rank >= ground_.ranks || rank == ground_.rank) continue;
-                store<Whole::value>(target_of(rank), to_target(rank, ground_.rank), row, parts[i]);
+                if (rank >= kernel_.ranks || rank == kernel_.rank) continue;
+                store<Whole::value>(target_of(rank), to_target(rank, kernel_.rank), row, parts[i]);
             }
         }
         return true;

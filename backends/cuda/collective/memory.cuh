@@ -13,8 +13,8 @@ using backend::Share;
 using backend::Slice;
 using backend::Token;
 
-// Where the launch allows that this kernel begins while the one before it in the stream still runs: nothing of that
-// one is to be seen before this returns. By every thread, first of all.
+// Where the launch allows that this kernel begins while the one before it in the stream still runs: nothing
+// of that one is to be seen before this returns. By every thread, first of all.
 __device__ inline void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -47,8 +47,8 @@ __device__ inline void store_packet(char* to, uint64_t payload, uint32_t flag) {
     store_packet(to, static_cast<uint32_t>(payload), static_cast<uint32_t>(payload >> 32), flag);
 }
 __device__ inline void store_words(char* to, const Words& value) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.at[0]), "r"(value.at[1]),
-                 "r"(value.at[2]), "r"(value.at[3]));
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.at[0]),
+                 "r"(value.at[1]), "r"(value.at[2]), "r"(value.at[3]));
 }
 __device__ inline bool flagged(const Words& packet, uint32_t flag) {
     return packet.at[1] == flag && packet.at[3] == flag;
@@ -112,7 +112,7 @@ __device__ inline Share share_of_bytes(uint64_t bytes, unsigned block, unsigned 
     const uint64_t end = uint64_t{static_cast<uint32_t>(granules) * (block + 1) / blocks} * 16;
     return {begin < bytes ? begin : bytes, end < bytes ? end : bytes};
 }
-static_assert(backend::most_blocks == 128, "granules times blocks fit into 32 bits");
+static_assert(backend::max_blocks == 128, "granules times blocks fit into 32 bits");
 
 __device__ inline unsigned misalignment(const void* address) {
     return static_cast<unsigned>(reinterpret_cast<uint64_t>(address) & 15);

@@ -5,7 +5,7 @@
 
 namespace sidestep::backends::cuda {
 
-extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_data_threads, 1)
     sidestep_slices_copy(const __grid_constant__ CollectiveTask task,
                          const __grid_constant__ Station station) {
     __shared__ Meeting meeting;
@@ -13,23 +13,26 @@ extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(line_threads(false, 4) + header_threads, 1)
-    sidestep_lines_copy_4(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    sidestep_lines_copy_4(const __grid_constant__ CollectiveTask task,
+                          const __grid_constant__ Station station) {
     Lines<Element::u8, 4, LinesOf::one_source>(task, station).run();
 }
-extern "C" __global__ void __launch_bounds__(most_line_threads + header_threads, 1)
-    sidestep_lines_copy_16(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)
+    sidestep_lines_copy_16(const __grid_constant__ CollectiveTask task,
+                           const __grid_constant__ Station station) {
     Lines<Element::u8, 8, LinesOf::one_source>(task, station).run();
 }
 
-extern "C" __global__ void __launch_bounds__(most_data_threads, 2)
+extern "C" __global__ void __launch_bounds__(max_data_threads, 2)
     sidestep_pairs(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     __shared__ Ends ends;
     Pair<false>(task, station, ends).run();
 }
 
 // Where all blocks for others are eager.
-extern "C" __global__ void __launch_bounds__(most_data_threads + header_threads, 1)
-    sidestep_eager_pairs(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 1)
+    sidestep_eager_pairs(const __grid_constant__ CollectiveTask task,
+                         const __grid_constant__ Station station) {
     __shared__ Ends ends;
     Pair<true>(task, station, ends).run();
 }

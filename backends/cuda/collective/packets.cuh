@@ -7,8 +7,8 @@
 
 namespace sidestep::backends::cuda {
 
-// `group`: ranks whose packets are polled at a time. One unit of a thread is under way at a time: two made everything below
-// 128 KiB 0.2 to 0.5 us slower between two H200 (docs/benchmarks.md, "Lamport").
+// `group`: ranks whose packets are polled at a time. One unit of a thread is under way at a time: two made
+// everything below 128 KiB 0.2 to 0.5 us slower between two H200 (docs/benchmarks.md, "Lamport").
 template <Element element, int group>
 class Packets : Exchange<element, group> {
     using Base = Exchange<element, group>;
@@ -32,7 +32,7 @@ public:
 private:
     using Base::each_peer;
     using Base::flag_;
-    using Base::ground_;
+    using Base::kernel_;
     using Base::own_;
     using Base::parity_;
     using Base::rank_at;
@@ -40,7 +40,7 @@ private:
 
     __device__ void data() {
         send();
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         if (task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
         const bool combines = task.combine != Combine::none;
         if (!combines) copy_own();
@@ -49,13 +49,13 @@ private:
     }
 
     __device__ backend::Block outgoing(unsigned rank) const {
-        if (!two_phase_) return ground_.task.to[rank];
-        const Slice& slice = ground_.task.slices[rank];
+        if (!two_phase_) return kernel_.task.to[rank];
+        const Slice& slice = kernel_.task.slices[rank];
         return {slice.source_offset * sizeof(Bits), slice.count * sizeof(Bits)};
     }
     __device__ backend::Block incoming(unsigned rank) const {
-        if (!two_phase_) return ground_.task.from[rank];
-        const Slice& slice = ground_.task.slices[rank];
+        if (!two_phase_) return kernel_.task.from[rank];
+        const Slice& slice = kernel_.task.slices[rank];
         return {slice.target_offset * sizeof(Bits), slice.count * sizeof(Bits)};
     }
 
@@ -64,9 +64,9 @@ private:
     }
 
     __device__ void send() {
-        const char* const send = static_cast<const char*>(ground_.task.send);
-        const uint64_t lane = ground_.layout.packets(0, parity_, ground_.rank);
-        if (ground_.station.alike)
+        const char* const send = static_cast<const char*>(kernel_.task.send);
+        const uint64_t lane = kernel_.layout.packets(0, parity_, kernel_.rank);
+        if (kernel_.station.alike)
             send_alike(send, lane);
         else
             send_each(send, lane);
@@ -75,7 +75,7 @@ private:
     __device__ void send_alike(const char* send, uint64_t lane) {
         const backend::Block block = outgoing(rank_at(1));
 #pragma unroll 1
-        for (uint64_t at = first_; at < ground_.station.send_units; at += stride_) {
+        for (uint64_t at = first_; at < kernel_.station.send_units; at += stride_) {
             const unsigned bytes = bytes_at(block.bytes, at);
             if (!bytes) continue;
             const uint64_t value = load_up_to_8(send + block.offset + at * unit, bytes);
@@ -85,7 +85,7 @@ private:
 
     __device__ void send_each(const char* send, uint64_t lane) {
 #pragma unroll 1
-        for (uint64_t at = first_; at < ground_.station.send_units; at += stride_) {
+        for (uint64_t at = first_; at < kernel_.station.send_units; at += stride_) {
             uint64_t value[group];
             const auto load = [&](unsigned rank) -> uint64_t {
                 const backend::Block block = outgoing(rank);
@@ -94,7 +94,7 @@ private:
             };
 #pragma unroll
             for (int i = 0; i < group; ++i)
-                if (1u + i < ground_.ranks) value[i] = load(rank_at(1 + i));
+                if (1u + i < kernel_.ranks) value[i] = load(rank_at(1 + i));
             each_peer([&](int i, unsigned rank, char* arena) {
                 if (at * unit < outgoing(rank).bytes)
                     put(arena + lane, at, i < group ? value[i] : load(rank), flag_);
@@ -103,19 +103,20 @@ private:
     }
 
     // Packets number `at` of the ranks from `begin` on, for whom `wanted` has bits. False: leave.
-    __device__ bool take(Words (&packets)[group], unsigned wanted, unsigned phase, unsigned begin, uint64_t at) {
-        const char* const lanes = own_ + ground_.layout.packets(phase, parity_, begin) + 16 * at;
-        return Base::poll(packets, wanted, begin, lanes, ground_.layout.packet_lane(),
+    __device__ bool take(Words (&packets)[group], unsigned wanted, unsigned phase, unsigned begin,
+                         uint64_t at) {
+        const char* const lanes = own_ + kernel_.layout.packets(phase, parity_, begin) + 16 * at;
+        return Base::poll(packets, wanted, begin, lanes, kernel_.layout.packet_lane(),
                           [this](const Words& packet) { return flagged(packet, flag_); });
     }
 
     // Combines everybody's block, or slice, and in two phases sends the result to all. False: leave.
     __device__ bool reduce() {
-        const backend::Block source = outgoing(ground_.rank);
-        const backend::Block target = incoming(ground_.rank);
-        const char* const send = static_cast<const char*>(ground_.task.send) + source.offset;
-        char* const recv = static_cast<char*>(ground_.task.recv) + target.offset;
-        const Rule<element> rule(ground_.task, ground_.ranks);
+        const backend::Block source = outgoing(kernel_.rank);
+        const backend::Block target = incoming(kernel_.rank);
+        const char* const send = static_cast<const char*>(kernel_.task.send) + source.offset;
+        char* const recv = static_cast<char*>(kernel_.task.recv) + target.offset;
+        const Rule<element> rule(kernel_.task, kernel_.ranks);
         const uint64_t units = (target.bytes + unit - 1) / unit;
 #pragma unroll 1
         for (uint64_t at = first_; at < units; at += stride_) {
@@ -123,7 +124,7 @@ private:
             const uint64_t own = load_up_to_8(send + at * unit, bytes);
             Accumulator<element, 2> sum;
 #pragma unroll 1
-            for (unsigned begin = 0; begin < ground_.ranks; begin += group)
+            for (unsigned begin = 0; begin < kernel_.ranks; begin += group)
                 if (!combine(sum, own, begin, at, rule)) return false;
             uint32_t words[2];
             sum.give(words, rule);
@@ -134,14 +135,15 @@ private:
         return true;
     }
 
-    __device__ bool combine(Accumulator<element, 2>& sum, uint64_t own, unsigned begin, uint64_t at, const Rule<element>& rule) {
+    __device__ bool combine(Accumulator<element, 2>& sum, uint64_t own, unsigned begin, uint64_t at,
+                            const Rule<element>& rule) {
         Words packets[group];
         const unsigned wanted = Base::others_with([](unsigned) { return true; }, begin);
         if (!take(packets, wanted, 0, begin, at)) return false;
 #pragma unroll
         for (int i = 0; i < group; ++i) {
-            if (begin + i >= ground_.ranks) continue;
-            const uint64_t value = begin + i == ground_.rank ? own : payload_of(packets[i]);
+            if (begin + i >= kernel_.ranks) continue;
+            const uint64_t value = begin + i == kernel_.rank ? own : payload_of(packets[i]);
             const uint32_t words[2] = {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
             sum.take(words, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
         }
@@ -149,15 +151,15 @@ private:
     }
 
     __device__ void push(uint64_t at, uint64_t value) const {
-        const uint64_t lane = ground_.layout.packets(1, parity_, ground_.rank);
+        const uint64_t lane = kernel_.layout.packets(1, parity_, kernel_.rank);
         each_peer([&](int, unsigned, char* arena) { put(arena + lane, at, value, flag_); });
     }
 
     __device__ void copy_own() const {
-        const backend::Block from = ground_.task.to[ground_.rank];
-        const backend::Block to = ground_.task.from[ground_.rank];
-        const char* const send = static_cast<const char*>(ground_.task.send) + from.offset;
-        char* const recv = static_cast<char*>(ground_.task.recv) + to.offset;
+        const backend::Block from = kernel_.task.to[kernel_.rank];
+        const backend::Block to = kernel_.task.from[kernel_.rank];
+        const char* const send = static_cast<const char*>(kernel_.task.send) + from.offset;
+        char* const recv = static_cast<char*>(kernel_.task.recv) + to.offset;
         if (send == recv) return;
 #pragma unroll 1
         for (uint64_t at = first_; at * unit < from.bytes; at += stride_) {
@@ -167,11 +169,11 @@ private:
     }
 
     __device__ void receive(unsigned phase) {
-        char* const recv = static_cast<char*>(ground_.task.recv);
+        char* const recv = static_cast<char*>(kernel_.task.recv);
 #pragma unroll 1
-        for (uint64_t at = first_; at < ground_.station.receive_units; at += stride_) {
+        for (uint64_t at = first_; at < kernel_.station.receive_units; at += stride_) {
 #pragma unroll 1
-            for (unsigned begin = 0; begin < ground_.ranks; begin += group) {
+            for (unsigned begin = 0; begin < kernel_.ranks; begin += group) {
                 Words packets[group];
                 const auto bytes_of = [&](unsigned rank) { return bytes_at(incoming(rank).bytes, at); };
                 const unsigned wanted = Base::others_with(bytes_of, begin);

@@ -1,6 +1,6 @@
-// Tasks of pairs. A block of threads deals with share `blockIdx.x` of what goes to a peer, `blockIdx.y`, and of what comes
-// from it; blocks of bytes that are eager travel as packets, one hop after the task began, and all others are pushed to where
-// the receiver's line says, one hop later.
+// Tasks of pairs. A block of threads deals with share `blockIdx.x` of what goes to a peer, `blockIdx.y`, and
+// of what comes from it; blocks of bytes that are eager travel as packets, one hop after the task began, and
+// all others are pushed to where the receiver's line says, one hop later.
 #pragma once
 
 #include "backends/cuda/collective/range.cuh"
@@ -8,20 +8,21 @@
 
 namespace sidestep::backends::cuda {
 
-// `eager_alone`: all blocks for others are eager. A kernel of its own, since it is short: the last warp tells and hears what
-// both ends have to agree on while the others carry the bytes. Elsewhere all threads carry them, and thread 0 tells and hears.
+// `eager_alone`: all blocks for others are eager. A kernel of its own, since it is short: the last warp tells
+// and hears what both ends have to agree on while the others carry the bytes. Elsewhere all threads carry
+// them, and thread 0 tells and hears.
 template <bool eager_alone>
 class Pair {
 public:
     __device__ Pair(const CollectiveTask& task, const Station& station, Ends& ends)
-        : ground_(task, station), ends_(ends), peer_(station.peers[blockIdx.y]), block_(blockIdx.x) {}
+        : kernel_(task, station), ends_(ends), peer_(station.peers[blockIdx.y]), block_(blockIdx.x) {}
 
     __device__ void run() {
         wait_for_kernel_before();
         let_next_kernel_come();
         look();
-        if (__syncthreads_or(!ground_.well(ground_.failed(), ground_.rank))) return ground_.report();
-        if (peer_ == ground_.rank) return copy_own();
+        if (__syncthreads_or(!kernel_.well(kernel_.failed(), kernel_.rank))) return kernel_.report();
+        if (peer_ == kernel_.rank) return copy_own();
         if (!sends_ && !receives_) return;
         bool well = false;
         if constexpr (eager_alone)
@@ -29,21 +30,23 @@ public:
         else
             well = exchange();
         if (well) end();
-        ground_.report();
+        kernel_.report();
     }
 
 private:
-    __device__ bool device_lists() const { return !eager_alone && ground_.task.device_send_counts != nullptr; }
+    __device__ bool device_lists() const {
+        return !eager_alone && kernel_.task.device_send_counts != nullptr;
+    }
 
     // What goes to the peer, or comes from it.
     __device__ backend::Block block(const uint64_t* offsets, const uint64_t* counts,
                                     const backend::Block* list) const {
         if (!device_lists()) return list[peer_];
-        const uint64_t size = backend::size_of(ground_.task.element);
+        const uint64_t size = backend::size_of(kernel_.task.element);
         return {load_word(offsets + peer_) * size, load_word(counts + peer_) * size};
     }
     __device__ unsigned blocks_of(const backend::Block& whole) const {
-        return backend::pair_blocks(whole.bytes, ground_.ranks, ground_.task.eager_most);
+        return backend::pair_blocks(whole.bytes, kernel_.ranks, kernel_.task.eager_max);
     }
     // This block's share, of which it takes no part where there is none. Divisions take as long as a load.
     __device__ Share share(const backend::Block& whole) const {
@@ -54,51 +57,52 @@ private:
 
     // Everything that is needed first is asked for at once, and what can be worked out is while it comes.
     __device__ void look() {
-        const CollectiveTask& task = ground_.task;
-        const SeatControl& control = *ground_.station.control;
+        const CollectiveTask& task = kernel_.task;
+        const SeatControl& control = *kernel_.station.control;
         sent_ = load_word(&control.sent[block_][peer_]);
         received_ = load_word(&control.received[block_][peer_]);
-        own_ = ground_.arena(ground_.rank);
-        far_ = ground_.arena(peer_);
+        own_ = kernel_.arena(kernel_.rank);
+        far_ = kernel_.arena(peer_);
         out_ = block(task.device_send_offsets, task.device_send_counts, task.to);
         in_ = block(task.device_recv_offsets, task.device_recv_counts, task.from);
         out_share_ = share(out_);
         in_share_ = share(in_);
         sends_ = out_share_.begin < out_share_.end;
         receives_ = in_share_.begin < in_share_.end;
-        eager_out_ = sends_ && (eager_alone || backend::is_eager(out_.bytes, ground_.ranks, task.eager_most));
-        eager_in_ = receives_ && (eager_alone || backend::is_eager(in_.bytes, ground_.ranks, task.eager_most));
-        if (eager_alone && sends_ && peer_ != ground_.rank && threadIdx.x < carriers()) first_ = load_unit(threadIdx.x);
+        eager_out_ = sends_ && (eager_alone || backend::is_eager(out_.bytes, kernel_.ranks, task.eager_max));
+        eager_in_ = receives_ && (eager_alone || backend::is_eager(in_.bytes, kernel_.ranks, task.eager_max));
+        if (eager_alone && sends_ && peer_ != kernel_.rank && threadIdx.x < carriers())
+            first_ = load_unit(threadIdx.x);
     }
 
     __device__ void copy_own() {
         if (out_.bytes != in_.bytes) {
-            if (threadIdx.x == 0) give_up_of_size(ground_.rank, in_.bytes);
-            return ground_.report();
+            if (threadIdx.x == 0) give_up_of_size(kernel_.rank, in_.bytes);
+            return kernel_.report();
         }
         const Share part = share_of_bytes(out_.bytes, block_, gridDim.x);
-        const char* const from = static_cast<const char*>(ground_.task.send) + out_.offset + part.begin;
-        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + part.begin;
+        const char* const from = static_cast<const char*>(kernel_.task.send) + out_.offset + part.begin;
+        char* const to = static_cast<char*>(kernel_.task.recv) + in_.offset + part.begin;
         if (part.begin < part.end && from != to) copy(from, to, part.end - part.begin);
     }
 
     // Of what is sent to `peer`, who expects `bytes`.
     __device__ void give_up_of_size(unsigned peer, uint64_t bytes) {
         Difference difference{};
-        difference.peer_signature = ground_.task.signature;
+        difference.peer_signature = kernel_.task.signature;
         difference.bytes = out_.bytes;
         difference.peer_bytes = bytes;
-        ground_.give_up(FaultKind::size_mismatch, peer, difference);
+        kernel_.give_up(FaultKind::size_mismatch, peer, difference);
     }
 
     // The receiver tells where to, and how much.
     __device__ void post() const {
-        const uint64_t words[4] = {own_token(), in_.bytes, ground_.task.signature, 0};
-        store_line(far_ + ground_.layout.post(received_ + 1, block_, ground_.rank), words,
+        const uint64_t words[4] = {own_token(), in_.bytes, kernel_.task.signature, 0};
+        store_line(far_ + kernel_.layout.post(received_ + 1, block_, kernel_.rank), words,
                    backend::packet_flag(received_ + 1));
     }
     __device__ uint64_t own_token() const {
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         if (!device_lists()) return packed(task.from_tokens[peer_]);
         const uint64_t token = packed(task.recv_token);
         return unreachable(token) ? token : token + in_.offset;
@@ -106,18 +110,18 @@ private:
 
     // The sender learns it; `words` gets the line. One thread. False: leave.
     __device__ bool hear(uint64_t (&words)[4]) {
-        if (!wait_line(ground_, own_ + ground_.layout.post(sent_ + 1, block_, peer_), words, backend::packet_flag(sent_ + 1),
-                       peer_))
+        if (!wait_line(kernel_, own_ + kernel_.layout.post(sent_ + 1, block_, peer_), words,
+                       backend::packet_flag(sent_ + 1), peer_))
             return false;
         if (!runs_the_same(words[2])) return false;
         if (words[1] != out_.bytes) give_up_of_size(peer_, words[1]);
         return words[1] == out_.bytes;
     }
     __device__ bool runs_the_same(uint64_t peer_signature) {
-        if (peer_signature == ground_.task.signature) return true;
+        if (peer_signature == kernel_.task.signature) return true;
         Difference difference{};
         difference.peer_signature = static_cast<uint32_t>(peer_signature);
-        ground_.give_up(FaultKind::mismatch, peer_, difference);
+        kernel_.give_up(FaultKind::mismatch, peer_, difference);
         return false;
     }
 
@@ -127,9 +131,9 @@ private:
         uint64_t words[4];
         bool well = true;
         if (threadIdx.x == 0 && hear(words)) {
-            of_block = unreachable(words[0]) ? nullptr : resolved(ground_, peer_, words[0]);
+            of_block = unreachable(words[0]) ? nullptr : resolved(kernel_, peer_, words[0]);
             well = unreachable(words[0]) || of_block;
-            if (!well) ground_.give_up(FaultKind::timed_out, peer_);  // the memory of a rank that is gone
+            if (!well) kernel_.give_up(FaultKind::timed_out, peer_);  // the memory of a rank that is gone
         } else if (threadIdx.x == 0) {
             well = false;
         }
@@ -142,26 +146,26 @@ private:
     __device__ unsigned carriers() const { return eager_alone ? blockDim.x - header_threads : blockDim.x; }
     __device__ uint64_t load_unit(uint64_t at) const {
         const unsigned bytes = bytes_at(out_share_.end - out_share_.begin, at);
-        const char* const from = static_cast<const char*>(ground_.task.send) + out_.offset + out_share_.begin;
+        const char* const from = static_cast<const char*>(kernel_.task.send) + out_.offset + out_share_.begin;
         return bytes ? load_up_to_8(from + at * unit, bytes) : 0;
     }
 
     // By one thread: what the packets are of.
     __device__ void push_header() const {
         const uint32_t bytes = static_cast<uint32_t>(out_.bytes);
-        store_packet(far_ + ground_.layout.eager(sent_ + 1, block_, ground_.rank), ground_.task.signature, bytes,
-                     backend::packet_flag(sent_ + 1));
+        store_packet(far_ + kernel_.layout.eager(sent_ + 1, block_, kernel_.rank), kernel_.task.signature,
+                     bytes, backend::packet_flag(sent_ + 1));
     }
     // Of another length nothing is received: the sender has heard what is expected, and says so.
     __device__ bool hear_header() {
-        const char* const at = own_ + ground_.layout.eager(received_ + 1, block_, peer_);
+        const char* const at = own_ + kernel_.layout.eager(received_ + 1, block_, peer_);
         Wait wait;
         do {
             const Words packet = load_packet(at);
             if (!flagged(packet, backend::packet_flag(received_ + 1))) continue;
             if (!runs_the_same(packet.at[0])) return false;
             if (packet.at[2] == in_.bytes) return true;
-        } while (wait.go_on(ground_, peer_));
+        } while (wait.go_on(kernel_, peer_));
         return false;
     }
 
@@ -169,7 +173,8 @@ private:
     __device__ void push_eager(uint64_t value) const {
         const uint64_t bytes = out_share_.end - out_share_.begin;
         const uint32_t flag = backend::packet_flag(sent_ + 1);
-        char* const lane = far_ + ground_.layout.eager(sent_ + 1, block_, ground_.rank) + ArenaLayout::eager_header;
+        char* const lane =
+            far_ + kernel_.layout.eager(sent_ + 1, block_, kernel_.rank) + ArenaLayout::eager_header;
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at * unit < bytes; at += carriers()) {
             if (at >= carriers()) value = load_unit(at);
@@ -180,12 +185,13 @@ private:
     __device__ bool take_eager() {
         const uint64_t bytes = in_share_.end - in_share_.begin;
         const uint32_t flag = backend::packet_flag(received_ + 1);
-        const char* const lane = own_ + ground_.layout.eager(received_ + 1, block_, peer_) + ArenaLayout::eager_header;
-        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + in_share_.begin;
+        const char* const lane =
+            own_ + kernel_.layout.eager(received_ + 1, block_, peer_) + ArenaLayout::eager_header;
+        char* const to = static_cast<char*>(kernel_.task.recv) + in_.offset + in_share_.begin;
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at * unit < bytes; at += carriers()) {
             Words packet;
-            if (!wait_packet(ground_, lane + 16 * at, packet, flag, peer_)) return false;
+            if (!wait_packet(kernel_, lane + 16 * at, packet, flag, peer_)) return false;
             store_up_to_8(to + at * unit, payload_of(packet), bytes_at(bytes, at));
         }
         return true;
@@ -209,7 +215,8 @@ private:
         return well;
     }
 
-    // Of the other kernel: eager bytes leave first, and are taken last, so that no two ranks wait for each other.
+    // Of the other kernel: eager bytes leave first, and are taken last, so that no two ranks wait for each
+    // other.
     __device__ bool exchange() {
         if (receives_ && !eager_in_ && backend::wipes_eager(received_ + 1)) {
             wipe(received_);
@@ -236,9 +243,10 @@ private:
         return wanted ? wanted : 1;
     }
 
-    // What is not eager, piece by piece in turns: the other end does the same, so neither waits for what comes later.
+    // What is not eager, piece by piece in turns: the other end does the same, so neither waits for what
+    // comes later.
     __device__ bool take_turns() {
-        const uint64_t piece = ground_.layout.stage_bytes();
+        const uint64_t piece = kernel_.layout.stage_bytes();
         const Share out = out_share_;
         const Share in = in_share_;
         const bool direct = !unreachable(own_token());
@@ -254,39 +262,39 @@ private:
     }
 
     __device__ bool send(const Share& out, uint64_t k, uint64_t piece) {
-        const char* const from = static_cast<const char*>(ground_.task.send) + out_.offset + out.begin;
+        const char* const from = static_cast<const char*>(kernel_.task.send) + out_.offset + out.begin;
         const uint64_t bytes = out.end - out.begin;
         if (to_) {
             copy(from, to_ + out.begin, bytes);
         } else {
-            if (k >= 2 && !wait(ground_.layout.credit(block_, peer_), sent_ + k - 1)) return false;
+            if (k >= 2 && !wait(kernel_.layout.credit(block_, peer_), sent_ + k - 1)) return false;
             const uint64_t begin = k * piece;
             const uint64_t length = bytes - begin < piece ? bytes - begin : piece;
-            copy(from + begin, far_ + ground_.layout.stage_in(k & 1, block_, ground_.rank), length);
+            copy(from + begin, far_ + kernel_.layout.stage_in(k & 1, block_, kernel_.rank), length);
         }
         __syncthreads();
-        if (threadIdx.x == 0) store_flag(far_ + ground_.layout.arrived(block_, ground_.rank), sent_ + k + 1);
+        if (threadIdx.x == 0) store_flag(far_ + kernel_.layout.arrived(block_, kernel_.rank), sent_ + k + 1);
         return true;
     }
 
     __device__ bool receive(const Share& in, uint64_t k, uint64_t piece, bool direct) {
-        if (!wait(ground_.layout.arrived(block_, peer_), received_ + k + 1)) return false;
+        if (!wait(kernel_.layout.arrived(block_, peer_), received_ + k + 1)) return false;
         if (direct) return true;
         const uint64_t begin = k * piece;
         const uint64_t bytes = in.end - in.begin;
         const uint64_t length = bytes - begin < piece ? bytes - begin : piece;
-        char* const to = static_cast<char*>(ground_.task.recv) + in_.offset + in.begin + begin;
-        copy(own_ + ground_.layout.stage_in(k & 1, block_, peer_), to, length);
+        char* const to = static_cast<char*>(kernel_.task.recv) + in_.offset + in.begin + begin;
+        copy(own_ + kernel_.layout.stage_in(k & 1, block_, peer_), to, length);
         __syncthreads();
         if (threadIdx.x == 0)
-            store_flag(far_ + ground_.layout.credit(block_, ground_.rank), received_ + k + 1);
+            store_flag(far_ + kernel_.layout.credit(block_, kernel_.rank), received_ + k + 1);
         return true;
     }
 
     // All threads. False: leave.
     __device__ bool wait(uint64_t offset, uint64_t value) {
         bool well = true;
-        if (threadIdx.x == 0) well = wait_flag(ground_, own_ + offset, value, peer_);
+        if (threadIdx.x == 0) well = wait_flag(kernel_, own_ + offset, value, peer_);
         return !__syncthreads_or(!well);
     }
 
@@ -303,7 +311,7 @@ private:
 
     // Counts, which all threads have read before they came past the first barrier.
     __device__ void end() const {
-        SeatControl& control = *ground_.station.control;
+        SeatControl& control = *kernel_.station.control;
         if (threadIdx.x + 1 == blockDim.x) {
             if (sends_) control.sent[block_][peer_] = sent_ + outgoing_;
             if (receives_) control.received[block_][peer_] = received_ + incoming_;
@@ -315,13 +323,14 @@ private:
 
     // The slot of message `number` of the peer.
     __device__ void wipe(uint64_t number) const {
-        if (block_ >= ground_.layout.eager_blocks()) return;
-        char* const slot = own_ + ground_.layout.eager(number, block_, peer_);
+        if (block_ >= kernel_.layout.eager_blocks()) return;
+        char* const slot = own_ + kernel_.layout.eager(number, block_, peer_);
 #pragma unroll 1
-        for (uint64_t at = 16 * threadIdx.x; at < ArenaLayout::eager_slot; at += 16 * blockDim.x) store16(slot + at, Words{});
+        for (uint64_t at = 16 * threadIdx.x; at < ArenaLayout::eager_slot; at += 16 * blockDim.x)
+            store16(slot + at, Words{});
     }
 
-    Ground ground_;
+    KernelContext kernel_;
     Ends& ends_;
     const unsigned peer_;
     const unsigned block_;

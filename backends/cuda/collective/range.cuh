@@ -1,5 +1,5 @@
-// What the first `workers` threads of a block do with a range of bytes: copy it to one or several places, or combine it
-// from several. Any alignment; nothing beside the range is touched.
+// What the first `workers` threads of a block do with a range of bytes: copy it to one or several places, or
+// combine it from several. Any alignment; nothing beside the range is touched.
 #pragma once
 
 #include "backends/cuda/collective/elements.cuh"
@@ -9,9 +9,9 @@ namespace sidestep::backends::cuda {
 // Where a range lies at its sources, in the order in which they are combined, and at its targets. In shared
 // memory.
 struct Ends {
-    const char* from[backend::most_ranks];
-    char* to[backend::most_ranks];
-    uint64_t scale[backend::most_ranks];  // of each source, for scaled_sum
+    const char* from[backend::max_ranks];
+    char* to[backend::max_ranks];
+    uint64_t scale[backend::max_ranks];  // of each source, for scaled_sum
     unsigned sources;
     unsigned targets;
 };
@@ -56,8 +56,7 @@ public:
             Words value[batch];
 #pragma unroll
             for (int b = 0; b < batch; ++b)
-                value[b] =
-                    at + b * workers < cut.units ? load16(from + 16 * (at + b * workers)) : Words{};
+                value[b] = at + b * workers < cut.units ? load16(from + 16 * (at + b * workers)) : Words{};
 #pragma unroll 1
             for (unsigned i = 0; i < ends.targets; ++i) {
                 char* const to = ends.to[i] + cut.units_at;

@@ -100,7 +100,7 @@ template <typename Work>
 class Ring {
 public:
     __device__ Ring(const CollectiveTask& task, const Station& station, const Work& work, unsigned size)
-        : ground_(task, station),
+        : kernel_(task, station),
           work_(work),
           size_(size),
           piece_(backend::ring_piece_elements(task, station.ranks)),
@@ -109,17 +109,17 @@ public:
 
     // All threads of the block.
     __device__ void run() {
-        SeatControl* const control = ground_.station.control;
-        if (__syncthreads_or(!ground_.well(ground_.failed(), rank()))) return ground_.report();
+        SeatControl* const control = kernel_.station.control;
+        if (__syncthreads_or(!kernel_.well(kernel_.failed(), rank()))) return kernel_.report();
         const unsigned before = (rank() + ranks() - 1) % ranks();
         const unsigned behind = (rank() + 1) % ranks();
         // The last rank sends down what it has ended.
         const bool to_below = down_ || (Work::combines && last_);
         from_ = down_ ? behind : before;
         to_ = to_below ? before : behind;
-        own_ = ground_.arena(rank());
-        from_arena_ = ground_.arena(from_);
-        to_arena_ = ground_.arena(to_);
+        own_ = kernel_.arena(rank());
+        from_arena_ = kernel_.arena(from_);
+        to_arena_ = kernel_.arena(to_);
         first_received_ = received_ = load_word(&control->received[blockIdx.x][from_]);
         first_sent_ = sent_ = load_word(&control->sent[blockIdx.x][to_]);
         bool well = true;
@@ -134,34 +134,34 @@ public:
             if (sent_ != first_sent_) control->sent[blockIdx.x][to_] = sent_;
             if (!down_) control->round[blockIdx.x] = round_;
         }
-        ground_.report();
+        kernel_.report();
     }
 
 private:
-    __device__ unsigned rank() const { return ground_.rank; }
-    __device__ unsigned ranks() const { return ground_.ranks; }
-    __device__ const ArenaLayout& layout() const { return ground_.layout; }
-    __device__ const Slice& slice(unsigned r) const { return ground_.task.slices[r]; }
+    __device__ unsigned rank() const { return kernel_.rank; }
+    __device__ unsigned ranks() const { return kernel_.ranks; }
+    __device__ const ArenaLayout& layout() const { return kernel_.layout; }
+    __device__ const Slice& slice(unsigned r) const { return kernel_.task.slices[r]; }
     __device__ bool wants(const Slice& of) const { return of.targets >> rank() & 1; }
 
     // All ranks have ended the task before, and run this one: their slots are free. False: leave.
     __device__ bool enter() {
-        const CollectiveTask& task = ground_.task;
-        round_ = load_word(&ground_.station.control->round[blockIdx.x]) + 1;
+        const CollectiveTask& task = kernel_.task;
+        round_ = load_word(&kernel_.station.control->round[blockIdx.x]) + 1;
         const unsigned parity = round_ & 1;
         const uint32_t flag = backend::packet_flag(round_);
         const unsigned peer = threadIdx.x;
         const bool meets = peer < ranks() && peer != rank();
         uint64_t words[4] = {0, 0, task.signature, 0};
-        if (meets) store_line(ground_.arena(peer) + layout().entry(parity, blockIdx.x, rank()), words, flag);
+        if (meets) store_line(kernel_.arena(peer) + layout().entry(parity, blockIdx.x, rank()), words, flag);
         copy_locally();
         bool well = true;
         if (meets) {
-            well = wait_line(ground_, own_ + layout().entry(parity, blockIdx.x, peer), words, flag, peer);
+            well = wait_line(kernel_, own_ + layout().entry(parity, blockIdx.x, peer), words, flag, peer);
             if (well && words[2] != task.signature) {
                 Difference difference{};
                 difference.peer_signature = static_cast<uint32_t>(words[2]);
-                ground_.give_up(FaultKind::mismatch, peer, difference);
+                kernel_.give_up(FaultKind::mismatch, peer, difference);
                 well = false;
             }
         }
@@ -169,7 +169,7 @@ private:
     }
 
     __device__ void copy_locally() const {
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         const Share part = share_of_bytes(task.local_bytes, blockIdx.x, gridDim.x);
         const char* const from = static_cast<const char*>(task.send) + task.local_from + part.begin;
         char* const to = static_cast<char*>(task.recv) + task.local_to + part.begin;
@@ -240,13 +240,13 @@ private:
         bool well = true;
         if (threadIdx.x == 0) {
             if (takes)
-                well = wait_flag(ground_, own_ + layout().arrived(blockIdx.x, from_), received_ + 1, from_);
+                well = wait_flag(kernel_, own_ + layout().arrived(blockIdx.x, from_), received_ + 1, from_);
             if (well && gives && sent_ - first_sent_ >= backend::ring_slots)
-                well = wait_flag(ground_, own_ + layout().credit(blockIdx.x, to_),
+                well = wait_flag(kernel_, own_ + layout().credit(blockIdx.x, to_),
                                  sent_ + 1 - backend::ring_slots, to_);
         }
         if (__syncthreads_or(!well)) return false;
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         const bool to_below = down_ || (Work::combines && last_);
         const uint64_t count = end - at < piece_ ? end - at : piece_;
         Message message;
@@ -273,7 +273,7 @@ private:
         return true;
     }
 
-    Ground ground_;
+    KernelContext kernel_;
     const Work work_;
     const unsigned size_;   // of an element
     const uint64_t piece_;  // elements of a message

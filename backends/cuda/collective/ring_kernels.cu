@@ -9,17 +9,18 @@ __device__ void add_up(const CollectiveTask& task, const Station& station) {
     constexpr unsigned size = sizeof(typename Form<element>::Bits);
     uint64_t scale = 0;
     if (task.combine == Combine::scaled_sum)
-        scale = task.device_scale ? load_up_to_8(static_cast<const char*>(task.device_scale), size) : task.scale;
+        scale =
+            task.device_scale ? load_up_to_8(static_cast<const char*>(task.device_scale), size) : task.scale;
     using Work = AddingUp<element>;
     Ring<Work>(task, station, Work(task, station.rank, station.ranks, scale), size).run();
 }
 
 }  // namespace
 
-#define SIDESTEP_RING(element)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(most_data_threads, 1) sidestep_ring_##element(                   \
-        const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {                   \
-        add_up<Element::element>(task, station);                                                                  \
+#define SIDESTEP_RING(element)                                                                  \
+    extern "C" __global__ void __launch_bounds__(max_data_threads, 1) sidestep_ring_##element(  \
+        const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) { \
+        add_up<Element::element>(task, station);                                                \
     }
 SIDESTEP_RING(i8)
 SIDESTEP_RING(u8)
@@ -35,7 +36,7 @@ SIDESTEP_RING(f8_e4m3)
 SIDESTEP_RING(f8_e5m2)
 #undef SIDESTEP_RING
 
-extern "C" __global__ void __launch_bounds__(most_data_threads, 1)
+extern "C" __global__ void __launch_bounds__(max_data_threads, 1)
     sidestep_ring_move(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     Ring<MovingOn>(task, station, MovingOn(), 1).run();
 }

@@ -10,7 +10,7 @@ namespace sidestep::backends::cuda {
 namespace {
 
 // A copy takes some 10 us, unless a stream that waits holds it up.
-constexpr std::chrono::milliseconds most_for_priming{200};
+constexpr std::chrono::milliseconds max_for_priming{200};
 
 bool is_set(const std::uint64_t& word) {
     return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire) != 0;
@@ -35,8 +35,8 @@ bool SharedStreams::Primed::ended() const {
     return std::all_of(words, words + count, is_set);
 }
 
-Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction direction, CUdeviceptr to, CUdeviceptr from,
-                                                  const Words& take) {
+Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction direction, CUdeviceptr to,
+                                                  CUdeviceptr from, const Words& take) {
     std::vector<CUstream> streams;
     for (const Kind kind : {Kind::away, Kind::away_else, Kind::home}) {
         if ((kind == Kind::home) != (direction == Direction::home)) continue;
@@ -49,15 +49,17 @@ Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction dire
     const driver::Cuda& cuda = gpu.context()->cuda();
     SIDESTEP_TRY(void* const taken, take());
     CUdeviceptr on_gpu = 0;
-    SIDESTEP_CHECK(cuda.check(cuda.cuMemHostGetDevicePointer(&on_gpu, taken, 0), "cuMemHostGetDevicePointer"));
+    SIDESTEP_CHECK(
+        cuda.check(cuda.cuMemHostGetDevicePointer(&on_gpu, taken, 0), "cuMemHostGetDevicePointer"));
     for (std::size_t i = 0; i < streams.size(); ++i) {
-        SIDESTEP_CHECK(cuda.check(cuda.cuMemcpyAsync(to, from, sizeof(std::uint64_t), streams[i]), "cuMemcpyAsync"));
+        SIDESTEP_CHECK(
+            cuda.check(cuda.cuMemcpyAsync(to, from, sizeof(std::uint64_t), streams[i]), "cuMemcpyAsync"));
         const CUresult status = cuda.cuStreamWriteValue64(streams[i], on_gpu + i * sizeof(std::uint64_t), 1,
                                                           CU_STREAM_WRITE_VALUE_DEFAULT);
         SIDESTEP_CHECK(cuda.check(status, "cuStreamWriteValue64"));
     }
     primed = {static_cast<std::uint64_t*>(taken), streams.size()};
-    const auto until = std::chrono::steady_clock::now() + most_for_priming;
+    const auto until = std::chrono::steady_clock::now() + max_for_priming;
     while (!primed.ended() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     return primed.words;
 }

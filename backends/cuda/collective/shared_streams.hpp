@@ -1,10 +1,10 @@
-// Streams for the copies of Shape::copies: a few of each GPU, which all its ranks in this process share, so that their
-// number does not grow with ranks and groups. None ever waits for a rank.
+// Streams for the copies of Shape::copies: a few of each GPU, which all its ranks in this process share, so
+// that their number does not grow with ranks and groups. None ever waits for a rank.
 //
-// Streams of a GPU share its queues: 8 for what goes on within it (CUDA_DEVICE_MAX_CONNECTIONS), given in turn as
-// streams are made, and 4 for copies to other GPUs. What a stream puts into the queue that another one waits in waits
-// as well, and priorities change nothing of that. So there are more streams of each kind than queues, and those that
-// carry copies to other GPUs carry nothing else.
+// Streams of a GPU share its queues: 8 for what goes on within it (CUDA_DEVICE_MAX_CONNECTIONS), given in
+// turn as streams are made, and 4 for copies to other GPUs. What a stream puts into the queue that another
+// one waits in waits as well, and priorities change nothing of that. So there are more streams of each kind
+// than queues, and those that carry copies to other GPUs carry nothing else.
 #pragma once
 
 #include <array>
@@ -24,9 +24,9 @@ namespace sidestep::backends::cuda {
 class SharedStreams {
 public:
     enum class Kind {
-        away,       // copies to other GPUs. One fills a GPU's links on NVSwitch; several hide what starting each costs
+        away,  // copies to other GPUs. One fills a GPU's links on NVSwitch; several hide what starting each costs
         away_else,  // the same, where those are held up
-        home,       // copies within the GPU. The driver has kernels for them, which of those of the highest priority begin first
+        home,  // copies within the GPU. The driver has kernels for them, which of those of the highest priority begin first
     };
     static constexpr std::array<unsigned, 3> how_many{4, 3, 9};
     static constexpr unsigned all_away = how_many[0] + how_many[1];
@@ -34,10 +34,11 @@ public:
 
     // Those of a GPU, made together when they are asked for first: so they have different queues. Any thread.
     Result<std::shared_ptr<const List>> of(const Gpu& gpu, Kind kind);
-    // Each stream of a direction copies 8 bytes before all else, the first time that a GPU is asked for it. Those for other
-    // GPUs, since words stay in the queue of a stream's last copy; those within the GPU, since the driver may have to make
-    // ready for the first such copy, which must not come when streams wait. Waits a moment for that, since memory must not
-    // go before. Answers a word for each stream, which is 1 once it has copied. In the GPU's context.
+    // Each stream of a direction copies 8 bytes before all else, the first time that a GPU is asked for it.
+    // Those for other GPUs, since words stay in the queue of a stream's last copy; those within the GPU,
+    // since the driver may have to make ready for the first such copy, which must not come when streams wait.
+    // Waits a moment for that, since memory must not go before. Answers a word for each stream, which is 1
+    // once it has copied. In the GPU's context.
     enum class Direction { away, home };
     using Words = std::function<Result<void*>()>;  // zeroed, pinned, and never to be given back
     Result<const std::uint64_t*> prime(const Gpu& gpu, Direction direction, CUdeviceptr to, CUdeviceptr from,
@@ -50,7 +51,7 @@ public:
 private:
     std::mutex mutex_;
     std::map<std::pair<int, Kind>, std::shared_ptr<const List>> lists_;  // by GPU
-    std::map<int, std::atomic<std::uint64_t>> waits_;  // by GPU
+    std::map<int, std::atomic<std::uint64_t>> waits_;                    // by GPU
     struct Primed {
         std::uint64_t* words = nullptr;
         std::size_t count = 0;

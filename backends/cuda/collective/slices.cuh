@@ -1,6 +1,6 @@
-// Tasks of slices, fetched or pushed. Block b of every rank deals with share b of every slice, so blocks of one
-// number are all that ever wait for each other: an exchange of entry lines before, a barrier after, no barrier of a
-// whole GPU.
+// Tasks of slices, fetched or pushed. Block b of every rank deals with share b of every slice, so blocks of
+// one number are all that ever wait for each other: an exchange of entry lines before, a barrier after, no
+// barrier of a whole GPU.
 #pragma once
 
 #include "backends/cuda/collective/range.cuh"
@@ -10,18 +10,18 @@ namespace sidestep::backends::cuda {
 
 // Of a block, in shared memory.
 struct Meeting {
-    char* arena[backend::most_ranks];
+    char* arena[backend::max_ranks];
     // The buffers of all ranks, where they are used and reachable.
-    const char* send[backend::most_ranks];
-    char* recv[backend::most_ranks];
-    uint64_t scale[backend::most_ranks];
+    const char* send[backend::max_ranks];
+    char* recv[backend::max_ranks];
+    uint64_t scale[backend::max_ranks];
     Ends ends;
     // Of pushed slices: what a turn combines and pushes, filled in while others still work on the one before.
     struct Turn {
         Ends combined;
         uint64_t combined_bytes;
-        Ends pushed[backend::most_ranks];
-        uint64_t pushed_bytes[backend::most_ranks];
+        Ends pushed[backend::max_ranks];
+        uint64_t pushed_bytes[backend::max_ranks];
     };
     Turn turns[2];
 };
@@ -32,50 +32,52 @@ class Slices {
 public:
     __device__ Slices(const CollectiveTask& task, const Station& station, Meeting& meeting, const Work& work,
                       unsigned size)
-        : ground_(task, station), meeting_(meeting), work_(work), size_(size) {}
+        : kernel_(task, station), meeting_(meeting), work_(work), size_(size) {}
 
     // All threads of the block.
     __device__ void run() {
-        if (threadIdx.x < ground_.ranks) meeting_.arena[threadIdx.x] = ground_.arena(threadIdx.x);
-        round_ = load_word(&ground_.station.control->round[blockIdx.x]);
-        if (__syncthreads_or(!ground_.well(ground_.failed(), rank()))) return ground_.report();
-        if (!enter()) return ground_.report();
+        if (threadIdx.x < kernel_.ranks) meeting_.arena[threadIdx.x] = kernel_.arena(threadIdx.x);
+        round_ = load_word(&kernel_.station.control->round[blockIdx.x]);
+        if (__syncthreads_or(!kernel_.well(kernel_.failed(), rank()))) return kernel_.report();
+        if (!enter()) return kernel_.report();
         if (!pushed_) work();
-        if ((pushed_ ? take_turns() : barrier()) && threadIdx.x == 0) ground_.station.control->round[blockIdx.x] = round_;
-        ground_.report();
+        if ((pushed_ ? take_turns() : barrier()) && threadIdx.x == 0)
+            kernel_.station.control->round[blockIdx.x] = round_;
+        kernel_.report();
     }
 
 private:
-    __device__ unsigned rank() const { return ground_.rank; }
-    __device__ unsigned ranks() const { return ground_.ranks; }
-    __device__ const ArenaLayout& layout() const { return ground_.layout; }
+    __device__ unsigned rank() const { return kernel_.rank; }
+    __device__ unsigned ranks() const { return kernel_.ranks; }
+    __device__ const ArenaLayout& layout() const { return kernel_.layout; }
 
     // Whether a rank other than `owner` itself reads or writes a buffer of `owner`.
     __device__ bool sends_to_others(unsigned owner) const {
         bool used = false;
         for (unsigned r = 0; r < ranks(); ++r)
-            used = used || (r != owner && ground_.task.slices[r].count &&
-                            (ground_.task.slices[r].sources >> owner & 1));
+            used = used || (r != owner && kernel_.task.slices[r].count &&
+                            (kernel_.task.slices[r].sources >> owner & 1));
         return used;
     }
     __device__ bool receives_from_others(unsigned owner) const {
         bool used = false;
         for (unsigned r = 0; r < ranks(); ++r)
-            used = used || (r != owner && ground_.task.slices[r].count &&
-                            (ground_.task.slices[r].targets >> owner & 1));
+            used = used || (r != owner && kernel_.task.slices[r].count &&
+                            (kernel_.task.slices[r].targets >> owner & 1));
         return used;
     }
 
     __device__ uint64_t own_scale() const {
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         if (task.combine != Combine::scaled_sum) return 0;
         if (!task.device_scale) return task.scale;
         return load_up_to_8(static_cast<const char*>(task.device_scale), size_);
     }
 
-    // Whether a target of this rank's buffer lies off a boundary of 16: what is combined is written in units of 16.
-    __device__ bool lies_crooked() const {
-        const CollectiveTask& task = ground_.task;
+    // Whether a target of this rank's buffer lies off a boundary of 16: what is combined is written in units
+    // of 16.
+    __device__ bool lies_misaligned() const {
+        const CollectiveTask& task = kernel_.task;
         bool off = false;
         for (unsigned r = 0; r < ranks(); ++r) {
             const Slice& slice = task.slices[r];
@@ -92,14 +94,14 @@ private:
     // rank is done meanwhile. False: leave.
     __device__ bool enter() {
         ++round_;
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         const unsigned parity = round_ & 1;
         const uint32_t flag = backend::packet_flag(round_);
         const unsigned peer = threadIdx.x;
         const bool meets = peer < ranks();
         uint64_t words[4] = {packed(task.send_token), packed(task.recv_token), task.signature, 0};
         if (meets) {
-            if (lies_crooked()) words[2] |= backend::crooked;
+            if (lies_misaligned()) words[2] |= backend::misaligned;
             words[3] = own_scale();
             if (peer != rank())
                 store_line(meeting_.arena[peer] + layout().entry(parity, blockIdx.x, rank()), words, flag);
@@ -109,7 +111,7 @@ private:
         bool well = true;
         if (meets) {
             if (peer != rank())
-                well = wait_line(ground_, meeting_.arena[rank()] + layout().entry(parity, blockIdx.x, peer),
+                well = wait_line(kernel_, meeting_.arena[rank()] + layout().entry(parity, blockIdx.x, peer),
                                  words, flag, peer);
             if (well) well = meet(peer, words, needs);
         }
@@ -121,42 +123,43 @@ private:
 
     // What a rank's line says. False: leave.
     __device__ bool meet(unsigned peer, const uint64_t (&words)[4], unsigned& needs) {
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         if (static_cast<uint32_t>(words[2]) != task.signature) {
             Difference difference{};
             difference.peer_signature = static_cast<uint32_t>(words[2]);
-            ground_.give_up(FaultKind::mismatch, peer, difference);
+            kernel_.give_up(FaultKind::mismatch, peer, difference);
             return false;
         }
         const bool sends = sends_to_others(peer);
         const bool receives = receives_from_others(peer);
         if (sends && unreachable(words[0])) needs |= push;
         if (receives && unreachable(words[1])) needs |= push | stage_in;
-        if (words[2] & backend::crooked) needs |= stage_in;
+        if (words[2] & backend::misaligned) needs |= stage_in;
         meeting_.scale[peer] = words[3];
         if (peer == rank()) {
             meeting_.send[peer] = static_cast<const char*>(task.send);
             meeting_.recv[peer] = static_cast<char*>(task.recv);
             return true;
         }
-        meeting_.send[peer] = resolved(ground_, peer, words[0]);
-        meeting_.recv[peer] = resolved(ground_, peer, words[1]);
+        meeting_.send[peer] = resolved(kernel_, peer, words[0]);
+        meeting_.recv[peer] = resolved(kernel_, peer, words[1]);
         const bool lost = (sends && !unreachable(words[0]) && !meeting_.send[peer]) ||
                           (receives && !unreachable(words[1]) && !meeting_.recv[peer]);
         // The memory of a rank that is gone.
-        if (lost) ground_.give_up(FaultKind::timed_out, peer);
+        if (lost) kernel_.give_up(FaultKind::timed_out, peer);
         return !lost;
     }
 
-    // Thread r, or lane r of a warp, for rank r: says that all this block has written is there, and hears it from the
-    // blocks of its number. The store waits for what was written before; nobody else does. `hear`: false is leave.
+    // Thread r, or lane r of a warp, for rank r: says that all this block has written is there, and hears it
+    // from the blocks of its number. The store waits for what was written before; nobody else does. `hear`:
+    // false is leave.
     __device__ void say(unsigned peer, uint64_t round) const {
         if (peer < ranks() && peer != rank())
             store_flag(meeting_.arena[peer] + layout().flags(blockIdx.x, rank()), round);
     }
     __device__ bool hear(unsigned peer, uint64_t round) {
         if (peer >= ranks() || peer == rank()) return true;
-        return wait_flag(ground_, meeting_.arena[rank()] + layout().flags(blockIdx.x, peer), round, peer);
+        return wait_flag(kernel_, meeting_.arena[rank()] + layout().flags(blockIdx.x, peer), round, peer);
     }
 
     // Everything this block has written, before, is seen by the blocks of its number once they are past.
@@ -174,22 +177,24 @@ private:
     }
     // This block's share of a slice, in bytes.
     __device__ Share share_of_slice(unsigned owner) const {
-        return share(ground_.task.slices[owner].count * size_);
+        return share(kernel_.task.slices[owner].count * size_);
     }
 
-    // Blocks of bytes that are copied within this GPU, one behind the other, so that the code is there once: what goes
-    // from `send` to `recv`, or what owners of slices have put into the in slots for pieces number `piece`.
+    // Blocks of bytes that are copied within this GPU, one behind the other, so that the code is there once:
+    // what goes from `send` to `recv`, or what owners of slices have put into the in slots for pieces number
+    // `piece`.
     enum class Inner { local, from_slots };
     __device__ void copy_within(Inner what, uint64_t number) {
-        const CollectiveTask& task = ground_.task;
+        const CollectiveTask& task = kernel_.task;
         const unsigned slices = what == Inner::local ? 1 : ranks();
 #pragma unroll 1
         for (unsigned r = 0; r < slices; ++r) {
             const Slice& slice = task.slices[r];
             const bool local = what == Inner::local;
             const Share part = local ? share(task.local_bytes) : piece(r, number);
-            const char* const from = local ? static_cast<const char*>(task.send) + task.local_from + part.begin
-                                           : meeting_.arena[rank()] + layout().in_slot(blockIdx.x, number, r);
+            const char* const from = local
+                                         ? static_cast<const char*>(task.send) + task.local_from + part.begin
+                                         : meeting_.arena[rank()] + layout().in_slot(blockIdx.x, number, r);
             char* const to = static_cast<char*>(task.recv) + part.begin +
                              (local ? task.local_to : slice.target_offset * size_);
             if (part.begin >= part.end || from == to || (!local && !(slice.targets >> rank() & 1))) continue;
@@ -207,15 +212,15 @@ private:
 
     // What is combined has to lie alike, and the pieces of the others lie at boundaries of 16.
     __device__ bool own_is_staged(const char* own) const {
-        return misalignment(own) && (ground_.task.slices[rank()].sources & ~(1u << rank()));
+        return misalignment(own) && (kernel_.task.slices[rank()].sources & ~(1u << rank()));
     }
 
     // Lists the ends of this rank's slice: where(rank) answers a source, onto(rank) a target. The next rank
-    // comes first among the targets, so that not all write to one GPU at a time. Thread r, or lane r of a warp, for
-    // rank r.
+    // comes first among the targets, so that not all write to one GPU at a time. Thread r, or lane r of a
+    // warp, for rank r.
     template <typename Where, typename Onto>
     __device__ void list_ends(unsigned r, Ends& ends, Where where, Onto onto) const {
-        const Slice& slice = ground_.task.slices[rank()];
+        const Slice& slice = kernel_.task.slices[rank()];
         const unsigned all = (1u << ranks()) - 1;
         const unsigned sources = slice.sources & all;
         const unsigned targets = slice.targets & all;
@@ -237,7 +242,7 @@ private:
 
     // Fetches, in a single pass over all of this block's share.
     __device__ void work() {
-        const Slice& slice = ground_.task.slices[rank()];
+        const Slice& slice = kernel_.task.slices[rank()];
         const Share part = share_of_slice(rank());
         if (part.begin >= part.end || !slice.sources) return;
         const uint64_t from = slice.source_offset * size_ + part.begin;
@@ -268,8 +273,8 @@ private:
         return (longest + layout().push_piece_bytes() - 1) / layout().push_piece_bytes();
     }
 
-    // Pushes: turn t pushes piece t and combines piece t - 2. The last warp says and hears, and prepares the next turn,
-    // while the others work. False: leave.
+    // Pushes: turn t pushes piece t and combines piece t - 2. The last warp says and hears, and prepares the
+    // next turn, while the others work. False: leave.
     __device__ bool take_turns() {
         const uint64_t all = pieces();
         if (all == 0) return true;
@@ -303,7 +308,8 @@ private:
         for (unsigned k = 0; k < ranks(); ++k) {
             // The next rank first, so that not all write to one GPU at a time.
             const unsigned owner = (rank() + 1 + k) % ranks();
-            if (turn.pushed_bytes[owner]) Copying().run(turn.pushed[owner], turn.pushed_bytes[owner], workers);
+            if (turn.pushed_bytes[owner])
+                Copying().run(turn.pushed[owner], turn.pushed_bytes[owner], workers);
         }
         if (turn.combined_bytes) work_.run(turn.combined, turn.combined_bytes, workers);
     }
@@ -311,14 +317,14 @@ private:
     // By a warp.
     __device__ void prepare(unsigned lane, Meeting::Turn& turn, uint64_t number) const {
         if (lane < ranks()) prepare_push(turn, number, lane);
-        const Slice& slice = ground_.task.slices[rank()];
+        const Slice& slice = kernel_.task.slices[rank()];
         const Share part = number < 2 ? Share{0, 0} : piece(rank(), number - 2);
         const bool wanted = part.begin < part.end && slice.sources;
         if (lane == 0) turn.combined_bytes = wanted ? part.end - part.begin : 0;
         if (!wanted) return;
         const uint64_t to = slice.target_offset * size_ + part.begin;
         const char* const own =
-            static_cast<const char*>(ground_.task.send) + slice.source_offset * size_ + part.begin;
+            static_cast<const char*>(kernel_.task.send) + slice.source_offset * size_ + part.begin;
         list_ends(
             lane, turn.combined,
             [&](unsigned r) -> const char* {
@@ -332,10 +338,10 @@ private:
     }
 
     __device__ void prepare_push(Meeting::Turn& turn, uint64_t number, unsigned owner) const {
-        const Slice& slice = ground_.task.slices[owner];
+        const Slice& slice = kernel_.task.slices[owner];
         const Share part = piece(owner, number);
         const char* const from =
-            static_cast<const char*>(ground_.task.send) + slice.source_offset * size_ + part.begin;
+            static_cast<const char*>(kernel_.task.send) + slice.source_offset * size_ + part.begin;
         const bool stays = owner == rank() && !own_is_staged(from);
         const bool wanted = part.begin < part.end && (slice.sources >> rank() & 1) && !stays;
         turn.pushed_bytes[owner] = wanted ? part.end - part.begin : 0;
@@ -344,10 +350,10 @@ private:
                      meeting_.arena[owner] + layout().push_slot(blockIdx.x, number, rank()));
     }
 
-    Ground ground_;
+    KernelContext kernel_;
     Meeting& meeting_;
     const Work work_;
-    const unsigned size_;  // of an element
+    const unsigned size_;          // of an element
     unsigned blocks_ = gridDim.x;  // that have a share
     bool pushed_ = false;
     bool staged_in_ = false;

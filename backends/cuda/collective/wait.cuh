@@ -22,7 +22,7 @@ constexpr unsigned polls_between_host_looks = 16384;
 
 // The kernels' parameters, what they need of them everywhere, and whether this thread was the first to give
 // up.
-class Ground {
+class KernelContext {
 public:
     const CollectiveTask& task;
     const Station& station;
@@ -30,7 +30,7 @@ public:
     const unsigned rank;
     const unsigned ranks;
 
-    __device__ Ground(const CollectiveTask& what, const Station& where)
+    __device__ KernelContext(const CollectiveTask& what, const Station& where)
         : task(what), station(where), layout{where.ranks}, rank(where.rank), ranks(where.ranks) {}
 
     // Where others' memory lies is looked up in each task: it may have changed since the last one.
@@ -82,7 +82,7 @@ private:
 class Wait {
 public:
     // False: leave.
-    __device__ bool go_on(Ground& ground, unsigned peer) {
+    __device__ bool go_on(KernelContext& ground, unsigned peer) {
         if (++polls_ % polls_between_looks != 0) return true;
         if (!ground.well(ground.failed(), peer)) return false;
         uint64_t now;
@@ -103,7 +103,7 @@ private:
 };
 
 // Until the flag at `at` is at least `value`.
-__device__ inline bool wait_flag(Ground& ground, const char* at, uint64_t value, unsigned peer) {
+__device__ inline bool wait_flag(KernelContext& ground, const char* at, uint64_t value, unsigned peer) {
     Wait wait;
     while (load_flag(at) < value)
         if (!wait.go_on(ground, peer)) return false;
@@ -111,7 +111,8 @@ __device__ inline bool wait_flag(Ground& ground, const char* at, uint64_t value,
 }
 
 // Until the packet at `at`, which `packet` gets, has the flag.
-__device__ inline bool wait_packet(Ground& ground, const char* at, Words& packet, uint32_t flag, unsigned peer) {
+__device__ inline bool wait_packet(KernelContext& ground, const char* at, Words& packet, uint32_t flag,
+                                   unsigned peer) {
     Wait wait;
     packet = load_packet(at);
     while (!flagged(packet, flag)) {
@@ -126,7 +127,7 @@ __device__ inline void store_line(char* to, const uint64_t (&words)[4], uint32_t
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) store_packet(to + 16 * i, words[i], flag);
 }
-__device__ inline bool wait_line(Ground& ground, const char* at, uint64_t (&words)[4], uint32_t flag,
+__device__ inline bool wait_line(KernelContext& ground, const char* at, uint64_t (&words)[4], uint32_t flag,
                                  unsigned peer) {
     Wait wait;
     for (;;) {
@@ -147,9 +148,9 @@ __device__ inline uint64_t packed(const Token& token) {
     return static_cast<uint64_t>(token.slot) << 48 | token.offset;
 }
 // Null for a slot that is not there, which only a peer that is gone, or a fault above, brings about.
-__device__ inline char* resolved(const Ground& ground, unsigned of, uint64_t token) {
+__device__ inline char* resolved(const KernelContext& ground, unsigned of, uint64_t token) {
     const unsigned slot = static_cast<unsigned>(token >> 48);
-    if (slot >= backend::most_slots) return nullptr;
+    if (slot >= backend::max_slots) return nullptr;
     char* const base = ground.base(of, slot);
     return base ? base + (token & ((uint64_t{1} << 48) - 1)) : nullptr;
 }

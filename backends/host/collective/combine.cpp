@@ -23,8 +23,8 @@ struct Plain {
     static Stored store(Sum sum) { return sum; }
 };
 
-// As on GPUs, every NaN that comes out of arithmetic in 32 bits is one and the same ("PTX ISA", floating-point
-// instructions: canonical NaN), whichever NaNs went in.
+// As on GPUs, every NaN that comes out of arithmetic in 32 bits is one and the same ("PTX ISA",
+// floating-point instructions: canonical NaN), whichever NaNs went in.
 struct Float32 : Plain<float> {
     static Stored store(Sum sum) { return sum == sum ? sum : std::bit_cast<float>(0x7fffffffu); }
 };
@@ -64,7 +64,8 @@ T join(T a, T b) {
 
 // Elements of one rank as they go into a sum.
 template <typename Type, Combine how>
-void load(const Reduction& reduction, const char* from, unsigned rank, typename Type::Sum* to, std::size_t count) {
+void load(const Reduction& reduction, const char* from, unsigned rank, typename Type::Sum* to,
+          std::size_t count) {
     using Stored = typename Type::Stored;
     for (std::size_t i = 0; i < count; ++i) {
         Stored stored;
@@ -97,7 +98,8 @@ void step_as(const Reduction& reduction, const RingStep& step, char* out, std::u
             continue;
         }
         for (std::size_t i = 0; i < these; ++i) {
-            if constexpr (how == Combine::avg) sums[i] = static_cast<Sum>(sums[i] / static_cast<Sum>(reduction.ranks));
+            if constexpr (how == Combine::avg)
+                sums[i] = static_cast<Sum>(sums[i] / static_cast<Sum>(reduction.ranks));
             stored[i] = Type::store(sums[i]);
         }
         std::memcpy(out + at * sizeof(Stored), stored, these * sizeof(Stored));
@@ -195,7 +197,8 @@ void combine(const Reduction& reduction, std::span<const char* const> sources,
 }
 
 void combine_step(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
-    with_type(reduction, [&]<typename Type, Combine how>() { step_as<Type, how>(reduction, step, out, count); });
+    with_type(reduction,
+              [&]<typename Type, Combine how>() { step_as<Type, how>(reduction, step, out, count); });
 }
 
 }  // namespace sidestep::backends::host

@@ -15,7 +15,7 @@ using backend::Combine;
 using backend::Shape;
 
 // Some 25 MB of tasks.
-constexpr std::size_t most_waiting = 1 << 14;
+constexpr std::size_t max_waiting = 1 << 14;
 
 Error invalid(std::string message) {
     return {ErrorCode::invalid_argument, std::move(message), "emulated seat", {}};
@@ -25,14 +25,14 @@ Error invalid(std::string message) {
 Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned ranks) {
     const backend::ArenaLayout layout{ranks};
     const bool lamport = task.shape == Shape::lamport;
-    const std::uint64_t most = lamport ? layout.lamport_payload() : layout.packet_payload();
+    const std::uint64_t max = lamport ? layout.lamport_payload() : layout.packet_payload();
     const bool moves = task.combine == Combine::none;
     if (lamport && (moves || !backend::has_lamport(task.element)))
         return invalid("lamport combines floats of 8 to 32 bits");
     for (unsigned r = 0; r < ranks; ++r)
-        if (std::max(task.to[r].bytes, task.from[r].bytes) > most && (r != rank || !moves))
+        if (std::max(task.to[r].bytes, task.from[r].bytes) > max && (r != rank || !moves))
             return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}",
-                                       std::max(task.to[r].bytes, task.from[r].bytes), most));
+                                       std::max(task.to[r].bytes, task.from[r].bytes), max));
     // In place nothing has to be copied, which may be said so.
     const bool copies = !moves || (task.to[rank].bytes != 0 && task.from[rank].bytes != 0);
     if (copies && task.to[rank].bytes != task.from[rank].bytes)
@@ -58,13 +58,13 @@ Result<void> check_two_phases(const CollectiveTask& task, unsigned ranks) {
     SIDESTEP_CHECK(check_slices(task, ranks));
     const backend::ArenaLayout layout{ranks};
     const bool lines = task.shape == Shape::lines;
-    const std::uint64_t most = lines ? layout.lines_payload() : layout.packet_payload();
+    const std::uint64_t max = lines ? layout.lines_payload() : layout.packet_payload();
     const unsigned all = (1u << ranks) - 1;
     for (unsigned r = 0; r < ranks; ++r) {
         const backend::Slice& slice = task.slices[r];
         const std::uint64_t bytes = slice.count * backend::size_of(task.element);
-        if (bytes > most)
-            return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}", bytes, most));
+        if (bytes > max)
+            return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}", bytes, max));
         if (task.combine != Combine::none && bytes > 0 && slice.sources != all)
             return invalid(fmt::format("slice {} is not combined of what all ranks have", r));
     }
@@ -184,7 +184,7 @@ Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_hos
 }
 
 Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, void* base) {
-    if (rank >= state_.ranks || slot >= backend::most_slots)
+    if (rank >= state_.ranks || slot >= backend::max_slots)
         return invalid(fmt::format("there is no slot {} of rank {}", slot, rank));
     state_.slots.set(rank, slot, base);
     return {};
@@ -192,16 +192,18 @@ Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, void* base) {
 
 Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
     if (task.signature == 0) return invalid("a task has a signature");
-    if (task.blocks == 0 || task.blocks > backend::most_blocks)
-        return invalid(fmt::format("a task has 1 to {} blocks, not {}", backend::most_blocks, task.blocks));
+    if (task.blocks == 0 || task.blocks > backend::max_blocks)
+        return invalid(fmt::format("a task has 1 to {} blocks, not {}", backend::max_blocks, task.blocks));
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (state_.arena_of(rank) == nullptr)
             return invalid(fmt::format("the arena of rank {} is not mapped", rank));
     }
-    if (task.shape == Shape::slices || task.shape == Shape::pushed_slices) return check_slices(task, state_.ranks);
+    if (task.shape == Shape::slices || task.shape == Shape::pushed_slices)
+        return check_slices(task, state_.ranks);
     if (task.shape == Shape::ring) return check_ring(task, state_.ranks);
     if (task.shape == Shape::copies) return check_copies(task, state_.me);
-    if (task.shape == Shape::packets || task.shape == Shape::lamport) return check_packets(task, state_.me, state_.ranks);
+    if (task.shape == Shape::packets || task.shape == Shape::lamport)
+        return check_packets(task, state_.me, state_.ranks);
     if (task.shape != Shape::pairs) return check_two_phases(task, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
                       (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
@@ -212,7 +214,7 @@ Result<void> EmulatedSeat::run(const CollectiveTask& task, void*) {
     SIDESTEP_CHECK(check(task));
     {
         const std::lock_guard lock(mutex_);
-        if (waiting_.size() >= most_waiting) {
+        if (waiting_.size() >= max_waiting) {
             return Error{ErrorCode::out_of_memory,
                          fmt::format("{} tasks wait for the other ranks", waiting_.size()),
                          place_.to_string(), "wait for some of them before more are enqueued"};
@@ -287,9 +289,9 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
 void EmulatedSeat::start_counters_at(std::uint64_t count) {
     Counters& counters = state_.counters;
     counters.epoch = count;
-    for (unsigned block = 0; block < backend::most_blocks; ++block) {
+    for (unsigned block = 0; block < backend::max_blocks; ++block) {
         counters.round[block] = count;
-        for (unsigned rank = 0; rank < backend::most_ranks; ++rank) {
+        for (unsigned rank = 0; rank < backend::max_ranks; ++rank) {
             counters.sent[block][rank] = counters.received[block][rank] = count;
         }
     }
@@ -297,9 +299,9 @@ void EmulatedSeat::start_counters_at(std::uint64_t count) {
 
 Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
                                                  SeatSurroundings surroundings) {
-    if (request.ranks == 0 || request.ranks > backend::most_ranks || request.rank >= request.ranks)
+    if (request.ranks == 0 || request.ranks > backend::max_ranks || request.rank >= request.ranks)
         return invalid(fmt::format("there is no rank {} of {}; a group has at most {}", request.rank,
-                                   request.ranks, backend::most_ranks));
+                                   request.ranks, backend::max_ranks));
     const backend::ArenaLayout layout{request.ranks};
     SIDESTEP_TRY(auto arena, fresh_arena(surroundings, request.place, layout));
     return std::unique_ptr<backend::Seat>(

@@ -1,5 +1,5 @@
-// Units of 16 bytes whose data is its own flag, as Shape::lamport has them in an arena: four words, each of which arrives as
-// a whole, and none of which is ever sent as what an empty lane holds.
+// Units of 16 bytes whose data is its own flag, as Shape::lamport has them in an arena: four words, each of
+// which arrives as a whole, and none of which is ever sent as what an empty lane holds.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ inline bool load_unit(char* unit, char* to, std::uint64_t bytes) {
 
 inline void empty_units(char* lane, std::uint64_t units) {
     for (std::uint64_t w = 0; w < units * words_a_unit; ++w)
-        std::atomic_ref(reinterpret_cast<std::uint32_t*>(lane)[w]).store(backend::lamport_empty, Order::relaxed);
+        std::atomic_ref(reinterpret_cast<std::uint32_t*>(lane)[w])
+            .store(backend::lamport_empty, Order::relaxed);
 }
 
 }  // namespace sidestep::backends::host

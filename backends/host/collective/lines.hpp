@@ -1,5 +1,5 @@
-// Lines of 120 bytes of payload and a flag, as Shape::lines has them in an arena. Threads of a host have no store of
-// 128 bytes: the flag is stored after the payload, and loaded before it.
+// Lines of 120 bytes of payload and a flag, as Shape::lines has them in an arena. Threads of a host have no
+// store of 128 bytes: the flag is stored after the payload, and loaded before it.
 #pragma once
 
 #include <algorithm>

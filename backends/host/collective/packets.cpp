@@ -1,5 +1,5 @@
-// Shape::packets, Shape::packets_two_phase, Shape::lamport and Shape::lines: everything is pushed first, then what comes is
-// taken out.
+// Shape::packets, Shape::packets_two_phase, Shape::lamport and Shape::lines: everything is pushed first, then
+// what comes is taken out.
 #include <algorithm>
 #include <bit>
 
@@ -133,7 +133,8 @@ bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64
     const std::uint64_t flag = backend::line_flag(state_.counters.epoch);
     for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number) {
         const std::uint64_t length = std::min(backend::line_payload, bytes - at);
-        if (!await(rank, [&] { return load_payload(line_at(lane, number), to + at, length, flag); })) return false;
+        if (!await(rank, [&] { return load_payload(line_at(lane, number), to + at, length, flag); }))
+            return false;
     }
     return true;
 }
@@ -159,8 +160,8 @@ void PacketTask::empty_lamport() const {
 bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes) {
     if (bytes == 0) return true;
     state_.scratch.resize(std::max<std::size_t>(state_.scratch.size(), bytes * state_.ranks));
-    const char* sources[backend::most_ranks];
-    unsigned numbers[backend::most_ranks];
+    const char* sources[backend::max_ranks];
+    unsigned numbers[backend::max_ranks];
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         char* const taken = state_.scratch.data() + rank * bytes;
         if (rank != state_.me && !take(0, rank, taken, bytes)) return false;
@@ -212,7 +213,8 @@ bool PacketTask::two_phase() {
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned rank = state_.other(i);
         const std::uint64_t bytes = bytes_of(rank, task_.slices[rank].targets, state_.me);
-        if (!take(1, rank, part(task_.recv, task_.slices[rank].target_offset * size_, bytes), bytes)) return false;
+        if (!take(1, rank, part(task_.recv, task_.slices[rank].target_offset * size_, bytes), bytes))
+            return false;
     }
     return copy_bytes(state_, task_, part(task_.recv, task_.local_to, task_.local_bytes),
                       part(task_.send, task_.local_from, task_.local_bytes), task_.local_bytes);
@@ -223,7 +225,8 @@ bool PacketTask::own_slice() {
     const backend::Slice& mine = task_.slices[state_.me];
     const std::uint64_t bytes = mine.count * size_;
     if (bytes == 0) return true;
-    char* const kept = part(task_.recv, mine.target_offset * size_, bytes_of(state_.me, mine.targets, state_.me));
+    char* const kept =
+        part(task_.recv, mine.target_offset * size_, bytes_of(state_.me, mine.targets, state_.me));
     if (kept == nullptr) result_.resize(bytes);
     char* const result = kept != nullptr ? kept : result_.data();
     const auto source = static_cast<unsigned>(std::countr_zero(mine.sources));
@@ -248,8 +251,8 @@ const char* PacketTask::source_of(unsigned owner, std::uint64_t bytes) const {
     return part(task_.send, task_.slices[owner].source_offset * size_, bytes);
 }
 
-// Nobody writes to this parity before it has this rank's packets of the next task, nor to phase 1 (of packets;
-// flags of lines do not come around).
+// Nobody writes to this parity before it has this rank's packets of the next task, nor to phase 1 (of
+// packets; flags of lines do not come around).
 void PacketTask::end() {
     if (state_.counters.epoch % wiped_every < 2) {
         for (unsigned phase = 0; phase < 2; ++phase) {
@@ -260,7 +263,8 @@ void PacketTask::end() {
     }
     ++state_.counters.epoch;
     if (task_.shape != Shape::lamport) return;
-    const std::uint64_t units = (task_.from[state_.me].bytes + backend::lamport_unit - 1) / backend::lamport_unit;
+    const std::uint64_t units =
+        (task_.from[state_.me].bytes + backend::lamport_unit - 1) / backend::lamport_unit;
     state_.counters.lamport = backend::lamport_after(state_.counters.lamport, units);
 }
 

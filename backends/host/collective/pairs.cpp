@@ -81,8 +81,8 @@ private:
 
     RankState& state_;
     const CollectiveTask& task_;
-    Block to_[backend::most_ranks];
-    Block from_[backend::most_ranks];
+    Block to_[backend::max_ranks];
+    Block from_[backend::max_ranks];
     std::vector<Flow> flows_;
 };
 
@@ -124,7 +124,7 @@ bool PairTask::copy_own() {
 
 void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
     if (block.bytes == 0) return;
-    const unsigned blocks = backend::pair_blocks(block.bytes, state_.ranks, task_.eager_most);
+    const unsigned blocks = backend::pair_blocks(block.bytes, state_.ranks, task_.eager_max);
     for (unsigned number = 0; number < blocks; ++number) {
         const auto [begin, end] = backend::share_of(block.bytes, number, blocks, granule_bytes);
         Flow flow;
@@ -132,7 +132,7 @@ void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
         flow.block = number;
         flow.sends = sends;
         flow.total = block.bytes;
-        flow.eager = backend::is_eager(block.bytes, state_.ranks, task_.eager_most);
+        flow.eager = backend::is_eager(block.bytes, state_.ranks, task_.eager_max);
         flow.begin = begin;
         flow.bytes = end - begin;
         if (sends) {
@@ -209,7 +209,8 @@ bool PairTask::agrees(const Flow& flow, const Line& line) {
 // Whether the receiver's line is there, and what it says.
 bool PairTask::hear(const Flow& flow, Line& line) const {
     const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
-    return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer), backend::packet_flag(number), line);
+    return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer),
+                     backend::packet_flag(number), line);
 }
 
 Step PairTask::open_send(Flow& flow) {
@@ -310,7 +311,8 @@ Step PairTask::receive_eager(Flow& flow) {
     while (flow.moved < flow.bytes) {
         std::uint64_t value = 0;
         const char* const packet = slot + backend::ArenaLayout::eager_header + flow.moved / 8 * packet_bytes;
-        if (!load_packet(packet, flag, value, Order::relaxed)) return flow.moved > before ? Step::moved : Step::waits;
+        if (!load_packet(packet, flag, value, Order::relaxed))
+            return flow.moved > before ? Step::moved : Step::waits;
         const std::uint64_t bytes = std::min<std::uint64_t>(8, flow.bytes - flow.moved);
         std::memcpy(flow.recv + flow.moved, &value, bytes);
         flow.moved += bytes;
@@ -325,7 +327,8 @@ Step PairTask::receive_eager(Flow& flow) {
 void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
     if (flow.block >= state_.layout.eager_blocks()) return;
     char* const slot = state_.arena + state_.layout.eager(number, flow.block, flow.peer);
-    for (std::uint64_t at = 0; at < backend::ArenaLayout::eager_slot; at += 8) store_word(slot + at, 0, Order::relaxed);
+    for (std::uint64_t at = 0; at < backend::ArenaLayout::eager_slot; at += 8)
+        store_word(slot + at, 0, Order::relaxed);
 }
 
 bool PairTask::run() {

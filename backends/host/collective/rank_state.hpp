@@ -21,20 +21,20 @@ namespace sidestep::backends::host {
 // seat's.
 class SlotTable {
 public:
-    explicit SlotTable(unsigned ranks) : bases_(std::size_t{ranks} * backend::most_slots) {}
+    explicit SlotTable(unsigned ranks) : bases_(std::size_t{ranks} * backend::max_slots) {}
 
     void set(unsigned rank, unsigned slot, void* base) {
         bases_[place_of(rank, slot)].store(static_cast<char*>(base), std::memory_order_release);
     }
     // Null where nothing is mapped.
     char* base(unsigned rank, unsigned slot) const {
-        return slot < backend::most_slots ? bases_[place_of(rank, slot)].load(std::memory_order_acquire)
-                                          : nullptr;
+        return slot < backend::max_slots ? bases_[place_of(rank, slot)].load(std::memory_order_acquire)
+                                         : nullptr;
     }
 
 private:
     static std::size_t place_of(unsigned rank, unsigned slot) {
-        return std::size_t{rank} * backend::most_slots + slot;
+        return std::size_t{rank} * backend::max_slots + slot;
     }
     std::vector<std::atomic<char*>> bases_;
 };
@@ -72,9 +72,9 @@ private:
 struct Counters {
     std::uint64_t epoch = 0;
     std::uint32_t lamport = 0;
-    std::uint64_t round[backend::most_blocks] = {};
-    std::uint64_t sent[backend::most_blocks][backend::most_ranks] = {};
-    std::uint64_t received[backend::most_blocks][backend::most_ranks] = {};
+    std::uint64_t round[backend::max_blocks] = {};
+    std::uint64_t sent[backend::max_blocks][backend::max_ranks] = {};
+    std::uint64_t received[backend::max_blocks][backend::max_ranks] = {};
     backend::CopyCounters copies;
 };
 

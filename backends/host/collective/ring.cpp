@@ -59,7 +59,7 @@ private:
     void add(Way way, unsigned block, unsigned from, unsigned to);
     Part part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const;
     std::uint64_t pieces_of(const Flow& flow, unsigned slice) const;
-    std::uint64_t most_pieces(const Flow& flow) const;
+    std::uint64_t max_pieces(const Flow& flow) const;
     bool concerns(const Flow& flow) const;
     bool next_of_combined(Flow& flow) const;
     bool next_of_moved(Flow& flow) const;
@@ -119,10 +119,10 @@ std::uint64_t RingTask::pieces_of(const Flow& flow, unsigned slice) const {
     return (end - begin + piece_elements_ - 1) / piece_elements_;
 }
 
-std::uint64_t RingTask::most_pieces(const Flow& flow) const {
-    std::uint64_t most = 0;
-    for (unsigned slice = 0; slice < state_.ranks; ++slice) most = std::max(most, pieces_of(flow, slice));
-    return most;
+std::uint64_t RingTask::max_pieces(const Flow& flow) const {
+    std::uint64_t max = 0;
+    for (unsigned slice = 0; slice < state_.ranks; ++slice) max = std::max(max, pieces_of(flow, slice));
+    return max;
 }
 
 bool RingTask::takes(const Flow& flow) const {
@@ -174,7 +174,7 @@ bool RingTask::next_of_moved(Flow& flow) const {
     flow.slice = 0;
     if (++flow.distance < state_.ranks) return true;
     flow.distance = 0;
-    return ++flow.piece < most_pieces(flow);
+    return ++flow.piece < max_pieces(flow);
 }
 
 // From where the flow stands to the next message that comes by here.

@@ -1,5 +1,5 @@
-// Shape::slices and Shape::pushed_slices. The thread of the seat is all thread blocks of the task: it takes each step for
-// all of them before the next one.
+// Shape::slices and Shape::pushed_slices. The thread of the seat is all thread blocks of the task: it takes
+// each step for all of them before the next one.
 #include <algorithm>
 #include <bit>
 
@@ -59,8 +59,8 @@ private:
     unsigned blocks_;  // that have a share
     bool stages_in_ = false;
     Reduction reduction_;
-    Token sends_[backend::most_ranks];
-    Token recvs_[backend::most_ranks];
+    Token sends_[backend::max_ranks];
+    Token recvs_[backend::max_ranks];
 };
 
 SliceTask::Part SliceTask::share(unsigned rank, unsigned block) const {
@@ -77,10 +77,10 @@ SliceTask::Part SliceTask::piece(unsigned rank, unsigned block, std::uint64_t nu
 }
 
 std::uint64_t SliceTask::pieces(unsigned block) const {
-    std::uint64_t most = 0;
-    for (unsigned rank = 0; rank < state_.ranks; ++rank) most = std::max(most, share(rank, block).bytes);
+    std::uint64_t max = 0;
+    for (unsigned rank = 0; rank < state_.ranks; ++rank) max = std::max(max, share(rank, block).bytes);
     const std::uint64_t longest = state_.layout.push_piece_bytes();
-    return (most + longest - 1) / longest;
+    return (max + longest - 1) / longest;
 }
 
 bool SliceTask::exchange() {
@@ -116,11 +116,13 @@ bool SliceTask::exchange() {
 }
 
 // Only what another rank reads or writes has to be mapped by it. Every rank comes to the same answer.
-bool SliceTask::out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) const, const Token* tokens) const {
+bool SliceTask::out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) const,
+                             const Token* tokens) const {
     for (unsigned owner = 0; owner < state_.ranks; ++owner) {
         const Slice& slice = task_.slices[owner];
         for (unsigned rank = 0; rank < state_.ranks && slice.count > 0; ++rank) {
-            if (rank != owner && (this->*uses)(slice, rank) && tokens[rank].slot == Token::unreachable) return true;
+            if (rank != owner && (this->*uses)(slice, rank) && tokens[rank].slot == Token::unreachable)
+                return true;
         }
     }
     return false;
@@ -132,8 +134,8 @@ bool SliceTask::combine_to(const char* const* sources, char* const* targets, std
     for (std::uint64_t at = 0; at < bytes; at += chunk_bytes) {
         if (state_.stop.aborted()) return state_.give_up(task_, backend::FaultKind::aborted, state_.me);
         const std::uint64_t these = std::min(chunk_bytes, bytes - at);
-        const char* from[backend::most_ranks];
-        unsigned numbers[backend::most_ranks];
+        const char* from[backend::max_ranks];
+        unsigned numbers[backend::max_ranks];
         unsigned count = 0;
         for (unsigned rank = 0; rank < state_.ranks; ++rank) {
             if (!is_source(slice, rank)) continue;
@@ -164,8 +166,8 @@ bool SliceTask::fetched() {
     const Slice& slice = task_.slices[state_.me];
     const std::uint64_t bytes = slice.count * size_;
     if (bytes == 0) return true;
-    const char* sources[backend::most_ranks] = {};
-    char* targets[backend::most_ranks] = {};
+    const char* sources[backend::max_ranks] = {};
+    char* targets[backend::max_ranks] = {};
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (is_source(slice, rank)) {
             const char* const base = place(sends_[rank], const_cast<void*>(task_.send), rank);
@@ -213,12 +215,12 @@ bool SliceTask::combine_pushed(std::uint64_t number) {
     for (unsigned block = 0; block < blocks_; ++block) {
         const Part piece_of = piece(state_.me, block, number);
         if (piece_of.bytes == 0) continue;
-        const char* sources[backend::most_ranks] = {};
-        char* targets[backend::most_ranks] = {};
+        const char* sources[backend::max_ranks] = {};
+        char* targets[backend::max_ranks] = {};
         for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-            sources[rank] = rank == state_.me
-                                ? part(task_.send, mine.source_offset * size_ + piece_of.begin, piece_of.bytes)
-                                : state_.arena + state_.layout.push_slot(block, number, rank);
+            sources[rank] = rank == state_.me ? part(task_.send, mine.source_offset * size_ + piece_of.begin,
+                                                     piece_of.bytes)
+                                              : state_.arena + state_.layout.push_slot(block, number, rank);
             if (!is_target(mine, rank)) continue;
             if (stages_in_) {
                 targets[rank] = state_.arena_of(rank) + state_.layout.in_slot(block, number, state_.me);
@@ -246,8 +248,8 @@ void SliceTask::take_in(std::uint64_t number) {
     }
 }
 
-// Turn t pushes piece t and combines piece t - 2, for all blocks alike: a block that has fewer pieces than others takes
-// turns with nothing in them.
+// Turn t pushes piece t and combines piece t - 2, for all blocks alike: a block that has fewer pieces than
+// others takes turns with nothing in them.
 bool SliceTask::pushed() {
     std::uint64_t all = 0;
     for (unsigned block = 0; block < blocks_; ++block) all = std::max(all, pieces(block));

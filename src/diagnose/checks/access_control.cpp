@@ -12,7 +12,7 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr std::size_t most_seen = 8;
+constexpr std::size_t max_seen = 8;
 
 struct Found {
     int over_pcie = 0;     // pairs that are joined by PCIe alone
@@ -50,7 +50,7 @@ void look_at_pair(const Evidence& evidence, DeviceId a, DeviceId b, Found& found
     for (const topology::Fact& fact : acs.seen) {
         const Seen seen{fact.source, fact.value};
         const bool again = std::find(outcome.seen.begin(), outcome.seen.end(), seen) != outcome.seen.end();
-        if (!again && outcome.seen.size() < most_seen) outcome.seen.push_back(seen);
+        if (!again && outcome.seen.size() < max_seen) outcome.seen.push_back(seen);
     }
     if (acs.state != "on") return;
     found.read = found.read || acs.how == "read";

@@ -72,10 +72,10 @@ bool is_guest(const Evidence& evidence) {
     return !value.empty() && value != "none";
 }
 
-std::string listed(const std::vector<std::string>& words, std::size_t most) {
+std::string listed(const std::vector<std::string>& words, std::size_t max) {
     std::string text;
-    for (std::size_t i = 0; i < std::min(words.size(), most); ++i) text += (i == 0 ? "" : ", ") + words[i];
-    if (words.size() > most) text += fmt::format(" and {} more", words.size() - most);
+    for (std::size_t i = 0; i < std::min(words.size(), max); ++i) text += (i == 0 ? "" : ", ") + words[i];
+    if (words.size() > max) text += fmt::format(" and {} more", words.size() - max);
     return text;
 }
 

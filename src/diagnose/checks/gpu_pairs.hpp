@@ -22,8 +22,8 @@ std::optional<driver::NvmlGpu> nvml_facts(const Evidence& evidence, DeviceId gpu
 // Whether something makes this machine up, so that what lies below its devices is not shown.
 bool is_guest(const Evidence& evidence);
 
-// "a, b, c and 5 more": at most `most` of them are named.
-std::string listed(const std::vector<std::string>& words, std::size_t most = 6);
+// "a, b, c and 5 more": at most `max` of them are named.
+std::string listed(const std::vector<std::string>& words, std::size_t max = 6);
 
 // "gpu:0 and gpu:1".
 std::string pair_name(const Topology& topology, DeviceId a, DeviceId b);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t longest_file = std::size_t{16} << 20;
 // NCCL_TOPO_XML_MAX_NODES of NCCL's src/graph/topo.h, to version 2.30 (github.com/NVIDIA/nccl).
-constexpr std::size_t most_elements = 256;
+constexpr std::size_t max_elements = 256;
 // Read by NCCL where no variable names another (NCCL user guide, NCCL_TOPO_FILE).
 constexpr const char* usual_file = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
@@ -88,9 +88,9 @@ Outcome judge_file(const Evidence& evidence, const TopologyFile& file, const std
     const std::size_t elements = count_elements(text);
     const Differences differences = compare(*parsed, evidence.topology);
     Outcome outcome;
-    if (elements > most_elements) {
+    if (elements > max_elements) {
         outcome = fail(
-            fmt::format("NCCL's topology file has {} elements, and NCCL takes {}", elements, most_elements));
+            fmt::format("NCCL's topology file has {} elements, and NCCL takes {}", elements, max_elements));
         outcome.remedy =
             "Write a file without the devices that NCCL does not need (bridges with nothing below, drives), "
             "or build "

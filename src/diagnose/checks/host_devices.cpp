@@ -67,10 +67,10 @@ Window window_of(const Evidence& evidence, DeviceId gpu, Outcome& outcome) {
     if (device.memory > 0) said += fmt::format(", memory of {}", format_bytes(device.memory));
     outcome.saw(source, said);
     if (whole) return Window::whole;
-    const Bytes most = device.bus_id.empty() ? 0 : topology::bar_largest(evidence.files, device.bus_id, 1);
-    if (most > 0)
+    const Bytes max = device.bus_id.empty() ? 0 : topology::bar_largest(evidence.files, device.bus_id, 1);
+    if (max > 0)
         outcome.saw(fmt::format("/sys/bus/pci/devices/{}/resource1_resize", device.bus_id),
-                    fmt::format("up to {}", format_bytes(most)));
+                    fmt::format("up to {}", format_bytes(max)));
     return Window::part;
 }
 

@@ -188,7 +188,7 @@ struct MissingLinks {
     std::vector<std::string> gpus;       // of boards whose links are all wired
     std::vector<std::string> bridged;    // of cards that may have been given fewer bridges
     std::vector<std::string> elsewhere;  // may lead to GPUs that belong to another guest
-    int most = 0;
+    int max = 0;
     double lost = 0;
     int with_links = 0;
     int untold = 0;
@@ -216,7 +216,7 @@ void count_links(const Evidence& evidence, DeviceId id, MissingLinks& missing, O
     if (links.active >= links.wanted) return;
     const bool elsewhere = links.meshed && is_guest(evidence);
     (elsewhere ? missing.elsewhere : links.bridged ? missing.bridged : missing.gpus).push_back(device.name);
-    missing.most = std::max(missing.most, links.wanted - links.active);
+    missing.max = std::max(missing.max, links.wanted - links.active);
     missing.lost = std::max(missing.lost, (links.wanted - links.active) * links.gb_per_s *
                                               topology::reached_part(LinkKind::nvlink));
 }
@@ -283,7 +283,7 @@ Outcome look_nvlinks(const Evidence& evidence) {
     }
     MissingLinks missing;
     for (const DeviceId gpu : gpus) count_links(evidence, gpu, missing, outcome);
-    const std::string down = fmt::format("up to {} NVLinks of a GPU are down: ", missing.most);
+    const std::string down = fmt::format("up to {} NVLinks of a GPU are down: ", missing.max);
     if (!missing.gpus.empty()) {
         outcome.verdict = Verdict::fail;
         outcome.summary = down + listed(missing.gpus);

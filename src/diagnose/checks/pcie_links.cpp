@@ -15,8 +15,8 @@ namespace sidestep::diagnose {
 namespace {
 
 constexpr long redhat = 0x1b36;  // ports that QEMU makes up
-constexpr long most_lanes = 32;  // Linux writes 63 or 255 where a device sleeps or does not tell
-constexpr std::size_t most_seen = 8;
+constexpr long max_lanes = 32;   // Linux writes 63 or 255 where a device sleeps or does not tell
+constexpr std::size_t max_seen = 8;
 
 // Zero: not told.
 struct Speed {
@@ -36,7 +36,7 @@ Speed speed_in(const driver::MachineFiles& files, const std::string& bus_id, con
     const std::string rate = files.line(start + "speed").value_or("");
     speed.generation = topology::pcie_generation(std::strtod(rate.c_str(), nullptr)).value_or(0);
     const long lanes = files.number(start + "width").value_or(0);
-    if (lanes >= 1 && lanes <= most_lanes) speed.lanes = static_cast<int>(lanes);
+    if (lanes >= 1 && lanes <= max_lanes) speed.lanes = static_cast<int>(lanes);
     return speed;
 }
 
@@ -61,10 +61,10 @@ struct PcieLink {
 // The port above may be made up by a hypervisor, and then claims less than what already runs through it.
 void limit_by_port(const driver::MachineFiles& files, const std::string& port, PcieLink& link) {
     if (files.number(folder_of(port) + "/vendor") == redhat) return;
-    const Speed most = speed_in(files, port, "max");
-    if (!most.told() || most.generation < link.now.generation || most.lanes < link.now.lanes) return;
-    link.can.generation = std::min(link.can.generation, most.generation);
-    link.can.lanes = std::min(link.can.lanes, most.lanes);
+    const Speed max = speed_in(files, port, "max");
+    if (!max.told() || max.generation < link.now.generation || max.lanes < link.now.lanes) return;
+    link.can.generation = std::min(link.can.generation, max.generation);
+    link.can.lanes = std::min(link.can.lanes, max.lanes);
 }
 
 // Every link from the device up to the host bridge. Ports come in pairs: those of one switch have no link
@@ -116,7 +116,7 @@ void judge(const PcieLink& link, Findings& findings, Outcome& outcome) {
     const bool narrow = link.now.lanes < link.can.lanes;
     const bool slow = link.now.generation < link.can.generation;
     const auto saw = [&](const std::string& value) {
-        if (outcome.seen.size() < most_seen) outcome.saw(link.source, link.name + ": " + value);
+        if (outcome.seen.size() < max_seen) outcome.saw(link.source, link.name + ": " + value);
     };
     if (!narrow && !slow) {
         if (link.card_lanes > link.can.lanes)

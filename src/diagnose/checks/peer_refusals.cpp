@@ -15,7 +15,7 @@ namespace {
 
 using driver::P2pStatus;
 
-constexpr std::size_t most_seen = 4;
+constexpr std::size_t max_seen = 4;
 constexpr int cuda_system_not_ready = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
 
 bool is_geforce(const Evidence& evidence, DeviceId gpu) {
@@ -43,7 +43,7 @@ std::string describe(const Evidence& evidence, const std::vector<RefusedPair>& r
             pair_name(evidence.topology, std::min(pair.from, pair.to), std::max(pair.from, pair.to));
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
         lost = std::max(lost, lost_by_bounce(evidence.topology, pair.from, pair.to));
-        if (outcome.seen.size() >= most_seen) continue;
+        if (outcome.seen.size() >= max_seen) continue;
         const auto [source, value] = words_of(evidence.topology, pair);
         outcome.saw(source, value);
     }

@@ -13,11 +13,11 @@ namespace {
 
 // A copy of fewer bytes is over before it is fast: at 400 GB/s 32 MiB take 84 us, next to some 15 us of
 // launch.
-constexpr Bytes least_bytes = Bytes{32} << 20;
+constexpr Bytes min_bytes = Bytes{32} << 20;
 // Rates differ by a tenth from run to run and engine to engine (docs/benchmarks.md).
 constexpr double slow_part = 0.8;
 constexpr double noise_part = 0.95;
-constexpr std::size_t most_seen = 8;
+constexpr std::size_t max_seen = 8;
 
 std::string name_of(const PairProbe& probe) {
     return fmt::format("gpu:{} -> gpu:{} ({})", probe.from, probe.to, probe.engine);
@@ -101,7 +101,7 @@ Outcome look_wrong_data(const Evidence& evidence) {
         tried += probe.direct ? 1 : 0;
         if (probe.intact) continue;
         names.push_back(name_of(probe));
-        if (outcome.seen.size() >= most_seen) continue;
+        if (outcome.seen.size() >= max_seen) continue;
         outcome.saw(source_of(probe), probe.wrong_at
                                           ? fmt::format("the first wrong byte is at offset {} of {}",
                                                         *probe.wrong_at, evidence.probe->bytes)
@@ -118,10 +118,9 @@ Outcome look_wrong_data(const Evidence& evidence) {
 
 Outcome look_slow_peers(const Evidence& evidence) {
     if (auto outcome = not_to_be_judged(evidence)) return *outcome;
-    if (evidence.probe->bytes < least_bytes) {
+    if (evidence.probe->bytes < min_bytes) {
         Outcome outcome = unknown("the copies of the probe were too small to tell a rate");
-        outcome.saw("probe",
-                    fmt::format("{} bytes a copy, {} are needed", evidence.probe->bytes, least_bytes));
+        outcome.saw("probe", fmt::format("{} bytes a copy, {} are needed", evidence.probe->bytes, min_bytes));
         outcome.remedy = "Probe with the doctor's own size.";
         outcome.command = "sidestep doctor --probe";
         return outcome;
@@ -135,7 +134,7 @@ Outcome look_slow_peers(const Evidence& evidence) {
         if (rate == Rate::well) continue;
         (rate == Rate::low ? low : below_bounce).push_back(name_of(probe));
         lost = std::max(lost, std::max(probe.expected_gb_per_s, probe.bounce_gb_per_s) - probe.gb_per_s);
-        if (outcome.seen.size() < most_seen) outcome.saw(source_of(probe), rates(probe));
+        if (outcome.seen.size() < max_seen) outcome.saw(source_of(probe), rates(probe));
     }
     if (below_bounce.empty() && low.empty()) return all_well(evidence);
     outcome.cost_gb_per_s = lost;

@@ -8,7 +8,7 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr std::size_t most_environment = std::size_t{1} << 20;
+constexpr std::size_t max_environment = std::size_t{1} << 20;
 
 // "unlimited" is nullopt in `into`. False where the text is neither that nor a number.
 bool parse_limit(const std::string& text, std::optional<std::uint64_t>& into) {
@@ -46,7 +46,7 @@ std::optional<ProcessLimit> process_limit(const driver::MachineFiles& files, con
 }
 
 std::optional<std::map<std::string, std::string>> process_environment(const driver::MachineFiles& files) {
-    const auto text = files.text("/proc/self/environ", most_environment);
+    const auto text = files.text("/proc/self/environ", max_environment);
     if (!text) return std::nullopt;
     std::map<std::string, std::string> variables;
     for (std::size_t at = 0; at < text->size();) {

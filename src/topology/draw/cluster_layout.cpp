@@ -21,11 +21,11 @@ constexpr double switch_height = 26;
 constexpr double between_rows = 74;
 constexpr double caption_height = 24;
 constexpr double more_width = 96;          // "and 122 more"
-constexpr std::size_t most_machines = 18;  // the trays of a rack
+constexpr std::size_t max_machines = 18;   // the trays of a rack
 constexpr std::size_t some_machines = 10;  // shown of more than that
-constexpr std::size_t most_leaves = 16;
-constexpr std::size_t most_spines = 8;
-constexpr std::size_t most_squares = 8;
+constexpr std::size_t max_leaves = 16;
+constexpr std::size_t max_spines = 8;
+constexpr std::size_t max_squares = 8;
 
 class ClusterLayout {
 public:
@@ -61,10 +61,10 @@ private:
     // The machines, and of the switches those that the machines shown lead to.
     void choose() {
         network_ = summarize_network(outline_);
-        const std::size_t most = outline_.nodes().size() > most_machines ? some_machines : most_machines;
+        const std::size_t max = outline_.nodes().size() > max_machines ? some_machines : max_machines;
         nodes_.push_back(picked_.node);
         for (const int node : outline_.nodes())
-            if (node != picked_.node && nodes_.size() < most) nodes_.push_back(node);
+            if (node != picked_.node && nodes_.size() < max) nodes_.push_back(node);
         std::sort(nodes_.begin(), nodes_.end());
         const std::set<int> shown(nodes_.begin(), nodes_.end());
         const auto joined = [&](DeviceId id, const auto& wanted) {
@@ -74,13 +74,13 @@ private:
             });
         };
         for (const DeviceId id : network_.leaves) {
-            if (leaves_.size() == most_leaves) break;
+            if (leaves_.size() == max_leaves) break;
             if (joined(id, [&](DeviceId far) { return shown.count(outline_.device(far).node) != 0; }))
                 leaves_.push_back(id);
         }
         const std::set<DeviceId> leaves(leaves_.begin(), leaves_.end());
         for (const DeviceId id : network_.spines) {
-            if (spines_.size() == most_spines) break;
+            if (spines_.size() == max_spines) break;
             if (joined(id, [&](DeviceId far) { return leaves.count(far) != 0; })) spines_.push_back(id);
         }
     }
@@ -152,7 +152,7 @@ private:
 
     // A square for each GPU, in rows.
     void add_squares(int machine, const Rect& at, const std::vector<DeviceId>& gpus) {
-        const std::size_t count = std::min(gpus.size(), most_squares);
+        const std::size_t count = std::min(gpus.size(), max_squares);
         const std::size_t across = count > 4 ? 4 : count;
         const double size = std::min(9.0, (at.w - 8) / 4 - 3);
         for (std::size_t i = 0; i < count; ++i) {

@@ -61,14 +61,14 @@ std::string short_shortfall(const Device& device) {
     const std::string words = pcie_shortfall(device);
     if (words.empty()) return "";
     const std::string& now = device.properties.at("pcie_now");
-    const std::string& most = device.properties.at("pcie_max");
+    const std::string& max = device.properties.at("pcie_max");
     const auto a = now.find(' ');
-    const auto b = most.find(' ');
+    const auto b = max.find(' ');
     if (a == std::string::npos || b == std::string::npos) return fmt::format("only {}", words);
-    if (now.substr(0, a) == most.substr(0, b))
-        return fmt::format("only {} of {}", now.substr(a + 1), most.substr(b + 1));
-    if (now.substr(a) == most.substr(b))
-        return fmt::format("only {} of {}", now.substr(0, a), most.substr(0, b));
+    if (now.substr(0, a) == max.substr(0, b))
+        return fmt::format("only {} of {}", now.substr(a + 1), max.substr(b + 1));
+    if (now.substr(a) == max.substr(b))
+        return fmt::format("only {} of {}", now.substr(0, a), max.substr(0, b));
     return fmt::format("only {}", words);
 }
 

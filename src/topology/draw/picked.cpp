@@ -9,24 +9,24 @@ namespace sidestep::topology::draw {
 
 namespace {
 
-std::size_t most_of(DeviceKind kind) {
+std::size_t max_of(DeviceKind kind) {
     switch (kind) {
         case DeviceKind::cpu:
-            return most_cpus;
+            return max_cpus;
         case DeviceKind::gpu:
-            return most_gpus;
+            return max_gpus;
         case DeviceKind::nic:
-            return most_cards;
+            return max_cards;
         case DeviceKind::drive:
-            return most_drives;
+            return max_drives;
         case DeviceKind::nvswitch:
-            return most_nvswitches;
+            return max_nvswitches;
         case DeviceKind::host_bridge:
         case DeviceKind::pcie_switch:
         case DeviceKind::net_switch:
             break;
     }
-    return most_bars;
+    return max_bars;
 }
 
 class Picker {
@@ -63,7 +63,7 @@ private:
 
     bool take(DeviceId id) {
         const DeviceKind kind = outline_.device(id).kind;
-        if (counts_[counted(kind)] >= most_of(kind)) {
+        if (counts_[counted(kind)] >= max_of(kind)) {
             ++picked_.left_out[kind];
             return false;
         }

@@ -9,12 +9,12 @@
 namespace sidestep::topology::draw {
 
 // How many of a kind are drawn at most.
-constexpr std::size_t most_cpus = 16;
-constexpr std::size_t most_bars = 96;  // host bridges and PCIe switches together
-constexpr std::size_t most_gpus = 32;
-constexpr std::size_t most_cards = 48;
-constexpr std::size_t most_drives = 48;
-constexpr std::size_t most_nvswitches = 24;
+constexpr std::size_t max_cpus = 16;
+constexpr std::size_t max_bars = 96;  // host bridges and PCIe switches together
+constexpr std::size_t max_gpus = 32;
+constexpr std::size_t max_cards = 48;
+constexpr std::size_t max_drives = 48;
+constexpr std::size_t max_nvswitches = 24;
 
 struct Picked {
     int node = 0;                      // -1 where the topology has only what machines share

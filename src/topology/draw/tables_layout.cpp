@@ -21,8 +21,8 @@ constexpr double cell_height = 24;
 constexpr double cell_gap = 2;
 constexpr double row_head_width = 54;
 constexpr double between_groups = 12;
-constexpr std::size_t most_matrix_gpus = 16;
-constexpr std::size_t most_matrix_cards = 14;
+constexpr std::size_t max_matrix_gpus = 16;
+constexpr std::size_t max_matrix_cards = 14;
 
 std::size_t add_panel(Point at, const char* heading, Scene& scene) {
     Box panel;
@@ -53,7 +53,7 @@ std::vector<Column> columns_of(const Outline& outline, const Picked& picked, dou
         for (const DeviceId id : outline.of(kind, picked.node))
             if (picked.has(id)) found.push_back(id);
         // All of a kind or none: half of them would look like all.
-        if (cards.size() + found.size() <= most_matrix_cards)
+        if (cards.size() + found.size() <= max_matrix_cards)
             cards.insert(cards.end(), found.begin(), found.end());
     }
     for (const DeviceId card : cards) {
@@ -68,7 +68,7 @@ std::vector<Column> columns_of(const Outline& outline, const Picked& picked, dou
 }  // namespace
 
 Rect add_matrix(const Outline& outline, const Picked& picked, Point at, Scene& scene) {
-    if (picked.gpus.empty() || picked.gpus.size() > most_matrix_gpus) return {at.x, at.y, 0, 0};
+    if (picked.gpus.empty() || picked.gpus.size() > max_matrix_gpus) return {at.x, at.y, 0, 0};
     const auto columns = columns_of(outline, picked, at.x + padding + row_head_width);
     if (columns.size() < 2) return {at.x, at.y, 0, 0};
     const std::size_t panel = add_panel(at, "Path classes", scene);
@@ -116,7 +116,7 @@ Rect add_matrix(const Outline& outline, const Picked& picked, Point at, Scene& s
 Rect add_ring(const Outline& outline, const Picked& picked, Point at, Scene& scene) {
     const auto links = direct_links(outline, picked);
     const std::size_t count = picked.gpus.size();
-    if (links.empty() || count < 3 || count > most_matrix_gpus) return {at.x, at.y, 0, 0};
+    if (links.empty() || count < 3 || count > max_matrix_gpus) return {at.x, at.y, 0, 0};
     const double disc = 32;
     const double radius = std::max(96.0, static_cast<double>(count) * (disc + 10) / 6.28);
     const std::size_t panel = add_panel(at, "GPU mesh", scene);
@@ -190,16 +190,16 @@ std::map<Ink, Used> inks_of(const Scene& scene) {
 
 // Rates worth a sample line: round ones between the slowest and the fastest edge.
 std::vector<double> sample_rates(const Scene& scene) {
-    double least = 1e9;
-    double most = 0;
+    double min = 1e9;
+    double max = 0;
     for (const Edge& edge : scene.edges) {
         if (edge.gb_per_s <= 0) continue;
-        least = std::min(least, edge.gb_per_s);
-        most = std::max(most, edge.gb_per_s);
+        min = std::min(min, edge.gb_per_s);
+        max = std::max(max, edge.gb_per_s);
     }
     std::vector<double> rates;
     for (const double rate : {1.0, 8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0})
-        if (rate >= least / 2.1 && rate <= most * 1.1) rates.push_back(rate);
+        if (rate >= min / 2.1 && rate <= max * 1.1) rates.push_back(rate);
     return rates;
 }
 
@@ -310,7 +310,7 @@ Rect add_legend(Point at, Scene& scene) {
 }
 
 Rect add_notes(const std::vector<std::string>& notes, Point at, double width, Scene& scene) {
-    constexpr std::size_t most_notes = 12;
+    constexpr std::size_t max_notes = 12;
     constexpr std::size_t longest = 600;
     if (notes.empty()) return {at.x, at.y, 0, 0};
     const std::size_t panel = add_panel(at, "Notes", scene);
@@ -323,8 +323,8 @@ Rect add_notes(const std::vector<std::string>& notes, Point at, double width, Sc
         }
         y += 4;
     };
-    for (std::size_t i = 0; i < std::min(notes.size(), most_notes); ++i) write(notes[i].substr(0, longest));
-    if (notes.size() > most_notes) write(fmt::format("and {} more", notes.size() - most_notes));
+    for (std::size_t i = 0; i < std::min(notes.size(), max_notes); ++i) write(notes[i].substr(0, longest));
+    if (notes.size() > max_notes) write(fmt::format("and {} more", notes.size() - max_notes));
     Rect& room = scene.boxes[panel].at;
     room.w = width;
     room.h = y + padding - 4 - at.y;

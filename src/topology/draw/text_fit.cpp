@@ -81,10 +81,10 @@ std::string fit(std::string_view words, double width, double size, bool bold) {
     return end == 0 ? "" : std::string(words.substr(0, end)) + ellipsis;
 }
 
-std::vector<std::string> wrap(std::string_view words, double width, double size, std::size_t most) {
+std::vector<std::string> wrap(std::string_view words, double width, double size, std::size_t max) {
     std::vector<std::string> lines;
-    while (!words.empty() && lines.size() < most) {
-        const bool last = lines.size() + 1 == most;
+    while (!words.empty() && lines.size() < max) {
+        const bool last = lines.size() + 1 == max;
         std::size_t end = words.size();
         while (!last && text_width(words.substr(0, end), size) > width) {
             const std::size_t blank = words.rfind(' ', end - 1);

@@ -14,8 +14,8 @@ double text_width(std::string_view words, double size, bool bold = false);
 // The words, or as many as fit with an ellipsis after them; whole characters of UTF-8.
 std::string fit(std::string_view words, double width, double size, bool bold = false);
 
-// Broken at blanks into at most `most` lines that fit; the last one is cut with an ellipsis.
-std::vector<std::string> wrap(std::string_view words, double width, double size, std::size_t most);
+// Broken at blanks into at most `max` lines that fit; the last one is cut with an ellipsis.
+std::vector<std::string> wrap(std::string_view words, double width, double size, std::size_t max);
 
 // The room a text takes, for tests and for layout.
 Rect extent(const Text& text);

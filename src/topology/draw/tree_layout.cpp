@@ -29,8 +29,8 @@ constexpr double lane = 7;          // between two lines that run down side by s
 constexpr double card_width = 104;  // without the lanes at its left
 constexpr double widest_card = 170;
 constexpr double narrowest_cpu = 172;
-constexpr double lane_margin = 8;        // from the left edge of a column to its first line
-constexpr std::size_t most_stacked = 4;  // cards on top of each other where no GPU gives a column
+constexpr double lane_margin = 8;       // from the left edge of a column to its first line
+constexpr std::size_t max_stacked = 4;  // cards on top of each other where no GPU gives a column
 
 bool is_card(DeviceKind kind) {
     return kind == DeviceKind::nic || kind == DeviceKind::drive;
@@ -140,7 +140,7 @@ private:
     void share_cards(std::vector<Column>& columns, const std::vector<DeviceId>& cards,
                      std::size_t usable) const {
         if (columns.empty() && !cards.empty()) {
-            columns.resize((cards.size() + most_stacked - 1) / most_stacked);
+            columns.resize((cards.size() + max_stacked - 1) / max_stacked);
             usable = columns.size();
         }
         for (std::size_t i = 0; i < cards.size(); ++i)
@@ -171,8 +171,8 @@ private:
         if (kind == DeviceKind::gpu) return column_width_;
         const auto known = widths_.find(id);
         if (known != widths_.end()) return known->second;
-        const double least = kind == DeviceKind::cpu ? narrowest_cpu : gpu_width;
-        const double width = std::max(least, width_of_columns(columns_of(outline_.below(id))));
+        const double min = kind == DeviceKind::cpu ? narrowest_cpu : gpu_width;
+        const double width = std::max(min, width_of_columns(columns_of(outline_.below(id))));
         widths_[id] = width;
         return width;
     }

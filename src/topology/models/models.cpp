@@ -40,19 +40,19 @@ constexpr std::array models = {
 };
 
 // More GPUs than any machine built; keeps the memory a name can ask for within bounds.
-constexpr int most_gpus = 200000;
+constexpr int max_gpus = 200000;
 
 Result<int> machines(std::string_view name, std::string_view count, int gpus_a_machine) {
     int machines = 0;
     const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), machines);
-    const int most = most_gpus / gpus_a_machine;
+    const int max = max_gpus / gpus_a_machine;
     const bool number = !count.empty() && end == count.data() + count.size() &&
                         std::all_of(count.begin(), count.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!number || error != std::errc() || machines < 1 || machines > most) {
+    if (!number || error != std::errc() || machines < 1 || machines > max) {
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("\"{}\" is no number of machines between 1 and {}", count, most),
+                     fmt::format("\"{}\" is no number of machines between 1 and {}", count, max),
                      std::string(name),
-                     fmt::format("a cluster is written like dgx-h100*128 and has up to {} GPUs", most_gpus)};
+                     fmt::format("a cluster is written like dgx-h100*128 and has up to {} GPUs", max_gpus)};
     }
     return machines;
 }

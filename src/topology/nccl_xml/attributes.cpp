@@ -43,17 +43,17 @@ void set_sm(Device& gpu, int sm) {
 }
 
 long network_mb_per_s(const Device& nic) {
-    constexpr long most = 1'000'000'000;
+    constexpr long max = 1'000'000'000;
     const auto told = nic.properties.find(network_rate);
     if (told != nic.properties.end()) {
         const long rate = whole_number(told->second).value_or(0);
-        return rate > 0 && rate <= most ? rate : 0;
+        return rate > 0 && rate <= max ? rate : 0;
     }
     // "400 Gb/sec (4X NDR)", as Linux has it.
     const auto port = nic.properties.find("port1.rate");
     if (port == nic.properties.end()) return 0;
     const double rate = std::strtod(port->second.c_str(), nullptr) * 1000;
-    return rate >= 1 && rate <= static_cast<double>(most) ? std::lround(rate) : 0;
+    return rate >= 1 && rate <= static_cast<double>(max) ? std::lround(rate) : 0;
 }
 
 std::string_view usual_class(const Device& device) {

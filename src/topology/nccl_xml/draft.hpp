@@ -18,8 +18,8 @@ namespace sidestep::topology::nccl_xml {
 constexpr long widest = 4096;           // PCIe lanes, NVLinks of one pair
 constexpr long highest_number = 65535;  // NVML's of a GPU, a NUMA node's, ...
 constexpr long highest_c2c_mb_per_s = 1'000'000;
-constexpr std::size_t most_cpus = 4096;
-constexpr std::size_t most_cpus_of_a_host = 256;  // every two are joined
+constexpr std::size_t max_cpus = 4096;
+constexpr std::size_t max_cpus_of_a_host = 256;  // every two are joined
 
 // One <nvlink> or <xgmi>.
 struct FarEnd {
@@ -44,7 +44,7 @@ public:
     // As fmt::format(); what is left out is not even formatted.
     template <typename... Arguments>
     void add(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-        if (notes_.size() < most)
+        if (notes_.size() < max)
             notes_.push_back(fmt::format(text, std::forward<Arguments>(arguments)...));
         else
             ++left_out_;
@@ -53,7 +53,7 @@ public:
     std::vector<std::string> take();
 
 private:
-    static constexpr std::size_t most = 100;
+    static constexpr std::size_t max = 100;
     std::vector<std::string> notes_;
     std::size_t left_out_ = 0;
 };

@@ -148,10 +148,10 @@ Result<void> Reader::open_cpu(const XmlElement& element, Frame& frame) {
                                                static_cast<int>(hosts_.size()));
     if (is_new) cpus_of_host_.push_back(0);
     std::size_t& cpus = cpus_of_host_[static_cast<std::size_t>(host->second)];
-    if (++cpus > most_cpus_of_a_host || ++cpus_ > most_cpus) {
+    if (++cpus > max_cpus_of_a_host || ++cpus_ > max_cpus) {
         return at_line(element.line, frame.text,
                        fmt::format("a machine has more than {} <cpu>, or a file more than {}",
-                                   most_cpus_of_a_host, most_cpus));
+                                   max_cpus_of_a_host, max_cpus));
     }
     if (node >= 0 && !numa_nodes_.emplace(host->second, node).second) {
         return at_line(element.line, frame.text, fmt::format("NUMA node {} was there before", node),

@@ -159,15 +159,15 @@ void Resolver::switch_links() {
 // The mesh of a processor carries what its PCIe lanes bring, as in join_host_bridge(). A bridge below which
 // nothing is left is joined to nothing.
 void Resolver::bridge_rates() {
-    constexpr int most_lanes = 65536;
-    constexpr double most_gb_per_s = 1e7;
+    constexpr int max_lanes = 65536;
+    constexpr double max_gb_per_s = 1e7;
     std::vector<Link>& links = draft_.parts.links;
     std::unordered_map<DeviceId, std::pair<int, double>> below;
     for (const Link& link : links) {
         if (device(link.b).kind != DeviceKind::host_bridge) continue;
         auto& [lanes, rate] = below[link.b];
-        lanes = std::min(lanes + link.width, most_lanes);
-        rate = std::min(rate + link.gb_per_s, most_gb_per_s);
+        lanes = std::min(lanes + link.width, max_lanes);
+        rate = std::min(rate + link.gb_per_s, max_gb_per_s);
     }
     for (Link& link : links) {
         if (device(link.a).kind != DeviceKind::host_bridge) continue;

@@ -27,8 +27,8 @@ namespace topology::nccl_xml {
 
 namespace {
 
-constexpr int deepest_tree = 60;                 // NCCL and our reader walk it by recursion
-constexpr std::size_t most_nccl_elements = 256;  // NCCL_TOPO_XML_MAX_NODES
+constexpr int deepest_tree = 60;                // NCCL and our reader walk it by recursion
+constexpr std::size_t max_nccl_elements = 256;  // NCCL_TOPO_XML_MAX_NODES
 constexpr std::string_view hidden = "fffffff:ffff:ff";
 
 Error impossible(std::string message, std::string where, std::string hint = "") {
@@ -120,9 +120,9 @@ std::string Writer::number_of(DeviceId id) const {
 }
 
 Result<std::string> Writer::write() {
-    if (tree_.cpus().size() > most_cpus_of_a_host) {
+    if (tree_.cpus().size() > max_cpus_of_a_host) {
         return impossible(fmt::format("the machine has {} cpus, and a file holds up to {}",
-                                      tree_.cpus().size(), most_cpus_of_a_host),
+                                      tree_.cpus().size(), max_cpus_of_a_host),
                           topology_.name());
     }
     text_.open("system");
@@ -137,11 +137,11 @@ Result<std::string> Writer::write() {
     }
     text_.close();
     std::string text = std::move(text_.text());
-    if (text_.elements() > most_nccl_elements) {
+    if (text_.elements() > max_nccl_elements) {
         text = fmt::format(
                    "<!-- {} elements: NCCL reads up to {}, unless it was built with a larger "
                    "NCCL_TOPO_XML_MAX_NODES -->\n",
-                   text_.elements(), most_nccl_elements) +
+                   text_.elements(), max_nccl_elements) +
                text;
     }
     return text;

@@ -80,15 +80,15 @@ Error too_much(std::size_t line, std::string message) {
 }
 
 Result<void> check_limits(const Reading& reading, const XmlElement& element) {
-    if (reading.elements > most_elements)
-        return too_much(element.line, fmt::format("the file has more than {} elements", most_elements));
+    if (reading.elements > max_elements)
+        return too_much(element.line, fmt::format("the file has more than {} elements", max_elements));
     if (reading.depth > deepest)
         return too_much(element.line, fmt::format("the elements nest more than {} levels deep", deepest));
     std::size_t count = 0;
     for (const char* const* at = element.attributes; *at != nullptr; at += 2) {
-        if (++count > most_attributes) {
+        if (++count > max_attributes) {
             return too_much(element.line,
-                            fmt::format("an element has more than {} attributes", most_attributes));
+                            fmt::format("an element has more than {} attributes", max_attributes));
         }
         if (std::string_view(at[0]).size() > longest_value ||
             std::string_view(at[1]).size() > longest_value) {

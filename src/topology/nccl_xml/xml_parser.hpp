@@ -13,10 +13,10 @@ namespace sidestep::topology::nccl_xml {
 
 // What a file may hold at most. A dump of a machine has some hundred elements, each of some hundred bytes.
 constexpr std::size_t largest_text = std::size_t{256} << 20;
-constexpr std::size_t most_elements = 2'000'000;
+constexpr std::size_t max_elements = 2'000'000;
 constexpr int deepest = 64;
 constexpr std::size_t longest_value = 4096;
-constexpr std::size_t most_attributes = 64;
+constexpr std::size_t max_attributes = 64;
 
 // One start tag. Valid during XmlVisitor::open only.
 struct XmlElement {

@@ -16,10 +16,11 @@ namespace {
 class EnvironmentTest : public testing::Test {
 protected:
     EnvironmentTest() {
-        for (const char* name : {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
-                                 "SIDESTEP_FILE_IO", "SIDESTEP_CUFILE", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
-                                 "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY", "SIDESTEP_GROUP_TIMEOUT",
-                                 "SIDESTEP_TUNING", "SIDESTEP_GROUP_ID", "SIDESTEP_RANK", "SIDESTEP_RANKS"}) {
+        for (const char* name :
+             {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
+              "SIDESTEP_FILE_IO", "SIDESTEP_CUFILE", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
+              "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY", "SIDESTEP_GROUP_TIMEOUT", "SIDESTEP_TUNING",
+              "SIDESTEP_GROUP_ID", "SIDESTEP_RANK", "SIDESTEP_RANKS"}) {
             const char* value = std::getenv(name);
             before_[name] = value != nullptr ? std::optional<std::string>(value) : std::nullopt;
             ::unsetenv(name);
@@ -128,7 +129,8 @@ TEST_F(EnvironmentTest, Groups) {
     EXPECT_EQ(defaults->rank, -1);
     EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "2.5")->group_timeout_s, 2.5);
     EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "0")->group_timeout_s, 0.0);
-    for (const char* time : {"-1", "soon", "nan", "10s", "2000000"}) expect_refused("SIDESTEP_GROUP_TIMEOUT", time);
+    for (const char* time : {"-1", "soon", "nan", "10s", "2000000"})
+        expect_refused("SIDESTEP_GROUP_TIMEOUT", time);
     EXPECT_EQ(read_with("SIDESTEP_RANK", "3")->rank, 3);
     EXPECT_EQ(read_with("SIDESTEP_RANKS", "4")->ranks, 4);
     EXPECT_EQ(read_with("SIDESTEP_GROUP_ID", "job")->group_id, "job");

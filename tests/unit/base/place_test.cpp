@@ -66,8 +66,9 @@ TEST(Place, PeerToPeerMemoryIsNamedByItsBusId) {
     EXPECT_EQ(place.to_string(), "p2pmem:0000:03:00.0");
     EXPECT_EQ(parsed("node7/p2pmem:0001:af:1f.7"), Place::p2pmem("0001:af:1f.7").on("node7"));
     EXPECT_NE(place, Place::p2pmem("0000:04:00.0"));
-    for (const char* text : {"p2pmem:", "p2pmem:0", "p2pmem:03:00.0", "p2pmem:0000:03:00", "p2pmem:0000:03:00.0 ",
-                             "p2pmem:0000:0G:00.0", "p2pmem:0000:AF:00.0", "p2pmem:0000-03-00.0", "p2pmem:00000:3:00.0"}) {
+    for (const char* text :
+         {"p2pmem:", "p2pmem:0", "p2pmem:03:00.0", "p2pmem:0000:03:00", "p2pmem:0000:03:00.0 ",
+          "p2pmem:0000:0G:00.0", "p2pmem:0000:AF:00.0", "p2pmem:0000-03-00.0", "p2pmem:00000:3:00.0"}) {
         const auto refused = Place::parse(text);
         ASSERT_FALSE(refused.ok()) << text;
         EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
@@ -192,9 +193,9 @@ public:
 private:
     unsigned one_of(unsigned count) { return static_cast<unsigned>(random_() % count); }
 
-    std::string text(std::string_view letters, unsigned least, unsigned most) {
+    std::string text(std::string_view letters, unsigned min, unsigned max) {
         std::string text;
-        const unsigned size = least + one_of(most - least + 1);
+        const unsigned size = min + one_of(max - min + 1);
         for (unsigned i = 0; i < size; ++i) text += letters[one_of(static_cast<unsigned>(letters.size()))];
         return text;
     }

@@ -51,14 +51,14 @@ TEST(Child, GpusAreCountedByTheirPciAddresses) {
 
 TEST(Child, AsMuchOutputIsKeptAsWasAskedFor) {
     const std::vector<std::string> words = {"-c", "head -c 5000000 /dev/zero; head -c 300 /dev/zero >&2"};
-    for (const auto& [most, kept] : {std::pair<std::size_t, std::size_t>{100, 100}, {8 << 20, 5'000'000}}) {
+    for (const auto& [max, kept] : {std::pair<std::size_t, std::size_t>{100, 100}, {8 << 20, 5'000'000}}) {
         auto child = Child::start("/bin/sh", words);
         ASSERT_TRUE(child.ok());
-        const auto ended = child->wait(plenty, most);
+        const auto ended = child->wait(plenty, max);
         ASSERT_TRUE(ended.ok());
         EXPECT_EQ(ended->code, 0);  // the rest was read, too
         EXPECT_EQ(ended->output.size(), kept);
-        EXPECT_EQ(ended->errors.size(), std::min<std::size_t>(most, 300));
+        EXPECT_EQ(ended->errors.size(), std::min<std::size_t>(max, 300));
     }
 }
 

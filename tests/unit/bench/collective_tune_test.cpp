@@ -6,8 +6,8 @@
 namespace sidestep::bench::collective {
 namespace {
 
-// One-shot up to 4 KiB, two-phase up to 64 KiB, slices above; one-shot cannot carry more than 32 KiB. No lines: the
-// GPUs are joined by PCIe, say.
+// One-shot up to 4 KiB, two-phase up to 64 KiB, slices above; one-shot cannot carry more than 32 KiB. No
+// lines: the GPUs are joined by PCIe, say.
 TuneTimes usual() {
     TuneTimes times;
     for (Bytes bytes = 8; bytes <= 1_MiB; bytes *= 2) {
@@ -22,18 +22,18 @@ TuneTimes usual() {
 TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     TuneTimes times;
     const std::map<Bytes, std::vector<double>> measured{
-        {8, {3, 4, 5, 9}},         {1_KiB, {3, 4, 5, 9}},     {8_KiB, {5, 4.5, 5, 9}},
-        {64_KiB, {20, 6, 6.5, 9}}, {128_KiB, {0, 12, 8, 10}}, {256_KiB, {0, 20, 10, 11}},
+        {8, {3, 4, 5, 9}},          {1_KiB, {3, 4, 5, 9}},     {8_KiB, {5, 4.5, 5, 9}},
+        {64_KiB, {20, 6, 6.5, 9}},  {128_KiB, {0, 12, 8, 10}}, {256_KiB, {0, 20, 10, 11}},
         {512_KiB, {0, 30, 14, 12}}, {1_MiB, {0, 60, 0, 16}}};
     for (const auto& [bytes, us] : measured)
         for (std::size_t i = 0; i < us.size(); ++i)
             if (us[i] > 0) times[tuned_algorithms[i]][bytes] = us[i];
     const auto tuned = tuned_from(times, 4);
     ASSERT_TRUE(tuned.ok()) << tuned.error().to_string();
-    EXPECT_EQ(tuned->one_shot_most, 1_KiB);
-    EXPECT_EQ(tuned->packets_most, 64_KiB);
-    EXPECT_EQ(tuned->lines_most, 256_KiB);
-    EXPECT_EQ(tuned->lamport_most, 1u) << "not measured";
+    EXPECT_EQ(tuned->one_shot_max, 1_KiB);
+    EXPECT_EQ(tuned->packets_max, 64_KiB);
+    EXPECT_EQ(tuned->lines_max, 256_KiB);
+    EXPECT_EQ(tuned->lamport_max, 1u) << "not measured";
     EXPECT_DOUBLE_EQ(tuned->hop_us, 1);
     EXPECT_DOUBLE_EQ(tuned->launch_us, 2);
     // 512 KiB more in 4 us, one and a half times through the links.
@@ -43,15 +43,16 @@ TEST(CollectiveTune, TheSizesAtWhichAlgorithmsChange) {
     EXPECT_NEAR(tuned_from(times, 4)->push_gb_per_s, 512 * 1024 * 1.5 / 3 / 1000, 1e-9);
     EXPECT_FALSE(tuned->ring_gb_per_s) << "not measured";
     times[lamport_algorithm] = {{8, 2.9}, {1_KiB, 3.1}, {8_KiB, 4}, {64_KiB, 5}, {128_KiB, 8.5}};
-    EXPECT_EQ(tuned_from(times, 4)->lamport_least, 1u);
-    EXPECT_EQ(tuned_from(times, 4)->lamport_most, 64_KiB);
+    EXPECT_EQ(tuned_from(times, 4)->lamport_min, 1u);
+    EXPECT_EQ(tuned_from(times, 4)->lamport_max, 64_KiB);
     times[lamport_algorithm] = {{8, 3.2}, {1_KiB, 3.1}, {8_KiB, 4}, {64_KiB, 5}, {128_KiB, 8.5}};
-    EXPECT_EQ(tuned_from(times, 4)->lamport_least, 8_KiB) << "packets are quicker below";
-    EXPECT_EQ(tuned_from(times, 4)->lamport_most, 64_KiB);
-    EXPECT_NE(tuned_from(times, 4)->to_string().find("of floats one-shot Lamport from 8 KiB up to 64 KiB;"), std::string::npos);
+    EXPECT_EQ(tuned_from(times, 4)->lamport_min, 8_KiB) << "packets are quicker below";
+    EXPECT_EQ(tuned_from(times, 4)->lamport_max, 64_KiB);
+    EXPECT_NE(tuned_from(times, 4)->to_string().find("of floats one-shot Lamport from 8 KiB up to 64 KiB;"),
+              std::string::npos);
     times[lamport_algorithm] = {{8, 5}, {1_KiB, 5}, {8_KiB, 9}};
     EXPECT_NE(tuned_from(times, 4)->to_string().find("; no one-shot Lamport;"), std::string::npos);
-    EXPECT_EQ(tuned_from(times, 4)->packets_most, 64_KiB) << "of integers";
+    EXPECT_EQ(tuned_from(times, 4)->packets_max, 64_KiB) << "of integers";
     EXPECT_NE(times_text(times).find("3.00 *"), std::string::npos) << times_text(times);
     EXPECT_NEAR(tuned->packet_gb_per_s, 512 * 1024 * 1.5 / 30 / 1000 * 1.5, 1e-9);
 }
@@ -66,8 +67,8 @@ TEST(CollectiveTune, ARingIsOneOfThoseThatLargeSizesTake) {
     }
     const auto before = tuned_from(usual(), 4), after = tuned_from(times, 4);
     ASSERT_TRUE(before.ok() && after.ok());
-    EXPECT_EQ(before->packets_most, 64_KiB);
-    EXPECT_EQ(after->packets_most, 16_KiB);
+    EXPECT_EQ(before->packets_max, 64_KiB);
+    EXPECT_EQ(after->packets_max, 16_KiB);
     // 512 KiB more, one and a half times through the links.
     EXPECT_NEAR(after->ring_gb_per_s.value_or(0), 1.5 * 2e4 / 1e3, 1e-9);
     EXPECT_NE(after->to_json("m").find("\"ring_gb_per_s\": "), std::string::npos);
@@ -83,10 +84,10 @@ TEST(CollectiveTune, NoiseAtOneSizeDoesNotMoveThem) {
     times[tuned_algorithms[0]][64] *= 1.5;
     const auto after = tuned_from(times, 4);
     ASSERT_TRUE(before.ok() && after.ok());
-    EXPECT_EQ(after->one_shot_most, before->one_shot_most);
-    EXPECT_EQ(after->packets_most, before->packets_most);
-    EXPECT_GE(before->one_shot_most, 2_KiB);
-    EXPECT_LT(before->one_shot_most, before->packets_most);
+    EXPECT_EQ(after->one_shot_max, before->one_shot_max);
+    EXPECT_EQ(after->packets_max, before->packets_max);
+    EXPECT_GE(before->one_shot_max, 2_KiB);
+    EXPECT_LT(before->one_shot_max, before->packets_max);
 }
 
 TEST(CollectiveTune, AnAlgorithmThatNeverPays) {
@@ -94,9 +95,9 @@ TEST(CollectiveTune, AnAlgorithmThatNeverPays) {
     for (auto& [bytes, us] : times[tuned_algorithms[0]]) us += 1000;
     const auto tuned = tuned_from(times, 4);
     ASSERT_TRUE(tuned.ok());
-    EXPECT_EQ(tuned->one_shot_most, 1u);  // 0 would leave it to the price
-    EXPECT_GT(tuned->packets_most, 1u);
-    EXPECT_EQ(tuned->lines_most, tuned->packets_most) << "no size of their own";
+    EXPECT_EQ(tuned->one_shot_max, 1u);  // 0 would leave it to the price
+    EXPECT_GT(tuned->packets_max, 1u);
+    EXPECT_EQ(tuned->lines_max, tuned->packets_max) << "no size of their own";
 }
 
 TEST(CollectiveTune, AnAlgorithmThatWasNotTaken) {
@@ -126,28 +127,30 @@ TEST(CollectiveTune, LinesOfOtherAlgorithmsDoNotCount) {
 }
 
 TEST(CollectiveTune, FilesForceOneAlgorithm) {
-    EXPECT_NE(forcing(tuned_algorithms[0]).find("\"one_shot_most\": 1099511627776"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[1]).find("\"one_shot_most\": 1,"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"lines_most\": 1099511627776"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_most\": 1,"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lines_most\": 1\n"), std::string::npos) << "and says nothing of links";
+    EXPECT_NE(forcing(tuned_algorithms[0]).find("\"one_shot_max\": 1099511627776"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[1]).find("\"one_shot_max\": 1,"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"lines_max\": 1099511627776"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[2]).find("\"packets_max\": 1,"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lines_max\": 1\n"), std::string::npos)
+        << "and says nothing of links";
     EXPECT_NE(forcing(ring_algorithm).find("\"link_gb_per_s\": 0.001"), std::string::npos);
     EXPECT_NE(forcing(tuned_algorithms[3]).find("\"push_gb_per_s\": 0.0,"), std::string::npos);
-    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lamport_most\": 1,"), std::string::npos);
-    EXPECT_NE(forcing(lamport_algorithm).find("\"lamport_most\": 1099511627776,"), std::string::npos);
+    EXPECT_NE(forcing(tuned_algorithms[3]).find("\"lamport_max\": 1,"), std::string::npos);
+    EXPECT_NE(forcing(lamport_algorithm).find("\"lamport_max\": 1099511627776,"), std::string::npos);
     EXPECT_NE(forcing(pushed_algorithm).find("\"push_gb_per_s\": 1000000.0,"), std::string::npos);
     EXPECT_NE(forcing(pushed_algorithm).find("\"ring_gb_per_s\": 0.0,"), std::string::npos);
     EXPECT_NE(forcing(ring_algorithm).find("\"ring_gb_per_s\": 1000000.0,"), std::string::npos);
     Tuned tuned;
     tuned.launch_us = 2;
     tuned.push_gb_per_s = 380;
-    tuned.lamport_least = 1024;
-    tuned.lamport_most = 2048;
-    tuned.packets_most = 65536;
-    tuned.lines_most = 131072;
+    tuned.lamport_min = 1024;
+    tuned.lamport_max = 2048;
+    tuned.packets_max = 65536;
+    tuned.lines_max = 131072;
     const std::string text = tuned.to_json("live");
     for (const char* part : {"\"version\": 1", "\"machine\": \"live\"", "\"launch_us\": 2",
-                             "\"push_gb_per_s\": 380", "\"lamport_least\": 1024", "\"lamport_most\": 2048", "\"packets_most\": 65536", "\"lines_most\": 131072"})
+                             "\"push_gb_per_s\": 380", "\"lamport_min\": 1024", "\"lamport_max\": 2048",
+                             "\"packets_max\": 65536", "\"lines_max\": 131072"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

@@ -201,8 +201,8 @@ TEST(PageAxes, ValuesThatAreNoNumbersLeaveTheAxesAlone) {
         }
         const CaseResult result = case_of(figures);
         const Axes axes = axes_of(row_of(result));
-        EXPECT_TRUE(std::isfinite(axes.least) && std::isfinite(axes.most)) << value;
-        EXPECT_LT(axes.least, axes.most) << value;
+        EXPECT_TRUE(std::isfinite(axes.min) && std::isfinite(axes.max)) << value;
+        EXPECT_LT(axes.min, axes.max) << value;
         EXPECT_FALSE(axes.size_marks.empty()) << value;
         EXPECT_LE(axes.value_marks.size(), 12U) << value;
     }

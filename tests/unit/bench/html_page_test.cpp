@@ -206,8 +206,7 @@ TEST(Page, ValuesThatAreNoNumbersAreNamed) {
     const std::string page = without_json(to_html(hostile_report()));
     EXPECT_TRUE(has(page, "no number"));
     EXPECT_TRUE(has(page, "no samples"));
-    for (const std::string part : {"nan", "inf"})
-        EXPECT_FALSE(is_a_value(page, part)) << part;
+    for (const std::string part : {"nan", "inf"}) EXPECT_FALSE(is_a_value(page, part)) << part;
 }
 
 TEST(Page, AnEmptyReportIsAPage) {

@@ -26,8 +26,9 @@ TEST(Loader, OneFigureForEachTime) {
 }
 
 TEST(Loader, OtherTextsAreErrors) {
-    for (const char* text : {"", "version 1 2\n", "fast file -> gpu:0\n", "1.0 before the version\n", "version a 1\n0 file\n",
-                             "version a 1\n-1 x\n", "version a 1\n1.0\n", "version a 1\n1.0x y\n"})
+    for (const char* text :
+         {"", "version 1 2\n", "fast file -> gpu:0\n", "1.0 before the version\n", "version a 1\n0 file\n",
+          "version a 1\n-1 x\n", "version a 1\n1.0\n", "version a 1\n1.0x y\n"})
         EXPECT_FALSE(parse_loader(text, 1).ok()) << text;
 }
 

@@ -57,16 +57,16 @@ Report whole() {
 TEST(Samples, MedianLeastAndMost) {
     EXPECT_EQ((Samples{{5, 1, 3}}).median(), 3);
     EXPECT_EQ((Samples{{4, 1, 3, 9}}).median(), 3.5);
-    EXPECT_EQ((Samples{{4, 1, 3, 9}}).least(), 1);
-    EXPECT_EQ((Samples{{4, 1, 3, 9}}).most(), 9);
+    EXPECT_EQ((Samples{{4, 1, 3, 9}}).min(), 1);
+    EXPECT_EQ((Samples{{4, 1, 3, 9}}).max(), 9);
 }
 
 TEST(Samples, NoneGiveZero) {
     const Samples none;
     EXPECT_TRUE(none.empty());
     EXPECT_EQ(none.median(), 0);
-    EXPECT_EQ(none.least(), 0);
-    EXPECT_EQ(none.most(), 0);
+    EXPECT_EQ(none.min(), 0);
+    EXPECT_EQ(none.max(), 0);
 }
 
 TEST(Figure, ShareOfLimitOfRatesAndTimes) {

@@ -43,7 +43,7 @@ Report judged(const std::string& lines, int failed) {
 }
 
 TEST(Thresholds, LeastValues) {
-    const Report out = judged(R"({"case": "host_link", "least": 52})", 1);
+    const Report out = judged(R"({"case": "host_link", "min": 52})", 1);
     EXPECT_EQ(out.cases[0].figures[0].verdict, Verdict::pass);
     EXPECT_EQ(out.cases[0].figures[1].verdict, Verdict::fail);
     EXPECT_EQ(out.cases[0].figures[1].threshold, 52);
@@ -52,42 +52,42 @@ TEST(Thresholds, LeastValues) {
 }
 
 TEST(Thresholds, TheBoundItselfIsMet) {
-    EXPECT_EQ(judged(R"({"case": "host_link", "least": 50})", 0).cases[0].figures[1].verdict, Verdict::pass);
-    EXPECT_EQ(judged(R"({"case": "latency_load", "most": 800})", 0).cases[1].figures[0].verdict,
+    EXPECT_EQ(judged(R"({"case": "host_link", "min": 50})", 0).cases[0].figures[1].verdict, Verdict::pass);
+    EXPECT_EQ(judged(R"({"case": "latency_load", "max": 800})", 0).cases[1].figures[0].verdict,
               Verdict::pass);
-    judged(R"({"case": "latency_load", "most": 799})", 1);
+    judged(R"({"case": "latency_load", "max": 799})", 1);
 }
 
 TEST(Thresholds, SharesOfTheLimit) {
-    const Report out = judged(R"({"case": "*", "figure": "host -> *", "least_share": 0.99})", 1);
+    const Report out = judged(R"({"case": "*", "figure": "host -> *", "min_share": 0.99})", 1);
     EXPECT_DOUBLE_EQ(out.cases[0].figures[0].threshold, 56 * 0.99);
     EXPECT_EQ(out.cases[0].figures[1].verdict, Verdict::none);
 }
 
 TEST(Thresholds, AShareOfNoLimitIsSaidAndNotJudged) {
-    const Report out = judged(R"({"case": "latency_*", "least_share": 0.5})", 0);
+    const Report out = judged(R"({"case": "latency_*", "min_share": 0.5})", 0);
     ASSERT_EQ(out.notes.size(), 1u);
     EXPECT_NE(out.notes[0].find("no limit is known"), std::string::npos);
 }
 
 TEST(Thresholds, TheWrongDirectionIsSaid) {
-    const Report out = judged(R"({"case": "latency_load", "least": 1}, {"case": "host_link", "most": 1})", 0);
+    const Report out = judged(R"({"case": "latency_load", "min": 1}, {"case": "host_link", "max": 1})", 0);
     EXPECT_EQ(out.notes.size(), 3u);
 }
 
 TEST(Thresholds, TheFirstLineThatFitsCounts) {
     const Report out = judged(
-        R"({"case": "host_link", "figure": "gpu:? -> host", "least": 49}, {"case": "host_link", "least": 52})",
+        R"({"case": "host_link", "figure": "gpu:? -> host", "min": 49}, {"case": "host_link", "min": 52})",
         0);
     EXPECT_EQ(out.cases[0].figures[1].threshold, 49);
     EXPECT_EQ(out.cases[0].figures[0].threshold, 52);
 }
 
 TEST(Thresholds, SizesAreToldApartAndUnusedLinesAreNamed) {
-    const Report out = judged(R"({"case": "host_link", "bytes": 4096, "least": 52})", 0);
+    const Report out = judged(R"({"case": "host_link", "bytes": 4096, "min": 52})", 0);
     ASSERT_EQ(out.notes.size(), 1u);
     EXPECT_NE(out.notes[0].find("thresholds[0]"), std::string::npos);
-    judged(R"({"case": "host_link", "bytes": 1073741824, "least": 52})", 1);
+    judged(R"({"case": "host_link", "bytes": 1073741824, "min": 52})", 1);
 }
 
 TEST(Thresholds, BadFilesSayWhere) {
@@ -101,15 +101,15 @@ TEST(Thresholds, BadFilesSayWhere) {
         return message(fmt::format(R"({{"thresholds": [{}]}})", text));
     };
     EXPECT_NE(line("1").find("thresholds[0] is not an object"), std::string::npos);
-    EXPECT_NE(line(R"({"least": 1})").find("lacks 'case'"), std::string::npos);
+    EXPECT_NE(line(R"({"min": 1})").find("lacks 'case'"), std::string::npos);
     EXPECT_NE(line(R"({"case": "a"})").find("needs one of"), std::string::npos);
-    EXPECT_NE(line(R"({"case": "a", "least": 1, "most": 2})").find("needs one of"), std::string::npos);
+    EXPECT_NE(line(R"({"case": "a", "min": 1, "max": 2})").find("needs one of"), std::string::npos);
     EXPECT_NE(line(R"({"case": "a", "leest": 1})").find("unknown member 'leest'"), std::string::npos);
-    EXPECT_NE(line(R"({"case": "a", "least": "1"})").find("'least'"), std::string::npos);
-    EXPECT_NE(line(R"({"case": "a", "least": 0})").find("above 0"), std::string::npos);
-    EXPECT_NE(line(R"({"case": 1, "least": 1})").find("'case'"), std::string::npos);
-    EXPECT_NE(line(R"({"case": "a", "bytes": 1.5, "least": 1})").find("whole number"), std::string::npos);
-    EXPECT_NE(line(R"({"case": "a", "least": 1}, {})").find("thresholds[1]"), std::string::npos);
+    EXPECT_NE(line(R"({"case": "a", "min": "1"})").find("'min'"), std::string::npos);
+    EXPECT_NE(line(R"({"case": "a", "min": 0})").find("above 0"), std::string::npos);
+    EXPECT_NE(line(R"({"case": 1, "min": 1})").find("'case'"), std::string::npos);
+    EXPECT_NE(line(R"({"case": "a", "bytes": 1.5, "min": 1})").find("whole number"), std::string::npos);
+    EXPECT_NE(line(R"({"case": "a", "min": 1}, {})").find("thresholds[1]"), std::string::npos);
 }
 
 TEST(Fits, StarsAndQuestionMarks) {

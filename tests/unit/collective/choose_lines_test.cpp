@@ -10,10 +10,11 @@ namespace {
 
 using backend::Element;
 
-// Between two H200 512 KiB to each take 5.1 us with 48 to 64 thread blocks, and 6.2 with 32; 256 KiB are as quick with 32.
+// Between two H200 512 KiB to each take 5.1 us with 48 to 64 thread blocks, and 6.2 with 32; 256 KiB are as
+// quick with 32.
 TEST(Choose, LinesInOnePhaseTakeMoreBlocksWhereTheyAreLong) {
-    for (const Collective collective : {Collective::reduce, Collective::broadcast, Collective::reduce_scatter,
-                                        Collective::all_gather}) {
+    for (const Collective collective :
+         {Collective::reduce, Collective::broadcast, Collective::reduce_scatter, Collective::all_gather}) {
         EXPECT_EQ(choice_of(operation_of(collective, 256 << 10), group_of(2)).blocks, 32);
         EXPECT_EQ(choice_of(operation_of(collective, 512 << 10), group_of(2)).blocks, 64);
         EXPECT_EQ(choice_of(operation_of(collective, 512 << 10), group_of(2)).algorithm, "lines");
@@ -24,7 +25,7 @@ TEST(Choose, LinesGoOverNVLinkOnly) {
     GroupFacts facts = group_of(4);
     const Operation operation = operation_of(Collective::all_reduce, 256 << 10);
     EXPECT_EQ(choice_of(operation, facts).algorithm, "lines");
-    facts.figures.lines_most = 1 << 30;
+    facts.figures.lines_max = 1 << 30;
     for (const Wire wire : {Wire::nvlink, Wire::pcie, Wire::host_memory})
         for (const bool mesh : {false, true}) {
             facts.wire = wire;
@@ -40,7 +41,8 @@ TEST(Choose, LinesGoOverNVLinkOnly) {
         }
 }
 
-// Where one algorithm ends and the next one begins, as measured (docs/benchmarks.md, "Lines with more warps").
+// Where one algorithm ends and the next one begins, as measured (docs/benchmarks.md, "Lines with more
+// warps").
 TEST(Choose, BetweenTwoAsMeasured) {
     const auto chosen = [](Collective collective, std::uint64_t kib) {
         return choice_of(reduction_of(collective, kib << 10, Element::f32), group_of(2)).algorithm;
@@ -67,14 +69,16 @@ TEST(Choose, BetweenTwoAsMeasured) {
 // Two H200: 5 to 9 us from 512 KiB to 2 MiB, where slices take 9 to 14 (docs/benchmarks.md, "Two H200").
 TEST(Choose, OtherCollectivesTakeLinesOfMiddleSizes) {
     for (const int ranks : {2, 4, 8})
-        for (const Collective collective : {Collective::reduce, Collective::reduce_scatter, Collective::broadcast,
-                                            Collective::all_gather}) {
+        for (const Collective collective : {Collective::reduce, Collective::reduce_scatter,
+                                            Collective::broadcast, Collective::all_gather}) {
             GroupFacts facts = group_of(ranks);
             const std::uint64_t bytes = (ranks == 2 ? 512 : 128) << 10;
             const Operation operation = operation_of(collective, bytes);
-            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines") << to_string(collective) << " of " << ranks;
-            facts.figures.others_lines_most = bytes;
-            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines") << to_string(collective) << " of " << ranks;
+            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines")
+                << to_string(collective) << " of " << ranks;
+            facts.figures.others_lines_max = bytes;
+            EXPECT_EQ(choice_of(operation, facts).algorithm, "lines")
+                << to_string(collective) << " of " << ranks;
             EXPECT_EQ(refused_of(choice_of(operation_of(collective, bytes + 1), facts), "lines")->reason,
                       fmt::format("above {} KiB, where the figures of this machine end it", bytes >> 10));
             facts.wire = Wire::pcie;

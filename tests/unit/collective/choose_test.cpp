@@ -54,8 +54,9 @@ TEST(Choose, LargeOnesArePushedWhereTheLinksCarryMoreSo) {
               "the links carry as much where bytes are fetched, and it has one more hop");
     facts = group_of(4);
     facts.full_mesh = false;
-    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_reduce, large), facts), "pushed slices")->reason,
-              "slices are pushed anyway where the arenas lie in host memory");
+    EXPECT_EQ(
+        refused_of(choice_of(operation_of(Collective::all_reduce, large), facts), "pushed slices")->reason,
+        "slices are pushed anyway where the arenas lie in host memory");
 }
 
 TEST(Choose, WhatCombinesNothing) {
@@ -94,7 +95,7 @@ TEST(Choose, GrowsWithTheBytes) {
                     if (choice.shape == shape) {
                         ASSERT_GE(choice.blocks, blocks) << describe(operation);
                     }
-                    ASSERT_LE(choice.blocks, static_cast<int>(backend::most_blocks));
+                    ASSERT_LE(choice.blocks, static_cast<int>(backend::max_blocks));
                     ASSERT_TRUE(carries(choice.shape, collective));
                     us = choice.expected_us;
                     shape = choice.shape;
@@ -156,7 +157,8 @@ TEST(Choose, EveryOtherAlgorithmSaysWhyNot) {
                     names.insert(one.path);
                     EXPECT_GT(one.reason.size(), 10u);
                 }
-                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "one-shot Lamport", "two-phase packets", "lines", "slices",
+                EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "one-shot Lamport",
+                                                        "two-phase packets", "lines", "slices",
                                                         "pushed slices", "pairs", "ring", "copy engines"}));
                 EXPECT_GT(choice.reason.size(), 10u);
             }
@@ -176,9 +178,9 @@ TEST(Choose, TheOnlyRankLeavesItsLinksAlone) {
 
 TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     GroupFacts facts = group_of(4);
-    facts.figures.one_shot_most = 4 << 10;
-    facts.figures.packets_most = 64 << 10;
-    facts.figures.lines_most = 512 << 10;
+    facts.figures.one_shot_max = 4 << 10;
+    facts.figures.packets_max = 64 << 10;
+    facts.figures.lines_max = 512 << 10;
     const auto algorithm = [&](std::uint64_t bytes) {
         return choice_of(operation_of(Collective::all_reduce, bytes), facts).algorithm;
     };
@@ -188,15 +190,15 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     EXPECT_EQ(algorithm((64 << 10) + 1), "lines");
     EXPECT_EQ(algorithm(512 << 10), "lines");
     EXPECT_EQ(algorithm((512 << 10) + 1), "slices");
-    facts.figures.one_shot_most = 1 << 30;
+    facts.figures.one_shot_max = 1 << 30;
     EXPECT_EQ(algorithm(128 << 10), "one-shot packets") << "as far as an arena holds them";
     EXPECT_EQ(algorithm((128 << 10) + 1), "lines");
-    facts.figures.one_shot_most = 0;
-    facts.figures.packets_most = 1 << 30;
+    facts.figures.one_shot_max = 0;
+    facts.figures.packets_max = 1 << 30;
     EXPECT_EQ(algorithm(512 << 10), "two-phase packets");
     EXPECT_EQ(algorithm((512 << 10) + 1), "slices");
-    facts.figures.one_shot_most = facts.figures.packets_most = 1;
-    facts.figures.lines_most = 1 << 30;
+    facts.figures.one_shot_max = facts.figures.packets_max = 1;
+    facts.figures.lines_max = 1 << 30;
     facts.figures.link_gb_per_s = facts.figures.push_gb_per_s = 1;  // by price slices, which carry no flags
     EXPECT_EQ(algorithm(8), "lines") << "whatever they cost";
     EXPECT_EQ(algorithm(2 << 20), "lines");
@@ -205,12 +207,16 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
 
 // Two H200: quicker than packets from 512 B on, and than lines up to 256 KiB (docs/benchmarks.md, "Lamport").
 TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
-    for (const Collective collective : {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter})
-        for (const Element element : {Element::f32, Element::bf16, Element::f16, Element::f8_e4m3, Element::f8_e5m2})
+    for (const Collective collective :
+         {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter})
+        for (const Element element :
+             {Element::f32, Element::bf16, Element::f16, Element::f8_e4m3, Element::f8_e5m2})
             for (const std::uint64_t bytes : {1u << 10, 8u << 10})
-                EXPECT_EQ(choice_of(reduction_of(collective, bytes, element), group_of(4)).algorithm, "one-shot Lamport");
+                EXPECT_EQ(choice_of(reduction_of(collective, bytes, element), group_of(4)).algorithm,
+                          "one-shot Lamport");
     const auto algorithm = [](std::uint64_t bytes, int ranks) {
-        return choice_of(reduction_of(Collective::all_reduce, bytes, Element::f32), group_of(ranks)).algorithm;
+        return choice_of(reduction_of(Collective::all_reduce, bytes, Element::f32), group_of(ranks))
+            .algorithm;
     };
     EXPECT_EQ(algorithm(256 << 10, 2), "one-shot Lamport");
     EXPECT_EQ(algorithm(512 << 10, 2), "lines");
@@ -222,7 +228,8 @@ TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
         EXPECT_EQ(choice.algorithm, "one-shot packets");
         EXPECT_NE(refused_of(choice, "one-shot Lamport")->reason.find("are free to say"), std::string::npos);
     }
-    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_gather, 64), group_of(4)), "one-shot Lamport")->reason,
+    EXPECT_EQ(refused_of(choice_of(operation_of(Collective::all_gather, 64), group_of(4)), "one-shot Lamport")
+                  ->reason,
               "the bytes have to arrive as they are, and it changes some NaNs into others");
 }
 
@@ -231,40 +238,43 @@ TEST(Choose, FiguresMayEndLamport) {
     const auto choice = [&](std::uint64_t bytes) {
         return choice_of(reduction_of(Collective::all_reduce, bytes, Element::f32), facts);
     };
-    facts.figures.lamport_most = 4 << 10;
+    facts.figures.lamport_max = 4 << 10;
     EXPECT_EQ(choice(4 << 10).algorithm, "one-shot Lamport");
     EXPECT_EQ(refused_of(choice(4 << 10), "one-shot packets")->reason,
               "up to 4 KiB the figures of this machine take one-shot Lamport");
     EXPECT_NE(choice((4 << 10) + 4).algorithm, "one-shot Lamport");
     EXPECT_EQ(refused_of(choice((4 << 10) + 4), "one-shot Lamport")->reason,
               "above 4 KiB, where the figures of this machine end it");
-    facts.figures.lamport_least = 1 << 10;
+    facts.figures.lamport_min = 1 << 10;
     EXPECT_EQ(choice(1 << 10).algorithm, "one-shot Lamport");
     EXPECT_EQ(refused_of(choice(4 << 10), "one-shot packets")->reason,
               "from 1 KiB up to 4 KiB the figures of this machine take one-shot Lamport");
     EXPECT_EQ(choice(1020).algorithm, "one-shot packets");
-    EXPECT_EQ(refused_of(choice(1020), "one-shot Lamport")->reason, "below 1 KiB, where the figures of this machine begin it");
-    facts.figures.lamport_least = 0;
-    facts.figures.lamport_most = 1 << 30;
-    facts.figures.one_shot_most = facts.figures.packets_most = facts.figures.lines_most = 1 << 30;
+    EXPECT_EQ(refused_of(choice(1020), "one-shot Lamport")->reason,
+              "below 1 KiB, where the figures of this machine begin it");
+    facts.figures.lamport_min = 0;
+    facts.figures.lamport_max = 1 << 30;
+    facts.figures.one_shot_max = facts.figures.packets_max = facts.figures.lines_max = 1 << 30;
     EXPECT_EQ(choice(192 << 10).algorithm, "one-shot Lamport") << "as far as an arena holds it";
     EXPECT_EQ(choice((192 << 10) + 4).algorithm, "two-phase packets");
-    EXPECT_EQ(refused_of(choice((192 << 10) + 4), "one-shot Lamport")->reason.find("192 KiB for each rank: the arena"), 0u);
-    facts.figures.lamport_most = 0;
+    EXPECT_EQ(refused_of(choice((192 << 10) + 4), "one-shot Lamport")
+                  ->reason.find("192 KiB for each rank: the arena"),
+              0u);
+    facts.figures.lamport_max = 0;
     EXPECT_EQ(choice(8).algorithm, "one-shot packets") << "what a file of before says of packets still holds";
 }
 
 TEST(Choose, OtherCollectivesHaveAFigureOfTheirOwn) {
     GroupFacts facts = group_of(4);
-    facts.figures.one_shot_most = facts.figures.packets_most = 1;
-    facts.figures.others_lines_most = 1;
+    facts.figures.one_shot_max = facts.figures.packets_max = 1;
+    facts.figures.others_lines_max = 1;
     EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "one-shot packets");
-    facts.figures.others_most = 4095;
+    facts.figures.others_max = 4095;
     EXPECT_EQ(choice_of(operation_of(Collective::all_gather, 4096), facts).algorithm, "slices");
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4096), facts).algorithm, "pairs");
     EXPECT_EQ(choice_of(operation_of(Collective::all_to_all, 4095), facts).algorithm, "one-shot packets");
     EXPECT_EQ(choice_of(operation_of(Collective::barrier, 0), facts).algorithm, "one-shot packets");
-    facts.figures.others_most = 1 << 30;
+    facts.figures.others_max = 1 << 30;
     EXPECT_EQ(choice_of(operation_of(Collective::broadcast, 128 << 10), facts).algorithm, "one-shot packets");
     EXPECT_EQ(choice_of(operation_of(Collective::broadcast, (128 << 10) + 1), facts).algorithm, "slices");
 }
@@ -276,7 +286,7 @@ TEST(Choose, EmulatedGpusUseFewBlocks) {
     facts.emulated = true;
     EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 4);
     facts.emulated = false;
-    facts.figures.most_blocks = 7;
+    facts.figures.max_blocks = 7;
     EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 1 << 30), facts).blocks, 7);
     EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 8), facts).blocks, 1);
 }
@@ -300,7 +310,8 @@ TEST(Choose, SaysWhyArenasLieInHostMemory) {
         ASSERT_FALSE(by_engines.ok());
         EXPECT_EQ(by_engines.error().code, ErrorCode::unsupported);
         if (combines(collective)) continue;
-        EXPECT_NE(by_engines.error().message.find("the arenas lie in host memory (" + facts.why_not), std::string::npos)
+        EXPECT_NE(by_engines.error().message.find("the arenas lie in host memory (" + facts.why_not),
+                  std::string::npos)
             << by_engines.error().message;
     }
     facts.ranks = 1;
@@ -320,7 +331,8 @@ TEST(Choose, ARingWhereLinksAreShared) {
             // Results that one rank wants pass more links on a ring than they have to.
             const bool one_wants =
                 collective == Collective::reduce || collective == Collective::reduce_scatter;
-            EXPECT_EQ(choice.algorithm, one_wants && facts.full_mesh ? "slices" : "ring") << to_string(collective);
+            EXPECT_EQ(choice.algorithm, one_wants && facts.full_mesh ? "slices" : "ring")
+                << to_string(collective);
             EXPECT_EQ(choice.blocks, choice.algorithm == "ring" ? 16 : 32);
             EXPECT_EQ(choice.reason.find("the quickest at this size: "), 0u) << choice.reason;
             EXPECT_NE(choice_of(operation_of(collective, 64), facts).algorithm, "ring");
@@ -373,16 +385,17 @@ TEST(ZeroSm, TakesCopyEnginesWhateverTheyCost) {
                     us = choice->expected_us;
                     std::set<std::string> names;
                     for (const Refused& one : choice->refused) names.insert(one.path);
-                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "one-shot Lamport", "two-phase packets", "lines", "slices",
+                    EXPECT_EQ(names, (std::set<std::string>{"one-shot packets", "one-shot Lamport",
+                                                            "two-phase packets", "lines", "slices",
                                                             "pushed slices", "pairs", "ring"}));
                 }
             }
     const auto choice =
         choose(operation_of(Collective::all_gather, 1 << 20), group_of(4), GroupPolicy::zero_sm);
-    EXPECT_EQ(
-        choice->reason,
-        "policy zero_sm leaves all thread blocks to others, but for the driver's own copy of a block that stays on its GPU "
-        "and is not in place; 1 hop between GPUs, 3 MiB through the links out of or into the busiest");
+    EXPECT_EQ(choice->reason,
+              "policy zero_sm leaves all thread blocks to others, but for the driver's own copy of a block "
+              "that stays on its GPU "
+              "and is not in place; 1 hop between GPUs, 3 MiB through the links out of or into the busiest");
     const Refused* slices = refused_of(*choice, "slices");
     ASSERT_NE(slices, nullptr);
     EXPECT_EQ(slices->reason.find("policy zero_sm: it takes thread blocks; "), 0u) << slices->reason;
@@ -423,7 +436,9 @@ TEST(ZeroSm, RefusesWhatItCannotCarry) {
     EXPECT_NE(refused(operation_of(Collective::send_recv, 0), 4).find("one pair would wait for another"),
               std::string::npos);
     // Blocks of any size.
-    EXPECT_TRUE(choose(operation_of(Collective::all_gather, std::uint64_t{1} << 40), group_of(16), GroupPolicy::zero_sm).ok());
+    EXPECT_TRUE(choose(operation_of(Collective::all_gather, std::uint64_t{1} << 40), group_of(16),
+                       GroupPolicy::zero_sm)
+                    .ok());
     std::uint64_t counts[4] = {0, 1 << 20, 0, 1ull << 40};
     Operation lists = operation_of(Collective::all_to_all_v, 0);
     lists.blocks = {counts, counts, counts, counts, false};

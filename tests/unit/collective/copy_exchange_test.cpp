@@ -1,6 +1,7 @@
-// The exchange of copies, among ranks and copy engines that go on by chance: whatever the order, no lane is written that
-// is not free, nobody writes to a rank that has not come, everybody comes to an end, and the next task finds all as the
-// first one did. Addresses are made up; what is copied is looked at, and nothing is moved.
+// The exchange of copies, among ranks and copy engines that go on by chance: whatever the order, no lane is
+// written that is not free, nobody writes to a rank that has not come, everybody comes to an end, and the
+// next task finds all as the first one did. Addresses are made up; what is copied is looked at, and nothing
+// is moved.
 #include "backend/copy_exchange.hpp"
 
 #include <deque>
@@ -35,7 +36,8 @@ struct Spot {
 };
 Spot spot(const void* at) {
     const auto value = reinterpret_cast<std::uintptr_t>(at);
-    return {static_cast<Kind>(value >> 56), static_cast<unsigned>(value >> 48 & 0xff), value & ((std::uint64_t{1} << 48) - 1)};
+    return {static_cast<Kind>(value >> 56), static_cast<unsigned>(value >> 48 & 0xff),
+            value & ((std::uint64_t{1} << 48) - 1)};
 }
 
 // With a bit of `mapped` for each rank whose receive buffer the others reach.
@@ -141,24 +143,29 @@ struct World {
 
     const unsigned ranks;
     bool in_place = false;
-    unsigned on_a_gpu = 1;     // ranks that have the same, one after the other
-    std::map<std::tuple<std::size_t, unsigned, std::uint64_t>, std::uint64_t> sent;  // of a task, a rank and a block
+    unsigned on_a_gpu = 1;  // ranks that have the same, one after the other
+    std::map<std::tuple<std::size_t, unsigned, std::uint64_t>, std::uint64_t>
+        sent;  // of a task, a rank and a block
     std::mt19937 random;
     std::vector<backend::CopyRow> rows;
     std::vector<backend::CopyCounters> counters;
-    std::vector<std::size_t> number;  // of the task that a rank is in
+    std::vector<std::size_t> number;                                  // of the task that a rank is in
     std::vector<std::size_t> come = std::vector<std::size_t>(ranks);  // tasks that a rank has begun
     std::vector<std::unique_ptr<Engine>> engines;
     std::map<std::pair<unsigned, std::uint64_t>, Piece> lanes;  // by rank and offset: what is there
     std::map<std::pair<unsigned, unsigned>, std::uint64_t> moved;
 };
 
-bool Engine::near(unsigned rank) { return rank / world_.on_a_gpu == rank_ / world_.on_a_gpu; }
+bool Engine::near(unsigned rank) {
+    return rank / world_.on_a_gpu == rank_ / world_.on_a_gpu;
+}
 
-// Where the ranks of this GPU have not come, their streams may be told to wait before the copies that were asked for.
+// Where the ranks of this GPU have not come, their streams may be told to wait before the copies that were
+// asked for.
 Result<bool> Engine::ready(unsigned lane) {
     for (unsigned rank = 0; rank < world_.ranks; ++rank)
-        EXPECT_TRUE(lane != home || !near(rank) || rank == rank_ || world_.come[rank] > world_.number[rank_]) << "rank " << rank << " has not come";
+        EXPECT_TRUE(lane != home || !near(rank) || rank == rank_ || world_.come[rank] > world_.number[rank_])
+            << "rank " << rank << " has not come";
     const bool is = world_.random() % 3 != 0;
     if (is) lanes_[lane].ready_in = world_.number[rank_] + 1;
     return is;
@@ -171,7 +178,9 @@ Result<void> Engine::copy(unsigned lane, char* to, const char* from, std::uint64
     return {};
 }
 
-backend::CopyRow& Engine::row(unsigned rank) { return world_.rows[rank]; }
+backend::CopyRow& Engine::row(unsigned rank) {
+    return world_.rows[rank];
+}
 
 void Engine::go_on(unsigned by_chance) {
     for (auto& [number, lane] : lanes_) {
@@ -192,7 +201,10 @@ void Engine::apply(const Item& item) {
         world_.sent[{number, from.rank, from.offset / block_bytes}] = from.offset % block_bytes + item.bytes;
     if (to.kind == arena) {
         ASSERT_LE(item.bytes, ArenaLayout{world_.ranks}.copy_lane_bytes());
-        const bool free = world_.lanes.emplace(std::pair(to.rank, to.offset), World::Piece{from.offset % block_bytes, item.bytes}).second;
+        const bool free =
+            world_.lanes
+                .emplace(std::pair(to.rank, to.offset), World::Piece{from.offset % block_bytes, item.bytes})
+                .second;
         ASSERT_TRUE(free) << "a piece that was not taken is lost";
         return;
     }
@@ -286,12 +298,13 @@ struct Counting final : backend::CopyEngine {
     std::vector<backend::CopyRow> rows = std::vector<backend::CopyRow>(4);
 };
 
-// A block that goes straight is one copy. Small ones follow each other and share a mark, large ones follow each other and
-// have one each; those between go side by side.
+// A block that goes straight is one copy. Small ones follow each other and share a mark, large ones follow
+// each other and have one each; those between go side by side.
 TEST(CopyExchange, GoesStraightWhereItCan) {
     const std::map<unsigned, int> in_turn{{1, 3}}, side_by_side{{1, 1}, {2, 1}, {3, 1}};
     for (const auto& [size, copies, marks] :
-         {std::tuple(32u << 10, in_turn, 1), std::tuple(1u << 20, side_by_side, 3), std::tuple(64u << 20, in_turn, 3)}) {
+         {std::tuple(32u << 10, in_turn, 1), std::tuple(1u << 20, side_by_side, 3),
+          std::tuple(64u << 20, in_turn, 3)}) {
         Counting engine;
         Lists bytes(4, std::vector<std::uint64_t>(4, size));
         for (unsigned r = 0; r < 4; ++r) bytes[r][r] = 0;
@@ -350,7 +363,7 @@ TEST(CopyExchange, LargeBlocksGoInOrder) {
 }
 
 TEST(CopyExchange, LanesLieBesideEachOther) {
-    for (unsigned ranks = 2; ranks <= backend::most_ranks; ++ranks) {
+    for (unsigned ranks = 2; ranks <= backend::max_ranks; ++ranks) {
         const ArenaLayout layout{ranks};
         std::map<std::uint64_t, std::uint64_t> ranges;
         for (unsigned parity = 0; parity < 2; ++parity)
@@ -393,7 +406,8 @@ TEST(CopyExchange, RanksThatRunSomethingElse) {
 
 TEST(CopyExchange, ABlockOfTwoLengths) {
     World world(2, 1);
-    const CollectiveTask sender = task_of({{0, 1000}, {0, 0}}, 0, 3), receiver = task_of({{0, 70'000}, {0, 0}}, 1, 3);
+    const CollectiveTask sender = task_of({{0, 1000}, {0, 0}}, 0, 3),
+                         receiver = task_of({{0, 70'000}, {0, 0}}, 1, 3);
     CopyExchange second(receiver, 1, 2, world.counters[1], *world.engines[1]);
     CopyExchange first(sender, 0, 2, world.counters[0], *world.engines[0]);
     EXPECT_EQ(*first.step(), CopyExchange::State::differs);
@@ -406,14 +420,14 @@ TEST(CopyExchange, ABlockOfTwoLengths) {
 TEST(CopyExchange, WhatLiesInItsOwnWay) {
     const Lists bytes(3, std::vector<std::uint64_t>(3, 100));
     CollectiveTask task = task_of(bytes, 0, 7);
-    EXPECT_FALSE(backend::lies_in_its_own_way(task, 0, 3));
+    EXPECT_FALSE(backend::send_overlaps_recv(task, 0, 3));
     task.send = task.recv;
-    EXPECT_TRUE(backend::lies_in_its_own_way(task, 0, 3));
+    EXPECT_TRUE(backend::send_overlaps_recv(task, 0, 3));
     // A part that is handed on beside those that come.
     for (unsigned r = 0; r < 3; ++r) task.to[r] = {0, 100};
-    EXPECT_FALSE(backend::lies_in_its_own_way(task, 0, 3));
+    EXPECT_FALSE(backend::send_overlaps_recv(task, 0, 3));
     task.to[2].bytes = block_bytes + 1;
-    EXPECT_TRUE(backend::lies_in_its_own_way(task, 0, 3));
+    EXPECT_TRUE(backend::send_overlaps_recv(task, 0, 3));
 }
 
 }  // namespace

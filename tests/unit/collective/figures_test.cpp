@@ -7,11 +7,12 @@ namespace sidestep::collective {
 namespace {
 
 TEST(FiguresFile, EveryFigureIsReadAndReachesTheOtherRanks) {
-    const auto handed_on = figures_for_others(R"({"version": 1, "machine": "4 x H200 \"quoted\"", "launch_us": 1.25,
+    const auto handed_on =
+        figures_for_others(R"({"version": 1, "machine": "4 x H200 \"quoted\"", "launch_us": 1.25,
         "hop_us": 0.75, "link_gb_per_s": 123.5, "push_gb_per_s": 140, "ring_gb_per_s": 150.25, "local_gb_per_s": 4000,
-        "packet_gb_per_s": 55, "block_gb_per_s": 0.1, "one_shot_most": 12345, "lamport_least": 54, "lamport_most": 54321,
-        "packets_most": 8589934592, "lines_most": 17179869184, "others_most": 7, "others_lines_most": 9,
-        "most_blocks": 48})");
+        "packet_gb_per_s": 55, "block_gb_per_s": 0.1, "one_shot_max": 12345, "lamport_min": 54, "lamport_max": 54321,
+        "packets_max": 8589934592, "lines_max": 17179869184, "others_max": 7, "others_lines_max": 9,
+        "max_blocks": 48})");
     ASSERT_TRUE(handed_on.ok()) << handed_on.error().to_string();
     EXPECT_EQ(handed_on->find("H200"), std::string::npos) << "for people alone";
     const auto read = parse_figures(*handed_on, Wire::nvlink);
@@ -24,14 +25,14 @@ TEST(FiguresFile, EveryFigureIsReadAndReachesTheOtherRanks) {
     EXPECT_EQ(read->local_gb_per_s, 4000);
     EXPECT_EQ(read->packet_gb_per_s, 55);
     EXPECT_EQ(read->block_gb_per_s, 0.1);
-    EXPECT_EQ(read->one_shot_most, 12345u);
-    EXPECT_EQ(read->lamport_least, 54u);
-    EXPECT_EQ(read->lamport_most, 54321u);
-    EXPECT_EQ(read->packets_most, std::uint64_t{1} << 33);
-    EXPECT_EQ(read->lines_most, std::uint64_t{1} << 34);
-    EXPECT_EQ(read->others_most, 7u);
-    EXPECT_EQ(read->others_lines_most, 9u);
-    EXPECT_EQ(read->most_blocks, 48);
+    EXPECT_EQ(read->one_shot_max, 12345u);
+    EXPECT_EQ(read->lamport_min, 54u);
+    EXPECT_EQ(read->lamport_max, 54321u);
+    EXPECT_EQ(read->packets_max, std::uint64_t{1} << 33);
+    EXPECT_EQ(read->lines_max, std::uint64_t{1} << 34);
+    EXPECT_EQ(read->others_max, 7u);
+    EXPECT_EQ(read->others_lines_max, 9u);
+    EXPECT_EQ(read->max_blocks, 48);
 }
 
 TEST(FiguresFile, WhatItLeavesOutStaysBuiltInForWhatJoinsTheGpus) {
@@ -45,9 +46,10 @@ TEST(FiguresFile, WhatItLeavesOutStaysBuiltInForWhatJoinsTheGpus) {
         EXPECT_EQ(read->hop_us, built_in.hop_us);
         EXPECT_EQ(read->push_gb_per_s, built_in.push_gb_per_s);
         EXPECT_EQ(read->ring_gb_per_s, built_in.ring_gb_per_s);
-        EXPECT_EQ(read->most_blocks, built_in.most_blocks);
+        EXPECT_EQ(read->max_blocks, built_in.max_blocks);
         EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})", wire)->push_gb_per_s, 0);
-        EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})", wire)->ring_gb_per_s, built_in.ring_gb_per_s);
+        EXPECT_EQ(parse_figures(R"({"version": 1, "link_gb_per_s": 20})", wire)->ring_gb_per_s,
+                  built_in.ring_gb_per_s);
     }
 }
 
@@ -69,11 +71,14 @@ TEST(FiguresFile, NamesWhatIsWrong) {
         {R"({"version": 1, "link_gb_per_s": 0})", "\"link_gb_per_s\" is 0"},
         {R"({"version": 1, "link_gb_per_s": 1e300})", "\"link_gb_per_s\" is 1e+300"},
         {R"({"version": 1, "link_gb_per_s": 1e999})", "no JSON"},
-        {R"({"version": 1, "most_blocks": 65})", "\"most_blocks\" is 65: from 1 to 64"},
-        {R"({"version": 1, "most_blocks": 0})", "\"most_blocks\" is 0"},
-        {R"({"version": 1, "most_blocks": 8.5})", "\"most_blocks\" is no whole number"},
-        {R"({"version": 1, "one_shot_most": -1})", "\"one_shot_most\" is -1"},
-        {R"({"version": 1, "packets_most": 99999999999999})", "\"packets_most\" is 99999999999999"},
+        {R"({"version": 1, "max_blocks": 65})", "\"max_blocks\" is 65: from 1 to 64"},
+        {R"({"version": 1, "max_blocks": 0})", "\"max_blocks\" is 0"},
+        {R"({"version": 1, "max_blocks": 8.5})", "\"max_blocks\" is no whole number"},
+        {R"({"version": 1, "one_shot_max": -1})", "\"one_shot_max\" is -1"},
+        {R"({"version": 1, "packets_max": 99999999999999})", "\"packets_max\" is 99999999999999"},
+        {R"({"version": 1, "lamport_min": 4096, "lamport_max": 4095})",
+         "\"lamport_min\" is 4096, above \"lamport_max\", 4095"},
+        {R"({"version": 1, "lamport_min": 1})", "above \"lamport_max\", 0"},
         {R"({"version": 1, "machine": 4})", "\"machine\" is no text"},
         {std::string(70'000, ' '), "at most 64 KiB"},
     };

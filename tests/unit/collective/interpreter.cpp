@@ -55,7 +55,7 @@ public:
             EXPECT_EQ(task->signature, first.signature);
             EXPECT_EQ(task->combine, first.combine);
             EXPECT_GE(task->blocks, 1);
-            EXPECT_LE(task->blocks, backend::most_blocks);
+            EXPECT_LE(task->blocks, backend::max_blocks);
             if (first.shape != Shape::pairs) {
                 EXPECT_EQ(task->blocks, first.blocks);
             }

@@ -215,23 +215,25 @@ TEST(SendRecv, OneBlockForEachRankIsOneTask) {
 
 // Thread blocks of all pairs run at a time, in two groups, and the arena has lines for so many.
 TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
-    for (unsigned ranks = 2; ranks <= backend::most_ranks; ++ranks) {
+    for (unsigned ranks = 2; ranks <= backend::max_ranks; ++ranks) {
         EXPECT_EQ(backend::pair_blocks(1, ranks), 1u);
         const std::uint64_t eager = backend::ArenaLayout{ranks}.eager_payload();
         EXPECT_EQ(backend::pair_blocks(eager, ranks), eager / backend::eager_share);
-        EXPECT_LE(eager / backend::eager_share * (ranks - 1), 64u) << "of 132 multiprocessors, for two groups";
+        EXPECT_LE(eager / backend::eager_share * (ranks - 1), 64u)
+            << "of 132 multiprocessors, for two groups";
         EXPECT_EQ(backend::pair_blocks(eager + 1, ranks), eager / backend::eager_share);
         EXPECT_EQ(backend::pair_blocks(5000, ranks, 1000), 2u);
-        const unsigned most = backend::pair_blocks(std::uint64_t{1} << 47, ranks);
-        EXPECT_LE(most, backend::most_blocks);
-        EXPECT_LE(most * (ranks - 1), 128u);
-        EXPECT_GE(most, 8u);
+        const unsigned max = backend::pair_blocks(std::uint64_t{1} << 47, ranks);
+        EXPECT_LE(max, backend::max_blocks);
+        EXPECT_LE(max * (ranks - 1), 128u);
+        EXPECT_GE(max, 8u);
     }
     EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 2), 64u);
     EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 4), 42u);
 }
 
-// Packets carry a flag with every four bytes: over links that are slow, that costs more than the hop that they save.
+// Packets carry a flag with every four bytes: over links that are slow, that costs more than the hop that
+// they save.
 TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
     Operation operation;
     operation.collective = Collective::send_recv;
@@ -241,20 +243,20 @@ TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
         const std::uint64_t held = backend::ArenaLayout{static_cast<unsigned>(ranks)}.eager_payload();
         GroupFacts facts = group_of(ranks);
         const Choice nvlink = choice_of(operation, facts);
-        EXPECT_EQ(nvlink.eager_most, held) << ranks;
+        EXPECT_EQ(nvlink.eager_max, held) << ranks;
         EXPECT_TRUE(nvlink.eager);
-        EXPECT_EQ(tasks_of(operation, nvlink, 0, ranks)[0].eager_most, held);
+        EXPECT_EQ(tasks_of(operation, nvlink, 0, ranks)[0].eager_max, held);
         facts.wire = Wire::pcie;
         facts.figures = built_in_figures(Wire::pcie);
         const Choice pcie = choice_of(operation, facts);
-        EXPECT_GE(pcie.eager_most, 1024u) << ranks;
+        EXPECT_GE(pcie.eager_max, 1024u) << ranks;
         // A choice may be kept for calls with other blocks.
         operation.pairs[0].bytes = 100'000'000;
-        EXPECT_EQ(choice_of(operation, facts).eager_most, pcie.eager_most);
+        EXPECT_EQ(choice_of(operation, facts).eager_max, pcie.eager_max);
         EXPECT_FALSE(choice_of(operation, facts).eager);
         operation.pairs[0].bytes = 100;
         if (ranks == 2) {
-            EXPECT_LT(pcie.eager_most, held);
+            EXPECT_LT(pcie.eager_max, held);
         }
         // Where they end no larger block is cheaper than a smaller one.
         double before = 0;

@@ -33,11 +33,9 @@ TEST(Plan, PrintsTheChoiceAndEveryOtherOne) {
     const Operation operation = operation_of(Collective::all_reduce, 128 << 10);
     const CollectivePlan plan = plan_of(operation, choice_of(operation, group_of(4)), 4, "yes");
     const std::string text = plan.to_string();
-    EXPECT_EQ(
-        text.find(
-            "all_reduce  128 KiB   lines, 14 thread blocks, expected 5.68 us, 34.6 GB/s of bus "
-            "bandwidth\n  why     the quickest at this size: 2 hops"),
-        0u)
+    EXPECT_EQ(text.find("all_reduce  128 KiB   lines, 14 thread blocks, expected 5.68 us, 34.6 GB/s of bus "
+                        "bandwidth\n  why     the quickest at this size: 2 hops"),
+              0u)
         << text;
     EXPECT_NE(text.find("\n  mapped  yes\nrefused\n  one-shot packets  "), std::string::npos) << text;
     EXPECT_NE(text.find("\n  slices             5.05 us slower: "), std::string::npos) << text;

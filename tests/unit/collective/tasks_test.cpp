@@ -25,8 +25,9 @@ using test::Order;
 using test::RankMemory;
 
 constexpr std::uint64_t guard = 64;
-constexpr Shape shapes[] = {Shape::packets,       Shape::lamport, Shape::packets_two_phase, Shape::lines, Shape::slices,
-                            Shape::pushed_slices, Shape::pairs,             Shape::copies, Shape::ring};
+constexpr Shape shapes[] = {Shape::packets, Shape::lamport, Shape::packets_two_phase,
+                            Shape::lines,   Shape::slices,  Shape::pushed_slices,
+                            Shape::pairs,   Shape::copies,  Shape::ring};
 constexpr Order orders[] = {Order::ascending, Order::descending, Order::staged};
 const std::vector<int> group_sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 
@@ -168,7 +169,8 @@ Choice choice_of(Shape shape) {
     return choice;
 }
 
-// Every byte of the receive buffer once, but for what is there already when the operation begins; nothing else ever.
+// Every byte of the receive buffer once, but for what is there already when the operation begins; nothing
+// else ever.
 void expect_writes(const Case& one, const RankMemory& memory, int rank) {
     Bytes wanted(memory.bytes.size());
     const auto set = [&wanted](std::uint64_t begin, std::uint64_t bytes, std::uint8_t times) {
@@ -243,8 +245,7 @@ void cut_one(Case one) {
     const std::uint64_t held = one.shape == Shape::lines     ? layout.lines_payload()
                                : one.shape == Shape::lamport ? layout.lamport_payload()
                                                              : layout.packet_payload();
-    const std::uint64_t whole =
-        one_shot ? held : held * owners_of_slices(one.collective, layout.ranks);
+    const std::uint64_t whole = one_shot ? held : held * owners_of_slices(one.collective, layout.ranks);
     one.count = (whole * 2 + whole / 2) / size_of(one.element) + 3;
     one.root = one.ranks - 1;
     for (const bool in_place : {false, true}) {
@@ -264,7 +265,8 @@ TEST_P(EveryCollective, DoesWhatItMeansInEveryShape) {
                 if (!carries(shape, GetParam())) continue;
                 const Case one{GetParam(), shape, element, ranks};
                 small_ones(one);
-                const bool packets = shape == Shape::packets || shape == Shape::lamport || shape == Shape::packets_two_phase;
+                const bool packets =
+                    shape == Shape::packets || shape == Shape::lamport || shape == Shape::packets_two_phase;
                 // Lines are cut as two-phase packets are, and take many more bytes for it.
                 const bool lines = shape == Shape::lines && ranks == 3;
                 if ((packets || lines) && element == Element::f32 && ranks <= 5) cut_one(one);
@@ -296,18 +298,18 @@ TEST(Tasks, SlicesCoverCountsBeyondFourGigabytesWithoutAGap) {
             const auto tasks =
                 tasks_of(all_reduce_of(count, Element::f32), choice_of(Shape::slices), 0, ranks);
             ASSERT_EQ(tasks.size(), 1u);
-            std::uint64_t next = 0, least = count, most = 0;
+            std::uint64_t next = 0, min = count, max = 0;
             for (int rank = 0; rank < ranks; ++rank) {
                 const backend::Slice& slice = tasks[0].slices[rank];
                 EXPECT_EQ(slice.source_offset, next);
                 EXPECT_EQ(slice.target_offset, next);
                 EXPECT_EQ(slice.source_offset * 4 % 128, 0u) << "cut in the middle of a line of memory";
                 next += slice.count;
-                least = std::min(least, slice.count);
-                most = std::max(most, slice.count);
+                min = std::min(min, slice.count);
+                max = std::max(max, slice.count);
             }
             EXPECT_EQ(next, count);
-            EXPECT_LE(most - least, 64u) << "even but for a line and the rest";
+            EXPECT_LE(max - min, 64u) << "even but for a line and the rest";
         }
 }
 

@@ -1,4 +1,5 @@
-// Copies straight to where blocks belong and, in several pieces, by way of the arena; blocks of all lengths at once.
+// Copies straight to where blocks belong and, in several pieces, by way of the arena; blocks of all lengths
+// at once.
 #include <chrono>
 #include <thread>
 
@@ -50,7 +51,8 @@ protected:
         for (unsigned r = 0; r < n(); ++r) {
             task.to[r] = {sum(sizes, rank, r, true), sizes[rank][r]};
             task.from[r] = {sum(sizes, rank, r, false), sizes[r][rank]};
-            if (GetParam().mapped && rank != 1) task.from_tokens[r] = {1, sends_at + half_ + task.from[r].offset};
+            if (GetParam().mapped && rank != 1)
+                task.from_tokens[r] = {1, sends_at + half_ + task.from[r].offset};
         }
         return task;
     }
@@ -171,11 +173,12 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Copies,
                          testing::Values(Case{2, false}, Case{3, false}, Case{4, false}, Case{8, false},
                                          Case{2, true}, Case{3, true}, Case{4, true}, Case{8, true}),
                          [](const auto& tested) {
-                             return fmt::format("{}{}", tested.param.ranks, tested.param.mapped ? "mapped" : "staged");
+                             return fmt::format("{}{}", tested.param.ranks,
+                                                tested.param.mapped ? "mapped" : "staged");
                          });
 
-// A rank that was let go goes on to the end of its tasks: nobody may take that for what the rank had to say, nor write to
-// the memory that it had offered.
+// A rank that was let go goes on to the end of its tasks: nobody may take that for what the rank had to say,
+// nor write to the memory that it had offered.
 TEST(CopyFaults, WhoWasLetGoTellsNobodyThatAPieceHasArrived) {
     Crew crew(2, 0);
     if (!crew.ready()) GTEST_SKIP() << "there are fewer than 2 GPUs";

@@ -62,14 +62,15 @@ Crew& Crew::of(unsigned ranks) {
     return *crew;
 }
 
-unsigned Crew::most_on_a_gpu() const {
-    unsigned most = 0;
+unsigned Crew::max_on_a_gpu() const {
+    unsigned max = 0;
     for (unsigned rank = 0; rank < ranks_; ++rank) {
         unsigned here = 0;
-        for (unsigned other = 0; other < ranks_; ++other) here += rig_->place(other) == rig_->place(rank) ? 1 : 0;
-        most = std::max(most, here);
+        for (unsigned other = 0; other < ranks_; ++other)
+            here += rig_->place(other) == rig_->place(rank) ? 1 : 0;
+        max = std::max(max, here);
     }
-    return most;
+    return max;
 }
 
 char* Crew::at(unsigned rank, std::size_t offset) const {

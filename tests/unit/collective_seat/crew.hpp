@@ -29,7 +29,7 @@ public:
     backend::Seat& seat(unsigned rank) { return *seats_[rank]; }
     bool ready() const { return seats_.size() == ranks_; }
     // Ranks on the GPU that has most of them.
-    unsigned most_on_a_gpu() const;
+    unsigned max_on_a_gpu() const;
 
     // An address in a rank's memory, and its token.
     char* at(unsigned rank, std::size_t offset) const;

@@ -51,7 +51,8 @@ protected:
         }
         for (unsigned r = 0; r < ranks; ++r) {
             task.to[r] = {r * bytes, bytes};
-            task.from[r] = {task.shape == Shape::packets || task.shape == Shape::lamport ? 0 : r * bytes, bytes};
+            task.from[r] = {task.shape == Shape::packets || task.shape == Shape::lamport ? 0 : r * bytes,
+                            bytes};
             if (!GetParam().staged) task.from_tokens[r] = {1, (1 << 20) + task.from[r].offset};
             task.slices[r] = even_slice(bytes / 4, r, ranks);
         }
@@ -169,11 +170,12 @@ TEST_P(Faults, ASeatThatWaitsCanBeDestroyed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Faults,
-                         testing::Values(Kind{Shape::packets, false}, Kind{Shape::lamport, false}, Kind{Shape::packets_two_phase, false},
-                                         Kind{Shape::lines, false}, Kind{Shape::slices, false}, Kind{Shape::slices, true},
-                                         Kind{Shape::pushed_slices, false},
-                                         Kind{Shape::pairs, false}, Kind{Shape::pairs, false, 100'000}, Kind{Shape::pairs, true, 100'000},
-                                         Kind{Shape::ring, false}));
+                         testing::Values(Kind{Shape::packets, false}, Kind{Shape::lamport, false},
+                                         Kind{Shape::packets_two_phase, false}, Kind{Shape::lines, false},
+                                         Kind{Shape::slices, false}, Kind{Shape::slices, true},
+                                         Kind{Shape::pushed_slices, false}, Kind{Shape::pairs, false},
+                                         Kind{Shape::pairs, false, 100'000},
+                                         Kind{Shape::pairs, true, 100'000}, Kind{Shape::ring, false}));
 INSTANTIATE_TEST_SUITE_P(Copies, Faults, testing::Values(Kind{Shape::copies, false}));
 
 CollectiveTask one_pair(Crew& crew, unsigned rank, std::uint64_t bytes) {
@@ -188,14 +190,15 @@ CollectiveTask one_pair(Crew& crew, unsigned rank, std::uint64_t bytes) {
     return task;
 }
 
-// The sender sees it, whatever is eager, and the receiver receives nothing: it is told by whoever looks after the group.
+// The sender sees it, whatever is eager, and the receiver receives nothing: it is told by whoever looks after
+// the group.
 TEST(PairFaults, SenderAndReceiverDisagreeOnTheSize) {
     const std::uint64_t eager = backend::ArenaLayout{2}.eager_payload();
     struct Sizes {
         std::uint64_t sent, expected;
     };
-    for (const Sizes& sizes : {Sizes{1000, eager + 1}, Sizes{eager + 1, 1000}, Sizes{eager + 1, eager + 2}, Sizes{1000, 900},
-                               Sizes{1000, eager}}) {
+    for (const Sizes& sizes : {Sizes{1000, eager + 1}, Sizes{eager + 1, 1000}, Sizes{eager + 1, eager + 2},
+                               Sizes{1000, 900}, Sizes{1000, eager}}) {
         SCOPED_TRACE(fmt::format("{} sent, {} expected", sizes.sent, sizes.expected));
         Crew crew(2, never);
         if (!crew.ready()) GTEST_SKIP() << "there are fewer than 2 GPUs";

@@ -45,12 +45,14 @@ std::uint32_t moving_signature(unsigned kind, std::uint64_t bytes) {
     return 1 + kind + static_cast<std::uint32_t>(bytes * 16);
 }
 
-// Of copies: where each block belongs. One that lies in the way of what is still to be sent goes through the arena.
+// Of copies: where each block belongs. One that lies in the way of what is still to be sent goes through the
+// arena.
 void invite(std::vector<CollectiveTask>& tasks) {
     const auto n = static_cast<unsigned>(tasks.size());
     for (unsigned rank = 0; rank < n; ++rank) {
         CollectiveTask& task = tasks[rank];
-        if (task.recv_token.slot == Token::unreachable || backend::lies_in_its_own_way(task, rank, n)) continue;
+        if (task.recv_token.slot == Token::unreachable || backend::send_overlaps_recv(task, rank, n))
+            continue;
         for (unsigned r = 0; r < n; ++r)
             task.from_tokens[r] = {task.recv_token.slot, task.recv_token.offset + task.from[r].offset};
     }
@@ -59,15 +61,16 @@ void invite(std::vector<CollectiveTask>& tasks) {
 }  // namespace
 
 std::string to_string(const How& how) {
-    static constexpr const char* shapes[] = {"packets", "lamport", "packets in two phases", "lines", "slices",
-                                             "pushed slices", "pairs", "copies", "ring"};
+    static constexpr const char* shapes[] = {"packets", "lamport", "packets in two phases",
+                                             "lines",   "slices",  "pushed slices",
+                                             "pairs",   "copies",  "ring"};
     return fmt::format("{}{}, {} blocks, shifts {} {}{}", shapes[static_cast<unsigned>(how.shape)],
                        how.staged ? " (staged)" : "", how.blocks, how.send_shift, how.recv_shift,
                        how.in_place ? ", in place" : "");
 }
 
 bool has_room(const Crew& crew, const How& how) {
-    const unsigned together = crew.most_on_a_gpu();
+    const unsigned together = crew.max_on_a_gpu();
     if (together <= 1) return true;
     bool room = how.shape != Shape::copies || together <= 4;
     if (how.shape == Shape::ring) room = 2 * how.blocks * together <= 128;
@@ -77,13 +80,10 @@ bool has_room(const Crew& crew, const How& how) {
 }
 
 std::vector<How> all_ways(backend::Element element) {
-    std::vector<How> ways = {{.shape = Shape::packets},
-                             {.shape = Shape::packets_two_phase},
-                             {.shape = Shape::lines},
-                             {.shape = Shape::slices},
-                             {.shape = Shape::slices, .staged = true},
-                             {.shape = Shape::pushed_slices},
-                             {.shape = Shape::ring}};
+    std::vector<How> ways = {
+        {.shape = Shape::packets}, {.shape = Shape::packets_two_phase},      {.shape = Shape::lines},
+        {.shape = Shape::slices},  {.shape = Shape::slices, .staged = true}, {.shape = Shape::pushed_slices},
+        {.shape = Shape::ring}};
     if (backend::has_lamport(element)) ways.insert(ways.begin() + 1, {.shape = Shape::lamport});
     return ways;
 }

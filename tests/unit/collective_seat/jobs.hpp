@@ -22,9 +22,10 @@ std::string to_string(const How& how);
 inline bool has_two_phases(const How& how) {
     return how.shape == backend::Shape::packets_two_phase;
 }
-// Every way to carry an all-reduce of such elements: both kinds of packets, lamport where they have it, lines, slices, slices through the arenas, pushed slices, a ring.
-// Ranks wait for each other, so what runs on one GPU has to fit there at a time: thread blocks (an H200 takes 132 large
-// ones), and streams that wait (they share 8 queues by default). False, and said so, where ranks share a GPU and that is too much.
+// Every way to carry an all-reduce of such elements: both kinds of packets, lamport where they have it,
+// lines, slices, slices through the arenas, pushed slices, a ring. Ranks wait for each other, so what runs on
+// one GPU has to fit there at a time: thread blocks (an H200 takes 132 large ones), and streams that wait
+// (they share 8 queues by default). False, and said so, where ranks share a GPU and that is too much.
 bool has_room(const Crew& crew, const How& how);
 std::vector<How> all_ways(backend::Element element);
 

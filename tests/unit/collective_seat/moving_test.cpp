@@ -70,13 +70,15 @@ TEST_P(Moving, BroadcastFromEachRoot) {
 
 // Batches of rows in each warp, with and without a copy of the rank's own beside them.
 TEST_P(Moving, LargeInLines) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(backend::ArenaLayout{n()}.lines_payload(), 1'500'003 / n());
+    const std::uint64_t bytes =
+        std::min<std::uint64_t>(backend::ArenaLayout{n()}.lines_payload(), 1'500'003 / n());
     const auto given = inputs(bytes);
     Values joined;
     for (const Values& part : given) joined.insert(joined.end(), part.begin(), part.end());
     for (const unsigned blocks : {1u, 6u})
         for (const bool in_place : {false, true}) {
-            const How how{.shape = Shape::lines, .blocks = blocks, .recv_shift = blocks / 2, .in_place = in_place};
+            const How how{
+                .shape = Shape::lines, .blocks = blocks, .recv_shift = blocks / 2, .in_place = in_place};
             SCOPED_TRACE(to_string(how));
             EXPECT_TRUE(all_gather(crew(), how, given) == std::vector<Values>(n(), joined));
             EXPECT_TRUE(broadcast(crew(), how, n() / 2, given[0]) == std::vector<Values>(n(), given[0]));

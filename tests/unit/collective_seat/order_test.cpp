@@ -14,8 +14,8 @@ using backend::Element;
 using backend::Shape;
 
 constexpr std::size_t sends_at = 4096;
-constexpr unsigned most_count = 96;
-constexpr std::size_t slot_bytes = most_count * 4;
+constexpr unsigned max_count = 96;
+constexpr std::size_t slot_bytes = max_count * 4;
 
 // Task number `number` of a rank: adds up `count` of the rank's numbers, from one place on, into a place of
 // its own.
@@ -41,7 +41,7 @@ protected:
     std::vector<Small> some_tasks(std::size_t count) {
         std::vector<Small> tasks;
         for (std::size_t i = 0; i < count; ++i) {
-            Small small{all_ways(Element::f32)[random_() % 6], random_() % most_count, random_() % 4000};
+            Small small{all_ways(Element::f32)[random_() % 6], random_() % max_count, random_() % 4000};
             small.how.blocks = 1 + random_() % 4;
             tasks.push_back(small);
         }
@@ -134,11 +134,11 @@ TEST_P(Order, NoOldPacketIsTakenForANewOne) {
     };
     constexpr std::uint64_t comes_back = 2 * std::uint64_t{0xffffffff};
     if (!start_counters_at(2)) GTEST_SKIP() << "the counters cannot be set here";
-    run(several(most_count));  // epochs 2 to 5: full packets
+    run(several(max_count));  // epochs 2 to 5: full packets
     start_counters_at((std::uint64_t{1} << 33) - (std::uint64_t{1} << 30) - 1);
     run(several(1));
     start_counters_at(comes_back + 2);
-    run(several(most_count - 1));
+    run(several(max_count - 1));
 }
 
 // Lines that go one way: whoever sends hears nothing of who reads, and is soon a task ahead.
@@ -170,12 +170,15 @@ TEST_P(Order, LinesFromOneRankAndToOneRank) {
         for (unsigned number = 0; number < times; ++number) {
             const unsigned root = number / 4 % n();
             if (reduces) {
-                EXPECT_EQ(wrong_element(Element::f32, Combine::sum, given_, {}, crew_->read(root, at(number), count * 4)), "")
+                EXPECT_EQ(wrong_element(Element::f32, Combine::sum, given_, {},
+                                        crew_->read(root, at(number), count * 4)),
+                          "")
                     << number;
                 continue;
             }
             for (unsigned rank = 0; rank < n(); ++rank)
-                EXPECT_TRUE(crew_->read(rank, at(number), count * 4) == given_[root]) << number << ", rank " << rank;
+                EXPECT_TRUE(crew_->read(rank, at(number), count * 4) == given_[root])
+                    << number << ", rank " << rank;
         }
     }
 }

@@ -129,7 +129,7 @@ TEST_P(Reductions, Large) {
     }
     // Blocks whose pieces lie on the in stage, which have no share where results have to be staged too.
     for (const bool in : {false, true}) {
-        const How how{.shape = Shape::pushed_slices, .staged = in, .blocks = backend::most_blocks};
+        const How how{.shape = Shape::pushed_slices, .staged = in, .blocks = backend::max_blocks};
         if (has_room(crew(), how)) check(how, {Element::bf16, Combine::sum, {}, false}, 300'001);
     }
     check({.shape = Shape::packets, .blocks = 8}, {Element::i32, Combine::max, {}, false},
@@ -150,10 +150,11 @@ TEST_P(Reductions, LargeInLamport) {
     }
 }
 
-// Words of all ones, which mean that nothing has come yet, and their neighbours: NaNs of every kind among numbers. What
-// comes out has the bits that it has in packets, which carry every word as it is.
+// Words of all ones, which mean that nothing has come yet, and their neighbours: NaNs of every kind among
+// numbers. What comes out has the bits that it has in packets, which carry every word as it is.
 TEST_P(Reductions, NansOfAllOnesInLamport) {
-    for (const Element element : {Element::f32, Element::f16, Element::bf16, Element::f8_e4m3, Element::f8_e5m2})
+    for (const Element element :
+         {Element::f32, Element::f16, Element::bf16, Element::f8_e4m3, Element::f8_e5m2})
         for (const Combine combine : combines) {
             Reduced reduced{element, combine, {}, false};
             if (combine == Combine::scaled_sum) reduced.scales = some_scales(GetParam());
@@ -164,12 +165,14 @@ TEST_P(Reductions, NansOfAllOnesInLamport) {
             const auto expected = all_reduce(crew(), {.shape = Shape::packets}, reduced, inputs);
             for (const unsigned blocks : {1u, 3u}) {
                 SCOPED_TRACE(std::string(name_of(element)) + " " + name_of(combine));
-                EXPECT_EQ(all_reduce(crew(), {.shape = Shape::lamport, .blocks = blocks}, reduced, inputs), expected);
+                EXPECT_EQ(all_reduce(crew(), {.shape = Shape::lamport, .blocks = blocks}, reduced, inputs),
+                          expected);
             }
         }
 }
 
-// Batches of rows in each warp, and what is left over: whole units, units cut short at the end, and misaligned ones.
+// Batches of rows in each warp, and what is left over: whole units, units cut short at the end, and
+// misaligned ones.
 TEST_P(Reductions, LargeInLines) {
     for (const unsigned blocks : {1u, 8u}) {
         check({.shape = Shape::lines, .blocks = blocks}, {Element::i32, Combine::sum, {}, false}, 40'000);
@@ -190,10 +193,13 @@ TEST_P(Reductions, LargeInLinesToOne) {
         const unsigned shift = element == Element::u8 ? 3 : 0;
         for (const unsigned blocks : {1u, 6u})
             for (const bool in_place : {false, true}) {
-                const How how{.shape = Shape::lines, .blocks = blocks, .send_shift = shift, .in_place = in_place};
+                const How how{
+                    .shape = Shape::lines, .blocks = blocks, .send_shift = shift, .in_place = in_place};
                 SCOPED_TRACE(to_string(how));
                 const auto inputs = some_inputs(reduced, 4801 * n, n, blocks);
-                EXPECT_EQ(wrong_element(element, Combine::sum, inputs, {}, reduce(crew(), how, reduced, n - 1, inputs)), "");
+                EXPECT_EQ(wrong_element(element, Combine::sum, inputs, {},
+                                        reduce(crew(), how, reduced, n - 1, inputs)),
+                          "");
                 Values joined;
                 for (const Values& output : reduce_scatter(crew(), how, reduced, inputs))
                     joined.insert(joined.end(), output.begin(), output.end());
@@ -204,14 +210,14 @@ TEST_P(Reductions, LargeInLinesToOne) {
 
 // Sums that travel in 4 bytes and elements of 1 and 2; slots that are used again and again.
 TEST_P(Reductions, LargeAroundTheRing) {
-    const std::uint64_t most = backend::ArenaLayout{GetParam()}.ring_piece_bytes() * 11;
+    const std::uint64_t max = backend::ArenaLayout{GetParam()}.ring_piece_bytes() * 11;
     for (const unsigned blocks : {1u, 3u})
         for (const bool in_place : {false, true}) {
             const How how{.shape = Shape::ring, .blocks = blocks, .in_place = in_place};
-            check(how, {Element::i32, Combine::sum, {}, false}, most / 4 + 3);
-            check(how, {Element::bf16, Combine::avg, {}, false}, most / 4 + 1);
-            check(how, {Element::f8_e4m3, Combine::max, {}, false}, most / 4 + 7);
-            check(how, {Element::f64, Combine::scaled_sum, some_scales(GetParam()), false}, most / 8 + 1);
+            check(how, {Element::i32, Combine::sum, {}, false}, max / 4 + 3);
+            check(how, {Element::bf16, Combine::avg, {}, false}, max / 4 + 1);
+            check(how, {Element::f8_e4m3, Combine::max, {}, false}, max / 4 + 7);
+            check(how, {Element::f64, Combine::scaled_sum, some_scales(GetParam()), false}, max / 8 + 1);
         }
 }
 

@@ -80,7 +80,7 @@ TEST_F(SeatTest, ASeatThatCannotBeIsRefused) {
     backend::Backend& backend = rig_->backend();
     EXPECT_FALSE(backend.seat({0, 0, Place::gpu(0)}).ok());
     EXPECT_FALSE(backend.seat({2, 2, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({0, backend::most_ranks + 1, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seat({0, backend::max_ranks + 1, Place::gpu(0)}).ok());
     EXPECT_FALSE(backend.seat({0, 1, Place::host()}).ok());
     EXPECT_FALSE(backend.seat({0, 1, Place::gpu(99)}).ok());
 }
@@ -89,8 +89,8 @@ TEST_F(SeatTest, SlotsThatAreNotThere) {
     const auto made = seat(0, 2);
     ASSERT_NE(made, nullptr);
     EXPECT_FALSE(made->reach(2, 0, nullptr).ok());
-    EXPECT_FALSE(made->reach(0, backend::most_slots, nullptr).ok());
-    EXPECT_TRUE(made->reach(1, backend::most_slots - 1, nullptr).ok());
+    EXPECT_FALSE(made->reach(0, backend::max_slots, nullptr).ok());
+    EXPECT_TRUE(made->reach(1, backend::max_slots - 1, nullptr).ok());
 }
 
 TEST_F(SeatTest, IdleBeforeTheFirstTaskAndAfterTheLast) {
@@ -138,8 +138,8 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
             opened.push_back(std::move(*mapped));
         }
     }
-    for (const Shape shape : {Shape::packets, Shape::lamport, Shape::packets_two_phase, Shape::lines, Shape::slices,
-                              Shape::pushed_slices}) {
+    for (const Shape shape : {Shape::packets, Shape::lamport, Shape::packets_two_phase, Shape::lines,
+                              Shape::slices, Shape::pushed_slices}) {
         const float inputs[2] = {17, 25};
         for (unsigned rank = 0; rank < 2; ++rank) {
             rigs[rank]->write(memory[rank].address(), &inputs[rank], sizeof(float));

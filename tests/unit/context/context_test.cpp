@@ -26,7 +26,8 @@ protected:
 
     std::string path(const char* name) const { return (directory / name).string(); }
     std::string make_file(const char* name, Bytes bytes) {
-        std::ofstream(path(name), std::ios::binary).write(random_bytes(bytes).data(), static_cast<std::streamsize>(bytes));
+        std::ofstream(path(name), std::ios::binary)
+            .write(random_bytes(bytes).data(), static_cast<std::streamsize>(bytes));
         return path(name);
     }
     static std::string random_bytes(Bytes bytes) {
@@ -132,16 +133,15 @@ TEST_F(ContextTest, PageableAndPinnedHostMemory) {
 TEST_F(ContextTest, GpuMemoryOfAnotherGpuIsFoundOut) {
     auto gpu = context.allocate(Place::gpu(3), 4096);
     std::vector<char> memory(4096);
-    const auto done = context.copy(Buffer::gpu(2, gpu->address(), 4096), Buffer::host(memory.data(), 4096)).wait();
+    const auto done =
+        context.copy(Buffer::gpu(2, gpu->address(), 4096), Buffer::host(memory.data(), 4096)).wait();
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code, ErrorCode::invalid_argument) << done.error().to_string();
 }
 
 TEST_F(ContextTest, ATransferDroppedHalfWayIsCancelledCleanly) {
     auto gpu = context.allocate(Place::gpu(0), 64_MiB);
-    {
-        auto transfer = context.copy(gpu->buffer(), Buffer::file(path("target")));
-    }
+    { auto transfer = context.copy(gpu->buffer(), Buffer::file(path("target"))); }
     // Nothing is in flight any more, and no half file has the name.
     if (fs::exists(path("target"))) {
         EXPECT_EQ(fs::file_size(path("target")), 64_MiB);
@@ -152,10 +152,9 @@ TEST_F(ContextTest, AllocationsAndTransfersOutliveTheContext) {
     auto other = *Context::open({"dgx-h100"});
     auto gpu = std::make_unique<Result<Allocation>>(other.allocate(Place::gpu(0), 1_MiB));
     std::vector<char> memory(1_MiB, 7);
-    auto transfer = std::make_unique<Transfer>(other.copy(Buffer::host(memory.data(), 1_MiB), (*gpu)->buffer()));
-    {
-        const Context dropped = std::move(other);
-    }
+    auto transfer =
+        std::make_unique<Transfer>(other.copy(Buffer::host(memory.data(), 1_MiB), (*gpu)->buffer()));
+    { const Context dropped = std::move(other); }
     EXPECT_TRUE(transfer->wait());
 }
 
@@ -214,7 +213,8 @@ TEST_F(ContextTest, ARouteSaysWhichFileEngineItTakesAndWhy) {
     ASSERT_TRUE(threads);
     const auto route = threads->route(Place::file(source), Place::host(), 1000);
     ASSERT_TRUE(route) << route.error().to_string();
-    EXPECT_NE(route->to_string().find("read through threads, as asked for"), std::string::npos) << route->to_string();
+    EXPECT_NE(route->to_string().find("read through threads, as asked for"), std::string::npos)
+        << route->to_string();
 }
 
 TEST_F(ContextTest, OpenNamesWhatIsWrong) {
@@ -232,7 +232,8 @@ TEST_F(ContextTest, BackendsSayWhetherTheyWork) {
     EXPECT_TRUE(absent);
     const auto route = context.route(Place::file("/nowhere/weights.bin"), Place::gpu(0), 1_MiB);
     ASSERT_TRUE(route) << route.error().to_string();
-    EXPECT_NE(route->to_string().find("gpu:0 by cufile direct storage"), std::string::npos) << route->to_string();
+    EXPECT_NE(route->to_string().find("gpu:0 by cufile direct storage"), std::string::npos)
+        << route->to_string();
 }
 
 TEST_F(ContextTest, PointersOfUnknownKindAreLocated) {

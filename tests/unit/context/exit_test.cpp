@@ -1,4 +1,5 @@
-// Processes that end while groups live, or have just been left: no seat is called once exit() is past this library.
+// Processes that end while groups live, or have just been left: no seat is called once exit() is past this
+// library.
 #include <atomic>
 #include <cstdlib>
 
@@ -21,8 +22,12 @@ public:
     explicit StrictSeat(std::unique_ptr<backend::Seat> seat) : seat_(std::move(seat)) {}
     ~StrictSeat() override { check_alive(); }
     const Buffer& arena() const override { return check_alive(), seat_->arena(); }
-    Result<backend::Extent> extent(const void* address) override { return check_alive(), seat_->extent(address); }
-    Result<Allocation> open(const backend::Exported& exported) override { return check_alive(), seat_->open(exported); }
+    Result<backend::Extent> extent(const void* address) override {
+        return check_alive(), seat_->extent(address);
+    }
+    Result<Allocation> open(const backend::Exported& exported) override {
+        return check_alive(), seat_->open(exported);
+    }
     Result<void> admit(const Buffer& memory) override { return check_alive(), seat_->admit(memory); }
     Result<void> reach(unsigned rank, unsigned slot, void* base) override {
         return check_alive(), seat_->reach(rank, slot, base);
@@ -54,7 +59,8 @@ public:
         return support;
     }
     std::vector<backend::Capability> capabilities() const override { return {}; }
-    Result<std::unique_ptr<backend::Registration>> attach(const Buffer&, const backend::AttachOptions&) override {
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer&,
+                                                          const backend::AttachOptions&) override {
         return Error{};
     }
     Result<backend::Ticket> start(const backend::Piece&) override { return Error{}; }
@@ -72,7 +78,8 @@ private:
 
 // Never returns. Four ranks run an operation; then some are left, or none, and the process exits.
 [[noreturn]] void run_and_exit(int leaving) {
-    std::atexit([] { taken_apart = true; });  // before the first seat, so it runs after this library's handler
+    std::atexit(
+        [] { taken_apart = true; });  // before the first seat, so it runs after this library's handler
     // Never freed, but always reachable.
     static Folder& folder = *new Folder;
     ContextOptions options;
@@ -88,7 +95,8 @@ private:
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 4; ++rank)
         threads.emplace_back([&, rank] {
-            collective::JoinRequest request{registry, true, folder.path, {id, rank, 4, Place::gpu(rank)}, {}, {}};
+            collective::JoinRequest request{registry, true, folder.path, {id, rank, 4, Place::gpu(rank)},
+                                            {},       {}};
             auto member = collective::Member::join(request);
             if (!member) std::_Exit(98);
             keeper.joined();
@@ -96,7 +104,8 @@ private:
             members[static_cast<std::size_t>(rank)] = std::move(*member);
         });
     for (std::thread& thread : threads) thread.join();
-    for (int rank = 0; rank < leaving; ++rank) keeper.take(std::move(members[static_cast<std::size_t>(rank)]));
+    for (int rank = 0; rank < leaving; ++rank)
+        keeper.take(std::move(members[static_cast<std::size_t>(rank)]));
     std::exit(0);
 }
 
@@ -104,7 +113,8 @@ class Exit : public testing::TestWithParam<int> {};
 
 TEST_P(Exit, CallsNoSeatAfterwards) {
     testing::FLAGS_gtest_death_test_style = "threadsafe";
-    for (int round = 0; round < 3; ++round) EXPECT_EXIT(run_and_exit(GetParam()), testing::ExitedWithCode(0), "");
+    for (int round = 0; round < 3; ++round)
+        EXPECT_EXIT(run_and_exit(GetParam()), testing::ExitedWithCode(0), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Leaving, Exit, testing::Values(0, 2, 4));

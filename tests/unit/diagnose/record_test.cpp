@@ -57,12 +57,14 @@ TEST(RecordMasks, LeaveOutWhatNamesAMachine) {
               "Linux version 6.1  (gcc 12) #1");
     EXPECT_EQ(masked("/proc/cpuinfo", "processor: 0\nflags: a\n\nprocessor: 1\n", ""),
               "processor: 0\nflags: a\n\n");
-    EXPECT_EQ(masked("/proc/net/route",
-                     "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0105A8C0\t0003\neth0\t0005A8C0\t00000000\t1\n"
-                     "eth1\t0005A8C0\t0105A8C0\t1\n",
-                     ""),
-              "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0001000A\t0003\neth0\t0002000A\t00000000\t1\n"
-              "eth1\t0002000A\t0001000A\t1\n");
+    EXPECT_EQ(
+        masked("/proc/net/route",
+               "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0105A8C0\t0003\neth0\t0005A8C0\t00000000"
+               "\t1\n"
+               "eth1\t0005A8C0\t0105A8C0\t1\n",
+               ""),
+        "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0001000A\t0003\neth0\t0002000A\t00000000\t1\n"
+        "eth1\t0002000A\t0001000A\t1\n");
     EXPECT_EQ(masked("/etc/any", "this is myhost speaking", "myhost"), "this is host speaking");
 }
 
@@ -171,7 +173,8 @@ TEST(Record, TheH200MachineIsExaminedAsItWas) {
     const auto machine = Topology::live(root);
     ASSERT_TRUE(machine.ok()) << machine.error().to_string();
     EXPECT_EQ(machine->gpu_count(), 2);
-    EXPECT_EQ(to_string(machine->pair_class(*machine->find(Place::gpu(0)), *machine->find(Place::gpu(1)))), "NV18");
+    EXPECT_EQ(to_string(machine->pair_class(*machine->find(Place::gpu(0)), *machine->find(Place::gpu(1)))),
+              "NV18");
     EXPECT_EQ(machine->device(*machine->find(Place::gpu(1))).properties.at("nvlinks"), "18 of 18");
     EXPECT_EQ(machine->parts().properties.at("nvidia_driver_kind"), "open");
 
@@ -185,7 +188,8 @@ TEST(Record, TheH200MachineIsExaminedAsItWas) {
         EXPECT_FALSE(finding.remedy.empty()) << finding.id;
         EXPECT_FALSE(finding.command.empty()) << finding.id;
     }
-    EXPECT_EQ(off, (std::set<std::string>{"no-nvme", "no-rdma-card", "no-udev", "p2pdma-mode", "vm-hides-switches"}));
+    EXPECT_EQ(off, (std::set<std::string>{"no-nvme", "no-rdma-card", "no-udev", "p2pdma-mode",
+                                          "vm-hides-switches"}));
 }
 
 TEST(Record, RefusesAFolderThatHoldsSomething) {

@@ -29,7 +29,8 @@ std::unique_ptr<Nvml> load(const std::string& path) {
 class NvmlLibrary : public testing::Test {
 protected:
     void SetUp() override {
-        if (!std::filesystem::exists(library)) GTEST_SKIP() << library << " is not here, only where it was built";
+        if (!std::filesystem::exists(library))
+            GTEST_SKIP() << library << " is not here, only where it was built";
     }
 };
 

@@ -60,8 +60,9 @@ protected:
 
 // One at a time, in twos, and more than there are threads; right away, and when all threads sleep again.
 TEST_F(CopierTest, NoRequestIsForgotten) {
-    for (const auto& [wake, share] : {std::pair{Wake::always, Bytes{0}}, std::pair{Wake::when_behind, Bytes{0}},
-                                     std::pair{Wake::when_behind, Bytes{1000}}}) {
+    for (const auto& [wake, share] :
+         {std::pair{Wake::always, Bytes{0}}, std::pair{Wake::when_behind, Bytes{0}},
+          std::pair{Wake::when_behind, Bytes{1000}}}) {
         std::fill(back_.begin(), back_.end(), '\0');
         const auto engine = driver::create_thread_engine(128, 5, wake, share);
         std::size_t first = 0;
@@ -92,17 +93,20 @@ TEST_F(CopierTest, ThreadsMakeTheCallAfterEachRequest) {
         EXPECT_EQ(own, 0);
         engine->attend_with({});
         int before = -1;  // one that looks out may still make it for a while
-        while (std::exchange(before, calls) != calls) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        while (std::exchange(before, calls) != calls)
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
         read(*engine, 0, 40);
         EXPECT_EQ(calls, before);
     }
 }
 
-// Four read, with one request in line for them. One that submits the next at the call takes it itself, so there is no fifth.
+// Four read, with one request in line for them. One that submits the next at the call takes it itself, so
+// there is no fifth.
 TEST_F(CopierTest, AThreadAtTheCallIsStillCountedOn) {
     constexpr std::size_t outstanding = 5, all = 30;
-    std::vector<std::string> targets(all, std::string(text_.size(), '\0'));  // takes longer than to submit the next
-    std::mutex mutex;  // guards what follows, and the engine's use
+    std::vector<std::string> targets(
+        all, std::string(text_.size(), '\0'));  // takes longer than to submit the next
+    std::mutex mutex;                           // guards what follows, and the engine's use
     std::set<std::thread::id> threads;
     std::size_t next = 0;
     const auto engine = driver::create_thread_engine(128, 16, Wake::when_behind);
@@ -136,7 +140,8 @@ TEST_F(CopierTest, AThreadAtTheCallIsStillCountedOn) {
 
 TEST_F(CopierTest, EndsWhileRequestsAreInLine) {
     for (int round = 0; round < 20; ++round) {
-        const auto engine = driver::create_thread_engine(128, 3, Wake::when_behind, round % 2 == 0 ? 0 : 1000);
+        const auto engine =
+            driver::create_thread_engine(128, 3, Wake::when_behind, round % 2 == 0 ? 0 : 1000);
         for (std::size_t i = 0; i < 20; ++i) {
             FileRequest request;
             request.fd = file_.get();

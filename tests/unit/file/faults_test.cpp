@@ -22,13 +22,13 @@ public:
         unsigned depth = 4;
         // Instead of moving bytes; nothing: move them.
         std::function<std::optional<std::int64_t>(const FileRequest&)> answer;
-        Bytes most = 1_GiB;             // bytes moved by one request
+        Bytes max = 1_GiB;              // bytes moved by one request
         std::atomic<bool> held{false};  // nothing ends
         // Seen so far.
         unsigned outstanding = 0;
-        unsigned most_outstanding = 0;
+        unsigned max_outstanding = 0;
         unsigned submitted = 0;
-        unsigned keeps = 0;      // calls of keep_memory()
+        unsigned keeps = 0;  // calls of keep_memory()
         unsigned drops = 0;
         unsigned with_kept = 0;  // requests that use it
     };
@@ -40,7 +40,7 @@ public:
         queue_.push_back(request);
         ++script_->submitted;
         if (request.kept_memory == 7) ++script_->with_kept;
-        script_->most_outstanding = std::max(script_->most_outstanding, ++script_->outstanding);
+        script_->max_outstanding = std::max(script_->max_outstanding, ++script_->outstanding);
     }
     void flush() override {}
     int keep_memory(void*, Bytes) override {
@@ -56,7 +56,7 @@ public:
         --script_->outstanding;
         auto result = script_->answer ? script_->answer(request) : std::nullopt;
         if (!result) {
-            const auto bytes = std::min(request.size, script_->most);
+            const auto bytes = std::min(request.size, script_->max);
             const auto at = static_cast<off_t>(request.offset);
             result = request.write ? ::pwrite(request.fd, request.address, bytes, at)
                                    : ::pread(request.fd, request.address, bytes, at);
@@ -92,7 +92,7 @@ protected:
 };
 
 TEST_F(FaultsTest, ShortReadsAndWritesAreCarriedOn) {
-    script_->most = 777'777;
+    script_->max = 777'777;
     ASSERT_TRUE(read().ok());
     EXPECT_EQ(back_, text_);
     ASSERT_TRUE(replace(folder_ / "y", text_).ok());
@@ -101,7 +101,7 @@ TEST_F(FaultsTest, ShortReadsAndWritesAreCarriedOn) {
 
 TEST_F(FaultsTest, NoMoreIsAskedOfTheEngineThanItTakes) {
     ASSERT_TRUE(read().ok());
-    EXPECT_EQ(script_->most_outstanding, script_->depth);
+    EXPECT_EQ(script_->max_outstanding, script_->depth);
     EXPECT_EQ(script_->submitted, 10u);  // slices of 2 MiB
 }
 
@@ -117,7 +117,7 @@ TEST_F(FaultsTest, InterruptionsPass) {
 }
 
 TEST_F(FaultsTest, SoDoManyAsLongAsBytesMoveInBetween) {
-    script_->most = 100'000;
+    script_->max = 100'000;
     int calls = 0;
     script_->answer = [&](const FileRequest&) -> std::optional<std::int64_t> {
         if (++calls % 200 != 0) return -EAGAIN;
@@ -232,7 +232,9 @@ protected:
         return finish(*ticket);
     }
     bool right() const { return text_.compare(offset, size, std::string(slot_.get() + at, size)) == 0; }
-    static bool goes_around(const FileRequest& request) { return (::fcntl(request.fd, F_GETFL) & O_DIRECT) != 0; }
+    static bool goes_around(const FileRequest& request) {
+        return (::fcntl(request.fd, F_GETFL) & O_DIRECT) != 0;
+    }
 
     static constexpr Bytes offset = 1'000'003, size = 6'000'001, at = offset % 4096, slot_size = 6_MiB;
     std::unique_ptr<char, decltype(&std::free)> slot_{nullptr, &std::free};
@@ -240,8 +242,8 @@ protected:
 };
 
 TEST_F(AroundTest, ShortReadsAreCarriedOnInWholeBlocks) {
-    for (const Bytes most : {4_KiB, 12_KiB, 1_MiB}) {
-        script_->most = most;
+    for (const Bytes max : {4_KiB, 12_KiB, 1_MiB}) {
+        script_->max = max;
         ASSERT_TRUE(read().ok());
         EXPECT_TRUE(right());
     }
@@ -252,17 +254,18 @@ TEST_F(AroundTest, ShortReadsAreCarriedOnInWholeBlocks) {
 TEST_F(AroundTest, OneThatEndsWithinABlockIsCarriedOnThroughTheCache) {
     const driver::Fd plain(::open((folder_ / "x").c_str(), O_RDONLY));
     // The first one ends before the first byte asked for, others anywhere.
-    for (const Bytes most : {Bytes{100}, at - 1, at, at + 1, Bytes{5000}, 2_MiB - 1}) {
+    for (const Bytes max : {Bytes{100}, at - 1, at, at + 1, Bytes{5000}, 2_MiB - 1}) {
         std::memset(slot_.get(), 0, slot_size);
         const Bytes direct_before = file_->storage_bytes().o_direct;
-        script_->answer = [&, first = true](const FileRequest& request) mutable -> std::optional<std::int64_t> {
+        script_->answer = [&,
+                           first = true](const FileRequest& request) mutable -> std::optional<std::int64_t> {
             if (!goes_around(request) || request.offset > offset || !first) return std::nullopt;
             first = false;
-            return ::pread(plain.get(), request.address, std::min(most, request.size),
+            return ::pread(plain.get(), request.address, std::min(max, request.size),
                            static_cast<off_t>(request.offset));
         };
-        ASSERT_TRUE(read().ok()) << most;
-        EXPECT_TRUE(right()) << most;
+        ASSERT_TRUE(read().ok()) << max;
+        EXPECT_TRUE(right()) << max;
         EXPECT_LT(file_->storage_bytes().o_direct - direct_before, size);
     }
     EXPECT_EQ(file_->storage_bytes().total(), 6 * size);
@@ -321,8 +324,8 @@ TEST_F(AroundTest, TheQueueStartsModestHoweverMuchTheEngineTakes) {
     backend::AttachOptions options;
     options.page_cache = PageCache::bypass;
     const auto file = attach(Buffer::file(folder_ / "x", 0, 80_MiB), Access::read, options);
-    const std::unique_ptr<char, decltype(&std::free)> pages(static_cast<char*>(std::aligned_alloc(4096, 80_MiB)),
-                                                            &std::free);
+    const std::unique_ptr<char, decltype(&std::free)> pages(
+        static_cast<char*>(std::aligned_alloc(4096, 80_MiB)), &std::free);
     const auto memory = attach(Buffer::host(pages.get(), 80_MiB), Access::write);
     script_->held = true;
     const auto ticket = backend_->start({file->get(), 0, memory->get(), 0, 80_MiB});
@@ -341,8 +344,8 @@ TEST_F(AroundTest, WritesAreCutSmallerAndAreMore) {
     options.page_cache = PageCache::bypass;
     options.expected_size = 80_MiB;
     const auto file = attach(Buffer::file(folder_ / "y"), Access::write, options);
-    const std::unique_ptr<char, decltype(&std::free)> pages(static_cast<char*>(std::aligned_alloc(4096, 80_MiB)),
-                                                            &std::free);
+    const std::unique_ptr<char, decltype(&std::free)> pages(
+        static_cast<char*>(std::aligned_alloc(4096, 80_MiB)), &std::free);
     std::memset(pages.get(), 7, 80_MiB);
     const auto memory = attach(Buffer::host(pages.get(), 80_MiB), Access::read);
     script_->held = true;

@@ -54,7 +54,8 @@ protected:
         const driver::Fd file(::open(path_.c_str(), O_RDONLY | O_DIRECT));
         if (!file) GTEST_SKIP() << "the file system of " << folder_.path() << " refuses O_DIRECT";
         if (driver::lives_in_memory(file)) GTEST_SKIP() << folder_.path() << " lies in memory";
-        if (!test::drop_pages(path_)) GTEST_SKIP() << "the page cache of " << folder_.path() << " cannot be emptied";
+        if (!test::drop_pages(path_))
+            GTEST_SKIP() << "the page cache of " << folder_.path() << " cannot be emptied";
     }
 
     // A piece from the file into a slot of `pages`, `at` from its start.
@@ -331,8 +332,8 @@ TEST_P(HotColdTest, AnyReadGivesJustItsBytes) {
                                        PageCache::bypass};
         options_.page_cache = modes[below(4)];
         const Bytes offset = below(text_.size());
-        const Bytes most = below(2) == 0 ? 20'000 : text_.size();
-        const Bytes size = below(std::min(most, text_.size() - offset)) + 1;
+        const Bytes max = below(2) == 0 ? 20'000 : text_.size();
+        const Bytes size = below(std::min(max, text_.size() - offset)) + 1;
         // Often alike within a block, often with room.
         const Bytes at = 8192 + (below(4) != 0 ? offset % 4096 : below(4096));
         const Bytes before = below(2) == 0 ? 0 : below(8192), after = below(2) == 0 ? 0 : below(8192);

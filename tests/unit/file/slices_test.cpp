@@ -11,8 +11,8 @@ char* address(std::uintptr_t number) {
     return reinterpret_cast<char*>(number);
 }
 
-// What was asked for follows one another in file and memory; requests are no larger than they may be, stay within the
-// room, and those around the page cache are whole blocks.
+// What was asked for follows one another in file and memory; requests are no larger than they may be, stay
+// within the room, and those around the page cache are whole blocks.
 void expect_seamless(const std::vector<Slice>& slices, const Stretch& stretch, Bytes memory_alignment,
                      Bytes largest = slice_size) {
     Bytes sum = 0;
@@ -20,7 +20,7 @@ void expect_seamless(const std::vector<Slice>& slices, const Stretch& stretch, B
         EXPECT_EQ(slice.address + slice.before, stretch.address + sum);
         EXPECT_EQ(slice.offset + slice.before, stretch.offset + sum);
         EXPECT_GT(slice.asked(), 0u);
-        EXPECT_LT(slice.size, largest + least_question);
+        EXPECT_LT(slice.size, largest + min_question);
         EXPECT_GE(slice.address, stretch.address - stretch.room_before);
         EXPECT_LE(slice.address + slice.size, stretch.address + stretch.size + stretch.room_after);
         if (slice.direct) {
@@ -47,7 +47,8 @@ TEST(Slices, CoverThePieceExactly) {
                             expect_seamless(cut(stretch, false), stretch, alignment);
                             if (!can_go_direct(stretch, alignment)) continue;
                             expect_seamless(cut(stretch, true), stretch, alignment);
-                            expect_seamless(cut(stretch, true, written_slice_size), stretch, alignment, written_slice_size);
+                            expect_seamless(cut(stretch, true, written_slice_size), stretch, alignment,
+                                            written_slice_size);
                         }
 }
 

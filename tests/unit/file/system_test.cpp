@@ -40,7 +40,8 @@ bool forbid_io_uring() {
 
 class SystemTest : public FileTest {
 protected:
-    std::unique_ptr<char, decltype(&std::free)> back_{static_cast<char*>(std::aligned_alloc(4096, 2_MiB)), &std::free};
+    std::unique_ptr<char, decltype(&std::free)> back_{static_cast<char*>(std::aligned_alloc(4096, 2_MiB)),
+                                                      &std::free};
 };
 
 TEST_F(SystemTest, WhereTheKernelRefusesIoUringThreadsDoAndSaySo) {

@@ -95,7 +95,8 @@ TEST_F(Joining, ManyTimesWithoutLeavingAnything) {
     EXPECT_EQ(folder.entries(), 0u);
 }
 
-// Programs take a GPU's context apart once they have left every group: nobody may work on it in the background then.
+// Programs take a GPU's context apart once they have left every group: nobody may work on it in the
+// background then.
 TEST_F(Joining, TheLastToLeaveWaitsForAllOfItsProcess) {
     for (int i = 0; i < 20; ++i) {
         {

@@ -136,12 +136,14 @@ TEST_F(Memory, OffABoundaryOf16WhereSlicesArePushed) {
         ASSERT_TRUE(ok(group.attach(memory.buffer())));
         for (const std::size_t shift : {0, 4, 8}) {
             const auto* at = static_cast<const char*>(memory.address()) + shift;
-            const auto plan = group.explain(Collective::all_reduce, 64 << 20, Dtype::i32, {}, memory.address(), at);
+            const auto plan =
+                group.explain(Collective::all_reduce, 64 << 20, Dtype::i32, {}, memory.address(), at);
             ASSERT_TRUE(ok(plan));
             EXPECT_EQ(plan->algorithm, "pushed slices");
-            EXPECT_EQ(plan->memory, shift == 0 ? "yes"
-                                               : "send buffer: yes; receive buffer: no, carried through the arena: off "
-                                                 "a boundary of 16 bytes");
+            EXPECT_EQ(plan->memory,
+                      shift == 0 ? "yes"
+                                 : "send buffer: yes; receive buffer: no, carried through the arena: off "
+                                   "a boundary of 16 bytes");
         }
     });
 }

@@ -61,7 +61,8 @@ protected:
             for (int round = 0; round < 2; ++round) {
                 ASSERT_TRUE(ok(group.all_reduce(at<int>(sends[r]), at<int>(recvs[r]), count, Dtype::i32)));
                 ASSERT_TRUE(ok(group.wait()));
-                EXPECT_EQ(wrong_sums(recvs[r], n, count), 0u) << "rank " << group.rank() << ", " << count << " values";
+                EXPECT_EQ(wrong_sums(recvs[r], n, count), 0u)
+                    << "rank " << group.rank() << ", " << count << " values";
             }
         });
     }
@@ -180,7 +181,8 @@ TEST_F(NoMesh, CopyEnginesAloneAreRefused) {
         const auto done = group.broadcast(sends[r].address(), sends[r].address(), 64, Dtype::u8, 0);
         ASSERT_FALSE(done.ok());
         EXPECT_EQ(done.error().code, ErrorCode::unsupported);
-        EXPECT_NE(done.error().message.find("the arenas lie in host memory (gpu:0 and gpu:5"), std::string::npos)
+        EXPECT_NE(done.error().message.find("the arenas lie in host memory (gpu:0 and gpu:5"),
+                  std::string::npos)
             << done.error().message;
     }
 }

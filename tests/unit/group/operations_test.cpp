@@ -77,9 +77,9 @@ TEST_P(Operations, BroadcastAndReduce) {
             },
             [&](int rank, std::size_t i) {
                 if (rank != root) return poison;
-                int most = value(0, i);
-                for (int r = 1; r < n; ++r) most = std::max(most, value(r, i));
-                return most;
+                int max = value(0, i);
+                for (int r = 1; r < n; ++r) max = std::max(max, value(r, i));
+                return max;
             });
     }
 }
@@ -136,9 +136,9 @@ TEST_P(Operations, AllToAllV) {
     for (const std::size_t unit : {std::size_t{1}, std::size_t{501}}) {
         const Exchange exchange(n,
                                 [&](int a, int b) { return static_cast<std::uint64_t>(a + b + 1) * unit; });
-        const std::size_t most = static_cast<std::size_t>(2 * n) * static_cast<std::size_t>(n) * unit;
+        const std::size_t max = static_cast<std::size_t>(2 * n) * static_cast<std::size_t>(n) * unit;
         each(
-            groups, most, most,
+            groups, max, max,
             [&](Group& g, int* send, int* recv) {
                 return g.all_to_all_v(send, recv, exchange.of(g.rank()), Dtype::i32);
             },

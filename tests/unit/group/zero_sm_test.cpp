@@ -127,11 +127,13 @@ TEST_F(ZeroSmGroup, ExplainTellsOfCopyEngines) {
         const auto with = groups[0].explain(what, 100, Dtype::i32, {}, send, memory.address());
         return with ? with->memory : with.error().to_string();
     };
-    EXPECT_NE(memory_of(Collective::all_gather, nullptr).find("not yet: carried through the arena"), std::string::npos);
+    EXPECT_NE(memory_of(Collective::all_gather, nullptr).find("not yet: carried through the arena"),
+              std::string::npos);
     EXPECT_EQ(memory_of(Collective::all_to_all, memory.address()),
               "no, carried through the arena: send and receive buffer are the same");
     ASSERT_TRUE(ok(groups[0].attach(memory.buffer())));
-    EXPECT_EQ(memory_of(Collective::all_gather, nullptr).find("yes"), 0u) << memory_of(Collective::all_gather, nullptr);
+    EXPECT_EQ(memory_of(Collective::all_gather, nullptr).find("yes"), 0u)
+        << memory_of(Collective::all_gather, nullptr);
     EXPECT_NE(plan->to_string().find("copy engines, no thread block, expected"), std::string::npos)
         << plan->to_string();
 }
@@ -178,7 +180,8 @@ TEST_F(ZeroSmGroup, ARankThatNeverComesIsNamed) {
             while (group.status().ok() && std::chrono::steady_clock::now() < until)
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
         } else {
-            if (group.barrier()) static_cast<void>(group.wait());  // else the other one has been late for it already
+            if (group.barrier())
+                static_cast<void>(group.wait());  // else the other one has been late for it already
         }
         const auto state = group.status();
         ASSERT_FALSE(state.ok());

@@ -101,7 +101,7 @@ TEST_F(HostBackendTest, TheExpectedRateGrowsWithTheThreadsUpToWhatMemoryGives) {
 TEST_F(HostBackendTest, AnEmulatedGpuGivesNoMoreThanTheModelHas) {
     open(true);
     EXPECT_EQ(support_.reason, "2 threads for copies, 2 emulated GPUs");
-    Allocation most = take(Place::gpu(0), 40_MiB, MemoryKind::device);
+    Allocation max = take(Place::gpu(0), 40_MiB, MemoryKind::device);
     const Error error = refused(Place::gpu(0), 30_MiB, MemoryKind::device);
     EXPECT_EQ(error.code, ErrorCode::out_of_memory);
     EXPECT_TRUE(says(error.message, "30 MiB") && says(error.message, "24 MiB") &&
@@ -109,7 +109,7 @@ TEST_F(HostBackendTest, AnEmulatedGpuGivesNoMoreThanTheModelHas) {
         << error.message;
     // Each has its own.
     EXPECT_TRUE(take(Place::gpu(1), 64_MiB, MemoryKind::device));
-    most = Allocation();
+    max = Allocation();
     EXPECT_TRUE(take(Place::gpu(0), 64_MiB, MemoryKind::device));
 }
 
@@ -131,11 +131,11 @@ TEST_F(HostBackendTest, WhatThisMachineLacksIsNotPromised) {
 TEST_F(HostBackendTest, MemoryThatWasGivenButNotTouchedCountsAsGone) {
     open(false);
     // Two thirds of what there is, twice; no page of it is ever touched.
-    Bytes most = Bytes{1} << 50;
-    const Error error = refused(Place::host(), most, MemoryKind::pageable);
-    while (!backend_->allocate(Place::host(), most, MemoryKind::pageable).ok()) most = most / 4 * 3;
-    const Allocation first = take(Place::host(), most / 3 * 2, MemoryKind::pageable);
-    EXPECT_EQ(refused(Place::host(), most / 3 * 2, MemoryKind::pageable).code, ErrorCode::out_of_memory);
+    Bytes max = Bytes{1} << 50;
+    const Error error = refused(Place::host(), max, MemoryKind::pageable);
+    while (!backend_->allocate(Place::host(), max, MemoryKind::pageable).ok()) max = max / 4 * 3;
+    const Allocation first = take(Place::host(), max / 3 * 2, MemoryKind::pageable);
+    EXPECT_EQ(refused(Place::host(), max / 3 * 2, MemoryKind::pageable).code, ErrorCode::out_of_memory);
 }
 
 TEST_F(HostBackendTest, AnAddressIsHeldAgainstItsPlace) {

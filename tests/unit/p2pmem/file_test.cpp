@@ -24,7 +24,7 @@ class ScriptedEngine final : public driver::FileIoEngine {
 public:
     struct Script {
         std::function<std::optional<std::int64_t>(const FileRequest&)> answer;
-        Bytes most = 1_GiB;  // bytes moved by one request
+        Bytes max = 1_GiB;  // bytes moved by one request
         unsigned outstanding = 0;
         std::vector<FileRequest> seen;
     };
@@ -46,11 +46,11 @@ public:
         auto result = script_->answer ? script_->answer(request) : std::nullopt;
         if (!result) {
             // Whole blocks, as O_DIRECT wants it; less of them is told.
-            const auto bytes = std::min(request.size, (script_->most + 4_KiB - 1) / 4_KiB * 4_KiB);
+            const auto bytes = std::min(request.size, (script_->max + 4_KiB - 1) / 4_KiB * 4_KiB);
             const auto at = static_cast<off_t>(request.offset);
             result = request.write ? ::pwrite(request.fd, request.address, bytes, at)
                                    : ::pread(request.fd, request.address, bytes, at);
-            result = std::min(*result, static_cast<std::int64_t>(script_->most));
+            result = std::min(*result, static_cast<std::int64_t>(script_->max));
         }
         ended.push_back({request.tag, *result});
     }
@@ -122,7 +122,7 @@ TEST_F(P2pmemFile, WhatLiesDifferentlyInABlockGoesThroughHostMemoryOrIsRefused) 
 }
 
 TEST_F(P2pmemFile, ShortTransfersAreCarriedOn) {
-    script_->most = 10'000;
+    script_->max = 10'000;
     ASSERT_TRUE(read(0, text_.size(), 0).ok());
     EXPECT_EQ(std::memcmp(address(), text_.data(), text_.size()), 0);
     EXPECT_EQ(file_->storage_bytes().total(), text_.size());

@@ -32,11 +32,13 @@ Route planned(const Topology& machine, route::Request asked, int lanes = 0) {
 
 bool refuses(const Route& route, std::string_view path, std::string_view reason) {
     return std::any_of(route.refused.begin(), route.refused.end(), [&](const Refused& refused) {
-        return refused.path.find(path) != std::string::npos && refused.reason.find(reason) != std::string::npos;
+        return refused.path.find(path) != std::string::npos &&
+               refused.reason.find(reason) != std::string::npos;
     });
 }
 
-// Every kind of pair of a machine: of its first eight GPUs with the host, and of one on each socket with all others.
+// Every kind of pair of a machine: of its first eight GPUs with the host, and of one on each socket with all
+// others.
 std::vector<route::Request> pairs_of(const Topology& machine, Bytes bytes) {
     std::vector<route::Request> all;
     const int gpus = std::min(machine.gpu_count(), 8);
@@ -68,11 +70,11 @@ TEST_P(LanesOf, AreNeverSlowerThanTheBestSingleOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, LanesOf,
-                         testing::Values(std::pair("dgx-1v", true), std::pair("dgx-2", true), std::pair("dgx-a100", true),
-                                         std::pair("dgx-h100", true), std::pair("dgx-b200", true),
-                                         std::pair("gb200-tray", true), std::pair("mi300x", true),
-                                         std::pair("pcie-4l40s", false), std::pair("pcie-2s", false),
-                                         std::pair("laptop", false)));
+                         testing::Values(std::pair("dgx-1v", true), std::pair("dgx-2", true),
+                                         std::pair("dgx-a100", true), std::pair("dgx-h100", true),
+                                         std::pair("dgx-b200", true), std::pair("gb200-tray", true),
+                                         std::pair("mi300x", true), std::pair("pcie-4l40s", false),
+                                         std::pair("pcie-2s", false), std::pair("laptop", false)));
 
 TEST(Lanes, SmallCopiesTakeOne) {
     const Topology dgx = Topology::model("dgx-h100").value();
@@ -124,7 +126,7 @@ TEST(Lanes, BoundsAreKept) {
     EXPECT_EQ(planned(machine, to_gpu(0), 2).lanes.size(), 2U);
     EXPECT_EQ(planned(machine, to_gpu(0), 9).lanes.size(), 4U);
     route::Request little = to_gpu(0);
-    little.max_staging = 2 * route::least_lane_chunk;
+    little.max_staging = 2 * route::min_lane_chunk;
     EXPECT_EQ(planned(machine, little).lanes.size(), 2U) << "memory for one ring";
     little.max_staging = 0;
     EXPECT_EQ(planned(machine, little).lanes.size(), 1U);
@@ -139,13 +141,16 @@ TEST(Lanes, AGpuThatLendsNoMemoryIsLeftOutAndNamed) {
     asked.relay_memory = {64_MiB, 64_MiB, 0, 64_MiB};
     const Route route = planned(four_and_a_switch(), asked);
     EXPECT_EQ(route.lanes.size(), 3U);
-    EXPECT_TRUE(refuses(route, "host -> gpu:2 -> gpu:0", "gpu:2 lends copies of others no memory")) << route.to_string();
+    EXPECT_TRUE(refuses(route, "host -> gpu:2 -> gpu:0", "gpu:2 lends copies of others no memory"))
+        << route.to_string();
 }
 
 TEST(Lanes, PageableMemoryAndFilesKeepToOne) {
     const Topology machine = four_and_a_switch();
-    const auto pageable = request(Place::host(), MemoryKind::pageable, Place::gpu(0), MemoryKind::device, 8_GiB);
-    const auto file = request(Place::file("/x"), MemoryKind::storage, Place::gpu(0), MemoryKind::device, 8_GiB);
+    const auto pageable =
+        request(Place::host(), MemoryKind::pageable, Place::gpu(0), MemoryKind::device, 8_GiB);
+    const auto file =
+        request(Place::file("/x"), MemoryKind::storage, Place::gpu(0), MemoryKind::device, 8_GiB);
     EXPECT_EQ(planned(machine, pageable).lanes.size(), 1U);
     EXPECT_EQ(planned(machine, file).lanes.size(), 1U);
 }
@@ -153,7 +158,8 @@ TEST(Lanes, PageableMemoryAndFilesKeepToOne) {
 TEST(Lanes, NeverOnMachinesWithPcieAlone) {
     for (const char* name : {"pcie-4l40s", "pcie-2s", "laptop"}) {
         const Topology machine = Topology::model(name).value();
-        for (const route::Request& asked : pairs_of(machine, 4_GiB)) EXPECT_EQ(planned(machine, asked).lanes.size(), 1U) << name;
+        for (const route::Request& asked : pairs_of(machine, 4_GiB))
+            EXPECT_EQ(planned(machine, asked).lanes.size(), 1U) << name;
     }
 }
 
@@ -163,15 +169,17 @@ TEST(Lanes, SharedPcieSwitchesAreCountedOnce) {
     const Topology dgx1 = Topology::model("dgx-1v").value();
     const Route route = planned(dgx1, to_gpu(0));
     std::vector<int> through;
-    for (const Lane& lane : route.lanes) through.push_back(lane.hops.size() == 1 ? 0 : lane.hops[0].to.index());
+    for (const Lane& lane : route.lanes)
+        through.push_back(lane.hops.size() == 1 ? 0 : lane.hops[0].to.index());
     std::sort(through.begin(), through.end());
     ASSERT_GE(through.size(), 3U) << route.to_string();
     EXPECT_EQ(std::count(through.begin(), through.end(), 1), 0) << "gpu:1 hangs off gpu:0's switch";
-    EXPECT_EQ(std::count(through.begin(), through.end(), 2) + std::count(through.begin(), through.end(), 3), 1);
+    EXPECT_EQ(std::count(through.begin(), through.end(), 2) + std::count(through.begin(), through.end(), 3),
+              1);
 }
 
-// NVLinks between the GPUs of a DGX-1 V100, as several independent `nvidia-smi topo -m` matrices of such machines
-// show them (nccl#671 holds one).
+// NVLinks between the GPUs of a DGX-1 V100, as several independent `nvidia-smi topo -m` matrices of such
+// machines show them (nccl#671 holds one).
 constexpr int links[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0},
                              {2, 1, 2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1},
                              {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
@@ -214,7 +222,8 @@ TEST(Lanes, BetweenGpusPcieIsNoFurtherLane) {
     Topology::Parts parts;
     parts.name = "bridge";
     parts.pcie_peers = PathClass::pxb;
-    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0}, {DeviceKind::pcie_switch, 0, "pcie_switch:0", "", "", 0, 0}};
+    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0},
+                     {DeviceKind::pcie_switch, 0, "pcie_switch:0", "", "", 0, 0}};
     parts.links = {{0, 1, LinkKind::pcie, 16, 60, 0.5}};
     for (int i = 0; i < 3; ++i) {
         parts.devices.push_back({DeviceKind::gpu, i, "gpu:" + std::to_string(i), "", "", 0, 1_GiB});
@@ -244,9 +253,13 @@ TEST(Lanes, SharesSumToOneAndFollowTheRates) {
 TEST(FairRates, ASharedLinkIsDividedMaxMinFairly) {
     Topology::Parts parts;
     parts.name = "fair";
-    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0}, {DeviceKind::pcie_switch, 0, "pcie_switch:0", "", "", 0, 0},
-                     {DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB}, {DeviceKind::gpu, 1, "gpu:1", "", "", 0, 1_GiB}};
-    parts.links = {{0, 1, LinkKind::pcie, 16, 100, 0.5}, {1, 2, LinkKind::pcie, 16, 80, 0.5}, {1, 3, LinkKind::pcie, 4, 20, 0.5}};
+    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0},
+                     {DeviceKind::pcie_switch, 0, "pcie_switch:0", "", "", 0, 0},
+                     {DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB},
+                     {DeviceKind::gpu, 1, "gpu:1", "", "", 0, 1_GiB}};
+    parts.links = {{0, 1, LinkKind::pcie, 16, 100, 0.5},
+                   {1, 2, LinkKind::pcie, 16, 80, 0.5},
+                   {1, 3, LinkKind::pcie, 4, 20, 0.5}};
     const Topology machine = *Topology::create(std::move(parts));
     std::vector<route::Candidate> lanes;
     for (int gpu : {0, 1}) {

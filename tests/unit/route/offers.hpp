@@ -20,7 +20,7 @@ inline constexpr MemorySet on_host{MemoryKind::pinned, MemoryKind::pageable};
 inline constexpr MemorySet in_file{MemoryKind::storage};
 
 inline Capability capability(PlaceKind from, PlaceKind to, MemorySet reads, MemorySet writes, Reach reach,
-                      const char* engine, double efficiency, double most = 0) {
+                             const char* engine, double efficiency, double max = 0) {
     Capability made;
     made.from = from;
     made.to = to;
@@ -29,34 +29,46 @@ inline Capability capability(PlaceKind from, PlaceKind to, MemorySet reads, Memo
     made.reach = reach;
     made.engine = engine;
     made.efficiency = efficiency;
-    made.max_gb_per_s = most;
+    made.max_gb_per_s = max;
     made.latency_us = 2;
     return made;
 }
 
 inline std::vector<Offer> offers(bool cuda_usable = true) {
     using enum PlaceKind;
-    Offer host_offer{"host", Support::yes(""), {capability(host, host, on_host, on_host, Reach::host_memory, "memcpy", 1, 40)}, {}, {}};
+    Offer host_offer{"host",
+                     Support::yes(""),
+                     {capability(host, host, on_host, on_host, Reach::host_memory, "memcpy", 1, 40)},
+                     {},
+                     {}};
     host_offer.host_memory = {MemoryKind::pageable};
-    Offer file_offer{"file", Support::yes(""),
+    Offer file_offer{"file",
+                     Support::yes(""),
                      {capability(file, host, in_file, on_host, Reach::storage, "file I/O", 1, 5),
                       capability(host, file, on_host, in_file, Reach::storage, "file I/O", 1, 4)},
-                     {}, {}};
-    Offer cuda{"cuda", cuda_usable ? Support::yes("") : Support::no("no NVIDIA driver", "install one"),
+                     {},
+                     {}};
+    Offer cuda{"cuda",
+               cuda_usable ? Support::yes("") : Support::no("no NVIDIA driver", "install one"),
                {capability(host, gpu, on_pinned, on_gpu, Reach::host_link, "copy engine", 0.9),
                 capability(gpu, host, on_gpu, on_pinned, Reach::host_link, "copy engine", 0.9),
                 capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "copy engine", 0.8),
                 capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "kernel", 0.7),
                 capability(gpu, gpu, on_gpu, on_gpu, Reach::same_gpu, "copy engine", 1, 2000)},
-               {}, {}};
+               {},
+               {}};
     cuda.host_memory = {MemoryKind::pinned};
     cuda.gpu_memory = {MemoryKind::device};
-    Offer cufile{"cufile", Support::no("not part of this build"),
-                 {capability(file, gpu, in_file, on_gpu, Reach::storage_gpu, "direct storage", 1)}, {}, {}};
+    Offer cufile{"cufile",
+                 Support::no("not part of this build"),
+                 {capability(file, gpu, in_file, on_gpu, Reach::storage_gpu, "direct storage", 1)},
+                 {},
+                 {}};
     return {host_offer, file_offer, cuda, cufile};
 }
 
-inline route::Request request(Place from, MemoryKind from_memory, Place to, MemoryKind to_memory, Bytes bytes = 1_GiB) {
+inline route::Request request(Place from, MemoryKind from_memory, Place to, MemoryKind to_memory,
+                              Bytes bytes = 1_GiB) {
     route::Request made;
     made.from = {std::move(from), from_memory};
     made.to = {std::move(to), to_memory};

@@ -24,14 +24,16 @@ Topology chain() {
         parts.devices.push_back({DeviceKind::gpu, i, "gpu:" + std::to_string(i), "", "", 0, 1_GiB});
         parts.links.push_back({0, static_cast<DeviceId>(i + 1), LinkKind::pcie, 16, 60, 0.5});
         if (i > 0)
-            parts.links.push_back({static_cast<DeviceId>(i), static_cast<DeviceId>(i + 1), LinkKind::nvlink, 4, 100, 0.3});
+            parts.links.push_back(
+                {static_cast<DeviceId>(i), static_cast<DeviceId>(i + 1), LinkKind::nvlink, 4, 100, 0.3});
     }
     return *Topology::create(std::move(parts));
 }
 
 bool refuses(const Route& route, std::string_view path, std::string_view reason) {
     return std::any_of(route.refused.begin(), route.refused.end(), [&](const Refused& refused) {
-        return refused.path.find(path) != std::string::npos && refused.reason.find(reason) != std::string::npos;
+        return refused.path.find(path) != std::string::npos &&
+               refused.reason.find(reason) != std::string::npos;
     });
 }
 
@@ -44,7 +46,8 @@ TEST(Planner, LinkedGpusTakeTheLink) {
     EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 80);
     EXPECT_TRUE(plan->route.direct());
     EXPECT_TRUE(refuses(plan->route, "by cuda kernel", "kernel")) << plan->route.to_string();
-    EXPECT_TRUE(refuses(plan->route, "-> host:0 ->", "2 copies through host memory")) << plan->route.to_string();
+    EXPECT_TRUE(refuses(plan->route, "-> host:0 ->", "2 copies through host memory"))
+        << plan->route.to_string();
 }
 
 TEST(Planner, UnlinkedGpusGoThroughANeighbourNotTheHost) {
@@ -65,8 +68,8 @@ TEST(Planner, GpusWithoutACommonNeighbourGoThroughTheHost) {
 }
 
 TEST(Planner, PageableMemoryIsStagedAndSaysWhy) {
-    const auto plan = route::plan(chain(), offers(),
-                                  request(Place::host(), MemoryKind::pageable, Place::gpu(1), MemoryKind::device));
+    const auto plan = route::plan(
+        chain(), offers(), request(Place::host(), MemoryKind::pageable, Place::gpu(1), MemoryKind::device));
     ASSERT_TRUE(plan);
     ASSERT_EQ(plan->route.lanes[0].hops.size(), 2u);
     EXPECT_EQ(plan->route.lanes[0].hops[0].to_memory, MemoryKind::pinned);
@@ -76,8 +79,9 @@ TEST(Planner, PageableMemoryIsStagedAndSaysWhy) {
 }
 
 TEST(Planner, FilesReachGpusThroughTheHostAndNameTheMissingDirectPath) {
-    const auto plan = route::plan(chain(), offers(),
-                                  request(Place::file("/x"), MemoryKind::storage, Place::gpu(0), MemoryKind::device));
+    const auto plan =
+        route::plan(chain(), offers(),
+                    request(Place::file("/x"), MemoryKind::storage, Place::gpu(0), MemoryKind::device));
     ASSERT_TRUE(plan);
     EXPECT_EQ(plan->route.lanes[0].hops[0].backend, "file");
     EXPECT_EQ(plan->route.lanes[0].hops[1].backend, "cuda");
@@ -135,7 +139,9 @@ TEST(Planner, ASharedLinkIsDivided) {
                      {DeviceKind::pcie_switch, 0, "switch:0", "", "", 0, 0},
                      {DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB},
                      {DeviceKind::gpu, 1, "gpu:1", "", "", 0, 1_GiB}};
-    parts.links = {{0, 1, LinkKind::pcie, 16, 60, 0.5}, {1, 2, LinkKind::pcie, 16, 60, 0.5}, {1, 3, LinkKind::pcie, 16, 60, 0.5}};
+    parts.links = {{0, 1, LinkKind::pcie, 16, 60, 0.5},
+                   {1, 2, LinkKind::pcie, 16, 60, 0.5},
+                   {1, 3, LinkKind::pcie, 16, 60, 0.5}};
     const auto plan = route::plan(*Topology::create(std::move(parts)), offers(), between_gpus(0, 1));
     ASSERT_TRUE(plan) << plan.error().to_string();
     EXPECT_DOUBLE_EQ(plan->route.expected_gb_per_s, 54);
@@ -153,7 +159,8 @@ TEST(Planner, HybridCubeMeshPairsWithoutALinkGoThroughANeighbour) {
             const auto plan = route::plan(*dgx, offers(), between_gpus(a, b));
             ASSERT_TRUE(plan.ok()) << plan.error().to_string();
             const auto& hops = plan->route.lanes.front().hops;
-            const bool linked = dgx->pair_class(*dgx->find(Place::gpu(a)), *dgx->find(Place::gpu(b))).links > 0;
+            const bool linked =
+                dgx->pair_class(*dgx->find(Place::gpu(a)), *dgx->find(Place::gpu(b))).links > 0;
             if (linked) continue;  // by their link, or by a wider way over a neighbour
             ASSERT_EQ(hops.size(), 2U) << a << " " << b;
             EXPECT_TRUE(hops.front().to.is_gpu()) << plan->route.to_string();
@@ -201,15 +208,19 @@ TEST(Planner, OtherMachinesOfAClusterAreOutOfReach) {
     ASSERT_FALSE(plan.ok());
     EXPECT_NE(plan.error().message.find("different machines"), std::string::npos) << plan.error().to_string();
     EXPECT_TRUE(route::plan(*cluster, offers(), between_gpus(8, 9)).ok());
-    const auto staged = route::plan(*cluster, offers(),
-                                    request(Place::file("/x"), MemoryKind::storage, Place::gpu(12), MemoryKind::device));
+    const auto staged =
+        route::plan(*cluster, offers(),
+                    request(Place::file("/x"), MemoryKind::storage, Place::gpu(12), MemoryKind::device));
     ASSERT_TRUE(staged.ok()) << staged.error().to_string();
-    EXPECT_EQ(staged->route.lanes.front().hops.front().to.to_string(), "host:3") << "beside the GPU, not the first";
+    EXPECT_EQ(staged->route.lanes.front().hops.front().to.to_string(), "host:3")
+        << "beside the GPU, not the first";
 }
 
 TEST(PlannerProperty, TheBestIsTakenAndEveryRefusalHasAReason) {
     std::mt19937 random(20261121);
-    const auto uniform = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    const auto uniform = [&](int low, int high) {
+        return std::uniform_int_distribution<int>(low, high)(random);
+    };
     for (int round = 0; round < 300; ++round) {
         Topology::Parts parts;
         parts.name = "random";
@@ -217,15 +228,18 @@ TEST(PlannerProperty, TheBestIsTakenAndEveryRefusalHasAReason) {
         parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
         for (int i = 0; i < gpus; ++i) {
             parts.devices.push_back({DeviceKind::gpu, i, "gpu:" + std::to_string(i), "", "", 0, 1_GiB});
-            parts.links.push_back({0, static_cast<DeviceId>(i + 1), LinkKind::pcie, 16, double(uniform(4, 64)), 0.5});
+            parts.links.push_back(
+                {0, static_cast<DeviceId>(i + 1), LinkKind::pcie, 16, double(uniform(4, 64)), 0.5});
             for (int j = 0; j < i; ++j)
                 if (uniform(0, 2) == 0)
                     parts.links.push_back({static_cast<DeviceId>(j + 1), static_cast<DeviceId>(i + 1),
                                            LinkKind::nvlink, 1, double(uniform(10, 400)), 0.3});
         }
         const Topology topology = *Topology::create(std::move(parts));
-        const Place places[] = {Place::host(), Place::gpu(uniform(0, gpus - 1)), Place::gpu(uniform(0, gpus - 1)), Place::file("/f")};
-        const MemoryKind kinds[] = {uniform(0, 1) ? MemoryKind::pinned : MemoryKind::pageable, MemoryKind::device, MemoryKind::device, MemoryKind::storage};
+        const Place places[] = {Place::host(), Place::gpu(uniform(0, gpus - 1)),
+                                Place::gpu(uniform(0, gpus - 1)), Place::file("/f")};
+        const MemoryKind kinds[] = {uniform(0, 1) ? MemoryKind::pinned : MemoryKind::pageable,
+                                    MemoryKind::device, MemoryKind::device, MemoryKind::storage};
         const int a = uniform(0, 3), b = uniform(0, 3);
         auto asked = request(places[a], kinds[a], places[b], kinds[b], Bytes{1} << uniform(0, 34));
         asked.require = uniform(0, 3) == 0 ? Require::direct : Require::any;

@@ -119,7 +119,8 @@ TEST_F(MachineFacts, AccessControlIsInferredFromGroups) {
     EXPECT_EQ(on.how, "inferred");
     EXPECT_EQ(on.seen.front().value, "5");
     regroup("5", "5", "6", "6");
-    EXPECT_EQ(acs_between(files(), "0000:03:00.0", "0000:04:00.0").state, "off") << "seen with QEMU's switches";
+    EXPECT_EQ(acs_between(files(), "0000:03:00.0", "0000:04:00.0").state, "off")
+        << "seen with QEMU's switches";
     regroup("5", "5", "5", "5");
     EXPECT_EQ(acs_between(files(), "0000:03:00.0", "0000:04:00.0").state, "unknown");
 }

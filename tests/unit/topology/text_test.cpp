@@ -87,14 +87,16 @@ TEST(PairsText, TellsRateAndWorstLink) {
         for (std::size_t at = 0; at < text.size();) {
             const std::size_t end = text.find('\n', at);
             const std::string found = text.substr(at, end - at);
-            if (found.starts_with(from + " ") && found.find(" " + to + " ") != std::string::npos) return found;
+            if (found.starts_with(from + " ") && found.find(" " + to + " ") != std::string::npos)
+                return found;
             at = end + 1;
         }
         return std::string();
     };
     EXPECT_NE(line("gpu:0", "gpu:7").find("NV18   396"), std::string::npos) << line("gpu:0", "gpu:7");
     EXPECT_NE(line("gpu:0", "gpu:7").find("18 links through NVSwitch"), std::string::npos);
-    EXPECT_NE(line("gpu:0", "nic:mlx5_0").find("PXB    55.5"), std::string::npos) << line("gpu:0", "nic:mlx5_0");
+    EXPECT_NE(line("gpu:0", "nic:mlx5_0").find("PXB    55.5"), std::string::npos)
+        << line("gpu:0", "nic:mlx5_0");
     EXPECT_TRUE(line("nic:mlx5_0", "nic:mlx5_3").empty()) << "pairs without a GPU are left out";
     EXPECT_EQ(text.find("node0 alone"), std::string::npos);
     EXPECT_NE(list_pairs(*Topology::model("dgx-h100*2")).find("node0 alone"), std::string::npos);
@@ -140,7 +142,7 @@ TEST(MatrixText, EveryModelHasTheClassesThatPairsHave) {
         if (outline.nodes().size() > 1) continue;
         const std::string text = machine->to_text();
         const auto ids = topology::matrix_devices(outline, -1);
-        ASSERT_LE(ids.size(), topology::most_matrix_devices) << name;
+        ASSERT_LE(ids.size(), topology::max_matrix_devices) << name;
         for (const DeviceId from : ids) {
             const auto words = row(text, topology::short_name(machine->device(from), false));
             ASSERT_GE(words.size(), ids.size() + 2) << name << " " << machine->device(from).name;

@@ -21,12 +21,13 @@ using transfer::Attendance;
 // Calls as a backend's thread would until every byte is there; false where that never happens.
 bool attend_until_there(const SpreadRig& rig, const Activity& job) {
     const auto limit = std::chrono::steady_clock::now() + 30s;
-    while (job.bytes_done() < job.bytes_total() && std::chrono::steady_clock::now() < limit) rig.files->attend();
+    while (job.bytes_done() < job.bytes_total() && std::chrono::steady_clock::now() < limit)
+        rig.files->attend();
     return job.bytes_done() == job.bytes_total();
 }
 
-// The engine's own thread holds still, as one that sleeps, from now on until this is destroyed: it is in a call of a copy
-// that has ended. The rig has a file and a memory.
+// The engine's own thread holds still, as one that sleeps, from now on until this is destroyed: it is in a
+// call of a copy that has ended. The rig has a file and a memory.
 class EngineHeld {
 public:
     explicit EngineHeld(SpreadRig& rig) {
@@ -35,7 +36,8 @@ public:
             while (!state->over) std::this_thread::yield();
         };
         const Buffer to = rig.spread.memories[0].slice(0, 4_KiB);
-        while (!rig.engine->submit(Buffer::file("/file0", 0, 4_KiB), to, {}, nullptr)->completion().keep(hold)) {
+        while (
+            !rig.engine->submit(Buffer::file("/file0", 0, 4_KiB), to, {}, nullptr)->completion().keep(hold)) {
         }
         while (!state_->held) std::this_thread::yield();
     }
@@ -84,10 +86,12 @@ TEST(Attendance, TakesACopyOfAFileToItsLastByteAndNoFurther) {
 }
 
 TEST(Attendance, WhatItMeetsIsToldByWhoeverWaits) {
-    SpreadRig rig({.gpus = 1, .files = {.polls = 1, .fail = [](const std::string&, Bytes offset, Bytes) -> std::optional<Error> {
-                                  if (offset < 2_MiB) return std::nullopt;
-                                  return Error{ErrorCode::io_error, "scripted", {}, {}};
-                              }}});
+    SpreadRig rig(
+        {.gpus = 1,
+         .files = {.polls = 1, .fail = [](const std::string&, Bytes offset, Bytes) -> std::optional<Error> {
+                       if (offset < 2_MiB) return std::nullopt;
+                       return Error{ErrorCode::io_error, "scripted", {}, {}};
+                   }}});
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
     std::optional<EngineHeld> held(std::in_place, rig);
@@ -150,10 +154,12 @@ TEST(Attendance, WhoComesMeanwhileIsNotForgotten) {
 void expect_missed_while_driving(bool whole_load) {
     SpreadRig* all = nullptr;
     std::atomic<bool> somebody_comes{false};
-    SpreadRig rig({.gpus = 1, .files = {.polls = 1, .fail = [&](const std::string&, Bytes, Bytes) -> std::optional<Error> {
-                                  if (somebody_comes.exchange(false)) std::thread([&] { all->files->attend(); }).join();
-                                  return std::nullopt;
-                              }}});
+    SpreadRig rig(
+        {.gpus = 1,
+         .files = {.polls = 1, .fail = [&](const std::string&, Bytes, Bytes) -> std::optional<Error> {
+                       if (somebody_comes.exchange(false)) std::thread([&] { all->files->attend(); }).join();
+                       return std::nullopt;
+                   }}});
     all = &rig;
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
@@ -161,7 +167,8 @@ void expect_missed_while_driving(bool whole_load) {
     options.max_staging = 512_KiB;  // more than its start submits
     const EngineHeld held(rig);
     const auto job = whole_load ? rig.submit(options)
-                                : rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr);
+                                : rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0],
+                                                     options, nullptr);
     job->step(true);
     EXPECT_FALSE(job->missed()) << "nobody came";
     somebody_comes = true;
@@ -174,9 +181,13 @@ void expect_missed_while_driving(bool whole_load) {
     EXPECT_TRUE(rig.arrived());
 }
 
-TEST(Attendance, WhoComesWhileALoadIsDrivenIsMissed) { expect_missed_while_driving(true); }
+TEST(Attendance, WhoComesWhileALoadIsDrivenIsMissed) {
+    expect_missed_while_driving(true);
+}
 
-TEST(Attendance, WhoComesWhileACopyIsDrivenIsMissed) { expect_missed_while_driving(false); }
+TEST(Attendance, WhoComesWhileACopyIsDrivenIsMissed) {
+    expect_missed_while_driving(false);
+}
 
 TEST(Attendance, NobodyIsAtAnActivityOnceItHasLeft) {
     const auto all = std::make_shared<Attendance>();

@@ -43,7 +43,8 @@ TEST_F(EndsTest, AgreeingEndsResolve) {
 TEST_F(EndsTest, PlacesThatAreNotThere) {
     EXPECT_EQ(code(Buffer::host(memory, 8), Buffer::gpu(1, memory + 8, 8)), ErrorCode::not_found);
     EXPECT_NE(last.find("one GPU, gpu:0"), std::string::npos) << last;
-    EXPECT_EQ(code(Buffer::memory(Place::host(3), memory, 8), Buffer::host(memory + 8, 8)), ErrorCode::not_found);
+    EXPECT_EQ(code(Buffer::memory(Place::host(3), memory, 8), Buffer::host(memory + 8, 8)),
+              ErrorCode::not_found);
     EXPECT_EQ(code(Buffer::memory(Place::host().on("far"), memory, 8), Buffer::host(memory + 8, 8)),
               ErrorCode::unsupported);
 }
@@ -51,8 +52,10 @@ TEST_F(EndsTest, PlacesThatAreNotThere) {
 TEST_F(EndsTest, SizesThatDoNotFit) {
     EXPECT_EQ(code(Buffer::host(memory, 8), Buffer::host(memory + 16, 9)), ErrorCode::invalid_argument);
     EXPECT_NE(last.find("8 bytes and the target 9"), std::string::npos) << last;
-    EXPECT_EQ(code(Buffer::host(memory, Buffer::whole), Buffer::host(memory + 16, 9)), ErrorCode::invalid_argument);
-    EXPECT_EQ(code(Buffer::file("x", 5, Buffer::whole), Buffer::host(memory, 9)), ErrorCode::invalid_argument);
+    EXPECT_EQ(code(Buffer::host(memory, Buffer::whole), Buffer::host(memory + 16, 9)),
+              ErrorCode::invalid_argument);
+    EXPECT_EQ(code(Buffer::file("x", 5, Buffer::whole), Buffer::host(memory, 9)),
+              ErrorCode::invalid_argument);
 }
 
 TEST_F(EndsTest, OverlapsNullAndReadOnly) {
@@ -73,13 +76,16 @@ TEST_F(EndsTest, AFileWithoutABackendIsRefused) {
     EXPECT_EQ(ends.error().code, ErrorCode::unsupported);
 }
 
-// Of the backends that are not usable the one that would reach the place gives the reason, whatever their order.
+// Of the backends that are not usable the one that would reach the place gives the reason, whatever their
+// order.
 TEST_F(EndsTest, MemoryThatNobodyReachesNamesWhoWould) {
     backend::Registry nobody;
-    for (const auto& [name, kind] : {std::pair{"cuda", PlaceKind::gpu}, std::pair{"p2pmem", PlaceKind::p2pmem}}) {
+    for (const auto& [name, kind] :
+         {std::pair{"cuda", PlaceKind::gpu}, std::pair{"p2pmem", PlaceKind::p2pmem}}) {
         backend::Capability capability;
         capability.to = kind;
-        nobody.add_absent({name, backend::Support::no(fmt::format("without {}", name)), {capability}, {}, {}});
+        nobody.add_absent(
+            {name, backend::Support::no(fmt::format("without {}", name)), {capability}, {}, {}});
     }
     const auto place = Place::p2pmem("0000:03:00.0");
     const auto ends = transfer::resolve_ends(*topology, nobody, Buffer::host(memory, 8),
@@ -87,7 +93,8 @@ TEST_F(EndsTest, MemoryThatNobodyReachesNamesWhoWould) {
     ASSERT_FALSE(ends);
     EXPECT_EQ(ends.error().code, ErrorCode::path_unavailable);
     EXPECT_EQ(ends.error().hint, "p2pmem: without p2pmem");
-    const auto gpu = transfer::resolve_ends(*topology, nobody, Buffer::host(memory, 8), Buffer::gpu(0, memory + 8, 8));
+    const auto gpu =
+        transfer::resolve_ends(*topology, nobody, Buffer::host(memory, 8), Buffer::gpu(0, memory + 8, 8));
     ASSERT_FALSE(gpu);
     EXPECT_EQ(gpu.error().hint, "cuda: without cuda");
 }

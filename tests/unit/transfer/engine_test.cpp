@@ -94,7 +94,7 @@ TEST(Engine, StagingStaysUnderItsBound) {
     ASSERT_TRUE(rig.copy(options));
     EXPECT_TRUE(rig.equal());
     EXPECT_LE(rig.fake->allocated - before, 200_KiB);
-    EXPECT_LE(rig.fake->most_in_flight, 2);  // 128 KiB of slots
+    EXPECT_LE(rig.fake->max_in_flight, 2);  // 128 KiB of slots
 }
 
 TEST(Engine, StagingMemoryIsUsedAgain) {

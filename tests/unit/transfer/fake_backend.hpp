@@ -83,7 +83,7 @@ public:
         ++allocations;
         ++*live;
         allocated += bytes;
-        most_allocated = std::max(most_allocated, allocated);
+        max_allocated = std::max(max_allocated, allocated);
         auto* memory = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
         if (kind == MemoryKind::pinned) pinned_.insert(memory);
         ranges_[memory] = {bytes, kind};
@@ -166,13 +166,13 @@ public:
     std::vector<std::size_t> batches;  // pieces of each start_batch()
     int described = 0;
     int in_flight = 0;
-    int most_in_flight = 0;
+    int max_in_flight = 0;
     std::atomic<int> attached{0};
     std::atomic<int> commits{0};
     int allocations = 0;  // that were ever made
     const std::shared_ptr<std::atomic<int>> live = std::make_shared<std::atomic<int>>(0);  // not freed yet
     Bytes allocated = 0;
-    Bytes most_allocated = 0;
+    Bytes max_allocated = 0;
 
 private:
     struct Flight {
@@ -190,7 +190,7 @@ private:
         const int polls = script.polls_of ? script.polls_of(started.front()) : script.polls;
         flights_.push_back({std::move(started), polls, false});
         ++in_flight;
-        most_in_flight = std::max(most_in_flight, in_flight);
+        max_in_flight = std::max(max_in_flight, in_flight);
         return backend::Ticket{flights_.size()};
     }
     Result<std::optional<backend::Description>> describe_within(const Buffer& buffer) const {

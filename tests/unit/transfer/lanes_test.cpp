@@ -188,18 +188,18 @@ TEST(Lanes, RelayMemoryIsBoundedAndOneWithoutAnyIsLeftOut) {
     EXPECT_TRUE(rig.equal());
     EXPECT_EQ(receipt->lane_bytes.size(), 3U);
     for (const Lane& lane : receipt->route->lanes) EXPECT_NE(lane.hops[0].to, Place::gpu(1));
-    EXPECT_LE(rig.fake->most_allocated, 2 * rig.size + 2 * 32_MiB);
+    EXPECT_LE(rig.fake->max_allocated, 2 * rig.size + 2 * 32_MiB);
 }
 
 TEST(Lanes, MaxStagingBoundsAllRingsTogether) {
     Rig rig({.polls = 1});
-    const Bytes before = rig.fake->most_allocated;
+    const Bytes before = rig.fake->max_allocated;
     CopyOptions options;
     options.max_staging = 6_MiB;
     const auto receipt = rig.copy(options);
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.equal());
-    EXPECT_LE(rig.fake->most_allocated - before, 6_MiB);
+    EXPECT_LE(rig.fake->max_allocated - before, 6_MiB);
 }
 
 TEST(Lanes, OneLaneWhenOneIsAskedFor) {

@@ -76,15 +76,15 @@ TEST_F(RegistrationsTest, FreedRangesAreForgotten) {
 
 TEST_F(RegistrationsTest, TheOneThatWasNotAskedForTheLongestGoes) {
     const auto held = get(at(0, 1), 1);
-    for (Bytes i = 1; i < Registrations::most_kept; ++i) get(at(i, 1), 1);
-    const auto again = get(at(1, 1), 1);      // now 2 is the oldest but one
-    get(at(Registrations::most_kept, 1), 1);  // the first goes
-    EXPECT_EQ(registrations.size(), Registrations::most_kept);
+    for (Bytes i = 1; i < Registrations::max_kept; ++i) get(at(i, 1), 1);
+    const auto again = get(at(1, 1), 1);     // now 2 is the oldest but one
+    get(at(Registrations::max_kept, 1), 1);  // the first goes
+    EXPECT_EQ(registrations.size(), Registrations::max_kept);
     EXPECT_EQ(fake.attached,
-              static_cast<int>(Registrations::most_kept) + 1);  // `held` is kept by who holds it
+              static_cast<int>(Registrations::max_kept) + 1);  // `held` is kept by who holds it
     EXPECT_NE(get(at(0, 1), 1), held);
     EXPECT_EQ(get(at(1, 1), 1), again);
-    EXPECT_EQ(registrations.size(), Registrations::most_kept);
+    EXPECT_EQ(registrations.size(), Registrations::max_kept);
 }
 
 TEST_F(RegistrationsTest, AFailureIsNotKept) {
@@ -104,7 +104,7 @@ TEST_F(RegistrationsTest, SeveralThreadsFindAndForget) {
             }
         });
     for (std::thread& thread : threads) thread.join();
-    EXPECT_LE(registrations.size(), Registrations::most_kept);
+    EXPECT_LE(registrations.size(), Registrations::max_kept);
     registrations.clear();
     EXPECT_EQ(fake.attached, 0);
 }

@@ -140,7 +140,8 @@ TEST_F(SharedMemoryTest, ALeaseOutlivesTheName) {
     EXPECT_TRUE(soon([&] { return shared->names() == 0; }));
     EXPECT_EQ(counts.closed, 0);
     held = Error{};
-    EXPECT_TRUE(soon([&] { return counts.closed == 1; })) << "whoever took the name out may hold it a moment longer";
+    EXPECT_TRUE(soon([&] { return counts.closed == 1; }))
+        << "whoever took the name out may hold it a moment longer";
 }
 
 TEST_F(SharedMemoryTest, RepublishedMemoryIsOpenedAnew) {

@@ -121,7 +121,7 @@ TEST(Spread, ManySmallRunsGoOneByOneWhereThereAreNoBatches) {
     ASSERT_TRUE(rig.run(chunks_of(64_KiB)));
     EXPECT_TRUE(rig.arrived());
     EXPECT_TRUE(rig.fake->batches.empty());
-    EXPECT_LE(rig.fake->most_in_flight, 3 * 3 * 16);
+    EXPECT_LE(rig.fake->max_in_flight, 3 * 3 * 16);
 }
 
 TEST(Spread, AdjacentRunsBecomeOnePiece) {
@@ -179,7 +179,7 @@ TEST(Spread, ManyFilesAreOpenOnlyAFewAtATime) {
     const auto receipt = rig.run(chunks_of(4096));
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.arrived());
-    EXPECT_LE(rig.files->most_open, 64);
+    EXPECT_LE(rig.files->max_open, 64);
     EXPECT_TRUE(rig.nothing_left());
 }
 
@@ -202,7 +202,8 @@ TEST(Spread, LargeFilesComeFirstAndSeveralAtOnce) {
 }
 
 // Which memory each cell is for, by its middle byte; every cell once.
-std::string walk(transfer::SpreadCursor cursor, const transfer::Placement& placement, const transfer::SpreadFile& file) {
+std::string walk(transfer::SpreadCursor cursor, const transfer::Placement& placement,
+                 const transfer::SpreadFile& file) {
     std::string order;
     std::set<Bytes> begins;
     Bytes sum = 0;
@@ -251,7 +252,8 @@ TEST(Spread, SharesOfOneFileReachAllGpusFromTheFirstChunksOn) {
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.arrived());
     std::set<Bytes> firsts;
-    for (std::size_t piece = 0; piece < 4; ++piece) firsts.insert(rig.files->pieces[piece].from_offset / 1_MiB);
+    for (std::size_t piece = 0; piece < 4; ++piece)
+        firsts.insert(rig.files->pieces[piece].from_offset / 1_MiB);
     EXPECT_EQ(firsts.size(), 4u);
 }
 
@@ -271,17 +273,17 @@ TEST(Spread, NothingIsAValidSpread) {
 }
 
 TEST(Spread, StagingStaysWithinItsBound) {
-    for (const Bytes most : {Bytes{4096}, 64_KiB, 200_KiB}) {
+    for (const Bytes max : {Bytes{4096}, 64_KiB, 200_KiB}) {
         SpreadRig rig({.files = {.polls = 3}, .gpu = {.polls = 3}});
         rig.add_gpus(1, 1_MiB);
         rig.replicate(1_MiB);
         const Bytes before = rig.fake->allocated;
         CopyOptions options;
-        options.max_staging = most;
+        options.max_staging = max;
         const auto receipt = rig.run(options);
         ASSERT_TRUE(receipt) << receipt.error().to_string();
         EXPECT_TRUE(rig.arrived());
-        EXPECT_LE(rig.fake->allocated - before, std::max(most, 64_KiB));  // the pool's smallest piece
+        EXPECT_LE(rig.fake->allocated - before, std::max(max, 64_KiB));  // the pool's smallest piece
     }
     SpreadRig rig({});
     rig.add_gpus(1, 1_MiB);
@@ -297,9 +299,9 @@ TEST(Spread, StagingStaysWithinItsBound) {
 
 // Some slots are left to the copies out of them, however slow the files are.
 TEST(Spread, NotAllSlotsAreFilledAtOnce) {
-    std::size_t most = 0;
+    std::size_t max = 0;
     SpreadRig rig({.files = {.polls = 40, .before = [&](auto& files, std::size_t) {
-                                 most = std::max(most, files.in_flight() + 1);
+                                 max = std::max(max, files.in_flight() + 1);
                              }}});
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
@@ -309,7 +311,7 @@ TEST(Spread, NotAllSlotsAreFilledAtOnce) {
     const auto receipt = rig.run(options);
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.arrived());
-    EXPECT_EQ(most, 10u);  // five of eight
+    EXPECT_EQ(max, 10u);  // five of eight
 }
 
 TEST(Spread, HostMemoryIsFedFromTheSameSlots) {
@@ -406,7 +408,7 @@ TEST(Spread, EveryBlockIsLookedAtOnce) {
 // Tables of any shape: stretches of several files for one memory or all, with gaps, in chunks of any size.
 TEST(Spread, RandomPlansArriveWhole) {
     std::mt19937 random(20261121);
-    const auto up_to = [&](Bytes most) { return Bytes{random() % (most + 1)}; };
+    const auto up_to = [&](Bytes max) { return Bytes{random() % (max + 1)}; };
     for (int round = 0; round < 60; ++round) {
         const int gpus = 1 + static_cast<int>(up_to(4));
         SpreadRig rig({.gpus = gpus,

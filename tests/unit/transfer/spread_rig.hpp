@@ -90,7 +90,7 @@ public:
     public:
         Attached(FakeFiles& of, const Buffer& buffer, bool writes)
             : Registration(buffer), files(of), write(writes) {
-            if (buffer.place().is_file()) files.most_open = std::max(files.most_open, ++files.open);
+            if (buffer.place().is_file()) files.max_open = std::max(files.max_open, ++files.open);
             ++files.attached;
         }
         ~Attached() override {
@@ -161,7 +161,7 @@ public:
     std::atomic<Bytes> bytes_moved{0};  // read or written
     std::atomic<std::size_t> named{0};
     int open = 0;
-    int most_open = 0;
+    int max_open = 0;
     int attached = 0;
 
 private:
@@ -224,7 +224,8 @@ public:
     }
     std::uint32_t memory_at(std::size_t file, Bytes offset) const override {
         for (const Row& row : rows)
-            if (row.file == file && row.run.file_offset <= offset && offset < row.run.file_offset + row.run.size)
+            if (row.file == file && row.run.file_offset <= offset &&
+                offset < row.run.file_offset + row.run.size)
                 return row.run.memory;
         return transfer::Run::every_memory;
     }

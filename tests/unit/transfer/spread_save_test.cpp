@@ -69,7 +69,8 @@ Bytes staging_of(const std::string& path, bool sync) {
     return rig.fake->allocated - before;
 }
 
-// Around the page cache a device is waited for: processors do not matter. A file in memory is never written around it.
+// Around the page cache a device is waited for: processors do not matter. A file in memory is never written
+// around it.
 TEST(SpreadSave, StagingIsAsLargeAsWhatIsWaitedFor) {
     EXPECT_EQ(staging_of("/out", true), 32_MiB);
     if (!driver::would_live_in_memory("/dev/shm/out")) GTEST_SKIP() << "/dev/shm does not lie in memory";
