@@ -64,8 +64,8 @@ struct Report {
     std::string date;     // "2026-11-21T14:03:12Z"
     std::string command;  // as typed
     std::string machine;  // the topology's name
-    bool emulated =
-        false;  // the GPUs are emulated in host memory: rates say nothing about the modelled machine
+    // The GPUs are emulated in host memory: rates say nothing about the modelled machine.
+    bool emulated = false;
     std::string processor;  // "Intel Xeon ..., 64 cores"
     std::string kernel;     // "Linux 6.18.0"
     std::string driver;     // "580.159.04, CUDA 13.0"; empty without GPUs

@@ -161,16 +161,18 @@ Result<void> Ranks::State::start_one(const std::vector<std::string>& program,
                                      const std::vector<std::string>& environment, bool prefixed) {
     const int rank = static_cast<int>(processes.size());
     int output[2] = {-1, -1}, errors[2] = {-1, -1}, failed[2] = {-1, -1};
-    const bool made = ::pipe2(failed, O_CLOEXEC) == 0 &&
-                      (!prefixed || (::pipe2(output, O_CLOEXEC) == 0 && ::pipe2(errors, O_CLOEXEC) == 0));
     const bool reads = rank == 0 && ::isatty(STDIN_FILENO) == 0;
-    int input = reads ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int input = reads ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    if (input < 0) input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const bool made = input >= 0 && ::pipe2(failed, O_CLOEXEC) == 0 &&
+                      (!prefixed || (::pipe2(output, O_CLOEXEC) == 0 && ::pipe2(errors, O_CLOEXEC) == 0));
+    int number = made ? 0 : errno;
     std::vector<char*> words = pointers(program), variables = pointers(environment);
     const Start start{input,      output[1],      errors[1],    failed[1],
                       ::getpid(), signals_before, words.data(), variables.data()};
     const pid_t id = made ? ::fork() : -1;
     if (id == 0) start.run();
-    int number = id < 0 ? errno : 0;
+    if (made && id < 0) number = errno;
     for (int* descriptor : {&input, &output[1], &errors[1], &failed[1]}) close_if_open(*descriptor);
     if (id > 0) {
         ::setpgid(id, id);  // whoever comes first: the group is there before a signal is sent to it

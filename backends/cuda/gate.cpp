@@ -77,12 +77,13 @@ Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersS
     driver::ScopedCudaContext current(*cuda_, stream.context);
     auto before = driver::CudaEvent::create(cuda_);
     auto passed = driver::CudaEvent::create(cuda_);
-    const char* call = "cuEventCreate";
-    CUresult status = before && passed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    if (status == CUDA_SUCCESS) {
-        call = "cuEventRecord";
-        status = cuda_->cuEventRecord(before->get(), stream.stream);
+    if (!before || !passed) {
+        std::lock_guard lock(mutex_);
+        free_.push_back(word);
+        return before ? passed.error() : before.error();
     }
+    const char* call = "cuEventRecord";
+    CUresult status = cuda_->cuEventRecord(before->get(), stream.stream);
     if (status == CUDA_SUCCESS) {
         call = "cuStreamWaitValue32";
         status = cuda_->cuStreamWaitValue32(stream.stream, reinterpret_cast<CUdeviceptr>(word), 1,

@@ -152,17 +152,16 @@ Result<backend::Extent> EmulatedMemory::extent(const void* address) const {
     const auto at = reinterpret_cast<std::uintptr_t>(address);
     const std::shared_lock lock(mutex_);
     auto after = ranges_.upper_bound(at);
-    if (after == ranges_.begin() || at >= std::prev(after)->second.end ||
-        !std::prev(after)->second.place.is_gpu()) {
+    if (after == ranges_.begin() || at >= std::prev(after)->second.end)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} is no address of an emulated GPU's memory", address), "emulated machine",
                      "give memory that was allocated at a GPU"};
-    }
     const auto& [begin, range] = *std::prev(after);
     backend::Extent extent;
     extent.whole = Buffer::memory(range.place, reinterpret_cast<void*>(begin), range.end - begin);
     extent.identity = range.identity;
     extent.shares_in_place = false;
+    if (!range.place.is_gpu()) extent.never_lent = "it is host memory";
     return extent;
 }
 

@@ -31,7 +31,7 @@ private:
     };
     void work();
 
-    std::mutex mutex_;  // guards what follows, save for the thread
+    std::mutex mutex_;  // guards what follows, except for the thread
     std::condition_variable wake_;
     std::deque<Copy> waiting_;
     std::unordered_set<std::uint64_t> unfinished_;

@@ -62,8 +62,6 @@ struct SIDESTEP_API GroupId {
     std::array<std::uint8_t, 16> bytes{};
     // A new one that no other group has.
     static Result<GroupId> create();
-    // What `launcher` (torchrun, mpirun, srun, sidestep run) told this process: see
-    // Seating::from_environment().
     std::string to_string() const;  // 32 hexadecimal digits
     static Result<GroupId> parse(const std::string& text);
     bool operator==(const GroupId&) const = default;
@@ -112,8 +110,9 @@ struct Seating {
 struct CollectivePlan {
     Collective collective = Collective::all_reduce;
     Bytes bytes = 0;  // as nccl-tests counts sizes: see docs/collectives.md
-    std::string
-        algorithm;   // "one-shot packets", "two-phase packets", "slices", "pairs", "ring", "copy engines"
+    // "one-shot packets", "one-shot Lamport", "two-phase packets", "lines", "slices", "pushed slices", "pairs",
+    // "ring" or "copy engines".
+    std::string algorithm;
     int blocks = 0;  // thread blocks (CTAs), 0 for copy engines
     double expected_us = 0;
     double expected_bus_gb_per_s = 0;

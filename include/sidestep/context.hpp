@@ -74,7 +74,7 @@ public:
     Result<Allocation> allocate(const Place& place, Bytes bytes,
                                 MemoryKind kind = MemoryKind::automatic) const;
 
-    // Starts a copy of from.size() bytes. The sizes must agree, save that a whole-file target takes what
+    // Starts a copy of from.size() bytes. The sizes must agree, except that a whole-file target takes what
     // comes. A failure to start is reported by the Transfer like any other. Both buffers stay valid and
     // unchanged by others until the Transfer has ended.
     Transfer copy(const Buffer& from, const Buffer& to, const CopyOptions& options = {}) const;
@@ -116,7 +116,7 @@ public:
     Result<void> set_relay_memory(const Place& gpu, Bytes bytes) const;
 
 private:
-    friend struct ContextAccess;  // cuda.hpp's functions
+    friend struct ContextAccess;  // what is declared in other headers: streams, groups, loads, saves
     struct Impl;
     explicit Context(std::shared_ptr<Impl> impl);
     std::shared_ptr<Impl> impl_;

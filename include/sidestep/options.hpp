@@ -21,7 +21,7 @@ enum class Prefer {
 
 // What a copy does with the kernel's page cache of the files it touches.
 enum class PageCache {
-    automatic,  // read what it holds from it and the rest around it (O_DIRECT); write through it, save where
+    automatic,  // read what it holds from it and the rest around it (O_DIRECT); write through it, except where
                 // the file is flushed to its device anyway (CopyOptions::sync_file)
     use,        // through it
     bypass,     // around it, whatever it holds. Where the file system refuses, the copy goes through it and

@@ -33,10 +33,10 @@ struct SaveOptions {
     bool sync_file = false;  // flushed to the device before they get their names
     bool verify = false;     // reads files and tensors again and compares
     PageCache page_cache = PageCache::automatic;
-    Bytes max_staging = Bytes{256} << 20;
-    Bytes chunk = 0;
-    std::chrono::milliseconds deadline{0};
-    std::chrono::milliseconds stall_limit{60'000};
+    Bytes max_staging = Bytes{256} << 20;           // pinned memory of each GPU that is saved from, at most
+    Bytes chunk = 0;                                // bytes written at a time; 0: the library chooses
+    std::chrono::milliseconds deadline{0};          // of the whole save; 0: none
+    std::chrono::milliseconds stall_limit{60'000};  // without a byte written; 0: none
 };
 
 }  // namespace sidestep

@@ -1,5 +1,5 @@
 /* Sidestep for C, and for every language that can call C. Plain C99; every function may be called from
- * several threads at once, save that one transfer belongs to one thread at a time.
+ * several threads at once, except that one transfer belongs to one thread at a time.
  *
  *     sidestep_context* context;
  *     if (sidestep_open(NULL, &context) != SIDESTEP_OK)
@@ -67,8 +67,8 @@ SIDESTEP_API void sidestep_free(char* text);
 
 typedef struct sidestep_context sidestep_context;
 
-/* Opens a machine: "live", the name of a built-in one, or a topology file (its name holds a '/' or ends in
- * ".json"). NULL or "": what SIDESTEP_MACHINE names, else "live". */
+/* Opens a machine: "live", the name of a built-in one, or a topology file or recorded folder (its name holds
+ * a '/' or ends in ".json" or ".xml"). NULL or "": what SIDESTEP_MACHINE names, else "live". */
 SIDESTEP_API sidestep_status sidestep_open(const char* machine, sidestep_context** context);
 
 /* Transfers and allocations of the context may outlive it. */

@@ -157,7 +157,7 @@ public:
     // very file; may block and try it out. The memory may be no more than its place: null address, size 0.
     virtual Support reaches(const Buffer& from, const Buffer& to);
 
-    // Makes a buffer ready. The buffer's size is known (not `whole`) save for whole-file targets.
+    // Makes a buffer ready. The buffer's size is known (not `whole`) except for whole-file targets.
     virtual Result<std::unique_ptr<Registration>> attach(const Buffer& buffer,
                                                          const AttachOptions& options) = 0;
 

@@ -27,6 +27,10 @@ struct Extent {
     // Sharing it with another process leaves the bytes where they are. False on emulated GPUs: there the
     // first Backend::share() moves them, so nobody may write meanwhile.
     bool shares_in_place = true;
+    // It is one of several mappings in one range of addresses, so that a buffer may go on behind it.
+    bool goes_on = false;
+    // Why no other rank maps it, though tasks of this one can use it; null: others may.
+    const char* never_lent = nullptr;
 };
 
 struct SeatRequest {
@@ -97,9 +101,9 @@ public:
     // After all arenas are reached, and before any rank of this process runs a task of Shape::copies: does
     // what would have to wait for tasks that wait for other ranks.
     virtual Result<void> prepare_copies() { return {}; }
-    // Before the first task: asks where the others find memory of this rank by now, for tasks of graphs that
-    // were captured before they did. Until halt() any thread may call it.
-    virtual void ask(std::function<Token(const void*)>) {}
+    // Before the first task: asks where the others find so many bytes of this rank by now, for tasks of graphs
+    // that were captured before they did. Until halt() any thread may call it.
+    virtual void ask(std::function<Token(const void*, Bytes)>) {}
     // From the return on, no thread of the seat calls the GPU's driver: the process ends, or the seat does.
     // Tasks of Shape::copies never end then.
     virtual void halt() noexcept {}

@@ -38,8 +38,8 @@ namespace sidestep::backend {
 
 constexpr unsigned max_ranks = 16;    // of a group on one machine
 constexpr unsigned max_blocks = 128;  // thread blocks (CTAs) of one collective
-constexpr unsigned staging_blocks =
-    64;  // those that have both an out and an in stage; of most shapes there are no more
+// Those that have both an out and an in stage; of most shapes there are no more.
+constexpr unsigned staging_blocks = 64;
 constexpr unsigned max_slots = 1024;  // allocations of one rank that others have mapped; slot 0 is its arena
 
 enum class Element : uint8_t { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16, f8_e4m3, f8_e5m2 };
@@ -100,8 +100,8 @@ enum class Shape : uint8_t {
 constexpr uint32_t lamport_empty = 0xffffffff;
 constexpr uint32_t lamport_instead = 0x7fffffff;
 constexpr unsigned lamport_sets = 3;  // of lanes
-constexpr unsigned lamport_unit =
-    16;  // bytes that are sent and awaited at a time; the last ones are filled up with zeros
+// Bytes that are sent and awaited at a time; the last ones are filled up with zeros.
+constexpr unsigned lamport_unit = 16;
 
 // Whether elements of the type may be sent as `lamport`: floats of which a word of all ones holds nothing but
 // NaNs.
@@ -146,8 +146,8 @@ constexpr uint64_t row_bytes = row_lines * 128;
 constexpr uint64_t misaligned = uint64_t{1} << 32;
 
 constexpr uint64_t eager_share = 4096;  // of an eager block of pairs: what one thread block carries
-constexpr unsigned push_slots =
-    4;  // pieces of pushed slices that may be on their way from one rank to another
+// Pieces of pushed slices that may be on their way from one rank to another.
+constexpr unsigned push_slots = 4;
 constexpr unsigned ring_slots = 4;  // messages that may be on their way from one rank to its neighbour
 
 // Where the others find memory of this rank: the slot of the allocation in their tables, and the offset in
@@ -190,8 +190,8 @@ struct CollectiveTask {
     Token recv_token;
     uint64_t scale = 0;
     const void* device_scale = nullptr;
-    uint64_t eager_max = ~uint64_t{
-        0};  // pairs: blocks of more bytes are not eager, whatever the arena holds; alike on all ranks
+    // Pairs: blocks of more bytes are not eager, whatever the arena holds; alike on all ranks.
+    uint64_t eager_max = ~uint64_t{0};
 
     // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or

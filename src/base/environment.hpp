@@ -1,4 +1,5 @@
-// Every environment variable the library reads, parsed once. docs/environment.md is written from this.
+// The SIDESTEP_ variables that the library reads, parsed once for each context. docs/environment.md is written
+// from this. Variables of launchers and of CUDA are read where they matter (src/collective/launcher.cpp).
 #pragma once
 
 #include <optional>
@@ -20,7 +21,8 @@ struct Environment {
     // SIDESTEP_PEER_FOLDER: where published memory is found, for contexts that name no folder; empty: the
     // default.
     std::string peer_folder;
-    // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error.
+    // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error. Only checked
+    // here: log() reads it itself, since there are lines before and after any context.
     std::string log = "warn";
     // SIDESTEP_HOST_THREADS: threads of the host backend's copy pool; 0: chosen from the cores.
     int host_threads = 0;

@@ -20,8 +20,8 @@ struct Cut {
     int axis = 0;              // from the front
     std::uint64_t extent = 0;  // along it
     Bytes row = 0;
-    std::uint64_t step =
-        1;  // `step` positions along the axis are `width` bytes; cuts fall on multiples of it
+    // `step` positions along the axis are `width` bytes; cuts fall on multiples of it.
+    std::uint64_t step = 1;
     Bytes width = 0;
     std::size_t parts = 1;
 

@@ -22,8 +22,8 @@ struct Figures {
     double push_gb_per_s = 355;    // the same where nothing is fetched through the links; 0: as link_gb_per_s
     double ring_gb_per_s = 0;      // the same to the neighbours of a ring alone; 0: as link_gb_per_s
     double local_gb_per_s = 2000;  // within a GPU
-    double packet_gb_per_s =
-        250;  // payload of packets as they are sent, to all peers together; polling slows it
+    // Payload of packets as they are sent, to all peers together; polling slows it.
+    double packet_gb_per_s = 250;
     double block_gb_per_s = 20;  // what one thread block moves
     // Bytes of an all_reduce up to which it takes one-shot packets, up to which two-phase packets, and up to
     // which lines, and no further; 0: by price.

@@ -80,9 +80,9 @@ public:
             if (party_->contacts[rank] && party_->contacts[rank]->same_process)
                 facts.same_process |= 1u << rank;
         party_->reachability = std::make_unique<Reachability>(request_.registry, *party_->seat, facts);
-        party_->seat->ask([reachability = party_->reachability.get()](const void* address) {
+        party_->seat->ask([reachability = party_->reachability.get()](const void* address, Bytes bytes) {
             bool asked = false;  // the attendant comes by in any case
-            const auto token = reachability->token(address, asked);
+            const auto token = reachability->token(address, bytes, asked);
             return token ? *token : backend::Token{};
         });
         return std::move(party_);

@@ -30,8 +30,8 @@ struct Launcher {
     const char* local_ranks;  // null: not told
     // Whose values, set or not, are the same on all ranks of a job, and different in another one.
     std::initializer_list<const char*> job;
-    bool by_parent =
-        false;  // no variable tells jobs apart: the process that started all ranks of a machine does
+    // No variable tells jobs apart: the process that started all ranks of a machine does.
+    bool by_parent = false;
     const char* machines = nullptr;  // on how many the job runs; null: not told
     bool tells_local = false;        // one that does not tell the local rank is another launcher
 };

@@ -102,34 +102,36 @@ Result<Member::Decided*> Member::decide(const Operation& operation) {
     return &decided;
 }
 
-Result<backend::Token> Member::token_of(const void* address, bool& asked) {
+Result<backend::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
     // Nobody looks there, so nothing has to be carried through the arena because of it.
     if (address == nullptr) return backend::Token{0, 0};
-    return party().reachability->token(address, asked);
+    return party().reachability->token(address, bytes, asked);
 }
 
 Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
-    if (task.shape == backend::Shape::pushed_slices) {
-        SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
-        return {};
-    }
-    if (task.shape == backend::Shape::slices) {
-        SIDESTEP_TRY(task.send_token, token_of(task.send, asked));
-        if (task.recv == task.send) {
-            task.recv_token = task.send_token;
-            return {};
-        }
-        SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
-        return {};
-    }
+    const bool slices = task.shape == backend::Shape::slices || task.shape == backend::Shape::pushed_slices;
     const bool copies = task.shape == backend::Shape::copies;
-    if (task.shape != backend::Shape::pairs && !copies) return {};
+    if (!slices && !copies && task.shape != backend::Shape::pairs) return {};
+    const Touched touched =
+        touched_by_others(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()));
+    if (task.shape == backend::Shape::slices && task.recv == task.send) {
+        SIDESTEP_TRY(task.recv_token, token_of(task.recv, std::max(touched.send, touched.recv), asked));
+        task.send_token = task.recv_token;
+        return {};
+    }
+    if (slices) {
+        if (task.shape == backend::Shape::slices) {
+            SIDESTEP_TRY(task.send_token, token_of(task.send, touched.send, asked));
+        }
+        SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
+        return {};
+    }
     // Copies tell blocks apart that lie in each other's way: a broadcast is handed on from where it comes to.
     const bool through_arena = copies ? backend::send_overlaps_recv(task, static_cast<unsigned>(rank()),
-                                                                     static_cast<unsigned>(ranks()))
+                                                                    static_cast<unsigned>(ranks()))
                                       : task.send == task.recv;
     if (task.device_recv_offsets != nullptr) {
-        SIDESTEP_TRY(task.recv_token, token_of(task.recv, asked));
+        SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
         return {};
     }
     for (int rank = 0; rank < ranks(); ++rank) {
@@ -137,8 +139,8 @@ Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
         task.from_tokens[rank] = {};
         // In place the blocks go through the arena, which keeps what is still to be sent.
         if (through_arena) continue;
-        SIDESTEP_TRY(task.from_tokens[rank],
-                     token_of(static_cast<char*>(task.recv) + task.from[rank].offset, asked));
+        SIDESTEP_TRY(task.from_tokens[rank], token_of(static_cast<char*>(task.recv) + task.from[rank].offset,
+                                                      task.from[rank].bytes, asked));
     }
     return {};
 }
@@ -197,6 +199,18 @@ Result<void> Member::detach(const Buffer& buffer) {
     return {};
 }
 
+Touched Member::touched_of(const Operation& operation, const Choice& choice) const {
+    Touched touched;
+    if (operation.collective == Collective::all_to_all_v) return touched;  // explained without its lists
+    for (const auto& task : tasks_of(operation, choice, rank(), ranks())) {
+        const Touched part =
+            touched_by_others(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()));
+        touched.send = std::max(touched.send, part.send);
+        touched.recv = std::max(touched.recv, part.recv);
+    }
+    return touched;
+}
+
 Result<CollectivePlan> Member::explain(const Operation& operation) const {
     SIDESTEP_TRY(const Choice choice, choose(operation, facts_, options_.policy));
     std::string memory = choice.shape == backend::Shape::lines ? "not needed: the data travels in lines"
@@ -210,8 +224,12 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     if (fetches || choice.shape == backend::Shape::pushed_slices || pairs) {
         const bool in_place_pairs = pairs && operation.send == operation.recv &&
                                     (!copies || operation.collective == Collective::all_to_all);
-        const std::string send = fetches ? party().reachability->describe(operation.send) : "yes";
-        std::string recv = party().reachability->describe(operation.recv);
+        const Touched touched = touched_of(operation, choice);
+        const auto described = [&](const void* buffer, Bytes bytes) {
+            return party().reachability->describe(buffer, bytes);
+        };
+        const std::string send = fetches ? described(operation.send, touched.send) : "yes";
+        std::string recv = described(operation.recv, touched.recv);
         // Its blocks write units of 16 bytes (collective_task.hpp, pushed_slices).
         const bool misaligned = reinterpret_cast<std::uintptr_t>(operation.recv) % 16 != 0;
         if (choice.shape == backend::Shape::pushed_slices && misaligned && recv == "yes")

@@ -27,6 +27,16 @@ std::uint64_t offset_in(const Buffer& whole, const void* address) {
                                       static_cast<const char*>(whole.address()));
 }
 
+// Why the others never find these bytes; null: they may. They map each mapping at addresses of its own, so a
+// buffer across two of them has no one place there.
+const char* why_never(const backend::Extent& extent, const void* address, Bytes bytes) {
+    if (extent.never_lent != nullptr) return extent.never_lent;
+    const bool within = bytes != Touched::unknown && bytes <= extent.whole.size() &&
+                        offset_in(extent.whole, address) <= extent.whole.size() - bytes;
+    return within || !extent.goes_on ? nullptr
+                                     : "it may lie in several mappings, which others map one by one";
+}
+
 }  // namespace
 
 Reachability::Reachability(const backend::Registry& registry, backend::Seat& seat, const Facts& facts)
@@ -68,8 +78,9 @@ bool Reachability::full() const {
     });
 }
 
-Result<backend::Token> Reachability::token(const void* address, bool& asked) {
+Result<backend::Token> Reachability::token(const void* address, Bytes bytes, bool& asked) {
     SIDESTEP_TRY(const backend::Extent extent, seat_.extent(address));
+    if (why_never(extent, address, bytes) != nullptr) return backend::Token{};
     const std::lock_guard lock(mutex_);
     if (const auto known = find(extent)) {
         if (slots_[*known].state != State::valid) return backend::Token{};
@@ -104,7 +115,7 @@ Result<unsigned> Reachability::claim(const backend::Extent& extent, driver::Loca
                                      const std::function<Result<void>()>& going) {
     for (;;) {
         bool asked = false;  // the caller wakes the attendant in any case
-        SIDESTEP_CHECK(token(extent.whole.address(), asked));
+        SIDESTEP_CHECK(token(extent.whole.address(), extent.whole.size(), asked));
         {
             const std::lock_guard lock(mutex_);
             if (const auto found = find(extent)) return *found;
@@ -124,6 +135,10 @@ Result<void> Reachability::attach(const Buffer& buffer, driver::LocalSocket::Tim
                                   const std::function<void()>& wake,
                                   const std::function<Result<void>()>& going) {
     SIDESTEP_TRY(const backend::Extent extent, seat_.extent(buffer.address()));
+    if (extent.never_lent != nullptr)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("no other rank can map the memory: {}", extent.never_lent),
+                     buffer.to_string(), "operations carry it through the arena"};
     if (buffer.size() > extent.whole.size() ||
         offset_in(extent.whole, buffer.address()) > extent.whole.size() - buffer.size())
         return Error{
@@ -159,10 +174,12 @@ Result<void> Reachability::detach(const Buffer& buffer) {
     return {};
 }
 
-std::string Reachability::describe(const void* address) const {
+std::string Reachability::describe(const void* address, Bytes bytes) const {
     if (address == nullptr) return "yes";
     const auto extent = seat_.extent(address);
     if (!extent) return fmt::format("no: {}", extent.error().to_string());
+    if (const char* why = why_never(*extent, address, bytes))
+        return fmt::format("no, carried through the arena: {}", why);
     const std::lock_guard lock(mutex_);
     const auto found = by_address_.find(extent->whole.address());
     const bool known = found != by_address_.end() && slots_[found->second].lent.identity == extent->identity;

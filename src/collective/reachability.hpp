@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "collective/lent_memory.hpp"
+#include "collective/touched.hpp"
 #include "driver/local_socket.hpp"
 
 namespace sidestep::collective {
@@ -33,9 +34,10 @@ public:
     };
     Reachability(const backend::Registry& registry, backend::Seat& seat, const Facts& facts);
 
-    // By whoever runs operations: where the others find the address; unreachable as long as they do not. Asks
-    // for it to be lent, and sets `asked` where the attendant has something to do.
-    Result<backend::Token> token(const void* address, bool& asked);
+    // By whoever runs operations: where the others find so many bytes (Touched::unknown: as many as a buffer
+    // there can have) from that address on; unreachable as long as they do not. Asks for the memory to be
+    // lent, and sets `asked` where the attendant has something to do.
+    Result<backend::Token> token(const void* address, Bytes bytes, bool& asked);
 
     // Lends the allocation that holds the buffer, and waits until all ranks have mapped it or cannot. `wake`
     // is called before waiting; `going` ends the wait with its error.
@@ -44,7 +46,7 @@ public:
     Result<void> detach(const Buffer& buffer);
 
     // For people: "yes", or what is carried through the arena and why.
-    std::string describe(const void* address) const;
+    std::string describe(const void* address, Bytes bytes) const;
 
     // By the attendant alone. What is due: lends what was asked for; withdraws what is no longer used, where
     // `idle`.

@@ -1,4 +1,6 @@
 // sidestep.h over the C++ API. Nothing here decides anything; it translates, and lets no exception out.
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -146,7 +148,8 @@ Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
 Result<sidestep_options> read_struct(const sidestep_options* given) {
     sidestep_options options = SIDESTEP_OPTIONS;
     if (given == nullptr) return options;
-    constexpr std::size_t first_version = sizeof(sidestep_options);
+    // The last member of the first version: stays where it is when later ones follow.
+    constexpr std::size_t first_version = offsetof(sidestep_options, chunk) + sizeof(sidestep_options::chunk);
     if (given->struct_size < first_version || given->struct_size > 4096)
         return Error{ErrorCode::invalid_argument, "struct_size is " + std::to_string(given->struct_size),
                      "sidestep_options", "start with sidestep_options options = SIDESTEP_OPTIONS"};
@@ -155,7 +158,7 @@ Result<sidestep_options> read_struct(const sidestep_options* given) {
         if (bytes[i] != 0)
             return Error{ErrorCode::unsupported, "an option was set that this version does not know",
                          "sidestep_options", "use the header of the library that is linked in"};
-    std::memcpy(&options, given, sizeof(options));
+    std::memcpy(&options, given, std::min(given->struct_size, sizeof(options)));
     return options;
 }
 

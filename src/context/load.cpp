@@ -186,6 +186,9 @@ Result<Loaded> Loading::Impl::end(Result<Receipt> result) {
     const std::shared_ptr<checkpoint::LoadedContent> ended = std::move(content);
     let_go();
     if (!result) return result.error();
+    if (!ended)
+        return Error{ErrorCode::invalid_argument, "what was loaded has been handed out already", "load",
+                     "wait for a load once"};
     for (const std::size_t file : files)
         if (auto same = check_file(ended->checkpoint, file, "before it was read"); !same) return same.error();
     ended->receipt = std::move(*result);

@@ -114,8 +114,8 @@ private:
     Call attend_;  // null: none
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
-    std::size_t coming_ =
-        0;  // threads that will look for a part: just started, or at the call of attend_with()
+    // Threads that will look for a part: just started, or at the call of attend_with().
+    std::size_t coming_ = 0;
     bool stopping_ = false;
     std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
     std::atomic<std::size_t> in_line_{0};   // parts of waiting_; read without the lock by those that look out

@@ -18,8 +18,8 @@ namespace sidestep::driver {
 // Who is at the other end, as the kernel saw it when the connection was made.
 struct PeerCredentials {
     unsigned user = 0;
-    int process =
-        0;  // in this process's numbering; 0 where it lies in a namespace that is not seen from here
+    // In this process's numbering; 0 where it lies in a namespace that is not seen from here.
+    int process = 0;
 };
 
 struct LocalMessage {

@@ -10,8 +10,8 @@ namespace sidestep::driver {
 
 struct ProcessMark {
     int process = 0;  // its id
-    std::uint64_t started =
-        0;  // in ticks since the machine started: another one where the id was given out again
+    // In ticks since the machine started: another one where the id was given out again.
+    std::uint64_t started = 0;
     std::uint64_t numbering = 0;  // the namespace that the id belongs to
 };
 

@@ -75,14 +75,16 @@ void ReplacedFile::keep_owner_and_mode() {
     struct stat old {};
     struct stat now {};
     if (::fstatat(folder_.get(), name_.c_str(), &old, 0) != 0 || ::fstat(fd_.get(), &now) != 0) return;
+    mode_t mode = old.st_mode & 07777;
     if ((old.st_uid != now.st_uid || old.st_gid != now.st_gid) &&
         ::fchown(fd_.get(), old.st_uid, old.st_gid) != 0) {
+        mode &= 01777;  // set-user-id and set-group-id would lend the rights of whom it belongs to now
         notes_.push_back(fmt::format("{} now belongs to user {} and group {}, no longer to {} and {}: {}",
                                      path_, now.st_uid, now.st_gid, old.st_uid, old.st_gid,
                                      system_words(errno)));
     }
     // After the owner, since chown takes set-user-id bits away.
-    if (::fchmod(fd_.get(), old.st_mode & 07777) != 0) {
+    if (::fchmod(fd_.get(), mode) != 0) {
         notes_.push_back(fmt::format("{} could not keep its mode: {}", path_, system_words(errno)));
     }
 }

@@ -55,8 +55,8 @@ Fact kernel_p2pdma(const driver::MachineFiles& files);
 // PCI access control (ACS) of a bridge's port.
 struct AcsBits {
     bool capable = false;  // the port has the capability at all
-    bool redirects =
-        false;  // requests, completions or upstream forwarding: bits 2, 3, 4 of control and capability
+    // Requests, completions or upstream forwarding: bits 2, 3, 4 of control and capability.
+    bool redirects = false;
     unsigned control = 0;  // the control register
 };
 // Read from the port's configuration space, of which a process without CAP_SYS_ADMIN sees 64 bytes: nullopt

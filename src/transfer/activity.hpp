@@ -14,6 +14,12 @@
 
 namespace sidestep::transfer {
 
+// Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
+// nanoseconds.
+inline bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration spent) {
+    return limit.count() > 0 && std::chrono::floor<std::chrono::milliseconds>(spent) >= limit;
+}
+
 // step() and try_step() may come from any thread; implementations serialise them.
 class Activity {
 public:

@@ -1,6 +1,7 @@
 #include "transfer/batch.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -180,7 +181,9 @@ bool BatchJob::poll_calls() {
 // a cancellation and the deadline in where calls end on the spot.
 bool BatchJob::start_calls() {
     bool moved = false;
-    const std::size_t rounds = stream_ != nullptr ? pieces_a_stream_call : calls_in_flight;
+    // A stream takes all at once: its calls do not wait for one another.
+    const std::size_t rounds =
+        stream_ != nullptr ? std::numeric_limits<std::size_t>::max() : calls_in_flight;
     for (std::size_t round = 0; round < rounds && state_ == State::moving; ++round) {
         bool started = false;
         for (auto& bulk : bulks_)
@@ -245,15 +248,18 @@ bool BatchJob::run_singles(bool may_block) {
         running_.push_back(std::move(single));
         moved = true;
     }
+    // Told afterwards: fail() goes through all that run, of which some are on the move until then.
+    std::optional<Error> failed;
     std::erase_if(running_, [&](Single& single) {
         moved |= single.job->step(may_block);
-        return look_at(single);
+        return look_at(single, failed);
     });
+    if (failed) fail(std::move(*failed));
     return moved;
 }
 
-// Whether nothing of the copy is in flight any more.
-bool BatchJob::look_at(Single& single) {
+// Whether nothing of the copy is in flight any more. The first failure of a pass goes to `failed`.
+bool BatchJob::look_at(Single& single, std::optional<Error>& failed) {
     if (!single.job->finished()) return false;
     if (!single.counted) {
         single.counted = true;
@@ -264,8 +270,8 @@ bool BatchJob::look_at(Single& single) {
             copy_seconds_ += result->seconds;
             verify_seconds_ += result->verify_seconds;
             count(way_of(single.from.place(), single.to.place()), *result, 1);
-        } else {
-            fail(at_position(result.error(), single.position, single.position));
+        } else if (!failed) {
+            failed = at_position(result.error(), single.position, single.position);
         }
     }
     return single.job->drained();
@@ -295,13 +301,13 @@ void BatchJob::note(std::string text) {
 
 void BatchJob::watch(Clock::time_point now) {
     if (cancelled()) return fail({ErrorCode::cancelled, "the batch was cancelled", "copy_batch", {}});
-    if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
+    if (passed(options_.deadline, now - started_))
         return fail({ErrorCode::timed_out,
                      fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
                                  options_.deadline.count(), bytes_done(), bytes_total()),
                      "copy_batch", "raise the deadline"});
     // Copies of their own watch for stalls themselves.
-    if (running_.empty() && options_.stall_limit.count() > 0 && now - last_move_ > options_.stall_limit)
+    if (running_.empty() && passed(options_.stall_limit, now - last_move_))
         fail({ErrorCode::timed_out,
               fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
                           bytes_done(), bytes_total()),

@@ -78,7 +78,7 @@ private:
     bool start_call(Bulk& bulk);
     void land(const Call& call);
     bool run_singles(bool may_block);
-    bool look_at(Single& single);
+    bool look_at(Single& single, std::optional<Error>& failed);
     void count(std::string way, const Receipt& receipt, std::size_t copies);
     void note(std::string text);
     void watch(Clock::time_point now);

@@ -368,12 +368,12 @@ bool Job::drain() {
 
 void Job::watch(Clock::time_point now) {
     if (cancelled()) return fail({ErrorCode::cancelled, "the copy was cancelled", ends_.to.to_string(), {}});
-    if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
+    if (passed(options_.deadline, now - started_))
         return fail({ErrorCode::timed_out,
                      fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
                                  options_.deadline.count(), bytes_done(), bytes_total()),
                      ends_.to.to_string(), "raise the deadline"});
-    if (options_.stall_limit.count() > 0 && now - last_move_ > options_.stall_limit)
+    if (passed(options_.stall_limit, now - last_move_))
         fail({ErrorCode::timed_out,
               fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
                           bytes_done(), bytes_total()),

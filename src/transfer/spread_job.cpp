@@ -288,12 +288,12 @@ void SpreadJob::watch(Clock::time_point now) {
     const char* const what = work_->loads() ? "load" : "save";
     if (cancelled())
         return fail({ErrorCode::cancelled, fmt::format("the {} was cancelled", what), "spread", {}});
-    if (options_.deadline.count() > 0 && now - started_ > options_.deadline)
+    if (passed(options_.deadline, now - started_))
         return fail({ErrorCode::timed_out,
                      fmt::format("the deadline of {} ms passed with {} of {} bytes moved",
                                  options_.deadline.count(), bytes_done(), bytes_total()),
                      "spread", "raise the deadline"});
-    if (options_.stall_limit.count() > 0 && now - last_move_ > options_.stall_limit)
+    if (passed(options_.stall_limit, now - last_move_))
         fail({ErrorCode::timed_out,
               fmt::format("nothing moved for {} ms, with {} of {} bytes moved", options_.stall_limit.count(),
                           bytes_done(), bytes_total()),

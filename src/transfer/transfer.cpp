@@ -40,7 +40,9 @@ Result<Receipt> Transfer::wait() {
 }
 
 std::optional<Result<Receipt>> Transfer::wait_for(std::chrono::milliseconds limit) {
-    const auto bounded = std::max(limit, std::chrono::milliseconds(1));
+    // Longer ones have no nanoseconds.
+    constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365 * 100);
+    const auto bounded = std::clamp(limit, std::chrono::milliseconds(1), longest);
     if (!engine_->wait(activity_, bounded)) return std::nullopt;
     return activity_->result();
 }

@@ -364,10 +364,21 @@ TEST_F(Collectives, ExtentsOfOtherMemory) {
         EXPECT_LE(extent->whole.address(), memory->address());
         EXPECT_NE(extent->identity, 0u);
         EXPECT_TRUE(extent->shares_in_place);
+        EXPECT_FALSE(extent->goes_on) << to_string(kind);
+        EXPECT_EQ(extent->never_lent, nullptr);
     }
+    const Allocation pieces = raw_memory(Raw::vmm_pieces, 0, 9_MiB);
+    const auto first = (*seat)->extent(pieces.address());
+    ASSERT_TRUE(first.ok()) << first.error().to_string();
+    EXPECT_LT(first->whole.size(), 9_MiB);
+    EXPECT_TRUE(first->goes_on);
     const auto pinned = backend().allocate(Place::host(), 4096, MemoryKind::pinned);
     ASSERT_TRUE(pinned.ok());
-    const auto refused = (*seat)->extent(pinned->address());
+    const auto own = (*seat)->extent(pinned->address());
+    ASSERT_TRUE(own.ok()) << own.error().to_string();
+    EXPECT_NE(own->never_lent, nullptr) << "a kernel reads it in place, the others do not";
+    std::vector<char> pageable(4096);
+    const auto refused = (*seat)->extent(pageable.data());
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
 }

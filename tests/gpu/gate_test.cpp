@@ -36,6 +36,16 @@ TEST_F(Gates, HoldsTheStreamUntilOpened) {
     EXPECT_TRUE(behind);
 }
 
+TEST_F(Gates, WithoutEventsTheDriversWordsAreTold) {
+    SlowStream stream(0);
+    ::setenv("FAKE_CUDA_NO_EVENTS", "1", 1);
+    auto gate = backend().gate(stream.get());
+    ::unsetenv("FAKE_CUDA_NO_EVENTS");
+    if (gate) GTEST_SKIP() << "the driver of this machine makes events all the same";
+    EXPECT_NE(gate.error().message.find("TOO_MANY_PEERS"), std::string::npos) << gate.error().to_string();
+    EXPECT_TRUE(backend().gate(stream.get())) << "its word came back";
+}
+
 TEST_F(Gates, OpensWhenDestroyed) {
     SlowStream stream(0);
     {

@@ -237,6 +237,48 @@ TEST_F(CopyGroups, ExplainSaysWhereAGpuHasFewQueues) {
     if (set) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", before.c_str(), 1);
 }
 
+// Each mapping comes to lie somewhere else at the others, so what spans two of them is never lent.
+TEST_F(CopyGroups, BuffersAcrossMappings) {
+    open();
+    const std::size_t bytes = 5 << 20;
+    std::vector<Allocation> pieces;
+    for (int rank = 0; rank < 2; ++rank) pieces.push_back(raw_memory(Raw::vmm_pieces, rank, 2 * bytes));
+    const std::size_t elements = bytes / sizeof(int);
+    std::vector<std::vector<int>> given(2, std::vector<int>(elements));
+    for (int round = 0; round < 3; ++round) {
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            for (std::size_t i = 0; i < elements; ++i) given[rank][i] = value(round, rank, i);
+            rig_->write(static_cast<char*>(pieces[rank].address()) + rank * bytes, given[rank].data(), bytes);
+        }
+        for (unsigned rank = 0; rank < 2; ++rank)
+            ASSERT_TRUE(groups_[rank].all_gather(
+                static_cast<char*>(pieces[rank].address()) + rank * bytes, pieces[rank].address(), elements,
+                Dtype::i32, stream(rank)));
+        for (Group& group : groups_) ASSERT_TRUE(group.wait());
+        for (unsigned rank = 0; rank < 2; ++rank) {
+            std::vector<int> found(2 * elements);
+            rig_->read(found.data(), pieces[rank].address(), 2 * bytes);
+            for (unsigned from = 0; from < 2; ++from)
+                EXPECT_TRUE(std::equal(given[from].begin(), given[from].end(),
+                                       found.begin() + static_cast<std::ptrdiff_t>(from * elements)))
+                    << "round " << round << ", rank " << rank << ", block " << from;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the ranks to lend what they may
+    }
+    const auto plan = groups_[0].explain(Collective::all_gather, elements, Dtype::i32, {}, pieces[0].address(),
+                                         pieces[0].address());
+    ASSERT_TRUE(plan) << plan.error().to_string();
+    EXPECT_NE(plan->memory.find("several mappings"), std::string::npos) << plan->memory;
+}
+
+TEST_F(CopyGroups, AGroupThatCannotBeSetUpIsRefused) {
+    ::setenv("FAKE_CUDA_NO_EVENTS", "1", 1);
+    const auto made = Group::local(*context_, {Place::gpu(0), Place::gpu(1)}, {});
+    ::unsetenv("FAKE_CUDA_NO_EVENTS");
+    if (made) GTEST_SKIP() << "the driver of this machine makes events all the same";
+    EXPECT_NE(made.error().message.find("TOO_MANY_PEERS"), std::string::npos) << made.error().to_string();
+}
+
 TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {
     ::setenv("FAKE_CUDA_NO_STREAM_WORDS", "1", 1);
     open();

@@ -48,12 +48,13 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     const Bytes bytes = layout.bytes();
     SIDESTEP_TRY(held->arena, allocate_on_gpu(gpu_, bytes, MemoryKind::vmm));
     SIDESTEP_TRY(held->control, allocate_on_gpu(gpu_, sizeof(SeatControl), MemoryKind::vmm));
-    held_ = std::move(held);
     driver::ScopedCudaContext current(*gpu_.context());
     SIDESTEP_TRY(auto stream, driver::CudaStream::create(gpu_.context()));
-    stream_.emplace(std::move(stream));
     SIDESTEP_TRY(auto last, driver::CudaEvent::create(seats_.gpus.cuda()));
+    stream_.emplace(std::move(stream));
     last_.emplace(std::move(last));
+    // From here on the destructor waits for what the stream holds.
+    held_ = std::move(held);
     CUdeviceptr on_gpu = 0;
     CUresult status = cuda().cuMemHostGetDevicePointer(&on_gpu, slot_, 0);
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
@@ -117,7 +118,7 @@ CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     }
 }
 
-// Of one allocation or mapping; a growing segment has several, and a buffer across two of them is in neither.
+// Of one allocation or mapping; a growing segment has several, within the addresses that were reserved for it.
 Result<backend::Extent> CollectiveSeat::look_up_extent(CUdeviceptr address, std::uint64_t id) {
     const auto refuse = [&](const char* why) {
         return Error{ErrorCode::invalid_argument, why, fmt::format("0x{:x}", address),
@@ -126,19 +127,27 @@ Result<backend::Extent> CollectiveSeat::look_up_extent(CUdeviceptr address, std:
     CUmemorytype type = {};
     int ordinal = -1;
     unsigned managed = 0;
+    CUdeviceptr reserved = 0;
+    std::size_t reserved_size = 0;
     std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                     CU_POINTER_ATTRIBUTE_IS_MANAGED};
-    std::array<void*, names.size()> values{&type, &ordinal, &managed};
+                     CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                     CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    std::array<void*, names.size()> values{&type, &ordinal, &managed, &reserved, &reserved_size};
     CUresult status = cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(), address);
     SIDESTEP_CHECK(cuda().check(status, "cuPointerGetAttributes"));
-    if (managed == 0 && type != CU_MEMORYTYPE_DEVICE) return refuse("this is no GPU memory");
-    if (managed == 0 && seats_.gpus.index_of(ordinal) != gpu_.index())
+    const bool host = managed == 0 && type == CU_MEMORYTYPE_HOST;  // that the driver knows: pinned
+    if (managed == 0 && type != CU_MEMORYTYPE_DEVICE && !host)
+        return refuse("this is neither GPU memory nor pinned");
+    if (managed == 0 && !host && seats_.gpus.index_of(ordinal) != gpu_.index())
         return refuse("this is memory of another GPU");
     CUdeviceptr base = 0;
     std::size_t size = 0;
     status = cuda().cuMemGetAddressRange(&base, &size, address);
     SIDESTEP_CHECK(cuda().check(status, "cuMemGetAddressRange"));
-    return backend::Extent{Buffer::gpu(gpu_.index(), reinterpret_cast<void*>(base), size), id, true};
+    backend::Extent found{Buffer::gpu(gpu_.index(), reinterpret_cast<void*>(base), size), id};
+    if (host) found.never_lent = "it is host memory";
+    found.goes_on = reserved + reserved_size > base + size;
+    return found;
 }
 
 Result<backend::Extent> CollectiveSeat::extent(const void* address) {

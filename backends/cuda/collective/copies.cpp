@@ -191,7 +191,7 @@ void Copies::carry_out(std::uint64_t code) {
         FaultRecord record;
         record.kind = FaultKind::aborted;
         record.peer = post_.rank;
-        give_up(record, plan);
+        give_up(record, code);
         if (begins) wait_for_copies();
     }
     forget(code);
@@ -220,7 +220,8 @@ void Copies::look_up(CollectiveTask& task) {
     for (unsigned r = 0; r < post_.ranks; ++r) {
         if (r == post_.rank || task.from[r].bytes == 0) continue;
         if (task.from_tokens[r].slot == backend::Token::unreachable)
-            task.from_tokens[r] = post_.where(static_cast<const char*>(task.recv) + task.from[r].offset);
+            task.from_tokens[r] =
+                post_.where(static_cast<const char*>(task.recv) + task.from[r].offset, task.from[r].bytes);
     }
 }
 
@@ -252,7 +253,7 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
         }
         if (*state == CopyExchange::State::ended) return true;
         if (*state == CopyExchange::State::differs) {
-            give_up(exchange.fault(), &plan);
+            give_up(exchange.fault(), code);
             break;
         }
         const auto now = Clock::now();
@@ -265,7 +266,7 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
             record.kind = FaultKind::timed_out;
             record.peer = exchange.missing();
             if (streams_->held_up()) say_held_up();
-            give_up(record, &plan);
+            give_up(record, code);
             break;
         }
         if (idle < (copying ? Clock::duration(looks_at_copies_for) : Clock::duration(looks_for)))
@@ -282,20 +283,20 @@ void Copies::say_held_up() {
         base::LogLevel::warn,
         fmt::format(
             "gpu:{}: copies of rank {} could not begin, since streams that wait hold up every queue of the "
-            "GPU that "
-            "copies go through; with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment it has more of them",
+            "GPU that copies go through; with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment it has more",
             gpu_.index(), post_.rank));
 }
 
 // The first one counts.
-void Copies::give_up(FaultRecord record, const Plan* plan) {
+void Copies::give_up(FaultRecord record, std::uint64_t code) {
     stopped_.store(true, std::memory_order_release);
     const std::lock_guard lock(mutex_);
     const std::atomic_ref kind(words_.fault.kind);
     if (kind.load(std::memory_order_acquire) != FaultKind::none) return;
-    if (plan != nullptr) {
-        record.number = plan->task.number;
-        record.signature = plan->task.signature;
+    // Looked up here: the thread may be done with the plan, and forget it, as soon as the lock is free.
+    if (const auto found = plans_.find(code); found != plans_.end()) {
+        record.number = found->second.task.number;
+        record.signature = found->second.task.signature;
     }
     const FaultKind why = record.kind;
     record.kind = FaultKind::none;
@@ -314,7 +315,7 @@ void Copies::look() noexcept {
     FaultRecord record;
     record.kind = FaultKind::timed_out;
     record.peer = (post_.rank + 1) % post_.ranks;
-    give_up(record, find(code));
+    give_up(record, code);
     std::atomic_ref(*gate_).store(open_gate, std::memory_order_release);
 }
 

@@ -79,7 +79,7 @@ private:
     void wait_for_copies();
     void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 
-    void give_up(backend::FaultRecord record, const Plan* plan);
+    void give_up(backend::FaultRecord record, std::uint64_t code);
 
     Seats& seats_;
     Gpu& gpu_;
@@ -93,8 +93,8 @@ private:
     std::atomic<bool> stopped_{false};
     std::atomic<bool> halts_{false};
     std::atomic<Clock::rep> beat_{0};  // when the thread was seen last
-    std::atomic<std::uint64_t> enqueued_{
-        0};                             // the last code outside of graphs that a stream was told to wait for
+    // The last code outside of graphs that a stream was told to wait for.
+    std::atomic<std::uint64_t> enqueued_{0};
     std::atomic<unsigned> waiting_{0};  // tasks outside of graphs that have not ended
     std::atomic<bool> captured_{false};
 

@@ -41,7 +41,7 @@ struct CopyPost {
     unsigned ranks = 1;
     backend::CopyRow* rows = nullptr;  // of all ranks, in memory of the host that they share
     MappedSlots* slots = nullptr;
-    std::function<backend::Token(const void*)> where;  // Seat::ask()
+    std::function<backend::Token(const void*, Bytes)> where;  // Seat::ask()
 };
 
 // By one thread, in the GPU's context.

@@ -1,5 +1,5 @@
 // Tasks of a ring. Thread block (b, 0) of every rank passes on what goes up, or around, and block (b, 1) what
-// comes down; blocks of one number wait for those of the two neighbours alone, save for the exchange of entry
+// comes down; blocks of one number wait for those of the two neighbours alone, except for the exchange of entry
 // lines.
 #pragma once
 

@@ -14,7 +14,7 @@ static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free, "arenas are s
 
 using Order = std::memory_order;
 
-// What was written before a store is seen by whoever loads what it stored, save for relaxed ones.
+// What was written before a store is seen by whoever loads what it stored, except for relaxed ones.
 inline void store_word(char* at, std::uint64_t value, Order order = Order::release) {
     std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at)).store(value, order);
 }

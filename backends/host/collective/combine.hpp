@@ -24,15 +24,15 @@ void combine(const Reduction& reduction, std::span<const char* const> sources,
 
 // One rank's share in a sum that goes from rank to rank.
 struct RingStep {
-    const char* so_far =
-        nullptr;  // in the accumulator's type (backend::accumulator_size_of); null: nothing yet
+    // In the accumulator's type (backend::accumulator_size_of); null: nothing yet.
+    const char* so_far = nullptr;
     const char* elements = nullptr;  // of this rank
     unsigned rank = 0;
     bool last = false;  // the result is what elements are: divided where it is an average, and rounded
 };
 
 // The same arithmetic as combine(), so that a chain of steps over all ranks gives its bits. `out` holds
-// accumulators, or elements after the last step; no alignment is needed, and nothing overlaps `out`, save
+// accumulators, or elements after the last step; no alignment is needed, and nothing overlaps `out`, except
 // that it may be `so_far` where elements are accumulated in their own type. No Combine::none.
 void combine_step(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count);
 

@@ -132,7 +132,7 @@ EmulatedSeat::~EmulatedSeat() {
 
 Result<backend::Extent> EmulatedSeat::extent(const void* address) {
     SIDESTEP_TRY(auto extent, surroundings_.memory->extent(address));
-    if (extent.whole.place() == place_) return extent;
+    if (extent.whole.place() == place_ || extent.never_lent != nullptr) return extent;
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} is memory of {}, not of {}", address, extent.whole.place().to_string(),
                              place_.to_string()),

@@ -78,7 +78,7 @@ struct Counters {
     backend::CopyCounters copies;
 };
 
-// Of the seat's thread, save for what says otherwise.
+// Of the seat's thread, except for what says otherwise.
 struct RankState {
     RankState(unsigned rank, unsigned of_ranks, char* own_arena, std::uint64_t deadline_ns)
         : me(rank), ranks(of_ranks), layout{of_ranks}, arena(own_arena), slots(of_ranks), stop(deadline_ns) {}

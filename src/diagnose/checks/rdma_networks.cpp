@@ -167,8 +167,8 @@ bool all_routed(const Rails& rails, const std::vector<Route>& table) {
 // against. Of a cumulative count only the part of all packets means something.
 constexpr const char* loss_counters[] = {"out_of_sequence", "packet_seq_err", "local_ack_timeout_err",
                                          "rnr_nak_retry_err"};
-constexpr double tolerated_part =
-    1e-5;  // a threshold of ours: a few losses while links came up are no sign of anything
+// A threshold of ours: a few losses while links came up are no sign of anything.
+constexpr double tolerated_part = 1e-5;
 
 }  // namespace
 

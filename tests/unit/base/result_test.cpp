@@ -84,8 +84,8 @@ TEST(ResultOfVoid, IsSuccessUntilAnErrorIsGiven) {
 }
 
 TEST(ResultDeathTest, ReadingTheValueOfAFailureEndsTheProcessWithItsText) {
-    testing::GTEST_FLAG(death_test_style) =
-        "threadsafe";  // GTEST_FLAG_SET came after the GoogleTest of Ubuntu 22.04
+    // GTEST_FLAG_SET came after the GoogleTest of Ubuntu 22.04.
+    testing::GTEST_FLAG(death_test_style) = "threadsafe";
     const Result<int> result(refused);
     EXPECT_DEATH(static_cast<void>(*result), "value of a failed result was read: cannot open x");
 }

@@ -277,6 +277,15 @@ TEST_F(Load, TooLittleMemoryIsSaidBeforeAnythingIsRead) {
     EXPECT_TRUE(small.allocate(Place::gpu(1), 4_MiB));
 }
 
+TEST_F(Load, IsHandedOutOnce) {
+    write_tensors(folder, "model.safetensors", {{"w", Dtype::u8, {5}}}, random);
+    Loading loading = context.load(open(folder.path()));
+    ASSERT_TRUE(loading.wait());
+    const auto again = loading.wait();
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().code, ErrorCode::invalid_argument) << again.error().to_string();
+}
+
 TEST_F(Load, MemoryGoesWithTheLastHolder) {
     write_tensors(folder, "model.safetensors", {{"w", Dtype::u8, {3 << 20}}}, random);
     const Checkpoint checkpoint = open(folder.path());

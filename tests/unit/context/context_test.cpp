@@ -148,6 +148,13 @@ TEST_F(ContextTest, ATransferDroppedHalfWayIsCancelledCleanly) {
     }
 }
 
+TEST_F(ContextTest, TheLongestWaitIsAWait) {
+    auto gpu = context.allocate(Place::gpu(0), 1_MiB);
+    std::vector<char> memory(1_MiB, 7);
+    auto transfer = context.copy(Buffer::host(memory.data(), memory.size()), gpu->buffer());
+    EXPECT_TRUE(transfer.wait_for(std::chrono::milliseconds::max()));
+}
+
 TEST_F(ContextTest, AllocationsAndTransfersOutliveTheContext) {
     auto other = *Context::open({"dgx-h100"});
     auto gpu = std::make_unique<Result<Allocation>>(other.allocate(Place::gpu(0), 1_MiB));

@@ -117,6 +117,20 @@ TEST_F(ReplaceTest, ALostOwnerIsNoted) {
     EXPECT_TRUE(says((*file)->notes()[0], "belongs to user 65534")) << (*file)->notes()[0];
 }
 
+// A program that ran with its owner's rights must not run with those of whoever replaced it.
+TEST_F(ReplaceTest, ALostOwnerLendsNobodyRights) {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can make a file of another user";
+    ASSERT_EQ(::chmod(folder_.path().c_str(), 0777), 0);
+    put(folder_ / "x", "old");
+    ASSERT_EQ(::chmod((folder_ / "x").c_str(), 06767), 0);
+    {
+        const Unprivileged nobody;
+        ASSERT_TRUE(replace(folder_ / "x", "new").ok());
+    }
+    EXPECT_EQ(status_of(folder_ / "x").st_uid, 65534u);
+    EXPECT_EQ(status_of(folder_ / "x").st_mode & 07777, 0767u);
+}
+
 TEST_F(ReplaceTest, LinksStay) {
     std::filesystem::create_directory(folder_ / "real");
     put(folder_ / "real/x", "old");

@@ -128,6 +128,23 @@ TEST_F(Memory, MoreAllocationsAtOnceThanThereAreSlots) {
     });
 }
 
+// A rank's own GPU reads it in place; the others get it through the arena, whatever the size.
+TEST_F(Memory, PinnedHostMemoryIsNeverLent) {
+    auto groups = make(2);
+    on_all(groups, [&](Group& group) {
+        auto pinned = context->allocate(Place::host(), large * sizeof(int));
+        ASSERT_TRUE(ok(pinned));
+        const Allocation recv = allocate<int>(group, large);
+        for (int round = 0; round < 2; ++round) all_reduce(group, *pinned, recv);
+        EXPECT_NE(where(group, *pinned, recv).find("no, carried through the arena: it is host memory"),
+                  std::string::npos)
+            << where(group, *pinned, recv);
+        const auto attached = group.attach(pinned->buffer());
+        ASSERT_FALSE(attached.ok());
+        EXPECT_EQ(attached.error().code, ErrorCode::unsupported) << attached.error().to_string();
+    });
+}
+
 // What is pushed is written in units of 16 bytes; elsewhere it passes through the arena, which is slower.
 TEST_F(Memory, OffABoundaryOf16WhereSlicesArePushed) {
     auto groups = make(4);

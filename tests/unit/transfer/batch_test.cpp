@@ -256,6 +256,33 @@ TEST(Batch, CopiesOfTheirOwnRunSideBySideButNotAllAtOnce) {
     ASSERT_TRUE(job->result()) << job->result().error().to_string();
 }
 
+// One after the other within one pass over the copies: whichever pass the failure comes in.
+TEST(Batch, OneEndsOneRunsAndOneFails) {
+    for (int passes = 0; passes < 6; ++passes) {
+        Rig rig({.polls = 0}, 1_MiB);
+        CopyOptions options;
+        options.verify = true;  // makes each a copy of its own
+        bool first_arrived = false, failed = false;
+        int looks = 0;
+        rig.fake->script.hang = [&](std::size_t number) {
+            first_arrived |= number == 0;
+            if (number == 1) return !failed;
+            return number == 2 && !(first_arrived && looks++ >= passes);
+        };
+        rig.fake->script.fail_poll = [&](std::size_t number) -> std::optional<Error> {
+            if (number != 2) return std::nullopt;
+            failed = true;
+            return broken();
+        };
+        auto job = rig.start(rig.items(3, 4_KiB, 4_KiB), options);
+        rig.engine->wait(job, 0ns);
+        ASSERT_FALSE(job->result());
+        EXPECT_EQ(job->result().error().message, "copy 2 of the batch: scripted failure");
+        EXPECT_EQ(rig.fake->in_flight, 0);
+        EXPECT_EQ(rig.fake->attached, 0);
+    }
+}
+
 TEST(Batch, RunsOnWhenNobodyLooks) {
     Rig rig({.polls = 3}, 32_MiB);
     const auto batch = rig.items(30'000, 1_KiB, 1_KiB);

@@ -54,6 +54,15 @@ Error broken(ErrorCode code = ErrorCode::io_error) {
     return {code, "scripted failure", "fake", {}};
 }
 
+// The longest time limits have no nanoseconds.
+TEST(Engine, EndlessLimitsHaveNotPassed) {
+    Rig rig({.polls = 3});
+    CopyOptions options = small_chunks();
+    options.deadline = options.stall_limit = std::chrono::milliseconds::max();
+    const auto receipt = rig.copy(options);
+    EXPECT_TRUE(receipt) << receipt.error().to_string();
+}
+
 TEST(Engine, CopiesThroughStagingChunkByChunk) {
     Rig rig({.polls = 3});
     const auto receipt = rig.copy(small_chunks());
