@@ -88,8 +88,10 @@ Result<std::vector<PeerFigure>> parse_loader(const std::string& text, Bytes byte
         char* end = nullptr;
         const double seconds = std::strtod(first.c_str(), &end);
         if (tool.empty() || first.empty() || *end != '\0' || !(seconds > 0) || rest.empty())
-            return Error{
-                ErrorCode::invalid_argument, fmt::format("'{}' is no time and figure", line), "loader", {}};
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("'{}' is not a time and figure", line),
+                         "loader",
+                         {}};
         PeerFigure figure;
         figure.tool = tool;
         figure.key = "checkpoint";

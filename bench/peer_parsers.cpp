@@ -96,7 +96,7 @@ Result<void> read_matrix(const NvTest& test, const std::string& tool, const Json
     const std::size_t first = host ? matrix.size() - 1 : skipped;
     for (std::size_t row = first; row < matrix.size(); ++row) {
         if (!matrix[row].is_array())
-            return unreadable(tool, fmt::format("{} has a row that is no list", test.name));
+            return unreadable(tool, fmt::format("{} has a row that is not a list", test.name));
         for (std::size_t column = 0; column < matrix[row].size(); ++column) {
             const Json& cell = matrix[row][column];
             const auto value = cell.is_string()   ? number_of(cell.get<std::string>())

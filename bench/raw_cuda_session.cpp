@@ -40,7 +40,7 @@ const void* kernels() {
 
 Result<Driver> bind() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) return failure("libcuda.so.1 is not there: no NVIDIA driver");
+    if (!library) return failure("libcuda.so.1 was not found: no NVIDIA driver");
     Driver driver;
     std::string missing;
     const auto find = [&](auto& function, const char* name) {

@@ -223,7 +223,7 @@ Result<std::shared_ptr<Nccl>> Nccl::open(const std::string& file) {
             return std::shared_ptr<Nccl>(new Nccl(std::move(calls)));
         }
     }
-    return Error{ErrorCode::not_found, fmt::format("NCCL is not there: {}", tried), file,
+    return Error{ErrorCode::not_found, fmt::format("NCCL was not found: {}", tried), file,
                  "name it: --nccl FILE"};
 }
 

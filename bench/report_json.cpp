@@ -96,7 +96,7 @@ public:
                 out = verdict;
                 return;
             }
-        fail(place(name), "is none of none, pass and fail");
+        fail(place(name), "is neither none, pass nor fail");
     }
     // Calls with each item of an array and its place.
     template <typename Call>

@@ -29,7 +29,7 @@ std::string read_line(const Json& line, Threshold& out) {
             std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return k.first == name; });
         if (kind != std::end(kinds)) {
             if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
-                return fmt::format("has a '{}' that is no number above 0", name);
+                return fmt::format("has a '{}' that is not a number above 0", name);
             out.kind = kind->second;
             out.value = value.get<double>();
             ++limits;

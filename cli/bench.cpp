@@ -58,7 +58,7 @@ Result<int> gpu_of(const std::string& word, int count) {
     int gpu = -1;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), gpu);
     if (error != std::errc{} || end != word.data() + word.size() || gpu < 0)
-        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no number of a GPU", word), "--gpu",
+        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a number of a GPU", word), "--gpu",
                      "write it as --gpu 0,1"};
     if (gpu >= count)
         return Error{ErrorCode::not_found,
@@ -76,7 +76,7 @@ Result<std::optional<Place>> end_of(const std::string& text, const Context& cont
     const bool known = *place == Place::host() || (place->is_gpu() && context.topology().find(*place));
     if (!known)
         return Error{ErrorCode::not_found,
-                     fmt::format("'{}' is no end of a figure", text),
+                     fmt::format("'{}' is not an end of a figure", text),
                      {},
                      "write host, or a GPU of the machine, as in --from host --to gpu:1"};
     return std::optional<Place>(*place);

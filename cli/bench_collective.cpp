@@ -37,7 +37,7 @@ Result<std::vector<Bytes>> sizes_of(const CollectiveCommand& command, const benc
     const Bytes last = command.last.value_or(emulated ? Bytes{1} << 20 : Bytes{1} << 30);
     // No comparison is true of what is not a number.
     const double factor = command.factor.value_or(2);
-    if (!(factor > 1)) return bad("this is no factor", "-f");
+    if (!(factor > 1)) return bad("this is not a factor", "-f");
     auto sizes = bench::collective::sizes_between(command.first.value_or(8), last, factor);
     if (sizes.empty()) return bad("the first size is above the last", "-b and -e");
     return sizes;

@@ -24,7 +24,7 @@ CLI::Option* add_parsed(CLI::App& app, const char* name, Result<T> (*parse)(std:
         text);
 }
 
-// "all" is 0; nothing where the text is no number from 1 to 1024.
+// "all" is 0; nothing where the text is not a number from 1 to 1024.
 std::optional<int> lanes_of(const std::string& text) {
     if (text == "all") return 0;
     int lanes = 0;

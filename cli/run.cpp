@@ -77,7 +77,7 @@ Result<std::string> library_of(const RunCommand& command) {
     char first[4] = {};
     std::ifstream(file, std::ios::binary).read(first, sizeof first);
     if (std::string_view(first, sizeof first) != "\177ELF")
-        return Error{ErrorCode::invalid_argument, "this file is no library", command.library, {}};
+        return Error{ErrorCode::invalid_argument, "this file is not a library", command.library, {}};
     return file.string();
 }
 
@@ -89,7 +89,7 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
     const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), count);
     const bool all = text == "gpus";
     if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > max_ranks))
-        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no number of ranks", text), "-n",
+        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a number of ranks", text), "-n",
                      fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", max_ranks)};
     const auto topology = Topology::open(machine_of(globals));
     if (!topology) return topology.error();
@@ -146,7 +146,7 @@ Result<std::vector<std::vector<std::string>>> rank_environments(Variables variab
 
 Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) {
     if (globals.program.empty() || !command.misplaced.empty())
-        return Error{ErrorCode::invalid_argument, "the program stands behind --", "run",
+        return Error{ErrorCode::invalid_argument, "put the program after --", "run",
                      "as in: sidestep run -n 4 -- python3 train.py --steps 10"};
     const auto count = count_of(command, globals);
     if (!count) return count.error();

@@ -272,7 +272,7 @@ def check_include(tree, file, mark, name):
     if target is None:
         if mark == '"':
             if name not in GENERATED:
-                return f'"{name}" is no file of the project'
+                return f'"{name}" is not a file of the project'
             allowed = any(row.name == n or row.name.startswith(n + "/") for n in GENERATED[name])
             return None if allowed else f'{row.name} may not include "{name}"'
         return check_external(row, name)

@@ -20,7 +20,7 @@ C_SUFFIXES = (".hpp", ".cpp", ".h", ".c", ".cu", ".cuh")
 EXCEPTIONS = "tools/size_exceptions.txt"
 
 # What the braces of C++ do not see: comments, strings, characters and preprocessor lines. Raw strings stand first,
-# since the others would read their quotes. A digit's separator (1'000) is no character.
+# since the others would read their quotes. A digit's separator (1'000) is not a character.
 BLIND = re.compile(
     r'''R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"'''
     r'''|//(?:[^\n\\]|\\.)*'''

@@ -301,7 +301,7 @@ Result<void> CudaBackend::enqueue_parts(const Work& work, CUstream stream) const
                           ? "a kernel carried copies meant for the copy engine, which takes "
                             "longer over many small ones"
                           : "copies went to the copy engine one by one: "
-                            "the driver's batch call is not to be had here";
+                            "the driver's batch call is not available here";
     work.to->set_note(how);
     return {};
 }

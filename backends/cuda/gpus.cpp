@@ -147,7 +147,7 @@ std::string Gpus::summary() const {
 
 Result<void> Gpus::check(int index) const {
     if (index < 0 || static_cast<std::size_t>(index) >= slots_.size())
-        return Error{ErrorCode::not_found, fmt::format("gpu:{} is not there", index), "cuda",
+        return Error{ErrorCode::not_found, fmt::format("gpu:{} does not exist", index), "cuda",
                      fmt::format("this machine has {} GPUs", slots_.size())};
     if (ordinal_of(index) >= 0) return {};
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -32,7 +32,7 @@ std::uint64_t unproven_requests(const Account& account);
 // The bytes that these can have carried at most.
 Bytes unproven_bytes(const Account& account);
 
-// Why a trial of one request on a quiet GPU is no proof; nothing where it is one.
+// Why a trial of one request on a quiet GPU is not proof; nothing where it is one.
 std::optional<std::string> what_a_trial_lacks(const Counts& before, const Counts& after);
 
 }  // namespace sidestep::backends::cufile

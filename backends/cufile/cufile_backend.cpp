@@ -139,7 +139,8 @@ Support CufileBackend::reads(const Buffer& file, int gpu) {
     const auto facts = driver::file_facts(path);
     if (!facts) return Support::no(facts.error().message, facts.error().hint);
     if (!*facts)
-        return Support::no("whether the way is direct is tried out with the file itself, which is not there");
+        return Support::no(
+            "whether the way is direct is tried out with the file itself, which does not exist");
     if ((*facts)->size < block)
         return Support::no(
             fmt::format("only whole blocks of {} go directly, and the file is smaller", format_bytes(block)));

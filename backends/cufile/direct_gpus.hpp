@@ -1,4 +1,4 @@
-// The GPUs as cuFile needs them: a current context, an identity, and host copies for what is no whole block.
+// The GPUs as cuFile needs them: a current context, an identity, and host copies for what is not a whole block.
 #pragma once
 
 #include <array>

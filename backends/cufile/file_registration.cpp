@@ -62,7 +62,8 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& s
 Result<void> FileRegistration::open_source() {
     SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
     if (!facts)
-        return Error{ErrorCode::not_found, fmt::format("{} is not there", path()), buffer().to_string(), {}};
+        return Error{
+            ErrorCode::not_found, fmt::format("{} does not exist", path()), buffer().to_string(), {}};
     if (facts->type != FileType::regular && facts->type != FileType::block_device)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} is a {}", path(), driver::to_string(facts->type)),

@@ -28,7 +28,7 @@ Error no(std::string message, std::string hint = {}) {
 // The device below a file, or the block device that it is.
 Result<std::uint64_t> device_of(const std::string& path) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) return no(fmt::format("{} is not there", path));
+    if (::stat(path.c_str(), &status) != 0) return no(fmt::format("{} does not exist", path));
     return S_ISBLK(status.st_mode) ? status.st_rdev : status.st_dev;
 }
 

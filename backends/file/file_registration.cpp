@@ -197,7 +197,7 @@ std::vector<std::string> FileRegistration::notes() const {
         const bool lost = unmapped_.load(std::memory_order_relaxed);
         notes.push_back(fmt::format("{} lies in memory: {} of {} bytes were copied into a map of it{}{}",
                                     path(), mapped, bytes, mapped < bytes ? ", the rest with pwrite" : "",
-                                    lost ? ", since pages of the map were not to be had" : ""));
+                                    lost ? ", since pages of the map could not be allocated" : ""));
     }
     return notes;
 }

@@ -101,7 +101,7 @@ const EmulatedMemory::Range* EmulatedMemory::range_at(std::uintptr_t address) co
 Result<backend::Description> EmulatedMemory::within(const Range& range, std::uintptr_t begin, Bytes bytes) {
     if (bytes <= range.end - begin)
         return backend::Description{range.place, range.kind, bytes, range.identity};
-    // As on a GPU: memory that is pinned in part only is no pinned memory.
+    // As on a GPU: memory that is pinned in part only is not pinned memory.
     if (range.foreign) return backend::Description{range.place, MemoryKind::pageable, bytes};
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} bytes reach beyond the {} that were allocated from there on", bytes,
@@ -130,7 +130,7 @@ Result<backend::Description> EmulatedMemory::describe(const Buffer& buffer) cons
                      "give the place that the memory was allocated at"};
     };
     if (range == nullptr) {
-        return wrong(fmt::format("{} is no address of {}'s memory, nor of another emulated GPU's",
+        return wrong(fmt::format("{} is not an address of {}'s memory, nor of another emulated GPU's",
                                  buffer.address(), place.to_string()));
     }
     if (place.kind() != range->place.kind() || (place.is_gpu() && place.index() != range->place.index())) {
@@ -154,8 +154,8 @@ Result<backend::Extent> EmulatedMemory::extent(const void* address) const {
     auto after = ranges_.upper_bound(at);
     if (after == ranges_.begin() || at >= std::prev(after)->second.end)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("{} is no address of an emulated GPU's memory", address), "emulated machine",
-                     "give memory that was allocated at a GPU"};
+                     fmt::format("{} is not an address of an emulated GPU's memory", address),
+                     "emulated machine", "give memory that was allocated at a GPU"};
     const auto& [begin, range] = *std::prev(after);
     backend::Extent extent;
     extent.whole = Buffer::memory(range.place, reinterpret_cast<void*>(begin), range.end - begin);

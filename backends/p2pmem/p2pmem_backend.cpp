@@ -186,7 +186,7 @@ Result<PeerMemory> P2pmemBackend::memory_at(const Place& place) const {
     std::string others;
     for (const PeerMemory& memory : driver::list_peer_memory(files_))
         others += fmt::format("{}p2pmem:{}", others.empty() ? "" : ", ", memory.bus_id);
-    return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "p2pmem backend",
+    return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "p2pmem backend",
                  others.empty() ? "no device of this machine publishes peer-to-peer memory"
                                 : fmt::format("this machine has {}", others)};
 }

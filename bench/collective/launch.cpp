@@ -148,7 +148,7 @@ Result<Found> run_in_threads(const Context& context, const std::vector<int>& gpu
 
 Result<std::string> run_job(const Context& context, const std::string& text) {
     const Json job = Json::parse(text, nullptr, false);
-    const Error wrong{ErrorCode::invalid_argument, "this is no job of a benchmark", "--job", {}};
+    const Error wrong{ErrorCode::invalid_argument, "this is not a job of a benchmark", "--job", {}};
     if (!job.is_object() || !job.contains("plan") || !job["plan"].is_string() || !job.contains("id") ||
         !job["id"].is_string())
         return wrong;

@@ -166,7 +166,7 @@ Result<void> Run::open_nccl() {
     auto well = agree(library.ok());
     if (!well) return well.error();
     if (!*well) {
-        found_.notes.push_back(library ? "NCCL is not there for every rank" : library.error().to_string());
+        found_.notes.push_back(library ? "NCCL was not found for every rank" : library.error().to_string());
         return {};
     }
     auto memory = NcclMemory::allocate(*library, max_);

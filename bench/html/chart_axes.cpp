@@ -39,7 +39,7 @@ void each_point(const ChartRow& row, const Call& call) {
 
 std::vector<Mark> size_marks(double min, double max) {
     const int first = static_cast<int>(std::ceil(std::log2(min) - 1e-9));
-    // 2^64 is no size.
+    // 2^64 is not a size.
     const int last = std::min(63, static_cast<int>(std::floor(std::log2(max) + 1e-9)));
     std::vector<Mark> marks;
     int step = 1;

@@ -30,7 +30,7 @@ constexpr Bytes operator""_GiB(unsigned long long n) {
 
 // Reads "4096", "4KiB", "1.5 GiB", "64M". A bare K, M, G or T means KiB, MiB, GiB or TiB; "kB", "MB",
 // "GB" and "TB" mean powers of 1000. Fails with ErrorCode::invalid_argument on anything else, on a
-// fraction that is no whole number of bytes, and on values of 2^64 and above.
+// fraction that is not a whole number of bytes, and on values of 2^64 and above.
 SIDESTEP_API Result<Bytes> parse_bytes(std::string_view text);
 
 // "4 KiB", "1.5 GiB", "123 B": the largest unit that keeps the number at 1 or above.

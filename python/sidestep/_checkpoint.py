@@ -74,7 +74,7 @@ class Slice:
         """The bytes of a part, its shape, and whether each run is read by itself."""
         bits = self._info.bits
         if bits == 0 or bits % 8:
-            raise Error(f"'{self._info.name}' is {self._info.dtype}, whose elements are no whole bytes", "unsupported",
+            raise Error(f"'{self._info.name}' is {self._info.dtype}, whose elements are not whole bytes", "unsupported",
                         "get_slice", "take the whole tensor: get_tensor")
         begin, end, shape = _box(self._info.shape, index)
         runs = _core.Runs(self._info.shape, begin, end, bits // 8)

@@ -155,5 +155,5 @@ class Context:
         options = _set(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes)
         size = _core.parse_bytes(nbytes) if isinstance(nbytes, str) else nbytes
         if size is None:
-            raise Error(f"'{nbytes}' is no size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")
+            raise Error(f"'{nbytes}' is not a size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")
         return self._core.route(src, dst, size, options)

@@ -119,7 +119,7 @@ def _from_object(context: _core.Context, given: Any) -> Given:
     try:
         held = _core.Borrowed(given)
     except (TypeError, BufferError) as error:
-        raise Error(f"a {type(given).__name__} is no memory: {error}", "invalid_argument", "memory",
+        raise Error(f"a {type(given).__name__} is not memory: {error}", "invalid_argument", "memory",
                     "hand over a sidestep.Tensor, an array with __dlpack__, or what has Python's buffer protocol") from error
     return Given(_located(context, held.data_ptr, held.nbytes, held.read_only), held.dtype, held.shape, held)
 

@@ -28,7 +28,7 @@ struct Tensor {
     std::string type_name;  // as the file spells it: "BF16"
     Dtype dtype = Dtype::u8;
     std::vector<std::int64_t> shape;
-    std::vector<std::int64_t> byte_strides;  // empty where an element is no whole number of bytes
+    std::vector<std::int64_t> byte_strides;  // empty where an element is not a whole number of bytes
     int axis = -1;                           // along which the tensor was cut; -1: it is whole
     std::int64_t first = 0;                  // of the part, along `axis`
     // Where DLPack says that it is: emulated GPUs are CPU memory. A GPU that CUDA does not show this process

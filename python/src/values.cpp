@@ -155,7 +155,7 @@ void define_values(py::module_& module) {
             const auto bytes = parse_bytes(text);
             return bytes ? py::object(py::int_(*bytes)) : py::none();
         },
-        "'1.5 GiB' as bytes; None for what is no size.");
+        "'1.5 GiB' as bytes; None for what is not a size.");
     define_buffer(module);
     define_route(module);
     define_receipt(module);

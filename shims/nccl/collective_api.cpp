@@ -21,7 +21,7 @@ constexpr std::array dtypes = {Dtype::i8,  Dtype::u8,   Dtype::i32,     Dtype::u
 static_assert(dtypes.size() == ncclNumTypes);
 
 Result<Dtype> dtype_of(ncclDataType_t type) {
-    if (type < 0 || type >= ncclNumTypes) return bad_argument(fmt::format("{} is no data type", type));
+    if (type < 0 || type >= ncclNumTypes) return bad_argument(fmt::format("{} is not a data type", type));
     return dtypes[static_cast<std::size_t>(type)];
 }
 
@@ -210,7 +210,7 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTy
         } else if (residence == ncclScalarHostImmediate) {
             std::memcpy(reduction.scale.data(), scalar, static_cast<std::size_t>(bits_of(*dtype)) / 8);
         } else {
-            return bad_argument(fmt::format("{} is no residence of a scalar", residence));
+            return bad_argument(fmt::format("{} is not a residence of a scalar", residence));
         }
         *op = (*communicator)->add_reduction(reduction, *dtype);
         return ncclSuccess;

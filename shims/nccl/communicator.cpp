@@ -170,7 +170,7 @@ Result<void> Communicator::run_locked(const Call& c) {
         case Collective::barrier:
             break;
     }
-    return Error{ErrorCode::internal, fmt::format("{} is no call of NCCL's", to_string(c.what)), {}, {}};
+    return Error{ErrorCode::internal, fmt::format("{} is not a call of NCCL's", to_string(c.what)), {}, {}};
 }
 
 Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {

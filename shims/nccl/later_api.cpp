@@ -107,7 +107,7 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
         if (stat == ncclStatGpuMemSuspend || stat == ncclStatGpuMemSuspended) return ncclSuccess;
         if (stat == ncclStatGpuMemPersist || stat == ncclStatGpuMemTotal)
             return misuse("this library does not count the memory of a communicator");
-        return bad_argument(fmt::format("{} is no statistic", stat));
+        return bad_argument(fmt::format("{} is not a statistic", stat));
     });
 }
 SIDESTEP_NCCL_ALSO(CommMemStats);
@@ -204,7 +204,7 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
         if (config->mode == NCCL_ENCRYPTION_MODE_PSK)
             return misuse("this library does not encrypt",
                           "its ranks meet over Unix sockets of one machine and user");
-        return bad_argument(fmt::format("{} is no mode of encryption", config->mode));
+        return bad_argument(fmt::format("{} is not a mode of encryption", config->mode));
     });
 }
 SIDESTEP_NCCL_ALSO(SetEncryption);

@@ -48,7 +48,7 @@ public:
     // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Backend::share).
     virtual const Buffer& arena() const = 0;
 
-    // The allocation that holds `address`. ErrorCode::invalid_argument for what is no memory of this seat's
+    // The allocation that holds `address`. ErrorCode::invalid_argument for what is not memory of this seat's
     // GPU.
     virtual Result<Extent> extent(const void* address) = 0;
 

@@ -175,7 +175,7 @@ struct Block {
 
 // `scale` holds one element of the task's type, in its first bytes, for Combine::scaled_sum: every input of
 // this rank is multiplied by it first, in the accumulator's type. The others learn it: each rank has its own,
-// so it is no part of what has to agree. With `device_scale` it is read from there instead, when the task
+// so it is not a part of what has to agree. With `device_scale` it is read from there instead, when the task
 // runs.
 struct CollectiveTask {
     Shape shape = Shape::packets;
@@ -197,7 +197,7 @@ struct CollectiveTask {
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
     // counted in, without leaving the GPU. Blocks of 0 bytes are sent too, as a bare flag: every packet task
     // waits for every rank. packets_two_phase: slices[r] is reduced by rank r and goes to all: combine of all
-    // sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is no block. The
+    // sources, targets all. pairs: the same two lists; a block of 0 bytes at both ends is not a block. The
     // receiver posts from_tokens[r], where the first byte of rank r's block lies: the blocks of a group of
     // receives may lie in several allocations. Offsets are from `send` and `recv` on this rank in any case.
     // send == recv with the same blocks in both lists: see ArenaLayout, pairs. With device lists (all four,

@@ -46,7 +46,7 @@ std::optional<Bytes> whole_number(std::string_view digits) {
     return number;
 }
 
-// 0.`digits` times `scale`, or nothing where that is no whole number. Exact: doubles would refuse 1.1 kB
+// 0.`digits` times `scale`, or nothing where that is not a whole number. Exact: doubles would refuse 1.1 kB
 // and take fractions of a byte for whole ones. From the last digit on, a remainder never goes away again.
 std::optional<Bytes> fraction_of(Bytes scale, std::string_view digits) {
     Bytes sum = 0;

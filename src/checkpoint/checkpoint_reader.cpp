@@ -226,7 +226,7 @@ Result<Headers> read_index(const std::string& path, const CheckpointOptions& opt
         SIDESTEP_TRY(const auto facts, driver::file_facts(paths.back()));
         if (facts) continue;
         return Error{ErrorCode::not_found,
-                     fmt::format("{}, which the index names, is not there", paths.back()), path,
+                     fmt::format("{}, which the index names, does not exist", paths.back()), path,
                      "copy or download the missing file"};
     }
     SIDESTEP_TRY(auto files, read_files(paths, options));

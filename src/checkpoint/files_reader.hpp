@@ -16,7 +16,7 @@ struct OpenFile {
     std::string path;
 };
 
-// ErrorCode::not_found where there is none, ErrorCode::invalid_argument where it is no regular file. Does not
+// ErrorCode::not_found where there is none, ErrorCode::invalid_argument where it is not a regular file. Does not
 // wait for a pipe's other end.
 Result<OpenFile> open_regular(const std::string& path);
 

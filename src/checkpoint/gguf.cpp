@@ -154,8 +154,7 @@ private:
     Result<Value> value_type(const std::string& of) {
         SIDESTEP_TRY(const auto number, reader_.number<std::uint32_t>("the type of a value"));
         if (number < static_cast<std::uint32_t>(Value::none)) return static_cast<Value>(number);
-        return reader_.wrong(
-            fmt::format("the metadata {} has a value of type {}, which is none", of, number));
+        return reader_.wrong(fmt::format("the metadata {} has the unknown value type {}", of, number));
     }
 
     Result<void> read_pair() {
@@ -164,7 +163,7 @@ private:
         if (first_bad_utf8(key)) return reader_.wrong(fmt::format("the key {} is no UTF-8", words));
         SIDESTEP_TRY(const Value type, value_type(words));
         if (key == "general.alignment") {
-            if (type != Value::u32) return reader_.wrong("general.alignment is no number of 32 bits");
+            if (type != Value::u32) return reader_.wrong("general.alignment is not a number of 32 bits");
             SIDESTEP_CHECK(read_alignment());
             header_.metadata.emplace_back(key, std::to_string(alignment_));
             return {};
@@ -183,7 +182,8 @@ private:
         SIDESTEP_TRY(alignment_, reader_.number<std::uint32_t>("the alignment"));
         // The specification asks for a multiple of 8.
         if (alignment_ != 0 && alignment_ % 8 == 0 && alignment_ <= largest_alignment) return {};
-        return reader_.wrong(fmt::format("general.alignment is {}, which is no multiple of 8", alignment_));
+        return reader_.wrong(
+            fmt::format("general.alignment is {}, which is not a multiple of 8", alignment_));
     }
 
     // Any value but an array, as text.
@@ -262,7 +262,7 @@ private:
         SIDESTEP_TRY(tensor.offset, reader_.number<std::uint64_t>("an offset"));
         if (tensor.offset % alignment_ != 0) {
             return reader_.wrong(
-                fmt::format("tensor {} begins at byte {} of the data, which is no multiple of {}", words,
+                fmt::format("tensor {} begins at byte {} of the data, which is not a multiple of {}", words,
                             tensor.offset, alignment_));
         }
         header_.tensors.push_back(std::move(tensor));
@@ -285,7 +285,7 @@ private:
         const std::uint64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
         if (row % type->block != 0) {
             return reader_.wrong(
-                fmt::format("tensor {} has rows of {} elements, which are no whole blocks of {} ({})", words,
+                fmt::format("tensor {} has rows of {} elements, which are not whole blocks of {} ({})", words,
                             row, type->name, type->block));
         }
         std::uint64_t elements = 1;

@@ -36,10 +36,10 @@ public:
         if (depth() == 2 && in_files_) {
             manifest.files.emplace_back();
             had_size_ = false;
-            return object || fail_file("is no object");
+            return object || fail_file("is not an object");
         }
         if (depth() == 3 && member_ == "blocks" && !object) return true;
-        if (depth() == 4) return fail_file("has a checksum that is no text");
+        if (depth() == 4) return fail_file("has a checksum that is not a string");
         return skipped_ = 1, true;
     }
 
@@ -58,7 +58,7 @@ public:
         if (member_ == "name" && value.kind == JsonScalar::Kind::text)
             manifest.files.back().name = std::move(value.text);
         if (member_ == "size") {
-            if (value.kind != JsonScalar::Kind::natural) return fail_file("has a size that is none");
+            if (value.kind != JsonScalar::Kind::natural) return fail_file("has an invalid size");
             manifest.files.back().size = value.natural;
             had_size_ = true;
         }
@@ -76,8 +76,8 @@ private:
         const auto text = [&](const char* wanted) {
             return value.kind == JsonScalar::Kind::text && value.text == wanted;
         };
-        if (member_ == "files") return fail("files is no list");
-        if (member_ == "format") return note(1, text(format_name), "this is no manifest");
+        if (member_ == "files") return fail("files is not a list");
+        if (member_ == "format") return note(1, text(format_name), "this is not a manifest");
         if (member_ == "version")
             return note(2, natural(format_version), "another version than 1, which is read here");
         if (member_ == "block")
@@ -169,7 +169,7 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& file) 
     SIDESTEP_CHECK(read_json(text, reader, "the manifest", file));
     if (!reader.is_marked()) {
         return Error{ErrorCode::invalid_argument,
-                     "the manifest: format, version, hash or block is missing: this is no manifest",
+                     "the manifest: format, version, hash or block is missing: this is not a manifest",
                      file,
                      {}};
     }

@@ -59,7 +59,7 @@ public:
         if (depth() == 0) return object || fail("holds a list, where an object is expected");
         if (depth() == 1) return begin_in_root(object);
         if (in_metadata_)
-            return fail(fmt::format("{} of {} is no text", shown(metadata_key_), metadata_name));
+            return fail(fmt::format("{} of {} is not a string", shown(metadata_key_), metadata_name));
         if (field_ == other_field) return skipped_ = 1, true;
         if (depth() == 2 && !object && (field_ == shape_field || field_ == offsets_field)) return true;
         if (depth() > 2) return fail_field("holds something else than whole numbers");
@@ -79,13 +79,13 @@ public:
         if (depth() == 0) return fail("holds no object");
         if (depth() == 1) {
             if (in_metadata_ && value.kind == JsonScalar::Kind::null) return in_metadata_ = false, true;
-            if (in_metadata_) return fail(fmt::format("{} is no object", metadata_name));
-            return fail(fmt::format("tensor {} is no object", shown(tensor_.name)));
+            if (in_metadata_) return fail(fmt::format("{} is not an object", metadata_name));
+            return fail(fmt::format("tensor {} is not an object", shown(tensor_.name)));
         }
         if (in_metadata_) return metadata_value(value);
         if (field_ == other_field) return true;
         if (field_ == dtype_field) return depth() == 2 && dtype(value);
-        if (depth() == 2) return fail_field("is no list");
+        if (depth() == 2) return fail_field("is not a list");
         if (value.kind != JsonScalar::Kind::natural)
             return fail_field("holds something else than whole numbers");
         if (field_ == shape_field) return tensor_.shape.push_back(value.natural), true;
@@ -124,13 +124,13 @@ private:
 
     bool begin_in_root(bool object) {
         if (object) return true;
-        if (in_metadata_) return fail(fmt::format("{} is no object", metadata_name));
-        return fail(fmt::format("tensor {} is no object", shown(tensor_.name)));
+        if (in_metadata_) return fail(fmt::format("{} is not an object", metadata_name));
+        return fail(fmt::format("tensor {} is not an object", shown(tensor_.name)));
     }
 
     bool metadata_value(JsonScalar& value) {
         if (value.kind != JsonScalar::Kind::text)
-            return fail(fmt::format("{} of {} is no text", shown(metadata_key_), metadata_name));
+            return fail(fmt::format("{} of {} is not a string", shown(metadata_key_), metadata_name));
         // The last one of a name counts.
         const auto [known, is_new] = metadata_at_.try_emplace(metadata_key_, metadata.size());
         if (is_new) metadata.emplace_back(std::move(metadata_key_), std::string());
@@ -139,7 +139,7 @@ private:
     }
 
     bool dtype(JsonScalar& value) {
-        if (value.kind != JsonScalar::Kind::text) return fail_field("is no text");
+        if (value.kind != JsonScalar::Kind::text) return fail_field("is not a string");
         const auto known = parse_dtype(value.text);
         if (!known && !lenient_) {
             return fail(fmt::format("tensor {}: safetensors knows no dtype {}", shown(tensor_.name),
@@ -273,9 +273,10 @@ Result<Bytes> header_length(std::string_view first, Bytes file_size, const std::
     Bytes length = 0;
     for (std::size_t i = length_bytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(first[i]);
     if (length > largest_header) {
-        return wrong(fmt::format("the header would have {} bytes, more than {}: this is no safetensors file",
-                                 length, largest_header),
-                     file, format_page);
+        return wrong(
+            fmt::format("the header would have {} bytes, more than {}: this is not a safetensors file",
+                        length, largest_header),
+            file, format_page);
     }
     if (length > file_size - length_bytes) {
         return wrong(fmt::format("the header would end at byte {}, and the file ends at {}",

@@ -55,7 +55,7 @@ struct WrittenHeader {
 // Lays tensors out as the reference does: by descending Dtype, then by name, without gaps. `metadata` goes
 // into
 // __metadata__, none where it is empty. ErrorCode::invalid_argument names the tensor that cannot be written:
-// a name that is no UTF-8, appears twice or is "__metadata__", Dtype::other, a size that is no whole number
+// a name that is no UTF-8, appears twice or is "__metadata__", Dtype::other, a size that is not a whole number
 // of bytes.
 Result<WrittenHeader> write_header(const std::vector<TensorToWrite>& tensors, const TextPairs& metadata);
 

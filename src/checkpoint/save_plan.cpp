@@ -20,7 +20,7 @@ Error refused(const TensorToSave& tensor, std::string why, std::string hint = {}
 Result<std::vector<Bytes>> check_tensors(const std::vector<TensorToSave>& tensors) {
     const NameTable::NameOf name = [&](std::size_t i) { return std::string_view(tensors[i].name); };
     if (const auto twice = NameTable(tensors.size(), name).twice(name))
-        return refused(tensors[twice->second], "its name is there twice");
+        return refused(tensors[twice->second], "its name appears twice");
     std::vector<Bytes> sizes;
     sizes.reserve(tensors.size());
     for (const TensorToSave& tensor : tensors) {

@@ -53,7 +53,7 @@ public:
     bool begin(bool object) override {
         if (skipped_ > 0) return ++skipped_, true;
         if (depth() == 0) return object || fail("holds a list, where an object is expected");
-        if (depth() == 1 && part_ == Part::map) return object || fail("weight_map is no object");
+        if (depth() == 1 && part_ == Part::map) return object || fail("weight_map is not an object");
         if (depth() == 1 && part_ == Part::metadata && object) return true;
         if (part_ == Part::map) return fail_value();
         if (part_ == Part::metadata && depth() == 2)
@@ -69,7 +69,7 @@ public:
     bool scalar(JsonScalar& value) override {
         if (skipped_ > 0) return true;
         if (depth() == 0) return fail("holds no object");
-        if (depth() == 1) return part_ != Part::map || fail("weight_map is no object");
+        if (depth() == 1) return part_ != Part::map || fail("weight_map is not an object");
         if (part_ == Part::metadata) return metadata(value);
         return value.kind == JsonScalar::Kind::text ? shard(value.text) : fail_value();
     }

@@ -41,9 +41,9 @@ public:
 
     bool begin(bool object) override {
         if (depth() == 0) return object || fail("holds a list, where an object is expected");
-        if (depth() == 1) return !object || fail("rules is no list");
+        if (depth() == 1) return !object || fail("rules is not a list");
         if (depth() > 2 || !object)
-            return fail_rule(depth() > 2 ? member_ + " is no plain value" : "is no object");
+            return fail_rule(depth() > 2 ? member_ + " is not a plain value" : "is not an object");
         rule_ = {};
         had_pattern_ = had_axis_ = false;
         return true;
@@ -58,8 +58,8 @@ public:
 
     bool scalar(JsonScalar& value) override {
         if (depth() == 0) return fail("holds no object");
-        if (depth() == 1) return fail("rules is no list");
-        if (depth() == 2) return fail_rule("is no object");
+        if (depth() == 1) return fail("rules is not a list");
+        if (depth() == 2) return fail_rule("is not an object");
         return member_ == "axis" ? axis(value) : pattern(value);
     }
 
@@ -73,13 +73,13 @@ private:
             const auto read = std::from_chars(value.text.data(), end, number);
             if (read.ec != std::errc() || read.ptr != end) number = max_axes;
         }
-        if (number <= -max_axes || number >= max_axes) return fail_rule("has an axis that is none");
+        if (number <= -max_axes || number >= max_axes) return fail_rule("has an invalid axis");
         rule_.axis = number;
         return true;
     }
 
     bool pattern(JsonScalar& value) {
-        if (value.kind != JsonScalar::Kind::text) return fail_rule("has a pattern that is no text");
+        if (value.kind != JsonScalar::Kind::text) return fail_rule("has a pattern that is not a string");
         if (value.text.starts_with('!'))
             return fail_rule("takes names out with '!', which only a choice of tensors can");
         const auto parsed = checkpoint::Pattern::parse(value.text);

@@ -140,7 +140,7 @@ Result<Board> Board::adopt(driver::Fd fd, const std::string& path, unsigned rank
     Board board(std::move(map), path);
     if (board.file().magic.load(std::memory_order_acquire) != BoardFile::right_magic ||
         board.file().ranks.load(relaxed) != ranks)
-        return Error{ErrorCode::io_error, "what rank 0 sent is no board of this group", path, {}};
+        return Error{ErrorCode::io_error, "what rank 0 sent is not a board of this group", path, {}};
     return board;
 }
 

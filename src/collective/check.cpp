@@ -115,12 +115,12 @@ Result<void> check_group(const Call& call) {
 Result<void> check_combine(const Call& call) {
     const bool wanted = combines(call.operation.collective);
     const bool given = call.operation.combine != Combine::none;
-    if (wanted && !given) return call.error("says not how elements are combined");
+    if (wanted && !given) return call.error("no reduction operator was given");
     if (!wanted && given)
         return call.error(
             fmt::format("combines nothing, but was given {}", to_string(call.operation.combine)));
     if (static_cast<unsigned>(call.operation.element) >= backend::elements)
-        return call.error("the element type is none");
+        return call.error("unknown element type");
     return {};
 }
 

@@ -63,7 +63,7 @@ Result<Json> parse_once(const std::string& text) {
     };
     try {
         Json json = Json::parse(text, watch);
-        if (!twice.empty()) return bad(fmt::format("\"{}\" stands there twice", twice));
+        if (!twice.empty()) return bad(fmt::format("\"{}\" appears twice", twice));
         if (!json.is_object()) return bad("the file holds no object");
         return json;
     } catch (const Json::exception& error) {
@@ -81,7 +81,7 @@ Result<void> check_version(const Json& json) {
 }
 
 Result<double> rate_of(const Rate& rate, const Json& value) {
-    if (!value.is_number()) return bad(fmt::format("\"{}\" is no number", rate.key));
+    if (!value.is_number()) return bad(fmt::format("\"{}\" is not a number", rate.key));
     const double number = value.get<double>();
     if (!std::isfinite(number) || number < rate.min || number > rate.max)
         return bad(
@@ -90,7 +90,7 @@ Result<double> rate_of(const Rate& rate, const Json& value) {
 }
 
 Result<std::uint64_t> whole(const char* key, const Json& value, std::uint64_t min, std::uint64_t max) {
-    if (!value.is_number_integer()) return bad(fmt::format("\"{}\" is no whole number", key));
+    if (!value.is_number_integer()) return bad(fmt::format("\"{}\" is not a whole number", key));
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() < min || value.get<std::uint64_t>() > max)
         return bad(fmt::format("\"{}\" is {}: from {} to {} makes sense", key, value.dump(), min, max));
     return value.get<std::uint64_t>();
@@ -99,7 +99,7 @@ Result<std::uint64_t> whole(const char* key, const Json& value, std::uint64_t mi
 Result<void> take(const std::string& key, const Json& value, Figures& figures) {
     if (key == "version") return {};
     if (key == "machine") {
-        if (!value.is_string()) return bad("\"machine\" is no text");
+        if (!value.is_string()) return bad("\"machine\" is not a string");
         return {};
     }
     if (key == "max_blocks") {
@@ -117,7 +117,7 @@ Result<void> take(const std::string& key, const Json& value, Figures& figures) {
         SIDESTEP_TRY(figures.*threshold.member, whole(threshold.key, value, 0, max_threshold));
         return {};
     }
-    return bad(fmt::format("\"{}\" is no figure that this program knows", key));
+    return bad(fmt::format("\"{}\" is not a figure that this program knows", key));
 }
 
 // A range of which one end is missing or above the other is a slip of whoever wrote it, not "no Lamport".

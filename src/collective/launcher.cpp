@@ -38,7 +38,7 @@ struct Launcher {
 
 // In this order: mpirun may run below srun, whose variables its ranks inherit; srun may speak MPICH's
 // protocol (--mpi=pmi2), but tells no local rank in its words. A batch script of Slurm has a SLURM_PROCID but
-// is no rank: it has no step.
+// is not a rank: it has no step.
 const Launcher launchers[] = {
     {"sidestep run", "SIDESTEP_RANK", "SIDESTEP_RANKS", "LOCAL_RANK", nullptr, {"SIDESTEP_GROUP_ID"}},
     {"torchrun",
@@ -84,7 +84,7 @@ Result<int> number_of(const char* variable) {
     const long value = std::strtol(text.c_str(), &end, 10);
     if (text.empty() || *end != '\0' || value < 0 || value > 1'000'000)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("{}={} is no number", variable, text),
+                     fmt::format("{}={} is not a number", variable, text),
                      "environment",
                      {}};
     return static_cast<int>(value);
@@ -129,7 +129,7 @@ Result<Seating> seating_by(const Launcher& launcher) {
     SIDESTEP_TRY(seating.ranks, number_of(launcher.ranks));
     if (seating.rank >= seating.ranks)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("{}={} is no rank of {}={}", launcher.rank, seating.rank, launcher.ranks,
+                     fmt::format("{}={} is not a rank of {}={}", launcher.rank, seating.rank, launcher.ranks,
                                  seating.ranks),
                      "environment", "ranks count from 0"};
     int local = seating.rank;
@@ -183,7 +183,7 @@ Result<GroupId> GroupId::parse(const std::string& text) {
         if (right) id.bytes[i] = static_cast<std::uint8_t>(high * 16 + low);
     }
     if (right) return id;
-    return Error{ErrorCode::invalid_argument, fmt::format("\"{}\" is no id of a group", text), "group",
+    return Error{ErrorCode::invalid_argument, fmt::format("\"{}\" is not an id of a group", text), "group",
                  "it has 32 hexadecimal digits"};
 }
 

@@ -16,7 +16,7 @@ bool is_capturing(CUstream_st* stream) {
     static const auto driver = driver::Cuda::load();
     if (!driver) return false;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // A default stream without a current context is no stream that somebody captures.
+    // A default stream without a current context is not a stream that somebody captures.
     return (*driver)->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -12,7 +12,7 @@ namespace {
 Result<void> check_folder(const std::string& path) {
     SIDESTEP_TRY(const auto facts, driver::file_facts(path));
     if (!facts)
-        return Error{ErrorCode::not_found, fmt::format("the folder {} is not there", path), "save",
+        return Error{ErrorCode::not_found, fmt::format("the folder {} does not exist", path), "save",
                      "make it, or leave shard_bytes at 0 for one file of that name"};
     if (facts->type != driver::FileType::directory)
         return Error{

@@ -180,7 +180,7 @@ Result<void> make_empty(const std::string& folder) {
     std::error_code error;
     if (fs::exists(folder, error) && !(fs::is_directory(folder, error) && fs::is_empty(folder, error))) {
         return Error{ErrorCode::invalid_argument, fmt::format("{} is there and not an empty folder", folder),
-                     "record", "name a folder that is not there yet"};
+                     "record", "name a folder that does not exist yet"};
     }
     fs::create_directories(folder, error);
     if (error) return cannot("made", folder, error);

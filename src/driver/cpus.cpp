@@ -103,7 +103,7 @@ Result<std::vector<int>> node_cpus(int node) {
 Result<std::vector<int>> parse_cpu_list(std::string_view text) {
     const auto refuse = [whole = std::string(text)] {
         return Error{
-            ErrorCode::invalid_argument, fmt::format("'{}' is no list of processors", whole), {}, {}};
+            ErrorCode::invalid_argument, fmt::format("'{}' is not a list of processors", whole), {}, {}};
     };
     std::vector<int> cpus;
     while (!text.empty()) {

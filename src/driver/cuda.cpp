@@ -13,7 +13,7 @@ constexpr const char* library_name = "libcuda.so.1";
 Result<DynamicLibrary> open_library() {
     auto library = DynamicLibrary::open(library_name);
     if (library || library.error().code != ErrorCode::not_found) return library;
-    return Error{ErrorCode::unsupported, fmt::format("{} is not there: no NVIDIA driver", library_name),
+    return Error{ErrorCode::unsupported, fmt::format("{} was not found: no NVIDIA driver", library_name),
                  library.error().message,
                  "install the NVIDIA driver; a container must be started with the host's GPUs"};
 }

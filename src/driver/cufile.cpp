@@ -178,7 +178,7 @@ Result<std::shared_ptr<const Cufile>> Cufile::load(const std::vector<std::string
         return std::shared_ptr<const Cufile>(std::move(cufile));
     }
     if (last.code == ErrorCode::not_found) {
-        last.message = "libcufile.so.0 is not there";
+        last.message = "libcufile.so.0 was not found";
         last.hint = "install it (package libcufile of the CUDA toolkit, or gds-tools)";
     }
     return last;

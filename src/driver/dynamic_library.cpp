@@ -24,7 +24,7 @@ Result<DynamicLibrary> DynamicLibrary::open(const std::string& name) {
 
     const char* said = ::dlerror();
     const std::string words = said != nullptr ? said : "no reason given";
-    if (is_absent(name, words)) return Error{ErrorCode::not_found, name + " is not there", "dlopen", ""};
+    if (is_absent(name, words)) return Error{ErrorCode::not_found, name + " was not found", "dlopen", ""};
     return Error{ErrorCode::unsupported, name + " cannot be loaded: " + words, "dlopen", ""};
 }
 

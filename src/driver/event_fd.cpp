@@ -13,7 +13,7 @@ Result<EventFd> EventFd::create() {
     Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd) return EventFd(std::move(fd));
     const int number = errno;
-    Error error = system_error(number, "no descriptor to tell of the end with", "eventfd",
+    Error error = system_error(number, "cannot create an eventfd for the end", "eventfd",
                                "close descriptors, or raise the limit (ulimit -n)");
     if (number == EMFILE || number == ENFILE) error.code = ErrorCode::out_of_memory;
     return error;

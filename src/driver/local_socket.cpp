@@ -217,7 +217,7 @@ Result<SocketPath> look_at_socket(const std::string& path) {
         return system_error(errno, "cannot look at a name", path);
     }
     if (!S_ISSOCK(status.st_mode))
-        return Error{ErrorCode::invalid_argument, "something that is no socket lies there", path,
+        return Error{ErrorCode::invalid_argument, "something that is not a socket lies there", path,
                      "remove it, or publish under another name"};
     SIDESTEP_TRY(const sockaddr_un address, address_of(path));
     SIDESTEP_TRY(const Fd fd, make_socket());

@@ -77,7 +77,7 @@ private:
 
 // Who a path belongs to, for whoever wants to listen there.
 enum class SocketPath { absent, stale, live };
-// invalid_argument where something lies there that is no socket.
+// invalid_argument where something lies there that is not a socket.
 Result<SocketPath> look_at_socket(const std::string& path);
 
 // Wakes a thread that polls number() for reading, and that clears it then.

@@ -40,7 +40,7 @@ void take_least(std::optional<AvailableMemory>& min, std::optional<Bytes> bytes,
 // Limit less use, where pages of files that can be dropped do not count as used.
 std::optional<Bytes> room(const std::string& folder, const char* limit_file, const char* use_file,
                           std::string_view cache_key) {
-    const auto limit = number_in(folder + limit_file);  // "max" is no number: no limit
+    const auto limit = number_in(folder + limit_file);  // "max" is not a number: no limit
     const auto use = number_in(folder + use_file);
     if (!limit || !use) return std::nullopt;
     const auto stat = read_text(folder + "/memory.stat");

@@ -82,7 +82,7 @@ public:
         Properties properties;
         for (const auto& [name, text] : value->items()) {
             if (!text.is_string()) {
-                fail(fmt::format("{}.{}", member, name), "is no string");
+                fail(fmt::format("{}.{}", member, name), "is not a string");
                 return {};
             }
             properties.emplace(name, text.get<std::string>());
@@ -273,7 +273,7 @@ Result<Topology::Parts> read_parts(const json& root) {
         return {};
     }));
     SIDESTEP_CHECK(each(root, "notes", [&](const json& element, const std::string& where) -> Result<void> {
-        if (!element.is_string()) return wrong(where, where + " is no string");
+        if (!element.is_string()) return wrong(where, where + " is not a string");
         parts.notes.push_back(element.get<std::string>());
         return {};
     }));

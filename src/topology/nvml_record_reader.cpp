@@ -233,7 +233,7 @@ Result<std::unique_ptr<Nvml>> nvml_from_json(std::string_view text, const std::s
     try {
         const Json json = Json::parse(text);
         if (json.at("format") != format || json.at("version") != version)
-            return Error{ErrorCode::invalid_argument, "this is no record of NVML that this program reads",
+            return Error{ErrorCode::invalid_argument, "this is not a record of NVML that this program reads",
                          where, "record the machine again with sidestep topo --record"};
         return std::unique_ptr<Nvml>(std::make_unique<RecordedNvml>(json));
     } catch (const Json::exception& error) {

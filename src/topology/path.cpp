@@ -112,7 +112,7 @@ void Search::each_next(Stand stand, Visit visit) const {
         const Device& there = topology_.device(next);
         if (!carries(link.kind) || !in_reach(there)) continue;
         if (id != from_ && !leaves_by(at, link)) continue;
-        // A card of this machine that is no end of the walk leads to other machines only.
+        // A card of this machine that is not an end of the walk leads to other machines only.
         if (there.kind == DeviceKind::nic && next != to_ &&
             topology_.device(from_).node == topology_.device(to_).node)
             continue;

@@ -96,7 +96,7 @@ Result<ProbeReport> ProbeReport::from_json(std::string_view text, const std::str
     try {
         const Json json = Json::parse(text);
         if (json.at("format") != format)
-            return Error{ErrorCode::invalid_argument, "the file is no report of a probe", where, hint};
+            return Error{ErrorCode::invalid_argument, "the file is not a report of a probe", where, hint};
         if (json.at("version") != version) {
             return Error{ErrorCode::invalid_argument,
                          fmt::format("the report is of version {}, and this program reads {}",

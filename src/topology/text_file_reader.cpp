@@ -30,7 +30,7 @@ Result<std::string> read_all(int fd, const std::string& path, std::size_t max) {
     struct stat status = {};
     if (::fstat(fd, &status) != 0) return file_error(path, "read", errno);
     if (!S_ISREG(status.st_mode)) {
-        return Error{ErrorCode::invalid_argument, "the topology file is no regular file", path, ""};
+        return Error{ErrorCode::invalid_argument, "the topology file is not a regular file", path, ""};
     }
     const auto size = static_cast<std::size_t>(status.st_size);
     if (size > max) {

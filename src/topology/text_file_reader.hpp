@@ -9,7 +9,7 @@
 namespace sidestep::topology {
 
 // The whole of a regular file. ErrorCode::not_found, permission_denied or io_error with the path; a file
-// larger than `max` bytes, and what is no regular file, is an invalid_argument.
+// larger than `max` bytes, and what is not a regular file, is an invalid_argument.
 Result<std::string> read_text_file(const std::string& path, std::size_t max);
 
 }  // namespace sidestep::topology

@@ -160,7 +160,7 @@ Result<void> check_peers(const Topology::Parts& parts) {
         for (const auto& [end, gpu] : {std::pair{"from", peer.from}, std::pair{"to", peer.to}}) {
             if (gpus.count(gpu) == 0) {
                 return wrong(where + "." + end,
-                             fmt::format("peer access names gpu:{}, which is not there", gpu));
+                             fmt::format("peer access names gpu:{}, which does not exist", gpu));
             }
         }
         if (peer.from == peer.to)

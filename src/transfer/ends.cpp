@@ -21,7 +21,7 @@ Error no_such_device(const char* what, const char* form, const Place& place, int
     if (count == 1) hint = fmt::format("this machine has one {}, {}:0", what, form);
     if (count > 1)
         hint = fmt::format("this machine has {} {}s, {}:0 to {}:{}", count, what, form, form, count - 1);
-    return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "topology",
+    return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                  std::move(hint)};
 }
 
@@ -116,7 +116,7 @@ Result<void> check_place(const Topology& topology, const Place& place) {
     if (place.is_gpu() && !topology.find(place))
         return no_such_device("GPU", "gpu", place, topology.gpu_count());
     if (place.is_p2pmem() && topology.emulated())
-        return Error{ErrorCode::not_found, fmt::format("{} is not there", place.to_string()), "topology",
+        return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                      "an emulated machine has no peer-to-peer memory"};
     if (place.is_host() && place.index() >= 0 && !topology.find(place))
         return no_such_device("NUMA node", "host", place, count_of(topology, DeviceKind::cpu));

@@ -34,7 +34,7 @@ Result<void> SpreadFiles::inspect() {
         for (const FileRange& range : spread_.files[file].ranges) {
             if (range.begin >= range.end || range.begin < before)
                 return Error{ErrorCode::internal,
-                             fmt::format("bytes {} to {} of a file are no range that can be moved",
+                             fmt::format("bytes {} to {} of a file are not a range that can be moved",
                                          range.begin, range.end),
                              spread_.files[file].path,
                              {}};

@@ -152,7 +152,7 @@ Result<void> SpreadSetup::look_at_memories() {
         const Place& place = memory.place();
         if (!place.is_gpu() && !place.is_host())
             return Error{ErrorCode::invalid_argument,
-                         fmt::format("{} is no memory that files are spread over", place.to_string()),
+                         fmt::format("{} is not memory that files are spread over", place.to_string()),
                          memory.to_string(), "use gpu and host places"};
         SIDESTEP_CHECK(check_place(machine_.topology, place));
         if (memory.size() == Buffer::whole || (memory.address() == nullptr && memory.size() > 0))

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         fuzz::require(
             !shard.empty() && shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
             "a file lies beside the index", shard);
-        fuzz::require(shard != "." && shard != "..", "a file is no folder");
+        fuzz::require(shard != "." && shard != "..", "a file is not a folder");
         fuzz::require(i == 0 || index->shards[i - 1] < shard, "files are sorted, each once", shard);
     }
     std::vector<std::pair<std::string, std::string>> pairs;

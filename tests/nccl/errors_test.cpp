@@ -22,7 +22,7 @@ TEST(NcclErrors, ArgumentsThatMakeNoSense) {
     EXPECT_EQ(ncclAllReduce(own, own, 1, ncclFloat32, ncclSum, nullptr, nullptr), +ncclInvalidArgument);
     EXPECT_EQ(last_error(), "ncclAllReduce: the communicator is NULL");
     EXPECT_EQ(ncclAllReduce(own, own, 1, ncclNumTypes, ncclSum, world[0], nullptr), +ncclInvalidArgument);
-    EXPECT_EQ(last_error(), "ncclAllReduce: 12 is no data type");
+    EXPECT_EQ(last_error(), "ncclAllReduce: 12 is not a data type");
     EXPECT_EQ(ncclAllReduce(own, own, 1, -1, ncclSum, world[0], nullptr), +ncclInvalidArgument);
     EXPECT_EQ(ncclAllReduce(own, own, 1, ncclFloat32, ncclNumOps, world[0], nullptr), +ncclInvalidArgument);
     EXPECT_EQ(last_error(), "ncclAllReduce: operation 5 is none that this communicator has");
@@ -91,7 +91,7 @@ TEST(NcclErrors, AGroupAnswersForWhatWasCalledInIt) {
                   rank == 0 ? +ncclSuccess : +ncclInvalidArgument);
     }),
               +ncclInvalidArgument);
-    EXPECT_EQ(last_error(), "ncclGroupEnd: 99 is no data type");
+    EXPECT_EQ(last_error(), "ncclGroupEnd: 99 is not a data type");
     // Nothing of it has run, and the next group starts afresh.
     ASSERT_NCCL(world.together([&](int rank) {
         void* own = data[static_cast<std::size_t>(rank)].data();

@@ -22,7 +22,7 @@ def series(version):
     """(6, 12, 117) of "6.12.117+deb12-amd64", to compare with."""
     numbers = re.match(r"\d+(\.\d+)*", version)
     if not numbers:
-        raise ValueError(f"'{version}' is no version; such as 6.12, 7.2+ or any")
+        raise ValueError(f"'{version}' is not a version; such as 6.12, 7.2+ or any")
     return tuple(int(number) for number in numbers.group().split("."))
 
 

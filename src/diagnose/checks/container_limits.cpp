@@ -100,7 +100,7 @@ Outcome look_shm(const Evidence& evidence) {
     }
     const Mount* mount = mount_of(*all, "/dev/shm");
     if (mount == nullptr || mount->point != "/dev/shm") {
-        Outcome outcome = warn("/dev/shm is no file system of its own");
+        Outcome outcome = warn("/dev/shm is not a file system of its own");
         outcome.saw(mounts_path, "has no /dev/shm");
         return with_shm_remedy(std::move(outcome), contained);
     }
@@ -186,7 +186,7 @@ Outcome look_pidfd(const Evidence& evidence) {
         outcome = pass("processes of one user may take file descriptors from each other");
     }
     const auto yama = evidence.files.line(yama_path);
-    outcome.saw(yama_path, yama.value_or("is not there"));
+    outcome.saw(yama_path, yama.value_or("does not exist"));
     outcome.saw(
         "/proc/self/status",
         fmt::format("CapEff {}, Seccomp {}", process_status(evidence.files, "CapEff").value_or("not told"),

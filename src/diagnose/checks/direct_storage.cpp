@@ -53,7 +53,7 @@ Outcome look_loaded(const Evidence& evidence, const NvidiaFs& fs, bool has_drive
     Outcome outcome;
     if (!container_words(evidence).empty() && !evidence.files.exists("/dev/nvidia-fs0")) {
         outcome = warn("nvidia-fs is loaded, and this container was not given its devices");
-        outcome.saw("/dev/nvidia-fs0", "is not there");
+        outcome.saw("/dev/nvidia-fs0", "does not exist");
         outcome.remedy =
             "Start the container with NVIDIA_GDS=enabled, which has NVIDIA's container toolkit put the "
             "devices "
@@ -122,12 +122,12 @@ Outcome look_nvme(const Evidence& evidence) {
     if (!evidence.files.exists("/sys/class")) {
         Outcome outcome =
             unknown("whether there is an NVMe drive cannot be seen: this sandbox hides /sys/class");
-        outcome.saw("/sys/class", "is not there");
+        outcome.saw("/sys/class", "does not exist");
         outcome.remedy = "Look outside the sandbox.";
         return outcome;
     }
     Outcome outcome = warn("there is no NVMe drive: every byte from and to files stops in host memory");
-    outcome.saw(nvme_folder, evidence.files.exists(nvme_folder) ? "is empty" : "is not there");
+    outcome.saw(nvme_folder, evidence.files.exists(nvme_folder) ? "is empty" : "does not exist");
     see_block_devices(evidence, outcome);
     return outcome;
 }

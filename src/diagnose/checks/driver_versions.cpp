@@ -51,7 +51,7 @@ Outcome without_nvml(const Evidence& evidence, const topology::Fact& module) {
             "Install the NVIDIA driver and load it; the kernel's own driver nouveau cannot compute.";
         outcome.command = "nvidia-smi";
     }
-    outcome.saw(module.source, module.known() ? module.value : "is not there");
+    outcome.saw(module.source, module.known() ? module.value : "does not exist");
     outcome.saw("libnvidia-ml.so.1", evidence.no_nvml);
     return outcome;
 }
@@ -162,9 +162,9 @@ Outcome look_fabric_manager_version(const Evidence& evidence) {
             "apt-get install nvidia-fabricmanager-{0}={1}* && systemctl restart nvidia-fabricmanager", wanted,
             driver);
     outcome.saw("/proc/driver/nvidia/version", driver.empty() ? "is not shown" : driver);
-    outcome.saw(binary, evidence.files.exists(binary) ? "is there" : "is not there");
+    outcome.saw(binary, evidence.files.exists(binary) ? "exists" : "does not exist");
     if (branch > 0)
-        outcome.saw(fmt::format("/var/lib/dpkg/info/nvidia-fabricmanager-{}.list", branch), "is there");
+        outcome.saw(fmt::format("/var/lib/dpkg/info/nvidia-fabricmanager-{}.list", branch), "exists");
     for (Seen& seen : fabric.seen) outcome.seen.push_back(std::move(seen));
     return outcome;
 }
@@ -194,7 +194,7 @@ Outcome look_driver_kind(const Evidence& evidence) {
     if (!kind.known()) {
         Outcome outcome = evidence.nvml ? unknown("which kind of kernel module is loaded is not shown")
                                         : does_not_apply("no NVIDIA driver is loaded");
-        outcome.saw(kind.source, "is not there");
+        outcome.saw(kind.source, "does not exist");
         outcome.remedy = "Look on the host: the open one has the licence `Dual MIT/GPL`.";
         outcome.command = "modinfo -F license nvidia";
         return outcome;

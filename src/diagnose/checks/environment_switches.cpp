@@ -201,8 +201,9 @@ bool there(const Evidence& evidence, Needs needs) {
 
 Outcome without_environment(const Evidence& evidence) {
     Outcome outcome = unknown("the variables of this process cannot be read");
-    outcome.saw(environ_path,
-                evidence.files.state(environ_path) == driver::FileState::denied ? "denied" : "is not there");
+    outcome.saw(environ_path, evidence.files.state(environ_path) == driver::FileState::denied
+                                  ? "denied"
+                                  : "does not exist");
     outcome.remedy = "Look at them with `env`, where the slow program is started.";
     outcome.command = "env | grep -E '^(NCCL|UCX|CUFILE|CUDA|NVSHMEM|PYTORCH)_'";
     return outcome;

@@ -127,7 +127,7 @@ Outcome look_udev(const Evidence& evidence) {
     const bool contained = !container_words(evidence).empty();
     if (!evidence.files.exists(folder)) {
         Outcome outcome = warn("there is no udev database: cuFile takes no file (error 5027)");
-        outcome.saw(folder, "is not there");
+        outcome.saw(folder, "does not exist");
         if (contained) {
             outcome.remedy = "Give the container the database of the host.";
             outcome.command = "docker run --gpus all -v /run/udev:/run/udev:ro IMAGE";
@@ -143,7 +143,7 @@ Outcome look_udev(const Evidence& evidence) {
         if (mount.device.starts_with("0:") || !devices.insert(mount.device).second) continue;
         const std::string entry = fmt::format("{}/b{}", folder, mount.device);
         if (!evidence.files.exists(entry))
-            missing.push_back({entry, fmt::format("is not there ({} at {})", mount.type, mount.point)});
+            missing.push_back({entry, fmt::format("does not exist ({} at {})", mount.type, mount.point)});
     }
     if (missing.empty()) {
         Outcome outcome = pass("udev's database is there");

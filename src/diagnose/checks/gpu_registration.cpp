@@ -32,7 +32,7 @@ Peermem peermem(const Evidence& evidence) {
     for (const char* path : peer_clients) {
         if (const auto version = evidence.files.line(path)) return {true, {path, *version}};
     }
-    return {false, {module.source, "is not there"}};
+    return {false, {module.source, "does not exist"}};
 }
 
 void see_dma_buf_of_cards(const Evidence& evidence, Outcome& outcome) {

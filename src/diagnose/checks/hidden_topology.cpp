@@ -34,7 +34,7 @@ std::optional<TopologyFile> topology_file(const Evidence& evidence) {
             file.path = evidence.files.link_target("/proc/self/cwd").value_or("") + "/" + file.path;
         return file;
     }
-    if (evidence.files.exists(usual_file)) return TopologyFile{usual_file, {usual_file, "is there"}};
+    if (evidence.files.exists(usual_file)) return TopologyFile{usual_file, {usual_file, "exists"}};
     return std::nullopt;
 }
 
@@ -127,7 +127,7 @@ void see_places(const Evidence& evidence, Outcome& outcome) {
         const std::string place = evidence.files.real_path("/sys/bus/pci/devices/" + device.bus_id);
         outcome.saw(
             fmt::format("/sys/bus/pci/devices/{}", device.bus_id),
-            place.empty() ? "is not there" : fmt::format("{}, numa_node {}", place, device.numa_node));
+            place.empty() ? "does not exist" : fmt::format("{}, numa_node {}", place, device.numa_node));
     }
 }
 
@@ -139,7 +139,7 @@ Outcome look_hidden_switches(const Evidence& evidence) {
         return does_not_apply("there is one GPU, and nothing that could be near or far");
     const bool tree = evidence.files.exists("/sys/bus/pci/devices");
     const topology::Fact hypervisor = topology::hypervisor(evidence.files);
-    if (tree && hypervisor.value == "none") return does_not_apply("this is no virtual machine");
+    if (tree && hypervisor.value == "none") return does_not_apply("this is not a virtual machine");
     if (has_switches(evidence.topology)) return pass("the virtual machine shows PCIe switches");
     if (const auto file = topology_file(evidence)) {
         Outcome outcome = pass("the PCI tree shows no switches; a topology file tells NCCL of them");
@@ -172,9 +172,9 @@ Outcome look_topology_file(const Evidence& evidence) {
     Outcome outcome;
     if (!text) {
         const bool denied = evidence.files.state(file->path) == driver::FileState::denied;
-        outcome = fail(
-            fmt::format("NCCL's topology file {}", denied ? "may not be read by this user" : "is not there"));
-        outcome.saw(file->path, denied ? "permission denied" : "is not there");
+        outcome = fail(fmt::format("NCCL's topology file {}",
+                                   denied ? "may not be read by this user" : "does not exist"));
+        outcome.saw(file->path, denied ? "permission denied" : "does not exist");
         outcome.remedy = "Write the file anew, or take the variable away.";
         outcome.command = denied ? "chmod a+r " + file->path : "";
     } else if (text->size() >= longest_file) {

@@ -337,7 +337,7 @@ Outcome look_imex(const Evidence& evidence) {
         const bool denied = !channels.empty() || evidence.files.state(channel) == driver::FileState::denied;
         outcome.verdict = Verdict::fail;
         outcome.summary = denied ? "this process may open no IMEX channel" : "there is no IMEX channel";
-        outcome.saw(channel, denied ? "may not be opened" : "is not there");
+        outcome.saw(channel, denied ? "may not be opened" : "does not exist");
         const std::string kind = topology::container(evidence.files).value;
         if (!kind.empty() && kind != "none")
             outcome.remedy =
@@ -345,7 +345,7 @@ Outcome look_imex(const Evidence& evidence) {
                 "else the device itself (docker run --device /dev/nvidia-caps-imex-channels/channel0).";
         return outcome;
     }
-    outcome.saw(folder + "/" + *first, "is there");
+    outcome.saw(folder + "/" + *first, "exists");
     if (cliques.size() > 1) {
         outcome.verdict = Verdict::warn;
         outcome.summary = "the GPUs of this machine are in different NVLink partitions: " + listed(cliques);

@@ -63,7 +63,7 @@ Condition multipath_condition(const Evidence& evidence) {
     Condition condition{
         std::nullopt,
         "NVMe multipath switched off",
-        {path, "is not there"},
+        {path, "does not exist"},
         "Switch NVMe multipath off, write the initial file system again and reboot.",
         "echo 'options nvme_core multipath=N' > /etc/modprobe.d/nvme-p2pdma.conf && update-initramfs -u"};
     const auto value = evidence.files.line(path);
@@ -72,7 +72,7 @@ Condition multipath_condition(const Evidence& evidence) {
         condition.seen.value = *value;
     } else if (evidence.files.exists("/sys/module/nvme_core")) {
         condition.met = true;
-        condition.seen.value = "is not there: built without multipath";
+        condition.seen.value = "does not exist: built without multipath";
     }
     return condition;
 }
@@ -143,7 +143,7 @@ Condition cufile_condition(const Evidence& evidence) {
     const auto text = evidence.files.text(path, std::size_t{1} << 20);
     if (!text) {
         condition.met = false;
-        condition.seen = {path, "is not there"};
+        condition.seen = {path, "does not exist"};
         return condition;
     }
     // The file that NVIDIA ships has comments.
@@ -200,7 +200,7 @@ P2pdmaMode read_p2pdma_mode(const Evidence& evidence) {
 NvidiaFs read_nvidia_fs(const Evidence& evidence) {
     const topology::Fact module = topology::nvidia_fs(evidence.files);
     NvidiaFs fs{
-        module.known(), {module.source, module.known() ? module.value : "is not there"}, std::nullopt, ""};
+        module.known(), {module.source, module.known() ? module.value : "does not exist"}, std::nullopt, ""};
     // A line a driver that takes part: "nvme: 1" (nvfs-proc.c of github.com/NVIDIA/gds-nvidia-fs).
     const auto text = evidence.files.text("/proc/driver/nvidia-fs/modules");
     if (!text) return fs;

@@ -34,7 +34,7 @@ std::optional<std::string> process_status(const driver::MachineFiles& files, con
 std::optional<bool> has_capability(const driver::MachineFiles& files, int number);
 constexpr int cap_ipc_lock = 14;
 
-// The ranges of a list such as "0-3,8,10-11"; what is no number is left out.
+// The ranges of a list such as "0-3,8,10-11"; what is not a number is left out.
 using Ranges = std::vector<std::pair<int, int>>;
 Ranges ranges_of(const std::string& list);
 bool overlap(const Ranges& a, const Ranges& b);

@@ -21,7 +21,7 @@ constexpr long first_login_user = 1000;
 Outcome without_limits(const Evidence& evidence) {
     Outcome outcome = unknown("the limits of this process cannot be read");
     outcome.saw(limits_path,
-                evidence.files.state(limits_path) == driver::FileState::denied ? "denied" : "is not there");
+                evidence.files.state(limits_path) == driver::FileState::denied ? "denied" : "does not exist");
     outcome.remedy = "Look at them with `ulimit -a`, where the slow program is started.";
     outcome.command = "ulimit -a";
     return outcome;
@@ -34,7 +34,7 @@ Bytes host_memory(const Evidence& evidence) {
     return bytes;
 }
 
-// The last RemoveIPC of a file of systemd-logind that is no comment.
+// The last RemoveIPC of a file of systemd-logind that is not a comment.
 std::optional<std::string> remove_ipc_in(const driver::MachineFiles& files, const std::string& path) {
     std::optional<std::string> value;
     std::istringstream lines(files.text(path).value_or(""));

@@ -72,7 +72,7 @@ Outcome without_driver(const Evidence& evidence, const std::vector<Candidate>& c
         outcome.saw(
             fmt::format("/sys/bus/pci/devices/{}/class", card.bus_id),
             evidence.files.line(fmt::format("/sys/bus/pci/devices/{}/class", card.bus_id)).value_or(""));
-    outcome.saw(rdma_folder, evidence.files.exists(rdma_folder) ? "is empty" : "is not there");
+    outcome.saw(rdma_folder, evidence.files.exists(rdma_folder) ? "is empty" : "does not exist");
     return outcome;
 }
 
@@ -127,7 +127,7 @@ Outcome no_device_files(const Evidence& evidence, const std::vector<std::string>
         outcome.remedy = "Start the container with the device files of the cards.";
         outcome.command = "docker run --device /dev/infiniband --ulimit memlock=-1 IMAGE";
     }
-    for (const std::string& path : missing) outcome.saw(path, "is not there");
+    for (const std::string& path : missing) outcome.saw(path, "does not exist");
     return outcome;
 }
 
@@ -192,7 +192,7 @@ Outcome look_rdma_card(const Evidence& evidence) {
     if (!files.exists("/sys/class")) {
         Outcome outcome =
             unknown("whether there is an RDMA card cannot be seen: this sandbox hides /sys/class");
-        outcome.saw("/sys/class", "is not there");
+        outcome.saw("/sys/class", "does not exist");
         outcome.remedy = "Look outside the sandbox.";
         return outcome;
     }
@@ -200,7 +200,7 @@ Outcome look_rdma_card(const Evidence& evidence) {
     if (!idle.empty()) return without_driver(evidence, idle);
     Outcome outcome =
         warn("there is no RDMA card: bytes to other machines go through host memory and the kernel");
-    outcome.saw(rdma_folder, files.exists(rdma_folder) ? "has no card" : "is not there");
+    outcome.saw(rdma_folder, files.exists(rdma_folder) ? "has no card" : "does not exist");
     for (const std::string& name : software_rdma(files))
         outcome.saw(fmt::format("{}/{}", rdma_folder, name), "software, no PCI device");
     see_network_cards(evidence, outcome);

@@ -235,7 +235,7 @@ Outcome look_rail_layout(const Evidence& evidence) {
     Outcome outcome;
     if (!rails.without.empty()) {
         outcome = unknown(fmt::format("the IP network of {} cannot be read", listed(rails.without)));
-        outcome.saw(route_path, table.empty() ? "is not there or empty" : "has no network of it");
+        outcome.saw(route_path, table.empty() ? "does not exist or empty" : "has no network of it");
         outcome.remedy =
             "In a container, run with the network of the host; otherwise give the network devices addresses.";
         outcome.command = "ip -4 address";

@@ -23,7 +23,7 @@ Outcome look_kernel(const Evidence& evidence) {
     const auto numbers = version_numbers(release.value);
     if (numbers.empty()) {
         Outcome outcome = unknown("the kernel's version cannot be read");
-        outcome.saw(release.source, release.known() ? release.value : "is not there");
+        outcome.saw(release.source, release.known() ? release.value : "does not exist");
         outcome.remedy = "Look at it yourself.";
         outcome.command = "uname -r";
         return outcome;
@@ -74,7 +74,7 @@ Outcome look_dma_buf_gpu(const Evidence& evidence) {
 
 Outcome look_libibverbs(const Evidence& evidence) {
     if (const auto reason = no_gpu_and_card(evidence)) return does_not_apply(*reason);
-    if (!evidence.verbs.loaded) return does_not_apply("libibverbs is not there at all (see no-uverbs)");
+    if (!evidence.verbs.loaded) return does_not_apply("libibverbs was not found (see no-uverbs)");
     bool opened = false;
     for (const driver::VerbsDevice& device : evidence.verbs.devices) {
         opened = opened || device.opens;

@@ -50,7 +50,7 @@ Result<int> machines(std::string_view name, std::string_view count, int gpus_a_m
                         std::all_of(count.begin(), count.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!number || error != std::errc() || machines < 1 || machines > max) {
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("\"{}\" is no number of machines between 1 and {}", count, max),
+                     fmt::format("\"{}\" is not a number of machines between 1 and {}", count, max),
                      std::string(name),
                      fmt::format("a cluster is written like dgx-h100*128 and has up to {} GPUs", max_gpus)};
     }

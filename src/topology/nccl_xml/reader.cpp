@@ -99,7 +99,7 @@ Result<void> Reader::open_system(const XmlElement& element, Frame& frame) {
     }
     if (element.name != "system") {
         return at_line(element.line, frame.text,
-                       "this is no topology file of NCCL: those begin with <system>",
+                       "this is not a topology file of NCCL: those begin with <system>",
                        "NCCL_TOPO_DUMP_FILE makes NCCL write one");
     }
     const auto text = element.attribute("version");
@@ -126,8 +126,9 @@ Result<int> Reader::number(const XmlElement& element, const Frame& frame, const 
     }
     const auto value = whole_number(*text);
     if (!value) {
-        return at_line(element.line, frame.text,
-                       fmt::format("{} is \"{}\", which is no whole number", attribute, text->substr(0, 40)));
+        return at_line(
+            element.line, frame.text,
+            fmt::format("{} is \"{}\", which is not a whole number", attribute, text->substr(0, 40)));
     }
     if (*value < lowest || *value > highest) {
         return at_line(element.line, frame.text,

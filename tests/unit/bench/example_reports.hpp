@@ -14,7 +14,7 @@ Report example_report();
 // 12 pairs at 20 sizes in four cases, nine samples each.
 Report large_report();
 
-// Every text tries to end the element or attribute it stands in, and values that are no numbers, below 0 or
+// Every text tries to end the element or attribute it stands in, and values that are not numbers, below 0 or
 // 0.
 Report hostile_report();
 

@@ -116,7 +116,7 @@ TEST(PageGroups, NoFigureIsLost) {
         }
 }
 
-// Two figures of the same ends, words, unit and size: the second one is no cell and no point.
+// Two figures of the same ends, words, unit and size: the second one is not a cell and no point.
 TEST(PageGroups, ASecondFigureOfTheSameCellIsInTheRest) {
     const CaseResult result = case_of({figure("gpu:0", "gpu:1", 64), figure("gpu:0", "gpu:1", 64),
                                        figure("gpu:1", "gpu:0", 64), figure("gpu:0", "gpu:1", 128)});

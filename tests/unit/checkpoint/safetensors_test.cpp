@@ -123,7 +123,7 @@ TEST(SafetensorsHeader, LenientTakesPadding) {
     ASSERT_EQ(header->notes.size(), 1U);
     EXPECT_NE(header->notes[0].find("100 bytes"), std::string::npos);
     EXPECT_FALSE(parse_file(with(R"("F32")", "[2]", "[0,8]", 7), true).ok())
-        << "missing bytes are no padding";
+        << "missing bytes are not padding";
     EXPECT_TRUE(parse_file(one(), true)->notes.empty());
 }
 

@@ -47,7 +47,7 @@ TEST_F(Boards, RemnantsAreRemoved) {
     EXPECT_TRUE(running_groups(folder.path + "/nowhere").value().empty());
 }
 
-// Between its making and rank 0's joining nobody is in it: it is no remnant.
+// Between its making and rank 0's joining nobody is in it: it is not a remnant.
 TEST_F(Boards, OneThatIsBeingMadeIsLeftAlone) {
     auto board = Board::create(folder.path + "/group-00112233445566778899aabbccddeeff.board", 2, "id", "new");
     ASSERT_TRUE(ok(board));

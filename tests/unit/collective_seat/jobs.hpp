@@ -80,7 +80,7 @@ Values reduce(Crew& crew, const How& how, const Reduced& reduced, unsigned root,
 // By packets: inputs[r] holds a block of the same size for every rank.
 std::vector<Values> all_to_all(Crew& crew, const How& how, const std::vector<Values>& inputs);
 
-// Two tasks that are no part of one operation differ in this.
+// Two tasks that are not part of one operation differ in this.
 std::uint32_t signature_of(const Reduced& reduced, std::uint64_t count);
 
 }  // namespace sidestep::collective_seat

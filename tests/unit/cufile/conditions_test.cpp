@@ -159,7 +159,7 @@ TEST(Probe, SaysWhyNotWithoutTheLibrary) {
     EXPECT_EQ(reason({}, Topology::create(parts).value()), "this machine has no GPU");
     tree.driver();
     tree.nvidia_fs();
-    EXPECT_EQ(reason({.root = tree.root()}, one_gpu()), "libcufile.so.0 is not there");
+    EXPECT_EQ(reason({.root = tree.root()}, one_gpu()), "libcufile.so.0 was not found");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ TEST_F(LibraryTest, TheFirstNameThatIsThereCounts) {
     EXPECT_TRUE(Cufile::load({"libnowhere.so.0", SIDESTEP_FAKE_CUFILE}));
     const auto none = Cufile::load({"libnowhere.so.0", "/nowhere/libcufile.so.0"});
     EXPECT_EQ(none.error().code, ErrorCode::not_found);
-    EXPECT_EQ(none.error().message, "libcufile.so.0 is not there");
+    EXPECT_EQ(none.error().message, "libcufile.so.0 was not found");
     // A library that is none of cuFile's: the first function that it lacks is named.
     const auto other = Cufile::load({"libm.so.6"});
     EXPECT_EQ(other.error().code, ErrorCode::unsupported);

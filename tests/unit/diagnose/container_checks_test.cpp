@@ -199,7 +199,7 @@ TEST_F(TopologyFile, FailsWhereItIsNotThereOrDenied) {
     machine_.environment({"NCCL_TOPO_FILE=topo.xml"});
     Outcome outcome = see(machine_, "nccl-topo-file");
     EXPECT_EQ(outcome.verdict, Verdict::fail);
-    EXPECT_TRUE(saw(outcome, "/home/topo.xml", "is not there"));  // below the current folder
+    EXPECT_TRUE(saw(outcome, "/home/topo.xml", "does not exist"));  // below the current folder
     machine_.tree.write("/home/topo.xml", xml(gpus(0, 4)));
     EXPECT_EQ(verdict(machine_, "nccl-topo-file"), Verdict::pass);
     machine_.tree.write(driver::MachineFiles::denied_list, "/home/topo.xml");

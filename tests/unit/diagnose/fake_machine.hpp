@@ -87,7 +87,7 @@ public:
         if (has_nvml) {
             source.nvml = std::make_shared<topology::FakeNvml>(nvml);
         } else {
-            source.no_nvml = "the library libnvidia-ml.so.1 is not there";
+            source.no_nvml = "the library libnvidia-ml.so.1 was not found";
         }
         auto machine = topology::read_topology(source);
         EXPECT_TRUE(machine.ok()) << machine.error().to_string();

@@ -191,7 +191,7 @@ TEST(ImexChecks, OnlyFabricsOfSeveralMachinesNeedAChannel) {
     for (auto& gpu : machine.nvml.gpus) gpu.fabric->cluster_uuid = std::string(31, '0') + "7";
     const Outcome missing = look("imex-missing", machine.evidence());
     EXPECT_EQ(missing.verdict, Verdict::fail);
-    EXPECT_TRUE(saw(missing, "/dev/nvidia-caps-imex-channels/channel0", "is not there"));
+    EXPECT_TRUE(saw(missing, "/dev/nvidia-caps-imex-channels/channel0", "does not exist"));
 
     machine.tree.write("/sidestep/denied", "/dev/nvidia-caps-imex-channels/channel0");
     EXPECT_TRUE(saw(look("imex-missing", machine.evidence()), "channel0", "may not be opened"));
@@ -200,7 +200,7 @@ TEST(ImexChecks, OnlyFabricsOfSeveralMachinesNeedAChannel) {
     machine.raw("/dev/nvidia-caps-imex-channels/channel2", "");
     const Outcome there = look("imex-missing", machine.evidence());
     EXPECT_EQ(there.verdict, Verdict::pass);
-    EXPECT_TRUE(saw(there, "channel2", "is there"));
+    EXPECT_TRUE(saw(there, "channel2", "exists"));
 
     machine.nvml.gpus[3].fabric->clique = 5;
     const Outcome split = look("imex-missing", machine.evidence());

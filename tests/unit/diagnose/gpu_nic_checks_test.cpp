@@ -22,7 +22,7 @@ TEST(NoRdmaCard, WarnsWithoutAnyAndNamesWhatThereIs) {
     CloudGuest machine;
     const Outcome outcome = see(machine, "no-rdma-card");
     EXPECT_EQ(outcome.verdict, Verdict::warn);
-    EXPECT_TRUE(saw(outcome, "/sys/class/infiniband", "is not there"));
+    EXPECT_TRUE(saw(outcome, "/sys/class/infiniband", "does not exist"));
     EXPECT_TRUE(saw(outcome, "0000:00:02.0", "virtio network"));
 }
 
@@ -94,7 +94,7 @@ TEST(NoUverbs, FailsWithoutDeviceFiles) {
     machine.remove("/dev/infiniband/uverbs2");
     Outcome outcome = see(machine, "no-uverbs");
     EXPECT_EQ(outcome.verdict, Verdict::fail);
-    EXPECT_TRUE(saw(outcome, "/dev/infiniband/uverbs2", "is not there"));
+    EXPECT_TRUE(saw(outcome, "/dev/infiniband/uverbs2", "does not exist"));
     EXPECT_EQ(outcome.command, "");  // the check's own: modprobe ib_uverbs
     machine.remove("/sys/class/infiniband_verbs");
     EXPECT_EQ(verdict(machine, "no-uverbs"), Verdict::fail);
@@ -118,7 +118,7 @@ TEST(NoUverbs, TellsOfTheLibrary) {
     machine.verbs.devices.pop_back();
     EXPECT_EQ(see(machine, "no-uverbs").command, "apt-get install ibverbs-providers");
     machine.verbs = {};
-    machine.verbs.reason = "libibverbs.so.1 is not there";
+    machine.verbs.reason = "libibverbs.so.1 was not found";
     EXPECT_EQ(verdict(machine, "no-uverbs"), Verdict::warn);
 }
 
@@ -138,7 +138,7 @@ TEST(PeermemMissing, PassesWhereDmaBufTakesItsPlace) {
     machine.remove("/sys/module/nvidia_peermem");
     const Outcome outcome = see(machine, "peermem-missing");
     EXPECT_EQ(outcome.verdict, Verdict::pass);
-    EXPECT_TRUE(saw(outcome, "/sys/module/nvidia_peermem", "is not there"));
+    EXPECT_TRUE(saw(outcome, "/sys/module/nvidia_peermem", "does not exist"));
 }
 
 TEST(PeermemMissing, FailsWhereOneSideHasNoDmaBuf) {

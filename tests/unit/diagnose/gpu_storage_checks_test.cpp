@@ -21,7 +21,7 @@ TEST(NoNvme, TellsDrivesFromDisks) {
     CloudGuest guest;
     const Outcome disks = see(guest, "no-nvme");
     EXPECT_EQ(disks.verdict, Verdict::warn);
-    EXPECT_TRUE(saw(disks, "/sys/class/nvme", "is not there"));
+    EXPECT_TRUE(saw(disks, "/sys/class/nvme", "does not exist"));
     EXPECT_TRUE(saw(disks, "/sys/block/vda", "virtio"));
     guest.remove("/sys/class");
     EXPECT_EQ(verdict(guest, "no-nvme"), Verdict::unknown);
@@ -42,7 +42,7 @@ TEST(NvidiaFs, WarnsWhereItIsNotLoadedUnlessTheKernelDoesIt) {
     machine.remove("/etc/cufile.json");
     const Outcome outcome = see(machine, "nvidia-fs");
     EXPECT_EQ(outcome.verdict, Verdict::warn);
-    EXPECT_TRUE(saw(outcome, "nvidia_fs", "is not there"));
+    EXPECT_TRUE(saw(outcome, "nvidia_fs", "does not exist"));
     machine.without_drives();
     EXPECT_FALSE(see(machine, "nvidia-fs").applies);
 }
@@ -286,7 +286,7 @@ TEST(NoUdev, WantsAnEntryForEveryMountedDrive) {
     EXPECT_TRUE(saw(outcome, "/run/udev/data/b259:1", "xfs at /data1"));
     EXPECT_NE(outcome.command.find("udevadm trigger"), std::string::npos);
     machine.remove("/run/udev");
-    EXPECT_TRUE(saw(see(machine, "no-udev"), "/run/udev/data", "is not there"));
+    EXPECT_TRUE(saw(see(machine, "no-udev"), "/run/udev/data", "does not exist"));
     EXPECT_EQ(verdict(machine, "no-udev"), Verdict::warn);
     EXPECT_FALSE(see(Laptop(), "no-udev").applies);
 }

@@ -114,7 +114,7 @@ TEST(CudaDriverOld, ComparesWithWhatIsNeeded) {
     EXPECT_EQ(old.verdict, Verdict::fail);
     EXPECT_EQ(old.summary, "the driver speaks CUDA 12.3, Sidestep's GPU backend needs 12.4");
     machine.cuda = {};
-    machine.cuda.reason = "libcuda.so.1 is not there";
+    machine.cuda.reason = "libcuda.so.1 was not found";
     EXPECT_EQ(verdict(machine, "cuda-driver-old"), Verdict::unknown);
     EXPECT_FALSE(see(Laptop(), "cuda-driver-old").applies);
 }

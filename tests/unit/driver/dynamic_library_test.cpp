@@ -41,11 +41,11 @@ TEST(DynamicLibrary, TellsAbsentFromBroken) {
     const auto absent = DynamicLibrary::open("libno-such-library.so.1");
     ASSERT_FALSE(absent.ok());
     EXPECT_EQ(absent.error().code, ErrorCode::not_found);
-    EXPECT_EQ(absent.error().message, "libno-such-library.so.1 is not there");
+    EXPECT_EQ(absent.error().message, "libno-such-library.so.1 was not found");
 
     std::string folder = (std::filesystem::temp_directory_path() / "sidestep-library-XXXXXX").string();
     folder = ::mkdtemp(folder.data());
-    std::ofstream(folder + "/broken.so") << "this is no library";
+    std::ofstream(folder + "/broken.so") << "this is not a library";
     const auto broken = DynamicLibrary::open(folder + "/broken.so");
     std::filesystem::remove_all(folder);
     ASSERT_FALSE(broken.ok());

@@ -38,7 +38,7 @@ TEST_F(NvmlLibrary, SaysWhyItIsNotThere) {
     const auto absent = load_nvml("libno-such-nvml.so.1");
     ASSERT_FALSE(absent.ok());
     EXPECT_EQ(absent.error().code, ErrorCode::unsupported);
-    EXPECT_EQ(absent.error().message, "libno-such-nvml.so.1 is not there: no NVIDIA driver");
+    EXPECT_EQ(absent.error().message, "libno-such-nvml.so.1 was not found: no NVIDIA driver");
 
     const auto broken = load_nvml(broken_library);
     ASSERT_FALSE(broken.ok());

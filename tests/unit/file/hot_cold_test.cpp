@@ -359,7 +359,7 @@ protected:
     void SetUp() override {
         FileTest::SetUp();
         const driver::Fd shm(::open("/dev/shm", O_RDONLY));
-        if (!shm || !driver::lives_in_memory(shm)) GTEST_SKIP() << "/dev/shm is no tmpfs";
+        if (!shm || !driver::lives_in_memory(shm)) GTEST_SKIP() << "/dev/shm is not a tmpfs";
         shm_.emplace("/dev/shm");
         put(*shm_ / "x", text_);
     }

@@ -35,7 +35,7 @@ class MappedTargetTest : public FileTest {
 protected:
     void SetUp() override {
         const driver::Fd shm(::open("/dev/shm", O_RDONLY));
-        if (!shm || !driver::lives_in_memory(shm)) GTEST_SKIP() << "/dev/shm is no tmpfs";
+        if (!shm || !driver::lives_in_memory(shm)) GTEST_SKIP() << "/dev/shm is not a tmpfs";
         shm_.emplace("/dev/shm");
         open(create(FileOptions{.maps = true}));
         ASSERT_TRUE(support_.usable) << support_.reason;
@@ -253,7 +253,7 @@ TEST(TargetMap, RefusesWhatCouldEndInASignal) {
     const Folder folder("/dev/shm");
     const driver::Fd file(::open((folder / "x").c_str(), O_RDWR | O_CREAT, 0600));
     ASSERT_TRUE(file);
-    if (!driver::lives_in_memory(file)) GTEST_SKIP() << "/dev/shm is no tmpfs";
+    if (!driver::lives_in_memory(file)) GTEST_SKIP() << "/dev/shm is not a tmpfs";
     ASSERT_EQ(::ftruncate(file.get(), 2_MiB), 0);
     EXPECT_FALSE(driver::TargetMap::create(file, 2_MiB + 1, "x").ok()) << "it is shorter";
     const auto whole = driver::TargetMap::create(file, 2_MiB, "x");

@@ -172,7 +172,7 @@ TEST(LiveTopology, NvmlWithoutSysfsPlacesGpusAtTheirNodes) {
     nvml.gpus[2].facts.numa_node = 5;
     const Topology machine = merged(tree, nvml);
     EXPECT_EQ(letters(machine, 0, 1), "SYS");
-    EXPECT_EQ(letters(machine, 0, 2), "NODE") << "a node that is not there counts as the first";
+    EXPECT_EQ(letters(machine, 0, 2), "NODE") << "a node that does not exist counts as the first";
     EXPECT_EQ(machine.device(*machine.find(Place::gpu(1))).numa_node, 1);
 }
 
