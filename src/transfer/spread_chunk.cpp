@@ -61,8 +61,7 @@ Result<void> SpreadChunk::collect() {
     }
     merge_adjacent(shared_);
     for (auto& own : own_) merge_adjacent(own);
-    const bool reads = task_ == ChunkTask::check || work_.loads();
-    of_file_ = requests_of(cell_, reads && work_.loads() ? read_along : 0);
+    of_file_ = requests_of(cell_, work_.loads() ? read_along : 0);
     return {};
 }
 
