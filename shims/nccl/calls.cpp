@@ -192,7 +192,7 @@ Result<ncclResult_t> end_group() {
         --pending.depth;
         return ncclSuccess;
     }
-    auto left = leave_group("there is no ncclGroupStart that this would end");
+    auto left = leave_group("there is no ncclGroupStart to end");
     if (!left.ok()) return left.error();
     Pending group = std::move(*left);
     if (group.has_failed) {
@@ -207,10 +207,11 @@ Result<ncclResult_t> end_group() {
 
 Result<double> simulate_group() {
     if (pending.depth > 1) return misuse("only the outermost group can be simulated");
-    auto left = leave_group("there is no ncclGroupStart that this would end");
+    auto left = leave_group("there is no ncclGroupStart to end");
     if (!left.ok()) return left.error();
     const Pending group = std::move(*left);
-    drop(group.jobs, group.has_failed ? group.failure : misuse("ncclGroupSimulateEnd runs nothing"));
+    drop(group.jobs,
+         group.has_failed ? group.failure : misuse("ncclGroupSimulateEnd only simulates the group"));
     if (group.has_failed) return group.failure;
     double slowest = 0;
     for (const Share& share : group.shares) {

@@ -21,7 +21,7 @@ constexpr std::array dtypes = {Dtype::i8,  Dtype::u8,   Dtype::i32,     Dtype::u
 static_assert(dtypes.size() == ncclNumTypes);
 
 Result<Dtype> dtype_of(ncclDataType_t type) {
-    if (type < 0 || type >= ncclNumTypes) return bad_argument(fmt::format("{} is not a data type", type));
+    if (type < 0 || type >= ncclNumTypes) return bad_argument(fmt::format("unknown data type {}", type));
     return dtypes[static_cast<std::size_t>(type)];
 }
 
@@ -46,8 +46,9 @@ Result<ncclResult_t> checked(const Request& request, Call& call) {
         call.reduction = *reduction;
     }
     if (call.root < 0 || call.root >= (*communicator)->ranks())
-        return bad_argument(fmt::format("{} {} is none of the {} ranks", call.is_pair() ? "peer" : "root",
-                                        call.root, (*communicator)->ranks()));
+        return bad_argument(fmt::format("{} {} is out of range: there are {} ranks",
+                                        call.is_pair() ? "peer" : "root", call.root,
+                                        (*communicator)->ranks()));
     // A send of nothing still meets a receive; a collective of nothing is over.
     if (call.count == 0 && !call.is_pair()) return ncclSuccess;
     return submit(std::move(*communicator), call);
@@ -210,7 +211,7 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTy
         } else if (residence == ncclScalarHostImmediate) {
             std::memcpy(reduction.scale.data(), scalar, static_cast<std::size_t>(bits_of(*dtype)) / 8);
         } else {
-            return bad_argument(fmt::format("{} is not a residence of a scalar", residence));
+            return bad_argument(fmt::format("unknown scalar residence {}", residence));
         }
         *op = (*communicator)->add_reduction(reduction, *dtype);
         return ncclSuccess;

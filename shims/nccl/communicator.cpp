@@ -17,7 +17,7 @@ bool holds(const Allocation& memory, const void* address, std::size_t bytes) {
 }
 
 Error no_handle() {
-    return bad_argument("the handle is none that this communicator gave");
+    return bad_argument("unknown registration handle");
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Result<void> Communicator::set_group(Group group) {
         if (!made.ok()) {
             Error error = made.error();
             if (error.code == ErrorCode::timed_out)
-                error.hint = "all ranks ask for NCCL_CTA_POLICY_ZERO, or none";
+                error.hint = "either all ranks ask for NCCL_CTA_POLICY_ZERO, or none does";
             return error;
         }
         copies = std::move(*made);
@@ -109,7 +109,8 @@ Result<void> Communicator::ready() const {
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::joining || busy_ > 0)
         return bad_argument(
-            "the communicator is not ready: ask ncclCommGetAsyncError until it is not ncclInProgress");
+            "the communicator is not ready: call ncclCommGetAsyncError until it no longer answers "
+            "ncclInProgress");
     if (phase == Phase::ready) return {};
     const std::lock_guard guard(facts_);
     return failure_;
@@ -170,7 +171,7 @@ Result<void> Communicator::run_locked(const Call& c) {
         case Collective::barrier:
             break;
     }
-    return Error{ErrorCode::internal, fmt::format("{} is not a call of NCCL's", to_string(c.what)), {}, {}};
+    return Error{ErrorCode::internal, fmt::format("NCCL has no call for {}", to_string(c.what)), {}, {}};
 }
 
 Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {
@@ -248,7 +249,7 @@ int Communicator::add_reduction(const Reduction& reduction, Dtype dtype) {
 Result<void> Communicator::remove_reduction(int op) {
     const std::lock_guard guard(tables_);
     if (reductions_.erase(op) == 1) return {};
-    return bad_argument(fmt::format("operation {} is none that this communicator has", op));
+    return bad_argument(fmt::format("unknown reduction operator {}", op));
 }
 
 Result<Reduction> Communicator::reduction(int op, Dtype dtype) const {
@@ -268,10 +269,9 @@ Result<Reduction> Communicator::reduction(int op, Dtype dtype) const {
     }
     const std::lock_guard guard(tables_);
     const auto found = reductions_.find(op);
-    if (found == reductions_.end())
-        return bad_argument(fmt::format("operation {} is none that this communicator has", op));
+    if (found == reductions_.end()) return bad_argument(fmt::format("unknown reduction operator {}", op));
     if (found->second.dtype != dtype)
-        return bad_argument(fmt::format("operation {} was made for {}, the call is about {}", op,
+        return bad_argument(fmt::format("reduction operator {} was created for {}, but the call uses {}", op,
                                         to_string(found->second.dtype), to_string(dtype)));
     return found->second.reduction;
 }

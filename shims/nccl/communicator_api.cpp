@@ -21,9 +21,9 @@ namespace {
 
 Result<void> check_rank(const ncclComm_t* into, int ranks, int rank) {
     if (into == nullptr) return bad_argument("the address of the new communicator is NULL");
-    if (ranks < 1) return bad_argument(fmt::format("{} ranks make no communicator", ranks));
+    if (ranks < 1) return bad_argument(fmt::format("a communicator cannot have {} ranks", ranks));
     if (rank >= 0 && rank < ranks) return {};
-    return bad_argument(fmt::format("rank {} is none of {} ranks", rank, ranks));
+    return bad_argument(fmt::format("rank {} is out of range: there are {} ranks", rank, ranks));
 }
 
 Result<ncclResult_t> init_rank(ncclComm_t* into, int ranks, const ncclUniqueId& id, int rank,
@@ -44,7 +44,7 @@ Result<ncclResult_t> init_rank(ncclComm_t* into, int ranks, const ncclUniqueId& 
 
 Result<ncclResult_t> init_all(ncclComm_t* into, int devices, const int* list) {
     if (into == nullptr || devices < 0)
-        return bad_argument("comms is NULL, or fewer than no devices are asked for");
+        return bad_argument("comms is NULL, or the number of devices is negative");
     std::fill_n(into, devices, nullptr);
     const auto machine = context();
     if (!machine.ok()) return machine.error();
@@ -78,7 +78,7 @@ Result<ncclResult_t> split_off(ncclComm_t comm, int color, int key, ncclComm_t* 
     if (auto ready = (*parent)->ready(); !ready.ok()) return ready.error();
     if ((*parent)->finalized()) return misuse("the communicator was finalized", "destroy it");
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
-        return bad_argument(fmt::format("color {} is below 0 and not NCCL_SPLIT_NOCOLOR", color));
+        return bad_argument(fmt::format("color {} is negative and not NCCL_SPLIT_NOCOLOR", color));
     const auto config = Config::read(given, (*parent)->config());
     if (!config.ok()) return config.error();
     return nccl::split(std::move(*parent), color, key, into, *config);
@@ -90,15 +90,17 @@ Result<ncclResult_t> shrink_to(ncclComm_t comm, const int* excluded, int count, 
     if (!parent.ok()) return parent.error();
     if (into == nullptr || excluded == nullptr) return bad_argument("newcomm or excludeRanksList is NULL");
     *into = nullptr;
-    if (count < 1) return bad_argument(fmt::format("{} ranks are excluded, at least 1 is allowed", count));
+    if (count < 1) return bad_argument(fmt::format("{} ranks are excluded: it must be at least 1", count));
     if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
-        return bad_argument(fmt::format("flags are {}", flags));
+        return bad_argument(fmt::format("unknown flags: {:#x}", flags));
     if (auto ready = (*parent)->ready(); !ready.ok()) return ready.error();
     std::set<int> ranks(excluded, excluded + count);
     if (*ranks.begin() < 0 || *ranks.rbegin() >= (*parent)->ranks())
-        return bad_argument(fmt::format("an excluded rank is none of the {} ranks", (*parent)->ranks()));
+        return bad_argument(
+            fmt::format("an excluded rank is out of range: there are {} ranks", (*parent)->ranks()));
     if (ranks.contains((*parent)->rank()))
-        return bad_argument(fmt::format("rank {} is excluded: it must not call", (*parent)->rank()));
+        return bad_argument(
+            fmt::format("rank {} excludes itself: excluded ranks must not call", (*parent)->rank()));
     const auto config = Config::read(given, (*parent)->config());
     if (!config.ok()) return config.error();
     return nccl::shrink(std::move(*parent), {ranks.begin(), ranks.end()}, flags == NCCL_SHRINK_ABORT, into,
@@ -110,7 +112,7 @@ Result<ncclResult_t> shrink_to(ncclComm_t comm, const int* excluded, int count, 
 Result<ncclResult_t> grow_to(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* into,
                              const ncclConfig_t* given) {
     if (comm == nullptr) {
-        if (id == nullptr) return bad_argument("a new rank has no id of ncclCommGetUniqueId");
+        if (id == nullptr) return bad_argument("a new rank needs the id from ncclCommGetUniqueId");
         return init_rank(into, ranks, *id, rank, given);
     }
     const auto parent = find(comm);
@@ -119,12 +121,12 @@ Result<ncclResult_t> grow_to(ncclComm_t comm, int ranks, const ncclUniqueId* id,
     if ((*parent)->finalized()) return misuse("the communicator was finalized", "destroy it");
     if (rank != -1)
         return bad_argument(
-            fmt::format("rank {} is given: one that is there already keeps its own, -1", rank));
+            fmt::format("rank is {}: a rank of the parent keeps its number and passes -1", rank));
     if (auto good = check_rank(into, ranks, (*parent)->rank()); !good.ok()) return good.error();
     *into = nullptr;
     if (ranks <= (*parent)->ranks())
         return bad_argument(
-            fmt::format("{} ranks are no more than the {} there are", ranks, (*parent)->ranks()));
+            fmt::format("growing to {} ranks: there are {} already", ranks, (*parent)->ranks()));
     const auto config = Config::read(given, (*parent)->config());
     if (!config.ok()) return config.error();
     if (id != nullptr) {
@@ -132,7 +134,8 @@ Result<ncclResult_t> grow_to(ncclComm_t comm, int ranks, const ncclUniqueId* id,
         if (!named.ok()) return named.error();
         if (named->bytes != (*parent)->next_id().bytes)
             return bad_argument(
-                "the id is not the one that ncclCommGetUniqueId gave for this communicator's next growth");
+                "the id is not the one that ncclCommGetUniqueId returned for this communicator's next "
+                "growth");
     }
     return join({into, (*parent)->take_next_id(), ranks, (*parent)->rank(), *config}, (*parent)->device());
 }
@@ -146,7 +149,8 @@ Result<ncclResult_t> attach(ncclComm_t comm, void* memory, size_t size, void** h
         return bad_argument("the memory or the address of the handle is NULL");
     *handle = nullptr;
     if (size > std::numeric_limits<std::uintptr_t>::max() - reinterpret_cast<std::uintptr_t>(memory))
-        return bad_argument(fmt::format("{} bytes at {} reach beyond all memory", size, memory));
+        return bad_argument(
+            fmt::format("{} bytes at {} reach past the end of the address space", size, memory));
     const auto run = [communicator = *communicator, memory, size, handle]() -> Result<void> {
         auto made = communicator->add_registration(memory, size);
         if (!made.ok()) return made.error();
@@ -236,7 +240,10 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, in
                                        ncclConfig_t* config) {
     return answer("ncclCommInitRankScalable", [&]() -> Result<ncclResult_t> {
         if (ids == nullptr || id_count < 1 || id_count > ranks)
-            return noted(bad_argument(fmt::format("{} ids for {} ranks, or NULL", id_count, ranks)));
+            return noted(bad_argument(
+                ids == nullptr
+                    ? "the ids are NULL"
+                    : fmt::format("{} ids for {} ranks: there may be 1 to {}", id_count, ranks, ranks)));
         return noted(init_rank(comm, ranks, ids[0], rank, config));
     });
 }
@@ -271,8 +278,7 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int flags) {
     return answer("ncclCommRevoke", [&]() -> Result<ncclResult_t> {
         const auto communicator = find(comm);
         if (!communicator.ok()) return communicator.error();
-        if (flags != NCCL_REVOKE_DEFAULT)
-            return bad_argument(fmt::format("flags are {}, only 0 is allowed", flags));
+        if (flags != NCCL_REVOKE_DEFAULT) return bad_argument(fmt::format("unknown flags: {:#x}", flags));
         if (auto usable = (*communicator)->usable(); !usable.ok()) return usable.error();
         (*communicator)->revoke();
         return ncclSuccess;
@@ -355,7 +361,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* memory, size_t size,
                                      int flags) {
     return answer("ncclCommWindowRegister", [&]() -> Result<ncclResult_t> {
         if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC)
-            return noted(bad_argument(fmt::format("flags are {}", flags)));
+            return noted(bad_argument(fmt::format("unknown flags: {:#x}", flags)));
         return noted(attach(comm, memory, size, reinterpret_cast<void**>(window)));
     });
 }

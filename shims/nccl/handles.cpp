@@ -30,7 +30,7 @@ Registry& registry() {
 Result<void> check(ncclComm_t handle) {
     if (handle == nullptr) return bad_argument("the communicator is NULL");
     if (reinterpret_cast<std::uintptr_t>(handle) % alignof(ncclComm) != 0 || handle->mark != ncclComm::whole)
-        return bad_argument("the communicator is none that this library made");
+        return bad_argument("not a communicator created by this library");
     return {};
 }
 

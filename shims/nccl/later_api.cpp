@@ -1,4 +1,4 @@
-// The exported functions that NCCL 2.29 to 2.32 added, but for those about growing, one call's configuration
+// The exported functions that NCCL 2.29 to 2.32 added, except those about growing, one call's configuration
 // and kernels. A program that was built against such a version does not load without them.
 #include <algorithm>
 #include <cstddef>
@@ -26,7 +26,7 @@ ncclResult_t refuse(const char* name, ncclComm_t comm, const char* why, const ch
 
 ncclResult_t refuse_one_sided(const char* name, ncclComm_t comm) noexcept {
     return refuse(name, comm, "one-sided operations are not supported by this library",
-                  "ncclSend and ncclRecv are");
+                  "use ncclSend and ncclRecv");
 }
 
 Result<ncclCommProperties_t> properties_of(const Communicator& communicator) {
@@ -42,18 +42,19 @@ Result<ncclCommProperties_t> properties_of(const Communicator& communicator) {
     return found;
 }
 
-// NCCL's parameters are the values of its environment variables, of which this library reads none.
+// NCCL's parameters are the values of its environment variables, of which this library reads NCCL_CTA_POLICY
+// alone.
 ncclResult_t no_parameter(const char* name, const char* key) noexcept {
     return answer(name, [&]() -> Result<ncclResult_t> {
         if (key == nullptr) return bad_argument("the key or the address to write to is NULL");
-        return bad_argument(fmt::format("there is no parameter '{}': this library has none of NCCL's", key));
+        return bad_argument(
+            fmt::format("unknown parameter '{}': this library has none of NCCL's parameters", key));
     });
 }
 
 ncclResult_t no_handle(const char* name) noexcept {
     return answer(name, []() -> Result<ncclResult_t> {
-        return bad_argument(
-            "the handle is none of ncclParamBind: this library has none of NCCL's parameters");
+        return bad_argument("unknown parameter handle: this library has none of NCCL's parameters");
     });
 }
 
@@ -85,16 +86,18 @@ SIDESTEP_NCCL_ALSO(CommQueryProperties);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags) {
     if (flags != NCCL_SUSPEND_MEM)
         return answer("ncclCommSuspend", [&]() -> Result<ncclResult_t> {
-            return bad_argument(fmt::format("flags are {}, only NCCL_SUSPEND_MEM is allowed", flags));
+            return bad_argument(fmt::format("the flags are {:#x}, but must be NCCL_SUSPEND_MEM", flags));
         });
-    return refuse("ncclCommSuspend", comm,
-                  "a communicator of this library keeps its memory as long as it lives",
-                  "destroy it and make it anew");
+    return refuse(
+        "ncclCommSuspend", comm,
+        "communicators of this library cannot be suspended: they keep their memory until they are destroyed",
+        "destroy it and create a new one");
 }
 SIDESTEP_NCCL_ALSO(CommSuspend);
 
 ncclResult_t pncclCommResume(ncclComm_t comm) {
-    return refuse("ncclCommResume", comm, "the communicator is not suspended", "this library suspends none");
+    return refuse("ncclCommResume", comm, "the communicator is not suspended",
+                  "this library never suspends one");
 }
 SIDESTEP_NCCL_ALSO(CommResume);
 
@@ -107,7 +110,7 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
         if (stat == ncclStatGpuMemSuspend || stat == ncclStatGpuMemSuspended) return ncclSuccess;
         if (stat == ncclStatGpuMemPersist || stat == ncclStatGpuMemTotal)
             return misuse("this library does not count the memory of a communicator");
-        return bad_argument(fmt::format("{} is not a statistic", stat));
+        return bad_argument(fmt::format("unknown statistic {}", stat));
     });
 }
 SIDESTEP_NCCL_ALSO(CommMemStats);
@@ -203,8 +206,8 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
         if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return ncclSuccess;
         if (config->mode == NCCL_ENCRYPTION_MODE_PSK)
             return misuse("this library does not encrypt",
-                          "its ranks meet over Unix sockets of one machine and user");
-        return bad_argument(fmt::format("{} is not a mode of encryption", config->mode));
+                          "its ranks talk over Unix sockets of one machine and user");
+        return bad_argument(fmt::format("unknown encryption mode {}", config->mode));
     });
 }
 SIDESTEP_NCCL_ALSO(SetEncryption);

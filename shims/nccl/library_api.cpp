@@ -23,11 +23,11 @@ const char* pncclGetErrorString(ncclResult_t result) {
         case ncclSuccess:
             return "no error";
         case ncclUnhandledCudaError:
-            return "CUDA failed, or GPU memory ran out (ncclGetLastError tells more)";
+            return "CUDA failed, or memory ran out (ncclGetLastError tells more)";
         case ncclSystemError:
             return "a call of the operating system failed (ncclGetLastError tells more)";
         case ncclInternalError:
-            return "a defect of this library (ncclGetLastError tells more)";
+            return "a defect in this library (ncclGetLastError tells more)";
         case ncclInvalidArgument:
             return "invalid argument (ncclGetLastError tells which)";
         case ncclInvalidUsage:
@@ -37,7 +37,7 @@ const char* pncclGetErrorString(ncclResult_t result) {
         case ncclInProgress:
             return "the operation is in progress";
         default:
-            return "no result of this library";
+            return "unknown result code";
     }
 }
 SIDESTEP_NCCL_ALSO(GetErrorString);

@@ -53,14 +53,14 @@ Result<Gpu> cuda_device(const Context& context, int number) {
     const Topology& topology = context.topology();
     if (!Driver::get().usable || topology.gpu_count() == 0)
         return Error{ErrorCode::device_error, "this machine has no GPU that CUDA can use", "libcuda.so.1",
-                     "SIDESTEP_MACHINE=dgx-h100 runs on emulated GPUs"};
+                     "set SIDESTEP_MACHINE=dgx-h100 to run on emulated GPUs"};
     int handle = 0;
     std::array<char, 32> text{};
     if (Driver::get().device(&handle, number) != 0)
         return bad_argument(fmt::format("CUDA has no device {}", number));
     if (Driver::get().bus_id(text.data(), static_cast<int>(text.size()), handle) != 0)
         return Error{ErrorCode::device_error,
-                     fmt::format("CUDA does not tell the address of device {}", number),
+                     fmt::format("CUDA does not report the PCI address of device {}", number),
                      "cuDeviceGetPCIBusId",
                      {}};
     for (int index = 0; index < topology.gpu_count(); ++index) {
@@ -68,10 +68,11 @@ Result<Gpu> cuda_device(const Context& context, int number) {
         if (id && plain_bus_id(topology.device(*id).bus_id) == plain_bus_id(text.data()))
             return Gpu{number, Place::gpu(index), false};
     }
-    return Error{ErrorCode::not_found,
-                 fmt::format("CUDA's device {} ({}) is none of the machine's GPUs", number, text.data()),
-                 {},
-                 {}};
+    return Error{
+        ErrorCode::not_found,
+        fmt::format("CUDA's device {} ({}) is not among the GPUs found in this machine", number, text.data()),
+        {},
+        {}};
 }
 
 // What the launcher of several processes gave this one.
@@ -122,8 +123,7 @@ Result<Gpu> current_device(const Context& context, int otherwise) {
 }
 
 Result<void> set_emulated_device(const Context& context, int number, bool chosen) {
-    if (!emulated(context))
-        return misuse("the GPUs of this machine are CUDA's", "cudaSetDevice chooses among them");
+    if (!emulated(context)) return misuse("this machine has CUDA GPUs", "choose one with cudaSetDevice");
     if (auto found = emulated_device(context, number); !found.ok()) return found.error();
     (chosen ? chosen_device : joined_device) = number;
     return {};

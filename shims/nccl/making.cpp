@@ -64,7 +64,7 @@ Result<GroupId> parse_unique_id(const ncclUniqueId& id) {
         return Error{ErrorCode::invalid_argument,
                      "the id was not made by this library's ncclGetUniqueId",
                      {},
-                     "every rank has to load the same libnccl.so.2"};
+                     "every rank must load the same libnccl.so.2"};
     GroupId parsed;
     std::memcpy(parsed.bytes.data(), id.internal + sizeof id_mark, parsed.bytes.size());
     return parsed;

@@ -46,7 +46,7 @@ Result<void> free_memory(void* address) {
         const auto found = registry().memory.find(address);
         if (found == registry().memory.end())
             return bad_argument(
-                fmt::format("{} is not an address that ncclMemAlloc gave, or was freed", address));
+                fmt::format("{} was not allocated by ncclMemAlloc, or has been freed", address));
         if (ending()) return {};
         memory = std::move(found->second);
         registry().memory.erase(found);

@@ -13,10 +13,11 @@ constexpr unsigned without_timing = 2;  // cuda.h: CU_EVENT_DISABLE_TIMING
 
 Result<void> check(int result, const char* call) {
     if (result == 0) return {};
-    return Error{ErrorCode::device_error,
-                 fmt::format("streams of one group cannot wait for each other: CUDA error {}", result),
-                 call,
-                 {}};
+    return Error{
+        ErrorCode::device_error,
+        fmt::format("streams of one group could not be made to wait for each other: CUDA error {}", result),
+        call,
+        {}};
 }
 
 }  // namespace
