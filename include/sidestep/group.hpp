@@ -86,7 +86,7 @@ public:
                          CUstream_st* stream = nullptr);
     // To and from one other rank (or this one). The n-th send of a to b goes to the n-th recv of b from a.
     // Between begin_pairs() and end_pairs() they are gathered and run together, so that ranks may send to
-    // each other.
+    // each other. Where one of them fails, end_pairs() answers its error and none of them runs.
     Result<void> send(const void* data, std::size_t count, Dtype dtype, int to,
                       CUstream_st* stream = nullptr);
     Result<void> recv(void* data, std::size_t count, Dtype dtype, int from, CUstream_st* stream = nullptr);

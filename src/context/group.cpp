@@ -5,6 +5,7 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -30,10 +31,12 @@ struct Group::Impl {
     std::shared_ptr<ContextAccess::Impl> context;  // goes last: the keeper uses its backends
     std::unique_ptr<collective::Member> member;
     Result<void> pair(const collective::PairItem& item, CUstream_st* stream);
+    Result<void> noted(Result<void> result);
 
     int depth = 0;       // of begin_pairs()
     Operation gathered;  // between begin_pairs() and end_pairs()
     CUstream_st* gathered_on = nullptr;
+    Result<void> refused;  // the first error there
 };
 
 // The door for functions of this file.
@@ -275,14 +278,22 @@ Result<void> Group::Impl::pair(const collective::PairItem& item, CUstream_st* st
     return member->run(operation, stream);
 }
 
+// A part of what was gathered would leave the other ranks waiting for the rest.
+Result<void> Group::Impl::noted(Result<void> result) {
+    if (depth > 0 && refused && !result) refused = result;
+    return result;
+}
+
 Result<void> Group::send(const void* data, std::size_t count, Dtype dtype, int to, CUstream_st* stream) {
-    SIDESTEP_TRY(const std::uint64_t bytes, bytes_of(count, dtype));
-    return impl_->pair({true, to, const_cast<void*>(data), bytes}, stream);
+    const auto bytes = bytes_of(count, dtype);
+    if (!bytes) return impl_->noted(bytes.error());
+    return impl_->noted(impl_->pair({true, to, const_cast<void*>(data), *bytes}, stream));
 }
 
 Result<void> Group::recv(void* data, std::size_t count, Dtype dtype, int from, CUstream_st* stream) {
-    SIDESTEP_TRY(const std::uint64_t bytes, bytes_of(count, dtype));
-    return impl_->pair({false, from, data, bytes}, stream);
+    const auto bytes = bytes_of(count, dtype);
+    if (!bytes) return impl_->noted(bytes.error());
+    return impl_->noted(impl_->pair({false, from, data, *bytes}, stream));
 }
 
 void Group::begin_pairs() {
@@ -293,9 +304,10 @@ Result<void> Group::end_pairs() {
     if (impl_->depth == 0)
         return Error{
             ErrorCode::invalid_argument, "end_pairs() was called without begin_pairs()", "send_recv", {}};
-    if (--impl_->depth > 0 || impl_->gathered.pairs.empty()) return {};
-    Operation operation;
-    std::swap(operation, impl_->gathered);
+    if (--impl_->depth > 0) return {};
+    const Operation operation = std::exchange(impl_->gathered, {});
+    SIDESTEP_CHECK(std::exchange(impl_->refused, {}));
+    if (operation.pairs.empty()) return {};
     return impl_->member->run(operation, impl_->gathered_on);
 }
 
