@@ -1,10 +1,15 @@
 #include "shims/nccl/calls.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <future>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "shims/nccl/failure.hpp"
 #include "shims/nccl/streams.hpp"
@@ -17,6 +22,7 @@ struct Share {
     std::shared_ptr<Communicator> communicator;
     std::vector<Call> collectives;
     std::vector<Call> pairs;
+    bool begun = false;  // some of it has been enqueued
 };
 
 struct Pending {
@@ -66,32 +72,64 @@ Result<void> run_in_order(const std::vector<Job>& jobs) {
     return first;
 }
 
-void run_in_background(std::vector<Job> jobs) {
-    std::thread([jobs = std::move(jobs)] { static_cast<void>(run_in_order(jobs)); }).detach();
+// Jobs about the same thing.
+using Chain = std::shared_ptr<const std::vector<Job>>;
+
+std::vector<Chain> chains_of(std::vector<Job> jobs) {
+    std::vector<std::vector<Job>> found;
+    std::map<const void*, std::size_t> at;
+    for (Job& job : jobs) {
+        const auto [known, is_new] = at.emplace(job.about, found.size());
+        if (is_new) found.emplace_back();
+        found[known->second].push_back(std::move(job));
+    }
+    std::vector<Chain> chains;
+    for (auto& chain : found) chains.push_back(std::make_shared<const std::vector<Job>>(std::move(chain)));
+    return chains;
 }
 
-// True where some go on in the background.
-Result<bool> run_jobs(std::vector<Job> jobs) {
-    std::vector<std::vector<Job>> chains;
-    std::map<const void*, std::size_t> chain_of;
-    for (Job& job : jobs) {
-        const auto [found, is_new] = chain_of.emplace(job.about, chains.size());
-        if (is_new) chains.emplace_back();
-        chains[found->second].push_back(std::move(job));
+// Starts a thread for the chain, which runs it once `all_started` is true. Blocking ones are added to
+// `threads` and write their result there.
+Result<void> start(const Chain& chain, const std::shared_future<bool>& all_started,
+                   std::vector<std::jthread>& threads, Result<void>& result) {
+    try {
+        if (chain->front().blocking) {
+            threads.emplace_back([chain, all_started, &result] {
+                if (all_started.get()) result = run_in_order(*chain);
+            });
+        } else {
+            std::thread([chain, all_started] {
+                if (all_started.get()) static_cast<void>(run_in_order(*chain));
+            }).detach();
+        }
+    } catch (const std::exception& thrown) {  // at the limit of threads
+        return Error{
+            ErrorCode::out_of_memory, fmt::format("no thread could be started: {}", thrown.what()), {}, {}};
     }
+    return {};
+}
+
+// True where some go on in the background. They wait for each other, so they all run or, where one has no
+// thread to run on, none does.
+Result<bool> run_jobs(std::vector<Job> jobs) {
+    const std::vector<Chain> chains = chains_of(std::move(jobs));
     bool background = false;
+    for (const Chain& chain : chains) background |= !chain->front().blocking;
     std::vector<Result<void>> results(chains.size());
-    {
+    if (chains.size() == 1 && !background) {
+        results[0] = run_in_order(*chains[0]);
+    } else {
+        Result<void> started;
         std::vector<std::jthread> threads;  // each is waited for, whatever happens
-        for (std::size_t i = 0; i < chains.size(); ++i) {
-            if (!chains[i].front().blocking) {
-                background = true;
-                run_in_background(std::move(chains[i]));
-            } else if (chains.size() == 1) {
-                results[i] = run_in_order(chains[i]);
-            } else {
-                threads.emplace_back([&results, &chains, i] { results[i] = run_in_order(chains[i]); });
-            }
+        std::promise<bool> all_started;
+        const std::shared_future<bool> known = all_started.get_future().share();
+        for (std::size_t i = 0; i < chains.size() && started.ok(); ++i)
+            started = start(chains[i], known, threads, results[i]);
+        all_started.set_value(started.ok());
+        threads.clear();
+        if (!started.ok()) {
+            for (const Chain& chain : chains) drop(*chain, started.error());
+            return started.error();
         }
     }
     for (const auto& result : results)
@@ -100,37 +138,51 @@ Result<bool> run_jobs(std::vector<Job> jobs) {
 }
 
 // In turns, so that the first operations of all are under way before any stream is full.
-Result<void> run_collectives(const std::vector<Share>& shares) {
+Result<void> run_collectives(std::vector<Share>& shares) {
     bool more = true;
     for (std::size_t turn = 0; more; ++turn) {
         more = false;
-        for (const Share& share : shares) {
+        for (Share& share : shares) {
             if (turn >= share.collectives.size()) continue;
             more = true;
             if (auto done = share.communicator->run(share.collectives[turn]); !done.ok()) return done;
+            share.begun = true;
         }
     }
     return {};
 }
 
-Result<void> run_pairs(const Share& share) {
+Result<void> run_pairs(Share& share) {
     StreamJoin joined;
     std::vector<Call> calls = share.pairs;
-    if (!share.communicator->device().emulated) {
-        if (auto done = joined.begin(calls, share.communicator->device().number); !done.ok()) return done;
+    if (share.communicator->device().emulated) {
+        for (Call& call : calls) call.stream = nullptr;  // there are none
+    } else if (auto done = joined.begin(calls, share.communicator->device().number); !done.ok()) {
+        return done;
     }
-    auto done = share.communicator->run_pairs(calls);
-    return done.ok() ? joined.end() : done;
+    if (auto done = share.communicator->run_pairs(calls); !done.ok()) return done;
+    share.begun = true;
+    return joined.end();
 }
 
-Result<void> run_shares(const std::vector<Share>& shares) {
+Result<void> enqueue(std::vector<Share>& shares) {
     if (auto done = run_collectives(shares); !done.ok()) return done;
-    for (const Share& share : shares) {
+    for (Share& share : shares) {
         if (share.pairs.empty()) continue;
         if (auto done = run_pairs(share); !done.ok()) return done;
     }
-    Result<void> first;
+    return {};
+}
+
+Result<void> run_shares(std::vector<Share>& shares) {
+    const auto enqueued = enqueue(shares);
+    // What has been enqueued cannot be taken back, and would wait for what now never comes.
+    if (!enqueued.ok())
+        for (const Share& share : shares)
+            if (share.begun) share.communicator->end(enqueued.error());
+    Result<void> first = enqueued;
     for (const Share& share : shares) {
+        if (!enqueued.ok() && !share.begun) continue;
         auto done = share.communicator->settle();
         if (first.ok() && !done.ok()) first = done;
     }
@@ -205,8 +257,11 @@ Result<ncclResult_t> end_group() {
     return *background ? ncclInProgress : ncclSuccess;
 }
 
-Result<double> simulate_group() {
-    if (pending.depth > 1) return misuse("only the outermost group can be simulated");
+Result<std::optional<double>> simulate_group() {
+    if (pending.depth > 1) {
+        --pending.depth;
+        return std::optional<double>();
+    }
     auto left = leave_group("there is no ncclGroupStart to end");
     if (!left.ok()) return left.error();
     const Pending group = std::move(*left);
@@ -220,7 +275,7 @@ Result<double> simulate_group() {
             for (const Call& call : *calls) sum += share.communicator->expected_us(call);
         slowest = std::max(slowest, sum);
     }
-    return slowest;
+    return std::optional(slowest);
 }
 
 }  // namespace sidestep::nccl

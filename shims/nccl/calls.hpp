@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "shims/nccl/abi.h"
 #include "shims/nccl/communicator.hpp"
@@ -19,8 +20,7 @@ struct Job {
     const void* about = nullptr;  // jobs about the same thing run in their order
     bool blocking = true;  // false: in the background; `run` and `failed` tell the communicator how it ended
     std::function<Result<void>()> run;
-    std::function<void(const Error&)>
-        failed;  // after a run() that failed, and instead of one in a group that had failed
+    std::function<void(const Error&)> failed;  // after a run() that failed, or instead of one
 };
 
 bool in_group();
@@ -36,7 +36,7 @@ void release(std::shared_ptr<Communicator> communicator);
 Result<ncclResult_t> noted(Result<ncclResult_t> result);
 
 Result<ncclResult_t> end_group();
-// Microseconds that the group's operations would take; none is run.
-Result<double> simulate_group();
+// Microseconds that the group's operations would take; none is run. Nothing at the end of a nested group.
+Result<std::optional<double>> simulate_group();
 
 }  // namespace sidestep::nccl

@@ -1,5 +1,6 @@
 // The exported functions that move bytes.
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 
@@ -32,6 +33,35 @@ struct Request {
     const ncclCollConfig_t* config = nullptr;  // of the functions that take one
 };
 
+// More than any address space has. Group refuses them too, but only once it is run: too late for what else
+// is in the group.
+constexpr std::uint64_t max_bytes = std::uint64_t{1} << 47;
+
+Result<void> check_count(const Call& call, int ranks) {
+    const auto blocks = static_cast<std::uint64_t>(call.is_pair() ? 1 : ranks);
+    const std::uint64_t element_bytes = static_cast<std::uint64_t>(bits_of(call.dtype)) / 8;
+    if (call.count <= max_bytes / (blocks * element_bytes)) return {};
+    const std::string words = fmt::format("{} elements of {}", call.count, to_string(call.dtype));
+    return bad_argument(words + (call.is_pair() ? "" : fmt::format(" for {} ranks", ranks)) +
+                        " are more bytes than an address space has");
+}
+
+Result<void> check_buffers(const Call& call, int rank) {
+    if (call.count == 0) return {};
+    const bool at_root = rank == call.root;
+    bool sends = true, receives = true;
+    if (call.what == Collective::broadcast || call.what == Collective::scatter) sends = at_root;
+    if (call.what == Collective::reduce || call.what == Collective::gather) receives = at_root;
+    if (call.is_pair()) {
+        sends = call.sends;
+        receives = !call.sends;
+    }
+    if (sends && call.send == nullptr) return bad_argument("the send buffer is NULL");
+    if (receives && call.recv == nullptr) return bad_argument("the receive buffer is NULL");
+    return {};
+}
+
+// What makes no sense is refused here: where it is part of a group, nothing of the group runs then.
 Result<ncclResult_t> checked(const Request& request, Call& call) {
     auto communicator = find(request.comm);
     if (!communicator.ok()) return communicator.error();
@@ -49,8 +79,13 @@ Result<ncclResult_t> checked(const Request& request, Call& call) {
         return bad_argument(fmt::format("{} {} is out of range: there are {} ranks",
                                         call.is_pair() ? "peer" : "root", call.root,
                                         (*communicator)->ranks()));
+    if (auto good = check_count(call, (*communicator)->ranks()); !good.ok()) return good.error();
+    if (auto good = check_buffers(call, (*communicator)->rank()); !good.ok()) return good.error();
     // A send of nothing still meets a receive; a collective of nothing is over.
-    if (call.count == 0 && !call.is_pair()) return ncclSuccess;
+    if (call.count == 0 && !call.is_pair()) {
+        if (auto good = (*communicator)->status(); !good.ok()) return good.error();
+        return ncclSuccess;
+    }
     return submit(std::move(*communicator), call);
 }
 

@@ -20,6 +20,34 @@ Error no_handle() {
     return bad_argument("unknown registration handle");
 }
 
+Result<void> call_on(Group& group, const Call& c) {
+    switch (c.what) {
+        case Collective::all_reduce:
+            return group.all_reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
+        case Collective::broadcast:
+            return group.broadcast(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::reduce:
+            return group.reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.root, c.stream);
+        case Collective::all_gather:
+            return group.all_gather(c.send, c.recv, c.count, c.dtype, c.stream);
+        case Collective::reduce_scatter:
+            return group.reduce_scatter(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
+        case Collective::all_to_all:
+            return group.all_to_all(c.send, c.recv, c.count, c.dtype, c.stream);
+        case Collective::gather:
+            return group.gather(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::scatter:
+            return group.scatter(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::send_recv:
+            return c.sends ? group.send(c.send, c.count, c.dtype, c.root, c.stream)
+                           : group.recv(c.recv, c.count, c.dtype, c.root, c.stream);
+        case Collective::all_to_all_v:
+        case Collective::barrier:
+            break;
+    }
+    return Error{ErrorCode::internal, fmt::format("NCCL has no call for {}", to_string(c.what)), {}, {}};
+}
+
 }  // namespace
 
 Communicator::Communicator(Gpu device, Config config, int rank, int ranks)
@@ -125,66 +153,38 @@ Result<void> Communicator::usable() const {
     return failure_;
 }
 
-Result<void> Communicator::run(const Call& call) {
-    const std::lock_guard guard(calls_);
-    return run_locked(call);
-}
-
 // Alike on all ranks: a question of the operation and the number of ranks.
 bool Communicator::by_copy_engines(const Call& call) const {
     return copies_ && copies_->explain(call.what, call.count, call.dtype, call.reduction).ok();
 }
 
-Result<void> Communicator::run_locked(const Call& c) {
+Result<void> Communicator::prepare_locked(bool copied) {
     forget_locked();
+    if (!copies_) return {};
+    // Where one of the two has ended, so has the communicator.
+    if (auto good = status(); !good.ok()) return good;
+    // There are no streams there that would keep the order.
+    if (device_.emulated && copied != last_was_copied_)
+        if (auto ended = wait(); !ended.ok()) return ended;
+    last_was_copied_ = copied;
+    return {};
+}
+
+Result<void> Communicator::run(const Call& c) {
+    const std::lock_guard guard(calls_);
     const bool copied = by_copy_engines(c);
-    if (copies_) {
-        // Where one of the two has ended, so has the communicator.
-        if (auto good = status(); !good.ok()) return good;
-        // There are no streams there that would keep the order.
-        if (device_.emulated && copied != last_was_copied_)
-            if (auto ended = wait(); !ended.ok()) return ended;
-        last_was_copied_ = copied;
-    }
-    Group& group = copied ? *copies_ : *group_;
-    switch (c.what) {
-        case Collective::all_reduce:
-            return group.all_reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
-        case Collective::broadcast:
-            return group.broadcast(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
-        case Collective::reduce:
-            return group.reduce(c.send, c.recv, c.count, c.dtype, c.reduction, c.root, c.stream);
-        case Collective::all_gather:
-            return group.all_gather(c.send, c.recv, c.count, c.dtype, c.stream);
-        case Collective::reduce_scatter:
-            return group.reduce_scatter(c.send, c.recv, c.count, c.dtype, c.reduction, c.stream);
-        case Collective::all_to_all:
-            return group.all_to_all(c.send, c.recv, c.count, c.dtype, c.stream);
-        case Collective::gather:
-            return group.gather(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
-        case Collective::scatter:
-            return group.scatter(c.send, c.recv, c.count, c.dtype, c.root, c.stream);
-        case Collective::send_recv:
-            return c.sends ? group.send(c.send, c.count, c.dtype, c.root, c.stream)
-                           : group.recv(c.recv, c.count, c.dtype, c.root, c.stream);
-        case Collective::all_to_all_v:
-        case Collective::barrier:
-            break;
-    }
-    return Error{ErrorCode::internal, fmt::format("NCCL has no call for {}", to_string(c.what)), {}, {}};
+    if (auto ready = prepare_locked(copied); !ready.ok()) return ready;
+    return call_on(copied ? *copies_ : *group_, c);
 }
 
 Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {
     const std::lock_guard guard(calls_);
-    group_->begin_pairs();  // no copy engine carries pairs
-    Result<void> first;
-    for (const Call& call : calls) {
-        first = run_locked(call);
-        if (!first.ok()) break;
-    }
-    // Also after a failure: the group must not stay open.
-    const auto ended = group_->end_pairs();
-    return first.ok() ? ended : first;
+    // No copy engine carries pairs.
+    if (auto ready = prepare_locked(false); !ready.ok()) return ready;
+    group_->begin_pairs();
+    // Where one fails, the end says so and runs none.
+    for (const Call& call : calls) static_cast<void>(call_on(*group_, call));
+    return group_->end_pairs();
 }
 
 Result<void> Communicator::settle() const {
@@ -209,6 +209,12 @@ void Communicator::abort(const std::string& why) {
     aborted_ = true;
     if (group_) group_->abort(why);
     if (copies_) copies_->abort(why);
+}
+
+void Communicator::end(const Error& why) {
+    const std::string words = why.to_string();
+    group_->abort(words);
+    if (copies_) copies_->abort(words);
 }
 
 void Communicator::revoke() {

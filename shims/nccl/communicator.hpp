@@ -25,9 +25,9 @@ struct Config {
     bool copy_engines = false;  // what they can carry, they do: NCCL_CTA_POLICY_ZERO
     std::string name;
 
-    // Nothing of `given` is kept. ErrorCode::invalid_argument for values that NCCL refuses too. Null:
-    // `otherwise`.
-    static Result<Config> read(const ncclConfig_t* given, const Config& otherwise);
+    // Null: `inherited`. Else nothing is inherited: what `given` leaves open has its default, as in NCCL.
+    // Nothing of `given` is kept. ErrorCode::invalid_argument for values that NCCL refuses too.
+    static Result<Config> read(const ncclConfig_t* given, const Config& inherited);
     GroupOptions options() const;
 };
 
@@ -77,7 +77,10 @@ public:
     // An error where it takes no operation now.
     Result<void> usable() const;
 
-    // Puts operations on their streams; of send_recv all together.
+    // Success until the group has failed; then why. Of ready() ones.
+    Result<void> status() const;
+
+    // Puts operations on their streams; of send_recv all together, or none of them where one fails.
     Result<void> run(const Call& call);
     Result<void> run_pairs(const std::vector<Call>& calls);
     // On emulated GPUs, which have no streams: waits until all operations have ended. Else nothing.
@@ -93,6 +96,8 @@ public:
     // Ends the group, and what waits for other ranks on its behalf: its own coming into being, a split, a
     // shrink. Returns at once.
     void abort(const std::string& why);
+    // Ends the group alone: what is enqueued gives up, on all ranks. Of ready() ones; returns at once.
+    void end(const Error& why);
     // What such waiting looks at.
     std::stop_token stop() const { return stop_.get_token(); }
     void revoke();
@@ -134,9 +139,8 @@ private:
         Reduction reduction;
         Dtype dtype;
     };
-    Result<void> run_locked(const Call& call);
+    Result<void> prepare_locked(bool copied);
     bool by_copy_engines(const Call& call) const;
-    Result<void> status() const;
     Result<void> wait() const;
     void forget_locked();
     GroupId grown_id(std::uint32_t before) const;

@@ -27,9 +27,11 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
             info == nullptr || (info->magic == NCCL_SIM_INFO_MAGIC &&
                                 info->size >= offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float));
         const auto expected_us = simulate_group();
-        if (!whole) return bad_argument("the information was not initialised with NCCL_SIM_INFO_INITIALIZER");
         if (!expected_us.ok()) return expected_us.error();
-        if (info != nullptr) info->estimatedTime = static_cast<float>(*expected_us);
+        if (!*expected_us) return ncclSuccess;  // of a nested group, as NCCL has it
+        if (!whole)
+            return bad_argument("the ncclSimInfo_t was not initialised with NCCL_SIM_INFO_INITIALIZER");
+        if (info != nullptr) info->estimatedTime = static_cast<float>(**expected_us);
         return ncclSuccess;
     });
 }

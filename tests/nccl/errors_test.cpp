@@ -1,6 +1,4 @@
 // What goes wrong is said, by number and in words.
-#include <chrono>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -8,12 +6,6 @@
 
 namespace sidestep::nccl_test {
 namespace {
-
-class Timeout {
-public:
-    explicit Timeout(const char* seconds) { ::setenv("SIDESTEP_GROUP_TIMEOUT", seconds, 1); }
-    ~Timeout() { ::setenv("SIDESTEP_GROUP_TIMEOUT", "20", 1); }
-};
 
 TEST(NcclErrors, ArgumentsThatMakeNoSense) {
     const World world(2);
@@ -151,6 +143,9 @@ TEST(NcclErrors, ARankThatNeverCalls) {
     EXPECT_NCCL(ncclCommGetAsyncError(world[0], &state));
     EXPECT_EQ(state, +ncclRemoteError);
     EXPECT_NE(last_error(world[0]).find("rank 1"), std::string::npos) << last_error(world[0]);
+    // A call that would have nothing to do answers the failure too.
+    EXPECT_EQ(ncclAllReduce(own, own, 0, ncclFloat32, ncclSum, world[0], nullptr), +ncclRemoteError);
+    EXPECT_NE(last_error().find("rank 1"), std::string::npos) << last_error();
     // The message is that of the process for a thread without one of its own.
     std::string elsewhere;
     std::thread([&] { elsewhere = last_error(); }).join();

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/nccl/processes.hpp"
+#include "tests/nccl/world.hpp"
 
 namespace {
 
@@ -20,7 +21,7 @@ std::string surroundings() {
           "SLURM_PROCID", "SIDESTEP_RANK", "SIDESTEP_RANKS", "SIDESTEP_GROUP_ID", "SIDESTEP_PROBE_FILE"})
         ::unsetenv(name);
     ::setenv("SIDESTEP_MACHINE", "dgx-h100", 1);
-    ::setenv("SIDESTEP_GROUP_TIMEOUT", "20", 1);
+    ::setenv("SIDESTEP_GROUP_TIMEOUT", sidestep::nccl_test::default_timeout_s, 1);
     std::string folder = "/tmp/sidestep-nccl-XXXXXX";
     if (::mkdtemp(folder.data()) == nullptr) return {};
     ::setenv("SIDESTEP_PEER_FOLDER", folder.c_str(), 1);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -134,6 +135,13 @@ std::vector<Memory> World::memory(std::size_t bytes) const {
         std::memset(all.back().data(), 0x5a, bytes);
     }
     return all;
+}
+
+Timeout::Timeout(const char* seconds) {
+    ::setenv("SIDESTEP_GROUP_TIMEOUT", seconds, 1);
+}
+Timeout::~Timeout() {
+    ::setenv("SIDESTEP_GROUP_TIMEOUT", default_timeout_s, 1);
 }
 
 ncclUniqueId new_id() {

@@ -76,6 +76,17 @@ private:
     std::vector<ncclComm_t> comms_;
 };
 
+// Of tests that ask for no other.
+constexpr const char* default_timeout_s = "20";
+// How long ranks wait for each other, of communicators that are made while it lives.
+class Timeout {
+public:
+    explicit Timeout(const char* seconds);
+    ~Timeout();
+    Timeout(const Timeout&) = delete;
+    Timeout& operator=(const Timeout&) = delete;
+};
+
 ncclUniqueId new_id();
 
 // Each rank gives its number; whether all of `comms` see the sum. Rank r of the list is on the GPU of

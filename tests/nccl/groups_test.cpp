@@ -1,0 +1,98 @@
+// Groups of which a part cannot run: nothing is left waiting for it.
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "tests/nccl/world.hpp"
+
+namespace sidestep::nccl_test {
+namespace {
+
+constexpr auto type = ncclInt32;
+constexpr std::size_t count = 1'000'000;
+
+// Two ranks that wait for each other much longer than a test may take.
+class NcclGroups : public ::testing::Test {
+protected:
+    void SetUp() override { ASSERT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr)); }
+
+    // Destroys them, after a group that has failed.
+    void expect_quick_end() {
+        destroy(comms);
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
+    }
+
+    const Timeout timeout{"600"};
+    const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+    std::vector<ncclComm_t> comms = std::vector<ncclComm_t>(2);
+    Memory memory{0, count * sizeof(int)}, other{1, count * sizeof(int)};
+    std::vector<int> of_the_host = std::vector<int>(count);
+};
+
+// Only enqueuing shows that memory is not the GPU's. By then the other rank's part cannot be taken back.
+TEST_F(NcclGroups, MemoryOfTheHostOnTheSecondRank) {
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclAllReduce(memory.data(), memory.data(), count, type, ncclSum, comms[0], nullptr));
+    EXPECT_NCCL(
+        ncclAllReduce(of_the_host.data(), of_the_host.data(), count, type, ncclSum, comms[1], nullptr));
+    EXPECT_EQ(ncclGroupEnd(), +ncclInvalidArgument);
+    const std::string words = last_error();
+    for (ncclComm_t comm : comms) {
+        EXPECT_EQ(settled(comm), +ncclRemoteError);
+        // Why it ended is what the end of the group has answered.
+        EXPECT_NE(last_error(comm).find(words.substr(std::string("ncclGroupEnd: ").size())),
+                  std::string::npos)
+            << last_error(comm) << " and " << words;
+    }
+    expect_quick_end();
+}
+
+TEST_F(NcclGroups, AReceiveIntoMemoryOfTheHost) {
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(memory.data(), count, type, 1, comms[0], nullptr));
+    EXPECT_NCCL(ncclRecv(of_the_host.data(), count, type, 0, comms[1], nullptr));
+    EXPECT_EQ(ncclGroupEnd(), +ncclInvalidArgument);
+    expect_quick_end();
+}
+
+// What a call shows by itself is refused before anything is enqueued, and the communicators go on.
+TEST_F(NcclGroups, CallsThatMakeNoSenseKeepAllOthersFromRunning) {
+    constexpr std::size_t nonsense = std::size_t{1} << 62;
+    using Calls = std::function<ncclResult_t()>;
+    const auto sum = [&](int rank, void* data, std::size_t elements) {
+        return ncclAllReduce(data, data, elements, type, ncclSum, comms[static_cast<std::size_t>(rank)],
+                             nullptr);
+    };
+    const std::vector<std::pair<Calls, Calls>> groups = {
+        {[&] { return sum(0, memory.data(), count); }, [&] { return sum(1, other.data(), nonsense); }},
+        {[&] { return sum(0, memory.data(), count); }, [&] { return sum(1, nullptr, count); }},
+        {[&] { return ncclSend(memory.data(), count, type, 1, comms[0], nullptr); },
+         [&] { return ncclRecv(memory.data(), nonsense, type, 1, comms[0], nullptr); }},
+        {[&] { return ncclSend(memory.data(), count, type, 1, comms[0], nullptr); },
+         [&] { return ncclRecv(nullptr, count, type, 0, comms[1], nullptr); }}};
+    for (const auto& [good, bad] : groups) {
+        ASSERT_NCCL(ncclGroupStart());
+        EXPECT_NCCL(good());
+        EXPECT_EQ(bad(), +ncclInvalidArgument);
+        EXPECT_EQ(ncclGroupEnd(), +ncclInvalidArgument);
+        expect_sum(comms, {0, 1});
+    }
+    expect_quick_end();
+}
+
+// Emulated GPUs have no streams, so pairs may name several.
+TEST_F(NcclGroups, PairsOfSeveralStreams) {
+    const auto stream = [](std::uintptr_t number) { return reinterpret_cast<cudaStream_t>(number); };
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(memory.data(), 100, type, 1, comms[0], stream(16)));
+    EXPECT_NCCL(ncclRecv(memory.at(4096), 100, type, 1, comms[0], stream(32)));
+    EXPECT_NCCL(ncclRecv(other.data(), 100, type, 0, comms[1], stream(48)));
+    EXPECT_NCCL(ncclSend(other.at(4096), 100, type, 0, comms[1], stream(64)));
+    EXPECT_NCCL(ncclGroupEnd());
+    expect_quick_end();
+}
+
+}  // namespace
+}  // namespace sidestep::nccl_test
