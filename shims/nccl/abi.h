@@ -70,9 +70,11 @@ enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 #define NCCL_SHRINK_DEFAULT 0
 #define NCCL_SHRINK_ABORT 1
 #define NCCL_REVOKE_DEFAULT 0
+#define NCCL_CTA_POLICY_EFFICIENCY 1
 #define NCCL_CTA_POLICY_ZERO 2
 #define NCCL_WIN_DEFAULT 0
 #define NCCL_WIN_COLL_SYMMETRIC 1
+#define NCCL_WIN_STRICT_ORDERING 2 /* since 2.30 */
 
 /* Later versions are longer, earlier ones shorter: `size` tells how much of it the caller has. */
 typedef struct {

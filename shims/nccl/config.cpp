@@ -1,9 +1,11 @@
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
+#include <limits>
 #include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -26,52 +28,76 @@ int number(const Structure* config, std::size_t offset) {
     return found ? *found : NCCL_CONFIG_UNDEF_INT;
 }
 
-struct Least {
+struct Range {
     std::size_t offset;
     const char* name;
-    int value;
+    int min;
+    int max;
 };
-// What NCCL refuses is refused, although nothing comes of these numbers here.
-template <typename Structure>
-Result<void> check_least(const Structure* config, std::initializer_list<Least> fields) {
-    for (const auto& [offset, name, min] : fields) {
+constexpr int any = std::numeric_limits<int>::max();
+constexpr int max_ctas = 64;  // NCCL's MAXCHANNELS
+constexpr int max_policy = NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO;
+
+// Source: parseCommConfig() of NCCL 2.28.9, and of 2.29 for policies that are combined. Most of these change
+// nothing here.
+constexpr std::array ranges = {
+    Range{offsetof(ncclConfig_t, blocking), "blocking", 0, 1},
+    Range{offsetof(ncclConfig_t, cgaClusterSize), "cgaClusterSize", 0, any},
+    Range{offsetof(ncclConfig_t, minCTAs), "minCTAs", 1, any},
+    Range{offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1, any},
+    Range{offsetof(ncclConfig_t, splitShare), "splitShare", 0, 1},
+    Range{offsetof(ncclConfig_t, collnetEnable), "collnetEnable", 0, 1},
+    Range{offsetof(ncclConfig_t, CTAPolicy), "CTAPolicy", 0, max_policy},
+    Range{offsetof(ncclConfig_t, shrinkShare), "shrinkShare", 0, 1},
+    Range{offsetof(ncclConfig_t, nvlsCTAs), "nvlsCTAs", 1, any},
+    Range{offsetof(ncclConfig_t, nChannelsPerNetPeer), "nChannelsPerNetPeer", 1, max_ctas},
+    Range{offsetof(ncclConfig_t, nvlinkCentricSched), "nvlinkCentricSched", 0, 1}};
+constexpr std::array ranges_of_one_call = {
+    Range{offsetof(ncclCollConfig_t, minCTAs), "minCTAs", 1, any},
+    Range{offsetof(ncclCollConfig_t, maxCTAs), "maxCTAs", 1, any},
+    Range{offsetof(ncclCollConfig_t, nvlsCTAs), "nvlsCTAs", 1, any},
+    Range{offsetof(ncclCollConfig_t, cgaClusterSize), "cgaClusterSize", 0, any}};
+
+template <typename Structure, std::size_t n>
+Result<void> check_ranges(const Structure* config, const std::array<Range, n>& fields) {
+    for (const auto& [offset, name, min, max] : fields) {
         const int value = number(config, offset);
-        if (value != NCCL_CONFIG_UNDEF_INT && value < min)
-            return bad_argument(
-                fmt::format("the configuration's {} is {}, at least {} is allowed", name, value, min));
+        if (value == NCCL_CONFIG_UNDEF_INT || (value >= min && value <= max)) continue;
+        const std::string allowed =
+            max == any ? fmt::format("at least {}", min) : fmt::format("{} to {}", min, max);
+        return bad_argument(
+            fmt::format("the configuration's {} is {}, but must be {}", name, value, allowed));
     }
-    return {};
+    const int min = number(config, offsetof(Structure, minCTAs));
+    const int max = number(config, offsetof(Structure, maxCTAs));
+    if (max == NCCL_CONFIG_UNDEF_INT || min <= max) return {};
+    return bad_argument(
+        fmt::format("the configuration's minCTAs is {}, more than its maxCTAs, {}", min, max));
 }
 
 bool by_copy_engines(int policy) {
     return (policy & NCCL_CTA_POLICY_ZERO) != 0;
 }
 
-// NCCL_CTA_POLICY goes before what a program says, as in NCCL; another text than a number counts as not set
-// there too.
+// NCCL_CTA_POLICY overrides what a program says, as in NCCL.
 std::optional<int> policy_of_environment() {
     const char* const text = std::getenv("NCCL_CTA_POLICY");
-    if (text == nullptr) return std::nullopt;
+    if (text == nullptr || *text == '\0') return std::nullopt;
     int policy = 0;
     const char* const end = text + std::strlen(text);
     const auto [stopped, error] = std::from_chars(text, end, policy);
-    if (error != std::errc() || stopped != end) return std::nullopt;
-    return policy;
+    if (error == std::errc() && stopped == end && policy >= 0 && policy <= max_policy) return policy;
+    warn(fmt::format("NCCL_CTA_POLICY={} is ignored: it must be a number from 0 to {}", text, max_policy));
+    return std::nullopt;
 }
 
-Result<Config> read_fields(const ncclConfig_t* given, const Config& otherwise) {
-    if (given == nullptr) return otherwise;
+Result<Config> read_fields(const ncclConfig_t* given) {
     if (given->size < offsetof(ncclConfig_t, blocking) || given->magic != NCCL_CONFIG_MAGIC)
         return bad_argument("the configuration was not initialised with NCCL_CONFIG_INITIALIZER");
-    Config config = otherwise;
+    if (auto good = check_ranges(given, ranges); !good.ok()) return good.error();
+    Config config;
     const int blocking = number(given, offsetof(ncclConfig_t, blocking));
-    if (blocking != NCCL_CONFIG_UNDEF_INT && blocking != 0 && blocking != 1)
-        return bad_argument(fmt::format("the configuration's blocking is {}, 0 and 1 are allowed", blocking));
     if (blocking != NCCL_CONFIG_UNDEF_INT) config.blocking = blocking == 1;
-    const std::initializer_list<Least> min = {{offsetof(ncclConfig_t, cgaClusterSize), "cgaClusterSize", 0},
-                                              {offsetof(ncclConfig_t, minCTAs), "minCTAs", 1},
-                                              {offsetof(ncclConfig_t, maxCTAs), "maxCTAs", 1}};
-    if (auto good = check_least(given, min); !good.ok()) return good.error();
     const int policy = number(given, offsetof(ncclConfig_t, CTAPolicy));
     if (policy != NCCL_CONFIG_UNDEF_INT) config.copy_engines = by_copy_engines(policy);
     if (const auto* name = field<const char*>(given, offsetof(ncclConfig_t, commName)); name && *name)
@@ -81,8 +107,8 @@ Result<Config> read_fields(const ncclConfig_t* given, const Config& otherwise) {
 
 }  // namespace
 
-Result<Config> Config::read(const ncclConfig_t* given, const Config& otherwise) {
-    auto config = read_fields(given, otherwise);
+Result<Config> Config::read(const ncclConfig_t* given, const Config& inherited) {
+    auto config = given != nullptr ? read_fields(given) : Result<Config>(inherited);
     const auto policy = policy_of_environment();
     if (config && policy) config->copy_engines = by_copy_engines(*policy);
     return config;
@@ -99,10 +125,8 @@ Result<void> check_config(const ncclCollConfig_t* given) {
     if (algorithm && *algorithm && **algorithm &&
         number(given, offsetof(ncclCollConfig_t, forceAlgSelection)) != 0)
         return misuse(fmt::format("the configuration forces NCCL's algorithm '{}'", *algorithm),
-                      "this library chooses its own: forceAlgSelection = 0 lets it");
-    return check_least(given, {{offsetof(ncclCollConfig_t, minCTAs), "minCTAs", 1},
-                               {offsetof(ncclCollConfig_t, maxCTAs), "maxCTAs", 1},
-                               {offsetof(ncclCollConfig_t, cgaClusterSize), "cgaClusterSize", 0}});
+                      "set forceAlgSelection to 0: this library chooses its own algorithms");
+    return check_ranges(given, ranges_of_one_call);
 }
 
 GroupOptions Config::options() const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -86,6 +88,17 @@ const char* last_message() noexcept {
     const std::lock_guard guard(of_process().lock);
     answered = of_process().text;
     return answered.data();
+}
+
+void warn(std::string_view text) noexcept {
+    const char* const wanted = std::getenv("SIDESTEP_LOG");
+    if (wanted != nullptr && std::string_view(wanted) == "error") return;
+    try {
+        const std::string line = "sidestep: warn: " + std::string(text) + "\n";
+        std::fputs(line.c_str(), stderr);
+    } catch (...) {
+        // Not even memory for the words.
+    }
 }
 
 const char* keep(std::string_view text) noexcept {

@@ -27,6 +27,10 @@ const char* last_message() noexcept;
 // `text` as what a question for the last error answers: in a buffer of this thread.
 const char* keep(std::string_view text) noexcept;
 
+// A line on standard error for what fails no call, in the format of the library's own and unless SIDESTEP_LOG
+// asks for errors alone.
+void warn(std::string_view text) noexcept;
+
 // Runs what stands behind an exported function: no exception crosses the interface.
 template <typename Body>
 ncclResult_t answer(const char* call, Body&& body) noexcept {

@@ -4,6 +4,8 @@
 #include <string>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "tests/nccl/world.hpp"
 
 namespace sidestep::nccl_test {
@@ -79,7 +81,17 @@ TEST(NcclCopyEngines, TheEnvironmentGoesBeforeTheProgram) {
     EXPECT_EQ(gather_us("2", 0), engines);
     EXPECT_EQ(gather_us("2", NCCL_CONFIG_UNDEF_INT), engines);
     EXPECT_EQ(gather_us("0", NCCL_CTA_POLICY_ZERO), kernels);
-    EXPECT_EQ(gather_us("zero", NCCL_CTA_POLICY_ZERO), engines);
+    // What is no policy counts for nothing, and the log says so.
+    for (const char* wrong : {"zero", "-1", "4", "2 ", "99999999999"}) {
+        ::testing::internal::CaptureStderr();
+        EXPECT_EQ(gather_us(wrong, NCCL_CTA_POLICY_ZERO), engines) << wrong;
+        EXPECT_EQ(gather_us(wrong, NCCL_CONFIG_UNDEF_INT), kernels) << wrong;
+        const std::string log = ::testing::internal::GetCapturedStderr();
+        EXPECT_NE(log.find(fmt::format("sidestep: warn: NCCL_CTA_POLICY={} is ignored", wrong)),
+                  std::string::npos)
+            << log;
+    }
+    EXPECT_EQ(gather_us("", NCCL_CTA_POLICY_ZERO), engines);
     ::setenv("NCCL_CTA_POLICY", "2", 1);
     std::vector<ncclComm_t> comms(2);
     EXPECT_NCCL(ncclCommInitAll(comms.data(), 2, nullptr));
@@ -92,16 +104,16 @@ TEST(NcclCopyEngines, ChildrenInheritIt) {
     const Memory memory(0, std::size_t{1} << 16);
     const auto parents = make(3, NCCL_CTA_POLICY_ZERO);
     const auto plain = make(3, NCCL_CONFIG_UNDEF_INT);
-    ncclConfig_t without = default_config();
+    // A configuration is taken for itself, whatever it leaves open.
+    ncclConfig_t without = default_config(), open = default_config();
     without.CTAPolicy = 0;
-    for (const bool inherits : {true, false}) {
+    for (ncclConfig_t* config : {static_cast<ncclConfig_t*>(nullptr), &without, &open}) {
         std::vector<ncclComm_t> children(3);
         ASSERT_NCCL(ncclGroupStart());
         for (std::size_t r = 0; r < 3; ++r)
-            EXPECT_NCCL(ncclCommSplit(parents[r], 0, static_cast<int>(r), &children[r],
-                                      inherits ? nullptr : &without));
+            EXPECT_NCCL(ncclCommSplit(parents[r], 0, static_cast<int>(r), &children[r], config));
         ASSERT_NCCL(ncclGroupEnd());
-        EXPECT_EQ(all_gather_us(children[0], memory) != all_gather_us(plain[0], memory), inherits);
+        EXPECT_EQ(all_gather_us(children[0], memory) != all_gather_us(plain[0], memory), config == nullptr);
         expect_sum(children, {0, 1, 2});
         destroy(children);
     }
