@@ -256,6 +256,7 @@ SIDESTEP_NCCL_ALSO(CommInitAll);
 
 ncclResult_t pncclCommFinalize(ncclComm_t comm) {
     return answer("ncclCommFinalize", [&]() -> Result<ncclResult_t> {
+        if (comm == nullptr) return ncclSuccess;  // as NCCL has it, here and below
         auto communicator = find(comm);
         if (!communicator.ok()) return communicator.error();
         if (auto usable = (*communicator)->usable(); !usable.ok()) return usable.error();
@@ -276,6 +277,7 @@ SIDESTEP_NCCL_ALSO(CommAbort);
 
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int flags) {
     return answer("ncclCommRevoke", [&]() -> Result<ncclResult_t> {
+        if (comm == nullptr) return ncclSuccess;
         const auto communicator = find(comm);
         if (!communicator.ok()) return communicator.error();
         if (flags != NCCL_REVOKE_DEFAULT) return bad_argument(fmt::format("unknown flags: {:#x}", flags));
@@ -360,9 +362,13 @@ SIDESTEP_NCCL_ALSO(CommDeregister);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* memory, size_t size, ncclWindow_t* window,
                                      int flags) {
     return answer("ncclCommWindowRegister", [&]() -> Result<ncclResult_t> {
-        if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC)
+        if ((flags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0)
             return noted(bad_argument(fmt::format("unknown flags: {:#x}", flags)));
-        return noted(attach(comm, memory, size, reinterpret_cast<void**>(window)));
+        if (memory != nullptr) return noted(attach(comm, memory, size, reinterpret_cast<void**>(window)));
+        // No memory, no window: NCCL 2.28 has it so, 2.30 refuses it.
+        if (const auto communicator = find(comm); !communicator.ok()) return noted(communicator.error());
+        if (window != nullptr) *window = nullptr;
+        return ncclSuccess;
     });
 }
 SIDESTEP_NCCL_ALSO(CommWindowRegister);

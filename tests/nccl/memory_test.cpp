@@ -55,8 +55,32 @@ TEST(NcclMemory, Registered) {
     }
     expect_sum(world, data);
     EXPECT_EQ(ncclCommRegister(world[0], nullptr, 1, &handles[0]), +ncclInvalidArgument);
-    EXPECT_EQ(ncclCommWindowRegister(world[0], data[0].data(), 1, &windows[0], 2), +ncclInvalidArgument);
     EXPECT_NCCL(ncclCommWindowDeregister(world[0], nullptr));
+}
+
+TEST(NcclMemory, FlagsOfWindows) {
+    const World world(1);
+    const auto data = world.memory(4096);
+    for (const int flags : {NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_STRICT_ORDERING,
+                            NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING}) {
+        ncclWindow_t window = nullptr;
+        EXPECT_NCCL(ncclCommWindowRegister(world[0], data[0].data(), 4096, &window, flags)) << flags;
+        EXPECT_NE(window, nullptr);
+        EXPECT_NCCL(ncclCommWindowDeregister(world[0], window));
+    }
+    ncclWindow_t window = nullptr;
+    EXPECT_EQ(ncclCommWindowRegister(world[0], data[0].data(), 4096, &window, 4), +ncclInvalidArgument);
+    EXPECT_EQ(last_error(), "ncclCommWindowRegister: unknown flags: 0x4");
+}
+
+TEST(NcclMemory, AWindowOfNoMemory) {
+    const World world(1);
+    ncclWindow_t window = reinterpret_cast<ncclWindow_t>(&window);
+    EXPECT_NCCL(ncclCommWindowRegister(world[0], nullptr, 4096, &window, NCCL_WIN_DEFAULT));
+    EXPECT_EQ(window, nullptr);
+    EXPECT_NCCL(ncclCommWindowRegister(world[0], nullptr, 0, nullptr, NCCL_WIN_DEFAULT));
+    EXPECT_EQ(ncclCommWindowRegister(nullptr, nullptr, 4096, &window, NCCL_WIN_DEFAULT),
+              +ncclInvalidArgument);
 }
 
 // Memory that nobody can map is carried through the arenas: the handle is as good as any.
