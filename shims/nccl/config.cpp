@@ -68,6 +68,7 @@ Result<void> check_ranges(const Structure* config, const std::array<Range, n>& f
         return bad_argument(
             fmt::format("the configuration's {} is {}, but must be {}", name, value, allowed));
     }
+    // NCCL refuses minCTAs without maxCTAs as well, which no program can mean to rely on.
     const int min = number(config, offsetof(Structure, minCTAs));
     const int max = number(config, offsetof(Structure, maxCTAs));
     if (max == NCCL_CONFIG_UNDEF_INT || min <= max) return {};
