@@ -113,7 +113,8 @@ def save(tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[st
     verify     reads files and tensors again and compares
 
     Files appear under their names when all are whole; a failed save leaves what was there before.
-    Error (invalid_argument) for gaps in memory and types that safetensors lacks. Waits without the GIL."""
+    Error (invalid_argument) for gaps in memory, lazy views of PyTorch (conj), and types that safetensors lacks. Waits
+    without the GIL."""
     return _context(machine).save(tensors, path, metadata=metadata, shard_bytes=shard_bytes, manifest=manifest,
                                   sync_file=sync_file, verify=verify, page_cache=page_cache, max_staging=max_staging,
                                   chunk=chunk, deadline=deadline, stall_limit=stall_limit, progress=progress)

@@ -60,9 +60,19 @@ def _gaps(what: str) -> Error:
                  "numpy.ascontiguousarray")
 
 
+def _refuse_lazy(tensor: Any) -> None:
+    """PyTorch's conj() and its kin change a bit of the view: the memory has the values from before."""
+    for kind, resolve in (("conj", "resolve_conj"), ("neg", "resolve_neg")):
+        is_lazy = getattr(tensor, f"is_{kind}", None)  # older versions have no such views
+        if is_lazy is not None and is_lazy():
+            raise Error(f"the torch.Tensor is a lazy view: its {kind} bit is set, and its memory has other values",
+                        "invalid_argument", "memory", f"have the values written: .{resolve}()")
+
+
 def _from_torch(context: _core.Context, tensor: Any) -> Given:
     if not tensor.is_contiguous():
         raise _gaps("the torch.Tensor")
+    _refuse_lazy(tensor)
     if tensor.device.type == "cuda":
         _cuda.synchronize(tensor.device.index)
     elif tensor.device.type != "cpu":

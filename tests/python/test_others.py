@@ -91,7 +91,11 @@ class OthersTest(PackageTest):
         again = self.folder / "b.safetensors"
         self.context.save(loaded, again)
         self.assertEqual(written.read(again)[0], tensors)
-        self.fails("invalid_argument", self.context.save, {"x": torch.zeros(4, 4).T}, again)
+        lazy = torch.tensor([1 + 2j])
+        for wrong in (torch.zeros(4, 4).T, lazy.conj(), lazy.conj().imag):  # gaps, the conjugate bit, the negative bit
+            self.fails("invalid_argument", self.context.save, {"x": wrong}, again)
+        self.context.save({"x": lazy.conj().resolve_conj()}, again)
+        self.assertEqual(numpy.frombuffer(written.read(again)[0]["x"][2], dtype="c8")[0], 1 - 2j)
 
 
 if __name__ == "__main__":
