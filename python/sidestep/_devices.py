@@ -1,7 +1,8 @@
 """From the names of devices that array libraries use to places."""
 
+import operator
 import re
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._errors import Error
 
@@ -12,7 +13,19 @@ class Machine(NamedTuple):
     cuda_numbers: Sequence[int]  # of gpu:0, gpu:1, ...; empty where GPUs are emulated: then they are the same
 
 
+def _number(device: Any) -> Optional[int]:
+    """Of an int, or what counts as one (numpy.int64); None for anything else."""
+    if isinstance(device, bool):
+        return None
+    try:
+        return operator.index(device)
+    except TypeError:
+        return None
+
+
 def _gpu_of_cuda(number: int, machine: Machine) -> str:
+    if number < 0:  # hidden GPUs have -1 in cuda_numbers
+        raise Error(f"there is no cuda:{number}", "invalid_argument", "device", "CUDA counts from 0")
     if not machine.cuda_numbers:
         return f"gpu:{number}"
     if number not in machine.cuda_numbers:
@@ -28,8 +41,9 @@ def _visible(machine: Machine) -> int:
 def place_of(device: Any, machine: Machine) -> str:
     """'cpu', 'host:1', 'cuda', 'cuda:2' (CUDA's number), 2 (the same), 'gpu:3' (NVML's number, as everywhere in
     sidestep), torch.device -> 'host', 'host:1', 'gpu:3'. Error (invalid_argument) for anything else."""
-    if isinstance(device, int) and not isinstance(device, bool):
-        return _gpu_of_cuda(device, machine)
+    number = _number(device)
+    if number is not None:
+        return _gpu_of_cuda(number, machine)
     name = str(device)
     if name in ("cpu", "host"):
         return "host"
@@ -51,7 +65,7 @@ def places_of(device: Any, machine: Machine) -> Tuple[List[Tuple[Any, str]], boo
         if not device:
             raise Error("no device is named", "invalid_argument", "device")
         return [(one, place_of(one, machine)) for one in device], True
-    if device in ("gpu:all", "cuda:all"):
+    if isinstance(device, str) and device in ("gpu:all", "cuda:all"):
         if device == "gpu:all" or not machine.cuda_numbers:
             numbers = range(machine.gpu_count)
         else:

@@ -7,7 +7,8 @@ import unittest
 from unittest import mock
 
 import written
-from package import PackageTest
+from package import PackageTest, numpy
+from sidestep import _devices
 
 
 class TorchTensor:
@@ -62,6 +63,26 @@ class TorchTest(PackageTest):
         for tensor in (TorchTensor(), OldTorchTensor()):
             self.context.save({"x": tensor}, path)
             self.assertEqual(written.read(path)[0], {"x": ("C64", (2,), b"0123456789abcdef")})
+
+
+class DeviceTest(PackageTest):
+    # Of three GPUs the first is hidden from CUDA.
+    MACHINE = _devices.Machine(3, [-1, 0, 1])
+
+    def test_numbers_are_those_of_cuda(self):
+        for number in (1, numpy.int64(1), numpy.uint8(1)):
+            self.assertEqual(_devices.place_of(number, self.MACHINE), "gpu:2")
+        self.assertEqual(_devices.places_of([0, numpy.int64(1)], self.MACHINE), ([(0, "gpu:1"), (1, "gpu:2")], True))
+        self.assertEqual(self.context.allocate(numpy.int64(3), 16).place, "gpu:3")
+
+    def test_a_number_below_zero_is_no_hidden_gpu(self):
+        for number in (-1, -2, numpy.int64(-1)):
+            for machine in (self.MACHINE, _devices.Machine(3, [])):
+                self.fails("invalid_argument", _devices.place_of, number, machine)
+                self.fails("invalid_argument", _devices.places_of, [number], machine)
+        self.fails("not_found", _devices.place_of, 2, self.MACHINE)
+        for wrong in (True, 1.0, None, "cuda:-1", numpy.float64(1)):
+            self.fails("invalid_argument", _devices.place_of, wrong, self.MACHINE)
 
 
 if __name__ == "__main__":
