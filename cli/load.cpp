@@ -150,6 +150,8 @@ std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, co
                      {"o_direct", receipt.storage.o_direct},
                      {"page_cache", receipt.storage.page_cache}}},
                    {"stages", stages_of(receipt)},
+                   {"limit", loaded.limit()},
+                   {"faster", loaded.faster()},
                    {"notes", receipt.notes}};
     if (receipt.route) object["route"] = Json::parse(receipt.route->to_json());
     return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -168,7 +170,6 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
     if (globals.json) return print(json_of(command, *checkpoint, *loaded));
     if (globals.quiet) return {};
-    for (const std::string& note : checkpoint->notes()) print_note(note);
     return print(loaded->report());
 }
 

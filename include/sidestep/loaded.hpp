@@ -40,6 +40,11 @@ public:
     const Receipt& receipt() const;
     // Bytes read from files.
     Bytes file_bytes() const;
+    // The name of the stage that the others waited for longest, verification left out; empty where none held
+    // anything up.
+    std::string limit() const;
+    // One sentence: what would make this load faster.
+    std::string faster() const;
     // The closing table: bytes by path, rate of each stage, the stage that limits, what would make it faster.
     std::string report() const;
 

@@ -80,7 +80,8 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
     progress     called with (bytes done, bytes in all) about every 50 ms; what it raises cancels
 
     Each tensor lies at its own 256-byte aligned address in one allocation a device, which the tensors keep alive: it is
-    freed with the last of them. The result also has .receipt and .report (the table of what limited the load).
+    freed with the last of them. The result also has .receipt, whose notes tell what is odd about the files, and .report
+    (the table of what limited the load).
     Error: nothing is handed out in part. out_of_memory is said before anything is read. Waits without the GIL; may be
     called from several threads; KeyboardInterrupt cancels.
     """

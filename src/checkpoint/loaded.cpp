@@ -28,6 +28,17 @@ LoadedTensor tensor_at(const LayoutPlan& plan, const TensorInfo& info, std::size
     return loaded;
 }
 
+ReportFacts facts_of(const LoadedContent& content) {
+    ReportFacts facts;
+    facts.places = content.options.to;
+    facts.layout = content.options.layout;
+    facts.tensors = content.checkpoint.tensors().size();
+    facts.file_bytes = content.file_bytes;
+    facts.page_cache = content.options.page_cache;
+    facts.max_staging = content.options.max_staging;
+    return facts;
+}
+
 }  // namespace
 
 void list_tensors(const LayoutPlan& plan, LoadedContent& content) {
@@ -81,15 +92,17 @@ Bytes Loaded::file_bytes() const {
     return content_->file_bytes;
 }
 
+std::string Loaded::limit() const {
+    const Stage* const stage = checkpoint::limiting_stage(content_->receipt);
+    return stage == nullptr ? std::string() : stage->name;
+}
+
+std::string Loaded::faster() const {
+    return checkpoint::advice(checkpoint::facts_of(*content_), content_->receipt);
+}
+
 std::string Loaded::report() const {
-    checkpoint::ReportFacts facts;
-    facts.places = places();
-    facts.layout = content_->options.layout;
-    facts.tensors = content_->checkpoint.tensors().size();
-    facts.file_bytes = content_->file_bytes;
-    facts.page_cache = content_->options.page_cache;
-    facts.max_staging = content_->options.max_staging;
-    return checkpoint::report_of(facts, content_->receipt);
+    return checkpoint::report_of(checkpoint::facts_of(*content_), content_->receipt);
 }
 
 }  // namespace sidestep

@@ -216,7 +216,8 @@ Loading ContextAccess::load(const Context& context, const Checkpoint& checkpoint
     impl->content = std::move(content);
     impl->files = std::move(prepared->plan.file_numbers);
     impl->unchecked = std::move(prepared->unchecked);
-    impl->notes = std::move(prepared->plan.notes);
+    impl->notes = checkpoint.notes();
+    for (std::string& note : prepared->plan.notes) impl->notes.push_back(std::move(note));
     impl->total = prepared->plan.bytes;
     return Loading(std::move(impl));
 }

@@ -57,6 +57,21 @@ class Load(harness.CommandTest):
         self.assertEqual(told["stages"][0]["name"], "read")
         self.assertEqual(told["stages"][0]["bytes"], self.bytes)
         self.assertGreaterEqual(sum(told["storage"].values()), self.bytes)
+        self.assertIn(told["limit"], ["", *(stage["name"] for stage in told["stages"])])
+        self.assertTrue(told["faster"])
+
+    def test_members_are_documented(self):
+        text = (harness.SOURCE_DIR / "docs" / "load.md").read_text()
+        for member in self.json_of("load", "."):
+            self.assertIn(f"`{member}`", text)
+
+    def test_notes_of_the_files(self):
+        self.path.write_bytes(self.path.read_bytes() + bytes(100))
+        (note,) = self.json_of("load", ".", "--lenient")["notes"]
+        self.assertIn("100 bytes", note)
+        outcome = self.succeed("load", ".", "--lenient")
+        self.assertIn(f"note:   {note}\n", outcome.out)
+        self.assertEqual((outcome.out.count(note), outcome.err), (1, ""))
 
     def test_interrupt(self):
         size = 4096 * MIB  # sparse, and in pieces so small that no test waits for its end

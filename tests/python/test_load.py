@@ -64,6 +64,15 @@ class LoadTest(PackageTest):
         self.assert_tensors(self.context.load(self.folder, "gpu:0"), everything)
         self.assert_tensors(self.context.load(self.folder / "model.safetensors.index.json", "cpu"), everything)
 
+    def test_notes_of_the_files_are_handed_out(self):
+        path, tensors = self.checkpoint()
+        path.write_bytes(path.read_bytes() + b"padding")
+        with self.context.open(path, lenient=True) as checkpoint:
+            (note,) = checkpoint.notes
+        loaded = self.context.load(path, ["gpu:0", "gpu:1"], lenient=True, shard={"none of them": 0})
+        self.assertEqual((loaded.receipt.notes[0], len(loaded.receipt.notes)), (note, 2))
+        self.assertIn(note, loaded.report)
+
     def test_patterns(self):
         path, tensors = self.checkpoint(count=44)
         for only, kept in (("*.bf16", lambda name: name.endswith(".bf16")),

@@ -189,6 +189,27 @@ TEST_F(Load, WhatLoadedAnswers) {
         EXPECT_NE(loaded.report().find(word), std::string::npos) << word << "\n" << loaded.report();
 }
 
+TEST_F(Load, NotesOfTheFilesComeBeforeThoseOfTheLoad) {
+    const std::string path = write_tensors(folder, "m.safetensors", {{"w", Dtype::u8, {30, 10}}}, random);
+    fs::resize_file(path, fs::file_size(path) + 100);
+    CheckpointOptions lenient;
+    lenient.lenient = true;
+    const auto checkpoint = Checkpoint::open(path, lenient);
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    LoadOptions options;
+    options.layout = Layout::by_axis;
+    options.rules = {{"w", 0}, {"other", 0}};
+    const auto loaded = context.load(*checkpoint, options).wait();
+    ASSERT_TRUE(loaded) << loaded.error().to_string();
+    ASSERT_EQ(loaded->receipt().notes.size(), 2u);
+    EXPECT_EQ(loaded->receipt().notes[0], checkpoint->notes()[0]);
+    EXPECT_NE(loaded->receipt().notes[1].find("other"), std::string::npos);
+    EXPECT_NE(loaded->report().find(checkpoint->notes()[0]), std::string::npos);
+    EXPECT_NE(loaded->report().find("limit:  " + (loaded->limit().empty() ? "none" : loaded->limit()) + "\n"),
+              std::string::npos);
+    EXPECT_NE(loaded->report().find("faster: " + loaded->faster() + "\n"), std::string::npos);
+}
+
 TEST_F(Load, OnlySomeTensorsReadsOnlyTheirBytes) {
     write_tensors(folder, "model.safetensors",
                   {{"a", Dtype::u8, {1 << 20}}, {"b", Dtype::u8, {1 << 20}}, {"c", Dtype::u8, {1 << 20}}},
