@@ -1,4 +1,4 @@
-// sidestep inspect PATH: the tensors of a checkpoint, without their data; and checksums of its files.
+// sidestep inspect CHECKPOINT: the tensors of a checkpoint, without their data; and checksums of its files.
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ namespace sidestep::cli {
 namespace {
 
 struct InspectCommand {
-    std::string path;
+    std::vector<std::string> paths;
     std::vector<std::string> only;
     bool lenient = false;
     std::string manifest;         // to be written
@@ -64,10 +64,10 @@ Result<void> print_manifest(const InspectCommand& command, const Globals& global
     }
     if (globals.quiet) return {};
     const std::size_t files = checkpoint.files().size();
-    return print(fmt::format("{} {}: {} blocks, {} in {} file{}, read in {} ({})\n",
-                             writes ? "wrote" : "as the manifest says:", writes ? file : command.path,
-                             run.blocks, format_bytes(run.bytes), files, files == 1 ? "" : "s",
-                             format_seconds(run.seconds), format_rate(run.gb_per_s())));
+    return print(fmt::format(
+        "{} {}: {} blocks, {} in {} file{}, read in {} ({})\n", writes ? "wrote" : "as the manifest says:",
+        writes ? file : in_words(command.paths), run.blocks, format_bytes(run.bytes), files,
+        files == 1 ? "" : "s", format_seconds(run.seconds), format_rate(run.gb_per_s())));
 }
 
 Result<void> run_inspect(const InspectCommand& command, const Globals& globals) {
@@ -75,7 +75,7 @@ Result<void> run_inspect(const InspectCommand& command, const Globals& globals) 
     Interrupt interrupt;
     CheckpointOptions options;
     options.lenient = command.lenient;
-    auto checkpoint = Checkpoint::open(command.path, options);
+    auto checkpoint = Checkpoint::open(command.paths, options);
     if (!checkpoint) return checkpoint.error();
     if (!command.manifest.empty() || !command.verify_manifest.empty()) {
         const auto run = run_manifest(command, globals, *checkpoint, interrupt);
@@ -96,8 +96,9 @@ Result<void> run_inspect(const InspectCommand& command, const Globals& globals) 
 
 Action define_inspect(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<InspectCommand>();
-    app.add_option("PATH", command->path,
-                   "a *.safetensors or *.gguf file, a *.safetensors.index.json, or a folder that holds them")
+    app.add_option("CHECKPOINT", command->paths,
+                   "a .safetensors or .gguf file, several that belong together, a "
+                   "model.safetensors.index.json, or a folder with them")
         ->required()
         ->type_name("");
     app.add_option(

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::chrono::milliseconds glance{50};
 
 struct LoadCommand {
-    std::string path;
+    std::vector<std::string> paths;
     std::string to = "gpu:0";
     std::string layout;  // empty: axis where there are rules, else replicate
     std::string shard;
@@ -91,7 +91,7 @@ Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& comm
 Result<Checkpoint> open_checkpoint(const LoadCommand& command) {
     CheckpointOptions options;
     options.lenient = command.lenient;
-    auto checkpoint = Checkpoint::open(command.path, options);
+    auto checkpoint = Checkpoint::open(command.paths, options);
     if (!checkpoint || command.only.empty()) return checkpoint;
     return checkpoint->only(command.only);
 }
@@ -136,7 +136,7 @@ std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, co
     const double rate =
         receipt.seconds > 0 ? static_cast<double>(loaded.file_bytes()) / receipt.seconds / 1e9 : 0;
     Json object = {{"version", 1},
-                   {"checkpoint", command.path},
+                   {"checkpoint", in_words(command.paths)},
                    {"tensors", checkpoint.tensors().size()},
                    {"file_bytes", loaded.file_bytes()},
                    {"bytes", receipt.bytes},
@@ -215,8 +215,9 @@ void add_load_flags(CLI::App& app, const std::shared_ptr<LoadCommand>& command) 
 
 Action define_load(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<LoadCommand>();
-    app.add_option("CHECKPOINT", command->path,
-                   "a .safetensors or .gguf file, a model.safetensors.index.json, or a folder with them")
+    app.add_option("CHECKPOINT", command->paths,
+                   "a .safetensors or .gguf file, several that belong together, a "
+                   "model.safetensors.index.json, or a folder with them")
         ->required()
         ->type_name("");
     add_load_flags(app, command);

@@ -103,6 +103,11 @@ Result<void> print(std::string_view text) {
                  {}};
 }
 
+std::string in_words(const std::vector<std::string>& paths) {
+    if (paths.size() == 1) return paths.front();
+    return paths.front() + " and " + std::to_string(paths.size() - 1) + " more";
+}
+
 void print_note(std::string_view text) {
     const std::string line = "sidestep: note: " + one_line(text) + "\n";
     std::fwrite(line.data(), 1, line.size(), stderr);

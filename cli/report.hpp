@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <sidestep/result.hpp>
 
@@ -31,6 +32,9 @@ Result<void> print(std::string_view text);
 
 // Writes a file, replacing what it held; the error says why it cannot be.
 Result<void> write_file(const std::string& path, std::string_view text);
+
+// How the paths of one checkpoint are called together: "a.safetensors and 2 more".
+std::string in_words(const std::vector<std::string>& paths);
 
 // Prints "sidestep: note: text" on standard error.
 void print_note(std::string_view text);

@@ -53,6 +53,11 @@ public:
     // that appear twice. Errors name file, tensor and byte: invalid_argument for malformed content, not_found
     // for a missing file or shard.
     static Result<Checkpoint> open(const std::string& path, const CheckpointOptions& options = {});
+    // Several files with tensors as one checkpoint, in that order; no folder and no index among them. A single
+    // path may be what it may be above. ErrorCode::invalid_argument where there is none, and where two of the
+    // files hold a tensor of one name.
+    static Result<Checkpoint> open(const std::vector<std::string>& paths,
+                                   const CheckpointOptions& options = {});
 
     // In the order of the files, and within one of their offsets.
     const std::vector<TensorInfo>& tensors() const;

@@ -62,7 +62,8 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
          progress: Optional[Progress] = None) -> LoadedTensors:
     """All tensors of a checkpoint, in memory: {name: tensor}, or for several devices {device: {name: tensor}}.
 
-    path         FILE.safetensors, FILE.gguf, FILE.safetensors.index.json, or a folder with them
+    path         FILE.safetensors, FILE.gguf, FILE.safetensors.index.json, or a folder with them; a list of files that
+                 belong together; or a Checkpoint that open() gave, whose framework, device and lenient do not count here
     device       'cuda:0' (CUDA's number), 'gpu:0' (NVML's), 0, torch.device, 'cpu'; a list of them, 'gpu:all', 'cuda:all'.
                  Each file is read once, however many they are. Keys of the result are what was given here
     layout       'replicate': every tensor everywhere; 'by_tensor': each on one device; 'by_axis': cut by `shard`

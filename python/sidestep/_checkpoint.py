@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _core
+from ._arguments import paths_of
 from ._errors import Error
 from ._frameworks import framework_of
 
@@ -104,7 +105,7 @@ class Checkpoint:
         self._framework = framework_of(framework)
         self._context = context
         self._place = context.place_of(device)
-        opened = _core.Checkpoint.open(os.fsencode(path), lenient)
+        opened = _core.Checkpoint.open(paths_of(path, "sidestep.open"), bool(lenient))
         self._files = [(name, size, self._identity(name)) for name, size in opened.files]
         self._opened: Optional[_core.Checkpoint] = opened
 

@@ -4,6 +4,7 @@ import os
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
+from ._arguments import paths_of
 from ._checkpoint import Checkpoint
 from ._ends import end_of, tensors_of
 from ._errors import Error
@@ -101,7 +102,10 @@ class Context:
         """See sidestep.load."""
         taken_by = framework_of(framework)
         targets, several = _devices.places_of(device, self._machine)
-        checkpoint = _core.Checkpoint.open(os.fsencode(path), lenient)
+        if isinstance(path, Checkpoint):
+            checkpoint = path._content
+        else:
+            checkpoint = _core.Checkpoint.open(paths_of(path, "load"), bool(lenient))
         if only is not None:
             checkpoint = checkpoint.only([only] if isinstance(only, str) else list(only))
         if taken_by is not None:

@@ -13,10 +13,10 @@
 namespace sidestep::python {
 namespace {
 
-Checkpoint open(const std::string& path, bool lenient) {
+Checkpoint open(const std::vector<std::string>& paths, bool lenient) {
     auto opened = [&] {
         const py::gil_scoped_release without_gil;
-        return Checkpoint::open(path, {.lenient = lenient});
+        return Checkpoint::open(paths, {.lenient = lenient});
     }();
     return value(std::move(opened));
 }
@@ -71,7 +71,7 @@ void define_checkpoint(py::module_& module) {
             return "TensorInfo('" + info.name + "', " + info.type_name + ")";
         });
     py::class_<Checkpoint>(module, "Checkpoint")
-        .def_static("open", open, py::arg("path"), py::arg("lenient") = false)
+        .def_static("open", open, py::arg("paths"), py::arg("lenient") = false)
         .def("only",
              [](const Checkpoint& checkpoint, const std::vector<std::string>& patterns) {
                  return value(checkpoint.only(patterns));

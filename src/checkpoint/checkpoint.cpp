@@ -77,11 +77,25 @@ Result<void> check_manifest_target(const std::string& target, const std::string&
                  target, "name another file for it"};
 }
 
+// How several paths are called in errors and in what is printed.
+std::string words_of(const std::vector<std::string>& paths) {
+    if (paths.size() == 1) return paths.front();
+    return fmt::format("{} and {} more", paths.front(), paths.size() - 1);
+}
+
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOptions& options) {
+    return open(std::vector{path}, options);
+}
+
+Result<Checkpoint> Checkpoint::open(const std::vector<std::string>& paths, const CheckpointOptions& options) {
+    if (paths.empty()) return Error{ErrorCode::invalid_argument, "no path of a checkpoint was given", {}, {}};
+    const std::string path = words_of(paths);
     return guarded<Checkpoint>(path, [&]() -> Result<Checkpoint> {
-        SIDESTEP_TRY(checkpoint::Headers headers, checkpoint::read_headers(path, options));
+        SIDESTEP_TRY(checkpoint::Headers headers, paths.size() == 1
+                                                      ? checkpoint::read_headers(paths.front(), options)
+                                                      : checkpoint::read_headers(paths, options));
         auto content = std::make_shared<Content>();
         content->path = path;
         content->tensors = std::move(headers.tensors);
@@ -97,7 +111,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOpt
                          fmt::format("tensor {} is in {} and in {}",
                                      checkpoint::shown(content->tensors[twice->first].name),
                                      file(twice->first), file(twice->second)),
-                         path, "give the path of the index or of one file"};
+                         path,
+                         paths.size() == 1 ? "give the path of the index or of one file"
+                                           : "give the path of the index, or leave one of the files out"};
         }
         return Checkpoint(std::move(content));
     });

@@ -301,4 +301,18 @@ Result<Headers> read_headers(const std::string& path, const CheckpointOptions& o
     return join_all(std::move(files));
 }
 
+Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options) {
+    for (const std::string& path : paths) {
+        SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+        if (!facts) return Error{ErrorCode::not_found, fmt::format("there is no {}", path), path, {}};
+        const bool folder = facts->type == driver::FileType::directory;
+        if (!folder && !path.ends_with(".json")) continue;
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} is {} among several paths", path, folder ? "a folder" : "an index"),
+                     path, "name it alone, or only files with tensors"};
+    }
+    SIDESTEP_TRY(auto files, read_files(paths, options));
+    return join_all(std::move(files));
+}
+
 }  // namespace sidestep::checkpoint

@@ -21,4 +21,7 @@ struct Headers {
 // Checkpoint::open says what `path` may be.
 Result<Headers> read_headers(const std::string& path, const CheckpointOptions& options);
 
+// The same for several paths, each of one file.
+Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options);
+
 }  // namespace sidestep::checkpoint

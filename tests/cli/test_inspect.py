@@ -62,6 +62,23 @@ class Inspect(harness.CommandTest):
             "name": "model.a.bias", "type": "BF16", "dtype": "BF16", "shape": [4], "file": 0, "offset": begin + 24, "bytes": 8})
         self.assertEqual(len(self.json_of("inspect", "m.safetensors", "--only", "head")["tensors"]), 1)
 
+    def test_several_files(self):
+        self.write("n.safetensors", safetensors({"tail": ("U8", [3], 3)}))
+        out = self.succeed("inspect", "n.safetensors", "m.safetensors").out
+        self.assertIn("\n4 tensors, 36 B in 2 files", out)
+        self.assertLess(out.index("tail"), out.index("model.a.weight"))
+        answer = self.json_of("inspect", "m.safetensors", "n.safetensors")
+        self.assertEqual(answer["path"], "m.safetensors and 1 more")
+        self.assertEqual([file["path"] for file in answer["files"]], ["m.safetensors", "n.safetensors"])
+        self.assertEqual([tensor["file"] for tensor in answer["tensors"]], [0, 0, 0, 1])
+        # A manifest of both, which does not take the place of either.
+        both = ("inspect", "m.safetensors", "n.safetensors")
+        self.assertIn("in 2 files", self.succeed(*both, "--manifest", "both.json").out)
+        self.assertIn("m.safetensors and 1 more: ", self.succeed(*both, "--verify-manifest", "both.json").out)
+        self.refused(harness.USAGE, ["take the place", "n.safetensors"], *both, "--manifest", "n.safetensors")
+        self.refused(harness.USAGE, "is in m.safetensors and in m.safetensors", "inspect", "m.safetensors", "m.safetensors")
+        self.refused(harness.USAGE, "a folder among several", "inspect", "m.safetensors", ".")
+
     def test_documented_members(self):
         text = (harness.SOURCE_DIR / "docs" / "json.md").read_text()
         answer = self.json_of("inspect", "m.safetensors")
@@ -100,7 +117,7 @@ class Inspect(harness.CommandTest):
 
     def test_what_makes_no_sense(self):
         self.refused(harness.USAGE, "absent", "inspect", "absent")
-        self.refused(harness.USAGE, "PATH", "inspect")
+        self.refused(harness.USAGE, "CHECKPOINT", "inspect")
         self.write("bad", b"\xff" * 100)
         self.refused(harness.USAGE, ["bad", "no safetensors file"], "inspect", "bad")
         self.write("cut.safetensors", safetensors(SMALL)[:-1])

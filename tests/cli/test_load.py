@@ -65,6 +65,17 @@ class Load(harness.CommandTest):
         for member in self.json_of("load", "."):
             self.assertIn(f"`{member}`", text)
 
+    def test_several_files(self):
+        second = struct.pack("<d", 1.5)
+        self.write("second.safetensors", safetensors([("second.scale", "F64", [], second)]))
+        told = self.json_of("load", "model.safetensors", "second.safetensors", "--only", "*scale", "--to", "host")
+        self.assertEqual((told["checkpoint"], told["tensors"]), ("model.safetensors and 1 more", 2))
+        told = self.json_of("load", "--to", "host", "second.safetensors", "model.safetensors", "--verify")
+        self.assertEqual((told["tensors"], told["file_bytes"]), (5, self.bytes + 8))
+        self.refused(USAGE, ['"second.scale"', "second.safetensors"],
+                     "load", "second.safetensors", "model.safetensors", "second.safetensors")
+        self.refused(USAGE, "none.safetensors", "load", "model.safetensors", "none.safetensors")
+
     def test_notes_of_the_files(self):
         self.path.write_bytes(self.path.read_bytes() + bytes(100))
         (note,) = self.json_of("load", ".", "--lenient")["notes"]

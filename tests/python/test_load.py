@@ -64,6 +64,34 @@ class LoadTest(PackageTest):
         self.assert_tensors(self.context.load(self.folder, "gpu:0"), everything)
         self.assert_tensors(self.context.load(self.folder / "model.safetensors.index.json", "cpu"), everything)
 
+    def test_several_files_given_one_by_one(self):
+        shards = {f"part {number}": written.random_tensors(number, count=9) for number in range(3)}
+        paths, everything = [], {}
+        for name, tensors in shards.items():
+            tensors = {f"{name}.{key}": tensor for key, tensor in tensors.items()}
+            paths.append(self.folder / f"{name}.safetensors")
+            written.write(paths[-1], tensors, {"first": name, name: "there"})
+            everything.update(tensors)
+        for given in (paths, tuple(map(str, paths)), [os.fsencode(path) for path in reversed(paths)]):
+            self.assert_tensors(self.context.load(given, "gpu:0"), everything)
+            with self.context.open(given) as checkpoint:
+                self.assertEqual(checkpoint.files, [os.fsdecode(path) for path in given])
+                self.assertEqual(checkpoint.metadata()["part 2"], "there")
+        self.assertEqual(len(self.context.load(paths[:1], "cpu")), 9)
+        self.assertIn(str(paths[1]), self.fails("invalid_argument", self.context.load, [*paths, paths[1]], "cpu").message)
+        self.fails("invalid_argument", self.context.load, [], "cpu")
+        self.fails("not_found", self.context.load, [*paths, self.folder / "none"], "cpu")
+        self.assertIn("folder", self.fails("invalid_argument", self.context.load, [paths[0], self.folder], "cpu").message)
+
+    def test_an_open_checkpoint_is_loaded(self):
+        path, tensors = self.checkpoint()
+        with self.context.open(path) as checkpoint:
+            self.assert_tensors(self.context.load(checkpoint, "gpu:0"), tensors)
+            self.assertEqual(list(self.context.load(checkpoint, "cpu", only="layer.0.*")), ["layer.0.bool"])
+            self.rewrite(path, path.read_bytes())
+            self.fails("mismatch", self.context.load, checkpoint, "gpu:0")
+        self.fails("invalid_argument", self.context.load, checkpoint, "gpu:0")
+
     def test_notes_of_the_files_are_handed_out(self):
         path, tensors = self.checkpoint()
         path.write_bytes(path.read_bytes() + b"padding")

@@ -80,6 +80,39 @@ TEST(Checkpoint, ATensorInTwoFilesIsRefused) {
         EXPECT_NE(checkpoint.error().message.find(words), std::string::npos) << checkpoint.error().message;
 }
 
+TEST(Checkpoint, SeveralFilesGivenOneByOne) {
+    const Folder folder;
+    const std::string a = folder.write("z", small_file({"a", "b"}));
+    const std::string b = folder.write("y", small_file({"c"}));
+    const auto checkpoint = Checkpoint::open(std::vector{a, b});
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
+    EXPECT_EQ(names_of(*checkpoint), (std::vector<std::string>{"a", "b", "c"})) << "in the order given";
+    EXPECT_EQ(checkpoint->files()[1].path, b);
+    EXPECT_EQ(checkpoint->find("c")->file, 1u);
+    EXPECT_EQ(nlohmann::json::parse(checkpoint->to_json())["path"], a + " and 1 more");
+    EXPECT_EQ(names_of(*Checkpoint::open(std::vector{b})), std::vector<std::string>{"c"});
+    folder.write("model.safetensors", small_file({"m"}));
+    EXPECT_EQ(names_of(*Checkpoint::open(std::vector{folder.path()})), std::vector<std::string>{"m"});
+}
+
+TEST(Checkpoint, SeveralFilesThatMakeNoSense) {
+    const Folder folder;
+    const std::string a = folder.write("a", small_file({"a"}));
+    const auto refused = [](const std::vector<std::string>& paths, ErrorCode code, const std::string& words) {
+        const auto checkpoint = Checkpoint::open(paths);
+        ASSERT_FALSE(checkpoint.ok());
+        EXPECT_EQ(checkpoint.error().code, code);
+        EXPECT_NE(checkpoint.error().message.find(words), std::string::npos) << checkpoint.error().message;
+    };
+    refused({}, ErrorCode::invalid_argument, "no path");
+    refused({a, folder / "b"}, ErrorCode::not_found, folder / "b");
+    refused({a, folder.path()}, ErrorCode::invalid_argument, "a folder among several");
+    refused({a, folder.write("i.json", "{}")}, ErrorCode::invalid_argument, "an index among several");
+    refused({a, folder.write("again", small_file({"b", "a"}))}, ErrorCode::invalid_argument, "again");
+    refused({a, a}, ErrorCode::invalid_argument, "\"a\"");
+    refused({a, folder.write("broken", "short")}, ErrorCode::invalid_argument, "");
+}
+
 TEST(Checkpoint, Only) {
     const Folder folder;
     const auto all = Checkpoint::open(folder.write("m", small_file({"a.w", "a.b", "c.w"})));
