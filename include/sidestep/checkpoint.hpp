@@ -80,6 +80,11 @@ public:
     // ErrorCode::not_found where nothing is left, ErrorCode::invalid_argument for a broken pattern.
     Result<Checkpoint> only(const std::vector<std::string>& patterns) const;
 
+    // Whether one of files() is still what was opened; for those who read tensors from it themselves, before
+    // and after. ErrorCode::not_found where it is gone, ErrorCode::end_of_file where it has become shorter (with
+    // the first tensor that is cut off), ErrorCode::mismatch where it was written to, whatever its time says.
+    Result<void> check_file(std::size_t file) const;
+
     // Called now and then by the thread that waits; returning false ends the work with ErrorCode::cancelled.
     using Progress = std::function<bool(Bytes done, Bytes total)>;
 

@@ -1,5 +1,6 @@
 """Reading single tensors, and parts of them, out of a checkpoint."""
 
+import contextlib
 import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -20,6 +21,15 @@ class SlicePlan(NamedTuple):
     nbytes: int             # of the part
     read_nbytes: int        # read from the file
     reads: int              # pieces read; more bytes than the part has are read where they would be too many
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Errors in here say which tensor was asked for."""
+    try:
+        yield
+    except Error as error:
+        raise Error(f"tensor '{name}': {error.message}", error.code, error.where, error.hint) from None
 
 
 def _box(shape: Sequence[int], index: Any) -> Tuple[List[int], List[int], List[int]]:
@@ -106,7 +116,7 @@ class Checkpoint:
         self._context = context
         self._place = context.place_of(device)
         opened = _core.Checkpoint.open(paths_of(path, "sidestep.open"), bool(lenient))
-        self._files = [(name, size, self._identity(name)) for name, size in opened.files]
+        self._files = opened.files
         self._opened: Optional[_core.Checkpoint] = opened
 
     def __enter__(self) -> "Checkpoint":
@@ -124,14 +134,6 @@ class Checkpoint:
         if self._opened is None:
             raise Error("the checkpoint is closed", "invalid_argument", "sidestep.open")
         return self._opened
-
-    @staticmethod
-    def _identity(path: bytes) -> Tuple[int, ...]:
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            raise Error(f"{os.fsdecode(path)}: {error.strerror}", "not_found", "sidestep.open") from error
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def keys(self) -> List[str]:
         """The names, in the order of the files and within one of their offsets."""
@@ -167,7 +169,7 @@ class Checkpoint:
     @property
     def files(self) -> List[str]:
         """The paths of the files."""
-        return [os.fsdecode(path) for path, _, _ in self._files]
+        return [os.fsdecode(path) for path in self._files]
 
     def tensors(self) -> List[_core.TensorInfo]:
         """Name, dtype, shape, file, offset and nbytes of each, in the order of keys()."""
@@ -205,15 +207,14 @@ class Checkpoint:
         the GIL. Error: not_found, out_of_memory, io_error; mismatch or end_of_file for a file that changed since it was
         opened."""
         info = self.get_info(name)
-        self._check(info)
-        memory = self._context._core.allocate(self._place, info.nbytes)
-        if info.nbytes:
-            self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
-        self._unchanged(info)
+        with _naming(name), self._reading(info):
+            memory = self._context._core.allocate(self._place, info.nbytes)
+            if info.nbytes:
+                self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
         return self._given(memory, info, info.shape)
 
     def _piece(self, info: _core.TensorInfo, first: int, nbytes: int) -> _core.Buffer:
-        return _core.Buffer.file_part(self._files[info.file][0], info.offset + first, nbytes)
+        return _core.Buffer.file_part(self._files[info.file], info.offset + first, nbytes)
 
     def _copy(self, items: List[Tuple[_core.Buffer, _core.Buffer]]) -> None:
         core, options = self._context._core, _core.CopyOptions()
@@ -222,20 +223,16 @@ class Checkpoint:
         else:
             core.copy_batch(items, options, None)
 
-    def _unchanged(self, info: _core.TensorInfo) -> None:
-        """Offsets out of an old header would cut tensors out of a new file."""
-        path, size, identity = self._files[info.file]
-        found = self._identity(path)
-        if found != identity:
-            shorter = found[2] < size
-            raise Error(f"{os.fsdecode(path)} has {'become shorter' if shorter else 'changed'} since it was opened",
-                        "end_of_file" if shorter else "mismatch", "sidestep.open", "open it again when nobody writes to it")
-
-    def _check(self, info: _core.TensorInfo) -> None:
-        _ = self._content  # raises when closed
-        self._unchanged(info)
+    @contextlib.contextmanager
+    def _reading(self, info: _core.TensorInfo) -> Iterator[None]:
+        """Whether it can be read is said before; and whether the file was the one that was opened, before and after:
+        offsets out of an old header would cut tensors out of a new file."""
+        content = self._content  # raises when closed
+        content.check_file(info.file)
         if self._framework is not None:
             self._framework.check([info.dtype], self._context.on_cpu(self._place))
+        yield
+        content.check_file(info.file)
 
     def _given(self, memory: _core.Tensor, info: _core.TensorInfo, shape: Sequence[int]) -> Any:
         if info.bits:
@@ -245,18 +242,17 @@ class Checkpoint:
         return tensor if self._framework is None else self._framework.convert(tensor)
 
     def _read_runs(self, info: _core.TensorInfo, runs: _core.Runs, shape: Sequence[int], apart: bool) -> Any:
-        self._check(info)
         core, length = self._context._core, runs.length
-        memory = core.allocate(self._place, runs.count * length)
-        if apart and runs.count:
-            self._copy([(self._piece(info, begin, length), memory.part(i * length, length).buffer)
-                        for i, begin in enumerate(runs.begins())])
-        elif runs.count:
-            around = core.allocate("host", runs.span())
-            self._copy([(self._piece(info, runs.first, runs.span()), around.buffer)])
-            together = memory if self._place == "host" else core.allocate("host", runs.count * length)
-            runs.gather(around, together)
-            if together is not memory:
-                self._copy([(together.buffer, memory.buffer)])
-        self._unchanged(info)
+        with _naming(info.name), self._reading(info):
+            memory = core.allocate(self._place, runs.count * length)
+            if apart and runs.count:
+                self._copy([(self._piece(info, begin, length), memory.part(i * length, length).buffer)
+                            for i, begin in enumerate(runs.begins())])
+            elif runs.count:
+                around = core.allocate("host", runs.span())
+                self._copy([(self._piece(info, runs.first, runs.span()), around.buffer)])
+                together = memory if self._place == "host" else core.allocate("host", runs.count * length)
+                runs.gather(around, together)
+                if together is not memory:
+                    self._copy([(together.buffer, memory.buffer)])
         return self._given(memory, info, shape)

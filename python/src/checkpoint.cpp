@@ -34,10 +34,10 @@ std::vector<std::string> names(const Checkpoint& checkpoint) {
     return list;
 }
 
-// Path and size of each file. A path is bytes: it need be no UTF-8.
-std::vector<std::pair<py::bytes, Bytes>> files(const Checkpoint& checkpoint) {
-    std::vector<std::pair<py::bytes, Bytes>> list;
-    for (const CheckpointFile& file : checkpoint.files()) list.emplace_back(py::bytes(file.path), file.size);
+// The paths. A path is bytes: it need be no UTF-8.
+std::vector<py::bytes> files(const Checkpoint& checkpoint) {
+    std::vector<py::bytes> list;
+    for (const CheckpointFile& file : checkpoint.files()) list.emplace_back(file.path);
     return list;
 }
 
@@ -81,6 +81,13 @@ void define_checkpoint(py::module_& module) {
         .def_property_readonly("dtypes", dtypes)
         .def_property_readonly("tensors", [](const Checkpoint& checkpoint) { return checkpoint.tensors(); })
         .def_property_readonly("files", files)
+        .def("check_file",
+             [](const Checkpoint& checkpoint, std::size_t file) {
+                 value([&] {
+                     const py::gil_scoped_release without_gil;
+                     return checkpoint.check_file(file);
+                 }());
+             })
         .def_property_readonly("metadata", [](const Checkpoint& checkpoint) { return checkpoint.metadata(); })
         .def_property_readonly("notes", [](const Checkpoint& checkpoint) { return checkpoint.notes(); })
         .def_property_readonly("nbytes", &Checkpoint::bytes)

@@ -8,8 +8,8 @@
 #include "checkpoint/load_plan.hpp"
 #include "checkpoint/loaded.hpp"
 #include "checkpoint/manifest_reader.hpp"
+#include "checkpoint/unchanged.hpp"
 #include "context/impl.hpp"
-#include "driver/files.hpp"
 
 namespace sidestep {
 
@@ -56,33 +56,6 @@ namespace {
 
 Error of_load(ErrorCode code, std::string message, std::string where, std::string hint = {}) {
     return {code, std::move(message), std::move(where), std::move(hint)};
-}
-
-// The first tensor of a file that reaches beyond `size` bytes.
-std::string first_beyond(const Checkpoint& checkpoint, std::size_t file, Bytes size) {
-    for (const TensorInfo& tensor : checkpoint.tensors())
-        if (tensor.file == file && tensor.offset + tensor.bytes > size)
-            return fmt::format("tensor {} needs bytes {} to {}", tensor.name, tensor.offset,
-                               tensor.offset + tensor.bytes);
-    return "no tensor needs the rest";
-}
-
-// The file is the one that was opened, unchanged; what it is known by to the backends.
-Result<std::uint64_t> check_file(const Checkpoint& checkpoint, std::size_t number, const char* since) {
-    const CheckpointFile& file = checkpoint.files()[number];
-    SIDESTEP_TRY(const auto facts, driver::file_facts(file.path));
-    if (!facts)
-        return of_load(ErrorCode::not_found, fmt::format("{} was there {} and is gone", file.path, since),
-                       file.path);
-    if (facts->size < file.size)
-        return of_load(ErrorCode::end_of_file,
-                       fmt::format("{} had {} bytes {} and now has {}: {}", file.path, file.size, since,
-                                   facts->size, first_beyond(checkpoint, number, facts->size)),
-                       file.path, "open the checkpoint again when nobody writes to it");
-    if (file.identity != 0 && facts->version != file.identity)
-        return of_load(ErrorCode::mismatch, fmt::format("{} has changed since {}", file.path, since),
-                       file.path, "open the checkpoint again when nobody writes to it");
-    return facts->identity;
 }
 
 // Memory at every place, before anything is read. What is missing is told for all places at once.
@@ -163,8 +136,9 @@ Result<Prepared> prepare(const Context& context, const Topology& topology, const
     SIDESTEP_TRY(prepared.plan, checkpoint::plan_load(checkpoint, options, manifest ? manifest->block : 0));
     for (const Place& place : options.to) SIDESTEP_CHECK(transfer::check_place(topology, place));
     for (std::size_t i = 0; i < prepared.plan.files.size(); ++i) {
-        SIDESTEP_TRY(prepared.plan.files[i].identity,
-                     check_file(checkpoint, prepared.plan.file_numbers[i], "when it was opened"));
+        SIDESTEP_TRY(
+            prepared.plan.files[i].identity,
+            checkpoint::check_unchanged(checkpoint, prepared.plan.file_numbers[i], "when it was opened"));
     }
     transfer::Spread::Look look;
     if (manifest) {
@@ -190,7 +164,8 @@ Result<Loaded> Loading::Impl::end(Result<Receipt> result) {
         return Error{ErrorCode::invalid_argument, "what was loaded has been handed out already", "load",
                      "wait for a load once"};
     for (const std::size_t file : files)
-        if (auto same = check_file(ended->checkpoint, file, "before it was read"); !same) return same.error();
+        if (auto same = checkpoint::check_unchanged(ended->checkpoint, file, "before it was read"); !same)
+            return same.error();
     ended->receipt = std::move(*result);
     for (std::string& note : notes) ended->receipt.notes.push_back(std::move(note));
     if (unchecked && unchecked->load() > 0)

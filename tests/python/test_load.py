@@ -256,6 +256,27 @@ class OpenTest(PackageTest):
             path.unlink()
             self.fails("not_found", checkpoint.get_tensor, "a")
 
+    def test_a_rewritten_file_of_the_same_size_and_time_is_refused(self):
+        path = self.folder / "a.safetensors"
+        written.write(path, {"a": ("U8", (4,), b"1234")})
+        with self.context.open(path) as checkpoint:
+            self.rewrite(path, path.read_bytes()[:-4] + b"4321")
+            for read in (checkpoint.get_tensor, lambda name: checkpoint.get_slice(name)[1:]):
+                self.assertIn(str(path), self.fails("mismatch", read, "a").message)
+
+    def test_errors_name_the_tensor(self):
+        path = self.folder / "a.safetensors"
+        written.write(path, {"first": ("U8", (4,), b"1234"), "second": ("U8", (4,), b"1234")})
+        with self.context.open(path) as checkpoint:
+            os.truncate(path, path.stat().st_size - 6)
+            for name in ("first", "second"):
+                for read in (checkpoint.get_tensor, lambda name: checkpoint.get_slice(name)[1:]):
+                    error = self.fails("end_of_file", read, name)
+                    self.assertIn(f"tensor '{name}'", error.message)
+                    self.assertIn(str(path), error.message)
+            path.unlink()
+            self.assertIn("tensor 'second'", self.fails("not_found", checkpoint.get_tensor, "second").message)
+
     def index(self, chance, shape):
         """Some index into an array of that shape."""
         items = []

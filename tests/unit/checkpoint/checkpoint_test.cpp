@@ -113,6 +113,29 @@ TEST(Checkpoint, SeveralFilesThatMakeNoSense) {
     refused({a, folder.write("broken", "short")}, ErrorCode::invalid_argument, "");
 }
 
+TEST(Checkpoint, FilesAreComparedWithWhatWasOpened) {
+    const Folder folder;
+    const std::string path = folder.write("m", small_file({"a", "b"}));
+    const auto checkpoint = Checkpoint::open(path);
+    ASSERT_TRUE(checkpoint.ok());
+    EXPECT_TRUE(checkpoint->check_file(0).ok());
+    EXPECT_EQ(checkpoint->check_file(1).error().code, ErrorCode::invalid_argument);
+    const auto written = std::filesystem::last_write_time(path);
+    // The clock of the file system may stand still for some milliseconds.
+    const auto before = driver::file_facts(path).value()->version;
+    while (driver::file_facts(path).value()->version == before) {
+        folder.write("m", small_file({"a", "c"}));
+        std::filesystem::last_write_time(path, written);
+    }
+    EXPECT_EQ(checkpoint->check_file(0).error().code, ErrorCode::mismatch) << "whatever its time says";
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+    const auto shorter = checkpoint->check_file(0);
+    EXPECT_EQ(shorter.error().code, ErrorCode::end_of_file);
+    EXPECT_NE(shorter.error().message.find("tensor b needs"), std::string::npos) << shorter.error().message;
+    std::filesystem::remove(path);
+    EXPECT_EQ(checkpoint->check_file(0).error().code, ErrorCode::not_found);
+}
+
 TEST(Checkpoint, Only) {
     const Folder folder;
     const auto all = Checkpoint::open(folder.write("m", small_file({"a.w", "a.b", "c.w"})));
