@@ -1,7 +1,8 @@
 """What callers hand over, looked at before the library sees it: an Error that names the argument, never a TypeError."""
 
+import operator
 import os
-from typing import Any, List
+from typing import Any, Iterable, List, Mapping, Tuple
 
 from ._errors import Error
 
@@ -17,11 +18,11 @@ def _shown(value: Any) -> str:
 
 
 def path_of(path: Any, where: str) -> bytes:
-    """A path as the system has it, which need be no text."""
+    """A path as the system has it, which need not be text."""
     try:
         return os.fsencode(path)
     except (TypeError, UnicodeEncodeError):
-        raise _wrong(f"{_shown(path)} is no path", where, "a path is a str, bytes or an os.PathLike") from None
+        raise _wrong(f"{_shown(path)} is not a path", where, "a path is a str, bytes or an os.PathLike") from None
 
 
 def paths_of(path: Any, where: str) -> List[bytes]:
@@ -29,3 +30,81 @@ def paths_of(path: Any, where: str) -> List[bytes]:
     if isinstance(path, (list, tuple)):
         return [path_of(one, where) for one in path]
     return [path_of(path, where)]
+
+
+def text_of(text: Any, what: str, where: str) -> str:
+    """Text that a file may hold; `what` tells what it is: "a tensor's name"."""
+    if not isinstance(text, str):
+        raise _wrong(f"{what} is {_shown(text)}, of type {type(text).__name__}", where, "it has to be a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _wrong(f"{what} is {_shown(text)}, which is not valid UTF-8", where) from None
+    return text
+
+
+def items_of(given: Any, what: str, where: str) -> Iterable[Tuple[Any, Any]]:
+    """The pairs of a dict."""
+    if not isinstance(given, Mapping):
+        raise _wrong(f"{what} is a {type(given).__name__}", where, "it has to be a dict")
+    return given.items()
+
+
+def metadata_of(metadata: Any) -> List[Tuple[str, str]]:
+    """The pairs of __metadata__, which holds text alone."""
+    return [(text_of(key, "a key of metadata", "save"), text_of(value, f"metadata[{_shown(key)}]", "save"))
+            for key, value in items_of(metadata, "metadata", "save")]
+
+
+def patterns_of(only: Any) -> List[str]:
+    """One pattern or several."""
+    if isinstance(only, str):
+        only = [only]
+    try:
+        patterns = list(only)
+    except TypeError:
+        raise _wrong(f"only is {_shown(only)}", "only", "it has to be a pattern of names, or a list of them") from None
+    return [text_of(pattern, "a pattern", "only") for pattern in patterns]
+
+
+def rules_of(shard: Any) -> List[Tuple[str, int]]:
+    """{pattern: axis} or [(pattern, axis), ...]."""
+    try:
+        pairs = [(pattern, axis) for pattern, axis in (shard.items() if isinstance(shard, Mapping) else shard)]
+    except (TypeError, ValueError):
+        raise _wrong(f"shard is {_shown(shard)}", "shard",
+                     "it has to be {pattern: axis}, [(pattern, axis), ...] or the path of a rules file") from None
+    rules = []
+    for pattern, axis in pairs:
+        text_of(pattern, "a pattern", "shard")
+        try:
+            number = operator.index(axis)
+        except TypeError:
+            number = None
+        if number is None or isinstance(axis, bool) or not -(1 << 31) <= number < 1 << 31:
+            raise _wrong(f"the axis of '{pattern}' is {_shown(axis)}", "shard", "an axis is an int, such as 0 or -1")
+        rules.append((pattern, number))
+    return rules
+
+
+def size_of(nbytes: Any, where: str) -> int:
+    """A number of bytes."""
+    try:
+        number = operator.index(nbytes)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise _wrong(f"{_shown(nbytes)} is not a number of bytes", where)
+    return number
+
+
+def set_options(options: Any, **values: Any) -> Any:
+    """Sets what is not None; what is None stays as the library has it."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            setattr(options, name, value)
+        except TypeError:
+            raise _wrong(f"{name} cannot be {_shown(value)}", name) from None
+    return options

@@ -5,7 +5,7 @@ import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _core
-from ._arguments import paths_of
+from ._arguments import paths_of, text_of
 from ._errors import Error
 from ._frameworks import framework_of
 
@@ -185,7 +185,7 @@ class Checkpoint:
 
     def get_info(self, name: str) -> _core.TensorInfo:
         """Error (not_found) where there is none of that name."""
-        info = self._content.find(name)
+        info = self._content.find(text_of(name, "the name of the tensor", "sidestep.open"))
         if info is None:
             raise Error(f"there is no tensor '{name}'", "not_found", "sidestep.open")
         return info

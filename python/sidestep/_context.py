@@ -4,7 +4,7 @@ import os
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
-from ._arguments import paths_of
+from ._arguments import metadata_of, path_of, paths_of, patterns_of, rules_of, set_options, size_of, text_of
 from ._checkpoint import Checkpoint
 from ._ends import end_of, tensors_of
 from ._errors import Error
@@ -29,25 +29,17 @@ class Backend(NamedTuple):
     remedy: str  # what would make it work; may be ''
 
 
-def _set(options: Any, **values: Any) -> Any:
-    """Sets what is not None; what is None stays as the library has it."""
-    for name, value in values.items():
-        if value is not None:
-            setattr(options, name, value)
-    return options
-
-
 def _shard(options: _core.LoadOptions, layout: str, shard: Optional[Rules]) -> None:
-    options.layout = layout
+    set_options(options, layout=layout)
     if shard is None:
         return
     if layout == "by_tensor":
         raise Error("layout 'by_tensor' cuts no tensors, so it has no rules", "invalid_argument", "shard")
     options.layout = "by_axis"
     if isinstance(shard, (str, os.PathLike)):
-        options.read_rules(os.fsencode(shard))
+        options.read_rules(path_of(shard, "shard"))
     else:
-        options.rules = [(pattern, axis) for pattern, axis in (shard.items() if isinstance(shard, Mapping) else shard)]
+        options.rules = rules_of(shard)
 
 
 class Context:
@@ -88,7 +80,7 @@ class Context:
     def allocate(self, device: Any, nbytes: int) -> _core.Tensor:
         """`nbytes` bytes, contents undefined, as a U8 tensor of one axis; Tensor.view gives it another type. Freed with the
         last tensor or array over it. Error (out_of_memory) names what was asked and what was free."""
-        return self._core.allocate(self.place_of(device), nbytes)
+        return self._core.allocate(self.place_of(device), size_of(nbytes, "allocate"))
 
     def open(self, path: Any, framework: Optional[str] = None, device: Any = "cpu", *, lenient: bool = False) -> Checkpoint:
         """See sidestep.open."""
@@ -107,13 +99,13 @@ class Context:
         else:
             checkpoint = _core.Checkpoint.open(paths_of(path, "load"), bool(lenient))
         if only is not None:
-            checkpoint = checkpoint.only([only] if isinstance(only, str) else list(only))
+            checkpoint = checkpoint.only(patterns_of(only))
         if taken_by is not None:
             for _, place in targets:
                 taken_by.check(checkpoint.dtypes, self.on_cpu(place))
-        options = _set(_core.LoadOptions(), to=[place for _, place in targets], verify=verify, page_cache=page_cache,
-                       max_staging=max_staging, chunk=chunk, deadline=deadline, stall_limit=stall_limit,
-                       manifest=None if manifest is None else os.fsencode(manifest))
+        options = set_options(_core.LoadOptions(), to=[place for _, place in targets], verify=verify,
+                              page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
+                              stall_limit=stall_limit, manifest=None if manifest is None else path_of(manifest, "manifest"))
         _shard(options, layout, shard)
         places, receipt, report = self._core.load(checkpoint, options, progress)
         if taken_by is not None:
@@ -134,11 +126,12 @@ class Context:
              progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.save."""
         rows, kept = tensors_of(self._core, tensors)
-        options = _set(_core.SaveOptions(), metadata=list((metadata or {}).items()), shard_bytes=shard_bytes,
-                       manifest=manifest, sync_file=sync_file, verify=verify, page_cache=page_cache,
-                       max_staging=max_staging, chunk=chunk, deadline=deadline, stall_limit=stall_limit)
+        options = set_options(_core.SaveOptions(), metadata=None if metadata is None else metadata_of(metadata),
+                              shard_bytes=shard_bytes, manifest=manifest, sync_file=sync_file, verify=verify,
+                              page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
+                              stall_limit=stall_limit)
         try:
-            return self._core.save(rows, os.fsencode(path), options, progress)
+            return self._core.save(rows, path_of(path, "save"), options, progress)
         finally:
             del kept
 
@@ -148,16 +141,16 @@ class Context:
              stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.copy."""
         source, target = end_of(self._core, src), end_of(self._core, dst)
-        options = _set(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes, verify=verify, sync_file=sync_file,
-                       page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
-                       stall_limit=stall_limit)
+        options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes, verify=verify,
+                              sync_file=sync_file, page_cache=page_cache, max_staging=max_staging, chunk=chunk,
+                              deadline=deadline, stall_limit=stall_limit)
         return self._core.copy(source.buffer, target.buffer, options, progress)
 
     def route(self, src: str, dst: str, nbytes: Union[int, str], *, require: str = "any", prefer: str = "automatic",
               lanes: int = 0) -> _core.Route:
         """See sidestep.route."""
-        options = _set(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes)
-        size = _core.parse_bytes(nbytes) if isinstance(nbytes, str) else nbytes
+        options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes)
+        size = _core.parse_bytes(nbytes) if isinstance(nbytes, str) else size_of(nbytes, "nbytes")
         if size is None:
             raise Error(f"'{nbytes}' is not a size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")
-        return self._core.route(src, dst, size, options)
+        return self._core.route(text_of(src, "src", "route"), text_of(dst, "dst", "route"), size, options)

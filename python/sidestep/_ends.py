@@ -5,6 +5,7 @@ import sys
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from . import _core, _cuda
+from ._arguments import items_of, path_of, text_of
 from ._errors import Error
 from ._frameworks import DTYPE_OF
 
@@ -33,14 +34,15 @@ def _from_text(text: str) -> _core.Buffer:
         name, part = _parse_range(text[len("shared:"):])
         return _core.Buffer.shared(name) if part is None else _core.Buffer.shared_part(name, *part)
     if text.startswith("file:"):
-        path, part = _parse_range(text[len("file:"):])
-        return _core.Buffer.file(os.fsencode(path)) if part is None else _core.Buffer.file_part(os.fsencode(path), *part)
+        name, part = _parse_range(text[len("file:"):])
+        path = path_of(name, "copy")
+        return _core.Buffer.file(path) if part is None else _core.Buffer.file_part(path, *part)
     head, colon, rest = text.partition(":")
     if text in ("host", "cpu", "cuda", "gpu") or (colon and head in ("host", "gpu", "cuda") and rest.isdigit()):
         raise Error(f"'{text}' is a place, not memory", "invalid_argument", "copy",
                     f"allocate memory there: sidestep.allocate('{text}', nbytes); for a file of that name write "
                     f"'file:{text}'")
-    return _core.Buffer.file(os.fsencode(text))
+    return _core.Buffer.file(path_of(text, "copy"))
 
 
 def _located(context: _core.Context, address: int, nbytes: int, read_only: bool) -> _core.Buffer:
@@ -141,14 +143,15 @@ def end_of(context: _core.Context, given: Any) -> Given:
     if isinstance(given, str):
         return Given(_from_text(given), None, None, None)
     if isinstance(given, os.PathLike):
-        return Given(_core.Buffer.file(os.fsencode(given)), None, None, None)
+        return Given(_core.Buffer.file(path_of(given, "copy")), None, None, None)
     return _from_object(context, given)
 
 
 def tensors_of(context: _core.Context, tensors: Any) -> Tuple[List[Tuple[str, str, List[int], _core.Buffer]], List[Any]]:
     """What a save takes, and what keeps its memory alive."""
     rows, kept = [], []
-    for name, tensor in tensors.items():
+    for name, tensor in items_of(tensors, "what is to be saved", "save"):
+        text_of(name, "a tensor's name", "save")
         if isinstance(tensor, (str, os.PathLike)):
             raise Error(f"'{name}' is a path, not a tensor", "invalid_argument", "save")
         given = end_of(context, tensor)

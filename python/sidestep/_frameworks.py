@@ -106,7 +106,7 @@ def framework_of(name: Optional[str]) -> Optional[Framework]:
     imported, Error (invalid_argument) for another name."""
     if name is None:
         return None
-    if name not in _MAKERS:
+    if not isinstance(name, str) or name not in _MAKERS:
         raise Error(f"there is no framework '{name}'", "invalid_argument", "framework",
                     "those known are torch, numpy and cupy; others take sidestep's tensors by DLPack")
     return _MAKERS[name]()

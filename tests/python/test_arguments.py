@@ -35,7 +35,7 @@ class TorchTensor:
 
 
 class OldTorchTensor(TorchTensor):
-    """Of a version that knows no lazy views."""
+    """of a version without lazy views."""
 
     def __init__(self):
         super().__init__()
@@ -83,6 +83,61 @@ class DeviceTest(PackageTest):
         self.fails("not_found", _devices.place_of, 2, self.MACHINE)
         for wrong in (True, 1.0, None, "cuda:-1", numpy.float64(1)):
             self.fails("invalid_argument", _devices.place_of, wrong, self.MACHINE)
+
+
+# None of these is text that a file can hold.
+NO_TEXT = (7, None, b"bytes", ("a",), "\udc80")
+
+
+class WrongTypeTest(PackageTest):
+    def says(self, words, call, *arguments, **named):
+        message = str(self.fails("invalid_argument", call, *arguments, **named))
+        for word in [words] if isinstance(words, str) else words:
+            self.assertIn(word, message)
+
+    def test_saves(self):
+        path, save = self.folder / "a.safetensors", self.context.save
+        for wrong in NO_TEXT:
+            self.says("a tensor's name", save, {wrong: b"1"}, path)
+            self.says("a key of metadata", save, {"x": b"1"}, path, metadata={wrong: "a"})
+            self.says("metadata['step']", save, {"x": b"1"}, path, metadata={"step": wrong})
+        for wrong in ([("x", b"1")], 17, None):
+            self.says("has to be a dict", save, wrong, path)
+        self.says("has to be a dict", save, {"x": b"1"}, path, metadata=["format"])
+        for wrong in (7, None, ["a"]):
+            self.says("not a path", save, {"x": b"1"}, wrong)
+        self.assertFalse(path.exists())
+
+    def test_loads(self):
+        path, load = self.folder / "a.safetensors", self.context.load
+        written.write(path, {"w": ("U8", (4, 2), bytes(8))})
+        for wrong in (7, None, {"a": 1}, [7], (None,)):
+            self.says("not a path", load, wrong, "cpu")
+            self.says("not a path", self.context.open, wrong)
+        for wrong in ("0", None, 1.0, True, 1 << 40):
+            self.says("axis of 'w'", load, path, "gpu:0", shard={"w": wrong})
+        for wrong in NO_TEXT:
+            self.says("a pattern", load, path, "gpu:0", shard={wrong: 0})
+            self.says("a pattern", load, path, "gpu:0", only=[wrong])
+        for wrong in (7, ["w"], [("w", 0, 1)]):
+            self.says("shard is", load, path, "gpu:0", shard=wrong)
+        self.says("only is 7", load, path, "cpu", only=7)
+        self.says("manifest", load, path, "cpu", manifest=7)
+        self.says("framework", load, path, "cpu", framework=["numpy"])
+        for option, wrong in (("max_staging", "1GiB"), ("chunk", -1), ("deadline", "30s"), ("layout", 7), ("verify", [])):
+            self.says(option, load, path, "cpu", **{option: wrong})
+        with self.context.open(path) as checkpoint:
+            for wrong in NO_TEXT:
+                self.says("name of the tensor", checkpoint.get_tensor, wrong)
+
+    def test_the_others(self):
+        for wrong in ("16", -1, 1.5, None, 1 << 64):
+            self.says("not a number of bytes", self.context.allocate, "cpu", wrong)
+        self.says("not a number of bytes", self.context.route, "gpu:0", "gpu:1", 1.5)
+        self.says("src is 0", self.context.route, 0, "gpu:1", 16)
+        self.says("lanes", self.context.copy, b"1", bytearray(1), lanes="two")
+        self.says("not a path", self.context.copy, "file:\ud800", bytearray(1))
+        self.assertEqual(self.context.allocate("cpu", numpy.int64(16)).nbytes, 16)
 
 
 if __name__ == "__main__":
