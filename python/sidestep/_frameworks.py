@@ -108,5 +108,6 @@ def framework_of(name: Optional[str]) -> Optional[Framework]:
         return None
     if not isinstance(name, str) or name not in _MAKERS:
         raise Error(f"there is no framework '{name}'", "invalid_argument", "framework",
-                    "those known are torch, numpy and cupy; others take sidestep's tensors by DLPack")
+                    "those known are torch, numpy and cupy; others take sidestep's tensors by DLPack: leave framework out, "
+                    "and call jax.dlpack.from_dlpack(tensor) or its like")
     return _MAKERS[name]()

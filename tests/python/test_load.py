@@ -216,8 +216,9 @@ class OpenTest(PackageTest):
         path = self.folder / "a.safetensors"
         written.write(path, tensors, {"format": "pt"})
         with self.context.open(path) as checkpoint:
-            self.assertEqual(checkpoint.keys(), list(tensors))
-            self.assertEqual((list(checkpoint), len(checkpoint)), (list(tensors), 30))
+            self.assertEqual((checkpoint.keys(), checkpoint.offset_keys()), (sorted(tensors), list(tensors)))
+            self.assertEqual((list(checkpoint), len(checkpoint)), (sorted(tensors), 30))
+            self.assertEqual([info.name for info in checkpoint.tensors()], list(tensors))
             self.assertIn("layer.0.bool", checkpoint)
             self.assertNotIn("layer", checkpoint)
             self.assertEqual(checkpoint.metadata(), {"format": "pt"})
