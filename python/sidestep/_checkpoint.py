@@ -231,6 +231,7 @@ class Checkpoint:
         content.check_file(info.file)
         if self._framework is not None:
             self._framework.check([info.dtype], self._context.on_cpu(self._place))
+            self._framework.check_shapes([info.dtype], lambda: [info])
         yield
         content.check_file(info.file)
 

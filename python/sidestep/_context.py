@@ -103,6 +103,7 @@ class Context:
         if taken_by is not None:
             for _, place in targets:
                 taken_by.check(checkpoint.dtypes, self.on_cpu(place))
+            taken_by.check_shapes(checkpoint.dtypes, lambda: checkpoint.tensors)
         options = set_options(_core.LoadOptions(), to=[place for _, place in targets], verify=verify,
                               page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
                               stall_limit=stall_limit, manifest=None if manifest is None else path_of(manifest, "manifest"))

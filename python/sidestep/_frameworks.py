@@ -1,9 +1,9 @@
 """From sidestep's tensors to those of other libraries. None is imported before it is asked for."""
 
 import importlib
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, NamedTuple, Optional
 
-from ._core import Tensor
+from ._core import Tensor, TensorInfo
 from ._errors import Error
 
 
@@ -14,6 +14,7 @@ class Framework(NamedTuple):
     takes_cpu: bool
     takes_gpu: bool
     convert: Callable[[Tensor], Any]
+    paired: FrozenSet[str] = frozenset()  # types of which it counts pairs of elements along the last axis
 
     def check(self, dtypes: Iterable[str], on_cpu: bool) -> None:
         """Error (unsupported) where a tensor of these types, or there, cannot be converted: before anything is read."""
@@ -26,6 +27,17 @@ class Framework(NamedTuple):
             raise Error(f"this {self.name} has no type for {', '.join(missing)}", "unsupported", "framework",
                         "install ml_dtypes, or leave framework out: Tensor.as_bytes() gives the bytes"
                         if self.name == "numpy" else "leave framework out: Tensor.as_bytes() gives the bytes")
+
+    def check_shapes(self, dtypes: Collection[str], tensors: Callable[[], Iterable[TensorInfo]]) -> None:
+        """Error (unsupported) for a tensor whose shape it cannot have: before anything is read. `tensors` are asked for
+        only where one of these types depends on it."""
+        if self.paired.isdisjoint(dtypes):
+            return
+        for info in tensors():
+            if info.dtype in self.paired and (not info.shape or info.shape[-1] % 2):
+                raise Error(f"{self.name} has no {info.dtype} tensor of shape {info.shape}, as '{info.name}' is: it counts "
+                            "pairs along the last axis", "unsupported", "framework",
+                            "leave framework out: Tensor.as_bytes() gives the bytes")
 
 
 def _import(name: str) -> Any:
@@ -79,12 +91,10 @@ def _torch() -> Framework:
             return torch.from_dlpack(tensor)
         shape = tensor.shape
         if tensor.dtype == "F4":  # two elements a byte, and PyTorch counts the bytes
-            if not shape or shape[-1] % 2:
-                raise Error(f"PyTorch has no F4 tensor of shape {shape}: it counts pairs", "unsupported", "framework")
             shape = (*shape[:-1], shape[-1] // 2)
         return torch.from_dlpack(tensor.as_bytes()).view(types[tensor.dtype]).reshape(shape)
 
-    return Framework("torch", types, True, True, convert)
+    return Framework("torch", types, True, True, convert, frozenset({"F4"}))
 
 
 def _cupy() -> Framework:

@@ -140,5 +140,31 @@ class WrongTypeTest(PackageTest):
         self.assertEqual(self.context.allocate("cpu", numpy.int64(16)).nbytes, 16)
 
 
+class PairedTypeTest(PackageTest):
+    """PyTorch counts the elements of F4 in pairs, so it has no odd axes of them."""
+
+    @staticmethod
+    def from_dlpack(tensor):
+        raise AssertionError("a tensor was read before the shapes were looked at")
+
+    def setUp(self):
+        super().setUp()
+        stub = types.SimpleNamespace(uint8="uint8", float4_e2m1fn_x2="float4_e2m1fn_x2", from_dlpack=self.from_dlpack)
+        patch = mock.patch.dict(sys.modules, {"torch": stub})
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_odd_axes_are_refused_before_anything_is_read(self):
+        path = self.folder / "a.safetensors"
+        written.write(path, {"plain": ("U8", (3,), b"123"), "even": ("F4", (3, 2), b"123"), "odd": ("F4", (2, 3), b"123")})
+        error = self.fails("unsupported", self.context.load, path, "gpu:0", framework="torch")
+        self.assertIn("'odd'", error.message)
+        with self.context.open(path, "torch") as checkpoint:
+            self.assertIn("'odd'", self.fails("unsupported", checkpoint.get_tensor, "odd").message)
+            for name in ("plain", "even"):  # these come as far as the stub
+                self.assertRaises(AssertionError, checkpoint.get_tensor, name)
+                self.assertRaises(AssertionError, self.context.load, path, "cpu", framework="torch", only=name)
+
+
 if __name__ == "__main__":
     unittest.main()
