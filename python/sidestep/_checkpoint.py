@@ -229,6 +229,9 @@ class Checkpoint:
         offsets out of an old header would cut tensors out of a new file."""
         content = self._content  # raises when closed
         content.check_file(info.file)
+        if max(info.shape, default=0) >= 1 << 63:
+            raise Error(f"it has an axis of {max(info.shape)}, and arrays have at most 2^63 - 1", "unsupported",
+                        "sidestep.open")
         if self._framework is not None:
             self._framework.check([info.dtype], self._context.on_cpu(self._place))
             self._framework.check_shapes([info.dtype], lambda: [info])

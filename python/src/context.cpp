@@ -1,6 +1,8 @@
 #include "context.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,6 +25,17 @@ template <typename Call>
 auto without_gil(Call call) {
     const py::gil_scoped_release released;
     return call();
+}
+
+// Python's arrays count positions in 63 bits; of an empty tensor the file may say more.
+void check_extents(const Checkpoint& checkpoint) {
+    for (const TensorInfo& tensor : checkpoint.tensors())
+        for (const std::uint64_t extent : tensor.shape)
+            if (extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+                raise({ErrorCode::unsupported,
+                       "tensor '" + tensor.name + "' has an axis of " + std::to_string(extent) +
+                           ", and arrays have at most 2^63 - 1",
+                       "load", "leave it out: only="});
 }
 
 // A Transfer or Loading that ends may wait, or free memory: without the GIL too.
@@ -93,6 +106,7 @@ public:
     // {place: {name: Tensor}}, the receipt, and the closing table.
     py::tuple load(const Checkpoint& checkpoint, const LoadOptions& options,
                    const py::object& progress) const {
+        check_extents(checkpoint);
         Loading loading = without_gil([&] { return context().load(checkpoint, options); });
         const Loaded loaded = finish_and_drop(std::move(loading), progress);
         const std::shared_ptr<const void> owner = keep(loaded);

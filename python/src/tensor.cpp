@@ -47,15 +47,26 @@ const Known* find(Dtype dtype) {
     return found == known_types.end() ? nullptr : found;
 }
 
-// In elements, as DLPack counts.
-std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
+// From one position of each axis to the next, where neighbours along the last are `unit` apart.
+std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape, std::int64_t unit) {
     std::vector<std::int64_t> strides(shape.size());
-    std::int64_t stride = 1;
+    std::int64_t stride = unit;
     for (std::size_t i = shape.size(); i-- > 0;) {
         strides[i] = stride;
-        stride *= std::max<std::int64_t>(shape[i], 1);
+        // Only of an empty tensor extents can come to more than can be counted, and nobody steps through that.
+        if (__builtin_mul_overflow(stride, std::max<std::int64_t>(shape[i], 1), &stride)) stride = unit;
     }
     return strides;
+}
+
+// Whether a tensor of that shape takes so many bytes.
+bool comes_to(const std::vector<std::int64_t>& shape, int bits, Bytes bytes) {
+    if (std::any_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent < 0; })) return false;
+    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return bytes == 0;
+    Bytes product = static_cast<Bytes>(bits);
+    for (const std::int64_t extent : shape)
+        if (__builtin_mul_overflow(product, static_cast<Bytes>(extent), &product)) return false;
+    return product % 8 == 0 && product / 8 == bytes;
 }
 
 // What a capsule owns: everything that the other library reads, and a share of the memory. Holds no Python
@@ -89,7 +100,7 @@ Exported<M>* export_tensor(const Tensor& tensor, dlpack::DataType type) {
     auto exported = std::make_unique<Exported<M>>();
     exported->owner = tensor.owner;
     exported->shape = tensor.shape;
-    exported->strides = strides_of(tensor.shape);
+    exported->strides = strides_of(tensor.shape, 1);
     exported->managed.view = {tensor.buffer.address(),
                               tensor.device,
                               static_cast<std::int32_t>(tensor.shape.size()),
@@ -204,16 +215,12 @@ Tensor view_as(const Tensor& tensor, const std::string& type_name, std::vector<s
     if (!type)
         raise({ErrorCode::invalid_argument, "there is no type '" + type_name + "'", "Tensor.view",
                "the types are those of safetensors: F32, BF16, ..."});
-    Tensor view = make_tensor(tensor.owner, tensor.buffer, *type, type_name, std::move(shape), tensor.device);
-    const auto bits = static_cast<Bytes>(view.elements()) * static_cast<Bytes>(bits_of(*type));
-    const bool negative =
-        std::any_of(view.shape.begin(), view.shape.end(), [](std::int64_t extent) { return extent < 0; });
-    if (negative || bits != tensor.buffer.size() * 8)
+    if (!comes_to(shape, bits_of(*type), tensor.buffer.size()))
         raise({ErrorCode::invalid_argument,
                "type and shape do not come to " + std::to_string(tensor.buffer.size()) + " bytes",
                "Tensor.view",
                {}});
-    return view;
+    return make_tensor(tensor.owner, tensor.buffer, *type, type_name, std::move(shape), tensor.device);
 }
 
 // The same memory under the name of a type of GGUF's own.
@@ -255,12 +262,6 @@ py::tuple shape_of(const Tensor& tensor) {
 
 }  // namespace
 
-std::int64_t Tensor::elements() const {
-    std::int64_t product = 1;
-    for (const std::int64_t extent : shape) product *= extent;
-    return product;
-}
-
 std::optional<dlpack::DataType> dlpack_type(Dtype type) {
     const Known* known = find(type);
     return known == nullptr ? std::nullopt : std::optional(known->dlpack);
@@ -282,10 +283,7 @@ Tensor make_tensor(std::shared_ptr<const void> owner, const Buffer& buffer, Dtyp
     tensor.dtype = type;
     tensor.shape = std::move(shape);
     tensor.device = device;
-    if (bits_of(type) % 8 == 0) {
-        tensor.byte_strides = strides_of(tensor.shape);
-        for (std::int64_t& stride : tensor.byte_strides) stride *= bits_of(type) / 8;
-    }
+    if (bits_of(type) % 8 == 0) tensor.byte_strides = strides_of(tensor.shape, bits_of(type) / 8);
     return tensor;
 }
 

@@ -35,7 +35,6 @@ struct Tensor {
     // has no number there (id -1).
     dlpack::Device device{dlpack::on_cpu, 0};
 
-    std::int64_t elements() const;
     bool on_cpu() const { return device.type == dlpack::on_cpu; }
 };
 

@@ -101,6 +101,25 @@ class LoadTest(PackageTest):
         self.assertEqual((loaded.receipt.notes[0], len(loaded.receipt.notes)), (note, 2))
         self.assertIn(note, loaded.report)
 
+    def test_empty_tensors_of_any_extent(self):
+        path = self.folder / "a.safetensors"
+        shapes = {"wide": (0, 1 << 32, 1 << 32), "long": ((1 << 63) - 1, 0), "deep": (0, 1 << 61, 8)}
+        written.write(path, {name: ("F64", shape, b"") for name, shape in shapes.items()})
+        loaded = self.context.load(path, "gpu:0")
+        with self.context.open(path) as checkpoint:
+            for name, shape in shapes.items():
+                for tensor in (loaded[name], checkpoint.get_tensor(name)):
+                    self.assertEqual((tensor.shape, tensor.nbytes), (shape, 0))
+                    view = memoryview(tensor)
+                    self.assertEqual((view.shape, view.nbytes), (shape, 0))
+                    self.assertTrue(all(stride > 0 for stride in view.strides), view.strides)
+        written.write(path, {"a": ("U8", (0, 2), b""), "longer": ("U8", (0, 1 << 63), b"")})
+        self.assertIn("longer", self.fails("unsupported", self.context.load, path, "cpu").message)
+        self.assertEqual(self.context.load(path, "cpu", only="a")["a"].shape, (0, 2))
+        with self.context.open(path) as checkpoint:
+            self.assertIn("longer", self.fails("unsupported", checkpoint.get_tensor, "longer").message)
+            self.assertIn("longer", self.fails("unsupported", checkpoint.get_slice("longer").__getitem__, ...).message)
+
     def test_patterns(self):
         path, tensors = self.checkpoint(count=44)
         for only, kept in (("*.bf16", lambda name: name.endswith(".bf16")),

@@ -73,6 +73,10 @@ class TensorTest(PackageTest):
             self.fails("invalid_argument", tensor.view, dtype, shape)
         self.fails("invalid_argument", tensor.part, 20, 5)
         self.fails("invalid_argument", tensor.part, 2**64 - 1, 2)
+        for shape in ((1 << 32, 1 << 32), (1 << 62, 4), (1 << 63, 0), (-1, 0), ()):
+            with self.assertRaises((sidestep.Error, TypeError)):  # TypeError: an extent beyond 63 bits
+                self.context.allocate("cpu", 0).view("U8", shape)
+        self.assertEqual(self.context.allocate("cpu", 0).view("F64", (1 << 62, 0, 1 << 62)).shape, (1 << 62, 0, 1 << 62))
         self.assertEqual(tensor.view("F4", (48,)).nbytes, 24)
         self.assertEqual(tensor.part(20, 4).data_ptr, tensor.data_ptr + 20)
 
