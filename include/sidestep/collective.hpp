@@ -132,16 +132,17 @@ struct RunningRank {
     bool alive = false;
     std::string place;
     std::uint64_t enqueued = 0;  // operations so far
-    std::uint64_t done = 0;
-    std::string last;      // "all_reduce 1048576 f32 sum"
-    double waiting_s = 0;  // since the oldest operation that has not ended was enqueued; 0: idle
-    std::string error;     // empty: none
+    std::uint64_t done = 0;      // of a CUDA GPU: when it was idle last
+    std::string last;            // "all_reduce 1048576 f32 sum"
+    // How long the oldest operation that is not known to have ended has been the next one; 0: idle.
+    double waiting_s = 0;
+    std::string error;  // empty: none
 };
 struct RunningGroup {
     std::string name;
     std::string id;
     std::vector<RunningRank> ranks;
-    std::string stuck;  // who waits for whom, and since when; empty: nobody
+    std::string stuck;  // who waits for whom, since when, and in which operation; empty: nobody
 };
 // Every group in `peer_folder` (empty: the default, as ContextOptions::peer_folder). Remnants of dead
 // processes are removed.

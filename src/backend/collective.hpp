@@ -85,6 +85,9 @@ public:
 
     // Whether every task that was run outside of graphs has ended. Never blocks.
     virtual Result<bool> idle() = 0;
+    // While it is not idle: every task with a lower CollectiveTask::number than this, or the same, has ended;
+    // others may have too. Nothing where the seat does not know without work for the GPU. Never blocks.
+    virtual std::optional<std::uint64_t> ended() const { return std::nullopt; }
 
     // What the first task that gave up wrote; nothing as long as all is well. Costs a read of host memory.
     virtual std::optional<FaultRecord> fault() const = 0;

@@ -53,6 +53,7 @@ Attendant::~Attendant() {
 Result<void> Attendant::start() {
     SIDESTEP_TRY(driver::Waker waker, driver::Waker::create());
     waker_ = std::make_unique<driver::Waker>(std::move(waker));
+    if (party_->seat->ended()) party_->board->file().rows[party_->rank].counts.store(1);
     ending::add(*this);
     try {
         thread_ = std::thread([this] { serve(); });
@@ -285,11 +286,11 @@ Result<void> Attendant::status() {
 
 Result<bool> Attendant::idle() {
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", party_->name, {}};
-    BoardFile::Row& row = party_->board->file().rows[party_->rank];
+    const BoardFile::Row& row = party_->board->file().rows[party_->rank];
     const std::uint64_t enqueued = row.enqueued.load(std::memory_order_acquire);
     SIDESTEP_TRY(const bool ended, party_->seat->idle());
-    if (ended && row.done.load(std::memory_order_relaxed) < enqueued)
-        row.done.store(enqueued, std::memory_order_release);
+    const std::uint64_t known = ended ? enqueued : party_->seat->ended().value_or(0);
+    party_->board->ended(party_->rank, std::min(known, enqueued));
     return ended;
 }
 

@@ -1,8 +1,11 @@
 #include "collective/board.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <set>
+
+#include <fmt/format.h>
 
 #include "base/try.hpp"
 #include "collective/ending.hpp"
@@ -102,6 +105,10 @@ std::string Noted::text() const {
     return describe(operation);
 }
 
+std::string Noted::numbered() const {
+    return fmt::format("operation {}, {}", label(), text());
+}
+
 std::optional<Noted> BoardFile::find(unsigned rank, std::uint64_t number) const {
     const auto noted = read(rows[rank].cells[number % remembered]);
     return noted && noted->number == number ? noted : std::nullopt;
@@ -117,6 +124,15 @@ std::optional<Noted> BoardFile::find_step(unsigned rank, std::uint64_t step) con
 
 std::optional<Noted> BoardFile::last(unsigned rank) const {
     return find(rank, rows[rank].enqueued.load(std::memory_order_acquire));
+}
+
+std::optional<Noted> BoardFile::oldest_unfinished(unsigned rank) const {
+    const std::uint64_t done = rows[rank].done.load(std::memory_order_acquire);
+    const std::uint64_t enqueued = rows[rank].enqueued.load(std::memory_order_acquire);
+    if (done >= enqueued) return std::nullopt;
+    for (std::uint64_t back = std::min<std::uint64_t>(enqueued - done, remembered); back > 0; --back)
+        if (const auto noted = find(rank, enqueued - back + 1)) return noted;
+    return std::nullopt;
 }
 
 driver::ProcessMark BoardFile::process_of(unsigned rank) const {
@@ -172,6 +188,16 @@ void Board::leave() {
 
 void Board::enqueued(unsigned rank, std::uint64_t number) {
     file().rows[rank].enqueued.store(number, std::memory_order_release);
+}
+
+void Board::ended(unsigned rank, std::uint64_t number) {
+    BoardFile::Row& row = file().rows[rank];
+    std::uint64_t done = row.done.load(relaxed);
+    if (done >= number) return;
+    row.moved_ns.store(steady_ns(), relaxed);
+    while (done < number &&
+           !row.done.compare_exchange_weak(done, number, std::memory_order_release, relaxed)) {
+    }
 }
 
 void Board::note(unsigned rank, const Noted& noted) {

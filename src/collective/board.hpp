@@ -31,8 +31,12 @@ struct Noted {
     backend::Combine combine = backend::Combine::none;
     std::uint8_t root = 0;
     std::uint16_t peers = 0;  // of send_recv: bit r: with rank r
+    // By which the ranks know it: all count those of all ranks alike, sends and receives each its own.
+    std::uint64_t label() const { return collective == Collective::send_recv ? number : step; }
     // As describe(Operation) says it.
     std::string text() const;
+    // "operation 3, barrier"
+    std::string numbered() const;
 };
 Noted note_of(const Operation& operation);
 
@@ -68,7 +72,7 @@ private:
 
 // The file. `Row` is written by its rank alone.
 struct BoardFile {
-    static constexpr std::uint64_t right_magic = 0x3230424753ull;  // "SGB02"
+    static constexpr std::uint64_t right_magic = 0x3330424753ull;  // "SGB03"
     static constexpr std::size_t remembered = 64;                  // operations
     using Number = std::atomic<std::uint64_t>;
     static_assert(Number::is_always_lock_free);
@@ -79,6 +83,8 @@ struct BoardFile {
     enum State : std::uint64_t { absent, joined, left };
     struct Row {
         Number state, process, started, numbering, enqueued, steps, done;
+        Number moved_ns;  // of the machine's steady clock: when `done` was raised last
+        Number counts;    // 1: `done` is raised while others still run; 0: only once none does
         BoardText<64> place;
         BoardText<512> error;
         Cell cells[remembered];
@@ -96,6 +102,8 @@ struct BoardFile {
     // more).
     std::optional<Noted> find_step(unsigned rank, std::uint64_t step) const;
     std::optional<Noted> last(unsigned rank) const;
+    // The oldest that is not known to have ended, or the oldest of those that is still remembered.
+    std::optional<Noted> oldest_unfinished(unsigned rank) const;
     driver::ProcessMark process_of(unsigned rank) const;
 };
 
@@ -121,6 +129,8 @@ public:
     // Before the operation's tasks are enqueued, and after.
     void note(unsigned rank, const Noted& noted);
     void enqueued(unsigned rank, std::uint64_t number);
+    // All up to this one have ended. Any thread.
+    void ended(unsigned rank, std::uint64_t number);
 
 private:
     Board(driver::MappedFile map, std::string path) : map_(std::move(map)), path_(std::move(path)) {}

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -21,6 +22,7 @@ namespace sidestep {
 namespace {
 
 using collective::BoardFile;
+using collective::Noted;
 
 constexpr std::size_t max_groups = 4096;
 // Younger waits are nothing to speak of.
@@ -70,57 +72,129 @@ RunningRank rank_of(const BoardFile& board, unsigned rank) {
     found.done = std::min<std::uint64_t>(row.done.load(), found.enqueued);
     found.error = row.error.load();
     if (const auto last = board.last(rank)) found.last = last->text();
-    if (found.done == found.enqueued || !found.alive) return found;
-    // The oldest that has not ended, or the oldest that is still remembered.
-    for (std::uint64_t number = found.done + 1; number <= found.enqueued; ++number) {
-        number = std::max<std::uint64_t>(
-            number, found.enqueued < BoardFile::remembered ? 1 : found.enqueued - BoardFile::remembered + 1);
-        const auto noted = board.find(rank, number);
-        if (!noted) continue;
-        const std::uint64_t now = collective::steady_ns();
-        found.waiting_s = now > noted->time_ns ? static_cast<double>(now - noted->time_ns) / 1e9 : 0;
-        break;
-    }
+    const auto oldest = board.oldest_unfinished(rank);
+    if (!oldest || !found.alive) return found;
+    // It may have been enqueued long before its turn came.
+    const std::uint64_t since = std::max(oldest->time_ns, row.moved_ns.load());
+    const std::uint64_t now = collective::steady_ns();
+    found.waiting_s = now > since ? static_cast<double>(now - since) / 1e9 : 0;
     return found;
 }
 
-std::string who_waits(const BoardFile& board, const std::vector<RunningRank>& ranks) {
-    std::vector<int> waiting;
-    double longest = 0;
-    for (const RunningRank& rank : ranks) {
-        if (rank.waiting_s < stuck_from_s || !rank.error.empty()) continue;
-        waiting.push_back(rank.rank);
-        longest = std::max(longest, rank.waiting_s);
+// Who waits for whom.
+class Waits {
+public:
+    Waits(const BoardFile& board, const std::vector<RunningRank>& ranks) : board_(board), ranks_(ranks) {
+        for (const RunningRank& rank : ranks) {
+            if (rank.waiting_s < stuck_from_s || !rank.error.empty()) continue;
+            const auto oldest = oldest_of(rank.rank);
+            if (!oldest) continue;
+            // Ranks that wait in the same operation are spoken of together; a pair is each rank's own.
+            const bool pair = oldest->collective == Collective::send_recv;
+            Wait& wait = waits_[{oldest->step, pair ? rank.rank : -1}];
+            wait.ranks.push_back(rank.rank);
+            wait.noted = *oldest;
+            wait.longest_s = std::max(wait.longest_s, rank.waiting_s);
+            wait.known = wait.known && knows(rank);
+        }
     }
-    if (waiting.empty()) return "";
-    std::uint64_t max = 0;
-    for (const int rank : waiting) max = std::max(max, board.rows[rank].steps.load());
-    std::vector<std::string> late;
-    for (const RunningRank& rank : ranks) {
-        const std::uint64_t steps = board.rows[rank.rank].steps.load();
-        if (rank.process == 0)
-            late.push_back(fmt::format("rank {} (not there)", rank.rank));
-        else if (!rank.alive)
-            late.push_back(fmt::format("rank {} (process {}, gone)", rank.rank, rank.process));
-        else if (steps < max)
-            late.push_back(
-                fmt::format("rank {} (process {}, at operation {})", rank.rank, rank.process, steps));
+
+    std::string text() const {
+        std::vector<std::string> sentences;
+        for (const auto& [place, wait] : waits_) sentences.push_back(sentence(wait));
+        return fmt::format("{}", fmt::join(sentences, "; "));
     }
-    const std::string who =
-        fmt::format("rank{} {}", waiting.size() == 1 ? "" : "s", fmt::join(waiting, ", "));
-    const auto noted = board.last(static_cast<unsigned>(waiting.front()));
-    const std::string what = noted ? noted->text() : "an operation";
-    if (late.empty()) return fmt::format("{} for {:.0f} s in operation {}, {}", who, longest, max, what);
-    return fmt::format("{} wait{} for {} since {:.0f} s, in operation {}, {}", who,
-                       waiting.size() == 1 ? "s" : "", fmt::join(late, ", "), longest, max, what);
-}
+
+private:
+    struct Wait {
+        std::vector<int> ranks;
+        Noted noted;
+        double longest_s = 0;
+        bool known = true;  // that it is this operation, and none behind it
+    };
+
+    std::optional<Noted> oldest_of(int rank) const {
+        return board_.oldest_unfinished(static_cast<unsigned>(rank));
+    }
+    std::uint64_t steps_of(int rank) const { return board_.rows[rank].steps.load(); }
+
+    // Whether the oldest operation that is not known to have ended is the one that runs.
+    bool knows(const RunningRank& rank) const {
+        return board_.rows[rank.rank].counts.load() != 0 || rank.enqueued - rank.done <= 1;
+    }
+
+    static std::string there(const RunningRank& rank, const std::string& where) {
+        return fmt::format("rank {} (process {}, {})", rank.rank, rank.process, where);
+    }
+    static std::string missing(const RunningRank& rank) {
+        return rank.process == 0 ? fmt::format("rank {} (not there)", rank.rank) : there(rank, "gone");
+    }
+
+    // How far a rank is that has not come to an operation of all; empty: it has.
+    std::string behind(const RunningRank& rank, const Noted& noted) const {
+        if (rank.process == 0 || !rank.alive) return missing(rank);
+        const std::uint64_t steps = steps_of(rank.rank);
+        if (steps < noted.step)
+            return there(rank,
+                         steps == 0 ? "before its first operation" : fmt::format("at operation {}", steps));
+        // It has called it, and is not there yet.
+        const auto own = oldest_of(rank.rank);
+        return own && own->step < noted.step && knows(rank) ? there(rank, "in " + own->numbered()) : "";
+    }
+
+    // Those of a pair that are not in a pair with `rank`, or all: one may have sent what the other does not
+    // expect.
+    std::vector<std::string> partners(const Noted& noted, int rank) const {
+        std::vector<std::string> late;
+        std::vector<std::string> met;
+        for (const RunningRank& peer : ranks_) {
+            if ((noted.peers >> peer.rank & 1) == 0 || peer.rank == rank) continue;
+            const auto own = oldest_of(peer.rank);
+            const auto last = board_.last(static_cast<unsigned>(peer.rank));
+            if (peer.process == 0 || !peer.alive)
+                late.push_back(missing(peer));
+            else if (own && own->collective == Collective::send_recv && (own->peers >> rank & 1) != 0)
+                met.push_back(there(peer, "in " + own->numbered()));
+            else if (own)
+                late.push_back(there(peer, "in " + own->numbered()));
+            else
+                late.push_back(
+                    there(peer, last ? "idle after " + last->numbered() : "before its first operation"));
+        }
+        return late.empty() ? met : late;
+    }
+
+    std::string sentence(const Wait& wait) const {
+        const bool one = wait.ranks.size() == 1;
+        const std::string who = fmt::format("rank{} {}", one ? "" : "s", fmt::join(wait.ranks, ", "));
+        std::vector<std::string> late;
+        if (wait.noted.collective != Collective::send_recv) {
+            for (const RunningRank& rank : ranks_)
+                if (std::string where = behind(rank, wait.noted); !where.empty())
+                    late.push_back(std::move(where));
+        } else if (wait.known) {
+            late = partners(wait.noted, wait.ranks.front());
+        }
+        if (!late.empty())
+            return fmt::format("{} wait{} for {} since {:.0f} s, in {}", who, one ? "s" : "",
+                               fmt::join(late, ", "), wait.longest_s, wait.noted.numbered());
+        if (wait.known)
+            return fmt::format("{} for {:.0f} s in {}", who, wait.longest_s, wait.noted.numbered());
+        return fmt::format("{} {} not been idle for {:.0f} s, with several operations enqueued since {}", who,
+                           one ? "has" : "have", wait.longest_s, wait.noted.numbered());
+    }
+
+    const BoardFile& board_;
+    const std::vector<RunningRank>& ranks_;
+    std::map<std::pair<std::uint64_t, int>, Wait> waits_;
+};
 
 RunningGroup group_from(const BoardFile& board) {
     RunningGroup group;
     group.name = board.name.load();
     group.id = board.id.load();
     for (unsigned rank = 0; rank < board.ranks.load(); ++rank) group.ranks.push_back(rank_of(board, rank));
-    group.stuck = who_waits(board, group.ranks);
+    group.stuck = Waits(board, group.ranks).text();
     return group;
 }
 

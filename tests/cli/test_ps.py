@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -72,7 +73,8 @@ class Ps(harness.GroupTest):
         # Where rank 1 is stopped within an operation that all have called, nobody is behind: on to another place then.
         until = time.monotonic() + harness.LIMIT_SECONDS
         stuck = ""
-        while f"for rank 1 (process {pids[1]}" not in stuck:
+        blames = re.compile(rf" for rank 1 \(process {pids[1]}, at operation (\d+)\) since \d+ s, in operation (\d+), ")
+        while not blames.search(stuck):
             self.assertLess(time.monotonic(), until, stuck)
             os.kill(pids[1], signal.SIGCONT)
             time.sleep(0.02)
@@ -81,7 +83,10 @@ class Ps(harness.GroupTest):
             stuck = groups[0]["stuck"]
         waiting = [rank["waiting_seconds"] for rank in groups[0]["ranks"]]
         self.assertGreaterEqual(max(waiting[0], waiting[2]), 1)
-        self.assertIn(f" for rank 1 (process {pids[1]}, at operation ", self.succeed("ps", env=self.env).out)
+        # They are in the first one that it has not called.
+        called, waited_in = map(int, blames.search(stuck).groups())
+        self.assertEqual(waited_in, called + 1)
+        self.assertRegex(self.succeed("ps", env=self.env).out, blames)
 
     def test_the_dead_go(self):
         command, _, pids = self.busy_group()

@@ -263,6 +263,7 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
         state_.give_up(task, backend::FaultKind::aborted, rank);
         return;
     }
+    begun_.store(task.number, std::memory_order_release);
     switch (task.shape) {
         case Shape::packets:
         case Shape::packets_two_phase:

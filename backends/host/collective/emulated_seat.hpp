@@ -43,6 +43,11 @@ public:
     // other ranks.
     Result<void> run(const backend::CollectiveTask& task, void* stream) override;
     Result<bool> idle() override { return unfinished_.load(std::memory_order_acquire) == 0; }
+    // Tasks with the number of the one that began last may still come.
+    std::optional<std::uint64_t> ended() const override {
+        const std::uint64_t begun = begun_.load(std::memory_order_acquire);
+        return begun == 0 ? 0 : begun - 1;
+    }
     std::optional<backend::FaultRecord> fault() const override { return state_.stop.fault(); }
     void abort() noexcept override { state_.stop.abort(); }
     void set_deadline(std::uint64_t ns) override { state_.stop.set_deadline(ns); }
@@ -61,6 +66,7 @@ private:
     Allocation arena_;
     RankState state_;
     std::atomic<std::uint64_t> unfinished_{0};
+    std::atomic<std::uint64_t> begun_{0};  // the number of the task that began last
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;

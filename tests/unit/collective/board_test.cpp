@@ -1,6 +1,9 @@
 // Boards and messages of other processes: what makes no sense is refused or passed over.
 #include "collective/board.hpp"
 
+#include <unistd.h>
+
+#include <cctype>
 #include <fstream>
 
 #include "collective/wire.hpp"
@@ -55,6 +58,83 @@ TEST_F(Boards, OneThatIsBeingMadeIsLeftAlone) {
     EXPECT_EQ(folder.entries(), 1u);
     board->join(0, "gpu:0");
     EXPECT_EQ(running_groups(folder.path).value().size(), 1u);
+}
+
+// Two ranks that enqueued operations 1 to 10 nine seconds ago, of which 2 are known to have ended.
+class BusyBoards : public Boards {
+protected:
+    void SetUp() override {
+        const std::string path = folder.path + "/group-00112233445566778899aabbccddeeff.board";
+        boards.push_back(std::move(Board::create(path, 2, "id", "busy")).value());
+        driver::Fd copy(::dup(boards[0].descriptor()));
+        boards[0].join(0, "gpu:0");
+        boards.push_back(std::move(Board::adopt(std::move(copy), path, 2)).value());
+        boards[1].join(1, "gpu:1");
+        for (const unsigned rank : {0u, 1u}) {
+            for (std::uint64_t number = 1; number <= 10; ++number) note(rank, number);
+            row(rank).done.store(2);
+        }
+    }
+    void note(unsigned rank, std::uint64_t number) {
+        boards[rank].note(rank, {.number = number, .step = number, .time_ns = steady_ns() - 9'000'000'000});
+        boards[rank].enqueued(rank, number);
+    }
+    BoardFile::Row& row(unsigned rank) { return boards[rank].file().rows[rank]; }
+    // With T for every time.
+    std::string stuck() const {
+        std::string text = running_groups(folder.path).value().at(0).stuck;
+        for (std::size_t at = text.find(" s"); at != std::string::npos; at = text.find(" s", at + 1)) {
+            std::size_t first = at;
+            while (first > 0 && std::isdigit(static_cast<unsigned char>(text[first - 1])) != 0) --first;
+            if (first == at) continue;
+            text.replace(first, at - first, "T");
+            at = first + 1;
+        }
+        return text;
+    }
+    static std::string rank_1() { return "rank 1 (process " + std::to_string(::getpid()) + ", "; }
+
+    std::vector<Board> boards;
+};
+
+TEST_F(BusyBoards, WhoIsNeverIdleMayBeHealthy) {
+    EXPECT_EQ(
+        stuck(),
+        "ranks 0, 1 have not been idle for T s, with several operations enqueued since operation 3, barrier");
+    // Of a single one it is known.
+    row(0).done.store(9);
+    row(1).done.store(9);
+    EXPECT_EQ(stuck(), "ranks 0, 1 for T s in operation 10, barrier");
+    note(0, 11);
+    row(0).done.store(10);
+    EXPECT_EQ(stuck(), "rank 1 for T s in operation 10, barrier; rank 0 waits for " + rank_1() +
+                           "at operation 10) since T s, in operation 11, barrier");
+}
+
+TEST_F(BusyBoards, WhoCountsWhatHasEnded) {
+    row(0).counts.store(1);
+    row(1).counts.store(1);
+    EXPECT_EQ(stuck(), "ranks 0, 1 for T s in operation 3, barrier");
+    // It has called it, and is not there yet.
+    row(0).done.store(3);
+    EXPECT_EQ(stuck(), "rank 1 for T s in operation 3, barrier; rank 0 waits for " + rank_1() +
+                           "in operation 3, barrier) since T s, in operation 4, barrier");
+    // However long ago it was enqueued: its turn came just now.
+    boards[0].ended(0, 4);
+    boards[1].ended(1, 4);
+    EXPECT_EQ(stuck(), "");
+}
+
+TEST_F(BusyBoards, OnlyGrows) {
+    boards[0].ended(0, 7);
+    boards[0].ended(0, 5);
+    EXPECT_EQ(row(0).done.load(), 7u);
+    EXPECT_EQ(boards[0].file().oldest_unfinished(0)->number, 8u);
+    boards[0].ended(0, 10);
+    EXPECT_FALSE(boards[0].file().oldest_unfinished(0));
+    // Only so many are remembered.
+    for (std::uint64_t number = 11; number <= 100; ++number) note(0, number);
+    EXPECT_EQ(boards[0].file().oldest_unfinished(0)->number, 100 - BoardFile::remembered + 1);
 }
 
 TEST(Wire, RefusesWhatMakesNoSense) {

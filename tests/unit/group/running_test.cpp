@@ -1,4 +1,6 @@
 // What is seen of groups from outside.
+#include <unistd.h>
+
 #include <chrono>
 
 #include "tests/unit/group/ranks.hpp"
@@ -6,7 +8,34 @@
 namespace sidestep::groups {
 namespace {
 
-class Running : public GroupTest {};
+class Running : public GroupTest {
+protected:
+    // The one group, once `wanted` is true of it.
+    RunningGroup seen(const std::function<bool(const RunningGroup&)>& wanted) {
+        const auto start = std::chrono::steady_clock::now();
+        for (;;) {
+            auto found = running_groups(folder.path).value();
+            const bool ended = std::chrono::steady_clock::now() - start > std::chrono::minutes(2);
+            if (found.size() == 1 && (ended || wanted(found[0]))) {
+                EXPECT_FALSE(ended) << found[0].stuck;
+                return std::move(found[0]);
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+    }
+    std::string stuck() {
+        return seen([](const RunningGroup& group) { return !group.stuck.empty(); }).stuck;
+    }
+    static std::string process() { return "(process " + std::to_string(::getpid()) + ", "; }
+
+    const GroupOptions patient{std::chrono::minutes(10)};
+};
+
+// "A since 3 s, B", whatever the number.
+void expect_since(const std::string& said, const std::string& before, const std::string& behind) {
+    EXPECT_TRUE(said.starts_with(before + " since ")) << said << "\nand not: " << before;
+    EXPECT_TRUE(said.ends_with(" s, " + behind)) << said << "\nand not: " << behind;
+}
 
 TEST_F(Running, ShowsGroupsAndTheirOperations) {
     EXPECT_TRUE(running_groups(folder.path).value().empty());
@@ -45,6 +74,57 @@ TEST_F(Running, ErrorsAreSeen) {
     const auto seen = running_groups(folder.path).value();
     ASSERT_EQ(seen.size(), 1u);
     EXPECT_NE(seen[0].ranks[0].error.find("why not"), std::string::npos);
+}
+
+// And not in the one that was enqueued last.
+TEST_F(Running, TheWaitIsInTheFirstOperationThatHasNotEnded) {
+    auto groups = make(3, patient);
+    const Allocation memory = allocate<int>(groups[0], 100);
+    for (std::size_t count = 11; count <= 15; ++count)
+        ASSERT_TRUE(ok(groups[0].all_reduce(memory.address(), memory.address(), count, Dtype::i32)));
+    expect_since(stuck(),
+                 "rank 0 waits for rank 1 " + process() + "before its first operation), rank 2 " + process() +
+                     "before its first operation)",
+                 "in operation 1, all_reduce 11 i32 sum");
+    groups[0].abort();
+    EXPECT_FALSE(groups[0].wait().ok());
+}
+
+TEST_F(Running, ALoneReceiverWaitsForItsSender) {
+    auto groups = make(3, patient);
+    const Allocation memory = allocate<int>(groups[0], 100);
+    const Allocation others = allocate<int>(groups[1], 100);
+    on_all(groups, [&](Group& group) {
+        ASSERT_TRUE(ok(group.barrier()));
+        ASSERT_TRUE(ok(group.wait()));
+    });
+    ASSERT_TRUE(ok(groups[0].recv(memory.address(), 10, Dtype::i32, 1)));
+    expect_since(stuck(), "rank 0 waits for rank 1 " + process() + "idle after operation 1, barrier)",
+                 "in operation 2, send_recv with rank 1");
+    // Each of the two waits for the other one.
+    ASSERT_TRUE(ok(groups[1].recv(others.address(), 10, Dtype::i32, 0)));
+    const auto both = seen([](const RunningGroup& group) {
+        return group.stuck.find("; rank 1 waits for rank 0 ") != std::string::npos;
+    });
+    EXPECT_NE(
+        both.stuck.find("rank 0 waits for rank 1 " + process() + "in operation 2, send_recv with rank 0)"),
+        std::string::npos)
+        << both.stuck;
+    groups[0].abort();
+    for (Group& group : groups) (void)group.wait();
+}
+
+TEST_F(Running, WhatHasEndedIsSeenWhileMoreIsEnqueued) {
+    auto groups = make(2, patient);
+    for (int i = 0; i < 6; ++i) ASSERT_TRUE(ok(groups[0].barrier()));
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(ok(groups[1].barrier()));
+    // Rank 0 has never been idle.
+    const auto group = seen([](const RunningGroup& now) { return now.ranks[0].done == 5; });
+    EXPECT_EQ(group.ranks[0].enqueued, 6u);
+    expect_since(stuck(), "rank 0 waits for rank 1 " + process() + "at operation 5)",
+                 "in operation 6, barrier");
+    ASSERT_TRUE(ok(groups[1].barrier()));
+    EXPECT_EQ(seen([](const RunningGroup& now) { return now.ranks[0].done == 6; }).stuck, "");
 }
 
 }  // namespace
