@@ -213,9 +213,10 @@ void Attendant::lost(unsigned rank) {
         heard_.notify_all();
         if (leaving_) return;
     }
-    if (!peer.left)
-        fail(Error{ErrorCode::io_error, fmt::format("{} died", party_->contacts[rank]->who()), party_->name,
-                   "or it ended without leaving the group"});
+    if (peer.left) return;
+    (void)idle();  // notes what has ended
+    fail(explain_death({rank, party_->contacts[rank]->who(), party_->rank, party_->name},
+                       party_->board->file()));
 }
 
 void Attendant::settle_fault() {

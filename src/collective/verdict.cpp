@@ -7,15 +7,6 @@ namespace {
 
 constexpr const char* hint_of_mismatch = "every rank calls the same operations in the same order";
 
-// By which the ranks know an operation: all count those of all ranks alike, sends and receives each its own.
-std::uint64_t number_of(const Noted& noted) {
-    return noted.collective == Collective::send_recv ? noted.number : noted.step;
-}
-
-std::string numbered(const Noted& noted) {
-    return fmt::format("operation {}, {}", number_of(noted), noted.text());
-}
-
 // What the peer did where this rank did `own`.
 std::optional<Noted> counterpart(const FaultSeen& fault, const BoardFile& board,
                                  const std::optional<Noted>& own) {
@@ -33,7 +24,7 @@ std::optional<Noted> counterpart(const FaultSeen& fault, const BoardFile& board,
 }
 
 Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optional<Noted>& own) {
-    const std::string what = own ? numbered(*own) : fmt::format("operation {}", fault.record.number);
+    const std::string what = own ? own->numbered() : fmt::format("operation {}", fault.record.number);
     const auto last = board.last(fault.record.peer);
     const bool pair = own && own->collective == Collective::send_recv;
     Error error{ErrorCode::timed_out, {}, fault.me, "it hangs, is stopped, or waits for something else"};
@@ -55,9 +46,9 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
                 "not";
         return error;
     }
-    error.message =
-        fmt::format("{} did not come to {}, within {:g} s; {}", fault.peer, what, fault.deadline_s,
-                    last ? fmt::format("its last one: {}", numbered(*last)) : std::string("it has run none"));
+    error.message = fmt::format(
+        "{} did not come to {}, within {:g} s; {}", fault.peer, what, fault.deadline_s,
+        last ? fmt::format("its last one: {}", last->numbered()) : std::string("it has run none"));
     return error;
 }
 
@@ -76,19 +67,29 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
                 fmt::format("{} runs {} as operation {}, {} {}", fault.peer,
                             theirs ? theirs->text()
                                    : fmt::format("something else ({:08x})", fault.record.peer_signature),
-                            own ? number_of(*own) : fault.record.number, fault.me, what),
+                            own ? own->label() : fault.record.number, fault.me, what),
                 fault.me, hint_of_mismatch};
         }
         case backend::FaultKind::size_mismatch:  // which the sender finds
             return Error{
                 ErrorCode::mismatch,
                 fmt::format("{} sends {} bytes to {}, which expects {}, in {}", fault.me, fault.record.bytes,
-                            fault.peer, fault.record.peer_bytes, own ? numbered(*own) : what),
+                            fault.peer, fault.record.peer_bytes, own ? own->numbered() : what),
                 fault.me, "what one rank sends is what the other one receives"};
         default:
             return Error{
                 ErrorCode::cancelled, fmt::format("{} aborted its operations", fault.me), fault.me, {}};
     }
+}
+
+Error explain_death(const DeathSeen& death, const BoardFile& board) {
+    const auto last = board.last(death.dead);
+    std::string message =
+        fmt::format("{} died; {}", death.who,
+                    last ? fmt::format("its last one was {}", last->numbered()) : "it had run no operation");
+    if (const auto own = board.oldest_unfinished(death.rank))
+        message += fmt::format(", and {} is in {}", death.me, own->numbered());
+    return {ErrorCode::io_error, std::move(message), death.me, "or it ended without leaving the group"};
 }
 
 }  // namespace sidestep::collective

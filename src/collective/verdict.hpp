@@ -46,4 +46,13 @@ struct FaultSeen {
 };
 Error explain_fault(const FaultSeen& fault, const BoardFile& board);
 
+// What rank `dead` did last, and what `rank`, which notices its death, is in.
+struct DeathSeen {
+    unsigned dead = 0;
+    std::string who;
+    unsigned rank = 0;
+    std::string me;
+};
+Error explain_death(const DeathSeen& death, const BoardFile& board);
+
 }  // namespace sidestep::collective
