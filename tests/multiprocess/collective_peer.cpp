@@ -1,20 +1,26 @@
-// What a second process of the collective tests does: one rank of one group, told line by line.
+// What a second process of the collective tests does: one rank of one group, told line by line, or several
+// ranks, told at the same time: "join ...|join ...".
 //
 //   join ID RANK RANKS MS    joins, with that timeout
 //   time ID RANK RANKS MS    the same; answers how many microseconds that took
 //   zero_sm                  groups that are joined from now on have this policy, and run what copy engines can
-//   run NAME COUNT TYPE      enqueues all_reduce, all_gather, broadcast (from rank 0) or barrier: f32 or i32
+//   run NAME COUNT TYPE [OP] [ROOT]
+//                            enqueues all_reduce, all_gather, broadcast, reduce or barrier: f32 or i32
 //   pair send|recv COUNT R   enqueues a send to rank R, or a recv from it: i32
-//   checked COUNT ROUNDS     every operation, waited for and checked, several times on the same memory
+//   checked COUNT ROUNDS     some operations, waited for and checked, several times on the same memory
+//   others COUNT ROUNDS OFF  every operation, and those in place, on memory that begins OFF bytes off
+//   floats COUNT OFF         reductions of floats: "ok" and a hash of all bits
 //   again COUNT              memory that is attached, freed and given again, with operations between
 //   spin [COUNT]             answers "ok", then runs all_reduces until something ends that
 //   wait, status, abort WHY, leave, exit
-//   split COLOR KEY, shrink R   goes on with the new group
+//   split COLOR KEY, shrink R [R]   goes on with the new group
 //   way COUNT                how an all_reduce of i32 goes, and why
 //   explain COUNT            where the memory of the last `checked` is
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <iostream>
+#include <memory>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -22,15 +28,12 @@
 
 #include <sidestep/group.hpp>
 
+#include "tests/multiprocess/collective_checks.hpp"
 #include "tests/multiprocess/collective_launched.hpp"
 #include "tests/multiprocess/process.hpp"
 
 namespace sidestep::multiprocess {
 namespace {
-
-int value(int rank, std::size_t i) {
-    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
-}
 
 std::string text_of(const Result<void>& result) {
     return result ? "ok" : result.error().to_string();
@@ -38,12 +41,13 @@ std::string text_of(const Result<void>& result) {
 
 class Rank {
 public:
-    explicit Rank(Context context) : context_(std::move(context)) {}
+    explicit Rank(const Context& context) : context_(context) {}
 
     std::string obey(const std::string& line) {
         std::istringstream words(line);
         std::string verb;
         words >> verb;
+        if (verb.empty()) return "";
         if (verb == "join") return join(words);
         if (verb == "time") return time(words);
         if (verb == "zero_sm") {
@@ -70,8 +74,11 @@ public:
         }
         std::size_t count = 0;
         int rounds = 1;
-        words >> count >> rounds;
-        if (verb == "checked") return checked(count, rounds);
+        std::size_t offset = 0;
+        words >> count >> rounds >> offset;
+        if (verb == "checked") return checks().some(count, rounds, options_.policy != GroupPolicy::zero_sm);
+        if (verb == "others") return checks().others(count, rounds, offset);
+        if (verb == "floats") return checks().floats(count, static_cast<std::size_t>(rounds));
         if (verb == "again") return again(count);
         if (verb == "spin") return spin(count > 0 ? count : 30'000);
         if (verb == "way") return way(count);
@@ -113,7 +120,9 @@ private:
             parents_.push_back(std::move(*group_));
             group_.emplace(std::move(**made));
         } else {
-            auto made = group_->shrink({first}, options_);
+            std::vector<int> excluded{first};
+            if (second != 0) excluded.push_back(second);
+            auto made = group_->shrink(excluded, options_);
             if (!made) return made.error().to_string();
             parents_.push_back(std::move(*group_));
             group_.emplace(std::move(*made));
@@ -132,13 +141,19 @@ private:
         std::string name;
         std::string type;
         std::size_t count = 0;
-        words >> name >> count >> type;
+        std::string how;
+        int root = 0;
+        words >> name >> count >> type >> how >> root;
         const Dtype dtype = type == "f32" ? Dtype::f32 : Dtype::i32;
+        Reduction reduction;
+        for (const ReduceOp op : {ReduceOp::prod, ReduceOp::min, ReduceOp::max})
+            if (how == to_string(op)) reduction = Reduction::of(op);
         int* send = memory(count);
         int* recv = memory(count * static_cast<std::size_t>(group_->ranks()));
-        if (name == "all_reduce") return text_of(group_->all_reduce(send, recv, count, dtype));
+        if (name == "all_reduce") return text_of(group_->all_reduce(send, recv, count, dtype, reduction));
+        if (name == "reduce") return text_of(group_->reduce(send, recv, count, dtype, reduction, root));
         if (name == "all_gather") return text_of(group_->all_gather(send, recv, count, dtype));
-        if (name == "broadcast") return text_of(group_->broadcast(send, recv, count, dtype, 0));
+        if (name == "broadcast") return text_of(group_->broadcast(send, recv, count, dtype, root));
         return text_of(group_->barrier());
     }
 
@@ -152,78 +167,10 @@ private:
                                      : group_->recv(data, count, Dtype::i32, peer));
     }
 
-    // Waits, and compares `recv` with what it should be; poisons it again.
-    template <typename Expected>
-    std::string compare(const char* what, int* recv, std::size_t count, const Expected& expected) {
-        if (auto state = group_->wait(); !state)
-            return fmt::format("{}: {}", what, state.error().to_string());
-        for (std::size_t i = 0; i < count; ++i) {
-            if (recv[i] != expected(i))
-                return fmt::format("{}: element {} is {}, not {}", what, i, recv[i], expected(i));
-            recv[i] = -1;
-        }
-        return "";
-    }
-
-    std::string all_reduce(int* send, int* recv, std::size_t count) {
-        if (auto state = group_->all_reduce(send, recv, count, Dtype::i32); !state)
-            return state.error().to_string();
-        return compare("all_reduce", recv, count, [n = group_->ranks()](std::size_t i) {
-            int sum = 0;
-            for (int r = 0; r < n; ++r) sum += value(r, i);
-            return sum;
-        });
-    }
-
-    std::string all_gather(int* send, int* recv, std::size_t count) {
-        if (auto state = group_->all_gather(send, recv, count, Dtype::i32); !state)
-            return state.error().to_string();
-        return compare("all_gather", recv, count * static_cast<std::size_t>(group_->ranks()),
-                       [count](std::size_t i) { return value(static_cast<int>(i / count), i % count); });
-    }
-
-    std::string all_to_all(int* send, int* recv, std::size_t count) {
-        const auto own = static_cast<std::size_t>(group_->rank());
-        if (auto state = group_->all_to_all(send, recv, count, Dtype::i32); !state)
-            return state.error().to_string();
-        return compare(
-            "all_to_all", recv, count * static_cast<std::size_t>(group_->ranks()),
-            [=](std::size_t i) { return value(static_cast<int>(i / count), own * count + i % count); });
-    }
-
-    std::string broadcast(int* send, int* recv, std::size_t count) {
-        if (auto state = group_->broadcast(send, recv, count, Dtype::i32, 0); !state)
-            return state.error().to_string();
-        return compare("broadcast", recv, count, [](std::size_t i) { return value(0, i); });
-    }
-
-    std::string ring(int* send, int* recv, std::size_t count) {
-        const int n = group_->ranks();
-        const int from = (group_->rank() + n - 1) % n;
-        group_->begin_pairs();
-        (void)group_->send(send, count, Dtype::i32, (group_->rank() + 1) % n);
-        (void)group_->recv(recv, count, Dtype::i32, from);
-        if (auto state = group_->end_pairs(); !state) return state.error().to_string();
-        return compare("send_recv", recv, count, [from](std::size_t i) { return value(from, i); });
-    }
-
-    std::string checked(std::size_t count, int rounds) {
-        const std::size_t all = count * static_cast<std::size_t>(group_->ranks());
-        int* send = memory(all);
-        int* recv = memory(all);
-        for (std::size_t i = 0; i < all; ++i) {
-            send[i] = value(group_->rank(), i);
-            recv[i] = -1;
-        }
-        using Part = std::string (Rank::*)(int*, int*, std::size_t);
-        std::vector<Part> parts{&Rank::all_gather, &Rank::all_to_all, &Rank::broadcast};
-        if (options_.policy != GroupPolicy::zero_sm)
-            parts.insert(parts.end(), {&Rank::all_reduce, &Rank::ring});
-        for (int round = 0; round < rounds; ++round)
-            for (const Part part : parts)
-                if (std::string wrong = (this->*part)(send, recv, count); !wrong.empty())
-                    return fmt::format("round {}: {}", round, wrong);
-        return "ok";
+    Checks checks() {
+        return {*group_, [this](std::size_t bytes) {
+                    return reinterpret_cast<char*>(memory((bytes + sizeof(int) - 1) / sizeof(int)));
+                }};
     }
 
     std::string again(std::size_t count) {
@@ -235,13 +182,9 @@ private:
             if (round % 2 == 0)
                 if (auto state = group_->attach(memory_.back().buffer()); !state)
                     return state.error().to_string();
-            for (std::size_t i = 0; i < all; ++i) {
-                send[i] = value(group_->rank(), i);
-                recv[i] = -1;
-            }
-            for (int i = 0; i < 3; ++i)
-                if (std::string wrong = all_gather(send, recv, count); !wrong.empty())
-                    return fmt::format("round {}: {}", round, wrong);
+            const std::string state =
+                checks().gathered(reinterpret_cast<char*>(send), reinterpret_cast<char*>(recv), count);
+            if (state != "ok") return fmt::format("turn {}: {}", round, state);
         }
         return "ok";
     }
@@ -249,7 +192,6 @@ private:
     std::string spin(std::size_t count) {
         int* send = memory(count);
         int* recv = memory(count);
-        std::cout << "ok" << std::endl;
         for (;;) {
             auto state = group_->all_reduce(send, recv, count, Dtype::i32);
             if (state) state = group_->wait();
@@ -268,11 +210,40 @@ private:
         return plan ? plan->memory : plan.error().to_string();
     }
 
-    Context context_;
+    const Context& context_;
     GroupOptions options_;
     std::vector<Allocation> memory_;
     std::vector<Group> parents_;
     std::optional<Group> group_;
+};
+
+// The ranks of this process, which share one Context.
+class Process {
+public:
+    explicit Process(Context context) : context_(std::move(context)) {}
+
+    // "A|B": the first rank of this process is told A and the next one B, at the same time; answers alike.
+    std::string obey(const std::string& line) {
+        if (line.starts_with("spin")) std::cout << "ok" << std::endl;
+        std::vector<std::string> parts(1);
+        for (const char c : line) {
+            if (c == '|')
+                parts.emplace_back();
+            else
+                parts.back() += c;
+        }
+        while (ranks_.size() < parts.size()) ranks_.push_back(std::make_unique<Rank>(context_));
+        std::vector<std::future<std::string>> others;
+        for (std::size_t i = 1; i < parts.size(); ++i)
+            others.push_back(std::async(std::launch::async, [&, i] { return ranks_[i]->obey(parts[i]); }));
+        std::string answers = ranks_[0]->obey(parts[0]);
+        for (auto& other : others) answers += "|" + other.get();
+        return answers;
+    }
+
+private:
+    Context context_;
+    std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
 }  // namespace
@@ -281,7 +252,7 @@ private:
 
 int main(int count, char** arguments) {
     if (count == 3 && std::string(arguments[1]) == "--peer")
-        return sidestep::multiprocess::serve<sidestep::multiprocess::Rank>(arguments[2]);
+        return sidestep::multiprocess::serve<sidestep::multiprocess::Process>(arguments[2]);
     if (count == 4 && std::string(arguments[1]) == "--launched")
         return sidestep::multiprocess::run_launched(arguments[2], std::atoi(arguments[3]));
     testing::InitGoogleTest(&count, arguments);

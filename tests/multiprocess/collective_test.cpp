@@ -3,89 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <functional>
-#include <future>
-#include <memory>
-#include <thread>
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <sidestep/group.hpp>
-
-#include "tests/multiprocess/process.hpp"
+#include "tests/multiprocess/collective_groups.hpp"
 
 namespace sidestep::multiprocess {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Far more than anything here should take, far less than the timeouts that are not to be waited for.
-constexpr std::chrono::seconds soon{20};
-constexpr int long_timeout = 120'000;
-constexpr int short_timeout = 3'000;  // within which all have to be able to join
-
-class Groups : public testing::Test {
-protected:
-    void start(int ranks) {
-        for (int rank = 0; rank < ranks; ++rank) peers.push_back(std::make_unique<Peer>(folder));
-    }
-
-    // The same command to all ranks but `except` at once; their answers, by rank.
-    std::vector<std::string> tell(const std::function<std::string(int)>& command, int except = -1) {
-        std::vector<std::future<std::string>> asked(peers.size());
-        for (std::size_t rank = 0; rank < peers.size(); ++rank)
-            if (static_cast<int>(rank) != except)
-                asked[rank] = std::async(std::launch::async, [&, rank] {
-                    return peers[rank]->tell(command(static_cast<int>(rank)));
-                });
-        std::vector<std::string> answers(peers.size());
-        for (std::size_t rank = 0; rank < peers.size(); ++rank)
-            if (asked[rank].valid()) answers[rank] = asked[rank].get();
-        return answers;
-    }
-    std::vector<std::string> tell(const std::string& command, int except = -1) {
-        return tell([&](int) { return command; }, except);
-    }
-    void expect_all(const std::string& command, const std::string& answer, int except = -1) {
-        const auto answers = tell(command, except);
-        for (std::size_t rank = 0; rank < answers.size(); ++rank)
-            EXPECT_EQ(answers[rank], static_cast<int>(rank) == except ? "" : answer)
-                << "rank " << rank << ", " << command;
-    }
-    void join(int ranks, int timeout) {
-        start(ranks);
-        const auto answers =
-            tell([&](int rank) { return fmt::format("join {} {} {} {}", id, rank, ranks, timeout); });
-        for (const std::string& answer : answers) ASSERT_EQ(answer, "ok");
-    }
-    // Every rank but `except` says so with all of `parts`.
-    void expect_error(const std::vector<std::string>& answers, const std::vector<std::string>& parts,
-                      int except = -1) {
-        for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-            if (static_cast<int>(rank) == except) continue;
-            for (const std::string& part : parts)
-                EXPECT_NE(answers[rank].find(part), std::string::npos)
-                    << "rank " << rank << " says: " << answers[rank] << "\nand not: " << part;
-        }
-    }
-    std::size_t entries() const {
-        std::size_t count = 0;
-        for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
-            if (!entry.path().filename().string().starts_with('.')) ++count;
-        return count;
-    }
-    std::string process(int rank) const {
-        return fmt::format("process {}", peers[static_cast<std::size_t>(rank)]->process());
-    }
-
-    TestFolder folder;
-    const std::string id = GroupId::create()->to_string();
-    std::vector<std::unique_ptr<Peer>> peers;
-};
 
 TEST_F(Groups, EveryOperationOfFourProcesses) {
     join(4, long_timeout);
@@ -100,10 +23,7 @@ TEST_F(Groups, EveryOperationOfFourProcesses) {
     }
     EXPECT_EQ(where, "yes");
     expect_all("leave", "ok");
-    const auto waited = Clock::now();
-    while (entries() > 0 && Clock::now() - waited < soon)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_EQ(entries(), 0u);
+    expect_no_entries();
 }
 
 // By way of the arenas at first, and straight into each other's memory once all have mapped it.
@@ -178,18 +98,35 @@ TEST_F(Groups, KilledBeforeAnything) {
     peers[1]->kill();
     const auto start = Clock::now();
     (void)tell("run all_reduce 100 f32", 1);
-    expect_error(tell("wait", 1), {"rank 1", gone, "died"}, 1);
+    expect_error(tell("wait", 1), {"rank 1", gone, "died; it had run no operation"}, 1);
     EXPECT_LT(Clock::now() - start, soon);
     expect_error(tell("run barrier 0 f32", 1), {"rank 1", "died"}, 1);
+}
+
+// The others wait in an operation that it never came to.
+TEST_F(Groups, KilledBeforeItsFirstOperation) {
+    join(3, long_timeout);
+    for (const int rank : {0, 2})
+        EXPECT_EQ(peers[static_cast<std::size_t>(rank)]->tell("run all_reduce 100 f32"), "ok");
+    const std::string gone = process(1);
+    peers[1]->kill();
+    expect_error(tell("wait", 1),
+                 {"rank 1 (" + gone + ", gpu:1) died; it had run no operation, and rank ",
+                  "is in operation 1, all_reduce 100 f32 sum"},
+                 1);
 }
 
 TEST_F(Groups, KilledWithinAnOperation) {
     join(4, long_timeout);
     expect_all("spin", "ok");  // the second answer comes when it ends
+    await_operations();
     const std::string gone = process(2);
     peers[2]->kill();
     const auto start = Clock::now();
-    expect_error(tell("status", 2), {"rank 2", gone, "died"}, 2);  // what spin said
+    // What spin said.
+    expect_error(
+        tell("status", 2),
+        {"rank 2 (" + gone + ", gpu:2) died; its last one was operation ", ", all_reduce 30000 i32 sum"}, 2);
     EXPECT_LT(Clock::now() - start, soon);
 }
 
@@ -314,24 +251,34 @@ TEST_F(Groups, OneNeverCalls) {
 }
 
 TEST_F(Groups, OneRunsSomethingElse) {
-    const std::vector<std::pair<std::string, std::string>> pairs{
-        {"run all_reduce 1024 f32", "run all_gather 512 f32"},    // another operation
-        {"run all_reduce 1024 f32", "run all_reduce 1023 f32"},   // another count
-        {"run all_reduce 1024 f32", "run all_reduce 1024 i32"},   // another type
-        {"run all_reduce 16 f32", "run all_reduce 4000000 f32"},  // another algorithm
+    // What each runs, and how it is called.
+    struct Drill {
+        const char *ours, *said, *theirs, *said_of_theirs;
+    };
+    const std::vector<Drill> drills{
+        {"all_reduce 1024 f32", "all_reduce 1024 f32 sum", "all_gather 512 f32", "all_gather 512 f32"},
+        // Another count, type, algorithm, reduction, root.
+        {"all_reduce 1024 f32", "all_reduce 1024 f32 sum", "all_reduce 1023 f32", "all_reduce 1023 f32 sum"},
+        {"all_reduce 1024 f32", "all_reduce 1024 f32 sum", "all_reduce 1024 i32", "all_reduce 1024 i32 sum"},
+        {"all_reduce 16 f32", "all_reduce 16 f32 sum", "all_reduce 4000000 f32",
+         "all_reduce 4000000 f32 sum"},
+        {"all_reduce 1024 f32", "all_reduce 1024 f32 sum", "all_reduce 1024 f32 max",
+         "all_reduce 1024 f32 max"},
+        {"reduce 99999 i32 min 1", "reduce 99999 i32 min to rank 1", "reduce 99999 i32 prod 1",
+         "reduce 99999 i32 prod to rank 1"},
+        {"broadcast 1024 f32", "broadcast 1024 f32 from rank 0", "broadcast 1024 f32 sum 1",
+         "broadcast 1024 f32 from rank 1"},
+        {"reduce 500000 f32 sum 0", "reduce 500000 f32 sum to rank 0", "reduce 500000 f32 sum 1",
+         "reduce 500000 f32 sum to rank 1"},
     };
     start(2);
-    for (const auto& [ours, theirs] : pairs) {
+    for (const Drill& drill : drills) {
         const std::string fresh = GroupId::create()->to_string();
         const auto joined =
             tell([&](int rank) { return fmt::format("join {} {} 2 {}", fresh, rank, short_timeout); });
         EXPECT_EQ(joined[0] + joined[1], "okok");
-        (void)tell([&](int rank) { return rank == 0 ? ours : theirs; });
-        const auto answers = tell("wait");
-        const auto described = [](const std::string& line) {
-            return line.substr(4) + (line.find("all_reduce") != std::string::npos ? " sum" : "");
-        };
-        expect_error(answers, {"operation 1", described(ours), described(theirs), process(0), process(1)});
+        (void)tell([&](int rank) { return fmt::format("run {}", rank == 0 ? drill.ours : drill.theirs); });
+        expect_error(tell("wait"), {"operation 1", drill.said, drill.said_of_theirs, process(0), process(1)});
         expect_all("leave", "ok");
     }
 }
