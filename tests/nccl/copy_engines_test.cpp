@@ -81,7 +81,7 @@ TEST(NcclCopyEngines, TheEnvironmentGoesBeforeTheProgram) {
     EXPECT_EQ(gather_us("2", 0), engines);
     EXPECT_EQ(gather_us("2", NCCL_CONFIG_UNDEF_INT), engines);
     EXPECT_EQ(gather_us("0", NCCL_CTA_POLICY_ZERO), kernels);
-    // What is no policy counts for nothing, and the log says so.
+    // What is not a policy counts for nothing, and the log says so.
     for (const char* wrong : {"zero", "-1", "4", "2 ", "99999999999"}) {
         ::testing::internal::CaptureStderr();
         EXPECT_EQ(gather_us(wrong, NCCL_CTA_POLICY_ZERO), engines) << wrong;
