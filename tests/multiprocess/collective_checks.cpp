@@ -97,8 +97,10 @@ std::string Checks::run(const std::vector<Part>& parts, char* send, char* recv, 
                         int rounds) {
     for (int round = 0; round < rounds; ++round)
         for (const Part& part : parts)
-            if (std::string wrong = run_one(part, send, recv, count); !wrong.empty())
+            if (std::string wrong = run_one(part, send, recv, count); !wrong.empty()) {
+                group_.abort(wrong);  // the others would wait for this rank
                 return fmt::format("round {}: {}", round, wrong);
+            }
     return "ok";
 }
 
@@ -356,7 +358,9 @@ std::string Checks::floats(std::size_t count, std::size_t offset) {
     if (wrong.empty()) wrong = floats_of<double>(Dtype::f64, count, offset, hash);
     if (wrong.empty()) wrong = floats_of<std::uint16_t>(Dtype::f16, count, offset, hash);
     if (wrong.empty()) wrong = floats_of<std::uint16_t>(Dtype::bf16, count, offset, hash);
-    return wrong.empty() ? fmt::format("ok {:016x}", hash) : wrong;
+    if (wrong.empty()) return fmt::format("ok {:016x}", hash);
+    group_.abort(wrong);
+    return wrong;
 }
 
 }  // namespace sidestep::multiprocess
