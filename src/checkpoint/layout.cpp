@@ -60,6 +60,10 @@ Result<Cut> cut_along(const TensorInfo& tensor, int asked, std::size_t parts) {
     if (tensor.bytes == 0) return cut;
     std::uint64_t rows = 1;
     for (int i = 0; i < axis; ++i) rows *= tensor.shape[static_cast<std::size_t>(i)];
+    if (rows == 0 || cut.extent == 0)
+        return cannot_cut(
+            tensor, asked,
+            fmt::format("its shape has no elements, and the file has {} bytes of it", tensor.bytes));
     if (tensor.bytes % rows != 0)
         return cannot_cut(tensor, asked,
                           fmt::format("rows of {} would begin within a byte", tensor.type_name));

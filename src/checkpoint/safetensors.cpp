@@ -195,9 +195,15 @@ Result<void> check_tensor(const TensorInfo& tensor, Bytes begin, Bytes end, Byte
             file, format_page);
     }
     if (tensor.dtype == Dtype::other) {
-        if (elements_of(tensor.shape)) return {};
-        return wrong(fmt::format("tensor {} has more elements than 64 bits can count", name), file,
-                     format_page);
+        const auto elements = elements_of(tensor.shape);
+        if (!elements)
+            return wrong(fmt::format("tensor {} has more elements than 64 bits can count", name), file,
+                         format_page);
+        if (*elements > 0 || begin == end) return {};
+        return wrong(fmt::format("tensor {} takes {} bytes of the file (data bytes {} to {}), and its shape "
+                                 "has no elements",
+                                 name, end - begin, begin, end),
+                     file, format_page);
     }
     const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
     if (!bytes) return wrong(fmt::format("tensor {} {}", name, bytes.error().message), file, format_page);

@@ -133,6 +133,15 @@ class Load(harness.CommandTest):
         self.refused(USAGE, "model.safetensors", "load", ".")
         self.succeed("load", ".", "--lenient")
 
+    def test_bytes_of_no_elements(self):
+        rules = {"rules": [{"pattern": "*", "axis": 1}]}
+        for axis in (0, 1):
+            rules["rules"][0]["axis"] = axis
+            self.write("rules.json", json.dumps(rules).encode())
+            self.write("lying.safetensors", safetensors([("a", "X", [0, 4], bytes(9))]))
+            self.refused(USAGE, ['"a"', "no elements"], "load", "lying.safetensors", "--lenient",
+                         "--to", "gpu:0,gpu:1", "--shard", "rules.json")
+
     def test_too_little_memory(self):
         env = harness.environment(SIDESTEP_EMULATED_GPU_MEMORY="2MiB")
         self.refused(FAILED, ["gpu:1", "are missing"], "load", ".", "--to", "gpu:0,gpu:1", env=env)

@@ -1,5 +1,6 @@
 // Headers of safetensors files. The first byte is the size of the data behind the header; the rest is the
 // header.
+#include "checkpoint/layout.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
@@ -20,6 +21,27 @@ void check_header(const SafetensorsHeader& header, Bytes file_size, bool strict)
         require(bytes.ok() && *bytes == tensor.bytes, "shape and type make the size", tensor.name);
     }
     require(!strict || end == file_size, "the last tensor ends the file");
+}
+
+// Whatever was read is laid out, along any axis that it has, or refused.
+void check_layouts(const SafetensorsHeader& header) {
+    for (const TensorInfo& tensor : header.tensors) {
+        const int axes = static_cast<int>(std::min<std::size_t>(tensor.shape.size(), 8));
+        for (int axis = -1; axis < axes; ++axis) {
+            constexpr std::size_t places = 3;
+            const auto plan = checkpoint::lay_out({tensor}, places, Layout::by_axis, {axis});
+            if (!plan.ok()) {
+                require(plan.error().code == ErrorCode::invalid_argument, "a cut is refused with words",
+                        plan.error().to_string());
+                continue;
+            }
+            Bytes bytes = 0;
+            for (std::size_t place = 0; place < places; ++place) bytes += plan->bytes(tensor, 0, place);
+            require(tensor.bytes == 0 || bytes == tensor.bytes, "the parts are the whole", tensor.name);
+        }
+    }
+    for (const Layout layout : {Layout::replicate, Layout::by_tensor})
+        require(checkpoint::lay_out(header.tensors, 3, layout).ok(), "what was read is laid out");
 }
 
 // What was read can be written, and reads as the same tensors.
@@ -62,6 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const auto* header : {&strict, &loose}) {
         if (header->ok()) {
             fuzz::check_header(**header, file_size, header == &strict);
+            fuzz::check_layouts(**header);
             continue;
         }
         fuzz::require(header->error().message.size() > 5 && header->error().message.size() < 1000,

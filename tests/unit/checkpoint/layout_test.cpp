@@ -273,6 +273,18 @@ TEST(Layouts, BlocksStayWhole) {
     EXPECT_NE(error_of(unknown).find("not known"), std::string::npos) << error_of(unknown);
 }
 
+TEST(Layouts, BytesOfNoElementsAreNotCut) {
+    for (const auto& [shape, axis] :
+         {std::pair{std::vector<std::uint64_t>{0, 4}, 1}, std::pair{std::vector<std::uint64_t>{0, 4}, 0},
+          std::pair{std::vector<std::uint64_t>{4, 0}, -1},
+          std::pair{std::vector<std::uint64_t>{4, 0, 3}, 0}}) {
+        const auto plan = lay_out({quantised("X", shape, 9)}, 2, Layout::by_axis, {axis});
+        EXPECT_EQ(plan ? ErrorCode::internal : plan.error().code, ErrorCode::invalid_argument);
+    }
+    const auto none = lay_out({quantised("X", {0, 4}, 9)}, 2, Layout::by_axis, {0});
+    EXPECT_NE(error_of(none).find("no elements"), std::string::npos) << error_of(none);
+}
+
 TEST(Layouts, TensorsThatShareBytes) {
     const auto plan =
         lay_out({tensor("a", Dtype::u8, {10}, 0), tensor("b", Dtype::u8, {10}, 9)}, 1, Layout::replicate);

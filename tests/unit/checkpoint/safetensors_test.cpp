@@ -135,6 +135,12 @@ TEST(SafetensorsHeader, LenientTakesUnknownTypesForBytes) {
     EXPECT_EQ(header->tensors[0].bytes, 9U);
     EXPECT_FALSE(parse_file(with(R"("F4_NEW")", "[4294967296,4294967296]", "[0,9]", 9), true).ok());
     EXPECT_FALSE(parse_file(with(R"("F4_NEW")", "[1]", "[1,9]", 9), true).ok()) << "holes stay refused";
+    EXPECT_TRUE(parse_file(with(R"("F4_NEW")", "[0,4]", "[0,0]", 0), true).ok());
+    for (const char* shape : {"[0,4]", "[4,0]"}) {
+        const auto empty = parse_file(with(R"("F4_NEW")", shape, "[0,9]", 9), true);
+        ASSERT_FALSE(empty.ok()) << shape;
+        EXPECT_NE(empty.error().message.find("no elements"), std::string::npos) << empty.error().message;
+    }
 }
 
 TEST(SafetensorsHeader, ManyTensorsOfOneHeader) {
