@@ -117,19 +117,23 @@ std::string SavePlacement::name_of(std::size_t file, Bytes offset) const {
 std::vector<std::vector<FileRange>> ranges_of(const std::vector<TensorInfo>& tensors,
                                               const std::vector<CheckpointFile>& files, Bytes block) {
     std::vector<std::vector<FileRange>> all(files.size());
-    for (const TensorInfo& tensor : tensors) {
-        if (tensor.bytes == 0) continue;
-        FileRange range{tensor.offset, tensor.offset + tensor.bytes};
+    const auto add = [&](std::size_t file, FileRange range) {
         if (block > 0) {
             range.begin = range.begin / block * block;
             if (const Bytes past = range.end % block; past != 0)
-                range.end = std::min(range.end - past + block, files[tensor.file].size);
+                range.end = std::min(range.end - past + block, files[file].size);
         }
-        std::vector<FileRange>& ranges = all[tensor.file];
+        std::vector<FileRange>& ranges = all[file];
         if (!ranges.empty() && range.begin < ranges.back().end + join)
             ranges.back().end = std::max(ranges.back().end, range.end);
         else
             ranges.push_back(range);
+    };
+    for (const TensorInfo& tensor : tensors) {
+        if (tensor.bytes == 0) continue;
+        // What the header says of the tensors is compared too, even where only the last of them is wanted.
+        if (block > 0 && all[tensor.file].empty()) add(tensor.file, {0, files[tensor.file].data_begin});
+        add(tensor.file, {tensor.offset, tensor.offset + tensor.bytes});
     }
     return all;
 }

@@ -59,8 +59,8 @@ private:
 };
 
 // By file: the ranges that hold tensors, of which none is empty. Ranges less than 64 KiB apart become one,
-// since reading on costs less than another request. With `block` above 0 they begin and end on multiples of
-// it, or where the file ends.
+// since reading on costs less than another request. With `block` above 0, for checksums, they begin and end on
+// multiples of it, or where the file ends, and the header of each file that has any is among them.
 std::vector<std::vector<transfer::FileRange>> ranges_of(const std::vector<TensorInfo>& tensors,
                                                         const std::vector<CheckpointFile>& files,
                                                         Bytes block);

@@ -310,9 +310,12 @@ TEST(Ranges, OnlyWhatIsNeededIsRead) {
     const auto blocks = ranges_of(tensors, files, far);
     EXPECT_EQ(blocks[0][0].begin, 0u);
     EXPECT_EQ(blocks[0][0].end, 4000u);
-    EXPECT_EQ(blocks[1][0].begin, far);
+    ASSERT_EQ(blocks[1].size(), 2u);
+    EXPECT_EQ(blocks[1][0].begin, 0u) << "the header's block";
     EXPECT_EQ(blocks[1][0].end, 2 * far);
+    EXPECT_EQ(blocks[1][1].begin, 5 * far);
     EXPECT_EQ(blocks[1][1].end, 5 * far + 9);
+    EXPECT_TRUE(blocks[2].empty());
 }
 
 TEST(Rules, TheFirstThatFitsCounts) {

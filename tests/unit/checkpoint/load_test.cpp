@@ -405,5 +405,25 @@ TEST_F(Load, BytesAreComparedWithAManifest) {
     EXPECT_EQ(error_of(checkpoint, options).code, ErrorCode::not_found);
 }
 
+TEST_F(Load, AHeaderIsComparedWhicheverTensorIsWanted) {
+    const std::string path = write_tensors(
+        folder, "model.safetensors", {{"a", Dtype::f32, {1 << 20}}, {"b", Dtype::bf16, {5000}}}, random);
+    LoadOptions options;
+    options.manifest = folder / "sums.json";
+    ASSERT_TRUE(open(path).write_manifest(options.manifest));
+    EXPECT_TRUE(context.load(*open(path).only({"b"}), options).wait());
+    std::string content = read_file(path);
+    content.replace(content.find("\"BF16\""), 6, "\"F16\" ");
+    folder.write("model.safetensors", content);
+    const auto second = open(path).only({"b"});
+    ASSERT_TRUE(second) << second.error().to_string();
+    ASSERT_EQ(second->tensors()[0].dtype, Dtype::f16);
+    ASSERT_GT(second->tensors()[0].offset, 2_MiB);
+    const Error error = error_of(*second, options);
+    EXPECT_EQ(error.code, ErrorCode::mismatch);
+    for (const char* word : {"block 0", "the header"})
+        EXPECT_NE(error.to_string().find(word), std::string::npos) << error.to_string();
+}
+
 }  // namespace
 }  // namespace sidestep
