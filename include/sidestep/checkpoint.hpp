@@ -76,8 +76,10 @@ public:
 
     // The same checkpoint with only the tensors whose name fits one of the patterns: '*' stands for any
     // characters, '?' for one, "[a-c]" for a set, "[!a-c]" for all others; a pattern that starts with '!'
-    // takes names out again, wherever it stands; where all do, they take out of all names.
-    // ErrorCode::not_found where nothing is left, ErrorCode::invalid_argument for a broken pattern.
+    // takes names out again, wherever it stands; where all do, they take out of all names. '\' before any of
+    // these stands for the character itself: \!odd\[0\] is the name "!odd[0]".
+    // ErrorCode::not_found where nothing is left and for a name, a pattern without '*', '?' and set, that no
+    // tensor has; ErrorCode::invalid_argument for a broken pattern. Other patterns that fit nothing get a note.
     Result<Checkpoint> only(const std::vector<std::string>& patterns) const;
 
     // Whether one of files() is still what was opened; for those who read tensors from it themselves, before

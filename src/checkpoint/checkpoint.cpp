@@ -35,6 +35,15 @@ std::string base_name(const std::string& path) {
     return path.substr(path.rfind('/') + 1);
 }
 
+// "a", "b", "c" and 2 more.
+std::string first_of(const std::vector<std::string>& texts) {
+    constexpr std::size_t max = 3;
+    std::string words;
+    for (std::size_t i = 0; i < std::min(max, texts.size()); ++i)
+        words += (i == 0 ? "" : ", ") + checkpoint::shown(texts[i]);
+    return texts.size() <= max ? words : fmt::format("{} and {} more", words, texts.size() - max);
+}
+
 // A manifest knows files by their bare names.
 Result<void> check_file_names(const std::vector<CheckpointFile>& files) {
     const checkpoint::NameTable::NameOf name = [&files](std::size_t i) {
@@ -146,7 +155,7 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
 
 Result<Checkpoint> Checkpoint::only(const std::vector<std::string>& patterns) const {
     return guarded<Checkpoint>(content_->path, [&]() -> Result<Checkpoint> {
-        SIDESTEP_TRY(const auto wanted, checkpoint::Patterns::parse(patterns));
+        SIDESTEP_TRY(auto wanted, checkpoint::Patterns::parse(patterns));
         auto content = std::make_shared<Content>();
         content->path = content_->path;
         content->files = content_->files;
@@ -160,6 +169,14 @@ Result<Checkpoint> Checkpoint::only(const std::vector<std::string>& patterns) co
                                      checkpoint::shown(fmt::format("{}", fmt::join(patterns, " ")))),
                          content_->path, "sidestep inspect lists the names"};
         }
+        if (const auto absent = wanted.names_without_use(); !absent.empty())
+            return Error{
+                ErrorCode::not_found,
+                fmt::format("of {} tensors none is called {}", content_->tensors.size(), first_of(absent)),
+                content_->path, "sidestep inspect lists the names"};
+        if (const auto unused = wanted.others_without_use(); !unused.empty())
+            content->notes.push_back(fmt::format("no tensor fits the pattern{} {}",
+                                                 unused.size() == 1 ? "" : "s", first_of(unused)));
         content->finish();
         return Checkpoint(std::move(content));
     });

@@ -43,15 +43,23 @@ std::u32string characters(std::string_view text) {
 const char* Pattern::parse_set(std::u32string_view text, std::size_t& at, Piece& piece) {
     piece.negated = at < text.size() && text[at] == U'!';
     if (piece.negated) ++at;
+    // One member, with the backslash before it where there is one.
+    const auto member = [&] {
+        if (text[at] == U'\\' && at + 1 < text.size()) ++at;
+        return text[at++];
+    };
     const std::size_t begin = at;
-    for (; at < text.size(); ++at) {
+    while (at < text.size()) {
         // A ']' right at the beginning is a member, as in the shell's patterns.
         if (text[at] == U']' && at > begin) return ++at, nullptr;
-        const bool is_range = at + 2 < text.size() && text[at + 1] == U'-' && text[at + 2] != U']';
-        const char32_t last = is_range ? text[at + 2] : text[at];
-        if (last < text[at]) return "has a range that runs backwards";
-        piece.ranges.emplace_back(text[at], last);
-        if (is_range) at += 2;
+        const char32_t first = member();
+        char32_t last = first;
+        if (at + 1 < text.size() && text[at] == U'-' && text[at + 1] != U']') {
+            ++at;
+            last = member();
+        }
+        if (last < first) return "has a range that runs backwards";
+        piece.ranges.emplace_back(first, last);
     }
     return "has a '[' without its ']'";
 }
@@ -64,8 +72,13 @@ Result<Pattern> Pattern::parse(std::string_view text) {
     for (std::size_t at = 0; at < all.size();) {
         Piece piece;
         const char32_t character = all[at++];
+        pattern.is_name_ &= character != U'[' && character != U'*' && character != U'?';
         if (character == U'[') {
             if (const char* why = parse_set(all, at, piece); why != nullptr) return broken(text, why);
+        } else if (character == U'\\') {
+            if (at == all.size()) return broken(text, "ends with a backslash, behind which nothing stands");
+            piece.ranges.emplace_back(all[at], all[at]);
+            ++at;
         } else if (character == U'*') {
             piece.any_length = true;
         } else if (character != U'?') {
@@ -117,15 +130,37 @@ Result<Patterns> Patterns::parse(const std::vector<std::string>& texts) {
     for (const std::string& text : texts) {
         const bool out = text.starts_with('!');
         SIDESTEP_TRY(Pattern pattern, Pattern::parse(std::string_view(text).substr(out ? 1 : 0)));
-        (out ? patterns.out_ : patterns.in_).push_back(std::move(pattern));
+        patterns.all_in_ &= out;
+        patterns.list_.push_back({text, std::move(pattern), out, false});
     }
     return patterns;
 }
 
-bool Patterns::fits(std::string_view name) const {
-    const auto fit = [name](const Pattern& pattern) { return pattern.fits(name); };
-    if (std::any_of(out_.begin(), out_.end(), fit)) return false;
-    return in_.empty() || std::any_of(in_.begin(), in_.end(), fit);
+bool Patterns::fits(std::string_view name) {
+    bool in = all_in_;
+    bool out = false;
+    for (One& one : list_) {
+        // One that has fitted before is only asked where its answer matters.
+        if (one.used && (out || (in && !one.out))) continue;
+        if (!one.pattern.fits(name)) continue;
+        one.used = true;
+        (one.out ? out : in) = true;
+    }
+    return in && !out;
+}
+
+std::vector<std::string> Patterns::names_without_use() const {
+    std::vector<std::string> names;
+    for (const One& one : list_)
+        if (!one.used && !one.out && one.pattern.is_name()) names.push_back(one.text);
+    return names;
+}
+
+std::vector<std::string> Patterns::others_without_use() const {
+    std::vector<std::string> texts;
+    for (const One& one : list_)
+        if (!one.used && (one.out || !one.pattern.is_name())) texts.push_back(one.text);
+    return texts;
 }
 
 }  // namespace sidestep::checkpoint

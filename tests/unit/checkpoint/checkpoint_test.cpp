@@ -149,6 +149,15 @@ TEST(Checkpoint, Only) {
     EXPECT_EQ(some->files().size(), 1U);
     EXPECT_EQ(all->tensors().size(), 3U);
     EXPECT_EQ(all->only({"nothing*"}).error().code, ErrorCode::not_found);
+    const auto typo = all->only({"a.w", "typo", "c.*"});
+    ASSERT_FALSE(typo.ok());
+    EXPECT_EQ(typo.error().code, ErrorCode::not_found);
+    EXPECT_NE(typo.error().message.find("\"typo\""), std::string::npos) << typo.error().message;
+    const auto noted = all->only({"a.*", "b.*", "!d"});
+    ASSERT_TRUE(noted.ok());
+    ASSERT_EQ(noted->notes().size(), 1U);
+    EXPECT_EQ(noted->notes()[0], "no tensor fits the patterns \"b.*\", \"!d\"");
+    EXPECT_TRUE(all->only({"a.*", "a.w", "!c.w"})->notes().empty());
     EXPECT_EQ(all->only({"["}).error().code, ErrorCode::invalid_argument);
     EXPECT_EQ(all->only({}).error().code, ErrorCode::invalid_argument);
 }

@@ -55,6 +55,17 @@ TEST(Pattern, Fits) {
         {"\xE2\x82\xAC", "\xE2\x82\xAC", true},
         {"?", "\xE2\x82", false},
         {"A", "a", false},
+        {R"(\*)", "*", true},
+        {R"(\*)", "a", false},
+        {R"(a\[0\]\?)", "a[0]?", true},
+        {R"(\!a)", "!a", true},
+        {R"(\\*)", R"(\a)", true},
+        {R"(\a)", "a", true},
+        {R"([\]a]b)", "]b", true},
+        {R"([a\]]b)", "]b", true},
+        {R"([\!a])", "!", true},
+        {R"([\\-\]])", "\\", true},
+        {R"([a\-c])", "b", false},
     };
     for (const Case& one : cases) {
         SCOPED_TRACE(std::string(one.pattern) + " of " + one.name);
@@ -66,10 +77,15 @@ TEST(Pattern, Fits) {
 
 TEST(Pattern, BrokenOnesAreRefused) {
     const std::pair<const char*, const char*> cases[] = {
-        {"", "is empty"},           {"[", "without its ']'"},
-        {"[]", "without its ']'"},  {"a[bc", "without its ']'"},
-        {"[!]", "without its ']'"}, {"[c-a]", "backwards"},
+        {"", "is empty"},
+        {"[", "without its ']'"},
+        {"[]", "without its ']'"},
+        {"a[bc", "without its ']'"},
+        {"[!]", "without its ']'"},
+        {"[c-a]", "backwards"},
         {"\xff", "no UTF-8"},
+        {R"(a\)", "backslash"},
+        {R"([\])", "without its ']'"},
     };
     for (const auto& [text, words] : cases) {
         SCOPED_TRACE(text);
@@ -92,7 +108,7 @@ TEST(Pattern, ManyStarsTakeNoTime) {
 
 TEST(Patterns, TakeInAndOut) {
     const auto fits = [](const std::vector<std::string>& texts, const char* name) {
-        const auto patterns = Patterns::parse(texts);
+        auto patterns = Patterns::parse(texts);
         return patterns.ok() && patterns->fits(name);
     };
     EXPECT_TRUE(fits({"a*", "b*"}, "bx"));
@@ -101,8 +117,24 @@ TEST(Patterns, TakeInAndOut) {
     EXPECT_FALSE(fits({"!*x", "a*"}, "ax")) << "wherever it stands";
     EXPECT_TRUE(fits({"!*x"}, "a")) << "out of all names";
     EXPECT_FALSE(fits({"!*x"}, "ax"));
+    EXPECT_TRUE(fits({R"(\!x)"}, "!x"));
+    EXPECT_FALSE(fits({R"(\!x)"}, "a"));
+    EXPECT_FALSE(fits({R"(!\!x)"}, "!x"));
     EXPECT_FALSE(Patterns::parse({}).ok());
     EXPECT_FALSE(Patterns::parse({"a", "!"}).ok());
+}
+
+TEST(Patterns, KnowWhichFittedNothing) {
+    using Texts = std::vector<std::string>;
+    auto patterns = Patterns::parse({"a", "b*", "typo", R"(esc\*)", "c?", "[d]", "!e", "!f*", "a*"});
+    ASSERT_TRUE(patterns.ok());
+    EXPECT_TRUE(patterns->fits("a"));
+    EXPECT_TRUE(patterns->fits("bx"));
+    EXPECT_FALSE(patterns->fits("fx"));
+    EXPECT_TRUE(patterns->fits("aa"));
+    EXPECT_FALSE(patterns->fits("escx"));
+    EXPECT_EQ(patterns->names_without_use(), (Texts{"typo", R"(esc\*)"}));
+    EXPECT_EQ(patterns->others_without_use(), (Texts{"c?", "[d]", "!e"}));
 }
 
 TEST(ShardRules, AreRead) {
