@@ -6,37 +6,71 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "driver/files.hpp"
+#include "checkpoint/files_reader.hpp"
 
 namespace sidestep::checkpoint {
+namespace {
 
-Result<void> ClosingFile::prepare(const std::string& path, const std::string& text) {
+constexpr Bytes largest = Bytes{512} << 20;
+
+Result<driver::ReplacedFile> aside(const std::string& path, const std::string& text) {
     auto file = driver::ReplacedFile::begin(path);
     if (!file) return file.error();
     SIDESTEP_CHECK(driver::write_range(file->fd(), 0, text.data(), text.size(), path));
+    return file;
+}
+
+}  // namespace
+
+Result<void> ClosingFile::prepare(const std::string& path, const std::string& text,
+                                  const std::string& meanwhile) {
+    SIDESTEP_TRY(auto file, aside(path, text));
+    SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+    if (facts) {
+        SIDESTEP_TRY(const std::string before, read_whole(path, largest, "the one of an earlier checkpoint"));
+        SIDESTEP_TRY(auto earlier, aside(path, before));
+        earlier_.emplace(std::move(earlier));
+    }
+    if (!meanwhile.empty()) {
+        SIDESTEP_TRY(auto in_place, aside(path, meanwhile));
+        meanwhile_.emplace(std::move(in_place));
+    }
     path_ = path;
-    file_.emplace(std::move(*file));
+    file_.emplace(std::move(file));
     return {};
 }
 
-Result<void> ClosingFile::remove_earlier() const {
-    if (!file_) return {};
+Result<void> ClosingFile::remove() const {
     SIDESTEP_TRY(const std::string target, driver::follow_links(path_));
     std::error_code failure;
     std::filesystem::remove(target, failure);
-    if (failure)
-        return Error{
-            ErrorCode::io_error,
-            fmt::format("{} of an earlier checkpoint cannot be removed: {}", path_, failure.message()),
-            path_,
-            {}};
+    if (!failure) return {};
+    return Error{ErrorCode::io_error,
+                 fmt::format("{} of an earlier checkpoint cannot be removed: {}", path_, failure.message()),
+                 path_,
+                 {}};
+}
+
+Result<void> ClosingFile::set_aside(bool sync) {
+    if (!file_) return {};
+    SIDESTEP_CHECK(meanwhile_ ? meanwhile_->commit(sync) : remove());
+    meanwhile_.reset();
+    is_aside_ = true;
     return {};
+}
+
+Result<void> ClosingFile::put_back(bool sync) {
+    if (!is_aside_) return {};
+    is_aside_ = false;
+    return earlier_ ? earlier_->commit(sync) : remove();
 }
 
 Result<void> ClosingFile::commit(bool sync) {
     if (!file_) return {};
     const Result<void> done = file_->commit(sync);
     file_.reset();
+    earlier_.reset();
+    is_aside_ = false;
     return done;
 }
 

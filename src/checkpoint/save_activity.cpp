@@ -1,17 +1,41 @@
 #include "checkpoint/save_activity.hpp"
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "checkpoint/files_reader.hpp"
+#include "checkpoint/shard_index.hpp"
 #include "driver/files.hpp"
 
 namespace sidestep::checkpoint {
+namespace {
+
+constexpr Bytes largest_index = Bytes{512} << 20;
+
+bool is_there(const std::string& path) {
+    const auto facts = driver::file_facts(path);
+    return facts.ok() && facts->has_value();
+}
+
+// The index beside a file that is saved as the model of its folder; empty where there is none.
+std::string index_beside(const std::string& path) {
+    const auto [folder, name] = driver::split_path(path);
+    std::string index = fmt::format("{}/{}", folder, index_name);
+    return name == single_name && is_there(index) ? index : std::string();
+}
+
+}  // namespace
 
 SaveClosing::SaveClosing(const SavePlan& plan, bool sync)
     : index_path_(plan.index_path),
       index_text_(plan.index_text),
       manifest_path_(plan.manifest_path),
       sync_(sync) {
+    if (index_path_.empty()) stale_index_ = index_beside(plan.spread.files.front().path);
     if (!wants_checksums()) return;
     manifest_.block = transfer::Spread::block;
     for (std::size_t file = 0; file < plan.spread.files.size(); ++file) {
@@ -33,14 +57,54 @@ Result<void> SaveClosing::look(std::size_t file, Bytes offset, const void* data,
 
 Result<void> SaveClosing::before_names() {
     if (wants_checksums()) SIDESTEP_CHECK(manifest_file_.prepare(manifest_path_, to_json(manifest_)));
-    if (!index_path_.empty()) SIDESTEP_CHECK(index_file_.prepare(index_path_, index_text_));
-    SIDESTEP_CHECK(manifest_file_.remove_earlier());
-    return index_file_.remove_earlier();
+    if (!index_path_.empty())
+        SIDESTEP_CHECK(index_file_.prepare(index_path_, index_text_, interrupted_index()));
+    Result<void> ready = manifest_file_.set_aside(sync_);
+    if (ready) ready = index_file_.set_aside(sync_);
+    if (!ready) (void)without_names().ok();
+    return ready;
 }
 
-Result<void> SaveClosing::after_names() {
+Result<void> SaveClosing::without_names() {
+    const Result<void> index = index_file_.put_back(sync_);
+    SIDESTEP_CHECK(manifest_file_.put_back(sync_));
+    return index;
+}
+
+Result<std::vector<std::string>> SaveClosing::after_names() {
     SIDESTEP_CHECK(manifest_file_.commit(sync_));
-    return index_file_.commit(sync_);
+    SIDESTEP_CHECK(index_file_.commit(sync_));
+    std::vector<std::string> notes;
+    if (!stale_index_.empty()) {
+        SIDESTEP_TRY(std::string note, remove_stale_index());
+        if (!note.empty()) notes.push_back(std::move(note));
+    }
+    const std::string single = fmt::format("{}/{}", driver::split_path(index_path_).folder, single_name);
+    if (!index_path_.empty() && is_there(single))
+        notes.push_back(
+            fmt::format("{} is none of the files saved, and some libraries read it first", single));
+    return notes;
+}
+
+// One that names the new file was meant to stay.
+Result<std::string> SaveClosing::remove_stale_index() const {
+    SIDESTEP_TRY(const std::string text,
+                 read_whole(stale_index_, largest_index, "the index beside the file"));
+    if (const auto index = parse_shard_index(text, stale_index_); index) {
+        const auto& names = index->shards;
+        if (std::find(names.begin(), names.end(), single_name) != names.end()) return std::string();
+    }
+    std::error_code failure;
+    std::filesystem::remove(stale_index_, failure);
+    if (!failure)
+        return fmt::format("removed {} of an earlier save, which would be read instead of this file",
+                           stale_index_);
+    return Error{ErrorCode::io_error,
+                 fmt::format("the file is saved, but {} of an earlier save, which is read first, cannot be "
+                             "removed: {}",
+                             stale_index_, failure.message()),
+                 stale_index_,
+                 {}};
 }
 
 SaveActivity::SaveActivity(std::shared_ptr<transfer::Activity> files, std::shared_ptr<SaveClosing> closing)
@@ -68,14 +132,22 @@ bool SaveActivity::follow(bool moved, bool may_block) {
     if (!finished()) {
         if (!files_->finished() || (files_->result() && !may_block)) return moved;
         result_.emplace(files_->result());
-        if (files_->result())
-            if (auto closed = closing_->after_names(); !closed) result_.emplace(closed.error());
+        if (files_->result()) close();
     } else if (drained() || !files_->drained()) {
         return moved;
     }
     if (files_->drained()) drained_.store(true, std::memory_order_release);
     finish();
     return true;
+}
+
+void SaveActivity::close() {
+    auto notes = closing_->after_names();
+    if (!notes) {
+        result_.emplace(notes.error());
+        return;
+    }
+    for (std::string& note : *notes) (*result_)->notes.push_back(std::move(note));
 }
 
 }  // namespace sidestep::checkpoint

@@ -18,20 +18,27 @@ class SaveClosing {
 public:
     SaveClosing(const SavePlan& plan, bool sync);
 
-    bool wanted() const { return !index_path_.empty() || !manifest_path_.empty(); }
+    bool wanted() const { return !index_path_.empty() || !manifest_path_.empty() || !stale_index_.empty(); }
     bool wants_checksums() const { return !manifest_path_.empty(); }
 
     // Keeps the checksum of a block: as transfer::Spread::Look.
     Result<void> look(std::size_t file, Bytes offset, const void* data, Bytes size);
-    // When all files are whole and none has its name.
+    // When all files are whole and none has its name: from here on nobody takes old and new files for one
+    // checkpoint. Undone where it fails.
     Result<void> before_names();
-    // When all have.
-    Result<void> after_names();
+    // Undoes before_names(), where the first file did not get its name.
+    Result<void> without_names();
+    // When all have. Answers with notes.
+    Result<std::vector<std::string>> after_names();
 
 private:
+    Result<std::string> remove_stale_index() const;
+
     std::string index_path_;
     std::string index_text_;
     std::string manifest_path_;
+    // Of an earlier save, beside the model.safetensors that is saved: read first, it would hide the new file.
+    std::string stale_index_;
     bool sync_ = false;
     Manifest manifest_;
     ClosingFile index_file_;
@@ -48,6 +55,7 @@ public:
 
 private:
     bool follow(bool moved, bool may_block);
+    void close();
 
     std::mutex mutex_;  // guards what follows
     const std::shared_ptr<transfer::Activity> files_;

@@ -129,7 +129,7 @@ Result<SavePlan> plan_save(const std::vector<TensorToSave>& tensors, const std::
     if (sharded) {
         Bytes total = 0;
         for (const Bytes size : sizes) total += size;
-        plan.index_path = fmt::format("{}/model.safetensors.index.json", target);
+        plan.index_path = fmt::format("{}/{}", target, index_name);
         plan.index_text = write_shard_index(std::move(shard_of), total);
     }
     if (options.manifest) plan.manifest_path = fmt::format("{}.manifest.json", target);

@@ -15,6 +15,8 @@
 namespace sidestep::checkpoint {
 namespace {
 
+constexpr const char* interrupted_key = "interrupted_save";
+
 // Why a name is none of a file beside the index; empty where it is.
 const char* fault_of(std::string_view name) {
     if (name.empty()) return "is empty";
@@ -46,6 +48,7 @@ public:
         if (skipped_ > 0) return true;
         if (depth() > 1) return name_ = std::move(name), true;
         part_ = name == "weight_map" ? Part::map : name == "metadata" ? Part::metadata : Part::other;
+        is_interrupted_ |= name == interrupted_key;
         if (part_ == Part::map && std::exchange(had_map, true)) return fail("weight_map appears twice");
         return true;
     }
@@ -69,13 +72,20 @@ public:
     bool scalar(JsonScalar& value) override {
         if (skipped_ > 0) return true;
         if (depth() == 0) return fail("holds no object");
-        if (depth() == 1) return part_ != Part::map || fail("weight_map is not an object");
+        if (depth() == 1) return part_ != Part::map || fail_map(value);
         if (part_ == Part::metadata) return metadata(value);
         return value.kind == JsonScalar::Kind::text ? shard(value.text) : fail_value();
     }
 
 private:
     enum class Part { map, metadata, other };
+
+    bool fail_map(const JsonScalar& value) {
+        if (!is_interrupted_ || value.kind != JsonScalar::Kind::null) return fail("weight_map is no object");
+        return fail(
+            "a save into this folder was interrupted, or is still going on: its files may be of two saves",
+            "save once more, or bring the whole checkpoint here again");
+    }
 
     bool fail_value() { return fail(fmt::format("weight_map names no file for tensor {}", shown(name_))); }
 
@@ -105,6 +115,7 @@ private:
     std::string name_;  // of the member of weight_map or metadata
     std::unordered_map<std::string, std::uint32_t> number_of_;
     int skipped_ = 0;
+    bool is_interrupted_ = false;
 };
 
 // Puts the shards in the order of their names.
@@ -161,6 +172,14 @@ std::string write_shard_index(std::vector<std::pair<std::string, std::string>> s
     }
     text += shard_of.empty() ? "}\n}\n" : "\n  }\n}\n";
     return text;
+}
+
+std::string interrupted_index() {
+    return fmt::format(
+        "{{\n  \"{}\": \"The files of this folder were getting their names. Where that is long ago, the save "
+        "was "
+        "interrupted: some may be of an earlier one.\",\n  \"weight_map\": null\n}}\n",
+        interrupted_key);
 }
 
 }  // namespace sidestep::checkpoint

@@ -37,4 +37,11 @@ std::string shard_name(std::size_t number, std::size_t count);
 // it. Sorted by name, as the usual libraries write it.
 std::string write_shard_index(std::vector<std::pair<std::string, std::string>> shard_of, Bytes total_size);
 
+// What stands in the index's place while the files of a save get their names. Every reader refuses it, this
+// one with words: its weight_map is null.
+std::string interrupted_index();
+
+inline constexpr const char* index_name = "model.safetensors.index.json";
+inline constexpr const char* single_name = "model.safetensors";
+
 }  // namespace sidestep::checkpoint

@@ -32,7 +32,10 @@ Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::stri
         if (auto folder = check_folder(path); !folder) return ContextAccess::refuse(*this, folder.error());
 
     const auto closing = std::make_shared<checkpoint::SaveClosing>(*plan, options.sync_file);
-    if (closing->wanted()) plan->spread.before_names = [closing] { return closing->before_names(); };
+    if (closing->wanted()) {
+        plan->spread.before_names = [closing] { return closing->before_names(); };
+        plan->spread.without_names = [closing] { return closing->without_names(); };
+    }
     if (closing->wants_checksums())
         plan->spread.look = [closing](std::size_t file, Bytes offset, const void* data, Bytes size) {
             return closing->look(file, offset, data, size);

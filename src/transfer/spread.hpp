@@ -80,6 +80,8 @@ struct Spread {
     // To files: called once, when all files are whole and before the first gets its name, in a step that may
     // block. An error ends the movement with no file named.
     std::function<Result<void>()> before_names;
+    // To files: called after before_names() in the same step, where the first file did not get its name.
+    std::function<Result<void>()> without_names;
     static constexpr Bytes block = Bytes{1} << 20;
 };
 

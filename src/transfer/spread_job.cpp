@@ -263,7 +263,11 @@ bool SpreadJob::commit() {
         auto made = files_.commit_next();
         receipt_.seconds += seconds_since_start() - before;
         if (!made) {
-            fail(made.error());
+            Error error = made.error();
+            if (files_.committed() == 0 && spread_.without_names)
+                if (auto undone = spread_.without_names(); !undone)
+                    error.message += fmt::format("; and {}", undone.error().message);
+            fail(std::move(error));
             return true;
         }
         if (*made) return true;

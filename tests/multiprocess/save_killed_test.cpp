@@ -69,20 +69,23 @@ TEST(SaveKilled, OneFileIsTheOldOneOrTheNew) {
     }
 }
 
-TEST(SaveKilled, AnIndexOnlyNamesFilesOfOneSave) {
+TEST(SaveKilled, SeveralFilesAreOfOneSaveOrRefused) {
     TestFolder folder;
     const std::string out = folder.socket("out");
     fs::create_directory(out);
     for (int round = 0; round < 12; ++round) {
         kill_while_it_saves(folder, fmt::format("save {} {} {}", out, bytes / 32, bytes), round);
-        const bool index = fs::exists(out + "/model.safetensors.index.json");
-        EXPECT_EQ(names_in(out).size(), index ? 33u : 32u);
+        EXPECT_EQ(names_in(out).size(), 33u);
         const auto checkpoint = Checkpoint::open(out);
-        ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+        if (!checkpoint) {
+            EXPECT_NE(checkpoint.error().message.find("interrupted"), std::string::npos)
+                << checkpoint.error().to_string();
+            continue;
+        }
         ASSERT_EQ(checkpoint->files().size(), 32u);
         std::set<unsigned> seeds;
         for (std::size_t file = 0; file < 32; ++file) seeds.insert(seed_of(*checkpoint, file));
-        EXPECT_LE(seeds.size(), index ? 1u : 2u);
+        EXPECT_EQ(seeds.size(), 1u);
     }
 }
 

@@ -183,6 +183,28 @@ TEST(SpreadSave, TheLastWordBeforeTheNames) {
     EXPECT_TRUE(rig.files->files.empty());
 }
 
+TEST(SpreadSave, WithoutAFirstNameItSaysSo) {
+    for (const char* file : {"/out0", "/out1"}) {
+        SCOPED_TRACE(file);
+        SaveRig rig;
+        rig.files->script.fail_commit = [&](const std::string& path) { return path == file; };
+        int asked = 0;
+        int undone = 0;
+        rig.spread.before_names = [&]() -> Result<void> { return ++asked, Result<void>(); };
+        rig.spread.without_names = [&]() -> Result<void> {
+            ++undone;
+            EXPECT_EQ(asked, 1);
+            return Error{ErrorCode::io_error, "nor back", "test", {}};
+        };
+        const auto failed = rig.run();
+        ASSERT_FALSE(failed);
+        const bool first = std::string(file) == "/out0";
+        EXPECT_EQ(undone, first ? 1 : 0);
+        EXPECT_EQ(failed.error().message.find("; and nor back") != std::string::npos, first)
+            << failed.error().message;
+    }
+}
+
 TEST(SpreadSave, BytesAreLookedAtBeforeTheyAreWritten) {
     SaveRig rig;
     std::atomic<Bytes> seen{0};

@@ -1,0 +1,179 @@
+// The names of saved files and of what tells of them: a save that ends in between leaves no mixture that loads.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <sidestep/sidestep.hpp>
+#include "checkpoint/save_activity.hpp"
+#include "tests/unit/checkpoint/checkpoint_files.hpp"
+
+namespace sidestep {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* index_name = "model.safetensors.index.json";
+
+std::string read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class SaveNames : public testing::Test {
+protected:
+    // Two tensors of one byte, in a file each.
+    Result<Receipt> save_shards(char content) {
+        SaveOptions options;
+        options.shard_bytes = 1;
+        options.manifest = true;
+        return context.save(tensors(content), path(), options).wait();
+    }
+    Result<Receipt> save_single(char content, const std::string& name = "model.safetensors") {
+        return context.save(tensors(content), folder / ("model/" + name)).wait();
+    }
+    std::vector<TensorToSave> tensors(char content) {
+        bytes.push_back(std::make_unique<std::string>(2, content));
+        char* const at = bytes.back()->data();
+        return {{"a", Dtype::u8, {1}, Buffer::host(at, 1)}, {"b", Dtype::u8, {1}, Buffer::host(at + 1, 1)}};
+    }
+
+    std::string path() const { return folder / "model"; }
+    std::string index() const { return path() + "/" + index_name; }
+    std::string manifest() const { return path() + ".manifest.json"; }
+    static std::string shard(int number) { return fmt::format("model-{:05}-of-00002.safetensors", number); }
+
+    // The contents of the tensors, sorted; the words of the refusal where there is one.
+    std::string loaded() const {
+        const auto checkpoint = Checkpoint::open(path());
+        if (!checkpoint) return checkpoint.error().to_string();
+        std::string content;
+        for (const TensorInfo& tensor : checkpoint->tensors())
+            content += read_file(checkpoint->files()[tensor.file].path).substr(tensor.offset, tensor.bytes);
+        return content;
+    }
+    void SetUp() override { fs::create_directory(path()); }
+
+    Folder folder;
+    std::vector<std::unique_ptr<std::string>> bytes;
+    Context context = std::move(Context::open({"dgx-h100"})).value();
+};
+
+// What a save does up to the moment at which the files get their names; then, in the tests, it is no more.
+checkpoint::SaveClosing begun(const std::vector<TensorToSave>& tensors, const std::string& path) {
+    SaveOptions options;
+    options.shard_bytes = 1;
+    options.manifest = true;
+    const auto plan = checkpoint::plan_save(tensors, path, options);
+    EXPECT_TRUE(plan);
+    checkpoint::SaveClosing closing(*plan, false);
+    const auto ready = closing.before_names();
+    EXPECT_TRUE(ready) << ready.error().to_string();
+    return closing;
+}
+
+TEST_F(SaveNames, WhileFilesGetTheirNamesTheFolderIsRefused) {
+    for (const bool first : {true, false}) {
+        SCOPED_TRACE(first);
+        const auto closing = begun(tensors('1'), path());
+        EXPECT_NE(loaded().find("a save into this folder was interrupted"), std::string::npos) << loaded();
+        EXPECT_FALSE(fs::exists(manifest()));
+        // What other libraries do: they ask for the values, or the keys, of the map.
+        const auto mark = nlohmann::json::parse(read_file(index()));
+        EXPECT_TRUE(mark.at("weight_map").is_null());
+        ASSERT_TRUE(save_shards('2'));
+        EXPECT_EQ(loaded(), "22");
+        EXPECT_TRUE(fs::exists(manifest()));
+    }
+    // Some of them, and then the process was killed.
+    const auto closing = begun(tensors('3'), path());
+    fs::remove(path() + "/" + shard(2));
+    EXPECT_NE(loaded().find("interrupted"), std::string::npos) << loaded();
+}
+
+TEST_F(SaveNames, WithoutAFirstNameTheEarlierIndexIsPutBack) {
+    auto none = begun(tensors('1'), path());
+    ASSERT_TRUE(none.without_names());
+    EXPECT_FALSE(fs::exists(index()));
+    EXPECT_FALSE(fs::exists(manifest()));
+    ASSERT_TRUE(save_shards('1'));
+    const std::string index_before = read_file(index());
+    const std::string manifest_before = read_file(manifest());
+    auto closing = begun(tensors('2'), path());
+    EXPECT_NE(read_file(index()), index_before);
+    ASSERT_TRUE(closing.without_names());
+    EXPECT_EQ(read_file(index()), index_before);
+    EXPECT_EQ(read_file(manifest()), manifest_before);
+    EXPECT_EQ(loaded(), "11");
+}
+
+// A mount point takes no other file's name.
+TEST_F(SaveNames, ASaveThatFailsBetweenTheNames) {
+    ASSERT_TRUE(save_shards('1'));
+    for (const int number : {1, 2}) {
+        SCOPED_TRACE(number);
+        const std::string file = path() + "/" + shard(number);
+        if (::geteuid() != 0 || ::mount(file.c_str(), file.c_str(), nullptr, MS_BIND, nullptr) != 0)
+            GTEST_SKIP() << "a file cannot be mounted: " << std::strerror(errno);
+        const auto saved = save_shards('2');
+        EXPECT_FALSE(saved);
+        const std::string after = loaded();
+        ::umount2(file.c_str(), MNT_DETACH);
+        if (number == 1) {
+            EXPECT_EQ(after, "11") << "no file has got its name";
+            EXPECT_TRUE(fs::exists(manifest()));
+        } else {
+            EXPECT_NE(after.find("interrupted"), std::string::npos) << after;
+            EXPECT_FALSE(fs::exists(manifest()));
+        }
+    }
+    ASSERT_TRUE(save_shards('3'));
+    EXPECT_EQ(loaded(), "33");
+}
+
+TEST_F(SaveNames, AModelInOneFileTakesThePlaceOfAnEarlierIndex) {
+    ASSERT_TRUE(save_shards('1'));
+    const auto other = save_single('2', "other.safetensors");
+    ASSERT_TRUE(other);
+    EXPECT_TRUE(other->notes.empty());
+    EXPECT_EQ(loaded(), "11") << "another file is another model";
+    const auto saved = save_single('2');
+    ASSERT_TRUE(saved) << saved.error().to_string();
+    EXPECT_EQ(loaded(), "22");
+    EXPECT_FALSE(fs::exists(index()));
+    ASSERT_EQ(saved->notes.size(), 1U);
+    EXPECT_NE(saved->notes[0].find("removed " + index()), std::string::npos) << saved->notes[0];
+    EXPECT_TRUE(save_single('3')->notes.empty());
+    EXPECT_EQ(loaded(), "33");
+    // The other way round the index is read first, by this library.
+    const auto again = save_shards('4');
+    ASSERT_TRUE(again);
+    EXPECT_EQ(loaded(), "44");
+    ASSERT_EQ(again->notes.size(), 1U);
+    EXPECT_NE(again->notes[0].find("model.safetensors is none of the files saved"), std::string::npos)
+        << again->notes[0];
+}
+
+TEST_F(SaveNames, AnIndexThatNamesTheFileStays) {
+    folder.write(std::string("model/") + index_name,
+                 R"({"weight_map": {"a": "model.safetensors", "b": "model.safetensors"}})");
+    const auto saved = save_single('1');
+    ASSERT_TRUE(saved);
+    EXPECT_TRUE(saved->notes.empty());
+    EXPECT_TRUE(fs::exists(index()));
+    EXPECT_EQ(loaded(), "11");
+    // That of an interrupted save names nothing.
+    const auto closing = begun(tensors('2'), path());
+    EXPECT_EQ(save_single('3')->notes.size(), 1U);
+    EXPECT_EQ(loaded(), "33");
+}
+
+}  // namespace
+}  // namespace sidestep
