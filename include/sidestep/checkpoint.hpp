@@ -45,10 +45,12 @@ class SIDESTEP_API Checkpoint {
 public:
     // `path` is
     //   FILE.safetensors                what it holds
-    //   FILE.gguf                       the same, tensor data as bytes with the type's name
+    //   FILE.gguf                       the same, tensor data as bytes with the type's name; the first file of a
+    //                                   split model stands for all of them
     //   FILE.safetensors.index.json     all shards that it names, which lie beside it
     //   a folder                        model.safetensors.index.json in it, else model.safetensors, else
-    //                                   every *.safetensors by name, else the only *.gguf
+    //                                   the only index of another name, else every *.safetensors by name, else
+    //                                   the only *.gguf, in one file or split
     // Accepts and refuses what the reference implementation does (safetensors/src/tensor.rs), and refuses names
     // that appear twice. Errors name file, tensor and byte: invalid_argument for malformed content, not_found
     // for a missing file or shard.

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <iterator>
 #include <new>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <unordered_set>
 
@@ -14,8 +12,10 @@
 
 #include "base/try.hpp"
 #include "checkpoint/files_reader.hpp"
+#include "checkpoint/folder_reader.hpp"
 #include "checkpoint/gguf.hpp"
 #include "checkpoint/names.hpp"
+#include "checkpoint/part_names.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/shard_index.hpp"
 
@@ -26,6 +26,7 @@ constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr Bytes largest_gguf_header = Bytes{1} << 30;
 constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
 constexpr std::size_t max_threads = 8;
+constexpr std::uint64_t most_split_files = 65535;  // the metadata count them with 16 bits
 
 // One file of a checkpoint.
 struct FileHeader {
@@ -33,15 +34,15 @@ struct FileHeader {
     std::vector<TensorInfo> tensors;
     TextPairs metadata;
     std::vector<std::string> notes;
+    GgufSplit split;
 };
 
 template <typename Header>
-FileHeader file_header(const OpenFile& open, Header header) {
+FileHeader file_header(const OpenFile& open, Header& header) {
     FileHeader read;
     read.file = {open.path, open.facts.size, header.data_begin, open.facts.version};
     read.tensors = std::move(header.tensors);
     read.metadata = std::move(header.metadata);
-    read.notes = std::move(header.notes);
     return read;
 }
 
@@ -50,7 +51,11 @@ Result<FileHeader> read_gguf(const OpenFile& open) {
     for (;;) {
         SIDESTEP_TRY(const std::string head, read_text(open, 0, bytes));
         SIDESTEP_TRY(GgufHeader header, parse_gguf(head, open.facts.size, open.path));
-        if (header.needs == 0) return file_header(open, std::move(header));
+        if (header.needs == 0) {
+            FileHeader read = file_header(open, header);
+            read.split = header.split;
+            return read;
+        }
         if (header.needs > largest_gguf_header) {
             return Error{ErrorCode::invalid_argument,
                          fmt::format("the header takes more than {}", format_bytes(largest_gguf_header)),
@@ -66,7 +71,9 @@ Result<FileHeader> read_safetensors(const OpenFile& open, const CheckpointOption
     SIDESTEP_TRY(const Bytes length, header_length(first, open.facts.size, open.path));
     SIDESTEP_TRY(const std::string text, read_text(open, length_bytes, length));
     SIDESTEP_TRY(SafetensorsHeader header, parse_header(text, open.facts.size, options, open.path));
-    return file_header(open, std::move(header));
+    FileHeader read = file_header(open, header);
+    read.notes = std::move(header.notes);
+    return read;
 }
 
 // Of either kind, told apart by how they begin: a safetensors header of that length would be too long.
@@ -212,10 +219,6 @@ std::string note_of_size(Bytes total_size, const Headers& headers) {
     return fmt::format("total_size of the index is {}, and the tensors have {} bytes", total_size, tensors);
 }
 
-std::string beside(const std::string& folder, const std::string& name) {
-    return folder.ends_with('/') ? folder + name : fmt::format("{}/{}", folder, name);
-}
-
 Result<Headers> read_index(const std::string& path, const CheckpointOptions& options) {
     SIDESTEP_TRY(const std::string text, read_whole(path, largest_index, "an index"));
     SIDESTEP_TRY(ShardIndex index, parse_shard_index(text, path));
@@ -243,51 +246,84 @@ Result<Headers> read_index(const std::string& path, const CheckpointOptions& opt
     return headers;
 }
 
-// The names in a folder with that ending, sorted; hidden ones left out.
-Result<std::vector<std::string>> names_in(const std::string& folder, std::string_view ending) {
-    std::vector<std::string> names;
-    std::error_code error;
-    std::filesystem::directory_iterator entry(folder, error);
-    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-        std::string name = entry->path().filename().string();
-        if (name.ends_with(ending) && !name.starts_with('.')) names.push_back(std::move(name));
+// The files of a split GGUF, of which the first is read. They lie beside it.
+Result<std::vector<FileHeader>> read_split(FileHeader first, const PartName& name,
+                                           const CheckpointOptions& options) {
+    const GgufSplit split = first.split;
+    const std::string path = first.file.path;
+    const auto wrong = [](std::string message, const std::string& where) {
+        return Error{ErrorCode::invalid_argument, std::move(message), where,
+                     "copy or download all files of the model again"};
+    };
+    if (name.count != split.count || split.count > most_split_files)
+        return wrong(
+            fmt::format("the file says that it is one of {}, and its name says {}", split.count, name.count),
+            path);
+    const std::string folder = driver::split_path(path).folder;
+    std::vector<std::string> names{driver::split_path(path).name};
+    std::vector<std::string> paths;
+    for (std::uint32_t i = 1; i < name.count; ++i) {
+        std::string other = name.name_of(name.number + i);
+        SIDESTEP_TRY(const auto facts, driver::file_facts(beside(folder, other)));
+        if (!facts) continue;
+        paths.push_back(beside(folder, other));
+        names.push_back(std::move(other));
     }
-    if (error)
-        return Error{
-            ErrorCode::io_error, fmt::format("cannot list {}: {}", folder, error.message()), folder, {}};
-    std::sort(names.begin(), names.end());
-    return names;
+    if (const std::string absent = absent_parts(names); !absent.empty())
+        return Error{ErrorCode::not_found, fmt::format("files of the model are missing: {}", absent), path,
+                     "copy or download the missing files"};
+    SIDESTEP_TRY(auto files, read_files(paths, options));
+    std::size_t tensors = first.tensors.size();
+    for (std::size_t i = 0; i < files.size(); ++i) {
+        tensors += files[i].tensors.size();
+        if (files[i].split.count != split.count || files[i].split.number != i + 1)
+            return wrong(fmt::format("the file is not number {} of {}, as its name says", i + 2, split.count),
+                         paths[i]);
+    }
+    if (split.tensors && *split.tensors != tensors)
+        return wrong(fmt::format("the files hold {} tensors, and the first says {}", tensors, *split.tensors),
+                     path);
+    files.insert(files.begin(), std::move(first));
+    return files;
+}
+
+// One file, and the others of its model where it is the first of a split GGUF.
+Result<Headers> read_one(const std::string& path, const CheckpointOptions& options) {
+    SIDESTEP_TRY(auto files, read_files({path}, options));
+    FileHeader& file = files.front();
+    const auto name = parse_part_name(driver::split_path(path).name);
+    if (file.split.count > 1 && file.split.number == 0 && name) {
+        SIDESTEP_TRY(files, read_split(std::move(file), *name, options));
+        return join_all(std::move(files));
+    }
+    const std::uint64_t count =
+        name && name->ending.ends_with(safetensors_ending) ? name->count : file.split.count;
+    if (count > 1)
+        file.notes.push_back(
+            fmt::format("{}: one of {} files of a model; the others are not read", path, count));
+    return join_all(std::move(files));
 }
 
 Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& options) {
-    const std::string index = beside(folder, "model.safetensors.index.json");
-    SIDESTEP_TRY(const auto index_facts, driver::file_facts(index));
-    if (index_facts) return read_index(index, options);
-    const std::string single = beside(folder, "model.safetensors");
-    SIDESTEP_TRY(const auto single_facts, driver::file_facts(single));
-    std::vector<std::string> paths;
-    if (single_facts) {
-        paths.push_back(single);
-    } else {
-        SIDESTEP_TRY(const auto names, names_in(folder, ".safetensors"));
-        for (const std::string& name : names) paths.push_back(beside(folder, name));
+    SIDESTEP_TRY(const FolderFiles found, files_of_folder(folder));
+    if (!found.index.empty()) {
+        SIDESTEP_TRY(Headers headers, read_index(found.index, options));
+        const auto is_single = [&](const CheckpointFile& file) { return file.path == found.single; };
+        if (!found.single.empty() && std::none_of(headers.files.begin(), headers.files.end(), is_single))
+            headers.notes.push_back(
+                fmt::format("{} is left out: {} does not name it", found.single, found.index));
+        return headers;
     }
-    if (paths.empty()) {
-        SIDESTEP_TRY(const auto names, names_in(folder, ".gguf"));
-        if (names.size() > 1) {
-            return Error{ErrorCode::invalid_argument,
-                         fmt::format("the folder holds {} GGUF files, {} and others", names.size(),
-                                     shown(names.front())),
-                         folder, "give the path of one of them"};
-        }
-        for (const std::string& name : names) paths.push_back(beside(folder, name));
+    if (!found.paths.front().ends_with(gguf_ending)) {
+        SIDESTEP_TRY(auto files, read_files(found.paths, options));
+        return join_all(std::move(files));
     }
-    if (paths.empty()) {
-        return Error{ErrorCode::not_found, "the folder holds no *.safetensors and no *.gguf", folder,
-                     "give the path of a file, of an index, or of a folder that holds them"};
-    }
-    SIDESTEP_TRY(auto files, read_files(paths, options));
-    return join_all(std::move(files));
+    SIDESTEP_TRY(Headers headers, read_one(found.paths.front(), options));
+    if (headers.files.size() == found.paths.size()) return headers;
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} does not say that it is one of the {} GGUF files of the folder",
+                             found.paths.front(), found.paths.size()),
+                 folder, "give the path of one of them"};
 }
 
 }  // namespace
@@ -297,8 +333,7 @@ Result<Headers> read_headers(const std::string& path, const CheckpointOptions& o
     if (!facts) return Error{ErrorCode::not_found, fmt::format("there is no {}", path), path, {}};
     if (facts->type == driver::FileType::directory) return read_folder(path, options);
     if (path.ends_with(".json")) return read_index(path, options);
-    SIDESTEP_TRY(auto files, read_files({path}, options));
-    return join_all(std::move(files));
+    return read_one(path, options);
 }
 
 Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <optional>
 
 #include <fmt/format.h>
@@ -136,7 +137,20 @@ private:
         };
         if (const auto twice = NameTable(header_.tensors.size(), name).twice(name))
             return reader_.wrong(fmt::format("tensor {} appears twice", shown(name(twice->first))));
+        read_split();
         return place_tensors();
+    }
+
+    // Values that are no numbers say nothing.
+    void read_split() {
+        for (const auto& [key, value] : header_.metadata) {
+            std::uint64_t number = 0;
+            const auto read = std::from_chars(value.data(), value.data() + value.size(), number);
+            if (read.ec != std::errc() || read.ptr != value.data() + value.size()) continue;
+            if (key == "split.no") header_.split.number = number;
+            if (key == "split.count") header_.split.count = std::max<std::uint64_t>(number, 1);
+            if (key == "split.tensors.count") header_.split.tensors = number;
+        }
     }
 
     Result<void> read_version() {
@@ -327,11 +341,6 @@ private:
                              {}};
             }
             before = &tensor;
-        }
-        for (const auto& [key, value] : header_.metadata) {
-            if (key == "split.count" && value != "0" && value != "1")
-                header_.notes.push_back(
-                    fmt::format("{}: one of {} files of a model; the others are not read", file_, value));
         }
         return {};
     }

@@ -4,6 +4,8 @@
 // GGML_QUANT_SIZES.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,13 +19,20 @@ namespace sidestep::checkpoint {
 // What GGUF files begin with.
 constexpr std::string_view gguf_magic = "GGUF";
 
+// Of a model in several files, split.* of the metadata.
+struct GgufSplit {
+    std::uint64_t number = 0;              // from 0
+    std::uint64_t count = 1;               // of files
+    std::optional<std::uint64_t> tensors;  // in all files together
+};
+
 struct GgufHeader {
     // Bytes of the file's beginning that are needed to go on; 0: all was read, and the rest of this holds.
     Bytes needs = 0;
     std::vector<TensorInfo> tensors;  // by their offsets in the file; TensorInfo::file is 0
     std::vector<std::pair<std::string, std::string>> metadata;  // arrays as "string[32000]"
     Bytes data_begin = 0;
-    std::vector<std::string> notes;
+    GgufSplit split;
 };
 
 // `head` is the beginning of a file of `file_size` bytes, any number of them. `file` stands in errors only.

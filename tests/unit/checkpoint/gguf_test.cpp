@@ -140,10 +140,16 @@ TEST(Gguf, Accepts) {
     EXPECT_EQ(scalar->tensors[0].bytes + scalar->tensors[1].bytes, 4U);
 
     GgufParts split;
-    split.pairs = {gguf_pair("split.count", 2, number_bytes(3, 2))};
-    ASSERT_EQ(parse_file(gguf_file(split))->notes.size(), 1U);
-    split.pairs = {gguf_pair("split.count", 2, number_bytes(1, 2))};
-    EXPECT_TRUE(parse_file(gguf_file(split))->notes.empty());
+    EXPECT_EQ(parse_file(gguf_file(split))->split.count, 1U);
+    split.pairs = {gguf_pair("split.count", 2, number_bytes(3, 2)),
+                   gguf_pair("split.no", 2, number_bytes(2, 2)),
+                   gguf_pair("split.tensors.count", 5, number_bytes(7, 4))};
+    EXPECT_EQ(parse_file(gguf_file(split))->split.count, 3U);
+    EXPECT_EQ(parse_file(gguf_file(split))->split.number, 2U);
+    EXPECT_EQ(parse_file(gguf_file(split))->split.tensors, 7U);
+    split.pairs = {gguf_pair("split.count", 2, number_bytes(0, 2)), gguf_pair("split.no", 8, gguf_text("x"))};
+    EXPECT_EQ(parse_file(gguf_file(split))->split.count, 1U);
+    EXPECT_FALSE(parse_file(gguf_file(split))->split.tensors.has_value());
 }
 
 // A file with the one tensor.
