@@ -102,7 +102,8 @@ public:
 
     // Number of tensors, bytes and files, and types with their shares: one line.
     std::string summary() const;
-    // A table: name, type, shape, bytes, file.
+    // A table (name, type, shape, bytes, file), the summary, the metadata with the first 60 bytes of each
+    // value, and notes.
     std::string to_text() const;
     // The object documented in docs/json.md.
     std::string to_json() const;

@@ -11,9 +11,16 @@ namespace {
 
 using checkpoint::json_text;
 
-// A name as a cell of the table: as it is, unless it would break the table.
+// A name as a cell of the table: whole and as it is, unless it would break the table.
 std::string cell(std::string_view name) {
-    const std::string words = checkpoint::shown(name);
+    const std::string words = checkpoint::shown(name, name.size());
+    return words.substr(1, words.size() - 2);
+}
+
+// The beginning of a text that may be long and have many lines.
+std::string beginning(std::string_view text) {
+    constexpr std::size_t max = 60;
+    const std::string words = checkpoint::shown(text, max);
     return words.substr(1, words.size() - 2);
 }
 
@@ -90,6 +97,9 @@ std::string Checkpoint::to_text() const {
              std::to_string(tensor.bytes), cell(base_name(files()[tensor.file].path)));
     }
     text += fmt::format("\n{}\n", summary());
+    if (!metadata().empty()) text += "metadata:\n";
+    for (const auto& [key, value] : metadata())
+        text += fmt::format("  {}: {}\n", cell(key), beginning(value));
     for (const std::string& note : notes()) text += fmt::format("note: {}\n", note);
     return text;
 }

@@ -59,8 +59,7 @@ std::optional<std::size_t> first_bad_utf8(std::string_view text) {
     return std::nullopt;
 }
 
-std::string shown(std::string_view text) {
-    constexpr std::size_t max = 100;
+std::string shown(std::string_view text, std::size_t max) {
     std::string words = "\"";
     std::size_t at = 0;
     while (at < text.size() && at < max) {

@@ -15,9 +15,9 @@ namespace sidestep::checkpoint {
 // Where text stops being UTF-8 (RFC 3629: no surrogates, no long forms); nothing where all of it is.
 std::optional<std::size_t> first_bad_utf8(std::string_view text);
 
-// Text in quotation marks for an error or a table's cell: without control characters, and cut after 100
+// Text in quotation marks for an error or a table's cell: without control characters, and cut after `max`
 // bytes.
-std::string shown(std::string_view text);
+std::string shown(std::string_view text, std::size_t max = 100);
 
 // Text as a JSON string with its quotation marks, as serde_json and Python's json with ensure_ascii=False
 // write it. Bytes that are no UTF-8 become U+FFFD.

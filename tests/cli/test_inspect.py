@@ -37,7 +37,27 @@ class Inspect(harness.CommandTest):
             "model.a.bias    BF16     [4]         8  m.safetensors\n"
             "head            F8_E4M3  []          1  m.safetensors\n"
             "\n"
-            "3 tensors, 33 B in 1 file: F32 72.7 %, BF16 24.2 %, F8_E4M3 3.03 %\n")
+            "3 tensors, 33 B in 1 file: F32 72.7 %, BF16 24.2 %, F8_E4M3 3.03 %\n"
+            "metadata:\n"
+            "  format: pt\n")
+
+    def test_metadata_is_shortened(self):
+        text = "first line\nsecond " + "x" * 200
+        self.write("m.safetensors", safetensors(SMALL, {"license": text, "step": "7"}))
+        out = self.succeed("inspect", "m.safetensors").out
+        self.assertIn("\nmetadata:\n  license: first line\\x0asecond xxx", out)
+        self.assertIn("x...\n  step: 7\n", out)
+        self.assertLess(max(map(len, out.splitlines())), 100)
+        self.assertEqual(self.json_of("inspect", "m.safetensors")["metadata"]["license"], text)
+        self.write("m.safetensors", safetensors(SMALL))
+        self.assertNotIn("metadata", self.succeed("inspect", "m.safetensors").out)
+
+    def test_long_names_stay_apart(self):
+        names = [150 * "n" + end for end in ("a", "b")]
+        self.write("m.safetensors", safetensors({name: ("U8", [1], 1) for name in names}))
+        out = self.succeed("inspect", "m.safetensors").out
+        for name in names:
+            self.assertIn(name + "  U8", out)
 
     def test_no_machine_is_needed(self):
         # One that does not exist, and no GPU.

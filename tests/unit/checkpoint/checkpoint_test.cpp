@@ -180,7 +180,9 @@ TEST(Checkpoint, Words) {
               "a\\x0a      F32   [3]        12  m.safetensors\n"
               "long.name  BF16  [2, 1]      4  m.safetensors\n"
               "\n"
-              "2 tensors, 16 B in 1 file: F32 75 %, BF16 25 %\n" +
+              "2 tensors, 16 B in 1 file: F32 75 %, BF16 25 %\n"
+              "metadata:\n"
+              "  format: pt\n" +
                   note);
     const auto object = nlohmann::json::parse(checkpoint->to_json());
     EXPECT_EQ(object["version"], 1);
