@@ -80,7 +80,9 @@ public:
 
     // Enqueues the task behind those before it. `stream` is a caller's CUstream (null: the legacy default
     // stream); on a stream that is being captured the task becomes a node of the graph. Emulated GPUs have no
-    // streams: tasks run one after the other, on a thread of the seat's own. Never waits for another rank.
+    // streams: tasks run one after the other, on a thread of the seat's own. Never waits for another rank. A
+    // task that is refused was not enqueued; where an error leaves a part of it in the stream, the seat has
+    // aborted (FaultKind::aborted).
     virtual Result<void> run(const CollectiveTask& task, void* stream) = 0;
 
     // Whether every task that was run outside of graphs has ended. Never blocks.

@@ -186,8 +186,14 @@ void Board::leave() {
     if (joined_) OwnRows::all().leave(&file().rows[rank_]);
 }
 
-void Board::enqueued(unsigned rank, std::uint64_t number) {
-    file().rows[rank].enqueued.store(number, std::memory_order_release);
+void Board::enqueued(unsigned rank, const Noted& noted) {
+    BoardFile::Row& row = file().rows[rank];
+    row.steps.store(noted.step, std::memory_order_release);
+    row.enqueued.store(noted.number, std::memory_order_release);
+}
+
+void Board::refused(unsigned rank, const Noted& noted) {
+    file().rows[rank].cells[noted.number % BoardFile::remembered].number.store(0, std::memory_order_release);
 }
 
 void Board::ended(unsigned rank, std::uint64_t number) {
@@ -210,7 +216,6 @@ void Board::note(unsigned rank, const Noted& noted) {
     cell.what.store(pack(noted), relaxed);
     cell.signature.store(noted.signature, relaxed);
     cell.number.store(noted.number, std::memory_order_release);
-    row.steps.store(noted.step, std::memory_order_release);
 }
 
 bool nobody_left(const BoardFile& file) {

@@ -170,20 +170,35 @@ Result<void> Member::run(const Operation& operation, void* stream) {
     noted.step = operation.collective == Collective::send_recv ? step_ : step_ + 1;
     noted.time_ns = steady_ns();
     noted.signature = decided->signature;
-    party().board->note(static_cast<unsigned>(rank()), noted);
-    number_ = noted.number;
-    step_ = noted.step;
-    for (backend::CollectiveTask& task : decided->tasks) {
-        task.number = number_;
-        auto enqueued = party().seat->run(task, stream);
-        if (enqueued) continue;
-        // The others wait for what will never come.
-        if (&task != decided->tasks.data()) attendant_->fail(enqueued.error());
-        return enqueued.error();
-    }
-    party().board->enqueued(static_cast<unsigned>(rank()), number_);
+    SIDESTEP_CHECK(enqueue(decided->tasks, noted, stream));
     if (asked) attendant_->wake();
     return {};
+}
+
+// What is refused as a whole never was, here or on the board, so that this rank stays in step with the others.
+Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const Noted& noted, void* stream) {
+    Board& board = *party().board;
+    const auto me = static_cast<unsigned>(rank());
+    board.note(me, noted);
+    Result<void> state;
+    for (backend::CollectiveTask& task : tasks) {
+        task.number = noted.number;
+        state = party().seat->run(task, stream);
+        if (state) continue;
+        const auto fault = party().seat->fault();
+        const bool partly = fault && fault->kind == backend::FaultKind::aborted;
+        if (&task == tasks.data() && !partly) {
+            board.refused(me, noted);
+            return state;
+        }
+        // The others wait for what will never come.
+        attendant_->fail(state.error());
+        break;
+    }
+    number_ = noted.number;
+    step_ = noted.step;
+    board.enqueued(me, noted);
+    return state;
 }
 
 Result<void> Member::attach(const Buffer& buffer) {

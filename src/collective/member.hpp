@@ -74,6 +74,7 @@ private:
     Result<void> set_tokens(backend::CollectiveTask& task, bool& asked);
     Result<backend::Token> token_of(const void* address, Bytes bytes, bool& asked);
     Touched touched_of(const Operation& operation, const Choice& choice) const;
+    Result<void> enqueue(std::vector<backend::CollectiveTask>& tasks, const Noted& noted, void* stream);
     Result<void> check_peers(const Operation& operation) const;
     GroupId derived_id(std::uint64_t kind, std::uint64_t number, std::uint64_t color) const;
 

@@ -332,7 +332,10 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
     captured_ |= captures;
     if (captures) return {};
     const CUresult status = cuda().cuEventRecord(last_->get(), callers);
-    if (status == CUDA_SUCCESS) recorded_ = true;
+    if (status == CUDA_SUCCESS)
+        recorded_ = true;
+    else
+        abort();  // the task is in the stream by now
     return cuda().check(status, "cuEventRecord");
 }
 

@@ -149,6 +149,8 @@ Result<void> Copies::run(const CollectiveTask& task, CUstream stream, bool captu
     auto waits = wait_at_gate(task, stream);
     streams_->count_a_wait();
     if (!captures) enqueued_.store(code, std::memory_order_release);
+    // The gate closes in any case, so the thread has to open it.
+    if (!waits && !captures) give_up({.kind = FaultKind::aborted, .peer = post_.rank}, nullptr);
     return waits;
 }
 

@@ -172,6 +172,47 @@ TEST_P(Operations, SendAndReceive) {
             [&](int rank, std::size_t i) { return value((rank + (i < count ? n - 1 : 1)) % n, i % count); });
 }
 
+class Refusals : public GroupTest {
+protected:
+    // Between two elements of the rank's own memory.
+    static Result<void> to_itself(Group& group, int* memory) {
+        group.begin_pairs();
+        if (auto state = group.send(memory, 1, Dtype::i32, group.rank()); !state) return state;
+        if (auto state = group.recv(memory + 1, 1, Dtype::i32, group.rank()); !state) return state;
+        return group.end_pairs();
+    }
+};
+
+// An emulated GPU takes no more than so many tasks that wait. The rank is not ahead of the others by those
+// that it refused: or else the group would end once another rank has left in good order.
+TEST_F(Refusals, CountForNothing) {
+    auto groups = make(2, {std::chrono::minutes(5)});
+    const Allocation left = allocate<int>(groups[0], 2);
+    const Allocation right = allocate<int>(groups[1], 1);
+    ASSERT_TRUE(ok(groups[0].recv(left.address(), 1, Dtype::i32, 1)));  // which holds up what follows
+    Result<void> state;
+    for (int i = 0; i < 100'000 && state; ++i) state = to_itself(groups[0], at<int>(left));
+    ASSERT_FALSE(state.ok());
+    EXPECT_EQ(state.error().code, ErrorCode::out_of_memory) << state.error().to_string();
+    EXPECT_FALSE(groups[0].barrier().ok());
+    ASSERT_TRUE(ok(groups[1].send(right.address(), 1, Dtype::i32, 0)));
+    on_all(groups, [](Group& group) {
+        ASSERT_TRUE(ok(group.wait()));
+        ASSERT_TRUE(ok(group.barrier()));
+        ASSERT_TRUE(ok(group.wait()));
+    });
+    groups.pop_back();
+    // Until rank 0 has heard of it: sends of nothing are then refused too.
+    const auto start = std::chrono::steady_clock::now();
+    while (groups[0].send(left.address(), 0, Dtype::i32, 1) &&
+           std::chrono::steady_clock::now() - start < std::chrono::seconds(20))
+        std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(ok(groups[0].status()));
+    EXPECT_TRUE(ok(to_itself(groups[0], at<int>(left))));
+    EXPECT_TRUE(ok(groups[0].wait()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Operations, testing::Values(1, 2, 3, 4, 8),
                          [](const auto& ranks) { return std::to_string(ranks.param); });
 
