@@ -47,7 +47,9 @@ public:
 
     Group(Group&&) noexcept;
     Group& operator=(Group&&) noexcept;
-    // Leaves: waits for this rank's own operations (bounded by the timeout), for no other rank.
+    // Leaves: waits for this rank's own operations (bounded by the timeout). The last rank of a Context to
+    // leave waits, 5 s at most, until other ranks have let go of the memory of all; where its group has failed
+    // or was aborted, less than a second.
     ~Group();
 
     int rank() const;
@@ -109,11 +111,13 @@ public:
                                    const void* recv = nullptr) const;
 
     // A new group of the ranks that give the same color, in the order of `key` (then of rank); nothing for a
-    // color below 0. All ranks of this group call. Blocks the host; `stop` as with join().
+    // color below 0. All ranks of this group call; where one gives up, all that have called do. Blocks the
+    // host; `stop` as with join().
     Result<std::optional<Group>> split(int color, int key, const GroupOptions& options = {},
                                        std::stop_token stop = {});
     // A new group without the ranks `excluded`, which do not call. Where this group has failed or some are
-    // dead, the others still can. Blocks the host; `stop` as with join().
+    // dead, the others still can. All that remain exclude the same ranks, and one group can be shrunk several
+    // times. Blocks the host; `stop` as with join().
     Result<Group> shrink(const std::vector<int>& excluded, const GroupOptions& options = {},
                          std::stop_token stop = {});
 

@@ -19,9 +19,8 @@ using Clock = std::chrono::steady_clock;
 // Faults and the board are looked at this often.
 constexpr int pause_ms = 10;
 constexpr std::chrono::milliseconds look_pause{500};
-// Of what waits to be sent, or to be fetched, for each rank.
+// Of what waits to be sent, for each rank.
 constexpr std::size_t max_outgoing = 8192;
-constexpr std::size_t max_blobs = 4096;
 constexpr unsigned messages_at_once = 64;
 
 std::uint64_t packed(unsigned rank, ErrorCode code) {
@@ -31,12 +30,24 @@ std::uint64_t packed(unsigned rank, ErrorCode code) {
 }  // namespace
 
 Attendant::Attendant(std::unique_ptr<Party> party)
-    : party_(std::move(party)), peers_(party_->ranks), outbox_(party_->ranks) {
+    : party_(std::move(party)), peers_(party_->ranks), outbox_(party_->ranks), exchanges_(surroundings()) {
     for (unsigned rank = 0; rank < party_->ranks; ++rank) {
         if (!party_->contacts[rank] || party_->contacts[rank]->same_process) continue;
         if (auto watched = driver::watch_process(party_->contacts[rank]->process))
             peers_[rank].process = std::move(*watched);
     }
+}
+
+Exchanges::Surroundings Attendant::surroundings() {
+    return {party_->rank,
+            party_->ranks,
+            [this](unsigned rank, Message message) {
+                queue(rank, std::move(message));
+                wake();
+            },
+            [this](unsigned rank) { return absent(rank); },
+            [this](unsigned rank) { return party_->name_of_rank(rank); },
+            [this] { return party_->verdict.status(); }};
 }
 
 void Attendant::join() {
@@ -167,14 +178,16 @@ void Attendant::take(unsigned rank, const Message& message, driver::LocalMessage
                                   party.contacts[rank]->who(),
                                   {}});
         case Word::exchange:
-            return take_exchange(rank, message);
+        case Word::withdraw:
+        case Word::withdrawn:
+            return exchanges_.handle(rank, message);
         case Word::goodbye: {
             peers_[rank].left = true;
             peers_[rank].steps = message.number;
             party.reachability->gone(rank);
             const std::lock_guard lock(mutex_);
             absent_ |= 1u << rank;
-            return heard_.notify_all();
+            return exchanges_.wake();
         }
         case Word::forgotten:
             peers_[rank].forgotten = true;
@@ -185,12 +198,6 @@ void Attendant::take(unsigned rank, const Message& message, driver::LocalMessage
                               party.name,
                               {}});
     }
-}
-
-void Attendant::take_exchange(unsigned rank, const Message& message) {
-    const std::lock_guard lock(mutex_);
-    if (blobs_.size() < max_blobs) blobs_[{rank, message.number}] = message.blob;
-    heard_.notify_all();
 }
 
 // The connection ended.
@@ -210,7 +217,7 @@ void Attendant::lost(unsigned rank) {
         const std::lock_guard lock(mutex_);
         absent_ |= 1u << rank;
         outbox_[rank].clear();
-        heard_.notify_all();
+        exchanges_.wake();
         if (leaving_) return;
     }
     if (peer.left) return;
@@ -259,8 +266,7 @@ void Attendant::end_here(const Error& error) {
     if (!party_->verdict.fail(error) || ending::begun()) return;
     party_->seat->abort();
     party_->board->file().rows[party_->rank].error.store(error.message);
-    const std::lock_guard lock(mutex_);
-    heard_.notify_all();
+    exchanges_.wake();
 }
 
 void Attendant::fail(const Error& error) {
@@ -273,10 +279,7 @@ void Attendant::fail(const Error& error) {
     for (unsigned rank = 0; rank < party_->ranks; ++rank)
         if (rank != party_->rank)
             queue(rank, Message{.word = Word::failed, .code = error.code, .text = error.message});
-    {
-        const std::lock_guard lock(mutex_);
-        heard_.notify_all();
-    }
+    exchanges_.wake();
     wake();
 }
 
@@ -334,48 +337,6 @@ void Attendant::flush() {
     }
 }
 
-Result<std::vector<std::string>> Attendant::exchange(unsigned kind, const std::string& blob,
-                                                     std::uint32_t members, driver::LocalSocket::Time until,
-                                                     const std::stop_token& stop) {
-    std::uint64_t number = 0;
-    {
-        const std::lock_guard lock(mutex_);
-        number = std::uint64_t{kind} << 32 | ++exchanges_[kind];
-    }
-    std::vector<std::string> answers(party_->ranks);
-    answers[party_->rank] = blob;
-    for (unsigned rank = 0; rank < party_->ranks; ++rank)
-        if (rank != party_->rank && (members >> rank & 1) != 0)
-            queue(rank, Message{.word = Word::exchange, .number = number, .blob = blob});
-    wake();
-    std::unique_lock lock(mutex_);
-    for (unsigned rank = 0; rank < party_->ranks; ++rank) {
-        if (rank == party_->rank || (members >> rank & 1) == 0) continue;
-        while (blobs_.find({rank, number}) == blobs_.end()) {
-            if ((absent_ >> rank & 1) != 0)
-                return Error{ErrorCode::io_error,
-                             fmt::format("{} has died or left", party_->name_of_rank(rank)),
-                             party_->name,
-                             {}};
-            if (kind == 0)
-                if (auto state = party_->verdict.status(); !state) return state.error();
-            if (stop.stop_requested())
-                return Error{ErrorCode::cancelled,
-                             fmt::format("{} was told to stop while {} had not called", party_->name,
-                                         party_->name_of_rank(rank)),
-                             party_->name,
-                             {}};
-            if (Clock::now() >= until)
-                return Error{ErrorCode::timed_out, fmt::format("{} did not call", party_->name_of_rank(rank)),
-                             party_->name, "every rank that takes part calls"};
-            heard_.wait_for(lock, std::chrono::milliseconds(20));
-        }
-        answers[rank] = std::move(blobs_[{rank, number}]);
-        blobs_.erase({rank, number});
-    }
-    return answers;
-}
-
 void Attendant::leave(driver::LocalSocket::Time until) {
     const std::uint64_t steps = party_->board->file().rows[party_->rank].steps.load();
     for (unsigned rank = 0; rank < party_->ranks; ++rank)
@@ -397,6 +358,14 @@ void Attendant::hurry(driver::LocalSocket::Time until) {
     wake();
 }
 
+void Attendant::leave_other_processes_behind(driver::LocalSocket::Time until) {
+    {
+        const std::lock_guard lock(mutex_);
+        others_until_ = std::min(others_until_, until);
+    }
+    wake();
+}
+
 // Lets go of the memory of those who have left, or died.
 void Attendant::part(bool idle) {
     if (!idle) return;
@@ -413,9 +382,11 @@ bool Attendant::parted() const {
     auto& self = const_cast<Attendant&>(*this);
     const std::lock_guard lock(self.mutex_);
     if (!leaving_) return false;
-    if (Clock::now() >= leave_until_) return true;
+    const auto now = Clock::now();
+    if (now >= leave_until_) return true;
     for (unsigned rank = 0; rank < party_->ranks; ++rank) {
         if (!party_->contacts[rank] || peers_[rank].closed) continue;
+        if (now >= others_until_ && !party_->contacts[rank]->same_process) continue;
         // Those that leave too are told first that their memory is free.
         if (!peers_[rank].forgotten || (peers_[rank].left && !peers_[rank].let_go) || !outbox_[rank].empty())
             return false;

@@ -2,13 +2,11 @@
 // due, and stays after the rank has left until nobody uses its memory any more.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <map>
 #include <mutex>
-#include <stop_token>
 #include <thread>
 
+#include "collective/exchanges.hpp"
 #include "collective/reachability.hpp"
 #include "collective/rendezvous.hpp"
 #include "collective/verdict.hpp"
@@ -58,16 +56,17 @@ public:
     // process, which use the memory where it is. For a group that has failed.
     bool in_use();
 
-    // Gives every rank of `members` (bits) the blob and gets theirs, by rank; others are empty. `kind` tells
-    // exchanges apart that may be out of step. Blocks, until `stop` is asked for at the longest.
-    Result<std::vector<std::string>> exchange(unsigned kind, const std::string& blob, std::uint32_t members,
-                                              driver::LocalSocket::Time until, const std::stop_token& stop);
+    // What ranks agree on to make other groups.
+    Exchanges& exchanges() { return exchanges_; }
 
     // The rank calls nothing any more, and none of its tasks is under way. Returns at once; the thread ends
     // when the others have let go, at the latest at `until`.
     void leave(driver::LocalSocket::Time until);
     // Not later than this.
     void hurry(driver::LocalSocket::Time until);
+    // For ranks of other processes not longer than this: what they have mapped stays theirs, also when it is
+    // freed here.
+    void leave_other_processes_behind(driver::LocalSocket::Time until);
     // The rank has died or left.
     bool absent(unsigned rank) const { return (absent_.load(std::memory_order_relaxed) >> rank & 1) != 0; }
     // Waits for the end of the thread, which finished() says is near. Any thread.
@@ -89,11 +88,11 @@ private:
         std::shared_ptr<const void> keeps;
     };
 
+    Exchanges::Surroundings surroundings();
     void serve();
     void wait_for_news();
     void hear(unsigned rank);
     void take(unsigned rank, const Message& message, driver::LocalMessage& received);
-    void take_exchange(unsigned rank, const Message& message);
     void lost(unsigned rank);
     void settle_fault();
     void look_at_board();
@@ -110,13 +109,12 @@ private:
     std::vector<Peer> peers_;  // the thread's own
 
     std::mutex mutex_;  // guards what follows
-    std::condition_variable heard_;
     std::vector<std::deque<Outgoing>> outbox_;
-    std::map<std::pair<unsigned, std::uint64_t>, std::string> blobs_;  // rank and number of an exchange
-    std::map<unsigned, std::uint32_t> exchanges_;                      // of a kind so far
     bool leaving_ = false;
     driver::LocalSocket::Time leave_until_{};
+    driver::LocalSocket::Time others_until_ = driver::LocalSocket::Time::max();  // of other processes
 
+    Exchanges exchanges_;
     std::atomic<std::uint32_t> absent_{0};  // bit r: rank r has died or left
     std::atomic<bool> finished_{false};
     std::mutex joining_;

@@ -1,6 +1,7 @@
 #include "collective/member.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <tuple>
@@ -22,10 +23,6 @@ constexpr std::chrono::seconds leave_limit{60};
 constexpr std::chrono::seconds give_up_limit{1};
 // Tasks that were aborted end within this.
 constexpr std::chrono::seconds abort_limit{5};
-// What a context that is closed still waits for ranks that left.
-constexpr std::chrono::seconds keeper_limit{5};
-// What the last member of a process to leave waits for all that left before.
-constexpr std::chrono::seconds last_one_limit{5};
 constexpr std::chrono::microseconds wait_pause{50};
 constexpr int quick_looks = 200;
 
@@ -309,13 +306,12 @@ void Member::leave() {
     attendant_->leave(Clock::now() + limit);
 }
 
-GroupId Member::derived_id(std::uint64_t kind, std::uint64_t number, std::uint64_t color) const {
+GroupId Member::derived_id(std::uint64_t number, std::uint64_t color) const {
     GroupId id;
     for (std::size_t half = 0; half < 2; ++half) {
         std::uint64_t parts[2];
         std::memcpy(parts, seating_.id.bytes.data(), sizeof(parts));
-        const std::uint64_t value =
-            Mix(half).add(parts[0]).add(parts[1]).add(kind).add(number).add(color).value();
+        const std::uint64_t value = Mix(half).add(parts[0]).add(parts[1]).add(number).add(color).value();
         std::memcpy(id.bytes.data() + 8 * half, &value, sizeof(value));
     }
     return id;
@@ -324,23 +320,24 @@ GroupId Member::derived_id(std::uint64_t kind, std::uint64_t number, std::uint64
 Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSocket::Time until,
                                              const std::stop_token& stop) {
     SIDESTEP_CHECK(attendant_->status());
-    const std::uint64_t number = ++splits_;
     std::string blob(2 * sizeof(int), '\0');
     std::memcpy(blob.data(), &color, sizeof(int));
     std::memcpy(blob.data() + sizeof(int), &key, sizeof(int));
-    SIDESTEP_TRY(const auto blobs, attendant_->exchange(0, blob, (1u << ranks()) - 1, until, stop));
+    SIDESTEP_TRY(const auto answers, attendant_->exchanges().call(Exchanges::Kind::split, blob,
+                                                                  (1u << ranks()) - 1, until, stop));
     std::vector<std::pair<int, int>> members;  // key, rank
     for (int other = 0; other < ranks(); ++other) {
         int theirs[2] = {-1, 0};
-        if (blobs[static_cast<std::size_t>(other)].size() != blob.size())
+        const std::string& said = answers.blobs[static_cast<std::size_t>(other)];
+        if (said.size() != blob.size())
             return Error{ErrorCode::io_error, "another rank's split makes no sense", party().name, {}};
-        std::memcpy(theirs, blobs[static_cast<std::size_t>(other)].data(), sizeof(theirs));
+        std::memcpy(theirs, said.data(), sizeof(theirs));
         if (color >= 0 && theirs[0] == color) members.emplace_back(theirs[1], other);
     }
     if (color < 0) return std::optional<Seating>();
     std::sort(members.begin(), members.end());
     Seating seating = seating_;
-    seating.id = derived_id(0, number, static_cast<std::uint64_t>(color));
+    seating.id = derived_id(answers.number, static_cast<std::uint64_t>(color));
     seating.ranks = static_cast<int>(members.size());
     const auto own = std::find(members.begin(), members.end(), std::pair(key, rank()));
     seating.rank = static_cast<int>(own - members.begin());
@@ -357,73 +354,13 @@ Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSo
                          "name other ranks of the group"};
         members &= ~(1u << other);
     }
-    const std::uint64_t number = ++shrinks_;
-    const std::string blob(reinterpret_cast<const char*>(&members), sizeof(members));
-    SIDESTEP_TRY(const auto blobs, attendant_->exchange(1, blob, members, until, stop));
+    SIDESTEP_TRY(const auto answers,
+                 attendant_->exchanges().call(Exchanges::Kind::shrink, {}, members, until, stop));
     Seating seating = seating_;
-    seating.rank = seating.ranks = 0;
-    for (int other = 0; other < ranks(); ++other) {
-        if ((members >> other & 1) == 0) continue;
-        if (blobs[static_cast<std::size_t>(other)] != blob)
-            return Error{
-                ErrorCode::mismatch,
-                fmt::format("{} excludes other ranks", party().name_of_rank(static_cast<unsigned>(other))),
-                party().name, "all that remain exclude the same ranks"};
-        if (other < rank()) ++seating.rank;
-        ++seating.ranks;
-    }
-    seating.id = derived_id(1, number, members);
+    seating.id = derived_id(answers.number, 0);
+    seating.rank = std::popcount(members & ((1u << rank()) - 1));
+    seating.ranks = std::popcount(members);
     return seating;
-}
-
-Keeper::~Keeper() {
-    const std::lock_guard lock(mutex_);
-    for (auto& member : leaving_) {
-        if (ending::begun())
-            ending::keep(member.release());
-        else
-            member->hurry(Clock::now() + keeper_limit);
-    }
-    leaving_.clear();
-}
-
-void Keeper::joined() {
-    const std::lock_guard lock(mutex_);
-    ++living_;
-}
-
-std::vector<std::unique_ptr<Member>> Keeper::take_finished() {
-    std::vector<std::unique_ptr<Member>> ended;
-    for (auto& one : leaving_)
-        if (one->finished()) ended.push_back(std::move(one));
-    std::erase(leaving_, nullptr);
-    return ended;
-}
-
-void Keeper::take(std::unique_ptr<Member> member) {
-    if (!member) return;
-    // What is left then goes with the process.
-    if (ending::begun()) return ending::keep(member.release());
-    member->leave();
-    bool last = false;
-    {
-        const std::lock_guard lock(mutex_);
-        leaving_.push_back(std::move(member));
-        last = --living_ == 0;
-    }
-    const auto until = Clock::now() + last_one_limit;
-    for (;;) {
-        std::vector<std::unique_ptr<Member>> ended;  // joins their threads without the lock
-        bool done = false;
-        {
-            const std::lock_guard lock(mutex_);
-            ended = take_finished();
-            done = !last || leaving_.empty() || living_ > 0 || Clock::now() >= until;
-        }
-        if (done) return;
-        ended.clear();
-        std::this_thread::sleep_for(wait_pause);
-    }
 }
 
 }  // namespace sidestep::collective

@@ -47,6 +47,11 @@ public:
     void leave();
     bool finished() const { return attendant_->finished(); }
     void hurry(driver::LocalSocket::Time until) { attendant_->hurry(until); }
+    void leave_other_processes_behind(driver::LocalSocket::Time until) {
+        attendant_->leave_other_processes_behind(until);
+    }
+    // Also after leave(), when status() is no longer to be called.
+    bool failed() const { return party().verdict.failed(); }
 
     int rank() const { return seating_.rank; }
     int ranks() const { return seating_.ranks; }
@@ -76,7 +81,7 @@ private:
     Touched touched_of(const Operation& operation, const Choice& choice) const;
     Result<void> enqueue(std::vector<backend::CollectiveTask>& tasks, const Noted& noted, void* stream);
     Result<void> check_peers(const Operation& operation) const;
-    GroupId derived_id(std::uint64_t kind, std::uint64_t number, std::uint64_t color) const;
+    GroupId derived_id(std::uint64_t number, std::uint64_t color) const;
 
     const Seating seating_;
     const GroupOptions options_;
@@ -86,35 +91,9 @@ private:
     Decided listed_;  // of calls with lists; the choice alone is kept
     std::uint64_t number_ = 0;
     std::uint64_t step_ = 0;
-    std::uint64_t splits_ = 0;
-    std::uint64_t shrinks_ = 0;
 };
 
 // `timeout` from now; as good as never where it is 0.
 driver::LocalSocket::Time deadline_after(std::chrono::milliseconds timeout);
-
-// Members that have left and whose memory others may still use. Any thread.
-class Keeper {
-public:
-    Keeper() = default;
-    // Waits some seconds for those that are still here.
-    ~Keeper();
-    Keeper(const Keeper&) = delete;
-    Keeper& operator=(const Keeper&) = delete;
-
-    // There is one more member; take() is told of its end.
-    void joined();
-    // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, some
-    // seconds at most, until all have gone: programs take the GPU's context apart once they have left every
-    // group.
-    void take(std::unique_ptr<Member> member);
-
-private:
-    std::vector<std::unique_ptr<Member>> take_finished();
-
-    std::mutex mutex_;  // guards what follows
-    std::vector<std::unique_ptr<Member>> leaving_;
-    std::size_t living_ = 0;
-};
 
 }  // namespace sidestep::collective

@@ -22,13 +22,13 @@ using collective::Operation;
 struct Group::Impl {
     Impl(std::shared_ptr<ContextAccess::Impl> owner, std::unique_ptr<collective::Member> rank)
         : context(std::move(owner)), member(std::move(rank)) {
-        context->keeper.joined();
+        context->departed.joined();
     }
-    ~Impl() { context->keeper.take(std::move(member)); }
+    ~Impl() { context->departed.take(std::move(member)); }
     Impl(const Impl&) = delete;
     Impl& operator=(const Impl&) = delete;
 
-    std::shared_ptr<ContextAccess::Impl> context;  // goes last: the keeper uses its backends
+    std::shared_ptr<ContextAccess::Impl> context;  // goes last: departed members use its backends
     std::unique_ptr<collective::Member> member;
     Result<void> pair(const collective::PairItem& item, CUstream_st* stream);
     Result<void> noted(Result<void> result);

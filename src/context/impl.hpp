@@ -6,7 +6,7 @@
 
 #include <sidestep/context.hpp>
 #include "backend/registry.hpp"
-#include "collective/member.hpp"
+#include "collective/departed_members.hpp"
 #include "context/pins.hpp"
 #include "peer/publisher.hpp"
 #include "transfer/engine.hpp"
@@ -29,7 +29,7 @@ struct Context::Impl {
     std::shared_ptr<peer::Publisher> publisher = std::make_shared<peer::Publisher>();
     std::unique_ptr<transfer::SharedMemory> shared;
     std::unique_ptr<transfer::Engine> engine;  // after what it uses, so that it goes before
-    collective::Keeper keeper;                 // of ranks that left groups; uses the backends too
+    collective::DepartedMembers departed;      // of ranks that left groups; uses the backends too
 };
 
 // What loads and saves ask for alike.

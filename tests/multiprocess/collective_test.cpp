@@ -240,6 +240,20 @@ TEST_F(Groups, StoppedProcess) {
     expect_error({state}, {"rank 1", "did not come"});
 }
 
+// Whoever gave up on the others does not wait for one that does not run to let go of its memory.
+TEST_F(Groups, LeavesAStoppedProcessBehind) {
+    join(2, long_timeout);
+    expect_all("checked 100 1", "ok");
+    peers[1]->stop();
+    EXPECT_EQ(peers[0]->tell("abort"), "ok");
+    const auto start = Clock::now();
+    EXPECT_EQ(peers[0]->tell("leave"), "ok");
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(4));
+    peers[1]->go_on();
+    expect_error({peers[1]->tell("wait")}, {"rank 0", process(0), "aborted the group"});
+    EXPECT_EQ(peers[1]->tell("leave"), "ok");
+}
+
 TEST_F(Groups, OneNeverCalls) {
     join(3, short_timeout);
     expect_all("run barrier 0 f32", "ok");

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "collective/member.hpp"
+#include "collective/departed_members.hpp"
 #include "context/impl.hpp"
 #include "tests/unit/group/ranks.hpp"
 
@@ -89,7 +89,7 @@ private:
     static auto& registry = *new backend::Registry;
     registry.add(std::make_unique<StrictBackend>(ContextAccess::impl(context).registry), context.topology());
     // Destroyed after main, as those of a program's static objects are.
-    static collective::Keeper keeper;
+    static collective::DepartedMembers departed;
     static std::vector<std::unique_ptr<collective::Member>> members(4);
     const GroupId id = *GroupId::create();
     std::vector<std::thread> threads;
@@ -99,13 +99,13 @@ private:
                                             {},       {}};
             auto member = collective::Member::join(request);
             if (!member) std::_Exit(98);
-            keeper.joined();
+            departed.joined();
             if (!(*member)->run({}, nullptr) || !(*member)->wait()) std::_Exit(97);
             members[static_cast<std::size_t>(rank)] = std::move(*member);
         });
     for (std::thread& thread : threads) thread.join();
     for (int rank = 0; rank < leaving; ++rank)
-        keeper.take(std::move(members[static_cast<std::size_t>(rank)]));
+        departed.take(std::move(members[static_cast<std::size_t>(rank)]));
     std::exit(0);
 }
 

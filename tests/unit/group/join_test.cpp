@@ -1,7 +1,9 @@
 // Joining, leaving, splitting, failing: groups within one process.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <set>
 
 #include "tests/unit/group/ranks.hpp"
 
@@ -50,6 +52,44 @@ protected:
             EXPECT_EQ(at<int>(memory)[count - 1], group.ranks() * (group.ranks() + 1) / 2);
         });
     }
+
+    // Ranks of one color make a group, which works.
+    void split_and_sum(std::vector<Group>& groups, const std::vector<int>& colors) {
+        std::vector<std::optional<Group>> parts(groups.size());
+        on_all(groups, [&](Group& group) {
+            const auto rank = static_cast<std::size_t>(group.rank());
+            auto part = group.split(colors[rank], 0, {milliseconds(20'000)});
+            ASSERT_TRUE(ok(part)) << "rank " << rank;
+            parts[rank] = std::move(*part);
+        });
+        for (const int color : std::set<int>(colors.begin(), colors.end())) {
+            std::vector<Group> made;
+            for (std::size_t rank = 0; rank < groups.size(); ++rank)
+                if (colors[rank] == color && parts[rank]) made.push_back(std::move(*parts[rank]));
+            ASSERT_EQ(static_cast<long>(made.size()), std::count(colors.begin(), colors.end(), color));
+            for (const Group& part : made) ASSERT_EQ(part.ranks(), static_cast<int>(made.size()));
+            sum_once(made);
+        }
+    }
+
+    // The groups of `ranks` go on without the others.
+    void shrink_and_sum(std::vector<Group>& groups, const std::set<int>& ranks) {
+        std::vector<int> excluded;
+        for (const Group& group : groups)
+            if (ranks.count(group.rank()) == 0) excluded.push_back(group.rank());
+        std::vector<std::optional<Group>> parts(groups.size());
+        on_all(groups, [&](Group& group) {
+            if (ranks.count(group.rank()) == 0) return;
+            auto part = group.shrink(excluded, {milliseconds(20'000)});
+            ASSERT_TRUE(ok(part)) << "rank " << group.rank();
+            parts[static_cast<std::size_t>(group.rank())] = std::move(*part);
+        });
+        std::vector<Group> made;
+        for (auto& part : parts)
+            if (part) made.push_back(std::move(*part));
+        ASSERT_EQ(made.size(), ranks.size());
+        sum_once(made);
+    }
 };
 
 TEST_F(Joining, SaysWhoIsWho) {
@@ -78,7 +118,7 @@ TEST_F(Joining, ManyTimesWithoutLeavingAnything) {
         ASSERT_EQ(groups.size(), 2u);
         if (i % 10 == 0) sum_once(groups);
     }
-    { auto groups = make(2); }  // lets the keeper look at those that left before
+    { auto groups = make(2); }  // a look at those that left before
     Held after = held();
     // Ranks that have left end in the background: some of the last ones may still be there.
     const auto start = Clock::now();
@@ -148,7 +188,43 @@ TEST_F(Joining, AStopEndsSplitAndShrink) {
     EXPECT_EQ(part.error().code, ErrorCode::cancelled);
     ASSERT_FALSE(fewer.ok());
     EXPECT_EQ(fewer.error().code, ErrorCode::cancelled);
-    sum_once(groups);  // the group itself goes on
+    // The group itself goes on, and can be divided: nobody takes what was said before.
+    sum_once(groups);
+    split_and_sum(groups, {1, 1, 0});
+    shrink_and_sum(groups, {0, 1});
+    split_and_sum(groups, {0, 1, 0});
+}
+
+// Those that have called hear of it at once, and not after their own timeout.
+TEST_F(Joining, AStopOfOneRankEndsTheSplitOfTheOthers) {
+    auto groups = make(3, {std::chrono::minutes(10)});
+    std::stop_source source;
+    std::atomic<int> calling{0};
+    const auto start = Clock::now();
+    on_all(groups, [&](Group& group) {
+        if (group.rank() == 2) {  // never calls
+            while (calling < 2) std::this_thread::yield();
+            std::this_thread::sleep_for(milliseconds(20));
+            source.request_stop();
+            return;
+        }
+        ++calling;
+        const auto part =
+            group.split(group.rank(), 0, {}, group.rank() == 0 ? source.get_token() : std::stop_token());
+        ASSERT_FALSE(part.ok());
+        EXPECT_EQ(part.error().code, ErrorCode::cancelled) << part.error().to_string();
+        EXPECT_NE(part.error().message.find("rank 0"), std::string::npos) << part.error().to_string();
+    });
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(60));
+    split_and_sum(groups, {1, 0, 1});
+}
+
+TEST_F(Joining, ATimeoutOfASplitSpoilsNoOther) {
+    auto groups = make(3, {milliseconds(3'000)});
+    const auto part = groups[0].split(0, 0);
+    ASSERT_FALSE(part.ok());
+    EXPECT_EQ(part.error().code, ErrorCode::timed_out) << part.error().to_string();
+    split_and_sum(groups, {1, 1, 0});
 }
 
 TEST_F(Joining, TimesThatNobodyLivesToSee) {
@@ -268,6 +344,33 @@ TEST_F(Joining, ShrinkOfAGroupThatWasAborted) {
     }
     EXPECT_EQ(rest[1].rank(), 1);
     sum_once(rest);
+}
+
+// Ranks that exclude others meet, however often each of them has done so with other ranks.
+TEST_F(Joining, ShrinksOfOneGroupWithOtherExclusions) {
+    auto groups = make(3);
+    shrink_and_sum(groups, {0, 1});
+    shrink_and_sum(groups, {0, 2});
+    shrink_and_sum(groups, {0, 1});
+    shrink_and_sum(groups, {1, 2});
+    shrink_and_sum(groups, {0, 1, 2});
+    sum_once(groups);
+}
+
+TEST_F(Joining, RanksThatExcludeDifferentOnes) {
+    auto groups = make(3, {std::chrono::minutes(10)});
+    const auto start = Clock::now();
+    on_all(groups, [&](Group& group) {
+        if (group.rank() == 2) return;
+        const auto part = group.shrink(group.rank() == 0 ? std::vector<int>{2} : std::vector<int>{});
+        ASSERT_FALSE(part.ok());
+        EXPECT_EQ(part.error().code, ErrorCode::mismatch);
+        EXPECT_NE(part.error().message.find("excludes other ranks"), std::string::npos)
+            << part.error().to_string();
+    });
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(60));
+    shrink_and_sum(groups, {0, 1});
+    shrink_and_sum(groups, {0, 1, 2});
 }
 
 TEST_F(Joining, AbortFromAnotherThreadEndsAWait) {

@@ -1,0 +1,76 @@
+#include "collective/departed_members.hpp"
+
+#include <chrono>
+#include <thread>
+
+#include "collective/ending.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a context that is closed still waits for ranks that left.
+constexpr std::chrono::seconds closing_limit{5};
+// What the last member of a process to leave waits for all that left before; and of that, for other processes
+// in groups that have failed.
+constexpr std::chrono::seconds last_one_limit{5};
+constexpr std::chrono::milliseconds failed_limit{300};
+constexpr std::chrono::microseconds wait_pause{50};
+
+}  // namespace
+
+DepartedMembers::~DepartedMembers() {
+    const std::lock_guard lock(mutex_);
+    for (auto& member : leaving_) {
+        if (ending::begun())
+            ending::keep(member.release());
+        else
+            member->hurry(Clock::now() + closing_limit);
+    }
+    leaving_.clear();
+}
+
+void DepartedMembers::joined() {
+    const std::lock_guard lock(mutex_);
+    ++living_;
+}
+
+std::vector<std::unique_ptr<Member>> DepartedMembers::take_finished() {
+    std::vector<std::unique_ptr<Member>> ended;
+    for (auto& one : leaving_)
+        if (one->finished()) ended.push_back(std::move(one));
+    std::erase(leaving_, nullptr);
+    return ended;
+}
+
+void DepartedMembers::take(std::unique_ptr<Member> member) {
+    if (!member) return;
+    // What is left then goes with the process.
+    if (ending::begun()) return ending::keep(member.release());
+    member->leave();
+    bool last = false;
+    {
+        const std::lock_guard lock(mutex_);
+        leaving_.push_back(std::move(member));
+        last = --living_ == 0;
+        // Nobody uses any more what a group shared that has failed: one that does not let go stands still.
+        for (const auto& one : leaving_)
+            if (last && one->failed()) one->leave_other_processes_behind(Clock::now() + failed_limit);
+    }
+    const auto until = Clock::now() + last_one_limit;
+    for (;;) {
+        std::vector<std::unique_ptr<Member>> ended;  // joins their threads without the lock
+        bool done = false;
+        {
+            const std::lock_guard lock(mutex_);
+            ended = take_finished();
+            done = !last || leaving_.empty() || living_ > 0 || Clock::now() >= until;
+        }
+        if (done) return;
+        ended.clear();
+        std::this_thread::sleep_for(wait_pause);
+    }
+}
+
+}  // namespace sidestep::collective

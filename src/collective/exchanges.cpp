@@ -1,0 +1,198 @@
+#include "collective/exchanges.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "backend/collective_task.hpp"
+#include "base/try.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of what waits to be fetched.
+constexpr std::size_t max_offers = 4096;
+constexpr std::chrono::milliseconds look_pause{20};
+// Attendants answer within a moment, unless their process stands still. A stop has to be heeded meanwhile.
+constexpr std::chrono::milliseconds telling_limit{80};
+
+// The number of an exchange: its kind, its members, and how manieth of those it is.
+constexpr unsigned members_at = 32;
+constexpr unsigned kind_at = 48;
+static_assert(backend::max_ranks <= kind_at - members_at);
+
+std::uint64_t key_of(Exchanges::Kind kind, std::uint32_t members) {
+    return static_cast<std::uint64_t>(kind) << kind_at | std::uint64_t{members} << members_at;
+}
+std::uint64_t key_of(std::uint64_t number) {
+    return number >> members_at << members_at;
+}
+std::uint32_t count_of(std::uint64_t number) {
+    return static_cast<std::uint32_t>(number);
+}
+std::uint32_t members_of(std::uint64_t number) {
+    return static_cast<std::uint32_t>(number >> members_at & 0xffff);
+}
+Exchanges::Kind kind_of(std::uint64_t number) {
+    return static_cast<Exchanges::Kind>(number >> kind_at);
+}
+
+}  // namespace
+
+Result<Exchanges::Answers> Exchanges::call(Kind kind, const std::string& blob, std::uint32_t members,
+                                           driver::LocalSocket::Time until, const std::stop_token& stop) {
+    Answers answers;
+    answers.number = begin(kind, members);
+    for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+        if ((others(answers.number) >> rank & 1) != 0)
+            surroundings_.send(rank, Message{.word = Word::exchange, .number = answers.number, .blob = blob});
+    auto gathered = gather(answers.number, blob, until, stop);
+    if (!gathered) {
+        withdraw(answers.number, gathered.error());
+        return gathered.error();
+    }
+    answers.blobs = std::move(*gathered);
+    return answers;
+}
+
+std::uint64_t Exchanges::begin(Kind kind, std::uint32_t members) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t key = key_of(kind, members);
+    active_ = key | ++counts_[key];
+    failure_.reset();
+    for (const auto& [from, blob] : offers_) notice_disagreement(from.first, from.second);
+    return active_;
+}
+
+Result<std::vector<std::string>> Exchanges::gather(std::uint64_t number, const std::string& blob,
+                                                   driver::LocalSocket::Time until,
+                                                   const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    const auto missing = [&]() -> std::optional<unsigned> {
+        for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+            if ((others(number) >> rank & 1) != 0 && !offers_.contains({rank, number})) return rank;
+        return std::nullopt;
+    };
+    while (const auto rank = missing()) {
+        if (failure_) return *failure_;
+        SIDESTEP_CHECK(go_on_waiting(*rank, until, stop));
+        heard_.wait_for(lock, look_pause);
+    }
+    std::vector<std::string> blobs(surroundings_.ranks);
+    blobs[surroundings_.rank] = blob;
+    for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+        if (auto offer = offers_.extract({rank, number})) blobs[rank] = std::move(offer.mapped());
+    active_ = 0;
+    return blobs;
+}
+
+// With the mutex held.
+Result<void> Exchanges::go_on_waiting(unsigned missing, driver::LocalSocket::Time until,
+                                      const std::stop_token& stop) const {
+    const std::string me = surroundings_.name(surroundings_.rank);
+    const std::string other = surroundings_.name(missing);
+    if (surroundings_.absent(missing))
+        return Error{ErrorCode::io_error, fmt::format("{} has died or left", other), me, {}};
+    if (kind_of(active_) == Kind::split) SIDESTEP_CHECK(surroundings_.state());
+    if (stop.stop_requested())
+        return Error{ErrorCode::cancelled,
+                     fmt::format("{} was told to stop while {} had not called", me, other),
+                     me,
+                     {}};
+    if (Clock::now() >= until)
+        return Error{ErrorCode::timed_out, fmt::format("{} did not call", other), me,
+                     "every rank that takes part calls"};
+    return {};
+}
+
+// Returns when the others know, so that whoever hears from this rank by other means, and calls then, meets
+// nothing that is out of date.
+void Exchanges::withdraw(std::uint64_t number, const Error& why) {
+    {
+        const std::lock_guard lock(mutex_);
+        active_ = 0;
+        use_up(number);
+        withdrawal_ = {number, 0};
+    }
+    for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+        if ((others(number) >> rank & 1) != 0)
+            surroundings_.send(
+                rank,
+                Message{.word = Word::withdraw, .number = number, .code = why.code, .text = why.message});
+    const auto until = Clock::now() + telling_limit;
+    const auto all_know = [&] {
+        for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+            if (((others(number) & ~withdrawal_.told) >> rank & 1) != 0 && !surroundings_.absent(rank))
+                return false;
+        return true;
+    };
+    std::unique_lock lock(mutex_);
+    while (!all_know() && Clock::now() < until) heard_.wait_until(lock, until);
+}
+
+void Exchanges::handle(unsigned rank, const Message& message) {
+    // What does not concern both is nothing that a rank says.
+    const std::uint32_t both = 1u << rank | 1u << surroundings_.rank;
+    if ((members_of(message.number) & both) != both) return;
+    {
+        const std::lock_guard lock(mutex_);
+        if (message.word == Word::exchange) take_offer(rank, message);
+        if (message.word == Word::withdraw) take_withdrawal(rank, message);
+        if (message.word == Word::withdrawn && message.number == withdrawal_.number)
+            withdrawal_.told |= 1u << rank;
+    }
+    heard_.notify_all();
+    if (message.word == Word::withdraw)
+        surroundings_.send(rank, Message{.word = Word::withdrawn, .number = message.number});
+}
+
+// With the mutex held, as the ones below.
+void Exchanges::take_offer(unsigned rank, const Message& message) {
+    // Given up here; the other rank will hear of it.
+    if (message.number != active_ && count_of(message.number) <= used(message.number)) return;
+    if (offers_.size() < max_offers) offers_[{rank, message.number}] = message.blob;
+    notice_disagreement(rank, message.number);
+}
+
+void Exchanges::take_withdrawal(unsigned rank, const Message& message) {
+    if (message.number == active_ && !failure_)
+        failure_ = Error{message.code == ErrorCode{0} ? ErrorCode::io_error : message.code,
+                         message.text,
+                         surroundings_.name(rank),
+                         {}};
+    use_up(message.number);
+}
+
+std::uint32_t Exchanges::used(std::uint64_t number) const {
+    const auto found = counts_.find(key_of(number));
+    return found == counts_.end() ? 0 : found->second;
+}
+
+// Up to this one: nobody begins them any more.
+void Exchanges::use_up(std::uint64_t number) {
+    std::uint32_t& count = counts_[key_of(number)];
+    count = std::max(count, count_of(number));
+    std::erase_if(offers_, [number](const auto& offer) {
+        const std::uint64_t offered = offer.first.second;
+        return key_of(offered) == key_of(number) && count_of(offered) <= count_of(number);
+    });
+}
+
+// Each of the two waits for the other one, but not among the same ranks.
+void Exchanges::notice_disagreement(unsigned rank, std::uint64_t number) {
+    const bool another = kind_of(number) == kind_of(active_) && key_of(number) != key_of(active_);
+    if (active_ == 0 || failure_ || !another || (members_of(active_) >> rank & 1) == 0 ||
+        offers_.contains({rank, active_}))
+        return;
+    failure_ = Error{ErrorCode::mismatch, fmt::format("{} excludes other ranks", surroundings_.name(rank)),
+                     surroundings_.name(surroundings_.rank), "all that remain exclude the same ranks"};
+}
+
+std::uint32_t Exchanges::others(std::uint64_t number) const {
+    return members_of(number) & ~(1u << surroundings_.rank);
+}
+
+}  // namespace sidestep::collective
