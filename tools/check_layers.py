@@ -55,7 +55,7 @@ class Layer(NamedTuple):
 # std, and the headers of include/sidestep whose home (below) is of its own rank or a lower one.
 LAYERS = [
     Layer(0, "include/sidestep", "the public API, one type a header", groups=()),
-    Layer(0, "src/base", "Result, Place, Buffer, units, log, environment", groups=("fmt", "POSIX")),
+    Layer(0, "src/base", "Result, Place, Buffer, units, log, environment, the start of threads", groups=("fmt", "POSIX")),
     Layer(1, "src/driver", "the only door to CUDA, NVML, io_uring, sockets, memory maps and descriptors: "
           "loaded symbol tables and RAII types, no policy", ("src/base",),
           ("fmt", "POSIX", "kernel", "sockets", "liburing", "CUDA")),

@@ -3,11 +3,11 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 #include "base/try.hpp"
 #include "collective/ending.hpp"
 
@@ -66,16 +66,12 @@ Result<void> Attendant::start() {
     waker_ = std::make_unique<driver::Waker>(std::move(waker));
     if (party_->seat->ended()) party_->board->file().rows[party_->rank].counts.store(1);
     ending::add(*this);
-    try {
-        thread_ = std::thread([this] { serve(); });
-    } catch (const std::system_error& error) {
+    auto started = base::start_thread([this] { serve(); }, "group");
+    if (started)
+        thread_ = std::move(*started);
+    else
         finished_.store(true);
-        return Error{ErrorCode::out_of_memory,
-                     fmt::format("no thread could be started: {}", error.what()),
-                     "group",
-                     {}};
-    }
-    return {};
+    return started ? Result<void>() : started.error();
 }
 
 void Attendant::serve() {

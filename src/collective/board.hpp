@@ -128,11 +128,11 @@ public:
     void leave();
     // Before the operation's tasks are enqueued, so that whoever waits for the rank finds what it runs.
     void note(unsigned rank, const Noted& noted);
-    // All up to this one have ended. Any thread.
-    void ended(unsigned rank, std::uint64_t number);
     // After that: from now on it counts. Or else, where the first of them was refused, it never was.
     void enqueued(unsigned rank, const Noted& noted);
     void refused(unsigned rank, const Noted& noted);
+    // All up to this one have ended. Any thread.
+    void ended(unsigned rank, std::uint64_t number);
 
 private:
     Board(driver::MappedFile map, std::string path) : map_(std::move(map)), path_(std::move(path)) {}

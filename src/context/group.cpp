@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
+#include "base/thread.hpp"
 #include "base/try.hpp"
 #include "collective/member.hpp"
 #include "context/impl.hpp"
@@ -170,13 +170,11 @@ Result<std::vector<Group>> Group::local(const Context& context, const std::vecto
                  options, no_more.get_token());
     };
     for (std::size_t rank = 1; rank < places.size(); ++rank) {
-        try {
-            threads.emplace_back(join_one, rank);
-        } catch (const std::system_error& error) {
-            joined[rank] = Error{ErrorCode::out_of_memory,
-                                 fmt::format("no thread could be started: {}", error.what()),
-                                 "group",
-                                 {}};
+        auto started = base::start_thread([&join_one, rank] { join_one(rank); }, "group");
+        if (started) {
+            threads.push_back(std::move(*started));
+        } else {
+            joined[rank] = started.error();
             no_more.request_stop();
         }
     }

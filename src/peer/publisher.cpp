@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 #include "base/try.hpp"
 #include "driver/random.hpp"
 
@@ -72,7 +73,7 @@ Result<void> Publisher::start() {
     if (thread_.joinable()) return {};
     SIDESTEP_TRY(driver::Waker waker, driver::Waker::create());
     waker_ = std::make_unique<driver::Waker>(std::move(waker));
-    thread_ = std::thread([this] { serve(); });
+    SIDESTEP_TRY(thread_, base::start_thread([this] { serve(); }, "published memory"));
     return {};
 }
 

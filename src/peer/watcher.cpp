@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include "base/thread.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::peer {
@@ -20,7 +21,7 @@ Result<void> Watcher::add(std::shared_ptr<const Connection> connection) {
     if (!thread_.joinable()) {
         SIDESTEP_TRY(driver::Waker waker, driver::Waker::create());
         waker_ = std::make_unique<driver::Waker>(std::move(waker));
-        thread_ = std::thread([this] { watch(); });
+        SIDESTEP_TRY(thread_, base::start_thread([this] { watch(); }, "published memory"));
     }
     connections_.push_back(std::move(connection));
     waker_->wake();

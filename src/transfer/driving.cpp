@@ -5,6 +5,11 @@
 #include <iterator>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+
 namespace sidestep::transfer {
 
 std::chrono::microseconds Backoff::next() {
@@ -24,11 +29,22 @@ DrivingThread::~DrivingThread() {
 void DrivingThread::add(std::shared_ptr<Activity> activity) {
     {
         std::lock_guard lock(mutex_);
-        if (std::find(activities_.begin(), activities_.end(), activity) != activities_.end()) return;
-        activities_.push_back(std::move(activity));
-        if (!thread_.joinable()) thread_ = std::thread([this] { drive(); });
+        const bool known = std::find(activities_.begin(), activities_.end(), activity) != activities_.end();
+        if (!known) activities_.push_back(std::move(activity));
+        start();
     }
     wake_.notify_one();
+}
+
+// With the mutex held. The next activity tries again.
+void DrivingThread::start() {
+    if (thread_.joinable()) return;
+    auto started = base::start_thread([this] { drive(); }, "copies");
+    if (started)
+        thread_ = std::move(*started);
+    else
+        base::log(base::LogLevel::warn, fmt::format("copies go on only while somebody waits for them: {}",
+                                                    started.error().to_string()));
 }
 
 std::vector<std::shared_ptr<Activity>> DrivingThread::stop() {

@@ -30,7 +30,8 @@ private:
 };
 
 // A thread that steps activities until they have ended and nothing of them is in flight, and then makes the
-// calls that wait for them. Starts with the first one. Safe to use from several threads.
+// calls that wait for them. Starts with the first one. Where no thread can be had, whoever waits is left to step
+// them, and calls wait for the next try. Safe to use from several threads.
 class DrivingThread {
 public:
     DrivingThread() = default;
@@ -44,6 +45,7 @@ public:
     std::vector<std::shared_ptr<Activity>> stop();
 
 private:
+    void start();
     void drive();
     bool step_all(std::vector<std::shared_ptr<Activity>> activities);
 

@@ -1,10 +1,9 @@
 #include "backends/cuda/collective/copies.hpp"
 
-#include <system_error>
-
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -56,14 +55,7 @@ Result<void> Copies::set_up() {
     SIDESTEP_CHECK(cuda().check(status, "cuMemHostGetDevicePointer"));
     SIDESTEP_TRY(streams_, CopyStreams::create(seats_, gpu_, post_));
     beat();
-    try {
-        thread_ = std::thread([this] { serve(); });
-    } catch (const std::system_error& error) {
-        return Error{ErrorCode::out_of_memory,
-                     fmt::format("no thread for copies: {}", error.what()),
-                     fmt::format("gpu:{}", gpu_.index()),
-                     {}};
-    }
+    SIDESTEP_TRY(thread_, base::start_thread([this] { serve(); }, fmt::format("gpu:{}", gpu_.index())));
     return {};
 }
 

@@ -1,10 +1,10 @@
 #include "backends/host/collective/emulated_seat.hpp"
 
 #include <bit>
-#include <system_error>
 
 #include <fmt/format.h>
 
+#include "base/thread.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::host {
@@ -220,14 +220,7 @@ Result<void> EmulatedSeat::run(const CollectiveTask& task, void*) {
                          place_.to_string(), "wait for some of them before more are enqueued"};
         }
         if (!thread_.joinable()) {
-            try {
-                thread_ = std::thread([this] { work(); });
-            } catch (const std::system_error& error) {
-                return Error{ErrorCode::out_of_memory,
-                             fmt::format("no thread for an emulated GPU: {}", error.what()),
-                             place_.to_string(),
-                             {}};
-            }
+            SIDESTEP_TRY(thread_, base::start_thread([this] { work(); }, place_.to_string()));
         }
         waiting_.push_back(task);
         unfinished_.fetch_add(1, std::memory_order_relaxed);

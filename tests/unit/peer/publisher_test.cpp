@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "peer/watcher.hpp"
+#include "tests/no_threads.hpp"
 
 namespace sidestep::peer {
 namespace {
@@ -63,6 +64,30 @@ TEST_F(PublisherTest, SaysWhatItOffersWithItsDescriptor) {
     ASSERT_EQ(::fstat(connection->descriptor(), &got), 0);
     EXPECT_EQ(got.st_ino, given.st_ino);
     EXPECT_FALSE(connection->closed());
+}
+
+TEST_F(PublisherTest, WithoutAThread) {
+    Publisher publisher;
+    std::atomic<int> ended{0};
+    Watcher watcher([&](const Connection&) { ++ended; });
+    {
+        const test::NoThreads none;
+        const auto id = publisher.publish(folder(), "kv", offer, -1);
+        ASSERT_FALSE(id);
+        EXPECT_EQ(id.error().code, ErrorCode::out_of_memory) << id.error().to_string();
+    }
+    const auto id = publisher.publish(folder(), "kv", offer, -1);  // the name is free again
+    ASSERT_TRUE(id) << id.error().to_string();
+    const auto connection = std::make_shared<const Connection>(std::move(connect("kv")).value());
+    {
+        const test::NoThreads none;
+        const auto watched = watcher.add(connection);
+        ASSERT_FALSE(watched);
+        EXPECT_EQ(watched.error().code, ErrorCode::out_of_memory) << watched.error().to_string();
+    }
+    ASSERT_TRUE(watcher.add(connection));
+    publisher.withdraw(*id);
+    EXPECT_TRUE(soon([&] { return ended == 1; }));
 }
 
 TEST_F(PublisherTest, WithdrawnAtOnce) {

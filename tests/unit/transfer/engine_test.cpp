@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "fake_backend.hpp"
+#include "tests/no_threads.hpp"
 
 namespace sidestep {
 namespace {
@@ -61,6 +62,15 @@ TEST(Engine, EndlessLimitsHaveNotPassed) {
     options.deadline = options.stall_limit = std::chrono::milliseconds::max();
     const auto receipt = rig.copy(options);
     EXPECT_TRUE(receipt) << receipt.error().to_string();
+}
+
+// Whoever waits moves the bytes.
+TEST(Engine, CopiesWithoutAThread) {
+    const test::NoThreads none;
+    Rig rig({.polls = 3});
+    const auto receipt = rig.copy(small_chunks());
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
 }
 
 TEST(Engine, CopiesThroughStagingChunkByChunk) {
