@@ -14,7 +14,7 @@
 namespace sidestep::collective {
 
 // All that belongs to one rank of one group. Made by joining.
-struct Party {
+struct RankResources {
     unsigned rank = 0;
     unsigned ranks = 1;
     std::string name;                      // of this rank, for people
@@ -33,7 +33,7 @@ struct Party {
 
 class Attendant {
 public:
-    explicit Attendant(std::unique_ptr<Party> party);
+    explicit Attendant(std::unique_ptr<RankResources> own);
     // Waits for the thread: leave() comes first.
     ~Attendant();
     Attendant(const Attendant&) = delete;
@@ -41,8 +41,8 @@ public:
 
     Result<void> start();
 
-    Party& party() { return *party_; }
-    const Party& party() const { return *party_; }
+    RankResources& own() { return *own_; }
+    const RankResources& own() const { return *own_; }
     void wake() const { waker_->wake(); }
 
     // Any thread: ends the group, here and on the others, unless it has ended.
@@ -91,20 +91,20 @@ private:
     Exchanges::Surroundings surroundings();
     void serve();
     void wait_for_news();
-    void hear(unsigned rank);
-    void take(unsigned rank, const Message& message, driver::LocalMessage& received);
-    void lost(unsigned rank);
+    void read_messages(unsigned rank);
+    void handle(unsigned rank, const Message& message, driver::LocalMessage& received);
+    void on_disconnect(unsigned rank);
     void settle_fault();
     void look_at_board();
-    void part(bool idle);
-    bool parted() const;
+    void release_departed(bool idle);
+    bool all_let_go() const;
     void end();
     void queue(unsigned rank, Message message, int descriptor = -1,
                std::shared_ptr<const void> keeps = nullptr);
     void flush();
     void end_here(const Error& error);
 
-    std::unique_ptr<Party> party_;
+    std::unique_ptr<RankResources> own_;
     std::unique_ptr<driver::Waker> waker_;
     std::vector<Peer> peers_;  // the thread's own
 

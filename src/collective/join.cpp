@@ -65,27 +65,26 @@ public:
     explicit Joining(const JoinRequest& request)
         : request_(request), until_(deadline_after(request.options.timeout)) {}
 
-    Result<std::unique_ptr<Party>> join() {
+    Result<std::unique_ptr<RankResources>> join() {
         SIDESTEP_CHECK(meet());
         auto state = exchange_arenas();
         if (!state) {
             const std::string bytes = to_bytes(
                 Message{.word = Word::failed, .code = state.error().code, .text = state.error().message});
-            for (const auto& contact : party_->contacts)
+            for (const auto& contact : own_->contacts)
                 if (contact) (void)contact->socket.send(bytes);
             return state.error();
         }
-        Reachability::Facts facts{party_->rank, party_->ranks, 1u << party_->rank};
-        for (unsigned rank = 0; rank < party_->ranks; ++rank)
-            if (party_->contacts[rank] && party_->contacts[rank]->same_process)
-                facts.same_process |= 1u << rank;
-        party_->reachability = std::make_unique<Reachability>(request_.registry, *party_->seat, facts);
-        party_->seat->ask([reachability = party_->reachability.get()](const void* address, Bytes bytes) {
+        Reachability::Facts facts{own_->rank, own_->ranks, 1u << own_->rank};
+        for (unsigned rank = 0; rank < own_->ranks; ++rank)
+            if (own_->contacts[rank] && own_->contacts[rank]->same_process) facts.same_process |= 1u << rank;
+        own_->reachability = std::make_unique<Reachability>(request_.registry, *own_->seat, facts);
+        own_->seat->ask([reachability = own_->reachability.get()](const void* address, Bytes bytes) {
             bool asked = false;  // the attendant comes by in any case
             const auto token = reachability->token(address, bytes, asked);
             return token ? *token : backend::Token{};
         });
-        return std::move(party_);
+        return std::move(own_);
     }
 
     // Empty where every GPU reaches every other one's memory.
@@ -99,8 +98,8 @@ public:
 private:
     Hello hello() const {
         Hello hello;
-        hello.rank = party_->rank;
-        hello.ranks = party_->ranks;
+        hello.rank = own_->rank;
+        hello.ranks = own_->ranks;
         hello.process = static_cast<std::uint32_t>(::getpid());
         hello.program = program_number();
         hello.place = request_.seating.place.to_string();
@@ -109,32 +108,31 @@ private:
     }
 
     Result<void> meet() {
-        party_->rank = static_cast<unsigned>(request_.seating.rank);
-        party_->ranks = static_cast<unsigned>(request_.seating.ranks);
-        party_->timeout = request_.options.timeout;
-        party_->contacts.resize(party_->ranks);
+        own_->rank = static_cast<unsigned>(request_.seating.rank);
+        own_->ranks = static_cast<unsigned>(request_.seating.ranks);
+        own_->timeout = request_.options.timeout;
+        own_->contacts.resize(own_->ranks);
         SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(request_.peer_folder, true));
         Hello mine = hello();
-        party_->name = name_of(mine.rank, mine.process, mine.place);
+        own_->name = name_of(mine.rank, mine.process, mine.place);
         SIDESTEP_TRY(Rendezvous rendezvous, Rendezvous::open(folder, request_.seating.id, mine, until_));
         auto seat = make_seat(request_);
         if (!seat) return cannot_take_part(rendezvous, mine, seat.error());
-        party_->seat = std::move(*seat);
+        own_->seat = std::move(*seat);
         const std::string path = group_path(folder, request_.seating.id) + "board";
         if (mine.rank == 0) {
-            SIDESTEP_TRY(party_->board, Board::create(path, mine.ranks, request_.seating.id.to_string(),
-                                                      request_.options.name));
-            party_->board->join(0, mine.place);
+            SIDESTEP_TRY(own_->board, Board::create(path, mine.ranks, request_.seating.id.to_string(),
+                                                    request_.options.name));
+            own_->board->join(0, mine.place);
         }
-        const int descriptor = party_->board ? party_->board->descriptor() : -1;
-        SIDESTEP_TRY(party_->contacts, rendezvous.meet(mine, descriptor, until_, request_.stop));
-        figures_ = mine.rank == 0 ? mine.figures : party_->contacts[0]->hello.figures;
+        const int descriptor = own_->board ? own_->board->descriptor() : -1;
+        SIDESTEP_TRY(own_->contacts, rendezvous.meet(mine, descriptor, until_, request_.stop));
+        figures_ = mine.rank == 0 ? mine.figures : own_->contacts[0]->hello.figures;
         if (mine.rank == 0) return {};
-        if (!party_->contacts[0]->descriptor)
+        if (!own_->contacts[0]->descriptor)
             return Error{ErrorCode::io_error, "rank 0 sent no board", "group", {}};
-        SIDESTEP_TRY(party_->board,
-                     Board::adopt(std::move(party_->contacts[0]->descriptor), path, mine.ranks));
-        party_->board->join(mine.rank, mine.place);
+        SIDESTEP_TRY(own_->board, Board::adopt(std::move(own_->contacts[0]->descriptor), path, mine.ranks));
+        own_->board->join(mine.rank, mine.place);
         return {};
     }
 
@@ -147,49 +145,49 @@ private:
     // GPUs that do not reach each other's memory all reach the host's: if any pair does not, every arena
     // moves there.
     Result<void> exchange_arenas() {
-        party_->imports = std::make_unique<Imports>(*party_->seat);
-        party_->seat->meet(party_->board->file().copies);
+        own_->imports = std::make_unique<Imports>(*own_->seat);
+        own_->seat->meet(own_->board->file().copies);
         SIDESTEP_CHECK(swap_arenas(nullptr));
         if (why_no_mesh_.empty()) return {};
-        SIDESTEP_TRY(auto exported, party_->seat->move_arena_to_host());
+        SIDESTEP_TRY(auto exported, own_->seat->move_arena_to_host());
         in_host_memory_ = true;
         return swap_arenas(std::move(exported));
     }
 
     // `exported`: how other processes open this rank's arena; null: as any memory.
     Result<void> swap_arenas(std::shared_ptr<const backend::Exported> exported) {
-        const Buffer& arena = party_->seat->arena();
-        SIDESTEP_CHECK(party_->seat->reach(party_->rank, 0, arena.address()));
+        const Buffer& arena = own_->seat->arena();
+        SIDESTEP_CHECK(own_->seat->reach(own_->rank, 0, arena.address()));
         Lent lent;
         lent.whole = arena;
         lent.exported = std::move(exported);
-        for (const auto& contact : party_->contacts)
+        for (const auto& contact : own_->contacts)
             if (contact && !contact->same_process && !lent.exported) {
                 SIDESTEP_TRY(lent.exported, export_memory(request_.registry, arena));
             }
-        for (const auto& contact : party_->contacts) {
+        for (const auto& contact : own_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(std::string offer, lent.offer(contact->same_process));
             SIDESTEP_CHECK(
                 contact->socket.send(to_bytes(Message{.word = Word::arena, .blob = std::move(offer)}),
                                      lent.descriptor(contact->same_process)));
         }
-        for (unsigned rank = 0; rank < party_->ranks; ++rank)
-            if (party_->contacts[rank]) SIDESTEP_CHECK(take_arena(rank));
+        for (unsigned rank = 0; rank < own_->ranks; ++rank)
+            if (own_->contacts[rank]) SIDESTEP_CHECK(take_arena(rank));
         if (request_.options.policy == GroupPolicy::zero_sm && why_no_mesh_.empty())
-            SIDESTEP_CHECK(party_->seat->prepare_copies());
+            SIDESTEP_CHECK(own_->seat->prepare_copies());
         return agree();
     }
 
     // Everybody says what it found, so that all come to the same answer.
     Result<void> agree() {
-        for (const auto& contact : party_->contacts)
-            if (contact && !party_->seat->over_nvlink(place_of(*contact))) over_pcie_ = true;
-        for (const auto& contact : party_->contacts)
+        for (const auto& contact : own_->contacts)
+            if (contact && !own_->seat->over_nvlink(place_of(*contact))) over_pcie_ = true;
+        for (const auto& contact : own_->contacts)
             if (contact)
                 SIDESTEP_CHECK(contact->socket.send(to_bytes(
                     Message{.word = Word::ready, .number = over_pcie_ ? 1u : 0u, .text = why_no_mesh_})));
-        for (auto& contact : party_->contacts) {
+        for (auto& contact : own_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(const Message ready, expect(*contact, Word::ready));
             heard_pcie_ |= ready.number != 0;
@@ -206,7 +204,7 @@ private:
     }
 
     Result<Message> expect(Contact& contact, Word word) {
-        SIDESTEP_TRY(received_, contact.next(until_, request_.stop, party_->name));
+        SIDESTEP_TRY(received_, contact.next(until_, request_.stop, own_->name));
         SIDESTEP_TRY(Message message, parse_message(received_.bytes));
         if (message.word != word)
             return Error{
@@ -215,23 +213,23 @@ private:
     }
 
     Result<void> take_arena(unsigned rank) {
-        Contact& contact = *party_->contacts[rank];
+        Contact& contact = *own_->contacts[rank];
         SIDESTEP_TRY(const Message message, expect(contact, Word::arena));
         const int descriptor = received_.descriptor ? received_.descriptor.get() : -1;
-        const auto added = party_->imports->add(rank, 0, message.blob, descriptor, contact.same_process);
+        const auto added = own_->imports->add(rank, 0, message.blob, descriptor, contact.same_process);
         if (added) return {};
         if (added.error().code != ErrorCode::unsupported || in_host_memory_) return added.error();
         if (why_no_mesh_.empty())
             why_no_mesh_ =
                 fmt::format("{} and {} have no peer access ({})", request_.seating.place.to_string(),
                             contact.hello.place, added.error().message);
-        reason_of_ = party_->rank;
-        return party_->seat->reach(rank, 0, party_->seat->arena().address());
+        reason_of_ = own_->rank;
+        return own_->seat->reach(rank, 0, own_->seat->arena().address());
     }
 
     const JoinRequest& request_;
     const Time until_;
-    std::unique_ptr<Party> party_ = std::make_unique<Party>();
+    std::unique_ptr<RankResources> own_ = std::make_unique<RankResources>();
     driver::LocalMessage received_;
     std::string why_no_mesh_;
     std::uint32_t reason_of_ = 0;
@@ -246,7 +244,7 @@ private:
 Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     SIDESTEP_CHECK(check_request(request));
     Joining joining(request);
-    SIDESTEP_TRY(std::unique_ptr<Party> party, joining.join());
+    SIDESTEP_TRY(std::unique_ptr<RankResources> own, joining.join());
     GroupFacts facts;
     facts.ranks = request.seating.ranks;
     facts.full_mesh = joining.why_no_mesh().empty();
@@ -260,7 +258,7 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     if (!facts.full_mesh && request.seating.rank == 0)
         base::log(base::LogLevel::info, fmt::format("group {}: {}: the arenas lie in host memory",
                                                     request.seating.id.to_string(), facts.why_not));
-    auto attendant = std::make_unique<Attendant>(std::move(party));
+    auto attendant = std::make_unique<Attendant>(std::move(own));
     SIDESTEP_CHECK(attendant->start());
     return std::unique_ptr<Member>(
         new Member(request.seating, request.options, std::move(facts), std::move(attendant)));

@@ -102,7 +102,7 @@ Result<Member::Decided*> Member::decide(const Operation& operation) {
 Result<backend::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
     // Nobody looks there, so nothing has to be carried through the arena because of it.
     if (address == nullptr) return backend::Token{0, 0};
-    return party().reachability->token(address, bytes, asked);
+    return own().reachability->token(address, bytes, asked);
 }
 
 Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
@@ -147,15 +147,15 @@ Result<void> Member::check_peers(const Operation& operation) const {
         if (item.peer != rank() && attendant_->absent(static_cast<unsigned>(item.peer)))
             return Error{
                 ErrorCode::io_error,
-                fmt::format("{} has left the group", party().name_of_rank(static_cast<unsigned>(item.peer))),
-                party().name,
+                fmt::format("{} has left the group", own().name_of_rank(static_cast<unsigned>(item.peer))),
+                own().name,
                 {}};
     return {};
 }
 
 Result<void> Member::run(const Operation& operation, void* stream) {
-    if (party().verdict.failed()) return attendant_->status();
-    if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", party().name, {}};
+    if (own().verdict.failed()) return attendant_->status();
+    if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own().name, {}};
     SIDESTEP_CHECK(check(operation, rank(), ranks()));
     SIDESTEP_CHECK(check_peers(operation));
     SIDESTEP_TRY(Decided * decided, decide(operation));
@@ -174,15 +174,15 @@ Result<void> Member::run(const Operation& operation, void* stream) {
 
 // What is refused as a whole never was, here or on the board, so that this rank stays in step with the others.
 Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const Noted& noted, void* stream) {
-    Board& board = *party().board;
+    Board& board = *own().board;
     const auto me = static_cast<unsigned>(rank());
     board.note(me, noted);
     Result<void> state;
     for (backend::CollectiveTask& task : tasks) {
         task.number = noted.number;
-        state = party().seat->run(task, stream);
+        state = own().seat->run(task, stream);
         if (state) continue;
-        const auto fault = party().seat->fault();
+        const auto fault = own().seat->fault();
         const bool partly = fault && fault->kind == backend::FaultKind::aborted;
         if (&task == tasks.data() && !partly) {
             board.refused(me, noted);
@@ -200,13 +200,13 @@ Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const 
 
 Result<void> Member::attach(const Buffer& buffer) {
     SIDESTEP_CHECK(attendant_->status());
-    return party().reachability->attach(
+    return own().reachability->attach(
         buffer, deadline_after(options_.timeout), [this] { attendant_->wake(); },
         [this] { return attendant_->status(); });
 }
 
 Result<void> Member::detach(const Buffer& buffer) {
-    SIDESTEP_CHECK(party().reachability->detach(buffer));
+    SIDESTEP_CHECK(own().reachability->detach(buffer));
     attendant_->wake();
     return {};
 }
@@ -238,7 +238,7 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
                                     (!copies || operation.collective == Collective::all_to_all);
         const Touched touched = touched_of(operation, choice);
         const auto described = [&](const void* buffer, Bytes bytes) {
-            return party().reachability->describe(buffer, bytes);
+            return own().reachability->describe(buffer, bytes);
         };
         const std::string send = fetches ? described(operation.send, touched.send) : "yes";
         std::string recv = described(operation.recv, touched.recv);
@@ -281,11 +281,10 @@ Result<void> Member::wait() const {
 }
 
 void Member::abort(const std::string& why) {
-    attendant_->fail(
-        Error{ErrorCode::cancelled,
-              fmt::format("{} aborted the group{}{}", party().name, why.empty() ? "" : ": ", why),
-              party().name,
-              {}});
+    attendant_->fail(Error{ErrorCode::cancelled,
+                           fmt::format("{} aborted the group{}{}", own().name, why.empty() ? "" : ": ", why),
+                           own().name,
+                           {}});
 }
 
 void Member::leave() {
@@ -330,7 +329,7 @@ Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSo
         int theirs[2] = {-1, 0};
         const std::string& said = answers.blobs[static_cast<std::size_t>(other)];
         if (said.size() != blob.size())
-            return Error{ErrorCode::io_error, "another rank's split makes no sense", party().name, {}};
+            return Error{ErrorCode::io_error, "another rank's split makes no sense", own().name, {}};
         std::memcpy(theirs, said.data(), sizeof(theirs));
         if (color >= 0 && theirs[0] == color) members.emplace_back(theirs[1], other);
     }
@@ -350,7 +349,7 @@ Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSo
     for (const int other : excluded) {
         if (other < 0 || other >= ranks() || other == rank())
             return Error{ErrorCode::invalid_argument,
-                         fmt::format("rank {} cannot be excluded by rank {}", other, rank()), party().name,
+                         fmt::format("rank {} cannot be excluded by rank {}", other, rank()), own().name,
                          "name other ranks of the group"};
         members &= ~(1u << other);
     }

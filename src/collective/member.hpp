@@ -51,7 +51,7 @@ public:
         attendant_->leave_other_processes_behind(until);
     }
     // Also after leave(), when status() is no longer to be called.
-    bool failed() const { return party().verdict.failed(); }
+    bool failed() const { return own().verdict.failed(); }
 
     int rank() const { return seating_.rank; }
     int ranks() const { return seating_.ranks; }
@@ -74,7 +74,7 @@ private:
           facts_(std::move(facts)),
           attendant_(std::move(attendant)) {}
 
-    Party& party() const { return attendant_->party(); }
+    RankResources& own() const { return attendant_->own(); }
     Result<Decided*> decide(const Operation& operation);
     Result<void> set_tokens(backend::CollectiveTask& task, bool& asked);
     Result<backend::Token> token_of(const void* address, Bytes bytes, bool& asked);
