@@ -306,6 +306,22 @@ TEST(NcclCommunicators, Shrink) {
     EXPECT_NE(last_error().find("rank 1 excludes itself"), std::string::npos) << last_error();
 }
 
+TEST(NcclCommunicators, ShrinksOfOneCommunicatorWithOtherExclusions) {
+    const World world(3);
+    for (int excluded : {2, 1, 2, 0}) {
+        std::vector<int> ranks{0, 1, 2};
+        ranks.erase(ranks.begin() + excluded);
+        std::vector<ncclComm_t> fewer(2);
+        ASSERT_NCCL(ncclGroupStart());
+        for (std::size_t i = 0; i < 2; ++i)
+            EXPECT_NCCL(
+                ncclCommShrink(world[ranks[i]], &excluded, 1, &fewer[i], nullptr, NCCL_SHRINK_DEFAULT));
+        ASSERT_NCCL(ncclGroupEnd());
+        expect_sum(fewer, ranks);
+        destroy(fewer);
+    }
+}
+
 TEST(NcclCommunicators, ShrinkOfACommunicatorThatIsStuck) {
     const World world(3);
     std::vector<Memory> data = world.memory(4000);
