@@ -60,7 +60,7 @@ std::string single_of(const std::string& index) {
 }
 
 // The only index that is called otherwise than usual; empty where there is none, or more than one. That of a
-// variant, "X.safetensors.index.fp16.json", does not count beside X.safetensors, which is no part of it.
+// variant, "X.safetensors.index.fp16.json", does not count beside X.safetensors, which is not a part of it.
 std::string other_index(const std::vector<std::string>& names) {
     std::vector<std::string> indexes = with_ending(names, index_ending);
     if (indexes.empty()) {

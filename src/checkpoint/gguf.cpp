@@ -141,7 +141,7 @@ private:
         return place_tensors();
     }
 
-    // Values that are no numbers say nothing.
+    // Values that are not numbers say nothing.
     void read_split() {
         for (const auto& [key, value] : header_.metadata) {
             std::uint64_t number = 0;

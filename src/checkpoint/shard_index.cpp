@@ -81,7 +81,7 @@ private:
     enum class Part { map, metadata, other };
 
     bool fail_map(const JsonScalar& value) {
-        if (!is_interrupted_ || value.kind != JsonScalar::Kind::null) return fail("weight_map is no object");
+        if (!is_interrupted_ || value.kind != JsonScalar::Kind::null) return fail("weight_map is not an object");
         return fail(
             "a save into this folder was interrupted, or is still going on: its files may be of two saves",
             "save once more, or bring the whole checkpoint here again");

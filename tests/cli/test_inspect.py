@@ -139,7 +139,7 @@ class Inspect(harness.CommandTest):
         self.refused(harness.USAGE, "absent", "inspect", "absent")
         self.refused(harness.USAGE, "CHECKPOINT", "inspect")
         self.write("bad", b"\xff" * 100)
-        self.refused(harness.USAGE, ["bad", "no safetensors file"], "inspect", "bad")
+        self.refused(harness.USAGE, ["bad", "not a safetensors file"], "inspect", "bad")
         self.write("cut.safetensors", safetensors(SMALL)[:-1])
         self.refused(harness.USAGE, ["1 bytes are missing", '"head"'], "inspect", "cut.safetensors")
         error = json.loads(self.run_command("inspect", "absent", "--json").out)["error"]

@@ -106,7 +106,7 @@ TEST(Folders, OfSeveralIndexesThatOfNoVariantCounts) {
     folder.write("x.safetensors", small_file({"a"}));
     folder.write("x.fp16-1.safetensors", small_file({"a"}));
     folder.write("x.safetensors.index.fp16.json", index_of("a", "x.fp16-1.safetensors"));
-    // Beside a whole model the variant's index is no choice.
+    // Beside a whole model the variant's index is not a choice.
     expect_refused(folder.path(), ErrorCode::invalid_argument, {"\"a\"", "x.fp16-1.safetensors"});
     folder.write("x.safetensors.index.json", index_of("a", "x.safetensors"));
     EXPECT_TRUE(open(folder.path()).files()[0].path.ends_with("/x.safetensors"));

@@ -60,7 +60,7 @@ TEST(Manifest, Refuses) {
         {manifest_text("[]"), "is not an object"},
         {manifest_text(R"({"size": 0, "blocks": []})"), "has no name"},
         {manifest_text(R"({"name": "a", "blocks": []})"), "has no size"},
-        {manifest_text(R"({"name": "a", "size": -1, "blocks": []})"), "a size that is none"},
+        {manifest_text(R"({"name": "a", "size": -1, "blocks": []})"), "an invalid size"},
         {manifest_text(R"({"name": "a", "size": 1})"), "has 0 checksums, where its 1 bytes make 1 blocks"},
         {manifest_text(R"({"name": "a", "size": 18446744073709551615, "blocks": []})"), "has 0 checksums"},
         {manifest_text(R"({"name": "a", "size": 0, "blocks": ["0123456789abcdef"]})"), "has 1 checksums"},
