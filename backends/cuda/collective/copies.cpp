@@ -94,9 +94,9 @@ Copies::Plan* Copies::find(std::uint64_t code) {
 // Here and not within the driver, where the thread that ends the tasks could not come in.
 Result<void> Copies::wait_for_room() {
     const auto start = Clock::now();
-    const auto most = deadline();
+    const auto max = deadline();
     while (waiting_.load() >= max_waiting && !stopped()) {
-        if (most.count() > 0 && Clock::now() - start > most)
+        if (max.count() > 0 && Clock::now() - start > max)
             return Error{ErrorCode::timed_out,
                          fmt::format("{} operations wait for the other ranks, more than a stream holds",
                                      waiting_.load()),
@@ -223,11 +223,11 @@ void Copies::look_up(CollectiveTask& task) {
 // caller whom the driver holds up in the middle of that is not waited for beyond the deadline, which the
 // exchange then finds over.
 void Copies::let_stream_wait(const Plan& plan, std::uint64_t code) {
-    const auto most = deadline();
+    const auto max = deadline();
     while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() &&
            !halts_.load()) {
         beat();
-        if (most.count() != 0 && Clock::now() - moved_at_ > most) return;
+        if (max.count() != 0 && Clock::now() - moved_at_ > max) return;
         std::this_thread::yield();
     }
 }
@@ -254,8 +254,8 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
         if (*state == CopyExchange::State::moved) moved_at_ = now;
         const bool copying = *state == CopyExchange::State::copying;
         const auto idle = now - moved_at_;
-        const auto most = deadline();
-        if (most.count() != 0 && idle > most && (!copying || idle > max_for_a_copy)) {
+        const auto max = deadline();
+        if (max.count() != 0 && idle > max && (!copying || idle > max_for_a_copy)) {
             FaultRecord record;
             record.kind = FaultKind::timed_out;
             record.peer = exchange.missing();
@@ -303,8 +303,8 @@ void Copies::look() noexcept {
     if (code == open_gate || halts_.load()) return;
     const Clock::duration without(Clock::now().time_since_epoch().count() -
                                   beat_.load(std::memory_order_relaxed));
-    const auto most = deadline();
-    const bool overdue = most.count() != 0 && without > most;
+    const auto max = deadline();
+    const bool overdue = max.count() != 0 && without > max;
     if (without < max_without_a_beat || !(stopped() || overdue)) return;
     FaultRecord record;
     record.kind = FaultKind::timed_out;

@@ -73,8 +73,8 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
         station.send_units = std::max(station.send_units, units(to.bytes));
         station.receive_units = std::max(station.receive_units, units(block(task.from, r).bytes));
     }
-    const std::uint64_t most = std::max({own, station.send_units, station.receive_units});
-    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+    const std::uint64_t max = std::max({own, station.send_units, station.receive_units});
+    const std::uint64_t a_block = (max + launch.blocks - 1) / launch.blocks;
     const std::uint64_t rounded = (a_block + 31) / 32 * 32;
     // Thread r waits for the scale of rank r.
     const unsigned max_threads = task.shape == Shape::lamport ? max_line_threads : max_data_threads;
@@ -105,8 +105,8 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
         if (r != rank_ && receives) station.receive_units = std::max(station.receive_units, rows);
     }
     const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
-    const std::uint64_t most = std::max({own, station.send_units, station.receive_units, local});
-    const std::uint64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+    const std::uint64_t max = std::max({own, station.send_units, station.receive_units, local});
+    const std::uint64_t a_block = (max + launch.blocks - 1) / launch.blocks;
     const unsigned max_threads = line_threads(task.combine != Combine::none && size == 1, ranks_);
     launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>(a_block * 32, 32, max_threads));
     launch.threads += header_threads;
@@ -118,7 +118,7 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
     launch.blocks = 0;
     launch.rows = 0;
     launch.plain = !has_device_lists(task);
-    std::uint64_t most = 0;
+    std::uint64_t max = 0;
     for (unsigned k = 1; k <= ranks_; ++k) {
         const unsigned peer = (rank_ + k) % ranks_;
         const bool lists = has_device_lists(task);
@@ -129,24 +129,24 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
         launch.blocks = std::max({launch.blocks, backend::pair_blocks(out, ranks_, task.eager_max),
                                   backend::pair_blocks(in, ranks_, task.eager_max)});
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
-        most = std::max({most, out, in});
+        max = std::max({max, out, in});
         launch.plain =
             launch.plain && (peer == rank_ || backend::is_eager(std::max(out, in), ranks_, task.eager_max));
     }
-    const std::uint64_t share = launch.blocks == 0 ? 0 : most / launch.blocks;
+    const std::uint64_t share = launch.blocks == 0 ? 0 : max / launch.blocks;
     const std::uint64_t units = launch.plain ? std::min(share, backend::eager_share) / 8 + 1 : share / 64;
-    const unsigned least = launch.plain ? 32 : 64;
+    const unsigned min = launch.plain ? 32 : 64;
     launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, least, max_data_threads));
+        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, min, max_data_threads));
     if (launch.plain) launch.threads += header_threads;
 }
 
 // A block of threads that has little to do is small, so that several fit beside each other.
 void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) const {
-    std::uint64_t most = task.local_bytes;
+    std::uint64_t max = task.local_bytes;
     for (unsigned r = 0; r < ranks_; ++r)
-        most = std::max(most, task.slices[r].count * backend::size_of(task.element));
-    const std::uint64_t units = most / launch.blocks / 16;
+        max = std::max(max, task.slices[r].count * backend::size_of(task.element));
+    const std::uint64_t units = max / launch.blocks / 16;
     // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find
     // room.
     const unsigned max_threads = task.shape == Shape::pushed_slices ? max_data_threads / 2 : max_data_threads;
