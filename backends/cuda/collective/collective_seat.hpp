@@ -36,7 +36,7 @@ public:
     void set_deadline(std::uint64_t ns) override;
     void meet(backend::CopyRow* rows) override { rows_ = rows; }
     Result<void> prepare_copies() override;
-    void ask(std::function<backend::Token(const void*)> where) override { where_ = std::move(where); }
+    void ask(std::function<backend::Token(const void*, Bytes)> where) override { where_ = std::move(where); }
     void halt() noexcept override;
 
     // As if `count` tasks had gone before, on an idle seat: for tests of counters that come around.
@@ -103,7 +103,7 @@ private:
     std::mutex tables_;                         // of reach(): slot_->value
     MappedSlots slots_;
     backend::CopyRow* rows_ = nullptr;
-    std::function<backend::Token(const void*)> where_;
+    std::function<backend::Token(const void*, Bytes)> where_;
     std::atomic<Copies*> copies_{nullptr};
 
     std::optional<driver::CudaEvent> last_;

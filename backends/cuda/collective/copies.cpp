@@ -142,7 +142,7 @@ Result<void> Copies::run(const CollectiveTask& task, CUstream stream, bool captu
     streams_->count_a_wait();
     if (!captures) enqueued_.store(code, std::memory_order_release);
     // The gate closes in any case, so the thread has to open it.
-    if (!waits && !captures) give_up({.kind = FaultKind::aborted, .peer = post_.rank}, nullptr);
+    if (!waits && !captures) give_up({.kind = FaultKind::aborted, .peer = post_.rank}, code);
     return waits;
 }
 
