@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tests/gpu/collective_rig.hpp"
+#include "tests/gpu/raw_memory.hpp"
 
 namespace sidestep::gpu_tests {
 namespace {
@@ -167,7 +168,7 @@ TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
     if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
     std::atomic<bool> mapped{false};
     for (unsigned rank = 0; rank < 2; ++rank) {
-        crew.seat(rank).ask([&crew, &mapped, rank](const void* address) {
+        crew.seat(rank).ask([&crew, &mapped, rank](const void* address, Bytes) {
             const auto offset =
                 static_cast<std::uint64_t>(static_cast<const char*>(address) - crew.at(rank, 0));
             return mapped ? backend::Token{1, offset} : backend::Token{};

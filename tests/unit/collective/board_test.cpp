@@ -76,8 +76,9 @@ protected:
         }
     }
     void note(unsigned rank, std::uint64_t number) {
-        boards[rank].note(rank, {.number = number, .step = number, .time_ns = steady_ns() - 9'000'000'000});
-        boards[rank].enqueued(rank, number);
+        const Noted noted{.number = number, .step = number, .time_ns = steady_ns() - 9'000'000'000};
+        boards[rank].note(rank, noted);
+        boards[rank].enqueued(rank, noted);
     }
     BoardFile::Row& row(unsigned rank) { return boards[rank].file().rows[rank]; }
     // With T for every time.
