@@ -99,7 +99,7 @@ class Collective(harness.GroupTest):
                 self.refused(USAGE, names, "bench", "collective", *words, env=self.env)
         self.refused(FAILED, "graphs", "bench", "collective", "--mode", "graph", env=self.env)
         self.refused(USAGE, ["no rank 2 of 2", "--root"], "bench", "collective", "broadcast", *SMALL[:1], "0,1", "--smoke", "-r", "2", env=self.env)
-        self.refused(USAGE, "no job", "bench", "collective", "--job", "{}", env=self.env)
+        self.refused(USAGE, "not a job", "bench", "collective", "--job", "{}", env=self.env)
         self.refused(FAILED, "emulated", "bench", "collective", "--nccl", "libnccl.so.2", env=self.env)
         self.refused(FAILED, "memory", "bench", "collective", "all_reduce", "--gpu", "0,1", "--size", "1000TiB", env=self.env)
 
@@ -133,7 +133,7 @@ class Tune(harness.GroupTest):
                                         "one_shot_max", "lamport_min", "lamport_max", "packets_max", "lines_max"})
         self.assertEqual(figures["machine"], harness.MACHINE)
         # A group reads it, and would refuse a file of another form.
-        figures["one_shot_max"] = figures["lamport_max"] = figures["packets_max"] = figures["lines_max"] = 1
+        figures["one_shot_max"] = figures["lamport_min"] = figures["lamport_max"] = figures["packets_max"] = figures["lines_max"] = 1
         figures["push_gb_per_s"] = 0  # whatever this moment says of it
         path.write_text(json.dumps(figures))
         words = ["bench", "collective", "all_reduce", "--gpu", "0,1", "--smoke", "--size", "1KiB"]
@@ -153,7 +153,7 @@ class Tune(harness.GroupTest):
         self.assertGreater(figures["ring_gb_per_s"], 0)
         # What was measured is this moment's, and may say otherwise.
         figures.update({"launch_us": 2, "hop_us": 1, "link_gb_per_s": 10, "push_gb_per_s": 0, "ring_gb_per_s": 30})
-        figures["one_shot_max"] = figures["lamport_max"] = figures["packets_max"] = figures["lines_max"] = 1
+        figures["one_shot_max"] = figures["lamport_min"] = figures["lamport_max"] = figures["packets_max"] = figures["lines_max"] = 1
         path.write_text(json.dumps(figures))
         words = ["bench", "collective", "all_reduce", "--gpu", "0,1,2,3", "--smoke", "--size", "8MiB"]
         report = self.json_of(*words, machine="pcie-2s", env=dict(self.env, SIDESTEP_TUNING=str(path)))

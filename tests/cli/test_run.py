@@ -202,9 +202,9 @@ class Ends(RunTest):
 
 class Refused(RunTest):
     def test_what_makes_no_sense(self):
-        self.refused(USAGE, "behind --", "run", env=self.env)
-        self.refused(USAGE, "behind --", "run", "--no-nccl", "echo", "x", env=self.env)
-        self.refused(USAGE, "behind --", "run", "--no-nccl", "--", env=self.env)
+        self.refused(USAGE, "after --", "run", env=self.env)
+        self.refused(USAGE, "after --", "run", "--no-nccl", "echo", "x", env=self.env)
+        self.refused(USAGE, "after --", "run", "--no-nccl", "--", env=self.env)
         for count in ["0", "-1", "x", "2000", "2x"]:
             self.refused(USAGE, ["-n", f"'{count}'"], "run", "--no-nccl", f"-n{count}", "--", "true", env=self.env)
         self.refused(USAGE, ["9 ranks", "has 8"], "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
@@ -247,7 +247,7 @@ class Refused(RunTest):
         # The loader warns of it, and the program would run over its own NCCL.
         (self.dir / "text").write_text("no library")
         for name in ["text", "."]:
-            self.refused(USAGE, [name, "no library"], "run", "--nccl-library", name, "--", "true", env=self.env)
+            self.refused(USAGE, [name, "not a library"], "run", "--nccl-library", name, "--", "true", env=self.env)
 
     def test_the_library_is_looked_for_beside_the_command(self):
         lone = self.dir / "bin" / "sidestep"

@@ -42,7 +42,7 @@ TEST_F(Gates, WithoutEventsTheDriversWordsAreTold) {
     auto gate = backend().gate(stream.get());
     ::unsetenv("FAKE_CUDA_NO_EVENTS");
     if (gate) GTEST_SKIP() << "the driver of this machine makes events all the same";
-    EXPECT_NE(gate.error().message.find("TOO_MANY_PEERS"), std::string::npos) << gate.error().to_string();
+    EXPECT_NE(gate.error().message.find("711"), std::string::npos) << gate.error().to_string();
     EXPECT_TRUE(backend().gate(stream.get())) << "its word came back";
 }
 

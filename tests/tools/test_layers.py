@@ -100,7 +100,7 @@ class LayersTest(TreeTest):
         self.assert_refused("src/base/x.cpp", '"log.hpp"', 'write "base/log.hpp"')
         self.assert_refused("src/driver/x.cpp", '"../base/log.hpp"', "climbs out")
         self.assert_refused("src/base/x.cpp", '"sidestep/place.hpp"', "angle brackets")
-        self.assert_refused("src/base/x.cpp", '"base/none.hpp"', "no file of the project")
+        self.assert_refused("src/base/x.cpp", '"base/none.hpp"', "not a file of the project")
         self.assert_refused("src/route/x.cpp", '"config.hpp"', 'may not include "config.hpp"')
 
     def test_folders(self):

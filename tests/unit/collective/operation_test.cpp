@@ -80,7 +80,7 @@ TEST_F(CheckOf, RanksAndRoots) {
 TEST_F(CheckOf, HowElementsAreCombined) {
     Operation operation = of(Collective::reduce);
     operation.combine = Combine::none;
-    expect_refused(operation, "says not how");
+    expect_refused(operation, "no reduction operator");
     operation = of(Collective::broadcast);
     operation.combine = Combine::max;
     expect_refused(operation, "combines nothing, but was given max");

@@ -127,7 +127,7 @@ TEST(TopologyJson, RefusesWhatIsNoTopology) {
     expect_refusal({with("\"version\": 1", "\"version\": \"1\""), "version", "string, where a whole number"});
     expect_refusal({with("\"version\": 1,", ""), "version", "missing"});
     expect_refusal({with("\"name\": \"two\"", "\"name\": 2"), "name", "2, where a string"});
-    expect_refusal({with("\"notes\": [\"one\"]", "\"notes\": [\"one\", 2]"), "notes[1]", "no string"});
+    expect_refusal({with("\"notes\": [\"one\"]", "\"notes\": [\"one\", 2]"), "notes[1]", "not a string"});
     expect_refusal({with("\"notes\": [\"one\"]", "\"notes\": {}"), "notes", "object, where a list"});
 }
 

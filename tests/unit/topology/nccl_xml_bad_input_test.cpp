@@ -53,7 +53,7 @@ TEST(NcclXmlBadInput, DocumentTypesAreRefused) {
 TEST(NcclXmlBadInput, AnotherFormatOrVersion) {
     expect_refusals({
         {"<graphs version=\"1\"/>", "line 1: <graphs>", "graphs, not a topology"},
-        {"<topology/>", "line 1: <topology>", "no topology file of NCCL"},
+        {"<topology/>", "line 1: <topology>", "not a topology file of NCCL"},
         {"<!-- x -->\n<system/>", "line 2: <system>", "version is missing"},
         {"<system version=\"3\"/>", "line 1: <system version=\"3\">", "another version"},
         {"<system version=\"\"/>", "line 1: <system version=\"\">", "another version"},
@@ -68,9 +68,9 @@ TEST(NcclXmlBadInput, Processors) {
     expect_refusals({
         {system("<cpu/>"), "line 2: <cpu numaid=\"\">", "numaid is missing"},
         {system("<cpu numaid=\"-2\"/>"), "line 2: <cpu numaid=\"-2\">", "numaid is -2"},
-        {system("<cpu numaid=\"zero\"/>"), "line 2: <cpu numaid=\"zero\">", "no whole number"},
+        {system("<cpu numaid=\"zero\"/>"), "line 2: <cpu numaid=\"zero\">", "not a whole number"},
         {system("<cpu numaid=\"9999999999999999999999\"/>"),
-         "line 2: <cpu numaid=\"9999999999999999999999\">", "no whole number"},
+         "line 2: <cpu numaid=\"9999999999999999999999\">", "not a whole number"},
         {system("<cpu numaid=\"1\"/>\n<cpu numaid=\"0x1\"/>"), "line 3: <cpu numaid=\"0x1\">",
          "NUMA node 1 was there before"},
     });

@@ -258,23 +258,33 @@ TEST(Batch, CopiesOfTheirOwnRunSideBySideButNotAllAtOnce) {
 
 // One after the other within one pass over the copies: whichever pass the failure comes in.
 TEST(Batch, OneEndsOneRunsAndOneFails) {
-    for (int passes = 0; passes < 6; ++passes) {
-        Rig rig({.polls = 0}, 1_MiB);
+    constexpr Bytes ends = 4_KiB, runs = 8_KiB, fails = 12_KiB;
+    for (int passes = 0; passes < 8; ++passes) {
+        Rig rig({}, 1_MiB);
         CopyOptions options;
         options.verify = true;  // makes each a copy of its own
-        bool first_arrived = false, failed = false;
+        std::vector<Bytes> sizes;
+        bool begun = false, failed = false;
         int looks = 0;
+        rig.fake->script.polls_of = [&](const backend::Piece& piece) {
+            sizes.push_back(piece.size);
+            return 1;
+        };
         rig.fake->script.hang = [&](std::size_t number) {
-            first_arrived |= number == 0;
-            if (number == 1) return !failed;
-            return number == 2 && !(first_arrived && looks++ >= passes);
+            begun |= sizes[number] == ends;
+            if (sizes[number] == runs) return !failed;
+            return sizes[number] == fails && !(begun && looks++ >= passes);
         };
         rig.fake->script.fail_poll = [&](std::size_t number) -> std::optional<Error> {
-            if (number != 2) return std::nullopt;
+            if (sizes[number] != fails) return std::nullopt;
             failed = true;
             return broken();
         };
-        auto job = rig.start(rig.items(3, 4_KiB, 4_KiB), options);
+        std::vector<Item> batch;
+        for (const Bytes size : {ends, runs, fails})
+            batch.push_back(
+                {rig.source.buffer().slice(16 * size, size), rig.target.buffer().slice(16 * size, size)});
+        auto job = rig.start(batch, options);
         rig.engine->wait(job, 0ns);
         ASSERT_FALSE(job->result());
         EXPECT_EQ(job->result().error().message, "copy 2 of the batch: scripted failure");
