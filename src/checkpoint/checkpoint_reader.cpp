@@ -26,7 +26,7 @@ constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr Bytes largest_gguf_header = Bytes{1} << 30;
 constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
 constexpr std::size_t max_threads = 8;
-constexpr std::uint64_t most_split_files = 65535;  // the metadata count them with 16 bits
+constexpr std::uint64_t max_split_files = 65535;  // the metadata count them with 16 bits
 
 // One file of a checkpoint.
 struct FileHeader {
@@ -255,7 +255,7 @@ Result<std::vector<FileHeader>> read_split(FileHeader first, const PartName& nam
         return Error{ErrorCode::invalid_argument, std::move(message), where,
                      "copy or download all files of the model again"};
     };
-    if (name.count != split.count || split.count > most_split_files)
+    if (name.count != split.count || split.count > max_split_files)
         return wrong(
             fmt::format("the file says that it is one of {}, and its name says {}", split.count, name.count),
             path);

@@ -14,8 +14,8 @@
 namespace sidestep::checkpoint {
 namespace {
 
-constexpr std::size_t least_digits = 5;
-constexpr std::size_t most_digits = 9;
+constexpr std::size_t min_digits = 5;
+constexpr std::size_t max_digits = 9;
 constexpr std::string_view digits = "0123456789";
 
 // The digits that text ends with, or begins with.
@@ -30,7 +30,7 @@ std::string_view first_digits(std::string_view text) {
 
 std::optional<std::uint32_t> number_of(std::string_view text) {
     std::uint32_t number = 0;
-    if (text.size() < least_digits || text.size() > most_digits) return std::nullopt;
+    if (text.size() < min_digits || text.size() > max_digits) return std::nullopt;
     std::from_chars(text.data(), text.data() + text.size(), number);
     return number;
 }

@@ -213,7 +213,8 @@ Result<void> Member::detach(const Buffer& buffer) {
 
 Touched Member::touched_of(const Operation& operation, const Choice& choice) const {
     Touched touched;
-    if (operation.collective == Collective::all_to_all_v) return touched;  // explained without its lists
+    // Explained without its lists, which may lie in GPU memory.
+    if (operation.collective == Collective::all_to_all_v) return {0, Touched::unknown};
     for (const auto& task : tasks_of(operation, choice, rank(), ranks())) {
         const Touched part =
             touched_by_others(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()));

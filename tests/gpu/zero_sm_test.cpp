@@ -251,9 +251,8 @@ TEST_F(CopyGroups, BuffersAcrossMappings) {
             rig_->write(static_cast<char*>(pieces[rank].address()) + rank * bytes, given[rank].data(), bytes);
         }
         for (unsigned rank = 0; rank < 2; ++rank)
-            ASSERT_TRUE(groups_[rank].all_gather(
-                static_cast<char*>(pieces[rank].address()) + rank * bytes, pieces[rank].address(), elements,
-                Dtype::i32, stream(rank)));
+            ASSERT_TRUE(groups_[rank].all_gather(static_cast<char*>(pieces[rank].address()) + rank * bytes,
+                                                 pieces[rank].address(), elements, Dtype::i32, stream(rank)));
         for (Group& group : groups_) ASSERT_TRUE(group.wait());
         for (unsigned rank = 0; rank < 2; ++rank) {
             std::vector<int> found(2 * elements);
@@ -265,10 +264,14 @@ TEST_F(CopyGroups, BuffersAcrossMappings) {
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the ranks to lend what they may
     }
-    const auto plan = groups_[0].explain(Collective::all_gather, elements, Dtype::i32, {}, pieces[0].address(),
-                                         pieces[0].address());
+    const auto plan = groups_[0].explain(Collective::all_gather, elements, Dtype::i32, {},
+                                         pieces[0].address(), pieces[0].address());
     ASSERT_TRUE(plan) << plan.error().to_string();
     EXPECT_NE(plan->memory.find("several mappings"), std::string::npos) << plan->memory;
+    const auto listed = groups_[0].explain(Collective::all_to_all_v, 1, Dtype::i32, {}, sends_[0].address(),
+                                           pieces[0].address());
+    ASSERT_TRUE(listed) << listed.error().to_string();
+    EXPECT_NE(listed->memory.find("several mappings"), std::string::npos) << "its counts may lie on the GPU";
 }
 
 TEST_F(CopyGroups, AGroupThatCannotBeSetUpIsRefused) {
