@@ -40,7 +40,8 @@ public:
     // Blocks until the copy has ended. The deadline and stall limit of the copy's options bound it.
     Result<Receipt> wait();
 
-    // Blocks for at most `limit`, and never less than 1 ms; nothing if the copy is still running then. The copy goes on.
+    // Blocks for at most `limit`, and never less than 1 ms; nothing if the copy is still running then. It goes
+    // on.
     std::optional<Result<Receipt>> wait_for(std::chrono::milliseconds limit);
 
     // Asks the copy to stop: nothing new is started, and it ends with ErrorCode::cancelled once the pieces
