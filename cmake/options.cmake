@@ -37,5 +37,11 @@ endif()
 
 find_program(SIDESTEP_CCACHE ccache)
 if(SIDESTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${SIDESTEP_CCACHE})
+    # Paths within the tree are hashed as relative ones: a second clone, or a second build without CUDA, compiles nothing
+    # anew. Debug information names the folder of the build, so only a debug build's objects are of one clone.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR})
+    if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+        list(APPEND CMAKE_CXX_COMPILER_LAUNCHER CCACHE_NOHASHDIR=1)
+    endif()
+    list(APPEND CMAKE_CXX_COMPILER_LAUNCHER ${SIDESTEP_CCACHE})
 endif()
