@@ -67,12 +67,8 @@ protected:
         if (scaled) __syncthreads();
         if (!speaks) return;
         const char* const from = own_ + kernel_.layout.header(0, parity_, lane);
-        Wait wait;
-        Words packet = load_packet(from);
-        while (!flagged(packet, flag_)) {
-            if (!wait.go_on(kernel_, lane)) return;
-            packet = load_packet(from);
-        }
+        Words packet;
+        if (!wait_packet(kernel_, from, packet, flag_, lane)) return;
         if (packet.at[0] == task.signature) return;
         Difference difference{};
         difference.peer_signature = packet.at[0];
@@ -135,17 +131,12 @@ protected:
 
     // Every rank's factor, which comes behind its header.
     __device__ bool learn_scales() {
-        bool known = true;
         if (threadIdx.x == kernel_.rank) scales()[threadIdx.x] = own_scale();
         if (threadIdx.x < kernel_.ranks && threadIdx.x != kernel_.rank) {
             const char* const from = own_ + kernel_.layout.header(0, parity_, threadIdx.x) + 16;
-            Wait wait;
-            Words packet = load_packet(from);
-            while (known && !flagged(packet, flag_)) {
-                known = wait.go_on(kernel_, threadIdx.x);
-                packet = load_packet(from);
-            }
-            scales()[threadIdx.x] = payload_of(packet);
+            Words packet;
+            if (wait_packet(kernel_, from, packet, flag_, threadIdx.x))
+                scales()[threadIdx.x] = payload_of(packet);
         }
         __syncthreads();
         return kernel_.failed() == 0;

@@ -37,7 +37,27 @@ struct Cut {
         units_at = head;
         units = (bytes - head) / 16;
     }
-    // What is not in units: from 0 to units_at, and from here to the end.
+
+    // What is in no units, of both ends and in pieces of 8 bytes at most: a thread each moves them at the same time,
+    // where one end after the other waited for its loads twice.
+    struct Piece {
+        uint64_t at;
+        unsigned bytes;
+    };
+    __device__ uint64_t pieces() const {
+        return head_pieces() + (bytes - tail_at() + 7) / 8;
+    }
+    __device__ Piece piece(uint64_t index) const {
+        const bool head = index < head_pieces();
+        const uint64_t at = head ? 8 * index : tail_at() + 8 * (index - head_pieces());
+        const uint64_t left = (head ? units_at : bytes) - at;
+        return {at, left < 8 ? static_cast<unsigned>(left) : 8};
+    }
+
+private:
+    __device__ uint64_t head_pieces() const {
+        return (units_at + 7) / 8;
+    }
     __device__ uint64_t tail_at() const {
         return units_at + units * 16;
     }
@@ -65,9 +85,7 @@ public:
                     if (at + b * workers < cut.units) store16(to + 16 * (at + b * workers), value[b]);
             }
         }
-#pragma unroll 1
-        for (unsigned end = 0; end < 2; ++end)
-            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes, workers);
+        rest(ends, cut, workers);
     }
 
 private:
@@ -79,9 +97,7 @@ private:
     static __device__ __noinline__ void run_shifted(const Ends& ends, uint64_t bytes, unsigned workers) {
         Cut cut(ends, bytes, 1);
         shifted_units(ends, cut, workers);
-#pragma unroll 1
-        for (unsigned end = 0; end < 2; ++end)
-            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes, workers);
+        rest(ends, cut, workers);
     }
 
     // Units that lie at a boundary of 16 for the targets, each out of two aligned words of the source that
@@ -139,10 +155,11 @@ private:
         return value;
     }
 
-    static __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end, unsigned workers) {
+    static __device__ void rest(const Ends& ends, const Cut& cut, unsigned workers) {
+        const uint64_t pieces = cut.pieces();
 #pragma unroll 1
-        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * workers) {
-            const unsigned bytes = end - at < 8 ? static_cast<unsigned>(end - at) : 8;
+        for (uint64_t index = threadIdx.x; index < pieces; index += workers) {
+            const auto [at, bytes] = cut.piece(index);
             const uint64_t value = load_up_to_8(ends.from[0] + at, bytes);
 #pragma unroll 1
             for (unsigned i = 0; i < ends.targets; ++i) store_up_to_8(ends.to[i] + at, value, bytes);
@@ -174,15 +191,14 @@ private:
     __device__ void run_inside(const Ends& ends, uint64_t bytes, unsigned workers) const {
         const Cut cut(ends, bytes, sizeof(Bits));
         units(ends, cut, workers);
-#pragma unroll 1
-        for (unsigned end = 0; end < 2; ++end)
-            rest(ends, end == 0 ? 0 : cut.tail_at(), end == 0 ? cut.units_at : bytes, workers);
+        rest(ends, cut, workers);
     }
 
-    __device__ void rest(const Ends& ends, uint64_t begin, uint64_t end, unsigned workers) const {
+    __device__ void rest(const Ends& ends, const Cut& cut, unsigned workers) const {
+        const uint64_t pieces = cut.pieces();
 #pragma unroll 1
-        for (uint64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * workers) {
-            const unsigned bytes = end - at < 8 ? static_cast<unsigned>(end - at) : 8;
+        for (uint64_t index = threadIdx.x; index < pieces; index += workers) {
+            const auto [at, bytes] = cut.piece(index);
             Accumulator<element, 2> sum;
             uint64_t next = load_up_to_8(ends.from[0] + at, bytes);
 #pragma unroll 1
