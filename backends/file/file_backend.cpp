@@ -34,10 +34,10 @@ constexpr int max_copying_threads = 48;
 constexpr unsigned many_copying_threads = 16;
 constexpr Bytes part_of_many = 1_MiB;
 
-// With so many of them and more they go on with the copies themselves (attend_with), and every processor has
+// With so many of them and more they go on with the copies themselves (set_progress_callback), and every processor has
 // one. With fewer a thread drives beside them, and of three processors has one to itself; two are shared,
 // since a reader less would halve the rate.
-constexpr int min_attending = 4;
+constexpr int min_progressing_processors = 4;
 // Up to here. Beyond it one processor in eight is left to the rest of the program, as measured with more of
 // them: 48 threads of 64.
 constexpr int processors_without_rest = 16;
@@ -64,7 +64,7 @@ Error invalid(std::string message, std::string where) {
 }
 
 int copying_threads(int processors) {
-    if (processors < min_attending) return std::min(processors, 2);
+    if (processors < min_progressing_processors) return std::min(processors, 2);
     return std::max(std::min(processors, processors_without_rest),
                     processors - processors / processors_a_rest);
 }
@@ -83,7 +83,7 @@ public:
                                                           const backend::AttachOptions& options) override;
     Result<backend::Ticket> start(const backend::Piece& piece) override;
     Result<backend::Progress> poll(backend::Ticket ticket) override;
-    void attend_with(std::function<void()> call) override;
+    void set_progress_callback(std::function<void()> call) override;
 
 private:
     void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
@@ -94,11 +94,11 @@ private:
 
     const FileOptions options_;
     std::unique_ptr<driver::FileIoEngine> given_;
-    std::string how_ = "nothing";  // the engine, and why no better one: part of every route
-    unsigned threads_ = 1;         // of the engine
-    unsigned copying_ = 1;         // that really run at once
-    bool maps_ = false;            // targets in memory
-    bool attends_ = false;         // threads that copy go on with the copies themselves
+    std::string how_ = "nothing";    // the engine, and why no better one: part of every route
+    unsigned threads_ = 1;           // of the engine
+    unsigned copying_ = 1;           // that really run at once
+    bool maps_ = false;              // targets in memory
+    bool threads_progress_ = false;  // threads that copy go on with the copies themselves
     driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
@@ -108,7 +108,7 @@ Support FileBackend::probe(const Topology&) {
     const int processors = driver::usable_cpu_count();
     threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, max_io_threads));
     copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, max_copying_threads));
-    attends_ = options_.attends.value_or(processors >= min_attending);
+    threads_progress_ = options_.threads_progress.value_or(processors >= min_progressing_processors);
     maps_ = options_.maps.value_or(copying_ >= min_map_writers);
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
@@ -284,8 +284,8 @@ Result<backend::Progress> FileBackend::poll(backend::Ticket ticket) {
     return jobs_->poll(ticket);
 }
 
-void FileBackend::attend_with(std::function<void()> call) {
-    if (jobs_ && attends_) jobs_->attend_with(std::move(call));
+void FileBackend::set_progress_callback(std::function<void()> call) {
+    if (jobs_ && threads_progress_) jobs_->set_progress_callback(std::move(call));
 }
 
 }  // namespace

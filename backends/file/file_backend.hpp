@@ -19,9 +19,9 @@ struct FileOptions {
     // Whether whole-file targets that live in memory (tmpfs) are written through a map; nothing: where that
     // is quicker.
     std::optional<bool> maps = {};
-    // Whether threads that copy make the call of attend_with(); nothing: where there are processors to spare
+    // Whether threads that copy make the call of set_progress_callback(); nothing: where there are processors to spare
     // for that.
-    std::optional<bool> attends = {};
+    std::optional<bool> threads_progress = {};
 };
 
 // Moves bytes between files or block devices and host memory.

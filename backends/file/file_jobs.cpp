@@ -116,8 +116,8 @@ void FileJobs::keep(MemoryRegistration& memory, const std::vector<Request>& requ
         if (!copier_ || !may_be_copied(request)) memory.moved_ += request.asked();
 }
 
-void FileJobs::attend_with(std::function<void()> call) {
-    if (copier_) copier_->attend_with(std::move(call));
+void FileJobs::set_progress_callback(std::function<void()> call) {
+    if (copier_) copier_->set_progress_callback(std::move(call));
 }
 
 void FileJobs::forget(MemoryRegistration& memory) {

@@ -40,8 +40,8 @@ public:
     // After an error nothing of the piece is with the engine any more.
     Result<backend::Progress> poll(backend::Ticket ticket);
 
-    // Threads that copy make the call (driver::FileIoEngine::attend_with).
-    void attend_with(std::function<void()> call);
+    // Threads that copy make the call (driver::FileIoEngine::set_progress_callback).
+    void set_progress_callback(std::function<void()> call);
 
     // Memory that goes away, of which nothing is in flight.
     void forget(MemoryRegistration& memory);

@@ -175,7 +175,7 @@ public:
     // For backends whose own threads carry out pieces: they make the call after each, and while they look out
     // for the next, so that whoever drives the copies need not look for the end of pieces all the time. It
     // never blocks for long. An empty one: none.
-    virtual void attend_with(std::function<void()>) {}
+    virtual void set_progress_callback(std::function<void()>) {}
 
     // Makes memory openable by other processes; nothing if it is not this backend's.
     virtual Result<std::optional<Exported>> share(const Buffer&) { return std::optional<Exported>{}; }

@@ -249,7 +249,7 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // packets: the flag of a packet is packet_flag(epoch). All ranks send to all in every task, so a rank that
 // begins epoch e has everybody's packets of e-1, and everybody has read those of e-2: two parities suffice.
 // Packet 0 of a lane is the header {signature, flag, 0, flag}; with scaled_sum, packet 1 of a lane of phase 0
-// is {scale low, flag, scale high, flag}, the sender's. Before the flags come around (every 2^30 epochs) a
+// is {scale low, flag, scale high, flag}, the sender's. Before the flags wrap around (every 2^30 epochs) a
 // rank wipes the parity that it has read. Phase 1 needs no parity: a rank sends there what it has combined,
 // so everybody has begun this task, and has read what lay there from tasks before; for the same reason a rank
 // may wipe it at the end of a task.
@@ -257,7 +257,7 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // lines: epochs, parities and headers as packets, in the same lanes for these; no task ends before it has
 // everybody's header, and so two parities suffice, whoever sends lines to whom. Line l of a lane has bytes
 // 120 l to 120 l + 119 of the slice: the first 8 bytes of its k-th 16 are unit k of those (8 bytes), the
-// others unit k + 8, and the last 8 bytes are line_flag(epoch). Those do not come around, and nothing else is
+// others unit k + 8, and the last 8 bytes are line_flag(epoch). Those do not wrap around, and nothing else is
 // ever put there, so nothing is wiped.
 //
 // lamport: epochs, headers and scales as packets, in the same lanes for these. Three sets of lanes take
@@ -304,7 +304,7 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // flag, bytes, flag}, and ends when it has the receiver's line, which is posted as ever; neither `arrived`
 // nor `credit` moves. Who begins message k so knows that its receiver has begun k - 1, and has read what lies
 // in the slot of k, which k - 2 or one before that left there. A receiver may be in k + 1 before its line of
-// k has been read, so lines have two places too. Before the flags come around a receiver wipes the slot that
+// k has been read, so lines have two places too. Before the flags wrap around a receiver wipes the slot that
 // it is done with, or both before it posts the line of a block that is not eager, which nobody writes to
 // then: in `eager_wiped` messages of every eager_period.
 //
@@ -453,7 +453,7 @@ constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_ma
     return wanted > max ? max : static_cast<unsigned>(wanted < min ? min : wanted);
 }
 
-// Whether the receiver of a message wipes: the flags of packets come around after 2^32 of them.
+// Whether the receiver of a message wipes: the flags of packets wrap around after 2^32 of them.
 constexpr uint64_t eager_period = uint64_t{1} << 30;
 constexpr uint64_t eager_wiped = uint64_t{1} << 20;
 constexpr bool wipes_eager(uint64_t number) {

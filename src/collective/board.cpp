@@ -182,7 +182,7 @@ void Board::join(unsigned rank, const std::string& place) {
 }
 
 void Board::leave() {
-    // Once, by whichever thread comes first: that of the caller, or the attendant's.
+    // Once, by whichever thread comes first: that of the caller, or the service thread's.
     if (joined_) OwnRows::all().leave(&file().rows[rank_]);
 }
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "collective/attendant.hpp"
+#include "collective/service_thread.hpp"
 
 namespace sidestep::collective::ending {
 namespace {
@@ -22,7 +22,7 @@ struct State {
     std::atomic<bool> begun{false};
     std::mutex mutex;  // guards what follows
     std::set<std::string, std::less<>> backends;
-    std::set<Attendant*> attendants;
+    std::set<ServiceThread*> services;
     std::set<LastWords> words;
     std::vector<void*> kept;
 };
@@ -34,8 +34,8 @@ State& state() {
 
 bool all_finished() {
     const std::lock_guard lock(state().mutex);
-    return std::all_of(state().attendants.begin(), state().attendants.end(),
-                       [](const Attendant* attendant) { return attendant->finished(); });
+    return std::all_of(state().services.begin(), state().services.end(),
+                       [](const ServiceThread* service) { return service->finished(); });
 }
 
 // Registered once for each backend; only the first one to run finds something to do.
@@ -44,14 +44,14 @@ void handle() {
         const std::lock_guard lock(state().mutex);
         if (state().begun.exchange(true)) return;
         for (const LastWords words : state().words) words();
-        for (const Attendant* attendant : state().attendants) attendant->wake();
+        for (const ServiceThread* service : state().services) service->wake();
     }
     const auto until = std::chrono::steady_clock::now() + max_wait;
     while (!all_finished() && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::lock_guard lock(state().mutex);
-    for (Attendant* attendant : state().attendants)
-        if (attendant->finished()) attendant->join();
+    for (ServiceThread* service : state().services)
+        if (service->finished()) service->join();
 }
 
 }  // namespace
@@ -65,14 +65,14 @@ void prepare_for(std::string_view backend) {
     if (state().backends.emplace(backend).second) std::atexit(handle);
 }
 
-void add(Attendant& attendant) {
+void add(ServiceThread& service) {
     const std::lock_guard lock(state().mutex);
-    state().attendants.insert(&attendant);
+    state().services.insert(&service);
 }
 
-void remove(Attendant& attendant) noexcept {
+void remove(ServiceThread& service) noexcept {
     const std::lock_guard lock(state().mutex);
-    state().attendants.erase(&attendant);
+    state().services.erase(&service);
 }
 
 void keep(void* object) {

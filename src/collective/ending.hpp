@@ -1,12 +1,12 @@
 // The end of the process. Threads of this library still run while exit() takes libraries apart, the GPU's
-// driver among them, so the attendants have to be out of it for good before that: an exit handler sees to it.
+// driver among them, so the service threads have to be out of it for good before that: an exit handler sees to it.
 #pragma once
 
 #include <string_view>
 
 namespace sidestep::collective {
 
-class Attendant;
+class ServiceThread;
 
 namespace ending {
 
@@ -17,9 +17,9 @@ bool begun() noexcept;
 // backend's libraries registered when they started comes after this one.
 void prepare_for(std::string_view backend);
 
-// The handler waits for attendants (two seconds at most) until they are finished.
-void add(Attendant& attendant);
-void remove(Attendant& attendant) noexcept;
+// The handler waits for service threads (two seconds at most) until they are finished.
+void add(ServiceThread& service);
+void remove(ServiceThread& service) noexcept;
 
 // The object is never freed: it goes with the process. Kept in a list, so that it counts as no leak.
 void keep(void* object);

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 // Of what waits to be fetched.
 constexpr std::size_t max_offers = 4096;
 constexpr std::chrono::milliseconds look_pause{20};
-// Attendants answer within a moment, unless their process stands still. A stop has to be heeded meanwhile.
+// Service threads answer within a moment, unless their process stands still. A stop has to be heeded meanwhile.
 constexpr std::chrono::milliseconds telling_limit{80};
 
 // The number of an exchange: its kind, its members, and how manieth of those it is.

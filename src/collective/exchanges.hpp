@@ -43,7 +43,7 @@ public:
     Result<Answers> call(Kind kind, const std::string& blob, std::uint32_t members,
                          driver::LocalSocket::Time until, const std::stop_token& stop);
 
-    // By the attendant: Word::exchange, withdraw and withdrawn.
+    // By the service thread: Word::exchange, withdraw and withdrawn.
     void handle(unsigned rank, const Message& message);
     // Another rank is gone, or the group has ended.
     void wake() { heard_.notify_all(); }

@@ -80,7 +80,7 @@ public:
             if (own_->contacts[rank] && own_->contacts[rank]->same_process) facts.same_process |= 1u << rank;
         own_->reachability = std::make_unique<Reachability>(request_.registry, *own_->seat, facts);
         own_->seat->ask([reachability = own_->reachability.get()](const void* address, Bytes bytes) {
-            bool asked = false;  // the attendant comes by in any case
+            bool asked = false;  // the service thread comes by in any case
             const auto token = reachability->token(address, bytes, asked);
             return token ? *token : backend::Token{};
         });
@@ -258,10 +258,10 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     if (!facts.full_mesh && request.seating.rank == 0)
         base::log(base::LogLevel::info, fmt::format("group {}: {}: the arenas lie in host memory",
                                                     request.seating.id.to_string(), facts.why_not));
-    auto attendant = std::make_unique<Attendant>(std::move(own));
-    SIDESTEP_CHECK(attendant->start());
+    auto service = std::make_unique<ServiceThread>(std::move(own));
+    SIDESTEP_CHECK(service->start());
     return std::unique_ptr<Member>(
-        new Member(request.seating, request.options, std::move(facts), std::move(attendant)));
+        new Member(request.seating, request.options, std::move(facts), std::move(service)));
 }
 
 }  // namespace sidestep::collective

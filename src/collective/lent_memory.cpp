@@ -11,7 +11,7 @@ constexpr const char* own_scheme = "address";  // of memory that is used where i
 }  // namespace
 
 Result<std::string> Lent::offer(bool same_process) const {
-    peer::Offer offer;
+    peer::MemoryOffer offer;
     offer.place = whole.place();
     offer.size = whole.size();
     offer.identity = identity;
@@ -45,7 +45,7 @@ Result<std::shared_ptr<const backend::Exported>> export_memory(const backend::Re
 }
 
 Result<Borrowed> borrow(backend::Seat& seat, const std::string& bytes, int descriptor, bool same_process) {
-    SIDESTEP_TRY(const peer::Offer offer, peer::parse_offer(bytes));
+    SIDESTEP_TRY(const peer::MemoryOffer offer, peer::parse_offer(bytes));
     Borrowed borrowed;
     if (same_process != (offer.scheme == own_scheme) || offer.has_descriptor != (descriptor >= 0))
         return Error{ErrorCode::io_error, "another rank's offer of memory makes no sense", "group", {}};

@@ -144,7 +144,7 @@ Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
 
 Result<void> Member::check_peers(const Operation& operation) const {
     for (const PairItem& item : operation.pairs)
-        if (item.peer != rank() && attendant_->absent(static_cast<unsigned>(item.peer)))
+        if (item.peer != rank() && service_->absent(static_cast<unsigned>(item.peer)))
             return Error{
                 ErrorCode::io_error,
                 fmt::format("{} has left the group", own().name_of_rank(static_cast<unsigned>(item.peer))),
@@ -154,7 +154,7 @@ Result<void> Member::check_peers(const Operation& operation) const {
 }
 
 Result<void> Member::run(const Operation& operation, void* stream) {
-    if (own().verdict.failed()) return attendant_->status();
+    if (own().verdict.failed()) return service_->status();
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own().name, {}};
     SIDESTEP_CHECK(check(operation, rank(), ranks()));
     SIDESTEP_CHECK(check_peers(operation));
@@ -168,7 +168,7 @@ Result<void> Member::run(const Operation& operation, void* stream) {
     noted.time_ns = steady_ns();
     noted.signature = decided->signature;
     SIDESTEP_CHECK(enqueue(decided->tasks, noted, stream));
-    if (asked) attendant_->wake();
+    if (asked) service_->wake();
     return {};
 }
 
@@ -189,7 +189,7 @@ Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const 
             return state;
         }
         // The others wait for what will never come.
-        attendant_->fail(state.error());
+        service_->fail(state.error());
         break;
     }
     number_ = noted.number;
@@ -199,15 +199,15 @@ Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const 
 }
 
 Result<void> Member::attach(const Buffer& buffer) {
-    SIDESTEP_CHECK(attendant_->status());
+    SIDESTEP_CHECK(service_->status());
     return own().reachability->attach(
-        buffer, deadline_after(options_.timeout), [this] { attendant_->wake(); },
-        [this] { return attendant_->status(); });
+        buffer, deadline_after(options_.timeout), [this] { service_->wake(); },
+        [this] { return service_->status(); });
 }
 
 Result<void> Member::detach(const Buffer& buffer) {
     SIDESTEP_CHECK(own().reachability->detach(buffer));
-    attendant_->wake();
+    service_->wake();
     return {};
 }
 
@@ -260,17 +260,17 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
 }
 
 Result<bool> Member::idle() const {
-    SIDESTEP_CHECK(attendant_->status());
-    return attendant_->idle();
+    SIDESTEP_CHECK(service_->status());
+    return service_->idle();
 }
 
 Result<void> Member::wait() const {
     for (int looks = 0;; ++looks) {
-        SIDESTEP_TRY(const bool ended, attendant_->idle());
+        SIDESTEP_TRY(const bool ended, service_->idle());
         // In this order: what has ended may have ended by a fault.
-        if (auto state = attendant_->status(); !state) {
+        if (auto state = service_->status(); !state) {
             const auto until = Clock::now() + give_up_limit;
-            while (attendant_->in_use() && Clock::now() < until) std::this_thread::sleep_for(wait_pause);
+            while (service_->in_use() && Clock::now() < until) std::this_thread::sleep_for(wait_pause);
             return state;
         }
         if (ended) return {};
@@ -282,10 +282,10 @@ Result<void> Member::wait() const {
 }
 
 void Member::abort(const std::string& why) {
-    attendant_->fail(Error{ErrorCode::cancelled,
-                           fmt::format("{} aborted the group{}{}", own().name, why.empty() ? "" : ": ", why),
-                           own().name,
-                           {}});
+    service_->fail(Error{ErrorCode::cancelled,
+                         fmt::format("{} aborted the group{}{}", own().name, why.empty() ? "" : ": ", why),
+                         own().name,
+                         {}});
 }
 
 void Member::leave() {
@@ -294,16 +294,16 @@ void Member::leave() {
     auto until = Clock::now() + limit;
     bool aborted = false;
     for (;;) {
-        const auto ended = attendant_->idle();
+        const auto ended = service_->idle();
         if (!ended || *ended) break;
-        if (!aborted && !attendant_->status().ok()) {
+        if (!aborted && !service_->status().ok()) {
             aborted = true;
             until = std::min(until, Clock::now() + abort_limit);
         }
         if (Clock::now() >= until) break;
         std::this_thread::sleep_for(wait_pause);
     }
-    attendant_->leave(Clock::now() + limit);
+    service_->leave(Clock::now() + limit);
 }
 
 GroupId Member::derived_id(std::uint64_t number, std::uint64_t color) const {
@@ -319,12 +319,12 @@ GroupId Member::derived_id(std::uint64_t number, std::uint64_t color) const {
 
 Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSocket::Time until,
                                              const std::stop_token& stop) {
-    SIDESTEP_CHECK(attendant_->status());
+    SIDESTEP_CHECK(service_->status());
     std::string blob(2 * sizeof(int), '\0');
     std::memcpy(blob.data(), &color, sizeof(int));
     std::memcpy(blob.data() + sizeof(int), &key, sizeof(int));
-    SIDESTEP_TRY(const auto answers, attendant_->exchanges().call(Exchanges::Kind::split, blob,
-                                                                  (1u << ranks()) - 1, until, stop));
+    SIDESTEP_TRY(const auto answers,
+                 service_->exchanges().call(Exchanges::Kind::split, blob, (1u << ranks()) - 1, until, stop));
     std::vector<std::pair<int, int>> members;  // key, rank
     for (int other = 0; other < ranks(); ++other) {
         int theirs[2] = {-1, 0};
@@ -355,7 +355,7 @@ Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSo
         members &= ~(1u << other);
     }
     SIDESTEP_TRY(const auto answers,
-                 attendant_->exchanges().call(Exchanges::Kind::shrink, {}, members, until, stop));
+                 service_->exchanges().call(Exchanges::Kind::shrink, {}, members, until, stop));
     Seating seating = seating_;
     seating.id = derived_id(answers.number, 0);
     seating.rank = std::popcount(members & ((1u << rank()) - 1));

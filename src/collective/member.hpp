@@ -4,7 +4,7 @@
 #include <memory>
 #include <stop_token>
 
-#include "collective/attendant.hpp"
+#include "collective/service_thread.hpp"
 #include "collective/tasks.hpp"
 
 namespace sidestep::collective {
@@ -38,17 +38,17 @@ public:
     Result<Seating> shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until,
                            const std::stop_token& stop);
 
-    Result<void> status() const { return attendant_->status(); }
+    Result<void> status() const { return service_->status(); }
     Result<bool> idle() const;
     Result<void> wait() const;
     void abort(const std::string& why);
 
-    // Waits for this rank's own tasks, then says goodbye; the attendant stays until finished().
+    // Waits for this rank's own tasks, then says goodbye; the service thread stays until finished().
     void leave();
-    bool finished() const { return attendant_->finished(); }
-    void hurry(driver::LocalSocket::Time until) { attendant_->hurry(until); }
+    bool finished() const { return service_->finished(); }
+    void hurry(driver::LocalSocket::Time until) { service_->hurry(until); }
     void leave_other_processes_behind(driver::LocalSocket::Time until) {
-        attendant_->leave_other_processes_behind(until);
+        service_->leave_other_processes_behind(until);
     }
     // Also after leave(), when status() is no longer to be called.
     bool failed() const { return own().verdict.failed(); }
@@ -68,13 +68,13 @@ private:
         std::vector<backend::CollectiveTask> tasks;
     };
 
-    Member(Seating seating, GroupOptions options, GroupFacts facts, std::unique_ptr<Attendant> attendant)
+    Member(Seating seating, GroupOptions options, GroupFacts facts, std::unique_ptr<ServiceThread> service)
         : seating_(std::move(seating)),
           options_(std::move(options)),
           facts_(std::move(facts)),
-          attendant_(std::move(attendant)) {}
+          service_(std::move(service)) {}
 
-    RankResources& own() const { return attendant_->own(); }
+    RankResources& own() const { return service_->own(); }
     Result<Decided*> decide(const Operation& operation);
     Result<void> set_tokens(backend::CollectiveTask& task, bool& asked);
     Result<backend::Token> token_of(const void* address, Bytes bytes, bool& asked);
@@ -86,7 +86,7 @@ private:
     const Seating seating_;
     const GroupOptions options_;
     const GroupFacts facts_;
-    const std::unique_ptr<Attendant> attendant_;
+    const std::unique_ptr<ServiceThread> service_;
     std::array<Decided, 32> decided_;
     Decided listed_;  // of calls with lists; the choice alone is kept
     std::uint64_t number_ = 0;

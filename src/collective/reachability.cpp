@@ -114,7 +114,7 @@ Result<backend::Token> Reachability::token(const void* address, Bytes bytes, boo
 Result<unsigned> Reachability::claim(const backend::Extent& extent, driver::LocalSocket::Time until,
                                      const std::function<Result<void>()>& going) {
     for (;;) {
-        bool asked = false;  // the caller wakes the attendant in any case
+        bool asked = false;  // the caller wakes the service thread in any case
         SIDESTEP_CHECK(token(extent.whole.address(), extent.whole.size(), asked));
         {
             const std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
 // Which memory of this rank the others have mapped, and how it gets there.
 //
-// The first operation that uses some memory notes its allocation; the attendant lends it to every other rank,
+// The first operation that uses some memory notes its allocation; the service thread lends it to every other rank,
 // each maps it and says so, and when all have, later operations carry its token. Until then operations stage.
 // Memory that was freed, or whose address was given out again, is withdrawn: once no task of this rank is
 // under way, the others unmap it.
@@ -36,7 +36,7 @@ public:
 
     // By whoever runs operations: where the others find so many bytes (Touched::unknown: as many as a buffer
     // there can have) from that address on; unreachable as long as they do not. Asks for the memory to be
-    // lent, and sets `asked` where the attendant has something to do.
+    // lent, and sets `asked` where the service thread has something to do.
     Result<backend::Token> token(const void* address, Bytes bytes, bool& asked);
 
     // Lends the allocation that holds the buffer, and waits until all ranks have mapped it or cannot. `wake`
@@ -48,7 +48,7 @@ public:
     // For people: "yes", or what is carried through the arena and why.
     std::string describe(const void* address, Bytes bytes) const;
 
-    // By the attendant alone. What is due: lends what was asked for; withdraws what is no longer used, where
+    // By the service thread alone. What is due: lends what was asked for; withdraws what is no longer used, where
     // `idle`.
     void work(bool idle, const Sender& send);
     // Looks whether what is lent is still there.
@@ -99,7 +99,7 @@ private:
     std::uint32_t gone_ = 0;
 };
 
-// Memory of the others that is mapped here. By the attendant alone, and by joining before it runs.
+// Memory of the others that is mapped here. By the service thread alone, and by joining before it runs.
 class Imports {
 public:
     Imports(backend::Seat& seat) : seat_(seat) {}

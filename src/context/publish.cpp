@@ -66,8 +66,8 @@ Result<backend::Exported> share(const backend::Registry& registry, const Buffer&
                                           : "no backend here gave this memory"};
 }
 
-peer::Offer offer_of(const backend::Exported& exported, const Buffer& buffer) {
-    peer::Offer offer;
+peer::MemoryOffer offer_of(const backend::Exported& exported, const Buffer& buffer) {
+    peer::MemoryOffer offer;
     offer.scheme = exported.scheme;
     offer.handle = exported.handle;
     offer.place = exported.place;
@@ -88,7 +88,7 @@ Result<Publication> Context::publish(const std::string& name, const Buffer& buff
     SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
     SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(impl_->peer_folder, true));
     SIDESTEP_TRY(backend::Exported exported, share(impl_->registry, buffer));
-    peer::Offer offer = offer_of(exported, buffer);
+    peer::MemoryOffer offer = offer_of(exported, buffer);
     const int descriptor = exported.descriptor;
     auto published = std::make_shared<Published>(impl_, std::move(exported), impl_->publisher);
     SIDESTEP_TRY(published->id, impl_->publisher->publish(folder, name, std::move(offer), descriptor));

@@ -46,7 +46,7 @@ Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::stri
     std::shared_ptr<transfer::Activity> activity = engine->submit_spread(std::move(plan->spread), how);
     if (closing->wanted()) {
         activity = std::make_shared<checkpoint::SaveActivity>(std::move(activity), closing);
-        if (!activity->finished()) engine->attend(activity);
+        if (!activity->finished()) engine->drive_in_background(activity);
     }
     return ContextAccess::follow(std::move(engine), std::move(activity));
 }

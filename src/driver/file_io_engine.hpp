@@ -53,7 +53,7 @@ public:
     virtual void drop_memory(int) {}
     // Threads of the engine's own make the call after each request that has ended, and while they look out
     // for the next one. Engines without such threads ignore it.
-    virtual void attend_with(std::function<void()>) {}
+    virtual void set_progress_callback(std::function<void()>) {}
     // Appends what has ended since the last call. Never blocks.
     virtual void reap(std::vector<FileCompletion>& ended) = 0;
 };

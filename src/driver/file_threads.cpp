@@ -87,7 +87,7 @@ public:
     void submit(const FileRequest& request) override;
     void flush() override {}
     void reap(std::vector<FileCompletion>& ended) override;
-    void attend_with(std::function<void()> call) override;
+    void set_progress_callback(std::function<void()> call) override;
 
 private:
     using Call = std::shared_ptr<const std::function<void()>>;
@@ -97,7 +97,7 @@ private:
     void refuse_last();
     void work();
     void look_out(std::unique_lock<std::mutex>& lock);
-    void attend(std::unique_lock<std::mutex>& lock);
+    void call_back(std::unique_lock<std::mutex>& lock);
     void count_line(std::size_t parts);
     FileRequest take_part(Order& order);
 
@@ -111,10 +111,10 @@ private:
     std::condition_variable wake_;
     std::deque<std::shared_ptr<Order>> waiting_;  // that have parts in line
     std::vector<FileCompletion> ended_;
-    Call attend_;  // null: none
+    Call callback_;  // null: none
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
-    // Threads that will look for a part: just started, or at the call of attend_with().
+    // Threads that will look for a part: just started, or at the call of set_progress_callback().
     std::size_t coming_ = 0;
     bool stopping_ = false;
     std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
@@ -202,16 +202,16 @@ void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
     ended_.clear();
 }
 
-void ThreadEngine::attend_with(std::function<void()> call) {
+void ThreadEngine::set_progress_callback(std::function<void()> call) {
     const std::lock_guard lock(mutex_);
-    attend_ = call ? std::make_shared<const std::function<void()>>(std::move(call)) : nullptr;
+    callback_ = call ? std::make_shared<const std::function<void()>>(std::move(call)) : nullptr;
 }
 
 // What has just ended is taken on before the next part: slots come free, and what is behind them is
 // submitted.
-void ThreadEngine::attend(std::unique_lock<std::mutex>& lock) {
-    if (!attend_) return;
-    const Call call = attend_;
+void ThreadEngine::call_back(std::unique_lock<std::mutex>& lock) {
+    if (!callback_) return;
+    const Call call = callback_;
     ++coming_;
     lock.unlock();
     (*call)();
@@ -222,7 +222,7 @@ void ThreadEngine::attend(std::unique_lock<std::mutex>& lock) {
 // Without the lock until there is a part, or it has been long enough.
 void ThreadEngine::look_out(std::unique_lock<std::mutex>& lock) {
     ++looking_out_;
-    const Call call = attend_;
+    const Call call = callback_;
     lock.unlock();
     const auto until = std::chrono::steady_clock::now() + looks_out_for;
     while (in_line_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < until) {
@@ -262,7 +262,7 @@ void ThreadEngine::work() {
         if (!order->end(part, result)) continue;
         ended_.push_back({order->request.tag, order->result()});
         any_ended_.store(true, std::memory_order_release);
-        attend(lock);
+        call_back(lock);
     }
 }
 

@@ -33,7 +33,7 @@ Result<Connection> Connection::open(const Folder& folder, const std::string& nam
     if (!message && message.error().code == ErrorCode::not_found)
         return nothing_there(folder, name, message.error().message);
     if (!message) return message.error();
-    SIDESTEP_TRY(Offer offer, parse_offer(message->bytes));
+    SIDESTEP_TRY(MemoryOffer offer, parse_offer(message->bytes));
     if (offer.has_descriptor != static_cast<bool>(message->descriptor))
         return Error{ErrorCode::io_error, "the publisher's message lacks its descriptor, or has one too many",
                      name, "if this process has many files open, raise `ulimit -n`"};

@@ -15,7 +15,7 @@ public:
     static Result<Connection> open(const Folder& folder, const std::string& name,
                                    driver::LocalSocket::Time until);
 
-    const Offer& offer() const { return offer_; }
+    const MemoryOffer& offer() const { return offer_; }
     // What came with the offer, -1 for none; closed with the connection.
     int descriptor() const { return descriptor_ ? descriptor_.get() : -1; }
     void close_descriptor() { descriptor_ = {}; }
@@ -26,14 +26,14 @@ public:
     int number() const { return socket_.number(); }
 
 private:
-    Connection(driver::LocalSocket socket, Offer offer, driver::Fd descriptor, bool same_process)
+    Connection(driver::LocalSocket socket, MemoryOffer offer, driver::Fd descriptor, bool same_process)
         : socket_(std::move(socket)),
           offer_(std::move(offer)),
           descriptor_(std::move(descriptor)),
           same_process_(same_process) {}
 
     driver::LocalSocket socket_;
-    Offer offer_;
+    MemoryOffer offer_;
     driver::Fd descriptor_;
     bool same_process_;
 };

@@ -70,7 +70,7 @@ Error senseless(const char* what) {
 }
 
 // Null where every field fits the others.
-const char* flaw_of(const Offer& offer) {
+const char* flaw_of(const MemoryOffer& offer) {
     const Place& place = offer.place;
     if (!place.is_host() && !place.is_gpu()) return "it is neither host nor GPU memory";
     if (place.index() < (place.is_gpu() ? 0 : -1) || place.index() > highest_index)
@@ -87,7 +87,7 @@ const char* flaw_of(const Offer& offer) {
 
 }  // namespace
 
-Result<std::string> to_message(const Offer& offer) {
+Result<std::string> to_message(const MemoryOffer& offer) {
     if (const char* flaw = flaw_of(offer))
         return Error{
             ErrorCode::internal, fmt::format("memory cannot be described: {}", flaw), "published memory", {}};
@@ -108,7 +108,7 @@ Result<std::string> to_message(const Offer& offer) {
     return message;
 }
 
-Result<Offer> parse_offer(std::string_view message) {
+Result<MemoryOffer> parse_offer(std::string_view message) {
     Reader reader(message);
     if (reader.number<std::uint32_t>() != mark) return senseless("it does not begin as it should");
     if (const auto said = reader.number<std::uint16_t>(); said != version)
@@ -116,7 +116,7 @@ Result<Offer> parse_offer(std::string_view message) {
                      fmt::format("the publisher speaks version {} of the protocol, this library version {}",
                                  said, version),
                      "published memory", "use the same version of the library on both sides"};
-    Offer offer;
+    MemoryOffer offer;
     const auto on_gpu = reader.number<std::uint8_t>();
     const auto memory = reader.number<std::uint8_t>();
     const auto index = reader.number<std::int32_t>();

@@ -15,7 +15,7 @@ namespace sidestep::peer {
 // Tells one publisher from any other, of this process or another, now or before.
 using PublisherId = std::array<unsigned char, 16>;
 
-struct Offer {
+struct MemoryOffer {
     PublisherId publisher{};
     std::string scheme;  // at most 32 bytes
     std::string handle;  // at most 1 KiB
@@ -32,9 +32,9 @@ struct Offer {
 constexpr std::size_t longest_offer = 2048;
 
 // The message; fields that do not fit are an error.
-Result<std::string> to_message(const Offer& offer);
+Result<std::string> to_message(const MemoryOffer& offer);
 
 // ErrorCode::unsupported for a message of another version, io_error for one that makes no sense.
-Result<Offer> parse_offer(std::string_view message);
+Result<MemoryOffer> parse_offer(std::string_view message);
 
 }  // namespace sidestep::peer

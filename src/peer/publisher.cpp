@@ -77,7 +77,7 @@ Result<void> Publisher::start() {
     return {};
 }
 
-Result<std::uint64_t> Publisher::publish(const Folder& folder, const std::string& name, Offer offer,
+Result<std::uint64_t> Publisher::publish(const Folder& folder, const std::string& name, MemoryOffer offer,
                                          int descriptor) {
     SIDESTEP_CHECK(check_name(name));
     offer.publisher = id_;

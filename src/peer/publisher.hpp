@@ -26,7 +26,8 @@ public:
     // Offers memory under a name until it is withdrawn; answers a number for withdraw(). The descriptor (-1:
     // none) is only borrowed and stays open until then. The offer's `publisher` and `has_descriptor` are set
     // here. invalid_argument where a process that is alive has the name.
-    Result<std::uint64_t> publish(const Folder& folder, const std::string& name, Offer offer, int descriptor);
+    Result<std::uint64_t> publish(const Folder& folder, const std::string& name, MemoryOffer offer,
+                                  int descriptor);
 
     // From now on nobody finds the name, and every importer sees that its connection has ended.
     void withdraw(std::uint64_t id) noexcept;

@@ -31,7 +31,7 @@ public:
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;
 
-    // Goes on with pieces if nobody else is driving right now, for threads of backends (Attendance): never
+    // Goes on with pieces if nobody else is driving right now, for threads of backends (ProgressList): never
     // ends anything, so that nothing is freed on such a thread.
     virtual void assist() {}
     // Such a thread was at it since the last question, so whoever drives may sleep between two looks.
@@ -72,7 +72,7 @@ public:
     Completion& completion() { return completion_; }
 
     // Set while a caller drives, so that the engine's thread leaves it alone.
-    std::atomic<int> attended{0};
+    std::atomic<int> waiters{0};
 
 protected:
     bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }

@@ -43,11 +43,10 @@ bool same_path(const Route& a, const Route& b) {
     const auto same_hop = [](const Hop& x, const Hop& y) {
         return x.backend == y.backend && x.engine == y.engine && x.to.kind() == y.to.kind();
     };
-    return std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(),
-                      [&](const sidestep::Lane& x, const sidestep::Lane& y) {
-                          return std::equal(x.hops.begin(), x.hops.end(), y.hops.begin(), y.hops.end(),
-                                            same_hop);
-                      });
+    return std::equal(
+        a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), [&](const Lane& x, const Lane& y) {
+            return std::equal(x.hops.begin(), x.hops.end(), y.hops.begin(), y.hops.end(), same_hop);
+        });
 }
 
 }  // namespace
@@ -182,8 +181,7 @@ bool BatchJob::poll_calls() {
 bool BatchJob::start_calls() {
     bool moved = false;
     // A stream takes all at once: its calls do not wait for one another.
-    const std::size_t rounds =
-        stream_ != nullptr ? std::numeric_limits<std::size_t>::max() : calls_in_flight;
+    const std::size_t rounds = stream_ != nullptr ? std::numeric_limits<std::size_t>::max() : calls_in_flight;
     for (std::size_t round = 0; round < rounds && state_ == State::moving; ++round) {
         bool started = false;
         for (auto& bulk : bulks_)

@@ -91,7 +91,7 @@ bool DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) 
     bool moved = false;
     std::vector<std::function<void()>> calls;
     for (auto& activity : activities) {
-        if (activity->attended.load(std::memory_order_relaxed) == 0)
+        if (activity->waiters.load(std::memory_order_relaxed) == 0)
             moved |= (activity->try_step(true) && !activity->assisted()) || activity->missed();
         if (!activity->finished()) continue;
         auto taken = activity->completion().take_calls();

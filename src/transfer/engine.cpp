@@ -28,9 +28,11 @@ public:
     bool try_step(bool) override { return false; }
 };
 
-struct Attending {
-    explicit Attending(Activity& job) : job_(job) { job_.attended.fetch_add(1, std::memory_order_relaxed); }
-    ~Attending() { job_.attended.fetch_sub(1, std::memory_order_relaxed); }
+struct CountedWaiter {
+    explicit CountedWaiter(Activity& job) : job_(job) {
+        job_.waiters.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~CountedWaiter() { job_.waiters.fetch_sub(1, std::memory_order_relaxed); }
     Activity& job_;
 };
 
@@ -61,7 +63,7 @@ Engine::Engine(const Topology& topology, const backend::Registry& registry,
       pool_(registry, topology.gpu_count()),
       traffic_(topology.gpu_count()) {
     for (backend::Backend* backend : registry.usable())
-        backend->attend_with([all = attendance_] { all->attend(); });
+        backend->set_progress_callback([all = progress_list_] { all->progress(); });
 }
 
 Engine::~Engine() {
@@ -78,7 +80,7 @@ Engine::~Engine() {
             new std::shared_ptr<Activity>(job);
         }
     }
-    attendance_->close();
+    progress_list_->close();
     registrations_->clear();
 }
 
@@ -110,13 +112,13 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
 }
 
 Machine Engine::machine() {
-    return Machine{topology_,       registry_,    plans_,  pool_,       traffic_,
-                   *registrations_, *attendance_, shared_, drain_limit_};
+    return Machine{topology_,       registry_,       plans_,  pool_,       traffic_,
+                   *registrations_, *progress_list_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
     if (job->finished()) return true;
-    const Attending attending(*job);
+    const CountedWaiter waiter(*job);
     const auto until = Clock::now() + limit;
     Backoff backoff(job->expected());
     while (!job->finished()) {

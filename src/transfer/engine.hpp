@@ -38,7 +38,7 @@ public:
     static std::shared_ptr<Activity> refuse(Error error);
 
     // From now on the Engine's own thread drives the job too, and makes the calls that wait for its end.
-    void attend(const std::shared_ptr<Activity>& job) { enroll(job); }
+    void drive_in_background(const std::shared_ptr<Activity>& job) { enroll(job); }
 
     // Drives the job until it has a result or `limit` (if above zero) has passed; answers whether it has.
     bool wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit);
@@ -67,7 +67,7 @@ private:
     const std::chrono::milliseconds drain_limit_;
     Plans plans_;
     StagingPool pool_;
-    const std::shared_ptr<Attendance> attendance_ = std::make_shared<Attendance>();
+    const std::shared_ptr<ProgressList> progress_list_ = std::make_shared<ProgressList>();
     const std::shared_ptr<Registrations> registrations_ = std::make_shared<Registrations>();
     HostLinkTraffic traffic_;
     SharedMemory* shared_ = nullptr;

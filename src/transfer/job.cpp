@@ -64,7 +64,7 @@ Job::Job(const Machine& machine, const CopyOptions& options, void* stream)
     : machine_(machine), options_(options), stream_(stream) {}
 
 Job::~Job() {
-    attendance_.leave();
+    progress_entry_.leave();
 }
 
 void Job::begin(const Buffer& from, const Buffer& to) {
@@ -76,7 +76,7 @@ void Job::begin(const Buffer& from, const Buffer& to) {
     }
     last_move_ = Clock::now();  // pinning staging memory is no stall
     advance(false);
-    if (needs_driving() && touches_file(ends_)) attendance_ = machine_.attendance.enter(*this);
+    if (needs_driving() && touches_file(ends_)) progress_entry_ = machine_.progress_list.enter(*this);
 }
 
 Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
@@ -195,7 +195,7 @@ Result<void> Job::add_lane(std::size_t lane) {
         const double bytes = static_cast<double>(std::min(ends_.bytes, setup.chunk));
         expected_ = std::chrono::nanoseconds(static_cast<long>(bytes / plan_->route.expected_gb_per_s));
     }
-    SIDESTEP_TRY(lanes_[lane], Lane::create(std::move(setup), machine_.pool));
+    SIDESTEP_TRY(lanes_[lane], LaneRunner::create(std::move(setup), machine_.pool));
     return {};
 }
 
@@ -417,7 +417,7 @@ void Job::end() {
         lanes_.clear();
         verifier_.reset();
         attached_.clear();
-        attendance_.leave();
+        progress_entry_.leave();
         drained_.store(true, std::memory_order_release);
     }
     finish();

@@ -9,8 +9,8 @@
 
 #include <sidestep/options.hpp>
 #include <sidestep/receipt.hpp>
-#include "transfer/attendance.hpp"
 #include "transfer/host_link_traffic.hpp"
+#include "transfer/progress_list.hpp"
 #include "transfer/registrations.hpp"
 #include "transfer/shared_memory.hpp"
 #include "transfer/verify.hpp"
@@ -25,7 +25,7 @@ struct Machine {
     StagingPool& pool;
     HostLinkTraffic& traffic;
     Registrations& registrations;
-    Attendance& attendance;
+    ProgressList& progress_list;
     SharedMemory* shared;  // null: published memory is refused
     std::chrono::milliseconds drain_limit;
 };
@@ -96,7 +96,7 @@ private:
     Ends ends_;
     std::shared_ptr<const ReadyPlan> plan_;
     std::vector<Attached> attached_;
-    std::vector<std::unique_ptr<Lane>> lanes_;  // as in the plan; null: left out for want of memory
+    std::vector<std::unique_ptr<LaneRunner>> lanes_;  // as in the plan; null: left out for want of memory
     HostLinkTraffic::Use host_link_;
     Cursor cursor_;
     std::unique_ptr<Verifier> verifier_;
@@ -105,7 +105,7 @@ private:
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
-    Attendance::Entry attendance_;
+    ProgressList::Entry progress_entry_;
 };
 
 }  // namespace sidestep::transfer

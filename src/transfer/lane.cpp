@@ -26,14 +26,14 @@ Cursor::Span Cursor::take(Bytes chunk) {
     return span;
 }
 
-Result<std::unique_ptr<Lane>> Lane::create(LaneSetup setup, StagingPool& pool) {
-    std::unique_ptr<Lane> lane(new Lane(std::move(setup)));
+Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingPool& pool) {
+    std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
     const std::size_t stops = lane->setup_.hops->size() - (lane->setup_.sink ? 0 : 1);
     for (std::size_t hop = 0; hop < stops; ++hop) SIDESTEP_CHECK(lane->add_stop(hop, pool));
     return lane;
 }
 
-Result<void> Lane::add_stop(std::size_t hop, StagingPool& pool) {
+Result<void> LaneRunner::add_stop(std::size_t hop, StagingPool& pool) {
     const ReadyHop& before = (*setup_.hops)[hop];
     const std::size_t slots = std::max<Bytes>(setup_.staging / setup_.chunk, 1);
     slots_ = slots;
@@ -52,7 +52,7 @@ Result<void> Lane::add_stop(std::size_t hop, StagingPool& pool) {
     return {};
 }
 
-Result<bool> Lane::step(Cursor& cursor) {
+Result<bool> LaneRunner::step(Cursor& cursor) {
     bool moved = false;
     std::optional<Error> failure;
     const auto note = [&](Result<bool> result) {
@@ -91,14 +91,14 @@ Result<bool> Lane::step(Cursor& cursor) {
     return moved;
 }
 
-bool Lane::may_take(const Cursor& cursor) const {
+bool LaneRunner::may_take(const Cursor& cursor) const {
     if (stopped_ || cursor.empty()) return false;
     if (setup_.yields_to != nullptr && setup_.yields_to->load(std::memory_order_relaxed) > 0) return false;
     return !has_stop_after(0) || !stops_[0].free_slots.empty();
 }
 
 // Takes one chunk as far as it goes without waiting.
-Result<bool> Lane::advance(Flight& flight) {
+Result<bool> LaneRunner::advance(Flight& flight) {
     bool moved = false;
     while (!flight.ended) {
         if (!flight.running) {
@@ -129,7 +129,7 @@ Result<bool> Lane::advance(Flight& flight) {
 }
 
 // Starts the flight's next hop; false where no slot is free to receive it.
-Result<bool> Lane::begin(Flight& flight) {
+Result<bool> LaneRunner::begin(Flight& flight) {
     const ReadyHop& hop = (*setup_.hops)[flight.hop];
     backend::Piece piece;
     piece.size = flight.span.size;
@@ -160,7 +160,7 @@ Result<bool> Lane::begin(Flight& flight) {
 }
 
 // The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.
-Result<void> Lane::land(Flight& flight) {
+Result<void> LaneRunner::land(Flight& flight) {
     flight.running = false;
     if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
     flight.source_slot = flight.target_slot;
@@ -183,12 +183,12 @@ Result<void> Lane::land(Flight& flight) {
 
 // Where in a ring a chunk lies: as far into a block as in the file, so that whole blocks go there from a file
 // and from there to a file. Only the first chunk does not begin at a block, and that one is shorter for it.
-Bytes Lane::place_in(std::size_t slot, Bytes offset) const {
+Bytes LaneRunner::place_in(std::size_t slot, Bytes offset) const {
     return slot * setup_.chunk + (offset == 0 ? setup_.phase : 0);
 }
 
 // Gives up a chunk of which nothing is in flight.
-void Lane::drop(Flight& flight) {
+void LaneRunner::drop(Flight& flight) {
     if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
     if (flight.target_slot) stops_[flight.hop].free_slots.push_back(*flight.target_slot);
     dropped_.push_back(flight.span);

@@ -62,9 +62,9 @@ struct LaneSetup {
 };
 
 // Driven by step(), by one thread at a time. Must be drained before it is destroyed.
-class Lane {
+class LaneRunner {
 public:
-    static Result<std::unique_ptr<Lane>> create(LaneSetup setup, StagingPool& pool);
+    static Result<std::unique_ptr<LaneRunner>> create(LaneSetup setup, StagingPool& pool);
 
     // Polls what is in flight, moves arrived chunks on, takes new ones from the cursor as long as slots
     // are free. Answers whether anything moved. After an error no new piece is started; step() then only
@@ -97,7 +97,7 @@ private:
     };
 
     bool may_take(const Cursor& cursor) const;
-    explicit Lane(LaneSetup setup) : setup_(std::move(setup)) {}
+    explicit LaneRunner(LaneSetup setup) : setup_(std::move(setup)) {}
     Result<void> add_stop(std::size_t hop, StagingPool& pool);
     Result<bool> advance(Flight& flight);
     Result<bool> begin(Flight& flight);

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 backend::Exported exported_of(const peer::Connection& connection) {
-    const peer::Offer& offer = connection.offer();
+    const peer::MemoryOffer& offer = connection.offer();
     backend::Exported exported;
     exported.scheme = offer.scheme;
     exported.handle = offer.handle;
@@ -77,7 +77,7 @@ Result<Import> SharedMemory::connect(const std::string& name, std::chrono::milli
                      "is its process running, and does it use the same folder (SIDESTEP_PEER_FOLDER)?"};
     if (!folder) return folder.error();
     SIDESTEP_TRY(peer::Connection connection, peer::Connection::open(*folder, name, Clock::now() + limit));
-    const peer::Offer& offer = connection.offer();
+    const peer::MemoryOffer& offer = connection.offer();
     Entry entry;
     entry.key = {offer.publisher, offer.scheme, offer.handle, offer.identity};
     if (!connection.same_process() || !use_own_address(offer, entry)) SIDESTEP_CHECK(map(connection, entry));
@@ -89,7 +89,7 @@ Result<Import> SharedMemory::connect(const std::string& name, std::chrono::milli
 
 // In the process that published it memory is used as it is; CUDA even refuses to map it there. Another
 // Context's emulated memory is mapped all the same, since only that Context knows the address.
-bool SharedMemory::use_own_address(const peer::Offer& offer, Entry& entry) const {
+bool SharedMemory::use_own_address(const peer::MemoryOffer& offer, Entry& entry) const {
     const Buffer buffer = Buffer::memory(offer.place, reinterpret_cast<void*>(offer.address), offer.size);
     bool known = offer.place.is_host() && offer.memory == MemoryKind::pageable;
     for (backend::Backend* backend : registry_.usable()) {
@@ -116,7 +116,7 @@ Result<void> SharedMemory::map(peer::Connection& connection, Entry& entry) {
         std::erase_if(mappings_, [](const auto& mapping) { return mapping.second.expired(); });
         mappings_[entry.key] = entry.mapping;
     }
-    const peer::Offer& offer = connection.offer();
+    const peer::MemoryOffer& offer = connection.offer();
     const Buffer& all = entry.mapping->memory.buffer();
     if (offer.size > all.size() || offer.offset > all.size() - offer.size)
         return Error{ErrorCode::io_error,

@@ -74,7 +74,7 @@ private:
     Result<Import> connect(const std::string& name, std::chrono::milliseconds limit);
     Result<void> map(peer::Connection& connection, Entry& entry);
     Result<std::shared_ptr<const Mapping>> open(const peer::Connection& connection, const Key& key);
-    bool use_own_address(const peer::Offer& offer, Entry& entry) const;
+    bool use_own_address(const peer::MemoryOffer& offer, Entry& entry) const;
     Result<void> keep(const std::string& name, Entry& entry);
     void forget(const peer::Connection& connection);
 

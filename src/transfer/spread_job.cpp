@@ -50,7 +50,7 @@ SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& o
       spare_processors_(usable_processors() >= processors_to_spare) {}
 
 SpreadJob::~SpreadJob() {
-    attendance_.leave();
+    progress_entry_.leave();
 }
 
 void SpreadJob::begin() {
@@ -62,7 +62,7 @@ void SpreadJob::begin() {
     }
     last_move_ = Clock::now();  // pinning staging memory is no stall
     advance(true);
-    if (needs_driving()) attendance_ = machine_.attendance.enter(*this);
+    if (needs_driving()) progress_entry_ = machine_.progress_list.enter(*this);
 }
 
 Result<void> SpreadJob::prepare() {
@@ -343,7 +343,7 @@ void SpreadJob::end() {
         work_.reset();
         setup_.reset();
         files_.clear();
-        attendance_.leave();
+        progress_entry_.leave();
         drained_.store(true, std::memory_order_release);
     }
     finish();

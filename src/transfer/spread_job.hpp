@@ -85,7 +85,7 @@ private:
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
-    Attendance::Entry attendance_;
+    ProgressList::Entry progress_entry_;
 };
 
 }  // namespace sidestep::transfer

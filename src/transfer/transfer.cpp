@@ -53,7 +53,7 @@ void Transfer::cancel() {
 
 Result<int> Transfer::event_fd() {
     auto descriptor = activity_->completion().event_fd();
-    if (descriptor && !activity_->finished()) engine_->attend(activity_);
+    if (descriptor && !activity_->finished()) engine_->drive_in_background(activity_);
     return descriptor;
 }
 
@@ -105,7 +105,7 @@ bool TransferAwaiter::await_suspend(std::coroutine_handle<> frame) {
     std::function<void()> call = go_on;
     if (executor_) call = [executor = executor_, go_on = std::move(go_on)] { executor(go_on); };
     if (!activity->completion().keep(std::move(call))) return false;
-    engine->attend(activity);
+    engine->drive_in_background(activity);
     return true;
 }
 

@@ -54,7 +54,7 @@ Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buf
     setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
         return see(side, offset, data, size);
     };
-    SIDESTEP_TRY(mine.lane, Lane::create(std::move(setup), pool));
+    SIDESTEP_TRY(mine.lane, LaneRunner::create(std::move(setup), pool));
     return {};
 }
 

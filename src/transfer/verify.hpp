@@ -9,7 +9,7 @@
 
 namespace sidestep::transfer {
 
-// Driven by step(), like a Lane. Must be drained before it is destroyed.
+// Driven by step(), like a LaneRunner. Must be drained before it is destroyed.
 class Verifier {
 public:
     // `written`, where it is not null, is the target's registration with the backend that wrote it: a file
@@ -34,7 +34,7 @@ private:
     struct Side {
         std::shared_ptr<const ReadyPlan> plan;
         std::unique_ptr<backend::Registration> attached;
-        std::unique_ptr<Lane> lane;
+        std::unique_ptr<LaneRunner> lane;
         Cursor cursor;
     };
 

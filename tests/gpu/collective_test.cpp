@@ -144,7 +144,7 @@ TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
     for (const CapturedTasks& graph : graphs) graph.launch();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     for (unsigned rank = 0; rank + 1 < ranks; ++rank) crew.seat(rank).abort();
-    // As the attendant of a group does.
+    // As the service thread of a group does.
     std::jthread looks([&](const std::stop_token& stop) {
         while (!stop.stop_requested()) {
             for (unsigned rank = 0; rank + 1 < ranks; ++rank) static_cast<void>(crew.seat(rank).idle());

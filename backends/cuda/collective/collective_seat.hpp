@@ -39,7 +39,7 @@ public:
     void ask(std::function<backend::Token(const void*, Bytes)> where) override { where_ = std::move(where); }
     void halt() noexcept override;
 
-    // As if `count` tasks had gone before, on an idle seat: for tests of counters that come around.
+    // As if `count` tasks had gone before, on an idle seat: for tests of counters that wrap around.
     Result<void> begin_at(std::uint64_t count);
 
 private:

@@ -172,7 +172,7 @@ private:
         control->epoch = epoch_ + 1;
     }
 
-    // Flags come around after 2^32 epochs: every 2^30 the last block to end wipes the parity that was read.
+    // Flags wrap around after 2^32 epochs: every 2^30 the last block to end wipes the parity that was read.
     // Nobody writes there before this rank's next task.
     __device__ bool wipes() const {
         return epoch_ >= wipe_period && epoch_ % wipe_period <= 1;

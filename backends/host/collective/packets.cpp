@@ -15,7 +15,7 @@ using backend::Combine;
 using backend::FaultKind;
 using backend::Shape;
 
-// Every so many packet tasks stale packets are wiped, long before their flags come around.
+// Every so many packet tasks stale packets are wiped, long before their flags wrap around.
 constexpr std::uint64_t wiped_every = std::uint64_t{1} << 30;
 
 // One packet task: who the others are, and which flag and parity it has.
@@ -252,7 +252,7 @@ const char* PacketTask::source_of(unsigned owner, std::uint64_t bytes) const {
 }
 
 // Nobody writes to this parity before it has this rank's packets of the next task, nor to phase 1 (of
-// packets; flags of lines do not come around).
+// packets; flags of lines do not wrap around).
 void PacketTask::end() {
     if (state_.counters.epoch % wiped_every < 2) {
         for (unsigned phase = 0; phase < 2; ++phase) {

@@ -323,7 +323,7 @@ Step PairTask::receive_eager(Flow& flow) {
     return Step::ended;
 }
 
-// The slot of message `number`: flags of packets come around.
+// The slot of message `number`: flags of packets wrap around.
 void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
     if (flow.block >= state_.layout.eager_blocks()) return;
     char* const slot = state_.arena + state_.layout.eager(number, flow.block, flow.peer);

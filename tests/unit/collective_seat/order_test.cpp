@@ -1,4 +1,4 @@
-// Many tasks one after the other, of mixed shapes, and counters that come around.
+// Many tasks one after the other, of mixed shapes, and counters that wrap around.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -111,7 +111,7 @@ TEST_P(Order, ThousandsOfMixedTasksInARow) {
     run(some_tasks(8000 / n()));
 }
 
-TEST_P(Order, CountersThatComeAround) {
+TEST_P(Order, CountersThatWrapAround) {
     for (const std::uint64_t start :
          {(std::uint64_t{1} << 30) - 5, (std::uint64_t{1} << 31) - 5, (std::uint64_t{1} << 32) - 40}) {
         if (!start_counters_at(start)) GTEST_SKIP() << "the counters cannot be set here";

@@ -78,10 +78,14 @@ private:
 
 // Never returns. Four ranks run an operation; then some are left, or none, and the process exits.
 [[noreturn]] void run_and_exit(int leaving) {
-    std::atexit(
-        [] { taken_apart = true; });  // before the first seat, so it runs after this library's handler
     // Never freed, but always reachable.
     static Folder& folder = *new Folder;
+    // Before the first seat, so it runs after this library's handler.
+    std::atexit([] {
+        taken_apart = true;
+        std::error_code ignored;
+        std::filesystem::remove_all(folder.path, ignored);
+    });
     ContextOptions options;
     options.machine = "dgx-h100";
     options.peer_folder = folder.path;

@@ -82,7 +82,7 @@ TEST_F(CopierTest, ThreadsMakeTheCallAfterEachRequest) {
         std::atomic<int> calls{0}, own{0};
         const auto engine = driver::create_thread_engine(128, 5, wake);
         const auto user = std::this_thread::get_id();
-        engine->attend_with([&] {
+        engine->set_progress_callback([&] {
             ++calls;
             own += std::this_thread::get_id() == user;
         });
@@ -91,7 +91,7 @@ TEST_F(CopierTest, ThreadsMakeTheCallAfterEachRequest) {
         while (calls < 40 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
         EXPECT_GE(calls, 40);
         EXPECT_EQ(own, 0);
-        engine->attend_with({});
+        engine->set_progress_callback({});
         int before = -1;  // one that looks out may still make it for a while
         while (std::exchange(before, calls) != calls)
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -118,7 +118,7 @@ TEST_F(CopierTest, AThreadAtTheCallIsStillCountedOn) {
         request.tag = next++;
         engine->submit(request);
     };
-    engine->attend_with([&] {
+    engine->set_progress_callback([&] {
         const std::lock_guard lock(mutex);
         threads.insert(std::this_thread::get_id());
         if (next < all) submit_next();
@@ -299,15 +299,15 @@ TEST_F(TwoEnginesTest, WithoutThreadsTheOtherEngineReads) {
     EXPECT_TRUE(says(notes_[0], "no thread could be started")) << notes_[0];
 }
 
-class AttendingTest : public FileTest {
+class ProgressCallbackTest : public FileTest {
 protected:
     // Whether threads of the backend made the call while a file in the page cache was read.
-    bool calls(bool attends) {
+    bool calls(bool threads_progress) {
         std::atomic<int> made{0};
         FileOptions options;
-        options.attends = attends;
+        options.threads_progress = threads_progress;
         open(create(options));
-        backend_->attend_with([&made] { ++made; });
+        backend_->set_progress_callback([&made] { ++made; });
         put(folder_ / "x", text_of(4_MiB));
         backend::AttachOptions through_cache;
         through_cache.page_cache = PageCache::use;
@@ -320,7 +320,7 @@ protected:
     }
 };
 
-TEST_F(AttendingTest, TheBackendsThreadsMakeTheCallWhereTheyAreTo) {
+TEST_F(ProgressCallbackTest, TheBackendsThreadsMakeTheCallWhereTheyAreTo) {
     EXPECT_TRUE(calls(true));
     EXPECT_FALSE(calls(false));
 }

@@ -7,8 +7,8 @@
 namespace sidestep::peer {
 namespace {
 
-Offer good() {
-    Offer offer;
+MemoryOffer good() {
+    MemoryOffer offer;
     offer.publisher.fill(7);
     offer.scheme = "memfd";
     offer.handle = std::string("a\0b", 3);
@@ -22,7 +22,7 @@ Offer good() {
     return offer;
 }
 
-TEST(Offer, SurvivesTheWay) {
+TEST(MemoryOffer, SurvivesTheWay) {
     const auto message = to_message(good());
     ASSERT_TRUE(message) << message.error().to_string();
     const auto offer = parse_offer(*message);
@@ -37,14 +37,14 @@ TEST(Offer, SurvivesTheWay) {
     EXPECT_EQ(offer->identity, 99u);
     EXPECT_EQ(offer->address, 0x7f0000000000u);
     EXPECT_TRUE(offer->has_descriptor);
-    Offer host = good();
+    MemoryOffer host = good();
     host.place = Place::host();
     host.memory = MemoryKind::pageable;
     EXPECT_EQ(parse_offer(*to_message(host))->place, Place::host());
 }
 
-TEST(Offer, LongestFits) {
-    Offer offer = good();
+TEST(MemoryOffer, LongestFits) {
+    MemoryOffer offer = good();
     offer.scheme = std::string(32, 's');
     offer.handle = std::string(1024, 'h');
     const auto message = to_message(offer);
@@ -53,27 +53,27 @@ TEST(Offer, LongestFits) {
     EXPECT_EQ(parse_offer(*message)->handle.size(), 1024u);
 }
 
-TEST(Offer, FieldsThatDoNotFitAreRefused) {
+TEST(MemoryOffer, FieldsThatDoNotFitAreRefused) {
     const auto refused = [](auto change) {
-        Offer offer = good();
+        MemoryOffer offer = good();
         change(offer);
         return !to_message(offer);
     };
-    EXPECT_TRUE(refused([](Offer& o) { o.size = 0; }));
-    EXPECT_TRUE(refused([](Offer& o) { o.size = std::numeric_limits<Bytes>::max(); }));
-    EXPECT_TRUE(refused([](Offer& o) { o.offset = std::numeric_limits<Bytes>::max() - 5; }));
-    EXPECT_TRUE(refused([](Offer& o) { o.scheme = ""; }));
-    EXPECT_TRUE(refused([](Offer& o) { o.scheme = std::string(33, 's'); }));
-    EXPECT_TRUE(refused([](Offer& o) { o.handle = std::string(1025, 'h'); }));
-    EXPECT_TRUE(refused([](Offer& o) { o.place = Place::gpu(-1); }));
-    EXPECT_TRUE(refused([](Offer& o) { o.place = Place::gpu(1'000'000); }));
-    EXPECT_TRUE(refused([](Offer& o) { o.place = Place::file("x"); }));
-    EXPECT_TRUE(refused([](Offer& o) { o.memory = MemoryKind::storage; }));
-    EXPECT_TRUE(refused([](Offer& o) { o.memory = MemoryKind::automatic; }));
-    EXPECT_FALSE(refused([](Offer&) {}));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.size = 0; }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.size = std::numeric_limits<Bytes>::max(); }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.offset = std::numeric_limits<Bytes>::max() - 5; }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.scheme = ""; }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.scheme = std::string(33, 's'); }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.handle = std::string(1025, 'h'); }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.place = Place::gpu(-1); }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.place = Place::gpu(1'000'000); }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.place = Place::file("x"); }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.memory = MemoryKind::storage; }));
+    EXPECT_TRUE(refused([](MemoryOffer& o) { o.memory = MemoryKind::automatic; }));
+    EXPECT_FALSE(refused([](MemoryOffer&) {}));
 }
 
-TEST(Offer, NoPartOfAMessageIsAMessage) {
+TEST(MemoryOffer, NoPartOfAMessageIsAMessage) {
     const std::string message = *to_message(good());
     for (std::size_t size = 0; size < message.size(); ++size)
         EXPECT_FALSE(parse_offer(message.substr(0, size))) << size;

@@ -46,7 +46,7 @@ protected:
     }
 
     std::string path;
-    Offer offer;
+    MemoryOffer offer;
 };
 
 TEST_F(PublisherTest, SaysWhatItOffersWithItsDescriptor) {

@@ -279,7 +279,7 @@ TEST(Lanes, ChunksLieInTheirSlotsAsInTheFile) {
     setup.phase = phase;
     setup.staging = 3 * chunk;
     transfer::StagingPool pool(rig.registry);
-    auto lane = transfer::Lane::create(setup, pool);
+    auto lane = transfer::LaneRunner::create(setup, pool);
     ASSERT_TRUE(lane) << lane.error().to_string();
     Cursor cursor(size, phase);
     while (!cursor.empty() || !(*lane)->idle()) ASSERT_TRUE((*lane)->step(cursor));

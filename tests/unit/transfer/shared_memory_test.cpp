@@ -68,7 +68,7 @@ protected:
 
     std::uint64_t publish(const std::string& name, const std::string& handle, std::uint64_t identity,
                           Bytes offset = 0, const std::string& scheme = "test") {
-        peer::Offer offer;
+        peer::MemoryOffer offer;
         offer.scheme = scheme;
         offer.handle = handle;
         offer.place = Place::gpu(0);

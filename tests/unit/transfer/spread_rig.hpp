@@ -145,12 +145,12 @@ public:
         return backend::Progress::done;
     }
 
-    void attend_with(std::function<void()> call) override { attend = std::move(call); }
+    void set_progress_callback(std::function<void()> call) override { progress = std::move(call); }
 
     std::size_t in_flight() const { return flights_.size(); }
 
     Script script;
-    std::function<void()> attend;  // what a thread of a real backend calls after a piece
+    std::function<void()> progress;  // what a thread of a real backend calls after a piece
     std::atomic<bool> hangs;
     std::mutex mutex;  // guards the files, which a test may change meanwhile
     std::map<std::string, File> files;

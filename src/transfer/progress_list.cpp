@@ -1,17 +1,17 @@
-#include "transfer/attendance.hpp"
+#include "transfer/progress_list.hpp"
 
 #include <algorithm>
 #include <utility>
 
 namespace sidestep::transfer {
 
-Attendance::Entry& Attendance::Entry::operator=(Entry&& other) noexcept {
+ProgressList::Entry& ProgressList::Entry::operator=(Entry&& other) noexcept {
     std::swap(of_, other.of_);
     std::swap(activity_, other.activity_);
     return *this;
 }
 
-void Attendance::Entry::leave() {
+void ProgressList::Entry::leave() {
     if (!of_) return;
     {
         const std::lock_guard lock(of_->mutex_);
@@ -20,7 +20,7 @@ void Attendance::Entry::leave() {
     of_.reset();
 }
 
-Attendance::Entry Attendance::enter(Activity& activity) {
+ProgressList::Entry ProgressList::enter(Activity& activity) {
     const std::lock_guard lock(mutex_);
     activities_.push_back(&activity);
     Entry entry;
@@ -29,7 +29,7 @@ Attendance::Entry Attendance::enter(Activity& activity) {
     return entry;
 }
 
-void Attendance::attend() {
+void ProgressList::progress() {
     asked_.store(true);
     // Whoever finds the lock taken leaves what it has just ended to the one that holds it.
     while (asked_.load()) {
@@ -40,7 +40,7 @@ void Attendance::attend() {
     }
 }
 
-void Attendance::close() {
+void ProgressList::close() {
     const std::lock_guard lock(mutex_);
     activities_.clear();
 }

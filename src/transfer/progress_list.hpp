@@ -15,9 +15,9 @@ namespace sidestep::transfer {
 //
 // The activities are not owned: a thread of a backend must never be the one that drops the last handle of a
 // copy, which may hold the backend. Safe to use from several threads.
-class Attendance : public std::enable_shared_from_this<Attendance> {
+class ProgressList : public std::enable_shared_from_this<ProgressList> {
 public:
-    // An activity that is attended to as long as this lives. Its end waits for a thread that is at it.
+    // An activity that threads of backends drive as long as this lives. Its end waits for a thread that is at it.
     class Entry {
     public:
         Entry() = default;
@@ -27,8 +27,8 @@ public:
         void leave();
 
     private:
-        friend class Attendance;
-        std::shared_ptr<Attendance> of_;
+        friend class ProgressList;
+        std::shared_ptr<ProgressList> of_;
         Activity* activity_ = nullptr;
     };
 
@@ -37,9 +37,9 @@ public:
     // Called by threads of backends: takes each activity on that nobody else is at. One thread at a time; for
     // the others it is over at once, so that they go back to their work, and that one has another look for
     // them.
-    void attend();
+    void progress();
 
-    // Nobody is attended to any more.
+    // None is driven so any more.
     void close();
 
 private:

@@ -1,5 +1,5 @@
 // Threads of backends that go on with copies: how far they take one, and what its end waits for.
-#include "transfer/attendance.hpp"
+#include "transfer/progress_list.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,13 +16,13 @@ using namespace std::chrono_literals;
 using test::chunks_of;
 using test::SpreadRig;
 using transfer::Activity;
-using transfer::Attendance;
+using transfer::ProgressList;
 
 // Calls as a backend's thread would until every byte is there; false where that never happens.
-bool attend_until_there(const SpreadRig& rig, const Activity& job) {
+bool progress_until_there(const SpreadRig& rig, const Activity& job) {
     const auto limit = std::chrono::steady_clock::now() + 30s;
     while (job.bytes_done() < job.bytes_total() && std::chrono::steady_clock::now() < limit)
-        rig.files->attend();
+        rig.files->progress();
     return job.bytes_done() == job.bytes_total();
 }
 
@@ -53,7 +53,7 @@ private:
 };
 
 void expect_only_the_end_is_left(SpreadRig& rig, const std::shared_ptr<Activity>& job) {
-    ASSERT_TRUE(attend_until_there(rig, *job)) << job->bytes_done() << " of " << job->bytes_total();
+    ASSERT_TRUE(progress_until_there(rig, *job)) << job->bytes_done() << " of " << job->bytes_total();
     EXPECT_TRUE(job->assisted());
     EXPECT_FALSE(job->assisted()) << "nobody was at it since";
     EXPECT_FALSE(job->finished()) << "what a copy holds must not be freed on a thread of a backend";
@@ -61,7 +61,7 @@ void expect_only_the_end_is_left(SpreadRig& rig, const std::shared_ptr<Activity>
     ASSERT_TRUE(job->result()) << job->result().error().to_string();
 }
 
-TEST(Attendance, TakesALoadToItsLastByteAndNoFurther) {
+TEST(ProgressList, TakesALoadToItsLastByteAndNoFurther) {
     SpreadRig rig({.gpus = 1, .files = {.polls = 2}, .gpu = {.polls = 3}});
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
@@ -73,7 +73,7 @@ TEST(Attendance, TakesALoadToItsLastByteAndNoFurther) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
-TEST(Attendance, TakesACopyOfAFileToItsLastByteAndNoFurther) {
+TEST(ProgressList, TakesACopyOfAFileToItsLastByteAndNoFurther) {
     SpreadRig rig({.gpus = 1, .files = {.polls = 2}, .gpu = {.polls = 3}});
     rig.add_gpus(1, 4_MiB);
     rig.replicate(4_MiB);
@@ -85,7 +85,7 @@ TEST(Attendance, TakesACopyOfAFileToItsLastByteAndNoFurther) {
     EXPECT_TRUE(rig.arrived());
 }
 
-TEST(Attendance, WhatItMeetsIsToldByWhoeverWaits) {
+TEST(ProgressList, WhatItMeetsIsToldByWhoeverWaits) {
     SpreadRig rig(
         {.gpus = 1,
          .files = {.polls = 1, .fail = [](const std::string&, Bytes offset, Bytes) -> std::optional<Error> {
@@ -96,7 +96,7 @@ TEST(Attendance, WhatItMeetsIsToldByWhoeverWaits) {
     rig.replicate(4_MiB);
     std::optional<EngineHeld> held(std::in_place, rig);
     const auto job = rig.submit(chunks_of(64_KiB));
-    for (int i = 0; i < 1000; ++i) rig.files->attend();
+    for (int i = 0; i < 1000; ++i) rig.files->progress();
     EXPECT_FALSE(job->finished());
     held.reset();
     rig.engine->wait(job, 0ns);
@@ -105,19 +105,19 @@ TEST(Attendance, WhatItMeetsIsToldByWhoeverWaits) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
-// A wait beside a thread that attends all the time.
-TEST(Attendance, SomebodyMayWaitMeanwhile) {
+// A wait beside a thread that drives all the time.
+TEST(ProgressList, SomebodyMayWaitMeanwhile) {
     for (int round = 0; round < 20; ++round) {
         SpreadRig rig({.gpus = 2, .files = {.polls = 2}, .gpu = {.polls = 3}});
         rig.add_gpus(2, 2_MiB);
         rig.replicate(2_MiB);
         std::atomic<bool> over{false};
-        std::thread attendant([&] {
-            while (!over) rig.files->attend();
+        std::thread helper([&] {
+            while (!over) rig.files->progress();
         });
         const auto receipt = rig.run(chunks_of(64_KiB));
         over = true;
-        attendant.join();
+        helper.join();
         ASSERT_TRUE(receipt) << receipt.error().to_string();
         EXPECT_TRUE(rig.arrived());
         EXPECT_TRUE(rig.nothing_left());
@@ -138,15 +138,15 @@ public:
 };
 
 // What a thread has ended when it finds another at it is looked at by that one.
-TEST(Attendance, WhoComesMeanwhileIsNotForgotten) {
-    const auto all = std::make_shared<Attendance>();
+TEST(ProgressList, WhoComesMeanwhileIsNotForgotten) {
+    const auto all = std::make_shared<ProgressList>();
     Slow slow;
-    Attendance::Entry entry = all->enter(slow);
-    std::thread attendant([&] { all->attend(); });
+    ProgressList::Entry entry = all->enter(slow);
+    std::thread helper([&] { all->progress(); });
     while (slow.begun == 0) std::this_thread::yield();
-    all->attend();
+    all->progress();
     slow.go_on = true;
-    attendant.join();
+    helper.join();
     EXPECT_EQ(slow.begun, 2);
 }
 
@@ -157,7 +157,8 @@ void expect_missed_while_driving(bool whole_load) {
     SpreadRig rig(
         {.gpus = 1,
          .files = {.polls = 1, .fail = [&](const std::string&, Bytes, Bytes) -> std::optional<Error> {
-                       if (somebody_comes.exchange(false)) std::thread([&] { all->files->attend(); }).join();
+                       if (somebody_comes.exchange(false))
+                           std::thread([&] { all->files->progress(); }).join();
                        return std::nullopt;
                    }}});
     all = &rig;
@@ -181,21 +182,21 @@ void expect_missed_while_driving(bool whole_load) {
     EXPECT_TRUE(rig.arrived());
 }
 
-TEST(Attendance, WhoComesWhileALoadIsDrivenIsMissed) {
+TEST(ProgressList, WhoComesWhileALoadIsDrivenIsMissed) {
     expect_missed_while_driving(true);
 }
 
-TEST(Attendance, WhoComesWhileACopyIsDrivenIsMissed) {
+TEST(ProgressList, WhoComesWhileACopyIsDrivenIsMissed) {
     expect_missed_while_driving(false);
 }
 
-TEST(Attendance, NobodyIsAtAnActivityOnceItHasLeft) {
-    const auto all = std::make_shared<Attendance>();
+TEST(ProgressList, NobodyIsAtAnActivityOnceItHasLeft) {
+    const auto all = std::make_shared<ProgressList>();
     Slow slow;
-    Attendance::Entry entry = all->enter(slow);
-    std::thread attendant([&] { all->attend(); });
+    ProgressList::Entry entry = all->enter(slow);
+    std::thread helper([&] { all->progress(); });
     while (slow.begun == 0) std::this_thread::yield();
-    all->attend();  // over at once: another thread is at it, and has another look
+    all->progress();  // over at once: another thread is at it, and has another look
     std::thread opener([&] {
         std::this_thread::sleep_for(5ms);
         slow.go_on = true;
@@ -203,25 +204,25 @@ TEST(Attendance, NobodyIsAtAnActivityOnceItHasLeft) {
     entry.leave();
     EXPECT_TRUE(slow.ended);
     opener.join();
-    attendant.join();
+    helper.join();
     const int begun = slow.begun;
-    all->attend();
+    all->progress();
     EXPECT_EQ(slow.begun, begun);
 }
 
-TEST(Attendance, ACopyThatHasEndedHasLeft) {
+TEST(ProgressList, ACopyThatHasEndedHasLeft) {
     SpreadRig rig({.gpus = 1});
     rig.add_gpus(1, 1_MiB);
     rig.replicate(1_MiB);
     auto job = rig.submit(chunks_of(64_KiB));
     rig.engine->wait(job, 0ns);
     job->assisted();
-    rig.files->attend();
+    rig.files->progress();
     EXPECT_FALSE(job->assisted());
     job.reset();
-    rig.files->attend();
+    rig.files->progress();
     rig.engine.reset();
-    rig.files->attend();
+    rig.files->progress();
 }
 
 }  // namespace

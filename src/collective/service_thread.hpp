@@ -1,4 +1,4 @@
-// The thread beside each rank: talks to the others' attendants, notices who died, what went wrong and what is
+// The thread beside each rank: talks to the others' service threads, notices who died, what went wrong and what is
 // due, and stays after the rank has left until nobody uses its memory any more.
 #pragma once
 
@@ -31,13 +31,13 @@ struct RankResources {
     }
 };
 
-class Attendant {
+class ServiceThread {
 public:
-    explicit Attendant(std::unique_ptr<RankResources> own);
+    explicit ServiceThread(std::unique_ptr<RankResources> own);
     // Waits for the thread: leave() comes first.
-    ~Attendant();
-    Attendant(const Attendant&) = delete;
-    Attendant& operator=(const Attendant&) = delete;
+    ~ServiceThread();
+    ServiceThread(const ServiceThread&) = delete;
+    ServiceThread& operator=(const ServiceThread&) = delete;
 
     Result<void> start();
 

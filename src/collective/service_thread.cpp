@@ -1,4 +1,4 @@
-#include "collective/attendant.hpp"
+#include "collective/service_thread.hpp"
 
 #include <poll.h>
 
@@ -29,7 +29,7 @@ std::uint64_t packed(unsigned rank, ErrorCode code) {
 
 }  // namespace
 
-Attendant::Attendant(std::unique_ptr<RankResources> own)
+ServiceThread::ServiceThread(std::unique_ptr<RankResources> own)
     : own_(std::move(own)), peers_(own_->ranks), outbox_(own_->ranks), exchanges_(surroundings()) {
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         if (!own_->contacts[rank] || own_->contacts[rank]->same_process) continue;
@@ -38,7 +38,7 @@ Attendant::Attendant(std::unique_ptr<RankResources> own)
     }
 }
 
-Exchanges::Surroundings Attendant::surroundings() {
+Exchanges::Surroundings ServiceThread::surroundings() {
     return {own_->rank,
             own_->ranks,
             [this](unsigned rank, Message message) {
@@ -50,18 +50,18 @@ Exchanges::Surroundings Attendant::surroundings() {
             [this] { return own_->verdict.status(); }};
 }
 
-void Attendant::join() {
+void ServiceThread::join() {
     const std::lock_guard lock(joining_);
     if (thread_.joinable()) thread_.join();
 }
 
-Attendant::~Attendant() {
+ServiceThread::~ServiceThread() {
     join();
     ending::remove(*this);
     if (ending::begun()) ending::keep(own_.release());
 }
 
-Result<void> Attendant::start() {
+Result<void> ServiceThread::start() {
     SIDESTEP_TRY(driver::Waker waker, driver::Waker::create());
     waker_ = std::make_unique<driver::Waker>(std::move(waker));
     if (own_->seat->ended()) own_->board->file().rows[own_->rank].counts.store(1);
@@ -74,7 +74,7 @@ Result<void> Attendant::start() {
     return started ? Result<void>() : started.error();
 }
 
-void Attendant::serve() {
+void ServiceThread::serve() {
     auto looked = Clock::now();
     while (!all_let_go()) {
         wait_for_news();
@@ -102,7 +102,7 @@ void Attendant::serve() {
     end();
 }
 
-void Attendant::wait_for_news() {
+void ServiceThread::wait_for_news() {
     std::vector<pollfd> entries{{waker_->number(), POLLIN, 0}};
     bool full = false;
     {
@@ -127,7 +127,7 @@ void Attendant::wait_for_news() {
     }
 }
 
-void Attendant::read_messages(unsigned rank) {
+void ServiceThread::read_messages(unsigned rank) {
     Contact& contact = *own_->contacts[rank];
     for (unsigned count = 0; count < messages_at_once && !peers_[rank].closed; ++count) {
         driver::LocalMessage message;
@@ -146,7 +146,7 @@ void Attendant::read_messages(unsigned rank) {
     }
 }
 
-void Attendant::handle(unsigned rank, const Message& message, driver::LocalMessage& received) {
+void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalMessage& received) {
     RankResources& own = *own_;
     switch (message.word) {
         case Word::share: {
@@ -197,7 +197,7 @@ void Attendant::handle(unsigned rank, const Message& message, driver::LocalMessa
 }
 
 // The connection ended.
-void Attendant::on_disconnect(unsigned rank) {
+void ServiceThread::on_disconnect(unsigned rank) {
     Peer& peer = peers_[rank];
     if (peer.closed) return;
     peer.closed = true;
@@ -221,7 +221,7 @@ void Attendant::on_disconnect(unsigned rank) {
     fail(explain_death({rank, own_->contacts[rank]->who(), own_->rank, own_->name}, own_->board->file()));
 }
 
-void Attendant::settle_fault() {
+void ServiceThread::settle_fault() {
     if (own_->verdict.failed() || ending::begun()) return;
     const auto record = own_->seat->fault();
     if (!record || record->kind == backend::FaultKind::none) return;
@@ -231,8 +231,8 @@ void Attendant::settle_fault() {
                        own_->board->file()));
 }
 
-// What an attendant could not say: it died first, or its message waits behind others.
-void Attendant::look_at_board() {
+// What an service thread could not say: it died first, or its message waits behind others.
+void ServiceThread::look_at_board() {
     if (own_->verdict.failed()) return;
     const BoardFile& board = own_->board->file();
     const std::uint64_t aborted = board.aborted.load(std::memory_order_acquire);
@@ -257,14 +257,14 @@ void Attendant::look_at_board() {
     }
 }
 
-void Attendant::end_here(const Error& error) {
+void ServiceThread::end_here(const Error& error) {
     if (!own_->verdict.fail(error) || ending::begun()) return;
     own_->seat->abort();
     own_->board->file().rows[own_->rank].error.store(error.message);
     exchanges_.wake();
 }
 
-void Attendant::fail(const Error& error) {
+void ServiceThread::fail(const Error& error) {
     if (!own_->verdict.fail(error) || ending::begun()) return;
     own_->seat->abort();
     BoardFile& board = own_->board->file();
@@ -278,12 +278,12 @@ void Attendant::fail(const Error& error) {
     wake();
 }
 
-Result<void> Attendant::status() {
+Result<void> ServiceThread::status() {
     settle_fault();
     return own_->verdict.status();
 }
 
-Result<bool> Attendant::idle() {
+Result<bool> ServiceThread::idle() {
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own_->name, {}};
     const BoardFile::Row& row = own_->board->file().rows[own_->rank];
     const std::uint64_t enqueued = row.enqueued.load(std::memory_order_acquire);
@@ -293,7 +293,7 @@ Result<bool> Attendant::idle() {
     return ended;
 }
 
-bool Attendant::in_use() {
+bool ServiceThread::in_use() {
     const auto ended = idle();
     if (ended && !*ended) return true;
     const BoardFile& board = own_->board->file();
@@ -308,7 +308,7 @@ bool Attendant::in_use() {
     return false;
 }
 
-void Attendant::queue(unsigned rank, Message message, int descriptor, std::shared_ptr<const void> keeps) {
+void ServiceThread::queue(unsigned rank, Message message, int descriptor, std::shared_ptr<const void> keeps) {
     const std::lock_guard lock(mutex_);
     if ((absent_ >> rank & 1) != 0 && message.word != Word::goodbye && message.word != Word::forgotten &&
         message.word != Word::dropped && message.word != Word::shared)
@@ -317,7 +317,7 @@ void Attendant::queue(unsigned rank, Message message, int descriptor, std::share
         outbox_[rank].push_back({to_bytes(message), descriptor, std::move(keeps)});
 }
 
-void Attendant::flush() {
+void ServiceThread::flush() {
     const std::lock_guard lock(mutex_);
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         auto& waiting = outbox_[rank];
@@ -332,7 +332,7 @@ void Attendant::flush() {
     }
 }
 
-void Attendant::leave(driver::LocalSocket::Time until) {
+void ServiceThread::leave(driver::LocalSocket::Time until) {
     const std::uint64_t steps = own_->board->file().rows[own_->rank].steps.load();
     for (unsigned rank = 0; rank < own_->ranks; ++rank)
         if (rank != own_->rank) queue(rank, Message{.word = Word::goodbye, .number = steps});
@@ -345,7 +345,7 @@ void Attendant::leave(driver::LocalSocket::Time until) {
     wake();
 }
 
-void Attendant::hurry(driver::LocalSocket::Time until) {
+void ServiceThread::hurry(driver::LocalSocket::Time until) {
     {
         const std::lock_guard lock(mutex_);
         leave_until_ = std::min(leave_until_, until);
@@ -353,7 +353,7 @@ void Attendant::hurry(driver::LocalSocket::Time until) {
     wake();
 }
 
-void Attendant::leave_other_processes_behind(driver::LocalSocket::Time until) {
+void ServiceThread::leave_other_processes_behind(driver::LocalSocket::Time until) {
     {
         const std::lock_guard lock(mutex_);
         others_until_ = std::min(others_until_, until);
@@ -362,7 +362,7 @@ void Attendant::leave_other_processes_behind(driver::LocalSocket::Time until) {
 }
 
 // Lets go of the memory of those who have left, or died.
-void Attendant::release_departed(bool idle) {
+void ServiceThread::release_departed(bool idle) {
     if (!idle) return;
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         Peer& peer = peers_[rank];
@@ -373,8 +373,8 @@ void Attendant::release_departed(bool idle) {
     }
 }
 
-bool Attendant::all_let_go() const {
-    auto& self = const_cast<Attendant&>(*this);
+bool ServiceThread::all_let_go() const {
+    auto& self = const_cast<ServiceThread&>(*this);
     const std::lock_guard lock(self.mutex_);
     if (!leaving_) return false;
     const auto now = Clock::now();
@@ -390,7 +390,7 @@ bool Attendant::all_let_go() const {
 }
 
 // The memory goes here, on the thread that knows that nobody uses it.
-void Attendant::end() {
+void ServiceThread::end() {
     bool used = false;
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         const bool holds = own_->contacts[rank] && !peers_[rank].forgotten;
