@@ -59,6 +59,10 @@ public:
     // Whether the seat's GPU reaches another one of this machine over NVLink or the like, and not over PCIe.
     virtual bool over_nvlink(const Place&) const { return true; }
 
+    // Tells the seat's GPU from any other one, alike in all processes of this machine; at most 64 bytes. Empty: an
+    // emulated one, which any number of processes may have at the same time.
+    virtual std::string gpu_id() const { return {}; }
+
     // Moves the arena into host memory that processes share, zeroed, page-locked and mapped for the seat's
     // GPU, for groups in which some GPUs do not reach each other. Before the first task. arena() is another
     // one from then on, and whoever was told of the former one is told anew. Answers what other processes

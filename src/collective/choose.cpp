@@ -310,9 +310,11 @@ private:
     }
 
     std::string reason(const Candidate& best, const std::vector<Candidate>& all) const {
-        const std::string why = why_taken(best, all);
-        if (facts_.full_mesh || ranks_ == 1) return why;
-        return fmt::format("{}; the arenas lie in host memory: {}", why, facts_.why_not);
+        std::string why = why_taken(best, all);
+        if (!facts_.full_mesh && ranks_ > 1)
+            why += fmt::format("; the arenas lie in host memory: {}", facts_.why_not);
+        if (!facts_.shared_gpu.empty()) why += "; " + facts_.shared_gpu;
+        return why;
     }
 
     std::string why_taken(const Candidate& best, const std::vector<Candidate>& all) const {

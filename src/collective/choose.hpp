@@ -51,8 +51,9 @@ Figures built_in_figures(Wire wire);
 struct GroupFacts {
     int ranks = 1;
     Wire wire = Wire::nvlink;
-    bool full_mesh = true;  // every pair has peer access; otherwise the arenas lie in host memory
-    std::string why_not;    // the first pair that has none, and its reason
+    bool full_mesh = true;        // every pair has peer access; otherwise the arenas lie in host memory
+    std::string why_not;          // the first pair that has none, and its reason
+    std::string shared_gpu = {};  // which ranks have one GPU in turns, and what that costs; empty: none
     bool emulated = false;
     Figures figures;
 };

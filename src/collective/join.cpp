@@ -7,6 +7,7 @@
 #include "base/try.hpp"
 #include "collective/ending.hpp"
 #include "collective/member.hpp"
+#include "collective/shared_gpu.hpp"
 #include "driver/random.hpp"
 
 namespace sidestep::collective {
@@ -94,6 +95,8 @@ public:
         return over_pcie_ || heard_pcie_ ? Wire::pcie : Wire::nvlink;
     }
     const std::string& figures() const { return figures_; }
+    // Empty where every rank has a GPU of its own, or shares it with ranks of its own process.
+    const std::string& shared_gpu_of_ranks() const { return shared_gpu_; }
 
 private:
     Hello hello() const {
@@ -119,6 +122,7 @@ private:
         auto seat = make_seat(request_);
         if (!seat) return cannot_take_part(rendezvous, mine, seat.error());
         own_->seat = std::move(*seat);
+        mine.gpu = own_->seat->gpu_id();
         const std::string path = group_path(folder, request_.seating.id) + "board";
         if (mine.rank == 0) {
             SIDESTEP_TRY(own_->board, Board::create(path, mine.ranks, request_.seating.id.to_string(),
@@ -128,12 +132,19 @@ private:
         const int descriptor = own_->board ? own_->board->descriptor() : -1;
         SIDESTEP_TRY(own_->contacts, rendezvous.meet(mine, descriptor, until_, request_.stop));
         figures_ = mine.rank == 0 ? mine.figures : own_->contacts[0]->hello.figures;
+        shared_gpu_ = find_shared_gpu(mine);
         if (mine.rank == 0) return {};
         if (!own_->contacts[0]->descriptor)
             return Error{ErrorCode::io_error, "rank 0 sent no board", "group", {}};
         SIDESTEP_TRY(own_->board, Board::adopt(std::move(own_->contacts[0]->descriptor), path, mine.ranks));
         own_->board->join(mine.rank, mine.place);
         return {};
+    }
+
+    std::string find_shared_gpu(const Hello& mine) const {
+        std::vector<const Hello*> ranks;
+        for (const auto& contact : own_->contacts) ranks.push_back(contact ? &contact->hello : &mine);
+        return shared_gpu(ranks);
     }
 
     Error cannot_take_part(Rendezvous& rendezvous, Hello mine, const Error& why) const {
@@ -237,6 +248,7 @@ private:
     bool over_pcie_ = false;   // between this rank's GPU and another one
     bool heard_pcie_ = false;  // the same, of others
     std::string figures_;
+    std::string shared_gpu_;
 };
 
 }  // namespace
@@ -249,6 +261,7 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     facts.ranks = request.seating.ranks;
     facts.full_mesh = joining.why_no_mesh().empty();
     facts.why_not = joining.why_no_mesh();
+    facts.shared_gpu = joining.shared_gpu_of_ranks();
     facts.emulated = request.emulated;
     facts.wire = joining.wire();
     facts.figures = built_in_figures(facts.wire);
@@ -258,6 +271,9 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     if (!facts.full_mesh && request.seating.rank == 0)
         base::log(base::LogLevel::info, fmt::format("group {}: {}: the arenas lie in host memory",
                                                     request.seating.id.to_string(), facts.why_not));
+    if (!facts.shared_gpu.empty() && request.seating.rank == 0)
+        base::log(base::LogLevel::warn,
+                  fmt::format("group {}: {}", request.seating.id.to_string(), facts.shared_gpu));
     auto service = std::make_unique<ServiceThread>(std::move(own));
     SIDESTEP_CHECK(service->start());
     return std::unique_ptr<Member>(

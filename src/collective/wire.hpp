@@ -55,6 +55,7 @@ struct Hello {
     std::uint32_t process = 0;
     std::array<std::uint64_t, 2> program{};  // tells this process from any other, also with equal numbers
     std::string place = {};
+    std::string gpu = {};      // backend::Seat::gpu_id()
     std::string figures = {};  // rank 0's, for all; empty: the built-in ones
     std::string wrong = {};    // why this rank cannot take part; empty: it can
 };

@@ -209,6 +209,12 @@ Result<Allocation> CollectiveSeat::open(const backend::Exported& exported) {
                  {}};
 }
 
+std::string CollectiveSeat::gpu_id() const {
+    CUuuid uuid{};
+    if (cuda().cuDeviceGetUuid(&uuid, gpu_.context()->device()) != CUDA_SUCCESS) return {};
+    return std::string(uuid.bytes, sizeof(uuid.bytes));
+}
+
 Result<std::shared_ptr<const backend::Exported>> CollectiveSeat::move_arena_to_host() {
     SIDESTEP_TRY(HostArena made, make_host_arena(gpu_, held_->arena.size()));
     held_->arena = std::move(made.memory);

@@ -27,6 +27,7 @@ public:
     bool over_nvlink(const Place& other) const override {
         return other.index() == gpu_.index() || seats_.over_nvlink(gpu_.index(), other.index());
     }
+    std::string gpu_id() const override;
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, void* base) override;
     Result<void> run(const backend::CollectiveTask& task, void* stream) override;

@@ -291,6 +291,15 @@ TEST(Choose, EmulatedGpusUseFewBlocks) {
     EXPECT_EQ(choice_of(operation_of(Collective::all_reduce, 8), facts).blocks, 1);
 }
 
+TEST(Choose, SaysWhichRanksShareAGpu) {
+    GroupFacts facts = group_of(4);
+    facts.shared_gpu = "rank 0 and rank 1 are on one GPU";
+    for (const Collective collective : every) {
+        const Choice choice = choice_of(operation_of(collective, 1 << 20), facts);
+        EXPECT_NE(choice.reason.find("; " + facts.shared_gpu), std::string::npos) << choice.reason;
+    }
+}
+
 TEST(Choose, SaysWhyArenasLieInHostMemory) {
     GroupFacts facts = group_of(4);
     facts.full_mesh = false;
