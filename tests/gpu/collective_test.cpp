@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "collective/prices.hpp"
 #include "tests/gpu/collective_rig.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
@@ -29,6 +30,9 @@ struct Way {
     Shape shape;
     bool staged;
 };
+void PrintTo(const Way& way, std::ostream* out) {
+    *out << collective::name_of(way.shape) << (way.staged ? ", staged" : "");
+}
 
 // An all-reduce of `count` floats; of pairs and copies, an exchange of as many bytes with everybody.
 CollectiveTask task_of(Crew& crew, const Way& way, unsigned rank, std::uint64_t count,
