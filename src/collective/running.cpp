@@ -203,9 +203,10 @@ RunningGroup group_from(const BoardFile& board) {
 Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder) {
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
     const std::string& wanted = peer_folder.empty() ? environment.peer_folder : peer_folder;
-    auto folder = peer::Folder::open(wanted, false);
-    // Where nobody has made it there is no group; something else of that name is a mistake.
+    // Where nobody has made it there is no group; something else of that name is a mistake. Asked first: it may be
+    // made meanwhile.
     const bool absent = wanted.empty() || ::access(wanted.c_str(), F_OK) != 0;
+    auto folder = peer::Folder::open(wanted, false);
     if (!folder && folder.error().code == ErrorCode::not_found && absent) return std::vector<RunningGroup>();
     if (!folder) return folder.error();
     const std::unique_ptr<DIR, Closed> listing(::opendir(folder->path().c_str()));

@@ -1,8 +1,6 @@
 #include "tests/gpu/collective_rig.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 #include "backends/cuda/collective/collective_seat.hpp"
@@ -72,12 +70,6 @@ public:
     }
     Place place(unsigned rank) override { return Place::gpu(gpu_of(rank)); }
     void* stream(unsigned rank) override { return streams_[rank]; }
-    // The streams of a GPU's ranks, and what goes on beside them, share its queues: docs/collectives.md, "Copy engines".
-    unsigned max_copying_ranks() override {
-        const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-        const int queues = set ? std::atoi(set) : 8;
-        return static_cast<unsigned>(machine().gpus() * std::max(queues - 1, 0));
-    }
     bool opens_what_it_shares() override { return false; }
 
 private:

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "collective/prices.hpp"
 #include "tests/gpu/collective_rig.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
@@ -31,7 +30,7 @@ struct Way {
     bool staged;
 };
 void PrintTo(const Way& way, std::ostream* out) {
-    *out << collective::name_of(way.shape) << (way.staged ? ", staged" : "");
+    *out << collective_seat::name_of(way.shape) << (way.staged ? ", staged" : "");
 }
 
 // An all-reduce of `count` floats; of pairs and copies, an exchange of as many bytes with everybody.

@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <fstream>
+#include <thread>
 
 #include "collective/wire.hpp"
 #include "tests/unit/group/ranks.hpp"
@@ -48,6 +49,16 @@ TEST_F(Boards, RemnantsAreRemoved) {
         EXPECT_EQ(folder.entries(), 0u);
     }
     EXPECT_TRUE(running_groups(folder.path + "/nowhere").value().empty());
+}
+
+TEST_F(Boards, AFolderThatIsMadeMeanwhileIsNoError) {
+    const std::string made = folder.path + "/later";
+    for (int round = 0; round < 300; ++round) {
+        std::thread maker([&] { std::filesystem::create_directory(made); });
+        while (!std::filesystem::exists(made)) EXPECT_TRUE(ok(running_groups(made)));
+        maker.join();
+        std::filesystem::remove(made);
+    }
 }
 
 // Between its making and rank 0's joining nobody is in it: it is not a remnant.

@@ -34,9 +34,8 @@ protected:
         half_ = half;
         crew_ = std::make_unique<Crew>(n(), deadline_ns, sends_at + 2 * half);
         if (!crew_->ready()) GTEST_SKIP() << "there are fewer than " << n() << " GPUs";
-        if (n() > crew_->rig().max_copying_ranks())
-            GTEST_SKIP() << "copies of " << n() << " ranks hold each other up in the queues of so few GPUs; "
-                         << "CUDA_DEVICE_MAX_CONNECTIONS=32 gives a GPU more";
+        if (!has_room(*crew_, {.shape = Shape::copies}))
+            GTEST_SKIP() << n() << " ranks are too many for the queues of so few GPUs";
     }
 
     static std::uint64_t sum(const Sizes& sizes, unsigned rank, unsigned until, bool sends) {

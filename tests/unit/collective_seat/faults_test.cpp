@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "collective/prices.hpp"
 #include "jobs.hpp"
 
 namespace sidestep::collective_seat {
@@ -28,7 +27,7 @@ struct Kind {
     std::uint64_t bytes = 4096;  // between any two ranks, whatever the shape
 };
 void PrintTo(const Kind& kind, std::ostream* out) {
-    *out << collective::name_of(kind.shape) << (kind.staged ? ", staged, " : ", ") << kind.bytes << " bytes";
+    *out << name_of(kind.shape) << (kind.staged ? ", staged, " : ", ") << kind.bytes << " bytes";
 }
 
 class Faults : public testing::TestWithParam<Kind> {

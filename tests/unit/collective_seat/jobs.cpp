@@ -60,13 +60,16 @@ void invite(std::vector<CollectiveTask>& tasks) {
 
 }  // namespace
 
-std::string to_string(const How& how) {
+const char* name_of(Shape shape) {
     static constexpr const char* shapes[] = {"packets", "lamport", "packets in two phases",
                                              "lines",   "slices",  "pushed slices",
                                              "pairs",   "copies",  "ring"};
-    return fmt::format("{}{}, {} blocks, shifts {} {}{}", shapes[static_cast<unsigned>(how.shape)],
-                       how.staged ? " (staged)" : "", how.blocks, how.send_shift, how.recv_shift,
-                       how.in_place ? ", in place" : "");
+    return shapes[static_cast<unsigned>(shape)];
+}
+
+std::string to_string(const How& how) {
+    return fmt::format("{}{}, {} blocks, shifts {} {}{}", name_of(how.shape), how.staged ? " (staged)" : "",
+                       how.blocks, how.send_shift, how.recv_shift, how.in_place ? ", in place" : "");
 }
 
 bool has_room(const Crew& crew, const How& how) {

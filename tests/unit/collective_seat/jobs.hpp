@@ -18,6 +18,7 @@ struct How {
     bool in_place = false;
 };
 std::string to_string(const How& how);
+const char* name_of(backend::Shape shape);
 // For an all-reduce alone.
 inline bool has_two_phases(const How& how) {
     return how.shape == backend::Shape::packets_two_phase;

@@ -22,8 +22,6 @@ public:
     // Where a rank sits, and the stream that its tasks go to.
     virtual Place place(unsigned rank) { return Place::gpu(static_cast<int>(rank)); }
     virtual void* stream(unsigned) { return nullptr; }
-    // Of how many ranks the streams may wait for each other without holding up their copies.
-    virtual unsigned max_copying_ranks() { return ~0u; }
     // Whether a process may open what it shared itself.
     virtual bool opens_what_it_shares() { return true; }
 };
