@@ -292,10 +292,15 @@ void Copies::give_up(FaultRecord record, std::uint64_t code) {
         record.number = found->second.task.number;
         record.signature = found->second.task.signature;
     }
-    const FaultKind why = record.kind;
-    record.kind = FaultKind::none;
-    words_.fault = record;
-    kind.store(why, std::memory_order_release);
+    // All but the kind, which others read meanwhile to learn whether the rest is there.
+    FaultRecord& written = words_.fault;
+    written.peer = record.peer;
+    written.number = record.number;
+    written.signature = record.signature;
+    written.peer_signature = record.peer_signature;
+    written.bytes = record.bytes;
+    written.peer_bytes = record.peer_bytes;
+    kind.store(record.kind, std::memory_order_release);
 }
 
 void Copies::look() noexcept {
