@@ -12,6 +12,10 @@ import sidestep
 import written
 from package import MACHINE, PackageTest, environment, numpy
 
+# NumPy has DLPack since 1.22; Ubuntu 22.04's is 1.21.
+NUMPY_HAS_DLPACK = hasattr(numpy, "from_dlpack")
+needs_numpys_dlpack = unittest.skipUnless(NUMPY_HAS_DLPACK, "this NumPy has no DLPack: 1.22 is the first that does")
+
 get_name = ctypes.pythonapi.PyCapsule_GetName
 get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
 get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -100,6 +104,7 @@ class TensorTest(PackageTest):
             with self.assertRaisesRegex(TypeError, "as_bytes"):
                 numpy.asarray(tensor)
 
+    @needs_numpys_dlpack
     def test_numpy_by_dlpack(self):
         data = bytes(range(96))
         tensor = self.filled("gpu:1", data).view("F32", (2, 3, 4))
@@ -147,8 +152,10 @@ class TensorTest(PackageTest):
 
     def test_arrays_keep_the_memory(self):
         data = os.urandom(1 << 16)
-        kept = [numpy.asarray(self.filled("gpu:0", data)), numpy.from_dlpack(self.filled("gpu:0", data)),
-                memoryview(self.filled("gpu:0", data)), self.filled("gpu:0", data).view("U16", (1 << 15,)).part(0, 1 << 16)]
+        kept = [numpy.asarray(self.filled("gpu:0", data)), memoryview(self.filled("gpu:0", data)),
+                self.filled("gpu:0", data).view("U16", (1 << 15,)).part(0, 1 << 16)]
+        if NUMPY_HAS_DLPACK:
+            kept.append(numpy.from_dlpack(self.filled("gpu:0", data)))
         gc.collect()
         others = [self.filled("gpu:0", bytes(1 << 16)) for _ in range(8)]
         for view in kept:
@@ -164,7 +171,7 @@ for number in range(12):
     tensor = context.allocate("gpu:0", 40 << 20)
     way = number % 6
     if way == 0: kept = numpy.asarray(tensor)
-    if way == 1: kept = numpy.from_dlpack(tensor)
+    if way == 1: kept = numpy.from_dlpack(tensor) if hasattr(numpy, "from_dlpack") else numpy.asarray(tensor)
     if way == 2: kept = tensor.__dlpack__()
     if way == 3: kept = tensor.__dlpack__(max_version=(1, 1))
     if way == 4: kept = memoryview(tensor.as_bytes())
@@ -200,6 +207,7 @@ print("freed")
             thread.start()
             thread.join()
 
+    @needs_numpys_dlpack
     def test_memory_of_other_libraries_comes_by_dlpack(self):
         class Wrapped:  # neither NumPy's nor a buffer
             def __init__(self, array):
