@@ -126,21 +126,24 @@ void limit_by_lanes(Figure& figure, const Context& context, const Place& from, c
 }
 
 Result<Figure> measure_rate(Figure figure, const Options& options,
-                            const std::function<Result<double>()>& once, const Yardstick& yardstick) {
+                            const std::function<Result<double>()>& once,
+                            const std::vector<Yardstick>& yardsticks) {
     const auto rate = [&figure](double seconds) {
         return static_cast<double>(figure.bytes) / std::max(seconds, 1e-9) / 1e9;
     };
-    Samples raw;
+    std::vector<Samples> raw(yardsticks.size());
     for (int round = -1; round < std::max(options.samples, 1); ++round) {
         const auto seconds = once();
         if (!seconds) return seconds.error();
         if (round >= 0) figure.measured.values.push_back(rate(*seconds));
-        if (!yardstick.seconds) continue;
-        const auto plain = yardstick.seconds();
-        if (!plain) return plain.error();
-        if (round >= 0) raw.values.push_back(rate(*plain));
+        for (std::size_t i = 0; i < yardsticks.size(); ++i) {
+            const auto plain = yardsticks[i].seconds();
+            if (!plain) return plain.error();
+            if (round >= 0) raw[i].values.push_back(rate(*plain));
+        }
     }
-    add_yardstick(figure, yardstick.name, std::move(raw));
+    for (std::size_t i = 0; i < yardsticks.size(); ++i)
+        add_yardstick(figure, yardsticks[i].name, std::move(raw[i]));
     return figure;
 }
 

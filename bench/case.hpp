@@ -88,10 +88,11 @@ struct Yardstick {
 };
 
 // Fills figure.measured with GB/s of figure.bytes: `once`, which answers seconds, runs options.samples times
-// after one warm-up, each followed by the yardstick's turn. The yardstick becomes a peer, and the limit where
+// after one warm-up, each followed by the turns of the yardsticks. They become peers, and the first of them the limit where
 // the figure has none.
 Result<Figure> measure_rate(Figure figure, const Options& options,
-                            const std::function<Result<double>()>& once, const Yardstick& yardstick = {});
+                            const std::function<Result<double>()>& once,
+                            const std::vector<Yardstick>& yardsticks = {});
 
 // Adds samples that a plain loop made: a peer, and the limit (their median) where the figure has none.
 void add_yardstick(Figure& figure, std::string name, Samples samples);

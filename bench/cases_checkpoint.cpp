@@ -1,12 +1,15 @@
 // A checkpoint to one GPU and to all of them, and back to a file, beside plain threads that only read or
 // write it.
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -14,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "bench/case.hpp"
+#include "bench/raw_cuda_file.hpp"
 #include "bench/raw_file.hpp"
 
 namespace sidestep::bench {
@@ -128,17 +132,55 @@ double sum_of_links(const Context& context, const std::vector<Place>& places) {
     return sum;
 }
 
+bool lives_in_memory(const std::string& folder) {
+    struct statfs found = {};
+    return statfs(folder.c_str(), &found) == 0 && found.f_type == TMPFS_MAGIC;
+}
+
+// Moving the same bytes between the file and real GPUs by plain threads and cuMemcpyAsync, each byte to or from one GPU; none where
+// GPUs are emulated.
+Result<std::vector<Yardstick>> staged_threads(const Setting& setting, const std::string& path,
+                                              const std::vector<Place>& places, bool write) {
+    std::vector<Yardstick> none;
+    if (!no_raw_cuda(setting.context).empty()) return none;
+    raw::StagedLoop loop{path, setting.sample.bytes(), {}, 1, write, false};
+    loop.mapped = write && lives_in_memory(std::filesystem::path(path).parent_path());
+    for (const Place& place : places) loop.gpus.push_back(place.index());
+    auto threads = raw::StagedThreads::best(loop);
+    if (!threads) return threads.error();
+    const auto kept = std::make_shared<raw::StagedThreads>(std::move(*threads));
+    const char* how = !write        ? "pread and cuMemcpyAsync"
+                      : loop.mapped ? "cuMemcpyAsync and a copy into a map"
+                                    : "cuMemcpyAsync and pwrite";
+    return std::vector<Yardstick>{{fmt::format("{}, {} threads (the best count)", how, kept->threads()),
+                                   [kept] { return kept->seconds(); }}};
+}
+
 // Reading or writing the same bytes by plain threads, as many as are best.
 // Those that write make a file of their own.
-Result<Yardstick> plain_threads(const Setting& setting, const std::string& path, bool write, bool direct) {
+Result<std::vector<Yardstick>> plain_threads(const Setting& setting, const std::string& path, bool write,
+                                             bool direct) {
     raw::FileLoop loop{path, setting.sample.bytes() / 4096 * 4096, write, direct, 1, write};
     const auto threads = raw::best_file_threads(loop, setting.scratch);
-    if (!threads && threads.error().code == ErrorCode::unsupported) return Yardstick{};
+    if (!threads && threads.error().code == ErrorCode::unsupported) return std::vector<Yardstick>{};
     if (!threads) return threads.error();
     loop.threads = *threads;
-    return Yardstick{
-        fmt::format("{} into memory, {} threads (the best count)", write ? "pwrite" : "pread", *threads),
-        [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }};
+    return std::vector<Yardstick>{
+        {fmt::format("{}, {} threads (the best count)", write ? "pwrite from memory" : "pread into memory",
+                     *threads),
+         [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }}};
+}
+
+// What a load or a save is compared with in the same run. Bytes on a disk are limited by it, whatever else they pass.
+Result<std::vector<Yardstick>> yardsticks_for(const Setting& setting, const std::string& path,
+                                              const std::vector<Place>& places, bool write, bool disk) {
+    auto found = disk ? Result<std::vector<Yardstick>>(std::vector<Yardstick>{})
+                      : staged_threads(setting, path, places, write);
+    if (!found) return found;
+    auto plain = plain_threads(setting, path, write, disk);
+    if (!plain) return plain;
+    found->insert(found->end(), plain->begin(), plain->end());
+    return found;
 }
 
 Figure blank_figure(const Setting& setting, std::string what) {
@@ -165,8 +207,8 @@ Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& pla
     if (places.size() == 1) blank.to = places[0].to_string();
     if (!cold && (blank.limit = sum_of_links(setting.context, places)) > 0)
         blank.limit_source = "host links of these GPUs";
-    auto yardstick = plain_threads(setting, setting.sample.path(), false, cold);
-    if (!yardstick) return yardstick.error();
+    auto yardsticks = yardsticks_for(setting, setting.sample.path(), places, false, cold);
+    if (!yardsticks) return yardsticks.error();
     auto checkpoint = Checkpoint::open(setting.sample.path());
     if (!checkpoint) return checkpoint.error();
     LoadOptions options;
@@ -185,7 +227,7 @@ Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& pla
                            format_bytes(receipt.storage.o_direct), format_bytes(receipt.storage.page_cache));
         return seconds;
     };
-    auto figure = measure_rate(std::move(blank), setting.options, load, *yardstick);
+    auto figure = measure_rate(std::move(blank), setting.options, load, *yardsticks);
     if (!figure) return figure;
     figure->path = path;
     if (!setting.options.verify) return figure;
@@ -250,9 +292,9 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
     blank.from = place.to_string();
     blank.to = "file";
     const std::string plain = target + ".plain";
-    auto yardstick = plain_threads(setting, plain, true, flushed);
-    Result<Figure> figure = yardstick ? measure_rate(std::move(blank), setting.options, save, *yardstick)
-                                      : Result<Figure>(yardstick.error());
+    auto yardsticks = yardsticks_for(setting, plain, {place}, true, flushed);
+    Result<Figure> figure = yardsticks ? measure_rate(std::move(blank), setting.options, save, *yardsticks)
+                                       : Result<Figure>(yardsticks.error());
     if (figure && setting.options.verify) {
         auto last = save();
         auto written = last ? Checkpoint::open(target) : Result<Checkpoint>(last.error());
@@ -299,15 +341,18 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
     if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
     if (error)
         return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
+    std::vector<std::filesystem::path> folders = {folder};
+    const std::filesystem::path shared = "/dev/shm";
+    if (options.folder.empty() && !lives_in_memory(folder) && std::filesystem::is_directory(shared, error))
+        folders.push_back(shared);
     std::vector<Figure> figures;
     for (const Bytes bytes : options.sizes_or({context.topology().emulated() ? 256_MiB : 8_GiB})) {
         auto scratch = context.allocate(Place::host(), bytes);
         if (!scratch) return scratch.error();
         if (auto done = paint(context, scratch->buffer(), 1); !done) return done.error();
-        for (const bool disk : {true, false}) {
-            const std::filesystem::path shared = "/dev/shm";
-            if (!disk && (!options.folder.empty() || !std::filesystem::is_directory(shared, error))) continue;
-            auto sample = Sample::make(context, disk ? folder : shared, bytes);
+        for (const std::filesystem::path& place : folders) {
+            const bool disk = !lives_in_memory(place);
+            auto sample = Sample::make(context, place, bytes);
             if (!sample) return sample.error();
             const Setting setting{context, options, *sample, static_cast<char*>(scratch->address()),
                                   disk ? "" : "tmpfs"};

@@ -55,14 +55,15 @@ struct Setting {
 };
 
 // Whether plain threads can do it too, and how many do it best; no yardstick where O_DIRECT is refused.
-Result<Yardstick> plain_threads(const Setting& setting, bool write, bool direct) {
+Result<std::vector<Yardstick>> plain_threads(const Setting& setting, bool write, bool direct) {
     raw::FileLoop loop{setting.file.path(), setting.bytes, write, direct, 1};
     const auto threads = raw::best_file_threads(loop, setting.scratch);
-    if (!threads && threads.error().code == ErrorCode::unsupported) return Yardstick{};
+    if (!threads && threads.error().code == ErrorCode::unsupported) return std::vector<Yardstick>{};
     if (!threads) return threads.error();
     loop.threads = *threads;
-    return Yardstick{fmt::format("{}, {} threads (the best count)", write ? "pwrite" : "pread", *threads),
-                     [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }};
+    return std::vector<Yardstick>{
+        {fmt::format("{}, {} threads (the best count)", write ? "pwrite" : "pread", *threads),
+         [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }}};
 }
 
 std::string words(bool direct) {

@@ -64,9 +64,9 @@ Result<std::vector<Figure>> run_large(const Context& context, const Options& opt
         const Yardstick plain{fmt::format("memcpy, {} threads (the best count)", threads),
                               [&]() -> Result<double> { return plain_copy(target, source, bytes, threads); }};
         std::string path;
-        auto figure = measure_rate(
-            link_figure(context, Place::host(), Place::host(), bytes), options,
-            [&] { return timed_copy(context, ends->from(), ends->to(), {}, &path); }, plain);
+        auto figure =
+            measure_rate(link_figure(context, Place::host(), Place::host(), bytes), options,
+                         [&] { return timed_copy(context, ends->from(), ends->to(), {}, &path); }, {plain});
         if (!figure) return figure.error();
         figure->path = path;
         if (auto same = ends->verify(context, options, *figure); !same) return same.error();

@@ -245,6 +245,10 @@ class Peers(BenchTest):
         for figure in by_key["latency_flag"]["figures"]:
             self.assertGreater(figure["median"], 0)
         self.assertEqual(len(by_key["atomics"]["figures"]), 6)
+        # A warm load stands beside threads that do the same by hand, and so does a save into memory's own files.
+        beside = {figure["what"]: [peer["name"] for peer in figure["peers"]] for figure in by_key["checkpoint"]["figures"]}
+        self.assertRegex(beside["file -> gpu:0, warm"][0], r"pread and cuMemcpyAsync, \d+ threads")
+        self.assertRegex(beside["gpu:0 -> file, tmpfs"][0], r"cuMemcpyAsync and a copy into a map, \d+ threads")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ TEST(MeasureRate, WarmUpDoesNotCountAndTheYardstickIsTheLimit) {
     int calls = 0;
     const auto measured =
         measure_rate(figure, options, [&]() -> Result<double> { return ++calls == 1 ? 100.0 : 0.5; },
-                     {"plain", []() -> Result<double> { return 0.25; }});
+                     {{"plain", []() -> Result<double> { return 0.25; }}});
     ASSERT_TRUE(measured.ok());
     EXPECT_EQ(calls, 4);
     EXPECT_EQ(measured->measured.values, (std::vector<double>{2, 2, 2}));
@@ -66,7 +66,7 @@ TEST(MeasureRate, ALimitOfTheLinkIsKept) {
     figure.limit = 55;
     figure.limit_source = "link";
     const auto measured = measure_rate(figure, options, []() -> Result<double> { return 0.1; },
-                                       {"plain", []() -> Result<double> { return 0.25; }});
+                                       {{"plain", []() -> Result<double> { return 0.25; }}});
     ASSERT_TRUE(measured.ok());
     EXPECT_EQ(measured->limit, 55);
     EXPECT_EQ(measured->limit_source, "link");
@@ -76,7 +76,7 @@ TEST(MeasureRate, TheFirstFailureEndsIt) {
     const Error broken{ErrorCode::device_error, "broken", "", ""};
     EXPECT_FALSE(measure_rate({}, {}, [&]() -> Result<double> { return broken; }).ok());
     EXPECT_FALSE(measure_rate({}, {}, []() -> Result<double> { return 1.0; },
-                              {"plain", [&]() -> Result<double> { return broken; }})
+                              {{"plain", [&]() -> Result<double> { return broken; }}})
                      .ok());
 }
 
