@@ -1,8 +1,7 @@
 // A checkpoint to one GPU and to all of them, and back to a file, beside plain threads that only read or
 // write it.
 #include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/statfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,9 +131,11 @@ double sum_of_links(const Context& context, const std::vector<Place>& places) {
     return sum;
 }
 
+constexpr long tmpfs_magic = 0x01021994;  // TMPFS_MAGIC of linux/magic.h
+
 bool lives_in_memory(const std::string& folder) {
     struct statfs found = {};
-    return statfs(folder.c_str(), &found) == 0 && found.f_type == TMPFS_MAGIC;
+    return statfs(folder.c_str(), &found) == 0 && found.f_type == tmpfs_magic;
 }
 
 // Moving the same bytes between the file and real GPUs by plain threads and cuMemcpyAsync, each byte to or from one GPU; none where

@@ -94,6 +94,8 @@ private:
     bool start_thread();
     bool start_threads(std::size_t wanted);
     bool left_to_others() const;
+    bool wake_one();
+    void sleep(std::unique_lock<std::mutex>& lock);
     void refuse_last();
     void work();
     void look_out(std::unique_lock<std::mutex>& lock);
@@ -114,6 +116,7 @@ private:
     Call callback_;  // null: none
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
+    unsigned woken_ = 0;  // of those asleep: told to wake, and not up yet
     // Threads that will look for a part: just started, or at the call of set_progress_callback().
     std::size_t coming_ = 0;
     bool stopping_ = false;
@@ -158,9 +161,26 @@ bool ThreadEngine::start_threads(std::size_t wanted) {
 // other.
 bool ThreadEngine::left_to_others() const {
     const std::size_t line = in_line_.load(std::memory_order_relaxed);
-    const std::size_t coming = coming_ + looking_out_;
+    const std::size_t coming = coming_ + looking_out_ + woken_;
     return when_ == Wake::when_behind &&
            (line - std::min(line, coming)) * working_for_one_in_line <= busy_ + coming;
+}
+
+// With the lock. False where nobody sleeps who is not about to wake; else the caller notifies.
+bool ThreadEngine::wake_one() {
+    if (asleep_ <= woken_) return false;
+    ++woken_;
+    return true;
+}
+
+// Until there is a part, or the end.
+void ThreadEngine::sleep(std::unique_lock<std::mutex>& lock) {
+    while (waiting_.empty() && !stopping_) {
+        ++asleep_;
+        wake_.wait(lock);
+        --asleep_;
+        if (woken_ > 0) --woken_;
+    }
 }
 
 void ThreadEngine::count_line(std::size_t parts) {
@@ -171,14 +191,16 @@ void ThreadEngine::submit(const FileRequest& request) {
     auto order = std::make_shared<Order>(request, part_);
     const std::size_t parts = order->in_line;
     std::size_t wanted = 0;
+    bool wake = false;
     {
         const std::lock_guard lock(mutex_);
         waiting_.push_back(std::move(order));
         count_line(in_line_.load(std::memory_order_relaxed) + parts);
         if (left_to_others()) return;
         wanted = busy_ + in_line_.load(std::memory_order_relaxed);
+        wake = wake_one();
     }
-    wake_.notify_one();  // who wakes passes that on
+    if (wake) wake_.notify_one();  // who wakes passes that on
     if (!start_threads(wanted)) refuse_last();
 }
 
@@ -247,13 +269,11 @@ void ThreadEngine::work() {
     --coming_;
     for (bool first = true;; first = false) {
         if (when_ == Wake::when_behind && !first && waiting_.empty() && !stopping_) look_out(lock);
-        ++asleep_;
-        wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-        --asleep_;
+        sleep(lock);
         if (waiting_.empty()) return;  // stopping, and all done
         const std::shared_ptr<Order> order = waiting_.front();
         const FileRequest part = take_part(*order);
-        const bool more = part_ > 0 && asleep_ > 0 && !waiting_.empty() && !left_to_others();
+        const bool more = part_ > 0 && !waiting_.empty() && !left_to_others() && wake_one();
         lock.unlock();
         if (more) wake_.notify_one();
         const std::int64_t result = carry_out(part);

@@ -36,9 +36,6 @@ public:
     virtual void assist() {}
     // Such a thread was at it since the last question, so whoever drives may sleep between two looks.
     bool assisted() { return assisted_.exchange(false, std::memory_order_relaxed); }
-    // One came while somebody was driving, who may have looked too early for what it had ended: to be looked
-    // at again before a sleep.
-    bool missed() { return missed_.exchange(false); }
 
     // Its steps begin whole copies, which may block for a while.
     virtual bool starts_copies() const { return false; }
@@ -85,7 +82,7 @@ protected:
 
     std::optional<Result<Receipt>> result_;
     bool needs_driving_ = true;
-    std::atomic<bool> assisted_{false}, missed_{false};
+    std::atomic<bool> assisted_{false};
     std::chrono::steady_clock::duration expected_{0};
     std::atomic<bool> drained_{false};
     std::atomic<Bytes> done_{0};

@@ -92,7 +92,7 @@ bool DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) 
     std::vector<std::function<void()>> calls;
     for (auto& activity : activities) {
         if (activity->waiters.load(std::memory_order_relaxed) == 0)
-            moved |= (activity->try_step(true) && !activity->assisted()) || activity->missed();
+            moved |= activity->try_step(true) && !activity->assisted();
         if (!activity->finished()) continue;
         auto taken = activity->completion().take_calls();
         calls.insert(calls.end(), std::make_move_iterator(taken.begin()),

@@ -124,11 +124,9 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
     while (!job->finished()) {
         const bool moved = job->step(true);
         const bool assisted = job->assisted();
-        const bool missed = job->missed();
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
         if (limit.count() > 0 && Clock::now() >= until) return false;
-        if (assisted && missed) continue;
         if (assisted) {
             std::this_thread::sleep_for(rest_beside_assistants);
             continue;

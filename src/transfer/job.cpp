@@ -260,7 +260,7 @@ bool Job::try_step(bool may_block) {
 
 void Job::assist() {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return missed_.store(true);
+    if (!lock.owns_lock()) return;
     if (state_ != State::moving) return;
     assisted_.store(true, std::memory_order_relaxed);
     if (move()) last_move_ = Clock::now();

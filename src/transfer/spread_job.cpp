@@ -124,7 +124,7 @@ bool SpreadJob::try_step(bool may_block) {
 
 void SpreadJob::assist() {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return missed_.store(true);
+    if (!lock.owns_lock()) return;
     if (state_ != State::moving) return;
     assisted_.store(true, std::memory_order_relaxed);
     bool moved = step_chunks();
