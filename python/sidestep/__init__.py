@@ -45,10 +45,8 @@ def _context(machine: Optional[str]) -> Context:
 
 
 def _after_fork() -> None:
-    """A child has none of its parent's threads: its contexts are opened anew, and the old ones are not ended here."""
     global _lock
     _lock = _threading.Lock()
-    _contexts.clear()
 
 
 _os.register_at_fork(after_in_child=_after_fork)

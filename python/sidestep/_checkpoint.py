@@ -208,7 +208,7 @@ class Checkpoint:
         opened."""
         info = self.get_info(name)
         with _naming(name), self._reading(info):
-            memory = self._context._core.allocate(self._place, info.nbytes)
+            memory = self._context._handle.allocate(self._place, info.nbytes)
             if info.nbytes:
                 self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
         return self._given(memory, info, info.shape)
@@ -217,7 +217,7 @@ class Checkpoint:
         return _core.Buffer.file_part(self._files[info.file], info.offset + first, nbytes)
 
     def _copy(self, items: List[Tuple[_core.Buffer, _core.Buffer]]) -> None:
-        core, options = self._context._core, _core.CopyOptions()
+        core, options = self._context._handle, _core.CopyOptions()
         if len(items) == 1:
             core.copy(*items[0], options, None)
         else:
@@ -246,7 +246,7 @@ class Checkpoint:
         return tensor if self._framework is None else self._framework.convert(tensor)
 
     def _read_runs(self, info: _core.TensorInfo, runs: _core.Runs, shape: Sequence[int], apart: bool) -> Any:
-        core, length = self._context._core, runs.length
+        core, length = self._context._handle, runs.length
         with _naming(info.name), self._reading(info):
             memory = core.allocate(self._place, runs.count * length)
             if apart and runs.count:

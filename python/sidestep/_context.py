@@ -1,6 +1,8 @@
 """Contexts: what everything else is done with."""
 
 import os
+import threading
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
@@ -42,32 +44,60 @@ def _shard(options: _core.LoadOptions, layout: str, shard: Optional[Rules]) -> N
         options.rules = rules_of(shard)
 
 
+_all: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads: its contexts are opened anew, and the old ones are not ended here."""
+    for context in list(_all):
+        context._opened = None
+        context._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Context:
     """Opens a machine, finds the ways to move bytes, and carries out copies. Cheap to keep, not to make (0.1 s and more with
     GPUs): make one and share it. All methods may be called from several threads at once; all wait without the GIL. In
-    the main thread Ctrl-C cancels what is waited for, and is raised as KeyboardInterrupt. A child of fork()
-    needs a context of its own. What was allocated or loaded may outlive the context.
+    the main thread Ctrl-C cancels what is waited for, and is raised as KeyboardInterrupt. In a child of fork()
+    it is opened anew. What was allocated or loaded may outlive the context.
 
     machine: 'live', a built-in machine ('dgx-h100'), a cluster of it, a topology file; None: the environment's
     SIDESTEP_MACHINE, else 'live'. GPUs of any but the live machine are emulated in host memory.
     """
 
     def __init__(self, machine: Optional[str] = None) -> None:
-        self._core = _core.Context(machine or "")
-        topology = self._core.topology
-        numbers: List[int] = []
+        self._name = machine or ""
+        self._lock = threading.Lock()
+        self._numbers: List[int] = []
+        self._opened: Optional[_core.Context] = None
+        _all.add(self)
+        topology = self._handle.topology
         if not topology.emulated and topology.gpu_count:
-            numbers = _cuda.numbers(topology.gpu_bus_ids)
-            self._core.set_cuda_numbers(numbers)
-        self._machine = _devices.Machine(topology.gpu_count, numbers)
+            self._numbers = _cuda.numbers(topology.gpu_bus_ids)
+            self._handle.set_cuda_numbers(self._numbers)
+        self._machine = _devices.Machine(topology.gpu_count, self._numbers)
+
+    @property
+    def _handle(self) -> _core.Context:
+        if self._opened is not None:
+            return self._opened
+        with self._lock:
+            if self._opened is None:
+                opened = _core.Context(self._name)
+                if self._numbers:
+                    opened.set_cuda_numbers(self._numbers)
+                self._opened = opened
+            return self._opened
 
     def topology(self) -> _core.Topology:
         """The machine that this context works on."""
-        return self._core.topology
+        return self._handle.topology
 
     def backends(self) -> List[Backend]:
         """Each way to move bytes, whether it works here, and why not."""
-        return [Backend(*row) for row in self._core.backends()]
+        return [Backend(*row) for row in self._handle.backends()]
 
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""
@@ -80,7 +110,7 @@ class Context:
     def allocate(self, device: Any, nbytes: int) -> _core.Tensor:
         """`nbytes` bytes, contents undefined, as a U8 tensor of one axis; Tensor.view gives it another type. Freed with the
         last tensor or array over it. Error (out_of_memory) names what was asked and what was free."""
-        return self._core.allocate(self.place_of(device), size_of(nbytes, "allocate"))
+        return self._handle.allocate(self.place_of(device), size_of(nbytes, "allocate"))
 
     def open(self, path: Any, framework: Optional[str] = None, device: Any = "cpu", *, lenient: bool = False) -> Checkpoint:
         """See sidestep.open."""
@@ -108,7 +138,7 @@ class Context:
                               page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
                               stall_limit=stall_limit, manifest=None if manifest is None else path_of(manifest, "manifest"))
         _shard(options, layout, shard)
-        places, receipt, report = self._core.load(checkpoint, options, progress)
+        places, receipt, report = self._handle.load(checkpoint, options, progress)
         if taken_by is not None:
             for tensors in places.values():
                 for name, tensor in tensors.items():
@@ -126,13 +156,13 @@ class Context:
              deadline: Optional[float] = None, stall_limit: Optional[float] = None,
              progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.save."""
-        rows, kept = tensors_of(self._core, tensors)
+        rows, kept = tensors_of(self._handle, tensors)
         options = set_options(_core.SaveOptions(), metadata=None if metadata is None else metadata_of(metadata),
                               shard_bytes=shard_bytes, manifest=manifest, sync_file=sync_file, verify=verify,
                               page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
                               stall_limit=stall_limit)
         try:
-            return self._core.save(rows, path_of(path, "save"), options, progress)
+            return self._handle.save(rows, path_of(path, "save"), options, progress)
         finally:
             del kept
 
@@ -141,11 +171,11 @@ class Context:
              max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
              stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.copy."""
-        source, target = end_of(self._core, src), end_of(self._core, dst)
+        source, target = end_of(self._handle, src), end_of(self._handle, dst)
         options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes, verify=verify,
                               sync_file=sync_file, page_cache=page_cache, max_staging=max_staging, chunk=chunk,
                               deadline=deadline, stall_limit=stall_limit)
-        return self._core.copy(source.buffer, target.buffer, options, progress)
+        return self._handle.copy(source.buffer, target.buffer, options, progress)
 
     def route(self, src: str, dst: str, nbytes: Union[int, str], *, require: str = "any", prefer: str = "automatic",
               lanes: int = 0) -> _core.Route:
@@ -154,4 +184,4 @@ class Context:
         size = _core.parse_bytes(nbytes) if isinstance(nbytes, str) else size_of(nbytes, "nbytes")
         if size is None:
             raise Error(f"'{nbytes}' is not a size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")
-        return self._core.route(text_of(src, "src", "route"), text_of(dst, "dst", "route"), size, options)
+        return self._handle.route(text_of(src, "src", "route"), text_of(dst, "dst", "route"), size, options)

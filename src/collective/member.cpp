@@ -154,6 +154,7 @@ Result<void> Member::check_peers(const Operation& operation) const {
 }
 
 Result<void> Member::run(const Operation& operation, void* stream) {
+    SIDESTEP_CHECK(process_.check("this group"));
     if (own().verdict.failed()) return service_->status();
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own().name, {}};
     SIDESTEP_CHECK(check(operation, rank(), ranks()));
@@ -199,6 +200,7 @@ Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const 
 }
 
 Result<void> Member::attach(const Buffer& buffer) {
+    SIDESTEP_CHECK(process_.check("this group"));
     SIDESTEP_CHECK(service_->status());
     return own().reachability->attach(
         buffer, deadline_after(options_.timeout), [this] { service_->wake(); },

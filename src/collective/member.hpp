@@ -4,6 +4,7 @@
 #include <memory>
 #include <stop_token>
 
+#include "base/owner_process.hpp"
 #include "collective/service_thread.hpp"
 #include "collective/tasks.hpp"
 
@@ -59,6 +60,8 @@ public:
     const GroupOptions& options() const { return options_; }
 
 private:
+    const base::OwnerProcess process_;
+
     // What was decided for a call, for the next one like it.
     struct Decided {
         Operation operation;

@@ -2,6 +2,7 @@
 
 #include "backends/builtin.hpp"
 #include "base/environment.hpp"
+#include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
 
@@ -32,7 +33,7 @@ Result<Context> Context::open(ContextOptions options) {
         SIDESTEP_TRY(topology, topology.with_probe(report));
     }
 
-    auto impl = std::make_shared<Impl>(std::move(topology));
+    auto impl = base::make_shared_here<Impl>(std::move(topology));
     backends::add_builtin(impl->registry, impl->topology, environment);
     for (const backend::Offer& offer : impl->registry.offers())
         impl->status.push_back(

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
+#include "base/owner_process.hpp"
 #include "base/thread.hpp"
 #include "base/try.hpp"
 #include "collective/member.hpp"
@@ -43,7 +44,7 @@ struct Group::Impl {
 struct GroupAccess {
     static Group make(std::shared_ptr<ContextAccess::Impl> context,
                       std::unique_ptr<collective::Member> member) {
-        return Group(std::make_shared<Group::Impl>(std::move(context), std::move(member)));
+        return Group(base::make_shared_here<Group::Impl>(std::move(context), std::move(member)));
     }
 };
 

@@ -176,6 +176,8 @@ Result<Loaded> Loading::Impl::end(Result<Receipt> result) {
 
 Loading ContextAccess::load(const Context& context, const Checkpoint& checkpoint,
                             const LoadOptions& options) {
+    if (auto ours = impl(context).engine->check_process(); !ours)
+        return Loading(std::make_unique<Loading::Impl>(refuse(context, ours.error())));
     auto prepared = prepare(context, context.topology(), checkpoint, options);
     if (!prepared) return Loading(std::make_unique<Loading::Impl>(refuse(context, prepared.error())));
     auto content = std::make_shared<Loaded::Content>(checkpoint, options);

@@ -1,6 +1,7 @@
 // Memory that a Context gives, locks, and lends to copies.
 #include <fmt/format.h>
 
+#include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
 
@@ -13,8 +14,9 @@ Allocation watched(const std::shared_ptr<context::Pins>& pinned,
     const Buffer buffer = memory.buffer();
     const MemoryKind kind = memory.kind();
     if (buffer.place().is_host() && kind == MemoryKind::pageable) pinned->allocated(buffer);
-    auto freed = [held = std::make_shared<Allocation>(std::move(memory)), pins = std::weak_ptr(pinned),
-                  registrations = std::weak_ptr(attached)]() mutable {
+    auto freed = [held = base::make_shared_here<Allocation>(std::move(memory)), pins = std::weak_ptr(pinned),
+                  registrations = std::weak_ptr(attached), owner = base::OwnerProcess()]() mutable {
+        if (owner.forked()) return;
         if (const auto there = registrations.lock()) there->forget(held->buffer());
         if (const auto there = pins.lock()) there->freeing(held->buffer());
         held.reset();
@@ -25,6 +27,7 @@ Allocation watched(const std::shared_ptr<context::Pins>& pinned,
 }  // namespace
 
 Result<Allocation> Context::allocate(const Place& place, Bytes bytes, MemoryKind kind) const {
+    SIDESTEP_CHECK(impl_->engine->check_process());
     SIDESTEP_CHECK(transfer::check_place(impl_->topology, place));
     if (place.is_file())
         return Error{
@@ -36,6 +39,7 @@ Result<Allocation> Context::allocate(const Place& place, Bytes bytes, MemoryKind
 }
 
 Result<Pinned> Context::pin(const Buffer& buffer) const {
+    SIDESTEP_CHECK(impl_->engine->check_process());
     SIDESTEP_CHECK(transfer::check_place(impl_->topology, buffer.place()));
     return impl_->pins->pin(impl_->registry, buffer);
 }

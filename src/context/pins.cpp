@@ -103,6 +103,7 @@ Pinned Pins::hold(Ranges::iterator range, const Buffer& buffer) {
 }
 
 void Pins::let_go(std::uintptr_t begin, std::uint64_t number) noexcept {
+    if (owner_.forked()) return;  // the lock is its parent's
     {
         std::lock_guard lock(mutex_);
         const auto found = ranges_.find(begin);

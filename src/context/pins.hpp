@@ -10,6 +10,7 @@
 
 #include <sidestep/pinned.hpp>
 #include "backend/registry.hpp"
+#include "base/owner_process.hpp"
 
 namespace sidestep::context {
 
@@ -37,6 +38,8 @@ public:
     Bytes idle() const;
 
 private:
+    const base::OwnerProcess owner_;
+
     struct Range {
         std::uintptr_t end = 0;
         std::shared_ptr<void> lock;

@@ -1,6 +1,7 @@
 // Context::publish: memory of this process under a name that others find.
 #include <fmt/format.h>
 
+#include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
 
@@ -82,6 +83,7 @@ peer::MemoryOffer offer_of(const backend::Exported& exported, const Buffer& buff
 }  // namespace
 
 Result<Publication> Context::publish(const std::string& name, const Buffer& buffer) const {
+    SIDESTEP_CHECK(impl_->engine->check_process());
     SIDESTEP_CHECK(peer::check_name(name));
     SIDESTEP_CHECK(check(buffer));
     SIDESTEP_CHECK(transfer::check_place(impl_->topology, buffer.place()));
@@ -90,7 +92,7 @@ Result<Publication> Context::publish(const std::string& name, const Buffer& buff
     SIDESTEP_TRY(backend::Exported exported, share(impl_->registry, buffer));
     peer::MemoryOffer offer = offer_of(exported, buffer);
     const int descriptor = exported.descriptor;
-    auto published = std::make_shared<Published>(impl_, std::move(exported), impl_->publisher);
+    auto published = base::make_shared_here<Published>(impl_, std::move(exported), impl_->publisher);
     SIDESTEP_TRY(published->id, impl_->publisher->publish(folder, name, std::move(offer), descriptor));
     return Publication(name, std::move(published));
 }

@@ -26,6 +26,7 @@ Result<void> check_folder(const std::string& path) {
 
 Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::string& path,
                        const SaveOptions& options) const {
+    if (auto ours = impl_->engine->check_process(); !ours) return ContextAccess::refuse(*this, ours.error());
     auto plan = checkpoint::plan_save(tensors, path, options);
     if (!plan) return ContextAccess::refuse(*this, plan.error());
     if (!plan->index_path.empty())

@@ -49,6 +49,13 @@ public:
     // It ends only if somebody calls step(): there is more to start, or the target to make final.
     bool needs_driving() const { return needs_driving_ && !finished(); }
 
+    // In a child of fork(), which has nobody who would drive it. Tells no one: descriptors are the parent's too.
+    void abandon(Error error) {
+        result_.emplace(std::move(error));
+        drained_.store(true, std::memory_order_relaxed);
+        finished_.store(true, std::memory_order_release);
+    }
+
     // Only once finished() is true.
     const Result<Receipt>& result() const { return *result_; }
 

@@ -86,6 +86,7 @@ Engine::~Engine() {
 
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
                                          void* stream) {
+    if (auto ours = check_process(); !ours) return refuse(ours.error());
     auto job = std::make_shared<Job>(machine(), options, stream);
     job->begin(from, to);
     if (job->needs_driving()) enroll(job);
@@ -94,6 +95,7 @@ std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, c
 
 std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies,
                                                const CopyOptions& options, void* stream) {
+    if (auto ours = check_process(); !ours) return refuse(ours.error());
     auto batch = std::make_shared<BatchJob>(machine(), options, stream);
     batch->begin(copies);
     if (batch->needs_driving()) enroll(batch);
@@ -101,10 +103,21 @@ std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& cop
 }
 
 std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions& options) {
+    if (auto ours = check_process(); !ours) return refuse(ours.error());
     auto job = std::make_shared<SpreadJob>(machine(), std::move(spread), options);
     job->begin();
     if (job->needs_driving()) enroll(job);
     return job;
+}
+
+Result<void> Engine::check_process() const {
+    return owner_.check("this Context");
+}
+
+bool Engine::abandoned(Activity& job) const {
+    if (!owner_.forked()) return false;
+    if (!job.finished()) job.abandon(owner_.check("this transfer").error());
+    return true;
 }
 
 std::shared_ptr<Activity> Engine::refuse(Error error) {
@@ -117,7 +130,7 @@ Machine Engine::machine() {
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
-    if (job->finished()) return true;
+    if (job->finished() || abandoned(*job)) return true;
     const CountedWaiter waiter(*job);
     const auto until = Clock::now() + limit;
     Backoff backoff(job->expected());
@@ -142,6 +155,7 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
 }
 
 bool Engine::poll(const std::shared_ptr<Activity>& job) {
+    if (abandoned(*job)) return true;
     if (!job->finished()) job->try_step(false);
     if (!job->finished()) return false;
     settle(job);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/owner_process.hpp"
 #include "transfer/driving.hpp"
 #include "transfer/job.hpp"
 #include "transfer/registrations.hpp"
@@ -33,6 +34,11 @@ public:
     // verify, page_cache, max_staging (for each place), chunk, deadline, stall_limit, sync_file, require and
     // prefer.
     std::shared_ptr<Activity> submit_spread(Spread spread, const CopyOptions& options);
+
+    // Whether this is the process that made it: see base::OwnerProcess. submit() asks too.
+    Result<void> check_process() const;
+    // In a forked child: true, and the job has ended with that error if it had not before. Any thread.
+    bool abandoned(Activity& job) const;
 
     // What a copy that cannot be begun ends as.
     static std::shared_ptr<Activity> refuse(Error error);
@@ -65,6 +71,7 @@ private:
     const Topology& topology_;
     const backend::Registry& registry_;
     const std::chrono::milliseconds drain_limit_;
+    const base::OwnerProcess owner_;
     Plans plans_;
     StagingPool pool_;
     const std::shared_ptr<ProgressList> progress_list_ = std::make_shared<ProgressList>();

@@ -22,6 +22,11 @@ Transfer& Transfer::operator=(Transfer&& other) noexcept {
 
 Transfer::~Transfer() {
     if (!activity_) return;
+    if (engine_->abandoned(*activity_)) {
+        // Its end would touch what is still the parent's.
+        new std::shared_ptr<transfer::Activity>(std::move(activity_));
+        return;
+    }
     if (!activity_->finished()) {
         activity_->cancel();
         engine_->wait(activity_, std::chrono::nanoseconds(0));
