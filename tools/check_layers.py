@@ -24,7 +24,7 @@ GROUPS = [
     ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|infiniband/.*|rdma/.*"),
     ("kernel", r"linux/.*|dlfcn\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd)\.h"),
     ("POSIX", r"(unistd|fcntl|dirent|sched|pthread|signal|termios|poll|spawn)\.h"
-              r"|sys/(stat|types|wait|ioctl|time|statvfs|vfs)\.h"),
+              r"|sys/(stat|types|wait|ioctl|time|statvfs|vfs|file)\.h"),
     ("intrinsics", r"(x86|imm|emm|xmm)intrin\.h"),
     ("fmt", r"fmt/.*"),
     ("nlohmann-json", r"nlohmann/.*"),

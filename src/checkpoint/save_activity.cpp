@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -31,7 +32,8 @@ std::string index_beside(const std::string& path) {
 }  // namespace
 
 SaveClosing::SaveClosing(const SavePlan& plan, bool sync)
-    : index_path_(plan.index_path),
+    : folder_(driver::split_path(plan.spread.files.front().path).folder),
+      index_path_(plan.index_path),
       index_text_(plan.index_text),
       manifest_path_(plan.manifest_path),
       sync_(sync) {
@@ -55,7 +57,21 @@ Result<void> SaveClosing::look(std::size_t file, Bytes offset, const void* data,
     return {};
 }
 
+Result<void> SaveClosing::take_turn() {
+    SIDESTEP_TRY(turn_, driver::FolderLock::try_take(folder_));
+    if (turn_) return {};
+    return Error{ErrorCode::io_error, fmt::format("another save is giving files in {} their names", folder_),
+                 folder_, "save to a folder from one place at a time"};
+}
+
 Result<void> SaveClosing::before_names() {
+    SIDESTEP_CHECK(take_turn());
+    Result<void> ready = set_aside();
+    if (!ready) turn_.reset();
+    return ready;
+}
+
+Result<void> SaveClosing::set_aside() {
     if (wants_checksums()) SIDESTEP_CHECK(manifest_file_.prepare(manifest_path_, to_json(manifest_)));
     if (!index_path_.empty())
         SIDESTEP_CHECK(index_file_.prepare(index_path_, index_text_, interrupted_index()));
@@ -67,11 +83,13 @@ Result<void> SaveClosing::before_names() {
 
 Result<void> SaveClosing::without_names() {
     const Result<void> index = index_file_.put_back(sync_);
-    SIDESTEP_CHECK(manifest_file_.put_back(sync_));
-    return index;
+    const Result<void> manifest = manifest_file_.put_back(sync_);
+    turn_.reset();
+    return manifest ? index : manifest;
 }
 
 Result<std::vector<std::string>> SaveClosing::after_names() {
+    const std::unique_ptr<driver::FolderLock> turn = std::move(turn_);  // until the end of this
     SIDESTEP_CHECK(manifest_file_.commit(sync_));
     SIDESTEP_CHECK(index_file_.commit(sync_));
     std::vector<std::string> notes;
@@ -132,7 +150,7 @@ bool SaveActivity::follow(bool moved, bool may_block) {
     if (!finished()) {
         if (!files_->finished() || (files_->result() && !may_block)) return moved;
         result_.emplace(files_->result());
-        if (files_->result()) close();
+        files_->result() ? close() : closing_->give_up();
     } else if (drained() || !files_->drained()) {
         return moved;
     }

@@ -36,7 +36,9 @@ Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed) 
     file.replaces_ = facts.has_value();
     if (file.replaces_ && !may_write(target)) {
         // On a file system that is mounted read-only it is no matter of rights.
-        return system_error(errno == EROFS ? EROFS : EACCES, fmt::format("may not write {}", path), "access");
+        const int number = errno == EROFS || errno == ENOENT ? errno : EACCES;
+        if (number != ENOENT) return system_error(number, fmt::format("may not write {}", path), "access");
+        file.replaces_ = false;  // somebody has just removed it
     }
     SIDESTEP_TRY(file.folder_, open_file(folder, O_PATH | O_DIRECTORY));
     SIDESTEP_CHECK(file.open_unnamed_or_named(unnamed));

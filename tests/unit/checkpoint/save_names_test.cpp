@@ -82,12 +82,17 @@ checkpoint::SaveClosing begun(const std::vector<TensorToSave>& tensors, const st
 TEST_F(SaveNames, WhileFilesGetTheirNamesTheFolderIsRefused) {
     for (const bool first : {true, false}) {
         SCOPED_TRACE(first);
-        const auto closing = begun(tensors('1'), path());
+        std::optional<checkpoint::SaveClosing> closing(begun(tensors('1'), path()));
         EXPECT_NE(loaded().find("a save into this folder was interrupted"), std::string::npos) << loaded();
         EXPECT_FALSE(fs::exists(manifest()));
         // What other libraries do: they ask for the values, or the keys, of the map.
         const auto mark = nlohmann::json::parse(read_file(index()));
         EXPECT_TRUE(mark.at("weight_map").is_null());
+        const auto refused = save_shards('2');
+        ASSERT_FALSE(refused) << "two at once may leave a mixture under one index";
+        EXPECT_NE(refused.error().message.find("another save"), std::string::npos)
+            << refused.error().to_string();
+        closing.reset();  // as with the end of its process
         ASSERT_TRUE(save_shards('2'));
         EXPECT_EQ(loaded(), "22");
         EXPECT_TRUE(fs::exists(manifest()));
@@ -96,6 +101,20 @@ TEST_F(SaveNames, WhileFilesGetTheirNamesTheFolderIsRefused) {
     const auto closing = begun(tensors('3'), path());
     fs::remove(path() + "/" + shard(2));
     EXPECT_NE(loaded().find("interrupted"), std::string::npos) << loaded();
+}
+
+// The handle of a save that failed keeps nobody out.
+TEST_F(SaveNames, AnotherSaveMayFollowOneThatFailed) {
+    SaveOptions options;
+    options.shard_bytes = 1;
+    Transfer blocked = [&] {
+        const auto closing = begun(tensors('1'), path());
+        Transfer second = context.save(tensors('2'), path(), options);
+        EXPECT_FALSE(second.wait());
+        return second;
+    }();
+    EXPECT_TRUE(save_shards('3'));
+    EXPECT_EQ(loaded(), "33");
 }
 
 TEST_F(SaveNames, WithoutAFirstNameTheEarlierIndexIsPutBack) {
@@ -170,7 +189,7 @@ TEST_F(SaveNames, AnIndexThatNamesTheFileStays) {
     EXPECT_TRUE(fs::exists(index()));
     EXPECT_EQ(loaded(), "11");
     // That of an interrupted save names nothing.
-    const auto closing = begun(tensors('2'), path());
+    (void)begun(tensors('2'), path());
     EXPECT_EQ(save_single('3')->notes.size(), 1U);
     EXPECT_EQ(loaded(), "33");
 }
