@@ -16,6 +16,7 @@ import threading as _threading
 from collections import OrderedDict as _OrderedDict
 from typing import Any, Iterable, List, Mapping, Optional, Union
 
+from ._arguments import machine_of as _machine_of
 from ._checkpoint import Checkpoint, Slice, SlicePlan
 from ._context import Backend, Context, LoadedTensors, Progress, Rules
 from ._core import Receipt, Route, Stage, StorageBytes, Tensor, TensorInfo, Topology
@@ -28,12 +29,12 @@ __all__ = ["Backend", "Checkpoint", "Context", "Error", "LoadedTensors", "Receip
 
 # Contexts by the machine's name, the last used at the end. Few: one that leaves lives on in its tensors.
 _CONTEXTS_KEPT = 4
-_contexts: "_OrderedDict[str, Context]" = _OrderedDict()
+_contexts: "_OrderedDict[bytes, Context]" = _OrderedDict()
 _lock = _threading.Lock()
 
 
 def _context(machine: Optional[str]) -> Context:
-    name = machine or ""
+    name = _machine_of(machine)
     with _lock:
         found = _contexts.get(name)
         if found is None:
@@ -155,7 +156,7 @@ def topology(machine: Optional[str] = None) -> Topology:
     """Devices and links of this machine, a built-in one ('dgx-h100', 'dgx-h100*128') or a file. str() prints it."""
     if machine is None:
         return _context(None).topology()
-    return Topology.open(machine)
+    return Topology.open(_machine_of(machine))
 
 
 def allocate(device: Any, nbytes: int, *, machine: Optional[str] = None) -> Tensor:

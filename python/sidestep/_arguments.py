@@ -2,8 +2,9 @@
 
 import operator
 import os
-from typing import Any, Iterable, List, Mapping, Tuple
+from typing import Any, Iterable, List, Mapping, Optional, Tuple
 
+from . import _core
 from ._errors import Error
 
 
@@ -41,6 +42,28 @@ def text_of(text: Any, what: str, where: str) -> str:
     except UnicodeEncodeError:
         raise _wrong(f"{what} is {_shown(text)}, which is not valid UTF-8", where) from None
     return text
+
+
+def place_name_of(place: Any, what: str) -> bytes:
+    """A place in words; that of a file holds a path, which need not be text."""
+    if isinstance(place, str) and place.startswith("file:"):
+        return path_of(place, "route")
+    return text_of(place, what, "route").encode()
+
+
+def machine_of(machine: Any) -> bytes:
+    """The name of a machine, which may be the path of a file; empty for None."""
+    if machine is None:
+        return b""
+    if not isinstance(machine, str):
+        raise _wrong(f"machine is {_shown(machine)}, of type {type(machine).__name__}", "machine",
+                     "it has to be 'live', the name of a built-in machine, or the path of a file, as a str")
+    return path_of(machine, "machine")
+
+
+def bytes_in(text: str) -> Optional[int]:
+    """'1.5 GiB' as a number of bytes; None for what is not a size."""
+    return _core.parse_bytes(text.encode(errors="surrogatepass"))
 
 
 def items_of(given: Any, what: str, where: str) -> Iterable[Tuple[Any, Any]]:

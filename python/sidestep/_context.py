@@ -6,7 +6,8 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
-from ._arguments import metadata_of, path_of, paths_of, patterns_of, rules_of, set_options, size_of, text_of
+from ._arguments import (bytes_in, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, rules_of, set_options,
+                         size_of)
 from ._checkpoint import Checkpoint
 from ._ends import end_of, tensors_of
 from ._errors import Error
@@ -68,7 +69,7 @@ class Context:
     """
 
     def __init__(self, machine: Optional[str] = None) -> None:
-        self._name = machine or ""
+        self._name = machine_of(machine)
         self._lock = threading.Lock()
         self._numbers: List[int] = []
         self._opened: Optional[_core.Context] = None
@@ -181,7 +182,7 @@ class Context:
               lanes: int = 0) -> _core.Route:
         """See sidestep.route."""
         options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes)
-        size = _core.parse_bytes(nbytes) if isinstance(nbytes, str) else size_of(nbytes, "nbytes")
+        size = bytes_in(nbytes) if isinstance(nbytes, str) else size_of(nbytes, "nbytes")
         if size is None:
             raise Error(f"'{nbytes}' is not a size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")
-        return self._handle.route(text_of(src, "src", "route"), text_of(dst, "dst", "route"), size, options)
+        return self._handle.route(place_name_of(src, "src"), place_name_of(dst, "dst"), size, options)

@@ -5,7 +5,7 @@ import sys
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from . import _core, _cuda
-from ._arguments import items_of, path_of, text_of
+from ._arguments import bytes_in, items_of, path_of, text_of
 from ._errors import Error
 from ._frameworks import DTYPE_OF
 
@@ -24,14 +24,14 @@ def _parse_range(text: str) -> Tuple[str, Optional[Tuple[int, int]]]:
     offset, plus, size = part.partition("+")
     if not (at and plus and path):
         return text, None
-    first, nbytes = _core.parse_bytes(offset), _core.parse_bytes(size)
+    first, nbytes = bytes_in(offset), bytes_in(size)
     return (text, None) if first is None or nbytes is None else (path, (first, nbytes))
 
 
 def _from_text(text: str) -> _core.Buffer:
     """'file:PATH', 'file:PATH@OFFSET+SIZE', 'shared:NAME', or a path."""
     if text.startswith("shared:"):
-        name, part = _parse_range(text[len("shared:"):])
+        name, part = _parse_range(text_of(text, "the name of shared memory", "copy")[len("shared:"):])
         return _core.Buffer.shared(name) if part is None else _core.Buffer.shared_part(name, *part)
     if text.startswith("file:"):
         name, part = _parse_range(text[len("file:"):])

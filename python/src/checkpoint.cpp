@@ -89,11 +89,12 @@ void define_checkpoint(py::module_& module) {
                  }());
              })
         .def_property_readonly("metadata", [](const Checkpoint& checkpoint) { return checkpoint.metadata(); })
-        .def_property_readonly("notes", [](const Checkpoint& checkpoint) { return checkpoint.notes(); })
+        .def_property_readonly("notes",
+                               [](const Checkpoint& checkpoint) { return decoded(checkpoint.notes()); })
         .def_property_readonly("nbytes", &Checkpoint::bytes)
-        .def("summary", &Checkpoint::summary)
-        .def("to_text", &Checkpoint::to_text)
-        .def("to_json", &Checkpoint::to_json)
+        .def("summary", [](const Checkpoint& checkpoint) { return decoded(checkpoint.summary()); })
+        .def("to_text", [](const Checkpoint& checkpoint) { return decoded(checkpoint.to_text()); })
+        .def("to_json", [](const Checkpoint& checkpoint) { return decoded(checkpoint.to_json()); })
         .def("__len__", [](const Checkpoint& checkpoint) { return checkpoint.tensors().size(); });
 }
 

@@ -118,7 +118,7 @@ public:
                     loaded_tensor(owner, tensor, checkpoint);
             places[py::str(place.to_string())] = tensors;
         }
-        return py::make_tuple(places, loaded.receipt(), loaded.report());
+        return py::make_tuple(places, loaded.receipt(), decoded(loaded.report()));
     }
 
     Receipt save(
@@ -145,10 +145,11 @@ public:
             [&] { return cuda::buffer(context(), reinterpret_cast<const void*>(address), bytes); }));
     }
 
-    std::vector<std::tuple<std::string, bool, std::string, std::string>> backends() const {
-        std::vector<std::tuple<std::string, bool, std::string, std::string>> list;
+    py::list backends() const {
+        py::list list;
         for (const BackendStatus& status : context().backends())
-            list.emplace_back(status.name, status.usable, status.reason, status.remedy);
+            list.append(
+                py::make_tuple(status.name, status.usable, decoded(status.reason), decoded(status.remedy)));
         return list;
     }
 

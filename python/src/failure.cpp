@@ -14,10 +14,24 @@ std::string word(ErrorCode code) {
 
 }  // namespace
 
+py::str decoded(std::string_view text) {
+    PyObject* made =
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::str>(made);
+}
+
+py::list decoded(const std::vector<std::string>& texts) {
+    py::list list;
+    for (const std::string& text : texts) list.append(decoded(text));
+    return list;
+}
+
 void raise(const Error& error) {
     // The class is Python's own, so that it can be pickled and has its documentation where readers look.
     const py::object type = py::module_::import("sidestep._errors").attr("Error");
-    const py::object raised = type(error.message, word(error.code), error.where, error.hint);
+    const py::object raised =
+        type(decoded(error.message), word(error.code), decoded(error.where), decoded(error.hint));
     PyErr_SetObject(type.ptr(), raised.ptr());
     throw py::error_already_set();
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <pybind11/pybind11.h>
 
@@ -11,6 +13,11 @@
 namespace sidestep::python {
 
 namespace py = pybind11;
+
+// Text of the library that may name a file, as os.fsdecode() gives it: a path need be no UTF-8, and what is
+// not becomes surrogates. With the GIL.
+py::str decoded(std::string_view text);
+py::list decoded(const std::vector<std::string>& texts);
 
 // Throws sidestep.Error. With the GIL.
 [[noreturn]] void raise(const Error& error);

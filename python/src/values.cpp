@@ -47,13 +47,14 @@ void define_buffer(py::module_& module) {
                 return Buffer::shared(name, offset, bytes);
             },
             py::arg("name"), py::arg("offset"), py::arg("nbytes"))
-        .def_property_readonly("place", [](const Buffer& buffer) { return buffer.place().to_string(); })
+        .def_property_readonly("place",
+                               [](const Buffer& buffer) { return decoded(buffer.place().to_string()); })
         .def_property_readonly("size",
                                [](const Buffer& buffer) -> py::object {
                                    if (buffer.size() == Buffer::whole) return py::none();
                                    return py::int_(buffer.size());
                                })
-        .def("__repr__", [](const Buffer& buffer) { return "<" + buffer.to_string() + ">"; });
+        .def("__repr__", [](const Buffer& buffer) { return decoded("<" + buffer.to_string() + ">"); });
 }
 
 void define_route(py::module_& module) {
@@ -64,8 +65,10 @@ void define_route(py::module_& module) {
         .def_readonly("emulated", &Route::emulated, "Whether the rates are those of a modelled machine.")
         .def_readonly("expected_gb_per_s", &Route::expected_gb_per_s, "GB/s, 1 GB = 10^9 bytes.")
         .def_readonly("expected_seconds", &Route::expected_seconds, "Seconds.")
-        .def("to_json", &Route::to_json, "The object documented in docs/json.md, as text.")
-        .def("__str__", &Route::to_string);
+        .def(
+            "to_json", [](const Route& route) { return decoded(route.to_json()); },
+            "The object documented in docs/json.md, as text.")
+        .def("__str__", [](const Route& route) { return decoded(route.to_string()); });
 }
 
 void define_receipt(py::module_& module) {
@@ -92,13 +95,17 @@ void define_receipt(py::module_& module) {
         .def_readonly("seconds", &Receipt::seconds, "Seconds, verification left out.")
         .def_property_readonly("gb_per_s", &Receipt::gb_per_s, "GB/s, 1 GB = 10^9 bytes.")
         .def_readonly("lane_bytes", &Receipt::lane_bytes, "Bytes of each lane of the route.")
-        .def_readonly("lane_failures", &Receipt::lane_failures, "Why a lane stopped; '' where it did not.")
+        .def_property_readonly(
+            "lane_failures", [](const Receipt& receipt) { return decoded(receipt.lane_failures); },
+            "Why a lane stopped; '' where it did not.")
         .def_readonly("verified", &Receipt::verified, "Whether both ends were compared and are equal.")
         .def_readonly("verify_seconds", &Receipt::verify_seconds)
         .def_readonly("storage", &Receipt::storage, "Bytes by the way they went to or from files.")
         .def_readonly("stages", &Receipt::stages,
                       "Of a load or a save, in the order in which bytes pass them.")
-        .def_readonly("notes", &Receipt::notes, "What went otherwise than asked, in sentences.")
+        .def_property_readonly(
+            "notes", [](const Receipt& receipt) { return decoded(receipt.notes); },
+            "What went otherwise than asked, in sentences.")
         .def_property_readonly(
             "route",
             [](const Receipt& receipt) -> py::object {
@@ -107,10 +114,15 @@ void define_receipt(py::module_& module) {
             "The Route that carried the bytes.")
         .def("share_of_expected", &Receipt::share_of_expected,
              "Rate as a share of the expected one; 0 on emulated machines.")
-        .def("summary", &Receipt::summary, "One line.")
-        .def("explain", &Receipt::explain, "The path hop by hop, and the better paths refused, with reasons.")
-        .def("to_json", &Receipt::to_json, "The object documented in docs/json.md, as text.")
-        .def("__str__", &Receipt::summary);
+        .def(
+            "summary", [](const Receipt& receipt) { return decoded(receipt.summary()); }, "One line.")
+        .def(
+            "explain", [](const Receipt& receipt) { return decoded(receipt.explain()); },
+            "The path hop by hop, and the better paths refused, with reasons.")
+        .def(
+            "to_json", [](const Receipt& receipt) { return decoded(receipt.to_json()); },
+            "The object documented in docs/json.md, as text.")
+        .def("__str__", [](const Receipt& receipt) { return decoded(receipt.summary()); });
 }
 
 void define_topology(py::module_& module) {
@@ -126,7 +138,9 @@ void define_topology(py::module_& module) {
                 return value(std::move(opened));
             },
             py::arg("machine"))
-        .def_property_readonly("name", &Topology::name, "'live', or the model's name.")
+        .def_property_readonly(
+            "name", [](const Topology& topology) { return decoded(topology.name()); },
+            "'live', or the model's name.")
         .def_property_readonly("emulated", &Topology::emulated,
                                "Whether it is a model or a file, not this machine.")
         .def_property_readonly("gpu_count", &Topology::gpu_count)
@@ -141,9 +155,13 @@ void define_topology(py::module_& module) {
                 return ids;
             },
             "PCI bus ids of gpu:0, gpu:1, ...")
-        .def_property_readonly("notes", &Topology::notes, "What could not be read, and why.")
-        .def("to_json", &Topology::to_json, "The format of docs/topology-format.md, as text.")
-        .def("__str__", &Topology::to_text);
+        .def_property_readonly(
+            "notes", [](const Topology& topology) { return decoded(topology.notes()); },
+            "What could not be read, and why.")
+        .def(
+            "to_json", [](const Topology& topology) { return decoded(topology.to_json()); },
+            "The format of docs/topology-format.md, as text.")
+        .def("__str__", [](const Topology& topology) { return decoded(topology.to_text()); });
 }
 
 }  // namespace
