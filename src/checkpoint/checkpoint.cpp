@@ -50,6 +50,7 @@ Result<void> check_file_names(const std::vector<CheckpointFile>& files) {
         const std::string_view path = files[i].path;
         return path.substr(path.rfind('/') + 1);
     };
+    for (const CheckpointFile& file : files) SIDESTEP_CHECK(checkpoint::check_listable(file.path));
     if (!checkpoint::NameTable(files.size(), name).twice(name)) return {};
     return Error{ErrorCode::unsupported, "two of the files have one name", files.front().path, {}};
 }

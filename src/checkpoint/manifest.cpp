@@ -126,8 +126,8 @@ private:
     bool had_size_ = false;
 };
 
-std::string base_name(const std::string& path) {
-    return path.substr(path.rfind('/') + 1);
+std::string base_name(std::string_view path) {
+    return std::string(path.substr(path.rfind('/') + 1));
 }
 
 Error mismatch(std::string message, const std::string& file) {
@@ -145,6 +145,14 @@ const Manifest::File* Manifest::find(std::string_view name) const {
     const auto found =
         std::find_if(files.begin(), files.end(), [name](const File& file) { return file.name == name; });
     return found == files.end() ? nullptr : &*found;
+}
+
+Result<void> check_listable(std::string_view path) {
+    const std::string name = base_name(path);
+    if (!first_bad_utf8(name)) return {};
+    return Error{ErrorCode::unsupported,
+                 fmt::format("a manifest cannot have the file {}, whose name is no UTF-8", shown(name)),
+                 std::string(path), "give it another name, or do without a manifest"};
 }
 
 std::string to_json(const Manifest& manifest) {

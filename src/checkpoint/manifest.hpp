@@ -37,6 +37,10 @@ inline std::size_t block_count(Bytes file_size, Bytes block = Manifest::usual_bl
     return static_cast<std::size_t>(file_size / block + (file_size % block != 0));
 }
 
+// ErrorCode::unsupported where a manifest cannot have the file: it is JSON, which is UTF-8, and a name that is
+// not would not be found again. Said before the file is read or written.
+Result<void> check_listable(std::string_view path);
+
 std::string to_json(const Manifest& manifest);
 // `file` stands in errors only.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& file);

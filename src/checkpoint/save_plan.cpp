@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "checkpoint/manifest.hpp"
 #include "checkpoint/names.hpp"
 #include "checkpoint/placement.hpp"
 #include "checkpoint/safetensors.hpp"
@@ -132,7 +133,10 @@ Result<SavePlan> plan_save(const std::vector<TensorToSave>& tensors, const std::
         plan.index_path = fmt::format("{}/{}", target, index_name);
         plan.index_text = write_shard_index(std::move(shard_of), total);
     }
-    if (options.manifest) plan.manifest_path = fmt::format("{}.manifest.json", target);
+    if (options.manifest) {
+        for (const transfer::SpreadFile& file : plan.spread.files) SIDESTEP_CHECK(check_listable(file.path));
+        plan.manifest_path = fmt::format("{}.manifest.json", target);
+    }
     return plan;
 }
 

@@ -315,6 +315,17 @@ TEST_F(ManifestOfFiles, LeavesNothingWhereItCannotBeWritten) {
     EXPECT_EQ(written.error().code, ErrorCode::not_found);
 }
 
+// JSON is UTF-8: the file would not be found again by the name that is written.
+TEST_F(ManifestOfFiles, RefusesAFileWhoseNameIsNoUtf8) {
+    const std::string odd = folder_.write("caf\xe9.safetensors", small_file({"odd"}));
+    const auto written = Checkpoint::open(odd)->write_manifest(sums_);
+    ASSERT_FALSE(written.ok());
+    EXPECT_EQ(written.error().code, ErrorCode::unsupported);
+    EXPECT_NE(written.error().message.find("\"caf\\xe9.safetensors\""), std::string::npos)
+        << written.error().message;
+    EXPECT_FALSE(std::filesystem::exists(sums_));
+}
+
 TEST_F(ManifestOfFiles, TakesTheNameOfNoFileOfTheCheckpoint) {
     const Checkpoint checkpoint = open();
     const std::string file = checkpoint.files().front().path;

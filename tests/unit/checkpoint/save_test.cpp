@@ -165,6 +165,25 @@ TEST_F(Save, TheManifestIsThatOfTheFile) {
               (std::set<std::string>{"model.safetensors", "model.safetensors.manifest.json"}));
 }
 
+// The manifest could not name such a file; one folder up it does not matter.
+TEST_F(Save, NoManifestOfAFileWhoseNameIsNoUtf8) {
+    Tensors tensors;
+    tensors.add(context, "a", Dtype::u8, {100}, Place::gpu(0), random);
+    SaveOptions options;
+    options.manifest = true;
+    const Error error = error_of(tensors.list, folder / "caf\xe9", options);
+    EXPECT_EQ(error.code, ErrorCode::unsupported);
+    EXPECT_NE(error.message.find("\"caf\\xe9\""), std::string::npos) << error.message;
+    EXPECT_TRUE(names_in(folder.path()).empty());
+
+    const std::string path = folder / "d\xe9r";
+    fs::create_directory(path);
+    options.shard_bytes = 1000;
+    const auto saved = context.save(tensors.list, path, options).wait();
+    ASSERT_TRUE(saved) << saved.error().to_string();
+    EXPECT_TRUE(Checkpoint::open(path)->verify_manifest(path + ".manifest.json"));
+}
+
 TEST_F(Save, NothingAtAll) {
     ASSERT_TRUE(context.save({}, folder / "none.safetensors").wait());
     EXPECT_TRUE(Checkpoint::open(folder / "none.safetensors")->tensors().empty());
