@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -208,8 +209,10 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
 Result<ManifestRun> Checkpoint::verify_manifest(const std::string& path, const Progress& progress) const {
     return guarded<ManifestRun>(content_->path, [&]() -> Result<ManifestRun> {
         SIDESTEP_TRY(auto manifest, checkpoint::read_manifest(path));
+        std::vector<std::size_t> all(content_->files.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
         SIDESTEP_TRY(const auto check, checkpoint::ManifestCheck::create(std::move(manifest), content_->files,
-                                                                         content_->tensors));
+                                                                         content_->tensors, all));
         Differences differences;
         const auto visit = [&](std::size_t file, Bytes offset, const void* data, Bytes size) -> Result<void> {
             const auto same = check.compare(file, offset, data, size);

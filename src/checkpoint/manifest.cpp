@@ -193,9 +193,12 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& file) 
 }
 
 Result<ManifestCheck> ManifestCheck::create(Manifest manifest, std::vector<CheckpointFile> files,
-                                            std::vector<TensorInfo> tensors) {
+                                            std::vector<TensorInfo> tensors,
+                                            const std::vector<std::size_t>& compared) {
     ManifestCheck check;
-    for (const CheckpointFile& file : files) {
+    check.of_file_.resize(files.size());
+    for (const std::size_t number : compared) {
+        const CheckpointFile& file = files[number];
         const Manifest::File* listed = manifest.find(base_name(file.path));
         if (listed == nullptr)
             return mismatch(fmt::format("the manifest has no checksums of {}", base_name(file.path)),
@@ -205,7 +208,7 @@ Result<ManifestCheck> ManifestCheck::create(Manifest manifest, std::vector<Check
                 fmt::format("{} has {} bytes, and {} by the manifest", file.path, file.size, listed->size),
                 file.path);
         }
-        check.of_file_.push_back(static_cast<std::size_t>(listed - manifest.files.data()));
+        check.of_file_[number] = static_cast<std::size_t>(listed - manifest.files.data());
     }
     check.manifest_ = std::move(manifest);
     check.files_ = std::move(files);

@@ -48,14 +48,15 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& file);
 // The files of a checkpoint beside those of a manifest that has their checksums.
 class ManifestCheck {
 public:
-    // ErrorCode::mismatch where the manifest lacks one of the files, or has another size for it. `files` and
-    // `tensors` are those of a Checkpoint.
+    // `files` and `tensors` are those of a Checkpoint; `compared` are the positions of the files of which bytes
+    // will be compared. ErrorCode::mismatch where the manifest lacks one of these, or has another size for it.
     static Result<ManifestCheck> create(Manifest manifest, std::vector<CheckpointFile> files,
-                                        std::vector<TensorInfo> tensors);
+                                        std::vector<TensorInfo> tensors,
+                                        const std::vector<std::size_t>& compared);
 
-    // Compares bytes of file number `file` with its checksums; safe to call from several threads. True: they
-    // are one whole block, and equal. False: they are not just one block, so that no checksum tells of them.
-    // ErrorCode::mismatch names file, block and what lies in it.
+    // Compares bytes of file number `file`, one of `compared`, with its checksums; safe to call from several
+    // threads. True: they are one whole block, and equal. False: they are not just one block, so that no
+    // checksum tells of them. ErrorCode::mismatch names file, block and what lies in it.
     Result<bool> compare(std::size_t file, Bytes offset, const void* data, Bytes size) const;
 
 private:

@@ -90,8 +90,8 @@ using Unchecked = std::shared_ptr<std::atomic<std::size_t>>;
 Result<transfer::Spread::Look> compare_with(const checkpoint::Manifest& manifest,
                                             const Checkpoint& checkpoint, std::vector<std::size_t> files,
                                             const Unchecked& unchecked) {
-    SIDESTEP_TRY(auto created,
-                 checkpoint::ManifestCheck::create(manifest, checkpoint.files(), checkpoint.tensors()));
+    SIDESTEP_TRY(auto created, checkpoint::ManifestCheck::create(manifest, checkpoint.files(),
+                                                                 checkpoint.tensors(), files));
     const auto check = std::make_shared<const checkpoint::ManifestCheck>(std::move(created));
     return transfer::Spread::Look([check, files = std::move(files), unchecked](std::size_t file, Bytes offset,
                                                                                const void* data,

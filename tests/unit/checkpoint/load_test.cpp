@@ -405,6 +405,25 @@ TEST_F(Load, BytesAreComparedWithAManifest) {
     EXPECT_EQ(error_of(checkpoint, options).code, ErrorCode::not_found);
 }
 
+TEST_F(Load, AManifestHasTheFilesThatAreRead) {
+    const std::string path = write_tensors(folder, "a.safetensors", {{"a", Dtype::u8, {5000}}}, random);
+    LoadOptions options;
+    options.manifest = folder / "sums.json";
+    ASSERT_TRUE(open(path).write_manifest(options.manifest));
+    write_tensors(folder, "b.safetensors", {{"b", Dtype::u8, {5000}}, {"none", Dtype::u8, {0}}}, random);
+    const Checkpoint both = open(folder.path());
+    for (const auto& names : {std::vector<std::string>{"a"}, {"a", "none"}}) {
+        const auto part = both.only(names);
+        const auto loaded = context.load(*part, options).wait();
+        ASSERT_TRUE(loaded) << loaded.error().to_string();
+        EXPECT_EQ(check_all(context, *part, *loaded), names.size());
+    }
+    const Error error = error_of(both, options);
+    EXPECT_EQ(error.code, ErrorCode::mismatch);
+    EXPECT_NE(error.message.find("no checksums of b.safetensors"), std::string::npos) << error.message;
+    EXPECT_EQ(both.verify_manifest(options.manifest).error().code, ErrorCode::mismatch);
+}
+
 TEST_F(Load, AHeaderIsComparedWhicheverTensorIsWanted) {
     const std::string path = write_tensors(
         folder, "model.safetensors", {{"a", Dtype::f32, {1 << 20}}, {"b", Dtype::bf16, {5000}}}, random);

@@ -95,7 +95,7 @@ protected:
             sums.blocks.push_back(hash_block(data_.data() + at, std::min(block, data_.size() - at)));
         manifest.files.push_back({"other", 0, {}});
         manifest.files.push_back(sums);
-        auto created = ManifestCheck::create(manifest, {{"dir/f", data_.size(), 100, 1}}, tensors_);
+        auto created = ManifestCheck::create(manifest, {{"dir/f", data_.size(), 100, 1}}, tensors_, {0});
         ASSERT_TRUE(created.ok()) << created.error().to_string();
         check_.emplace(std::move(*created));
     }
