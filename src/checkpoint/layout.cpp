@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -86,13 +87,14 @@ Result<Cut> cut_along(const TensorInfo& tensor, int asked, std::size_t parts) {
 }
 
 Result<void> check_order(const std::vector<TensorInfo>& tensors) {
-    for (std::size_t i = 1; i < tensors.size(); ++i) {
-        const TensorInfo& before = tensors[i - 1];
-        const TensorInfo& after = tensors[i];
-        if (before.file < after.file) continue;
-        if (before.file == after.file && before.offset + before.bytes <= after.offset) continue;
+    const TensorInfo* before = nullptr;
+    for (const TensorInfo& after : tensors) {
+        if (after.bytes == 0) continue;  // it may lie anywhere, within others too
+        const TensorInfo* const last = std::exchange(before, &after);
+        if (last == nullptr || last->file < after.file) continue;
+        if (last->file == after.file && last->offset + last->bytes <= after.offset) continue;
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("tensors {} and {} share bytes of their file", before.name, after.name),
+                     fmt::format("tensors {} and {} share bytes of their file", last->name, after.name),
                      fmt::format("byte {}", after.offset),
                      {}};
     }

@@ -213,6 +213,7 @@ Result<ManifestCheck> ManifestCheck::create(Manifest manifest, std::vector<Check
     check.manifest_ = std::move(manifest);
     check.files_ = std::move(files);
     check.tensors_ = std::move(tensors);
+    std::erase_if(check.tensors_, [](const TensorInfo& tensor) { return tensor.bytes == 0; });
     return check;
 }
 
@@ -238,7 +239,6 @@ std::string names_between(const std::vector<TensorInfo>& tensors, const Checkpoi
     std::size_t named = 0;
     std::size_t more = 0;
     for (; tensor != tensors.end() && tensor->file == file_number && tensor->offset < end; ++tensor) {
-        if (tensor->bytes == 0) continue;
         if (named == max) {
             ++more;
             continue;

@@ -37,8 +37,8 @@ inline std::size_t block_count(Bytes file_size, Bytes block = Manifest::usual_bl
     return static_cast<std::size_t>(file_size / block + (file_size % block != 0));
 }
 
-// ErrorCode::unsupported where a manifest cannot have the file: it is JSON, which is UTF-8, and a name that is
-// not would not be found again. Said before the file is read or written.
+// ErrorCode::unsupported where a manifest cannot have the file: it is JSON, which is UTF-8, and a name that
+// is not would not be found again. Said before the file is read or written.
 Result<void> check_listable(std::string_view path);
 
 std::string to_json(const Manifest& manifest);
@@ -48,8 +48,9 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& file);
 // The files of a checkpoint beside those of a manifest that has their checksums.
 class ManifestCheck {
 public:
-    // `files` and `tensors` are those of a Checkpoint; `compared` are the positions of the files of which bytes
-    // will be compared. ErrorCode::mismatch where the manifest lacks one of these, or has another size for it.
+    // `files` and `tensors` are those of a Checkpoint; `compared` are the positions of the files of which
+    // bytes will be compared. ErrorCode::mismatch where the manifest lacks one of these, or has another size
+    // for it.
     static Result<ManifestCheck> create(Manifest manifest, std::vector<CheckpointFile> files,
                                         std::vector<TensorInfo> tensors,
                                         const std::vector<std::size_t>& compared);
@@ -64,11 +65,11 @@ private:
     Manifest manifest_;
     std::vector<std::size_t> of_file_;  // file number -> position in manifest_.files
     std::vector<CheckpointFile> files_;
-    std::vector<TensorInfo> tensors_;
+    std::vector<TensorInfo> tensors_;  // those that are not empty
 };
 
 // "tensors a.weight, a.bias and 3 more" that lie between two offsets of a file, "the header" before
-// `data_begin`, or "no tensor". `tensors` by file and offset.
+// `data_begin`, or "no tensor". `tensors` by file and offset, none of them empty.
 std::string names_between(const std::vector<TensorInfo>& tensors, const CheckpointFile& file,
                           std::size_t file_number, Bytes begin, Bytes end);
 

@@ -47,34 +47,39 @@ void append_parts(const Cut& cut, Bytes begin, Bytes memory, FileRange range, st
 LoadPlacement::LoadPlacement(std::shared_ptr<const std::vector<TensorInfo>> tensors, LayoutPlan plan,
                              const std::vector<std::size_t>& files)
     : tensors_(std::move(tensors)), plan_(std::move(plan)) {
+    for (std::size_t i = 0; i < tensors_->size(); ++i)
+        if ((*tensors_)[i].bytes > 0) filled_.push_back(i);
     for (const std::size_t file : files) {
-        const auto before = [](const TensorInfo& tensor, std::size_t number) { return tensor.file < number; };
-        const auto first = std::lower_bound(tensors_->begin(), tensors_->end(), file, before);
-        const auto end = std::lower_bound(first, tensors_->end(), file + 1, before);
-        spans_.push_back({static_cast<std::size_t>(first - tensors_->begin()),
-                          static_cast<std::size_t>(end - tensors_->begin())});
+        const auto before = [this](std::size_t tensor, std::size_t number) {
+            return (*tensors_)[tensor].file < number;
+        };
+        const auto first = std::lower_bound(filled_.begin(), filled_.end(), file, before);
+        const auto end = std::lower_bound(first, filled_.end(), file + 1, before);
+        spans_.push_back({static_cast<std::size_t>(first - filled_.begin()),
+                          static_cast<std::size_t>(end - filled_.begin())});
     }
 }
 
 std::size_t LoadPlacement::first_after(std::size_t file, Bytes offset) const {
-    const auto begin = tensors_->begin();
+    const auto begin = filled_.begin();
     const auto found = std::partition_point(
         begin + static_cast<std::ptrdiff_t>(spans_[file].first),
-        begin + static_cast<std::ptrdiff_t>(spans_[file].end),
-        [offset](const TensorInfo& tensor) { return tensor.offset + tensor.bytes <= offset; });
+        begin + static_cast<std::ptrdiff_t>(spans_[file].end), [this, offset](std::size_t tensor) {
+            return (*tensors_)[tensor].offset + (*tensors_)[tensor].bytes <= offset;
+        });
     return static_cast<std::size_t>(found - begin);
 }
 
 void LoadPlacement::runs(std::size_t file, FileRange range, std::vector<Run>& runs) const {
     const std::size_t first = runs.size();
     for (std::size_t i = first_after(file, range.begin); i < spans_[file].end; ++i) {
-        const TensorInfo& tensor = (*tensors_)[i];
+        const TensorInfo& tensor = filled(i);
         if (tensor.offset >= range.end) break;
         const FileRange part{std::max(range.begin, tensor.offset),
                              std::min(range.end, tensor.offset + tensor.bytes)};
         if (part.begin >= part.end) continue;
-        const LayoutPlan::Slot& slot = plan_.slots[i];
-        if (const Cut* const cut = plan_.cut(i)) {
+        const LayoutPlan::Slot& slot = plan_.slots[filled_[i]];
+        if (const Cut* const cut = plan_.cut(filled_[i])) {
             append_parts(*cut, tensor.offset, slot.offset, part, runs, first);
             continue;
         }
@@ -86,13 +91,13 @@ void LoadPlacement::runs(std::size_t file, FileRange range, std::vector<Run>& ru
 
 std::uint32_t LoadPlacement::memory_at(std::size_t file, Bytes offset) const {
     const std::size_t i = first_after(file, offset);
-    return i == spans_[file].end || plan_.cut(i) ? Run::every_memory : plan_.slots[i].place;
+    if (i == spans_[file].end || plan_.cut(filled_[i])) return Run::every_memory;
+    return plan_.slots[filled_[i]].place;
 }
 
 std::string LoadPlacement::name_of(std::size_t file, Bytes offset) const {
     const std::size_t i = first_after(file, offset);
-    if (i < spans_[file].end && (*tensors_)[i].offset <= offset)
-        return fmt::format("tensor {}", (*tensors_)[i].name);
+    if (i < spans_[file].end && filled(i).offset <= offset) return fmt::format("tensor {}", filled(i).name);
     return "bytes of no tensor";
 }
 

@@ -28,14 +28,18 @@ public:
 
 private:
     struct Span {
-        std::size_t first = 0;  // tensors of a file
+        std::size_t first = 0;  // those of a file in filled_
         std::size_t end = 0;
     };
-    // The first tensor of the file that ends after `offset`, or the span's end.
+    const TensorInfo& filled(std::size_t position) const { return (*tensors_)[filled_[position]]; }
+    // Position in filled_ of the first tensor of the file that ends after `offset`, or the span's end.
     std::size_t first_after(std::size_t file, Bytes offset) const;
 
     const std::shared_ptr<const std::vector<TensorInfo>> tensors_;
     const LayoutPlan plan_;
+    // Numbers of the tensors that have bytes. Empty ones may lie within others, and a search by offset would
+    // go astray.
+    std::vector<std::size_t> filled_;
     std::vector<Span> spans_;  // by file of the spread
 };
 

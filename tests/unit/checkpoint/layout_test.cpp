@@ -73,7 +73,7 @@ struct Example {
     Axes axes;
 };
 
-// Tensors of all whole-byte types in one to three files, with gaps and empty ones in between.
+// Tensors of all whole-byte types in one to three files, with gaps, and empty ones between and within others.
 Example random_example(std::mt19937& random) {
     const auto below = [&](unsigned n) { return static_cast<unsigned>(random() % n); };
     Example example;
@@ -93,6 +93,12 @@ Example random_example(std::mt19937& random) {
                 example.axes.emplace_back(static_cast<int>(below(2 * shape.size())) - axes);
             else
                 example.axes.emplace_back();
+            if (const TensorInfo& last = example.tensors.back(); last.bytes > 1 && below(4) == 0) {
+                const Bytes within = last.offset + below(static_cast<unsigned>(last.bytes));
+                example.tensors.push_back(
+                    tensor(fmt::format("t{}", example.tensors.size()), Dtype::u8, {0}, within, file));
+                example.axes.emplace_back();
+            }
         }
         std::string bytes(at + below(50), '\0');
         for (char& byte : bytes) byte = static_cast<char>(random());
@@ -290,6 +296,22 @@ TEST(Layouts, TensorsThatShareBytes) {
         lay_out({tensor("a", Dtype::u8, {10}, 0), tensor("b", Dtype::u8, {10}, 9)}, 1, Layout::replicate);
     ASSERT_FALSE(plan);
     EXPECT_EQ(plan.error().code, ErrorCode::invalid_argument);
+    const auto with_empty = lay_out(
+        {tensor("a", Dtype::u8, {10}, 0), tensor("none", Dtype::u8, {0}, 5), tensor("b", Dtype::u8, {10}, 9)},
+        1, Layout::replicate);
+    EXPECT_NE(error_of(with_empty).find("a and b share bytes"), std::string::npos) << error_of(with_empty);
+}
+
+TEST(Layouts, NamesOfBytesBesideEmptyTensors) {
+    const std::vector<TensorInfo> tensors{
+        tensor("a", Dtype::u8, {100}, 0), tensor("none", Dtype::u8, {0}, 10),
+        tensor("none too", Dtype::u8, {0}, 20), tensor("b", Dtype::u8, {10}, 100)};
+    const auto plan = lay_out(tensors, 2, Layout::by_tensor);
+    ASSERT_TRUE(plan) << plan.error().to_string();
+    const LoadPlacement placement = placement_of(tensors, *plan);
+    EXPECT_EQ(placement.name_of(0, 50), "tensor a");
+    EXPECT_EQ(placement.name_of(0, 105), "tensor b");
+    EXPECT_EQ(placement.memory_at(0, 50), plan->slots[0].place);
 }
 
 TEST(Ranges, OnlyWhatIsNeededIsRead) {

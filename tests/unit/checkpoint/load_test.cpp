@@ -14,7 +14,7 @@
 #include "checkpoint/manifest_reader.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "driver/files.hpp"
-#include "tests/unit/checkpoint/checkpoint_files.hpp"
+#include "tests/unit/checkpoint/gguf_files.hpp"
 
 namespace sidestep {
 namespace {
@@ -422,6 +422,28 @@ TEST_F(Load, AManifestHasTheFilesThatAreRead) {
     EXPECT_EQ(error.code, ErrorCode::mismatch);
     EXPECT_NE(error.message.find("no checksums of b.safetensors"), std::string::npos) << error.message;
     EXPECT_EQ(both.verify_manifest(options.manifest).error().code, ErrorCode::mismatch);
+}
+
+// GGUF gives empty tensors offsets too: anywhere.
+TEST_F(Load, EmptyTensorsWithinOthers) {
+    GgufParts parts;
+    parts.tensors = {gguf_tensor("a", {64, 5000}, 0, 0), gguf_tensor("in a", {0}, 0, 32),
+                     gguf_tensor("in a too", {0, 3}, 0, 64), gguf_tensor("b", {8}, 0, 1'280'000),
+                     gguf_tensor("in b", {0}, 0, 1'280'000)};
+    parts.data = 1'280'032;
+    std::string content = gguf_file(parts);
+    content.replace(content.size() - parts.data, parts.data, random_bytes(parts.data, random));
+    const Checkpoint checkpoint = open(folder.write("model.gguf", content));
+    LoadOptions options;
+    options.to = {Place::gpu(0), Place::gpu(1)};
+    options.manifest = folder / "sums.json";
+    ASSERT_TRUE(checkpoint.write_manifest(options.manifest));
+    for (const Layout layout : {Layout::replicate, Layout::by_tensor}) {
+        options.layout = layout;
+        const auto loaded = context.load(checkpoint, options).wait();
+        ASSERT_TRUE(loaded) << loaded.error().to_string();
+        EXPECT_EQ(check_all(context, checkpoint, *loaded), layout == Layout::replicate ? 10u : 5u);
+    }
 }
 
 TEST_F(Load, AHeaderIsComparedWhicheverTensorIsWanted) {

@@ -102,6 +102,7 @@ protected:
 
     std::string data_ = std::string(2 * block + 10, 'd');
     std::vector<TensorInfo> tensors_ = {{"a", Dtype::u8, "U8", {block}, 0, 100, block},
+                                        {"in a", Dtype::u8, "U8", {0}, 0, 200, 0},
                                         {"none", Dtype::u8, "U8", {0}, 0, 100 + block, 0},
                                         {"b", Dtype::u8, "U8", {100}, 0, 100 + block, 100},
                                         {"c", Dtype::u8, "U8", {10}, 0, 2 * block, 10}};
