@@ -1,5 +1,6 @@
 #include "backends/file/file_jobs.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -31,14 +32,16 @@ constexpr Bytes background_from = 64_KiB + 1;
 constexpr Bytes min_kept = 1_MiB;
 
 Error end_of_file(const FileRegistration& file, const Slice& at) {
+    const Bytes begin = at.offset + at.before;
+    Bytes ended = begin;
     std::string why = "the device is smaller than it says";
     if (const auto size = driver::size_now(file.fd(false))) {
-        why = fmt::format("it {} {} bytes",
-                          *size <= at.offset + at.before ? "has shrunk to" : "claims to have", *size);
+        why = fmt::format("it {} {} bytes", *size <= begin ? "has shrunk to" : "claims to have", *size);
+        ended = std::min(begin, *size);  // the slice may lie wholly behind the new end
     }
     return {ErrorCode::end_of_file,
-            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), at.offset + at.before,
-                        at.asked(), why),
+            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), ended,
+                        begin + at.asked() - ended, why),
             file.buffer().place().to_string(), "do not change a file while it is copied"};
 }
 

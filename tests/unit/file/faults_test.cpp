@@ -6,6 +6,8 @@
 #include <deque>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "file_test.hpp"
 
 namespace sidestep::backends::file {
@@ -181,7 +183,8 @@ TEST_F(FaultsTest, AFileThatShrinksIsFoundOut) {
     ASSERT_EQ(::truncate((folder_ / "x").c_str(), 3'000'000), 0);
     const Error error = fails(read());
     EXPECT_EQ(error.code, ErrorCode::end_of_file);
-    EXPECT_TRUE(says(error.message, "3000000 bytes")) << error.message;
+    EXPECT_TRUE(says(error.message, "ended at byte 3000000, ")) << error.message;
+    EXPECT_TRUE(says(error.message, "to 3000000 bytes")) << error.message;
 }
 
 TEST_F(FaultsTest, ADeviceThatWantsOtherBlocksIsServedThroughTheCache) {
@@ -309,12 +312,13 @@ TEST_F(AroundTest, ErrorsNameTheBytesAskedFor) {
 }
 
 TEST_F(AroundTest, TheEndOfAFileThatShrankIsFoundOut) {
-    for (const Bytes left : {3'000'001, 1'000'100, 1'000'001}) {
+    for (const Bytes left : {3'000'001, 1'000'100, 1'000'001, 7}) {
         put(folder_ / "x", text_);
         ASSERT_EQ(::truncate((folder_ / "x").c_str(), static_cast<off_t>(left)), 0);
         const Error error = fails(read());
         EXPECT_EQ(error.code, ErrorCode::end_of_file) << error.to_string();
-        EXPECT_TRUE(says(error.message, std::to_string(left) + " bytes")) << error.message;
+        EXPECT_TRUE(says(error.message, fmt::format("ended at byte {}, ", left))) << error.message;
+        EXPECT_TRUE(says(error.message, fmt::format("to {} bytes", left))) << error.message;
     }
 }
 
