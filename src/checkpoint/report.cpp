@@ -67,10 +67,10 @@ std::string advice_on_links(const ReportFacts& facts, const Receipt& receipt) {
 }
 
 std::string overview(const ReportFacts& facts, const Receipt& receipt) {
-    std::string text =
-        fmt::format("{} tensors to {}, layout {}: {} of files in {}, {}", facts.tensors,
-                    names_of(facts.places), to_string(facts.layout), format_bytes(facts.file_bytes),
-                    format_seconds(receipt.seconds), rate(facts.file_bytes, receipt.seconds));
+    std::string text = fmt::format("{} tensor{} to {}, layout {}: {} of files in {}, {}", facts.tensors,
+                                   facts.tensors == 1 ? "" : "s", names_of(facts.places),
+                                   to_string(facts.layout), format_bytes(facts.file_bytes),
+                                   format_seconds(receipt.seconds), rate(facts.file_bytes, receipt.seconds));
     if (receipt.bytes != facts.file_bytes) text += fmt::format("; {} arrived", format_bytes(receipt.bytes));
     if (receipt.verified) text += fmt::format("; verified in {}", format_seconds(receipt.verify_seconds));
     text += '\n';
@@ -79,9 +79,9 @@ std::string overview(const ReportFacts& facts, const Receipt& receipt) {
 
 std::string path_rows(const StorageBytes& storage) {
     const double total = static_cast<double>(storage.total());
-    std::string text = fmt::format("{:<22}{:>12}{:>10}\n", "path", "bytes", "share");
+    std::string text = fmt::format("{:<22} {:>11} {:>9}\n", "path", "bytes", "share");
     const auto row = [&](const char* name, Bytes bytes) {
-        text += fmt::format("{:<22}{:>12}{:>10}\n", name, format_bytes(bytes),
+        text += fmt::format("{:<22} {:>11} {:>9}\n", name, format_bytes(bytes),
                             percent(static_cast<double>(bytes), total));
     };
     row("storage to GPU direct", storage.gpu_direct);
@@ -94,9 +94,9 @@ std::string stage_rows(const Receipt& receipt) {
     double waited = 0;
     for (const Stage& stage : receipt.stages)
         if (moves(stage)) waited += stage.limit_seconds;
-    std::string text = fmt::format("{:<22}{:>12}{:>14}{:>10}\n", "stage", "bytes", "rate", "limit");
+    std::string text = fmt::format("{:<22} {:>11} {:>15} {:>9}\n", "stage", "bytes", "rate", "limit");
     for (const Stage& stage : receipt.stages)
-        text += fmt::format("{:<22}{:>12}{:>14}{:>10}\n", stage.name, format_bytes(stage.bytes),
+        text += fmt::format("{:<22} {:>11} {:>15} {:>9}\n", stage.name, format_bytes(stage.bytes),
                             rate(stage.bytes, stage.busy_seconds),
                             moves(stage) ? percent(stage.limit_seconds, waited) : std::string("-"));
     return text;

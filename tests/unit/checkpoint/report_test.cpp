@@ -73,6 +73,19 @@ TEST(Report, AdviceOnLinks) {
     expect_advice(facts(), verified, "verification took longer");
 }
 
+TEST(Report, ColumnsStayApart) {
+    Receipt given = receipt(1, 0.5, 0);
+    given.bytes = 4;
+    given.stages = {{"read", 4, 0.26, 0.26}, {"a stage of a name of thirty-one", 1'234'567'890'123, 1e9, 0}};
+    ReportFacts one = facts(1);
+    one.tensors = 1;
+    one.file_bytes = 4;
+    const std::string text = report_of(one, given);
+    for (const char* words :
+         {"1 tensor to gpu:0, ", " 4 B 0.0000000154 GB/s ", "one    1.12 TiB 0.00000123 GB/s "})
+        EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
+}
+
 TEST(Report, Table) {
     Receipt given = receipt(1, 0.5, 0);
     given.notes = {"tmpfs refuses O_DIRECT"};
@@ -80,7 +93,7 @@ TEST(Report, Table) {
     for (const char* line :
          {"291 tensors to gpu:0, gpu:1, gpu:2, gpu:3, layout replicate: 16 GiB of files in 2.00 s",
           "; 64 GiB arrived\n", "page cache                  16 GiB     100 %\n",
-          "read                        16 GiB     9.04 GB/s      67 %\n", "limit:  read\n",
+          "read                        16 GiB       9.04 GB/s      67 %\n", "limit:  read\n",
           "note:   tmpfs refuses O_DIRECT\n"})
         EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
     EXPECT_EQ(text.find("emulated"), std::string::npos);
