@@ -66,6 +66,13 @@ def bytes_in(text: str) -> Optional[int]:
     return _core.parse_bytes(text.encode(errors="surrogatepass"))
 
 
+def progress_of(progress: Any) -> Any:
+    """What is called while bytes move; None where nobody is."""
+    if progress is None or callable(progress):
+        return progress
+    raise _wrong(f"progress is {_shown(progress)}", "progress", "it has to be callable, with (bytes done, bytes in all)")
+
+
 def items_of(given: Any, what: str, where: str) -> Iterable[Tuple[Any, Any]]:
     """The pairs of a dict."""
     if not isinstance(given, Mapping):

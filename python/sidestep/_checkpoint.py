@@ -1,6 +1,7 @@
 """Reading single tensors, and parts of them, out of a checkpoint."""
 
 import contextlib
+import operator
 import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -32,33 +33,52 @@ def _naming(name: str) -> Iterator[None]:
         raise Error(f"tensor '{name}': {error.message}", error.code, error.where, error.hint) from None
 
 
+def _range(part: slice, extent: int) -> Tuple[int, int]:
+    """First position of a slice of an axis, and the one after its last."""
+    try:
+        first, last, step = part.indices(extent)
+    except (TypeError, ValueError) as error:
+        raise Error(f"the index {part}: {error}", "invalid_argument", "get_slice") from None
+    if step != 1:
+        raise Error("a slice with a step", "unsupported", "get_slice", "slice without, and step through what comes")
+    return first, max(first, last)
+
+
+def _position(item: Any, extent: int) -> int:
+    """What an int means on an axis."""
+    if isinstance(item, bool) or str(getattr(item, "dtype", "")).endswith("bool"):  # would count as 0 or 1
+        raise Error("an index of bool is no position: for one NumPy adds an axis, for several it picks", "invalid_argument",
+                    "get_slice", "an index is made of ints, slices and ...")
+    try:
+        position = operator.index(item)
+    except TypeError:
+        raise Error(f"an index of type {type(item).__name__}", "invalid_argument", "get_slice",
+                    "an index is made of ints, slices and ...") from None
+    first = position + extent if position < 0 else position
+    if not 0 <= first < extent:
+        raise Error(f"position {position} of an axis of {extent}", "invalid_argument", "get_slice")
+    return first
+
+
 def _box(shape: Sequence[int], index: Any) -> Tuple[List[int], List[int], List[int]]:
     """First and last positions along each axis, and the shape without the axes that an int took."""
     items = list(index) if isinstance(index, tuple) else [index]
-    given = sum(item is not Ellipsis for item in items)
-    if items.count(Ellipsis) > 1 or given > len(shape):
+    dots = [at for at, item in enumerate(items) if item is Ellipsis]  # not by ==, which arrays answer with arrays
+    given = len(items) - len(dots)
+    if len(dots) > 1:
+        raise Error("an index with more than one ...", "invalid_argument", "get_slice")
+    if given > len(shape):
         raise Error(f"an index of {given} axes for a tensor of {len(shape)}", "invalid_argument", "get_slice")
-    if Ellipsis in items:
-        at = items.index(Ellipsis)
+    for at in dots:
         items[at:at + 1] = [slice(None)] * (len(shape) - given)
     items += [slice(None)] * (len(shape) - len(items))
     begin, end, kept = [], [], []
     for item, extent in zip(items, shape):
         if isinstance(item, slice):
-            first, last, step = item.indices(extent)
-            if step != 1:
-                raise Error("a slice with a step", "unsupported", "get_slice", "slice without, and step through what comes")
-            last = max(first, last)
+            first, last = _range(item, extent)
             kept.append(last - first)
         else:
-            try:
-                position = item.__index__()
-            except AttributeError:
-                raise Error(f"an index of type {type(item).__name__}", "invalid_argument", "get_slice",
-                            "an index is made of ints, slices and ...") from None
-            first = position + extent if position < 0 else position
-            if not 0 <= first < extent:
-                raise Error(f"position {position} of an axis of {extent}", "invalid_argument", "get_slice")
+            first = _position(item, extent)
             last = first + 1
         begin.append(first)
         end.append(last)
@@ -207,7 +227,7 @@ class Checkpoint:
         the GIL. Error: not_found, out_of_memory, io_error; mismatch or end_of_file for a file that changed since it was
         opened."""
         info = self.get_info(name)
-        with _naming(name), self._reading(info):
+        with _naming(name), self._reading(info, info.shape):
             memory = self._context._handle.allocate(self._place, info.nbytes)
             if info.nbytes:
                 self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
@@ -224,9 +244,9 @@ class Checkpoint:
             core.copy_batch(items, options, None)
 
     @contextlib.contextmanager
-    def _reading(self, info: _core.TensorInfo) -> Iterator[None]:
-        """Whether it can be read is said before; and whether the file was the one that was opened, before and after:
-        offsets out of an old header would cut tensors out of a new file."""
+    def _reading(self, info: _core.TensorInfo, shape: Sequence[int]) -> Iterator[None]:
+        """Whether it, or a part of that shape, can be read is said before; and whether the file was the one that was
+        opened, before and after: offsets out of an old header would cut tensors out of a new file."""
         content = self._content  # raises when closed
         content.check_file(info.file)
         if max(info.shape, default=0) >= 1 << 63:
@@ -234,7 +254,7 @@ class Checkpoint:
                         "sidestep.open")
         if self._framework is not None:
             self._framework.check([info.dtype], self._context.on_cpu(self._place))
-            self._framework.check_shapes([info.dtype], lambda: [info])
+            self._framework.check_shape(info.name, info.dtype, shape)
         yield
         content.check_file(info.file)
 
@@ -247,7 +267,7 @@ class Checkpoint:
 
     def _read_runs(self, info: _core.TensorInfo, runs: _core.Runs, shape: Sequence[int], apart: bool) -> Any:
         core, length = self._context._handle, runs.length
-        with _naming(info.name), self._reading(info):
+        with _naming(info.name), self._reading(info, shape):
             memory = core.allocate(self._place, runs.count * length)
             if apart and runs.count:
                 self._copy([(self._piece(info, begin, length), memory.part(i * length, length).buffer)

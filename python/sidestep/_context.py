@@ -6,8 +6,8 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
-from ._arguments import (bytes_in, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, rules_of, set_options,
-                         size_of)
+from ._arguments import (bytes_in, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, progress_of,
+                         rules_of, set_options, size_of)
 from ._checkpoint import Checkpoint
 from ._ends import end_of, tensors_of
 from ._errors import Error
@@ -123,6 +123,7 @@ class Context:
              max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
              stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> LoadedTensors:
         """See sidestep.load."""
+        called = progress_of(progress)
         taken_by = framework_of(framework)
         targets, several = _devices.places_of(device, self._machine)
         if isinstance(path, Checkpoint):
@@ -134,12 +135,12 @@ class Context:
         if taken_by is not None:
             for _, place in targets:
                 taken_by.check(checkpoint.dtypes, self.on_cpu(place))
-            taken_by.check_shapes(checkpoint.dtypes, lambda: checkpoint.tensors)
+            taken_by.check_shapes(checkpoint)
         options = set_options(_core.LoadOptions(), to=[place for _, place in targets], verify=verify,
                               page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
                               stall_limit=stall_limit, manifest=None if manifest is None else path_of(manifest, "manifest"))
         _shard(options, layout, shard)
-        places, receipt, report = self._handle.load(checkpoint, options, progress)
+        places, receipt, report = self._handle.load(checkpoint, options, called)
         if taken_by is not None:
             for tensors in places.values():
                 for name, tensor in tensors.items():
@@ -157,13 +158,14 @@ class Context:
              deadline: Optional[float] = None, stall_limit: Optional[float] = None,
              progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.save."""
+        called = progress_of(progress)
         rows, kept = tensors_of(self._handle, tensors)
         options = set_options(_core.SaveOptions(), metadata=None if metadata is None else metadata_of(metadata),
                               shard_bytes=shard_bytes, manifest=manifest, sync_file=sync_file, verify=verify,
                               page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
                               stall_limit=stall_limit)
         try:
-            return self._handle.save(rows, path_of(path, "save"), options, progress)
+            return self._handle.save(rows, path_of(path, "save"), options, called)
         finally:
             del kept
 
@@ -172,11 +174,12 @@ class Context:
              max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
              stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.copy."""
+        called = progress_of(progress)
         source, target = end_of(self._handle, src), end_of(self._handle, dst)
         options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes, verify=verify,
                               sync_file=sync_file, page_cache=page_cache, max_staging=max_staging, chunk=chunk,
                               deadline=deadline, stall_limit=stall_limit)
-        return self._handle.copy(source.buffer, target.buffer, options, progress)
+        return self._handle.copy(source.buffer, target.buffer, options, called)
 
     def route(self, src: str, dst: str, nbytes: Union[int, str], *, require: str = "any", prefer: str = "automatic",
               lanes: int = 0) -> _core.Route:

@@ -1,9 +1,10 @@
 """From sidestep's tensors to those of other libraries. None is imported before it is asked for."""
 
 import importlib
-from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, NamedTuple, Optional
+import sys
+from typing import Any, Callable, Dict, FrozenSet, Iterable, NamedTuple, Optional, Sequence
 
-from ._core import Tensor, TensorInfo
+from ._core import Checkpoint, Tensor
 from ._errors import Error
 
 
@@ -15,6 +16,7 @@ class Framework(NamedTuple):
     takes_gpu: bool
     convert: Callable[[Tensor], Any]
     paired: FrozenSet[str] = frozenset()  # types of which it counts pairs of elements along the last axis
+    most_axes: int = sys.maxsize          # of an array
 
     def check(self, dtypes: Iterable[str], on_cpu: bool) -> None:
         """Error (unsupported) where a tensor of these types, or there, cannot be converted: before anything is read."""
@@ -28,16 +30,22 @@ class Framework(NamedTuple):
                         "install ml_dtypes, or leave framework out: Tensor.as_bytes() gives the bytes"
                         if self.name == "numpy" else "leave framework out: Tensor.as_bytes() gives the bytes")
 
-    def check_shapes(self, dtypes: Collection[str], tensors: Callable[[], Iterable[TensorInfo]]) -> None:
-        """Error (unsupported) for a tensor whose shape it cannot have: before anything is read. `tensors` are asked for
-        only where one of these types depends on it."""
-        if self.paired.isdisjoint(dtypes):
+    def check_shape(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        """Error (unsupported) for a shape it cannot have: before anything is read."""
+        if len(shape) > self.most_axes:
+            raise Error(f"'{name}' has {len(shape)} axes, and arrays of this {self.name} have at most {self.most_axes}",
+                        "unsupported", "framework", "leave framework out: Tensor.view() gives it fewer axes")
+        if dtype in self.paired and (not shape or shape[-1] % 2):
+            raise Error(f"{self.name} has no {dtype} tensor of shape {tuple(shape)}, as '{name}' is: it counts pairs along "
+                        "the last axis", "unsupported", "framework",
+                        "leave framework out: Tensor.as_bytes() gives the bytes")
+
+    def check_shapes(self, checkpoint: Checkpoint) -> None:
+        """check_shape of all tensors. They are looked at one by one only where one of them may be refused."""
+        if self.paired.isdisjoint(checkpoint.dtypes) and checkpoint.most_axes <= self.most_axes:
             return
-        for info in tensors():
-            if info.dtype in self.paired and (not info.shape or info.shape[-1] % 2):
-                raise Error(f"{self.name} has no {info.dtype} tensor of shape {info.shape}, as '{info.name}' is: it counts "
-                            "pairs along the last axis", "unsupported", "framework",
-                            "leave framework out: Tensor.as_bytes() gives the bytes")
+        for info in checkpoint.tensors:
+            self.check_shape(info.name, info.dtype, info.shape)
 
 
 def _import(name: str) -> Any:
@@ -74,7 +82,8 @@ def _numpy() -> Framework:
             return numpy.asarray(tensor)
         return numpy.asarray(tensor.as_bytes()).view(types[tensor.dtype]).reshape(tensor.shape)
 
-    return Framework("numpy", types, True, False, convert)
+    # NumPy 2 does not say how many axes it has room for: 64.
+    return Framework("numpy", types, True, False, convert, most_axes=getattr(numpy, "MAXDIMS", 64))
 
 
 def _torch() -> Framework:

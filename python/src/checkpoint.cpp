@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -48,6 +49,13 @@ std::set<std::string> dtypes(const Checkpoint& checkpoint) {
     return found;
 }
 
+// Of the tensor that has most.
+std::size_t most_axes(const Checkpoint& checkpoint) {
+    std::size_t most = 0;
+    for (const TensorInfo& tensor : checkpoint.tensors()) most = std::max(most, tensor.shape.size());
+    return most;
+}
+
 py::tuple shape_of(const TensorInfo& info) {
     py::tuple shape(info.shape.size());
     for (std::size_t i = 0; i < info.shape.size(); ++i) shape[i] = info.shape[i];
@@ -79,6 +87,7 @@ void define_checkpoint(py::module_& module) {
         .def("find", find)
         .def_property_readonly("names", names)
         .def_property_readonly("dtypes", dtypes)
+        .def_property_readonly("most_axes", most_axes)
         .def_property_readonly("tensors", [](const Checkpoint& checkpoint) { return checkpoint.tensors(); })
         .def_property_readonly("files", files)
         .def("check_file",

@@ -180,6 +180,11 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
         PyErr_SetString(PyExc_BufferError, "the tensor is in C order");
         return -1;
     }
+    if (tensor->shape.size() > PyBUF_MAX_NDIM) {
+        PyErr_Format(PyExc_BufferError, "Python's buffers have at most %d axes, and the tensor has %zu",
+                     PyBUF_MAX_NDIM, tensor->shape.size());
+        return -1;
+    }
     static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
     // Python's interface has no const; nobody writes to shape and strides. An empty tensor has some address
     // too.
@@ -240,9 +245,13 @@ Tensor part(const Tensor& tensor, Bytes from, Bytes bytes) {
 
 // Without this NumPy would make an array of one Python object.
 void refuse_array(const Tensor& tensor, const py::args&, const py::kwargs&) {
-    throw py::type_error(tensor.on_cpu()
-                             ? "NumPy has no type " + tensor.type_name + ": Tensor.as_bytes() gives the bytes"
-                             : "the tensor is in GPU memory: copy it to the host, or hand it on by DLPack");
+    if (!tensor.on_cpu())
+        throw py::type_error("the tensor is in GPU memory: copy it to the host, or hand it on by DLPack");
+    const Known* known = find(tensor.dtype);
+    if (known == nullptr || known->format == nullptr)
+        throw py::type_error("NumPy has no type " + tensor.type_name + ": Tensor.as_bytes() gives the bytes");
+    throw py::type_error("NumPy refuses the tensor of " + std::to_string(tensor.shape.size()) +
+                         " axes: Tensor.view() gives it fewer");
 }
 
 std::string repr(const Tensor& tensor) {

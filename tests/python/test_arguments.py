@@ -6,6 +6,7 @@ import types
 import unittest
 from unittest import mock
 
+import sidestep
 import written
 from package import PackageTest, numpy
 from sidestep import _devices
@@ -137,7 +138,78 @@ class WrongTypeTest(PackageTest):
         self.says("src is 0", self.context.route, 0, "gpu:1", 16)
         self.says("lanes", self.context.copy, b"1", bytearray(1), lanes="two")
         self.says("not a path", self.context.copy, "file:\ud800", bytearray(1))
+        self.says("shared memory", self.context.copy, "shared:\udc80", bytearray(1))
+        self.says("not a size", self.context.route, "gpu:0", "gpu:1", "\udc80")
+        self.says("dst is", self.context.route, "gpu:0", "gpu:\udc80", 16)
         self.assertEqual(self.context.allocate("cpu", numpy.int64(16)).nbytes, 16)
+
+
+    def test_progress_is_looked_at_before_anything_is_done(self):
+        path = self.folder / "a.safetensors"
+        for wrong in (3, "print", [print]):
+            # There is no such file: progress is what is said first.
+            self.says("progress is", self.context.load, path, "cpu", progress=wrong)
+            self.says("progress is", self.context.copy, path, bytearray(1), progress=wrong)
+            self.says("progress is", self.context.save, {"x": b"1"}, path, progress=wrong)
+        self.assertFalse(path.exists())
+
+    def test_machines(self):
+        path = self.folder / "a.safetensors"
+        written.write(path, {"w": ("U8", (2,), b"12")})
+        for wrong in (3, 0, b"dgx-h100", ["dgx-h100"], "\ud800"):
+            for call in (sidestep.Context, sidestep.topology):
+                self.says("machine", call, wrong)
+            self.says("machine", sidestep.load, path, "cpu", machine=wrong)
+            self.says("machine", sidestep.allocate, "cpu", 16, machine=wrong)
+
+    def test_parts(self):
+        array = numpy.arange(24, dtype="u1").reshape(2, 3, 4)
+        path = self.folder / "a.safetensors"
+        written.write(path, {"a": ("U8", array.shape, array.tobytes())})
+        with self.context.open(path, "numpy") as checkpoint:
+            part = checkpoint.get_slice("a")
+            for wrong in (True, False, numpy.True_, (0, True)):
+                self.says("adds an axis", part.__getitem__, wrong)
+            for wrong in (None, (0, None)):
+                self.says("NoneType", part.__getitem__, wrong)
+            for wrong in ([0, 1], (..., [0, 1]), numpy.array([0, 1]), (numpy.array([0, 1]), ...), 1.0, "a", slice("a", None),
+                          slice(0, 1.5), slice(0, 2, 0)):
+                self.says("get_slice", part.__getitem__, wrong)
+                self.says("get_slice", part.plan, wrong)
+            for index in (1, numpy.int64(1), numpy.array(1), slice(numpy.int64(1), None), (..., numpy.uint8(3))):
+                self.assertTrue((part[index] == array[index]).all(), index)
+
+
+class ManyAxesTest(PackageTest):
+    """NumPy's arrays, and Python's buffers, have so many axes and no more."""
+
+    def setUp(self):
+        super().setUp()
+        self.most = getattr(numpy, "MAXDIMS", 64)  # NumPy 2 does not say
+        self.path = self.folder / "a.safetensors"
+        written.write(self.path, {"deep": ("U8", (1,) * (self.most + 1), b"1"), "flat": ("U8", (2,), b"12")})
+
+    def test_are_refused_before_anything_is_read(self):
+        seen = []
+        error = self.fails("unsupported", self.context.load, self.path, "gpu:0", framework="numpy",
+                           progress=lambda *numbers: seen.append(numbers))
+        self.assertEqual(seen, [])
+        for words in ("'deep'", f"{self.most + 1} axes"):
+            self.assertIn(words, error.message)
+        self.assertEqual(self.context.load(self.path, "cpu", framework="numpy", only="flat")["flat"].tobytes(), b"12")
+        with self.context.open(self.path, "numpy") as checkpoint:
+            self.assertIn("'deep'", self.fails("unsupported", checkpoint.get_tensor, "deep").message)
+            part = checkpoint.get_slice("deep")
+            self.fails("unsupported", part.__getitem__, ...)
+            self.assertEqual(part[0].shape, (1,) * self.most)
+
+    def test_the_reason_is_said_without_framework(self):
+        written.write(self.path, {"deep": ("U8", (1,) * 65, b"1")})
+        tensor = self.context.load(self.path, "cpu")["deep"]
+        self.assertEqual(tensor.shape, (1,) * 65)
+        self.assertRaisesRegex(TypeError, "65 axes", numpy.asarray, tensor)
+        self.assertRaisesRegex(BufferError, "64 axes", memoryview, tensor)
+        self.assert_bytes(tensor, b"1")
 
 
 class PairedTypeTest(PackageTest):
