@@ -93,9 +93,9 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
 def open(path: Any, framework: Optional[str] = None, device: Any = "cpu", *, machine: Optional[str] = None,
          lenient: bool = False) -> Checkpoint:
     """A checkpoint to read single tensors from; path, device, framework and lenient as for load(). A context manager, with
-    the calls of safetensors.safe_open: keys, offset_keys, metadata, get_tensor, get_slice, and table(), tensors(),
-    get_info. Only headers are read here. Error: not_found; invalid_argument with file, tensor and byte for a malformed
-    one."""
+    the calls of safetensors.safe_open: keys, offset_keys, metadata, get_tensor, get_tensors, get_slice, and table(),
+    tensors(), get_info. Only headers are read here. Error: not_found; invalid_argument with file, tensor and byte for a
+    malformed one."""
     return _context(machine).open(path, framework, device, lenient=lenient)
 
 

@@ -87,7 +87,7 @@ def _box(shape: Sequence[int], index: Any) -> Tuple[List[int], List[int], List[i
 
 class Slice:
     """A tensor of an open checkpoint, to take parts of: `part = checkpoint.get_slice(name)[2:4, ..., 7]`. Ints, slices
-    without a step and `...`, as NumPy counts them. Safe to use from several threads."""
+    without a step and `...`, as NumPy counts them; no lists, arrays, bools or None. Safe to use from several threads."""
 
     def __init__(self, checkpoint: "Checkpoint", info: _core.TensorInfo) -> None:
         self._checkpoint = checkpoint
@@ -132,7 +132,7 @@ class Checkpoint:
     Safe to use from several threads, except close()."""
 
     def __init__(self, path: Any, context: Any, device: Any, framework: Optional[str], lenient: bool) -> None:
-        self._framework = framework_of(framework)
+        self._framework, self._framework_name = framework_of(framework), framework
         self._context = context
         self._place = context.place_of(device)
         opened = _core.Checkpoint.open(paths_of(path, "sidestep.open"), bool(lenient))
@@ -232,6 +232,11 @@ class Checkpoint:
             if info.nbytes:
                 self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
         return self._given(memory, info, info.shape)
+
+    def get_tensors(self) -> Dict[str, Any]:
+        """All tensors by their names, in the order of offset_keys(), as get_tensor gives them, read at once. They share one
+        allocation, which goes with the last of them. Errors as of sidestep.load."""
+        return self._context.load(self, self._place, framework=self._framework_name)
 
     def _piece(self, info: _core.TensorInfo, first: int, nbytes: int) -> _core.Buffer:
         return _core.Buffer.file_part(self._files[info.file], info.offset + first, nbytes)

@@ -265,6 +265,25 @@ class OpenTest(PackageTest):
                     self.assertEqual((tensor.dtype, tensor.shape), (dtype, shape))
                     self.assert_bytes(tensor, data)
 
+    def test_all_tensors(self):
+        tensors = written.random_tensors(9, count=25, dtypes=tuple(written.NUMPY))
+        path = self.folder / "a.safetensors"
+        written.write(path, {name: tensors[name] for name in reversed(tensors)})
+        for device in ("cpu", "gpu:1"):
+            with self.context.open(path, device=device) as checkpoint:
+                found = checkpoint.get_tensors()
+                self.assertEqual(list(found), checkpoint.offset_keys())
+                for name, (dtype, shape, data) in tensors.items():
+                    self.assertEqual((found[name].dtype, found[name].shape), (dtype, shape))
+                    self.assert_bytes(found[name], data)
+                    self.assertEqual(found[name].place, "host" if device == "cpu" else device)
+            with self.context.open(path, "numpy", device) as checkpoint:
+                for name, array in checkpoint.get_tensors().items():
+                    self.assertEqual((array.dtype, array.tobytes()), (written.NUMPY[tensors[name][0]], tensors[name][2]))
+                self.rewrite(path, path.read_bytes())
+                self.fails("mismatch", checkpoint.get_tensors)
+        self.fails("invalid_argument", checkpoint.get_tensors)
+
     def test_a_file_that_changed_is_refused(self):
         path = self.folder / "a.safetensors"
         written.write(path, {"a": ("U8", (4,), b"1234")})

@@ -53,6 +53,8 @@ class OthersTest(PackageTest):
         with safe_open(path, "np") as theirs, self.context.open(path, "np") as ours:
             self.assertEqual((ours.keys(), ours.metadata()), (theirs.keys(), theirs.metadata()))
             self.assertTrue((ours.get_tensor("x") == theirs.get_tensor("x")).all())
+            public = {name for name in dir(theirs) if not name.startswith("_")}
+            self.assertEqual(public - set(dir(ours)), set())
             ours, theirs = ours.get_slice("x"), theirs.get_slice("x")
             self.assertEqual((ours.get_shape(), ours.get_dtype()), (theirs.get_shape(), theirs.get_dtype()))
             for index in ((slice(2, 5),), (slice(None), slice(3, 9)), (7,), (..., slice(1, 2))):
@@ -65,6 +67,10 @@ class OthersTest(PackageTest):
             self.assertEqual((ours.keys(), ours.metadata()), (theirs.keys(), theirs.metadata()))
             if hasattr(theirs, "offset_keys"):  # newer than 0.4
                 self.assertEqual(ours.offset_keys(), theirs.offset_keys())
+            if hasattr(theirs, "get_tensors"):  # 0.8
+                found, expected = ours.get_tensors(), theirs.get_tensors()
+                self.assertEqual(list(found), list(expected))
+                self.assertTrue(all((found[name] == expected[name]).all() for name in expected))
 
     def test_ml_dtypes(self):
         ml_dtypes = self.library("ml_dtypes")
