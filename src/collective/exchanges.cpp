@@ -1,6 +1,7 @@
 #include "collective/exchanges.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -45,10 +46,10 @@ Exchanges::Kind kind_of(std::uint64_t number) {
 Result<Exchanges::Answers> Exchanges::call(Kind kind, const std::string& blob, std::uint32_t members,
                                            driver::LocalSocket::Time until, const std::stop_token& stop) {
     Answers answers;
-    answers.number = begin(kind, members);
+    const Message offer = begin(kind, blob, members);
+    answers.number = offer.number;
     for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
-        if ((others(answers.number) >> rank & 1) != 0)
-            surroundings_.send(rank, Message{.word = Word::exchange, .number = answers.number, .blob = blob});
+        if ((others(answers.number) >> rank & 1) != 0) surroundings_.send(rank, offer);
     auto gathered = gather(answers.number, blob, until, stop);
     if (!gathered) {
         withdraw(answers.number, gathered.error());
@@ -58,44 +59,54 @@ Result<Exchanges::Answers> Exchanges::call(Kind kind, const std::string& blob, s
     return answers;
 }
 
-std::uint64_t Exchanges::begin(Kind kind, std::uint32_t members) {
+Message Exchanges::begin(Kind kind, const std::string& blob, std::uint32_t members) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t key = key_of(kind, members);
-    active_ = key | ++counts_[key];
+    Count& count = counts_[key];
+    active_ = key | ++count.used;
+    ++count.calls;
     failure_.reset();
-    for (const auto& [from, blob] : offers_) notice_disagreement(from.first, from.second);
-    return active_;
+    for (const auto& [from, offer] : offers_) notice_disagreement(from.first, from.second, offer);
+    return {.word = Word::exchange, .slot = count.calls, .number = active_, .blob = blob};
 }
 
 Result<std::vector<std::string>> Exchanges::gather(std::uint64_t number, const std::string& blob,
                                                    driver::LocalSocket::Time until,
                                                    const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    const auto missing = [&]() -> std::optional<unsigned> {
-        for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
-            if ((others(number) >> rank & 1) != 0 && !offers_.contains({rank, number})) return rank;
-        return std::nullopt;
-    };
-    while (const auto rank = missing()) {
-        if (failure_) return *failure_;
-        SIDESTEP_CHECK(go_on_waiting(*rank, until, stop));
+    while (const std::uint32_t ranks = missing(number)) {
+        SIDESTEP_CHECK(go_on_waiting(ranks, until, stop));
         heard_.wait_for(lock, look_pause);
     }
     std::vector<std::string> blobs(surroundings_.ranks);
     blobs[surroundings_.rank] = blob;
     for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
-        if (auto offer = offers_.extract({rank, number})) blobs[rank] = std::move(offer.mapped());
+        if (auto offer = offers_.extract({rank, number})) blobs[rank] = std::move(offer.mapped().blob);
+    // The same on all members, however often each of them has tried.
+    Count& count = counts_[key_of(number)];
+    count.calls = count_of(number);
     active_ = 0;
     return blobs;
 }
 
-// With the mutex held.
-Result<void> Exchanges::go_on_waiting(unsigned missing, driver::LocalSocket::Time until,
+// With the mutex held, as the one below.
+std::uint32_t Exchanges::missing(std::uint64_t number) const {
+    std::uint32_t ranks = 0;
+    for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+        if ((others(number) >> rank & 1) != 0 && !offers_.contains({rank, number})) ranks |= 1u << rank;
+    return ranks;
+}
+
+Result<void> Exchanges::go_on_waiting(std::uint32_t missing, driver::LocalSocket::Time until,
                                       const std::stop_token& stop) const {
     const std::string me = surroundings_.name(surroundings_.rank);
-    const std::string other = surroundings_.name(missing);
-    if (surroundings_.absent(missing))
-        return Error{ErrorCode::io_error, fmt::format("{} has died or left", other), me, {}};
+    // First: whatever others say of an exchange with a rank that is gone, this is why it cannot be.
+    for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
+        if ((missing >> rank & 1) != 0 && surroundings_.absent(rank))
+            return Error{
+                ErrorCode::io_error, fmt::format("{} has died or left", surroundings_.name(rank)), me, {}};
+    if (failure_) return *failure_;
+    const std::string other = surroundings_.name(static_cast<unsigned>(std::countr_zero(missing)));
     if (kind_of(active_) == Kind::split) SIDESTEP_CHECK(surroundings_.state());
     if (stop.stop_requested())
         return Error{ErrorCode::cancelled,
@@ -152,9 +163,10 @@ void Exchanges::handle(unsigned rank, const Message& message) {
 // With the mutex held, as the ones below.
 void Exchanges::take_offer(unsigned rank, const Message& message) {
     // Given up here; the other rank will hear of it.
-    if (message.number != active_ && count_of(message.number) <= used(message.number)) return;
-    if (offers_.size() < max_offers) offers_[{rank, message.number}] = message.blob;
-    notice_disagreement(rank, message.number);
+    if (message.number != active_ && count_of(message.number) <= count(message.number).used) return;
+    Offer offer{message.slot, message.blob};
+    notice_disagreement(rank, message.number, offer);
+    if (offers_.size() < max_offers) offers_[{rank, message.number}] = std::move(offer);
 }
 
 void Exchanges::take_withdrawal(unsigned rank, const Message& message) {
@@ -166,15 +178,15 @@ void Exchanges::take_withdrawal(unsigned rank, const Message& message) {
     use_up(message.number);
 }
 
-std::uint32_t Exchanges::used(std::uint64_t number) const {
+Exchanges::Count Exchanges::count(std::uint64_t number) const {
     const auto found = counts_.find(key_of(number));
-    return found == counts_.end() ? 0 : found->second;
+    return found == counts_.end() ? Count{} : found->second;
 }
 
 // Up to this one: nobody begins them any more.
 void Exchanges::use_up(std::uint64_t number) {
-    std::uint32_t& count = counts_[key_of(number)];
-    count = std::max(count, count_of(number));
+    std::uint32_t& used = counts_[key_of(number)].used;
+    used = std::max(used, count_of(number));
     std::erase_if(offers_, [number](const auto& offer) {
         const std::uint64_t offered = offer.first.second;
         return key_of(offered) == key_of(number) && count_of(offered) <= count_of(number);
@@ -182,9 +194,10 @@ void Exchanges::use_up(std::uint64_t number) {
 }
 
 // Each of the two waits for the other one, but not among the same ranks.
-void Exchanges::notice_disagreement(unsigned rank, std::uint64_t number) {
+void Exchanges::notice_disagreement(unsigned rank, std::uint64_t number, const Offer& offer) {
     const bool another = kind_of(number) == kind_of(active_) && key_of(number) != key_of(active_);
-    if (active_ == 0 || failure_ || !another || (members_of(active_) >> rank & 1) == 0 ||
+    const bool behind = offer.calls <= count(number).calls;
+    if (active_ == 0 || failure_ || !another || behind || (members_of(active_) >> rank & 1) == 0 ||
         offers_.contains({rank, active_}))
         return;
     failure_ = Error{ErrorCode::mismatch, fmt::format("{} excludes other ranks", surroundings_.name(rank)),

@@ -19,6 +19,10 @@ namespace sidestep::collective {
 // In each exchange every member gives the others a blob. Members count their exchanges of one kind among the
 // same ranks, so that blobs of one call meet. One that fails on a member is withdrawn by it: it fails on the
 // others that have called, and its number is used up on all of them, so that the next calls meet again.
+//
+// Ranks that shrink without different ones would wait for each other in vain. One that hears of another's
+// exchange while it waits for that rank in one of its own fails, unless it has called the other's as often
+// itself: then that rank is behind, hears the same of this one, and comes.
 class Exchanges {
 public:
     enum class Kind : std::uint8_t { split, shrink };
@@ -54,27 +58,39 @@ private:
         std::uint32_t told = 0;  // the ranks that know of it
     };
 
-    std::uint64_t begin(Kind kind, std::uint32_t members);
+    struct Offer {
+        std::uint32_t calls = 0;  // how manieth of its rank among the same members this is
+        std::string blob;
+    };
+    struct Count {
+        std::uint32_t used = 0;   // numbers, here or on others
+        std::uint32_t calls = 0;  // of this rank, failed ones too
+    };
+
+    // What the others are told.
+    Message begin(Kind kind, const std::string& blob, std::uint32_t members);
     Result<std::vector<std::string>> gather(std::uint64_t number, const std::string& blob,
                                             driver::LocalSocket::Time until, const std::stop_token& stop);
-    Result<void> go_on_waiting(unsigned missing, driver::LocalSocket::Time until,
+    // The ranks whose blob has not come.
+    std::uint32_t missing(std::uint64_t number) const;
+    Result<void> go_on_waiting(std::uint32_t missing, driver::LocalSocket::Time until,
                                const std::stop_token& stop) const;
     void withdraw(std::uint64_t number, const Error& why);
     void take_offer(unsigned rank, const Message& message);
     void take_withdrawal(unsigned rank, const Message& message);
-    std::uint32_t used(std::uint64_t number) const;
+    Count count(std::uint64_t number) const;
     void use_up(std::uint64_t number);
-    void notice_disagreement(unsigned rank, std::uint64_t number);
+    void notice_disagreement(unsigned rank, std::uint64_t number, const Offer& offer);
     std::uint32_t others(std::uint64_t number) const;
 
     const Surroundings surroundings_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable heard_;
-    std::map<std::pair<unsigned, std::uint64_t>, std::string> offers_;  // by rank and number
-    std::map<std::uint64_t, std::uint32_t> counts_;  // of exchanges so far, by kind and members
-    std::uint64_t active_ = 0;                       // the number of the call under way; 0: none
-    std::optional<Error> failure_;                   // of that one, as others tell it
-    Withdrawal withdrawal_;                          // the last of this rank
+    std::map<std::pair<unsigned, std::uint64_t>, Offer> offers_;  // by rank and number
+    std::map<std::uint64_t, Count> counts_;                       // by kind and members
+    std::uint64_t active_ = 0;                                    // the number of the call under way; 0: none
+    std::optional<Error> failure_;                                // of that one, as others tell it
+    Withdrawal withdrawal_;                                       // the last of this rank
 };
 
 }  // namespace sidestep::collective

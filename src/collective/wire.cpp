@@ -10,7 +10,7 @@
 namespace sidestep::collective {
 namespace {
 
-constexpr std::uint32_t version = 0x53474304;  // "SGC" and a number
+constexpr std::uint32_t version = 0x53474305;  // "SGC" and a number
 
 class Writer {
 public:

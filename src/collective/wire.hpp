@@ -23,7 +23,7 @@ enum class Word : std::uint8_t {
     drop,     // slot: is no longer used
     dropped,  // slot: is no longer mapped
     failed,   // text, code: the group has ended, and why
-    exchange,   // number, blob: of an exchange
+    exchange,   // number, blob: of an exchange; slot: how manieth call of the sender among these ranks
     withdraw,   // number, text, code: of an exchange that has failed for the sender, and why
     withdrawn,  // number: the sender knows of that
     goodbye,    // number: the sender leaves after so many operations of all
