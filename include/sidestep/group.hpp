@@ -36,9 +36,10 @@ namespace sidestep {
 // Threads: one at a time may call operations of one rank; status(), abort() and wait() any, at any time.
 class SIDESTEP_API Group {
 public:
-    // Joins as one rank; returns when all have. ErrorCode::timed_out names the ranks that did not come. A
-    // stop that is asked for while it waits for others, by any thread, ends it within a tenth of a second:
-    // ErrorCode::cancelled, also on the ranks that have come.
+    // Joins as one rank; returns when all have. ErrorCode::timed_out names the ranks that did not come,
+    // io_error the one that died meanwhile or cannot join, with its reason; what all got wrong together is
+    // invalid_argument. A stop that is asked for while it waits for others, by any thread, ends it within a
+    // tenth of a second: ErrorCode::cancelled, also on the ranks that have come.
     static Result<Group> join(const Context& context, const Seating& seating,
                               const GroupOptions& options = {}, std::stop_token stop = {});
     // All ranks of a group within this process, one on each place.

@@ -19,7 +19,7 @@ enum class ErrorCode : int {
     permission_denied = 3,  // the operating system said no
     unsupported = 4,        // understood, but this machine or build cannot do it
     path_unavailable = 5,   // `require = direct` and no direct path exists
-    out_of_memory = 6,      // host, GPU or staging memory
+    out_of_memory = 6,      // host, GPU or staging memory, or descriptors of the process
     no_space = 7,           // the target file's device is full, or a quota or size limit was met
     end_of_file = 8,        // a file ended before the bytes that were asked for
     io_error = 9,           // a device or file system failed

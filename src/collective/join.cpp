@@ -64,16 +64,18 @@ Result<std::unique_ptr<backend::Seat>> make_seat(const JoinRequest& request) {
 class Joining {
 public:
     explicit Joining(const JoinRequest& request)
-        : request_(request), until_(deadline_after(request.options.timeout)) {}
+        : request_(request),
+          until_(deadline_after(request.options.timeout)),
+          service_(std::make_unique<ServiceThread>(empty(request))),
+          own_(&service_->own()) {}
 
-    Result<std::unique_ptr<RankResources>> join() {
+    // All that can fail comes before the ranks tell each other that they are ready.
+    Result<std::unique_ptr<ServiceThread>> join() {
         SIDESTEP_CHECK(meet());
-        auto state = exchange_arenas();
+        auto state = prepare();
+        if (state) state = exchange_arenas();
         if (!state) {
-            const std::string bytes = to_bytes(
-                Message{.word = Word::failed, .code = state.error().code, .text = state.error().message});
-            for (const auto& contact : own_->contacts)
-                if (contact) (void)contact->socket.send(bytes);
+            tell_all(state.error());
             return state.error();
         }
         Reachability::Facts facts{own_->rank, own_->ranks, 1u << own_->rank};
@@ -85,7 +87,7 @@ public:
             const auto token = reachability->token(address, bytes, asked);
             return token ? *token : backend::Token{};
         });
-        return std::move(own_);
+        return std::move(service_);
     }
 
     // Empty where every GPU reaches every other one's memory.
@@ -99,6 +101,15 @@ public:
     const std::string& shared_gpu_of_ranks() const { return shared_gpu_; }
 
 private:
+    static std::unique_ptr<RankResources> empty(const JoinRequest& request) {
+        auto own = std::make_unique<RankResources>();
+        own->rank = static_cast<unsigned>(request.seating.rank);
+        own->ranks = static_cast<unsigned>(request.seating.ranks);
+        own->timeout = request.options.timeout;
+        own->contacts.resize(own->ranks);
+        return own;
+    }
+
     Hello hello() const {
         Hello hello;
         hello.rank = own_->rank;
@@ -111,10 +122,6 @@ private:
     }
 
     Result<void> meet() {
-        own_->rank = static_cast<unsigned>(request_.seating.rank);
-        own_->ranks = static_cast<unsigned>(request_.seating.ranks);
-        own_->timeout = request_.options.timeout;
-        own_->contacts.resize(own_->ranks);
         SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(request_.peer_folder, true));
         Hello mine = hello();
         own_->name = name_of(mine.rank, mine.process, mine.place);
@@ -123,22 +130,42 @@ private:
         if (!seat) return cannot_take_part(rendezvous, mine, seat.error());
         own_->seat = std::move(*seat);
         mine.gpu = own_->seat->gpu_id();
-        const std::string path = group_path(folder, request_.seating.id) + "board";
+        board_path_ = group_path(folder, request_.seating.id) + "board";
         if (mine.rank == 0) {
-            SIDESTEP_TRY(own_->board, Board::create(path, mine.ranks, request_.seating.id.to_string(),
-                                                    request_.options.name));
+            auto board = Board::create(board_path_, mine.ranks, request_.seating.id.to_string(),
+                                       request_.options.name);
+            if (!board) return cannot_take_part(rendezvous, mine, board.error());
+            own_->board = std::move(*board);
             own_->board->join(0, mine.place);
         }
         const int descriptor = own_->board ? own_->board->descriptor() : -1;
         SIDESTEP_TRY(own_->contacts, rendezvous.meet(mine, descriptor, until_, request_.stop));
         figures_ = mine.rank == 0 ? mine.figures : own_->contacts[0]->hello.figures;
         shared_gpu_ = find_shared_gpu(mine);
-        if (mine.rank == 0) return {};
-        if (!own_->contacts[0]->descriptor)
-            return Error{ErrorCode::io_error, "rank 0 sent no board", "group", {}};
-        SIDESTEP_TRY(own_->board, Board::adopt(std::move(own_->contacts[0]->descriptor), path, mine.ranks));
-        own_->board->join(mine.rank, mine.place);
         return {};
+    }
+
+    // What this rank needs besides the others' arenas.
+    Result<void> prepare() {
+        if (own_->rank != 0) {
+            if (!own_->contacts[0]->descriptor)
+                return Error{ErrorCode::io_error, "rank 0 sent no board", "group", {}};
+            SIDESTEP_TRY(own_->board,
+                         Board::adopt(std::move(own_->contacts[0]->descriptor), board_path_, own_->ranks));
+            own_->board->join(own_->rank, request_.seating.place.to_string());
+        }
+        return service_->prepare();
+    }
+
+    // A failure of this rank alone bears its name; what others hear of it they tell as they heard it.
+    void tell_all(const Error& error) {
+        bool own = error.code != ErrorCode::timed_out && error.code != ErrorCode::cancelled;
+        for (const auto& contact : own_->contacts) own = own && !(contact && contact->failed);
+        const Error told = own ? failure_of(own_->name, error.to_string()) : error;
+        const std::string bytes =
+            to_bytes(Message{.word = Word::failed, .code = told.code, .text = told.message});
+        for (const auto& contact : own_->contacts)
+            if (contact) (void)contact->socket.send(bytes);
     }
 
     std::string find_shared_gpu(const Hello& mine) const {
@@ -176,12 +203,11 @@ private:
             if (contact && !contact->same_process && !lent.exported) {
                 SIDESTEP_TRY(lent.exported, export_memory(request_.registry, arena));
             }
-        for (const auto& contact : own_->contacts) {
+        for (auto& contact : own_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(std::string offer, lent.offer(contact->same_process));
-            SIDESTEP_CHECK(
-                contact->socket.send(to_bytes(Message{.word = Word::arena, .blob = std::move(offer)}),
-                                     lent.descriptor(contact->same_process)));
+            SIDESTEP_CHECK(contact->send(to_bytes(Message{.word = Word::arena, .blob = std::move(offer)}),
+                                         lent.descriptor(contact->same_process)));
         }
         for (unsigned rank = 0; rank < own_->ranks; ++rank)
             if (own_->contacts[rank]) SIDESTEP_CHECK(take_arena(rank));
@@ -194,13 +220,13 @@ private:
     Result<void> agree() {
         for (const auto& contact : own_->contacts)
             if (contact && !own_->seat->over_nvlink(place_of(*contact))) over_pcie_ = true;
-        for (const auto& contact : own_->contacts)
+        for (auto& contact : own_->contacts)
             if (contact)
-                SIDESTEP_CHECK(contact->socket.send(to_bytes(
+                SIDESTEP_CHECK(contact->send(to_bytes(
                     Message{.word = Word::ready, .number = over_pcie_ ? 1u : 0u, .text = why_no_mesh_})));
         for (auto& contact : own_->contacts) {
             if (!contact) continue;
-            SIDESTEP_TRY(const Message ready, expect(*contact, Word::ready));
+            SIDESTEP_TRY(const Message ready, expect(contact->hello.rank, Word::ready));
             heard_pcie_ |= ready.number != 0;
             // The lowest rank's reason, on all ranks alike.
             if (!ready.text.empty() && (why_no_mesh_.empty() || contact->hello.rank < reason_of_))
@@ -214,18 +240,20 @@ private:
         return place ? *place : Place::host();
     }
 
-    Result<Message> expect(Contact& contact, Word word) {
-        SIDESTEP_TRY(received_, contact.next(until_, request_.stop, own_->name));
+    Result<Message> expect(unsigned rank, Word word) {
+        SIDESTEP_TRY(received_, next_message(own_->contacts, rank, until_, request_.stop, own_->name));
         SIDESTEP_TRY(Message message, parse_message(received_.bytes));
         if (message.word != word)
-            return Error{
-                ErrorCode::io_error, fmt::format("{} said something unexpected", contact.who()), "group", {}};
+            return Error{ErrorCode::io_error,
+                         fmt::format("{} said something unexpected", own_->contacts[rank]->who()),
+                         "group",
+                         {}};
         return message;
     }
 
     Result<void> take_arena(unsigned rank) {
         Contact& contact = *own_->contacts[rank];
-        SIDESTEP_TRY(const Message message, expect(contact, Word::arena));
+        SIDESTEP_TRY(const Message message, expect(rank, Word::arena));
         const int descriptor = received_.descriptor ? received_.descriptor.get() : -1;
         const auto added = own_->imports->add(rank, 0, message.blob, descriptor, contact.same_process);
         if (added) return {};
@@ -240,7 +268,9 @@ private:
 
     const JoinRequest& request_;
     const Time until_;
-    std::unique_ptr<RankResources> own_ = std::make_unique<RankResources>();
+    std::unique_ptr<ServiceThread> service_;
+    RankResources* const own_;  // of the service thread
+    std::string board_path_;
     driver::LocalMessage received_;
     std::string why_no_mesh_;
     std::uint32_t reason_of_ = 0;
@@ -256,7 +286,7 @@ private:
 Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     SIDESTEP_CHECK(check_request(request));
     Joining joining(request);
-    SIDESTEP_TRY(std::unique_ptr<RankResources> own, joining.join());
+    SIDESTEP_TRY(std::unique_ptr<ServiceThread> service, joining.join());
     GroupFacts facts;
     facts.ranks = request.seating.ranks;
     facts.full_mesh = joining.why_no_mesh().empty();
@@ -274,8 +304,7 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     if (!facts.shared_gpu.empty() && request.seating.rank == 0)
         base::log(base::LogLevel::warn,
                   fmt::format("group {}: {}", request.seating.id.to_string(), facts.shared_gpu));
-    auto service = std::make_unique<ServiceThread>(std::move(own));
-    SIDESTEP_CHECK(service->start());
+    service->start();
     return std::unique_ptr<Member>(
         new Member(request.seating, request.options, std::move(facts), std::move(service)));
 }

@@ -55,6 +55,14 @@ std::string group_name(const GroupId& id) {
     return fmt::format("group-{}.", id.to_string());
 }
 
+bool is_end(const Message& message) {
+    return message.word == Word::refuse || message.word == Word::failed;
+}
+
+Error error_in(const Message& end, const std::string& who) {
+    return {end.code == ErrorCode{0} ? ErrorCode::io_error : end.code, end.text, who, {}};
+}
+
 // What an error says to the others.
 Message refusal(const Error& error) {
     return Message{.word = Word::refuse, .code = error.code, .text = error.message};
@@ -74,26 +82,64 @@ std::string Contact::who() const {
     return name_of(hello.rank, static_cast<std::uint32_t>(process), hello.place);
 }
 
-Result<driver::LocalMessage> Contact::next(Time until, const std::stop_token& stop, const std::string& me) {
-    driver::LocalMessage message;
-    if (!early.empty()) {
-        message = std::move(early.front());
-        early.pop_front();
-    } else {
-        auto received = socket.receive(longest_message, std::min(until, Clock::now() + stop_pause));
-        while (!received && received.error().code == ErrorCode::timed_out && Clock::now() < until) {
-            if (stop.stop_requested()) return told_to_stop(me, who());
-            received = socket.receive(longest_message, std::min(until, Clock::now() + stop_pause));
+Error failure_of(const std::string& who, const std::string& why) {
+    return {ErrorCode::io_error, fmt::format("{} cannot take part: {}", who, why), "group", {}};
+}
+
+Result<void> Contact::listen() {
+    while (!closed && early.size() < max_early) {
+        auto received = socket.receive(longest_message, Clock::now());
+        if (!received && received.error().code == ErrorCode::timed_out) return {};
+        if (!received && received.error().code != ErrorCode::not_found) return received.error();
+        if (!received) {
+            closed = true;
+            failed = !ready;
+            return failed ? Result<void>(hung_up(who())) : Result<void>();
         }
-        if (!received && received.error().code == ErrorCode::timed_out)
-            return Error{ErrorCode::timed_out, fmt::format("{} came, but then said nothing", who()), "group",
-                         "it hangs, or is stopped"};
-        if (!received) return hung_up(who());
-        message = std::move(*received);
+        const auto message = parse_message(received->bytes);
+        failed = !message || (!ready && is_end(*message));
+        if (failed) return message ? error_in(*message, who()) : message.error();
+        if (message->word == Word::ready || message->word == Word::arena)
+            ready = message->word == Word::ready;
+        early.push_back(std::move(*received));
     }
+    return {};
+}
+
+Result<void> Contact::send(std::string_view bytes, int with) {
+    auto sent = socket.send(bytes, with);
+    if (sent) return sent;
+    SIDESTEP_CHECK(listen());
+    failed = closed;
+    return closed ? hung_up(who()) : sent;
+}
+
+Result<driver::LocalMessage> next_message(Contacts& contacts, std::uint32_t rank, Time until,
+                                          const std::stop_token& stop, const std::string& me) {
+    Contact& contact = *contacts[rank];
+    SIDESTEP_CHECK(contact.listen());
+    while (contact.early.empty()) {
+        contact.failed = contact.closed;
+        if (contact.closed) return hung_up(contact.who());
+        if (stop.stop_requested()) return told_to_stop(me, contact.who());
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out, fmt::format("{} came, but then said nothing", contact.who()),
+                         "group", "it hangs, or is stopped"};
+        std::vector<pollfd> entries;
+        for (const auto& other : contacts)
+            if (other && !other->closed && other->early.size() < max_early)
+                entries.push_back({other->socket.number(), POLLIN, 0});
+        const auto pause = std::min<Clock::duration>(until - Clock::now(), stop_pause);
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(pause).count();
+        ::poll(entries.data(), entries.size(), static_cast<int>(std::max<long>(left, 0)));
+        for (auto& other : contacts)
+            if (other) SIDESTEP_CHECK(other->listen());
+    }
+    driver::LocalMessage message = std::move(contact.early.front());
+    contact.early.pop_front();
     SIDESTEP_TRY(const Message parsed, parse_message(message.bytes));
-    if (parsed.word == Word::refuse || parsed.word == Word::failed)
-        return Error{parsed.code == ErrorCode{0} ? ErrorCode::io_error : parsed.code, parsed.text, who(), {}};
+    contact.failed = is_end(parsed);
+    if (contact.failed) return error_in(parsed, contact.who());
     return message;
 }
 
@@ -123,9 +169,10 @@ struct Rendezvous::Meeting {
     const Rendezvous& at;
     const Hello& mine;
     const int descriptor;
-    std::vector<std::optional<Contact>> contacts;
+    Contacts contacts;
     std::vector<std::optional<driver::LocalSocket>> lower;  // connected to, but silent so far
     std::vector<driver::LocalSocket> unknown;               // connected to this rank, and silent so far
+    bool own_failure = false;                               // the error is this rank's alone
 
     Meeting(const Rendezvous& rendezvous, const Hello& own, int with)
         : at(rendezvous), mine(own), descriptor(with), contacts(own.ranks), lower(own.ranks) {}
@@ -139,6 +186,11 @@ struct Rendezvous::Meeting {
         return ranks;
     }
 
+    Error fails(const Error& error) {
+        own_failure = true;
+        return error;
+    }
+
     Result<void> connect() {
         for (std::uint32_t rank = 0; rank < mine.rank; ++rank) {
             if (contacts[rank] || lower[rank]) continue;
@@ -146,7 +198,7 @@ struct Rendezvous::Meeting {
             if (!socket &&
                 (socket.error().code == ErrorCode::not_found || socket.error().code == ErrorCode::timed_out))
                 continue;
-            if (!socket) return socket.error();
+            if (!socket) return fails(socket.error());
             // One that has gone meanwhile is looked for again.
             if (socket->send(own_hello(), descriptor)) lower[rank] = std::move(*socket);
         }
@@ -155,9 +207,10 @@ struct Rendezvous::Meeting {
 
     Result<void> accept() {
         while (unknown.size() < 4 * backend::max_ranks) {
-            SIDESTEP_TRY(auto socket, at.listener_.accept());
-            if (!socket) break;
-            unknown.push_back(std::move(*socket));
+            auto socket = at.listener_.accept();
+            if (!socket) return fails(socket.error());
+            if (!*socket) break;
+            unknown.push_back(std::move(**socket));
         }
         return {};
     }
@@ -175,23 +228,25 @@ struct Rendezvous::Meeting {
                                                               : contacts[theirs.rank]->process,
                                      theirs.process),
                          "group", "give every process a rank of its own, and every group a new id"};
-        if (!theirs.wrong.empty())
-            return Error{ErrorCode::invalid_argument,
-                         fmt::format("{} cannot take part: {}", who, theirs.wrong),
-                         "group",
-                         {}};
+        if (!theirs.wrong.empty()) return failure_of(who, theirs.wrong);
         return {};
     }
 
     // The first message of a connection.
     Result<void> greet(driver::LocalSocket socket, bool accepted) {
         auto received = socket.receive(longest_message, Clock::now());
-        if (!received) return {};  // hung up again: whoever it is comes back, or is missed in the end
+        // Hung up again: whoever it is comes back, or is missed in the end.
+        if (!received && received.error().code != ErrorCode::out_of_memory) return {};
+        if (!received) return fails(received.error());
         Contact contact;
         contact.socket = std::move(socket);
         auto heard = read_hello(contact, *received);
         if (heard) heard = check(contact.hello, contact.who());
-        if (heard && accepted && !contact.socket.send(own_hello(), descriptor)) return {};
+        if (heard && accepted && !contact.socket.send(own_hello(), descriptor)) {
+            // It may have said why before it went.
+            const auto last = contact.listen();
+            return last || contact.closed ? Result<void>() : last;
+        }
         if (!heard) {
             (void)contact.socket.send(to_bytes(refusal(heard.error())));
             return heard.error();
@@ -205,9 +260,7 @@ struct Rendezvous::Meeting {
 
     static Result<void> read_hello(Contact& contact, const driver::LocalMessage& received) {
         SIDESTEP_TRY(const Message message, parse_message(received.bytes));
-        if (message.word == Word::refuse)
-            return Error{
-                message.code == ErrorCode{0} ? ErrorCode::io_error : message.code, message.text, "group", {}};
+        if (message.word == Word::refuse) return error_in(message, "group");
         if (message.word != Word::hello)
             return Error{ErrorCode::io_error, "another rank did not say who it is", "group", {}};
         SIDESTEP_TRY(contact.hello, parse_hello(message.blob));
@@ -221,19 +274,11 @@ struct Rendezvous::Meeting {
         return {};
     }
 
-    // What came from somebody who is known: kept for later, unless it is the end.
-    static Result<void> listen_to(Contact& contact) {
-        auto received = contact.socket.receive(longest_message, Clock::now());
-        if (!received && received.error().code == ErrorCode::timed_out) return {};
-        if (!received) return hung_up(contact.who());
-        SIDESTEP_TRY(const Message message, parse_message(received->bytes));
-        if (message.word == Word::refuse || message.word == Word::failed)
-            return Error{message.code == ErrorCode{0} ? ErrorCode::io_error : message.code,
-                         message.text,
-                         contact.who(),
-                         {}};
-        contact.early.push_back(std::move(*received));
-        return {};
+    // What came from somebody who is known is kept for later, unless it is the end.
+    Result<void> listen_to(Contact& contact) {
+        auto heard = contact.listen();
+        if (!heard && !contact.failed) return fails(heard.error());
+        return heard;
     }
 
     Result<void> wait_and_read(Time until) {
@@ -271,7 +316,8 @@ struct Rendezvous::Meeting {
             lower[rank].reset();
             SIDESTEP_CHECK(greet(std::move(socket), false));
         }
-        return accept();
+        // Only then: it takes a descriptor for a moment even where nobody waits.
+        return entries[0].revents != 0 ? accept() : Result<void>();
     }
 
     std::string who_is_missing() const { return fmt::format("rank {}", fmt::join(missing(), ", rank ")); }
@@ -282,18 +328,28 @@ struct Rendezvous::Meeting {
             "do all processes run, as one user, with the same id and the same SIDESTEP_PEER_FOLDER?"};
     }
 
-    void tell_all(const Error& error) const {
-        const std::string bytes = to_bytes(refusal(error));
+    void tell_all(const Error& error) {
+        const std::string me = name_of(mine.rank, mine.process, mine.place);
+        const std::string bytes = to_bytes(refusal(own_failure ? failure_of(me, error.to_string()) : error));
         for (const auto& contact : contacts)
             if (contact) (void)contact->socket.send(bytes);
         for (const auto& socket : lower)
             if (socket) (void)socket->send(bytes);
         for (const auto& socket : unknown) (void)socket.send(bytes);
+        // Those that were not taken in, one at a time: there are descriptors now.
+        contacts.clear();
+        lower.clear();
+        unknown.clear();
+        for (std::size_t count = 0; count < backend::max_ranks; ++count) {
+            const auto socket = at.listener_.accept();
+            if (!socket || !*socket) return;
+            (void)(*socket)->send(bytes);
+        }
     }
 };
 
-Result<std::vector<std::optional<Contact>>> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
-                                                             const std::stop_token& stop) {
+Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
+                                  const std::stop_token& stop) {
     Meeting meeting(*this, mine, descriptor);
     auto state = Result<void>();
     while (state && !meeting.missing().empty()) {

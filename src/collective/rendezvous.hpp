@@ -21,16 +21,32 @@ struct Contact {
     Hello hello;
     int process = 0;  // in this process's numbering, else what the rank said
     bool same_process = false;
-    driver::Fd descriptor;                   // came with the hello: the board, from rank 0
+    bool ready = false;     // said that it is, and no arena of its own after that
+    bool closed = false;    // it has hung up
+    bool failed = false;    // it cannot go on: errors since then are its own, or of whom it names
+    driver::Fd descriptor;  // came with the hello: the board, from rank 0
     std::deque<driver::LocalMessage> early;  // what it said before anybody asked
 
-    // The next message within the time; a refusal or a failure of the other is an error. Cancelled, saying
-    // that `me` was, soon after `stop` is asked for.
-    Result<driver::LocalMessage> next(driver::LocalSocket::Time until, const std::stop_token& stop,
-                                      const std::string& me);
+    // Keeps what it has said by now. An error where it refuses, has failed or has hung up, but not after it
+    // was ready: then it had joined, and what became of it concerns the group.
+    Result<void> listen();
+    // Where the other end is gone the error is what it said last, or that it is.
+    Result<void> send(std::string_view bytes, int descriptor = -1);
     // "rank 2 (process 4711, gpu:2)".
     std::string who() const;
 };
+using Contacts = std::vector<std::optional<Contact>>;  // by rank; nothing for the own one
+
+// The next message of `rank` within the time. An error as soon as any rank refuses or has failed; cancelled,
+// saying that `me` was, soon after `stop` is asked for.
+Result<driver::LocalMessage> next_message(Contacts& contacts, std::uint32_t rank,
+                                          driver::LocalSocket::Time until, const std::stop_token& stop,
+                                          const std::string& me);
+
+// What the others hear of a failure that is a rank's own: who it was, as an io_error. To them the rank has
+// failed, whatever was wrong with it.
+Error failure_of(const std::string& who, const std::string& why);
+
 std::string name_of(std::uint32_t rank, std::uint32_t process, const std::string& place);
 
 class Rendezvous {
@@ -46,9 +62,8 @@ public:
     // One contact for each rank, nothing for the own one. `descriptor` (-1: none) goes with every hello.
     // Returns when all are there; else, also where `stop` is asked for, says what is wrong, here and to
     // everybody who has come.
-    Result<std::vector<std::optional<Contact>>> meet(const Hello& mine, int descriptor,
-                                                     driver::LocalSocket::Time until,
-                                                     const std::stop_token& stop);
+    Result<Contacts> meet(const Hello& mine, int descriptor, driver::LocalSocket::Time until,
+                          const std::stop_token& stop);
 
 private:
     struct Meeting;

@@ -30,13 +30,7 @@ std::uint64_t packed(unsigned rank, ErrorCode code) {
 }  // namespace
 
 ServiceThread::ServiceThread(std::unique_ptr<RankResources> own)
-    : own_(std::move(own)), peers_(own_->ranks), outbox_(own_->ranks), exchanges_(surroundings()) {
-    for (unsigned rank = 0; rank < own_->ranks; ++rank) {
-        if (!own_->contacts[rank] || own_->contacts[rank]->same_process) continue;
-        if (auto watched = driver::watch_process(own_->contacts[rank]->process))
-            peers_[rank].process = std::move(*watched);
-    }
-}
+    : own_(std::move(own)), peers_(own_->ranks), outbox_(own_->ranks), exchanges_(surroundings()) {}
 
 Exchanges::Surroundings ServiceThread::surroundings() {
     return {own_->rank,
@@ -56,22 +50,35 @@ void ServiceThread::join() {
 }
 
 ServiceThread::~ServiceThread() {
+    if (thread_.joinable() && !begun_) started_.set_value(false);
     join();
     ending::remove(*this);
     if (ending::begun()) ending::keep(own_.release());
 }
 
-Result<void> ServiceThread::start() {
+Result<void> ServiceThread::prepare() {
     SIDESTEP_TRY(driver::Waker waker, driver::Waker::create());
     waker_ = std::make_unique<driver::Waker>(std::move(waker));
+    auto thread = base::start_thread(
+        [this, started = std::shared_future<bool>(started_.get_future())] {
+            if (started.get()) serve();
+        },
+        "group");
+    if (!thread) return thread.error();
+    thread_ = std::move(*thread);
+    return {};
+}
+
+void ServiceThread::start() {
+    for (unsigned rank = 0; rank < own_->ranks; ++rank) {
+        if (!own_->contacts[rank] || own_->contacts[rank]->same_process) continue;
+        if (auto watched = driver::watch_process(own_->contacts[rank]->process))
+            peers_[rank].process = std::move(*watched);
+    }
     if (own_->seat->ended()) own_->board->file().rows[own_->rank].counts.store(1);
     ending::add(*this);
-    auto started = base::start_thread([this] { serve(); }, "group");
-    if (started)
-        thread_ = std::move(*started);
-    else
-        finished_.store(true);
-    return started ? Result<void>() : started.error();
+    begun_ = true;
+    started_.set_value(true);
 }
 
 void ServiceThread::serve() {

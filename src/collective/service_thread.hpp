@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -19,7 +20,7 @@ struct RankResources {
     unsigned ranks = 1;
     std::string name;                      // of this rank, for people
     std::chrono::milliseconds timeout{0};  // 0: none
-    std::vector<std::optional<Contact>> contacts;
+    Contacts contacts;
     std::optional<Board> board;
     std::unique_ptr<Imports> imports;
     std::unique_ptr<backend::Seat> seat;  // after the imports, so that it goes first: its tasks may use them
@@ -34,12 +35,15 @@ struct RankResources {
 class ServiceThread {
 public:
     explicit ServiceThread(std::unique_ptr<RankResources> own);
-    // Waits for the thread: leave() comes first.
+    // Waits for the thread: leave() comes first, where it was started.
     ~ServiceThread();
     ServiceThread(const ServiceThread&) = delete;
     ServiceThread& operator=(const ServiceThread&) = delete;
 
-    Result<void> start();
+    // All that may fail; the thread that there is afterwards does nothing yet.
+    Result<void> prepare();
+    // After prepare(), once all ranks have joined.
+    void start();
 
     RankResources& own() { return *own_; }
     const RankResources& own() const { return *own_; }
@@ -118,6 +122,8 @@ private:
     std::atomic<std::uint32_t> absent_{0};  // bit r: rank r has died or left
     std::atomic<bool> finished_{false};
     std::mutex joining_;
+    std::promise<bool> started_;  // false: the thread ends without having begun
+    bool begun_ = false;
     std::thread thread_;
 };
 

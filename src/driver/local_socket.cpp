@@ -39,9 +39,16 @@ Result<sockaddr_un> address_of(const std::string& path) {
     return address;
 }
 
+// Of a call that makes a descriptor: a process that has too many has no broken device.
+Error no_descriptor(int number, std::string message, std::string where) {
+    Error error = system_error(number, std::move(message), std::move(where));
+    if (number == EMFILE || number == ENFILE) error.code = ErrorCode::out_of_memory;
+    return error;
+}
+
 Result<Fd> make_socket() {
     Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd) return system_error(errno, "no socket could be made", "socket");
+    if (!fd) return no_descriptor(errno, "no socket could be made", "socket");
     return fd;
 }
 
@@ -156,7 +163,8 @@ Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until) const {
         message.msg_control = control.data();
         message.msg_controllen = control.size();
         const ssize_t size = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (size < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        // Whoever hung up had not read all. That is said once, before what it wrote itself.
+        if (size < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) continue;
         if (size < 0) return system_error(errno, "no message could be received", "recvmsg");
         std::vector<Fd> descriptors = take_descriptors(message);
         if (size == 0) return Error{ErrorCode::not_found, "the other process hung up", "local socket", {}};
@@ -166,7 +174,7 @@ Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until) const {
                          "local socket",
                          {}};
         if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() > 1)
-            return Error{ErrorCode::io_error, "a message came with more descriptors than can be taken",
+            return Error{ErrorCode::out_of_memory, "a message came with more descriptors than can be taken",
                          "local socket", "if this process has many files open, raise `ulimit -n`"};
         received.bytes.resize(static_cast<std::size_t>(size));
         if (!descriptors.empty()) received.descriptor = std::move(descriptors.front());
@@ -202,7 +210,7 @@ Result<std::optional<LocalSocket>> LocalListener::accept() const {
     if (fd) return std::optional(LocalSocket(std::move(fd)));
     const int number = errno;
     if (number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM)
-        return system_error(number, "a connection cannot be taken", "accept");
+        return no_descriptor(number, "a connection cannot be taken", "accept");
     return std::optional<LocalSocket>();
 }
 

@@ -4,6 +4,7 @@
 //   join ID RANK RANKS MS    joins, with that timeout
 //   time ID RANK RANKS MS    the same; answers how many microseconds that took
 //   zero_sm                  groups that are joined from now on have this policy, and run what copy engines can
+//   descriptors N            the process may open N more from now on
 //   run NAME COUNT TYPE [OP] [ROOT]
 //                            enqueues all_reduce, all_gather, broadcast, reduce or barrier: f32 or i32
 //   pair send|recv COUNT R   enqueues a send to rank R, or a recv from it: i32
@@ -16,6 +17,9 @@
 //   split COLOR KEY, shrink R [R]   goes on with the new group
 //   way COUNT                how an all_reduce of i32 goes, and why
 //   explain COUNT            where the memory of the last `checked` is
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <future>
@@ -39,6 +43,19 @@ std::string text_of(const Result<void>& result) {
     return result ? "ok" : result.error().to_string();
 }
 
+std::string limit_descriptors(std::istringstream& words) {
+    unsigned more = 0;
+    words >> more;
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "no limit is known";
+    limit.rlim_cur = limit.rlim_max;
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "the limit cannot be lifted";
+    const int lowest = ::dup(0);
+    ::close(lowest);
+    limit.rlim_cur = static_cast<rlim_t>(lowest) + more;
+    return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? "ok" : "the limit cannot be set";
+}
+
 class Rank {
 public:
     explicit Rank(const Context& context) : context_(context) {}
@@ -50,6 +67,7 @@ public:
         if (verb.empty()) return "";
         if (verb == "join") return join(words);
         if (verb == "time") return time(words);
+        if (verb == "descriptors") return limit_descriptors(words);
         if (verb == "zero_sm") {
             options_.policy = GroupPolicy::zero_sm;
             return "ok";

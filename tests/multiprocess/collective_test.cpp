@@ -408,5 +408,26 @@ TEST_F(Groups, RanksThatDoNotFit) {
     EXPECT_EQ(entries(), 0u);
 }
 
+// Wherever it runs out of them: nobody has joined then, and the others say who was in their way.
+TEST_F(Groups, ARankWithTooFewDescriptors) {
+    start(3);
+    int refused = 0;
+    for (int more = 4; more < 64; ++more) {
+        ASSERT_EQ(peers[1]->tell(fmt::format("descriptors {}", more)), "ok");
+        const std::string fresh = GroupId::create()->to_string();
+        const auto answers =
+            tell([&](int rank) { return fmt::format("join {} {} 3 {}", fresh, rank, short_timeout); });
+        if (answers[1] == "ok") {
+            ASSERT_EQ(peers[1]->tell("descriptors 100"), "ok");
+            expect_all("checked 100 1", "ok");
+            break;
+        }
+        expect_error(answers, {"rank 1"}, 1);
+        const std::string named = fmt::format("rank 1 ({}, gpu:1) cannot take part", process(1));
+        refused += answers[0].find(named) != std::string::npos && answers[2].find(named) != std::string::npos;
+    }
+    EXPECT_GE(refused, 1);
+}
+
 }  // namespace
 }  // namespace sidestep::multiprocess

@@ -297,6 +297,8 @@ TEST_F(Joining, ARankWithoutAGpuTellsTheOthers) {
     ASSERT_FALSE(made.ok());
     EXPECT_NE(made.error().message.find("gpu:99"), std::string::npos) << made.error().to_string();
     EXPECT_NE(made.error().message.find("rank 1"), std::string::npos) << made.error().to_string();
+    // To them it has failed: they have made no mistake.
+    EXPECT_EQ(made.error().code, ErrorCode::io_error);
 }
 
 TEST_F(Joining, SplitByColorAndKey) {
