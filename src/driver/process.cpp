@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <sstream>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -16,13 +18,28 @@
 namespace sidestep::driver {
 namespace {
 
-// Field 22 of /proc/PID/stat (proc(5)); the name in field 2 may hold anything, so fields count from its end.
-std::uint64_t start_of(int process) {
+// What /proc/PID/stat says (proc(5)).
+struct Stat {
+    std::uint64_t started = 0;  // 0: it cannot be told
+    bool ended = false;         // though nobody has waited for it yet
+};
+
+Stat stat_of(int process) {
+    constexpr unsigned state = 3, threads = 20, start = 22;
     const auto text = read_text(fmt::format("/proc/{}/stat", process));
-    if (!text) return 0;
-    std::size_t at = text->rfind(')');
-    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text->find(' ', at + 1);
-    return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at, nullptr, 10);
+    const std::size_t name_end = text ? text->rfind(')') : std::string::npos;  // the name may hold anything
+    if (name_end == std::string::npos) return {};
+    std::istringstream words(text->substr(name_end + 1));
+    Stat found;
+    bool zombie = false;
+    std::string word;
+    for (unsigned field = state; field <= start && words >> word; ++field) {
+        if (field == state) zombie = word == "Z" || word == "X" || word == "x";
+        // The first thread may have ended alone.
+        if (field == threads) found.ended = zombie && std::strtoull(word.c_str(), nullptr, 10) <= 1;
+        if (field == start) found.started = std::strtoull(word.c_str(), nullptr, 10);
+    }
+    return found;
 }
 
 std::uint64_t own_numbering() {
@@ -33,15 +50,15 @@ std::uint64_t own_numbering() {
 }  // namespace
 
 ProcessMark this_process() {
-    return {::getpid(), start_of(::getpid()), own_numbering()};
+    return {::getpid(), stat_of(::getpid()).started, own_numbering()};
 }
 
 bool still_runs(const ProcessMark& mark) {
     if (mark.process <= 0) return false;
     if (mark.numbering != own_numbering()) return true;
     if (::kill(mark.process, 0) != 0 && errno == ESRCH) return false;
-    const std::uint64_t started = start_of(mark.process);
-    return started == 0 || mark.started == 0 || started == mark.started;
+    const Stat now = stat_of(mark.process);
+    return !now.ended && (now.started == 0 || mark.started == 0 || now.started == mark.started);
 }
 
 Result<Fd> watch_process(int process) {

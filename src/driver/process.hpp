@@ -17,7 +17,7 @@ struct ProcessMark {
 
 ProcessMark this_process();
 
-// True also where it cannot be told, since the id belongs to a numbering that is not seen from here.
+// Not one that has ended and that its parent has not waited for (a zombie). True also where it cannot be told, since the id belongs to a numbering that is not seen from here.
 bool still_runs(const ProcessMark& mark);
 
 // Readable once the process has ended, whatever its children inherited (pidfd_open, Linux 5.3). unsupported
