@@ -196,6 +196,14 @@ void Board::refused(unsigned rank, const Noted& noted) {
     file().rows[rank].cells[noted.number % BoardFile::remembered].number.store(0, std::memory_order_release);
 }
 
+void Board::count(unsigned rank, const std::vector<PairItem>& pairs) {
+    BoardFile::Row& row = file().rows[rank];
+    for (const PairItem& item : pairs) {
+        if (item.bytes == 0) continue;  // it moves nothing, and nobody waits for it
+        (item.sends ? row.sent : row.received)[item.peer].fetch_add(1, std::memory_order_release);
+    }
+}
+
 void Board::ended(unsigned rank, std::uint64_t number) {
     BoardFile::Row& row = file().rows[rank];
     std::uint64_t done = row.done.load(relaxed);

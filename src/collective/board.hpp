@@ -72,7 +72,7 @@ private:
 
 // The file. `Row` is written by its rank alone.
 struct BoardFile {
-    static constexpr std::uint64_t right_magic = 0x3330424753ull;  // "SGB03"
+    static constexpr std::uint64_t right_magic = 0x3430424753ull;  // "SGB04"
     static constexpr std::size_t remembered = 64;                  // operations
     using Number = std::atomic<std::uint64_t>;
     static_assert(Number::is_always_lock_free);
@@ -86,6 +86,9 @@ struct BoardFile {
         Number moved_ns;  // of the machine's steady clock: when `done` was raised last
         Number counts;    // 1: `done` is raised while others still run; 0: only once none does
         BoardText<64> place;
+        // Blocks of all send_recv so far, to and from each rank. The k-th one sent to a rank is the k-th one
+        // that it receives.
+        Number sent[backend::max_ranks], received[backend::max_ranks];
         BoardText<512> error;
         Cell cells[remembered];
     };
@@ -132,6 +135,8 @@ public:
     void enqueued(unsigned rank, const Noted& noted);
     void refused(unsigned rank, const Noted& noted);
     // All up to this one have ended. Any thread.
+    // What was enqueued sends and receives these.
+    void count(unsigned rank, const std::vector<PairItem>& pairs);
     void ended(unsigned rank, std::uint64_t number);
 
 private:

@@ -169,6 +169,7 @@ Result<void> Member::run(const Operation& operation, void* stream) {
     noted.time_ns = steady_ns();
     noted.signature = decided->signature;
     SIDESTEP_CHECK(enqueue(decided->tasks, noted, stream));
+    own().board->count(static_cast<unsigned>(rank()), operation.pairs);
     if (asked) service_->wake();
     return {};
 }

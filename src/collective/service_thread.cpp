@@ -253,14 +253,11 @@ void ServiceThread::look_at_board() {
     const BoardFile::Row& own = board.rows[own_->rank];
     const std::uint64_t steps = own.steps.load(std::memory_order_acquire);
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
-        if (!peers_[rank].left || steps <= peers_[rank].steps) continue;
-        const auto noted = board.find_step(own_->rank, peers_[rank].steps + 1);
-        fail(Error{ErrorCode::io_error,
-                   fmt::format("{} left the group before operation {}{}{}", own_->contacts[rank]->who(),
-                               peers_[rank].steps + 1, noted ? ", " : "", noted ? noted->text() : ""),
-                   own_->name,
-                   {}});
-        return;
+        if (!peers_[rank].left) continue;
+        (void)idle();  // notes what has ended
+        const auto lost = explain_departure(
+            {rank, own_->contacts[rank]->who(), peers_[rank].steps, own_->rank, own_->name}, board);
+        if (lost) return fail(*lost);
     }
 }
 

@@ -23,6 +23,16 @@ std::optional<Noted> counterpart(const FaultSeen& fault, const BoardFile& board,
     return std::nullopt;
 }
 
+// Its part of the operation is not known to have been missing before: it ended by exit() within, or kernels of a graph
+// wait for it.
+Error left(const FaultSeen& fault, const std::string& what) {
+    return {ErrorCode::io_error,
+            fmt::format("{} left the group without having ended {}, and {} waited {:g} s for it", fault.peer,
+                        what, fault.me, fault.deadline_s),
+            fault.me,
+            {}};
+}
+
 Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optional<Noted>& own) {
     const std::string what = own ? own->numbered() : fmt::format("operation {}", fault.record.number);
     const auto last = board.last(fault.record.peer);
@@ -37,6 +47,7 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
             error.hint = hint_of_mismatch;
             return error;
         }
+        if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what);
         error.message = fmt::format("{} enqueued {} too, but did not go on within {:g} s", fault.peer, what,
                                     fault.deadline_s);
         // A count of 0 is not posted: whoever has one waits for nobody.
@@ -46,10 +57,20 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
                 "not";
         return error;
     }
+    if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what);
     error.message = fmt::format(
         "{} did not come to {}, within {:g} s; {}", fault.peer, what, fault.deadline_s,
         last ? fmt::format("its last one: {}", last->numbered()) : std::string("it has run none"));
     return error;
+}
+
+// "in operation 3, send_recv with rank 1", where it is known that this is the one that `rank` is in.
+std::string where(unsigned rank, unsigned peer, const BoardFile& board) {
+    const BoardFile::Row& row = board.rows[rank];
+    const auto oldest = board.oldest_unfinished(rank);
+    const bool known = row.counts.load() != 0 || row.enqueued.load() - row.done.load() <= 1;
+    if (!known || !oldest || (oldest->peers >> peer & 1) == 0) return {};
+    return ", in " + oldest->numbered();
 }
 
 }  // namespace
@@ -90,6 +111,30 @@ Error explain_death(const DeathSeen& death, const BoardFile& board) {
     if (const auto own = board.oldest_unfinished(death.rank))
         message += fmt::format(", and {} is in {}", death.me, own->numbered());
     return {ErrorCode::io_error, std::move(message), death.me, "or it ended without leaving the group"};
+}
+
+std::optional<Error> explain_departure(const DepartureSeen& seen, const BoardFile& board) {
+    const BoardFile::Row& own = board.rows[seen.rank];
+    const BoardFile::Row& gone = board.rows[seen.gone];
+    const auto error = [&](std::string message) {
+        return Error{ErrorCode::io_error, std::move(message), seen.me, {}};
+    };
+    if (own.steps.load(std::memory_order_acquire) > seen.steps) {
+        const auto noted = board.find_step(seen.rank, seen.steps + 1);
+        return error(fmt::format("{} left the group before operation {}{}{}", seen.who, seen.steps + 1,
+                                 noted ? ", " : "", noted ? noted->text() : ""));
+    }
+    // What was captured alone, for a graph, is not under way.
+    if (own.done.load(std::memory_order_acquire) >= own.enqueued.load(std::memory_order_acquire))
+        return std::nullopt;
+    const bool receives = own.received[seen.gone].load(std::memory_order_acquire) >
+                          gone.sent[seen.rank].load(std::memory_order_acquire);
+    const bool sends = own.sent[seen.gone].load(std::memory_order_acquire) >
+                       gone.received[seen.rank].load(std::memory_order_acquire);
+    if (!receives && !sends) return std::nullopt;
+    return error(fmt::format("{} left the group before it {} what {} {}{}", seen.who,
+                             receives ? "sent" : "received", seen.me, receives ? "receives" : "sends",
+                             where(seen.rank, seen.gone, board)));
 }
 
 }  // namespace sidestep::collective

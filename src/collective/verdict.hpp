@@ -55,4 +55,15 @@ struct DeathSeen {
 };
 Error explain_death(const DeathSeen& death, const BoardFile& board);
 
+// What `rank` has enqueued can never end, since rank `gone` left before its own part of it. Nothing where that is not
+// so; a rank that left in order has ended all that it enqueued, so numbers tell.
+struct DepartureSeen {
+    unsigned gone = 0;
+    std::string who;
+    std::uint64_t steps = 0;  // its operations of all, when it left
+    unsigned rank = 0;
+    std::string me;
+};
+std::optional<Error> explain_departure(const DepartureSeen& seen, const BoardFile& board);
+
 }  // namespace sidestep::collective

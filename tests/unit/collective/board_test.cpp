@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "collective/verdict.hpp"
 #include "collective/wire.hpp"
 #include "tests/unit/group/ranks.hpp"
 
@@ -147,6 +148,25 @@ TEST_F(BusyBoards, OnlyGrows) {
     // Only so many are remembered.
     for (std::uint64_t number = 11; number <= 100; ++number) note(0, number);
     EXPECT_EQ(boards[0].file().oldest_unfinished(0)->number, 100 - BoardFile::remembered + 1);
+}
+
+// A task that waited for one gives up after the deadline: the other is not said to hang.
+TEST_F(BusyBoards, WhoLeftDoesNotHang) {
+    const FaultSeen fault{
+        {.kind = backend::FaultKind::timed_out, .peer = 1, .number = 10}, 0, "rank 0", "rank 1", 60};
+    EXPECT_NE(
+        explain_fault(fault, boards[0].file()).message.find("rank 1 enqueued operation 10, barrier too"),
+        std::string::npos);
+    boards[1].leave();
+    for (const std::uint64_t number : {10, 11}) {
+        if (number == 11) note(0, number);
+        FaultSeen later = fault;
+        later.record.number = number;
+        const Error error = explain_fault(later, boards[0].file());
+        EXPECT_EQ(error.code, ErrorCode::io_error);
+        EXPECT_EQ(error.message, "rank 1 left the group without having ended operation " +
+                                     std::to_string(number) + ", barrier, and rank 0 waited 60 s for it");
+    }
 }
 
 TEST(Wire, RefusesWhatMakesNoSense) {

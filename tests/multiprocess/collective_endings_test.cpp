@@ -1,0 +1,84 @@
+// What the other ranks are told, and what stays, when one leaves or ends.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/multiprocess/collective_groups.hpp"
+
+namespace sidestep::multiprocess {
+namespace {
+
+// By leaving, or by exit(), as programs in Python end.
+class Endings : public Groups, public testing::WithParamInterface<const char*> {
+protected:
+    void end(int rank) { EXPECT_EQ(peers[at(rank)]->tell(GetParam()), says("leave") ? "ok" : ""); }
+    bool says(const std::string& way) const { return GetParam() == way; }
+    std::string tell_one(int rank, const std::string& command) { return peers[at(rank)]->tell(command); }
+    static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+};
+
+// Sooner than its deadline, which is far away.
+TEST_P(Endings, WhoReceivesIsToldThatNothingComes) {
+    join(2, long_timeout);
+    const std::string gone = process(1);
+    EXPECT_EQ(tell_one(0, "pair recv 100 1"), "ok");
+    end(1);
+    expect_error({tell_one(0, "wait")},
+                 {"rank 1 (" + gone + ", gpu:1) left the group before it sent what rank 0 (" + process(0) +
+                      ", gpu:0) receives",
+                  "in operation 1, send_recv with rank 1"});
+}
+
+TEST_P(Endings, WhoSendsIsToldThatNothingIsTaken) {
+    join(2, long_timeout);
+    for (const int count : {100, 500'000}) EXPECT_EQ(tell_one(0, fmt::format("pair send {} 1", count)), "ok");
+    EXPECT_EQ(tell_one(1, "pair recv 100 0"), "ok");
+    EXPECT_EQ(tell_one(1, "wait"), "ok");
+    const std::string gone = process(1);
+    end(1);
+    expect_error({tell_one(0, "wait")},
+                 {"rank 1 (" + gone + ", gpu:1) left the group before it received what rank 0",
+                  "in operation 2, send_recv with rank 1"});
+}
+
+// Nor is it an error to wait for another rank long after.
+TEST_P(Endings, WhatWasSentBeforeArrives) {
+    join(3, long_timeout);
+    for (const int count : {10, 200'003})
+        for (int turn = 0; turn < 2; ++turn) {
+            EXPECT_EQ(tell_one(0, fmt::format("pair recv {} 1", count)), "ok");
+            EXPECT_EQ(tell_one(1, fmt::format("pair send {} 0", count)), "ok");
+        }
+    EXPECT_EQ(tell_one(0, "pair recv 10 2"), "ok");
+    EXPECT_EQ(tell_one(1, "wait"), "ok");
+    // It waits some seconds for rank 0 to let go of its memory.
+    const auto ends = std::async(std::launch::async, [&] { end(1); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time to take it for missing
+    EXPECT_EQ(tell_one(0, "status"), "ok");
+    EXPECT_EQ(tell_one(2, "pair send 10 0"), "ok");
+    EXPECT_EQ(tell_one(0, "wait"), "ok");
+    expect_error({tell_one(0, "pair recv 10 1")}, {"rank 1", "has left the group"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Endings, testing::Values("leave", "exit"));
+
+// Their parent has not waited for them.
+TEST_F(Groups, AZombieIsDead) {
+    join(2, long_timeout);
+    const auto make_zombie = [&](int rank) {
+        const pid_t process = peers[static_cast<std::size_t>(rank)]->process();
+        ::kill(process, SIGKILL);
+        siginfo_t ended{};
+        EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(process), &ended, WEXITED | WNOWAIT), 0);
+    };
+    make_zombie(0);
+    const auto groups = running_groups(folder.path()).value();
+    ASSERT_EQ(groups.size(), 1u);
+    EXPECT_FALSE(groups[0].ranks[0].alive);
+    EXPECT_TRUE(groups[0].ranks[1].alive);
+    make_zombie(1);
+    EXPECT_TRUE(running_groups(folder.path()).value().empty());
+    EXPECT_EQ(entries(), 0u);
+}
+
+}  // namespace
+}  // namespace sidestep::multiprocess
