@@ -32,6 +32,7 @@ std::string json_of(const std::vector<RunningGroup>& groups) {
             ranks.push_back({{"rank", rank.rank},
                              {"process", rank.process},
                              {"alive", rank.alive},
+                             {"left", rank.left},
                              {"place", rank.place},
                              {"enqueued", rank.enqueued},
                              {"done", rank.done},
@@ -46,6 +47,7 @@ std::string json_of(const std::vector<RunningGroup>& groups) {
 
 std::string state_of(const RunningRank& rank) {
     if (rank.process == 0) return "not joined";
+    if (rank.left) return "left";
     if (!rank.alive) return "dead";
     if (!rank.error.empty()) return rank.error;
     if (rank.waiting_s > 0) return fmt::format("since {:.1f} s", rank.waiting_s);

@@ -128,8 +128,10 @@ struct CollectivePlan {
 // A group that some process of this user takes part in, as `sidestep ps` shows it.
 struct RunningRank {
     int rank = 0;
-    int process = 0;  // its process id; 0: not joined
-    bool alive = false;
+    int process = 0;     // its process id; 0: not joined
+    bool alive = false;  // the process runs
+    bool left =
+        false;  // the rank has left the group in order, or its process has ended so; it may well be alive
     std::string place;
     std::uint64_t enqueued = 0;  // operations so far
     std::uint64_t done = 0;      // of a CUDA GPU: when it was idle last

@@ -60,20 +60,26 @@ std::unique_ptr<BoardFile> read_board(const std::string& path) {
     return board;
 }
 
+// It has not come, or takes part no longer.
+bool absent(const RunningRank& rank) {
+    return rank.process == 0 || rank.left || !rank.alive;
+}
+
 RunningRank rank_of(const BoardFile& board, unsigned rank) {
     const BoardFile::Row& row = board.rows[rank];
     RunningRank found;
     found.rank = static_cast<int>(rank);
     if (row.state.load() == BoardFile::absent) return found;
     found.process = board.process_of(rank).process;
-    found.alive = row.state.load() == BoardFile::joined && driver::still_runs(board.process_of(rank));
+    found.alive = driver::still_runs(board.process_of(rank));
+    found.left = row.state.load() == BoardFile::left;
     found.place = row.place.load();
     found.enqueued = row.enqueued.load();
     found.done = std::min<std::uint64_t>(row.done.load(), found.enqueued);
     found.error = row.error.load();
     if (const auto last = board.last(rank)) found.last = last->text();
     const auto oldest = board.oldest_unfinished(rank);
-    if (!oldest || !found.alive) return found;
+    if (!oldest || absent(found)) return found;
     // It may have been enqueued long before its turn came.
     const std::uint64_t since = std::max(oldest->time_ns, row.moved_ns.load());
     const std::uint64_t now = collective::steady_ns();
@@ -127,12 +133,13 @@ private:
         return fmt::format("rank {} (process {}, {})", rank.rank, rank.process, where);
     }
     static std::string missing(const RunningRank& rank) {
-        return rank.process == 0 ? fmt::format("rank {} (not there)", rank.rank) : there(rank, "gone");
+        if (rank.process == 0) return fmt::format("rank {} (not there)", rank.rank);
+        return there(rank, rank.left ? "left" : "dead");
     }
 
     // How far a rank is that has not come to an operation of all; empty: it has.
     std::string behind(const RunningRank& rank, const Noted& noted) const {
-        if (rank.process == 0 || !rank.alive) return missing(rank);
+        if (absent(rank)) return missing(rank);
         const std::uint64_t steps = steps_of(rank.rank);
         if (steps < noted.step)
             return there(rank,
@@ -151,7 +158,7 @@ private:
             if ((noted.peers >> peer.rank & 1) == 0 || peer.rank == rank) continue;
             const auto own = oldest_of(peer.rank);
             const auto last = board_.last(static_cast<unsigned>(peer.rank));
-            if (peer.process == 0 || !peer.alive)
+            if (absent(peer))
                 late.push_back(missing(peer));
             else if (own && own->collective == Collective::send_recv && (own->peers >> rank & 1) != 0)
                 met.push_back(there(peer, "in " + own->numbered()));

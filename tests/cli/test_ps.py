@@ -11,7 +11,7 @@ import unittest
 import harness
 from harness import INTERRUPTED
 
-MEMBERS = {"rank", "process", "alive", "place", "enqueued", "done", "last", "waiting_seconds", "error"}
+MEMBERS = {"rank", "process", "alive", "left", "place", "enqueued", "done", "last", "waiting_seconds", "error"}
 
 
 class Ps(harness.GroupTest):
@@ -87,6 +87,20 @@ class Ps(harness.GroupTest):
         called, waited_in = map(int, blames.search(stuck).groups())
         self.assertEqual(waited_in, called + 1)
         self.assertRegex(self.succeed("ps", env=self.env).out, blames)
+
+    def test_one_that_left_is_not_dead(self):
+        _, group, pids = self.busy_group()
+        # As a rank does that leaves: the state of the first row of the board, behind its numbers, id and name.
+        board = self.dir / "peers" / f"group-{group['id']}.board"
+        with open(board, "r+b") as file:
+            file.seek(3 * 8 + 64 + 128)
+            file.write((2).to_bytes(8, "little"))
+        text = self.succeed("ps", env=self.env).out
+        self.assertRegex(text, rf"\n +0 +{pids[0]} +gpu:0 +\d+ +\d+ +left ")
+        self.assertNotIn("dead", text)
+        left, stays = self.groups()[0]["ranks"][:2]
+        self.assertEqual((left["alive"], left["left"]), (True, True))
+        self.assertEqual((stays["alive"], stays["left"]), (True, False))
 
     def test_the_dead_go(self):
         command, _, pids = self.busy_group()

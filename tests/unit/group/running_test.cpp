@@ -76,6 +76,17 @@ TEST_F(Running, ErrorsAreSeen) {
     EXPECT_NE(seen[0].ranks[0].error.find("why not"), std::string::npos);
 }
 
+// In order, and lives on.
+TEST_F(Running, WhoLeftIsSeen) {
+    auto groups = make(3, patient);
+    groups.pop_back();
+    const auto left = seen([](const RunningGroup& group) { return group.ranks[2].left; });
+    EXPECT_TRUE(left.ranks[2].alive);
+    EXPECT_EQ(left.ranks[2].process, ::getpid());
+    EXPECT_FALSE(left.ranks[0].left);
+    EXPECT_TRUE(left.ranks[0].alive);
+}
+
 // And not in the one that was enqueued last.
 TEST_F(Running, TheWaitIsInTheFirstOperationThatHasNotEnded) {
     auto groups = make(3, patient);
