@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <mutex>
-#include <set>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "collective/ending.hpp"
 
 namespace sidestep::collective {
 namespace {
@@ -26,7 +25,7 @@ public:
     }
     void add(BoardFile::Row* row) {
         const std::lock_guard lock(mutex_);
-        rows_.insert(row);
+        rows_[row] = {};
     }
     // Under the lock, so that whoever comes second, and unmaps the board, does so afterwards.
     void leave(BoardFile::Row* row) {
@@ -38,11 +37,12 @@ private:
     OwnRows() {
         ending::on_begin([] {
             const std::lock_guard lock(all().mutex_);
-            for (BoardFile::Row* row : all().rows_) row->state.store(BoardFile::left);
+            for (const auto& [row, maker] : all().rows_)
+                if (!maker.forked()) row->state.store(BoardFile::left);
         });
     }
     std::mutex mutex_;
-    std::set<BoardFile::Row*> rows_;
+    std::map<BoardFile::Row*, ending::Maker> rows_;
 };
 
 std::uint64_t pack(const Noted& noted) {
@@ -183,7 +183,7 @@ void Board::join(unsigned rank, const std::string& place) {
 
 void Board::leave() {
     // Once, by whichever thread comes first: that of the caller, or the service thread's.
-    if (joined_) OwnRows::all().leave(&file().rows[rank_]);
+    if (joined_ && !maker_.forked()) OwnRows::all().leave(&file().rows[rank_]);
 }
 
 void Board::enqueued(unsigned rank, const Noted& noted) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backend/copy_exchange.hpp"
+#include "collective/ending.hpp"
 #include "collective/operation.hpp"
 #include "driver/mapped_file.hpp"
 #include "driver/process.hpp"
@@ -85,10 +86,10 @@ struct BoardFile {
         Number state, process, started, numbering, enqueued, steps, done;
         Number moved_ns;  // of the machine's steady clock: when `done` was raised last
         Number counts;    // 1: `done` is raised while others still run; 0: only once none does
-        BoardText<64> place;
         // Blocks of all send_recv so far, to and from each rank. The k-th one sent to a rank is the k-th one
         // that it receives.
         Number sent[backend::max_ranks], received[backend::max_ranks];
+        BoardText<64> place;
         BoardText<512> error;
         Cell cells[remembered];
     };
@@ -134,9 +135,9 @@ public:
     // After that: from now on it counts. Or else, where the first of them was refused, it never was.
     void enqueued(unsigned rank, const Noted& noted);
     void refused(unsigned rank, const Noted& noted);
-    // All up to this one have ended. Any thread.
     // What was enqueued sends and receives these.
     void count(unsigned rank, const std::vector<PairItem>& pairs);
+    // All up to this one have ended. Any thread.
     void ended(unsigned rank, std::uint64_t number);
 
 private:
@@ -145,6 +146,7 @@ private:
     std::string path_;
     unsigned rank_ = 0;  // whose row is this process's, once it has joined
     bool joined_ = false;
+    ending::Maker maker_;
 };
 
 // Nobody who could use the group lives any more.

@@ -21,6 +21,10 @@ constexpr std::chrono::microseconds wait_pause{50};
 }  // namespace
 
 DepartedMembers::~DepartedMembers() {
+    if (maker_.forked()) {
+        for (auto& member : leaving_) ending::keep(member.release());
+        return;
+    }
     const std::lock_guard lock(mutex_);
     for (auto& member : leaving_) {
         if (ending::begun())
@@ -47,7 +51,7 @@ std::vector<std::unique_ptr<Member>> DepartedMembers::take_finished() {
 void DepartedMembers::take(std::unique_ptr<Member> member) {
     if (!member) return;
     // What is left then goes with the process.
-    if (ending::begun()) return ending::keep(member.release());
+    if (ending::begun() || member->forked()) return ending::keep(member.release());
     member->leave();
     bool last = false;
     {

@@ -28,6 +28,7 @@ public:
 private:
     std::vector<std::unique_ptr<Member>> take_finished();
 
+    const ending::Maker maker_;
     std::mutex mutex_;  // guards what follows
     std::vector<std::unique_ptr<Member>> leaving_;
     std::size_t living_ = 0;

@@ -1,5 +1,7 @@
 #include "collective/ending.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,7 +10,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "collective/service_thread.hpp"
 
@@ -17,19 +18,32 @@ namespace {
 
 constexpr std::chrono::seconds max_wait{2};
 
+struct Kept {
+    void* object;
+    Kept* next;
+};
+
 // Never freed: it is used while the process ends.
 struct State {
     std::atomic<bool> begun{false};
-    std::mutex mutex;  // guards what follows
+    // A child that a program forked inherits all of this, and none of the threads: only what this process
+    // registered itself counts.
+    std::atomic<int> process{0};
+    std::atomic<Kept*> kept{nullptr};
+    std::mutex mutex;  // guards what follows; a child may find it locked, by a thread that it does not have
     std::set<std::string, std::less<>> backends;
     std::set<ServiceThread*> services;
     std::set<LastWords> words;
-    std::vector<void*> kept;
 };
 
 State& state() {
     static State& one = *new State;
     return one;
+}
+
+// Under the lock.
+void register_for_this_process() {
+    if (state().process.exchange(::getpid()) != ::getpid()) state().services.clear();
 }
 
 bool all_finished() {
@@ -40,6 +54,7 @@ bool all_finished() {
 
 // Registered once for each backend; only the first one to run finds something to do.
 void handle() {
+    if (state().process.load() != ::getpid()) return;
     {
         const std::lock_guard lock(state().mutex);
         if (state().begun.exchange(true)) return;
@@ -56,17 +71,25 @@ void handle() {
 
 }  // namespace
 
+Maker::Maker() : process_(::getpid()) {}
+
+bool Maker::forked() const noexcept {
+    return process_ != ::getpid();
+}
+
 bool begun() noexcept {
     return state().begun.load(std::memory_order_acquire);
 }
 
 void prepare_for(std::string_view backend) {
     const std::lock_guard lock(state().mutex);
+    register_for_this_process();
     if (state().backends.emplace(backend).second) std::atexit(handle);
 }
 
 void add(ServiceThread& service) {
     const std::lock_guard lock(state().mutex);
+    register_for_this_process();
     state().services.insert(&service);
 }
 
@@ -76,8 +99,9 @@ void remove(ServiceThread& service) noexcept {
 }
 
 void keep(void* object) {
-    const std::lock_guard lock(state().mutex);
-    state().kept.push_back(object);
+    Kept* const one = new Kept{object, state().kept.load()};
+    while (!state().kept.compare_exchange_weak(one->next, one)) {
+    }
 }
 
 void on_begin(LastWords words) {

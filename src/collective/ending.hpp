@@ -10,6 +10,17 @@ class ServiceThread;
 
 namespace ending {
 
+// The process that made something, which a child forked from it only inherits.
+class Maker {
+public:
+    Maker();
+    // This is a child of it, without its threads: what it made is not to be used, waited for or freed here.
+    bool forked() const noexcept;
+
+private:
+    int process_;
+};
+
 // exit() has begun: no seat may be called any more, and none is freed, for the process does that.
 bool begun() noexcept;
 
@@ -21,10 +32,10 @@ void prepare_for(std::string_view backend);
 void add(ServiceThread& service);
 void remove(ServiceThread& service) noexcept;
 
-// The object is never freed: it goes with the process. Kept in a list, so that it counts as no leak.
+// The object is never freed: it goes with the process. Kept in a list, so that it counts as no leak. Waits for nobody.
 void keep(void* object);
 
-// Called once when it begins, before anybody is waited for.
+// Called once when it begins, before anybody is waited for; not in a child that has made no group.
 using LastWords = void (*)();
 void on_begin(LastWords words);
 

@@ -47,6 +47,7 @@ public:
     // Waits for this rank's own tasks, then says goodbye; the service thread stays until finished().
     void leave();
     bool finished() const { return service_->finished(); }
+    bool forked() const { return service_->forked(); }
     void hurry(driver::LocalSocket::Time until) { service_->hurry(until); }
     void leave_other_processes_behind(driver::LocalSocket::Time until) {
         service_->leave_other_processes_behind(until);

@@ -9,7 +9,6 @@
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/try.hpp"
-#include "collective/ending.hpp"
 
 namespace sidestep::collective {
 namespace {
@@ -50,6 +49,11 @@ void ServiceThread::join() {
 }
 
 ServiceThread::~ServiceThread() {
+    if (forked()) {
+        ending::keep(new std::thread(std::move(thread_)));
+        ending::keep(own_.release());
+        return;
+    }
     if (thread_.joinable() && !begun_) started_.set_value(false);
     join();
     ending::remove(*this);
@@ -249,9 +253,6 @@ void ServiceThread::look_at_board() {
             Error{code, board.rows[rank].error.load(), own_->name_of_rank(static_cast<unsigned>(rank)), {}});
         return;
     }
-    // A rank that left without an operation of all that this one has begun will never come to it.
-    const BoardFile::Row& own = board.rows[own_->rank];
-    const std::uint64_t steps = own.steps.load(std::memory_order_acquire);
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         if (!peers_[rank].left) continue;
         (void)idle();  // notes what has ended

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "collective/ending.hpp"
 #include "collective/exchanges.hpp"
 #include "collective/reachability.hpp"
 #include "collective/rendezvous.hpp"
@@ -35,7 +36,8 @@ struct RankResources {
 class ServiceThread {
 public:
     explicit ServiceThread(std::unique_ptr<RankResources> own);
-    // Waits for the thread: leave() comes first, where it was started.
+    // Waits for the thread: leave() comes first, where it was started. Not in a child that was forked: there nothing
+    // is freed.
     ~ServiceThread();
     ServiceThread(const ServiceThread&) = delete;
     ServiceThread& operator=(const ServiceThread&) = delete;
@@ -75,6 +77,8 @@ public:
     bool absent(unsigned rank) const { return (absent_.load(std::memory_order_relaxed) >> rank & 1) != 0; }
     // Waits for the end of the thread, which finished() says is near. Any thread.
     void join();
+    // This is a child of the process that the rank belongs to.
+    bool forked() const { return maker_.forked(); }
     bool finished() const { return finished_.load(std::memory_order_acquire); }
 
 private:
@@ -121,6 +125,7 @@ private:
     Exchanges exchanges_;
     std::atomic<std::uint32_t> absent_{0};  // bit r: rank r has died or left
     std::atomic<bool> finished_{false};
+    const ending::Maker maker_;
     std::mutex joining_;
     std::promise<bool> started_;  // false: the thread ends without having begun
     bool begun_ = false;

@@ -54,6 +54,10 @@ Publisher::Publisher() {
 }
 
 Publisher::~Publisher() {
+    if (forked()) {
+        if (thread_.joinable()) thread_.detach();
+        return;
+    }
     std::vector<std::uint64_t> left;
     {
         std::lock_guard lock(mutex_);
@@ -69,11 +73,17 @@ Publisher::~Publisher() {
 }
 
 // With the mutex held.
+bool Publisher::forked() const noexcept {
+    const int process = process_.load();
+    return process != 0 && process != ::getpid();
+}
+
 Result<void> Publisher::start() {
     if (thread_.joinable()) return {};
     SIDESTEP_TRY(driver::Waker waker, driver::Waker::create());
     waker_ = std::make_unique<driver::Waker>(std::move(waker));
     SIDESTEP_TRY(thread_, base::start_thread([this] { serve(); }, "published memory"));
+    process_.store(::getpid());
     return {};
 }
 
@@ -105,6 +115,7 @@ Result<std::uint64_t> Publisher::publish(const Folder& folder, const std::string
 }
 
 void Publisher::withdraw(std::uint64_t id) noexcept {
+    if (forked()) return;
     std::lock_guard lock(mutex_);
     const auto found = entries_.find(id);
     if (found == entries_.end() || found->second->withdrawn) return;

@@ -1,6 +1,7 @@
 // The publisher's end: names that listen, and one thread that answers whoever connects.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,7 +19,7 @@ namespace sidestep::peer {
 class Publisher {
 public:
     Publisher();
-    // Withdraws every name.
+    // Withdraws every name; not in a child that was forked, whose sockets are its parent's too.
     ~Publisher();
     Publisher(const Publisher&) = delete;
     Publisher& operator=(const Publisher&) = delete;
@@ -38,11 +39,14 @@ private:
     static constexpr std::size_t max_importers = 4096;  // of all names
 
     Result<void> start();
+    // This is a child of the process that publishes, without its thread.
+    bool forked() const noexcept;
     void serve();
     bool admit(Entry& entry);
     void drop(Entry& entry, int number);
 
     PublisherId id_{};
+    std::atomic<int> process_{0};  // whose thread serves; 0: none yet
     std::mutex
         mutex_;  // guards what follows; sockets are closed by the thread alone, which may be polling them
     std::map<std::uint64_t, std::unique_ptr<Entry>> entries_;

@@ -1,6 +1,8 @@
-// What the other ranks are told, and what stays, when one leaves or ends.
+// What the other ranks are told, and what stays, when one leaves, ends or forks.
 #include <signal.h>
 #include <sys/wait.h>
+
+#include <algorithm>
 
 #include "tests/multiprocess/collective_groups.hpp"
 
@@ -60,6 +62,33 @@ TEST_P(Endings, WhatWasSentBeforeArrives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Endings, testing::Values("leave", "exit"));
+
+// What a rank shares stays its own, whatever a child does that it forked.
+class Forks : public Groups, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Forks, TheGroupLivesOn) {
+    join(2, long_timeout);
+    expect_all("checked 100 1", "ok");
+    // Waiting for threads that the child does not have would take two seconds each time.
+    auto quickest = Clock::duration::max();
+    for (int turn = 0; turn < 3; ++turn) {
+        const auto start = Clock::now();
+        expect_all(GetParam(), "ok");
+        quickest = std::min(quickest, Clock::now() - start);
+    }
+    EXPECT_LT(quickest, std::chrono::seconds(2));
+    const auto groups = running_groups(folder.path()).value();
+    ASSERT_EQ(groups.size(), 1u);
+    for (const RunningRank& rank : groups[0].ranks) EXPECT_TRUE(rank.alive);
+    EXPECT_EQ(entries(), 1u);
+    expect_all("checked 100 1", "ok");
+    const std::string dead = process(0);
+    EXPECT_EQ(peers[1]->tell("run barrier 0 f32"), "ok");
+    peers[0]->kill();
+    expect_error({peers[1]->tell("wait")}, {"rank 0 (" + dead + ", gpu:0) died"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Forks, testing::Values("fork", "fork leave"));
 
 // Their parent has not waited for them.
 TEST_F(Groups, AZombieIsDead) {

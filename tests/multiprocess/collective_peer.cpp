@@ -14,10 +14,12 @@
 //   again COUNT              memory that is attached, freed and given again, with operations between
 //   spin [COUNT]             answers "ok", then runs all_reduces until something ends that
 //   wait, status, abort WHY, leave, exit
+//   fork [leave]             a child that ends by exit(), having left before or not; "ok" once it has ended
 //   split COLOR KEY, shrink R [R]   goes on with the new group
 //   way COUNT                how an all_reduce of i32 goes, and why
 //   explain COUNT            where the memory of the last `checked` is
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -85,6 +87,7 @@ public:
             return "ok";
         }
         if (verb == "exit") std::exit(0);
+        if (verb == "fork") return fork(words);
         if (verb == "leave") {
             memory_.clear();
             group_.reset();
@@ -146,6 +149,17 @@ private:
             group_.emplace(std::move(*made));
         }
         return fmt::format("rank {} of {}", group_->rank(), group_->ranks());
+    }
+
+    std::string fork(std::istringstream& words) {
+        std::string way;
+        words >> way;
+        const pid_t child = ::fork();
+        if (child == 0) {
+            if (way == "leave") group_.reset();
+            std::exit(0);
+        }
+        return child > 0 && ::waitpid(child, nullptr, 0) == child ? "ok" : "no child";
     }
 
     int* memory(std::size_t count) {

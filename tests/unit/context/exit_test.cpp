@@ -1,5 +1,8 @@
 // Processes that end while groups live, or have just been left: no seat is called once exit() is past this
 // library.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 
@@ -76,8 +79,9 @@ private:
     const backend::Registry& real_;
 };
 
-// Never returns. Four ranks run an operation; then some are left, or none, and the process exits.
-[[noreturn]] void run_and_exit(int leaving) {
+// Never returns. Four ranks run an operation; then some are left, or none, and the process exits, or first a child
+// that it forks.
+[[noreturn]] void run_and_exit(int leaving, bool forks) {
     // Never freed, but always reachable.
     static Folder& folder = *new Folder;
     // Before the first seat, so it runs after this library's handler.
@@ -110,18 +114,28 @@ private:
     for (std::thread& thread : threads) thread.join();
     for (int rank = 0; rank < leaving; ++rank)
         departed.take(std::move(members[static_cast<std::size_t>(rank)]));
+    if (forks) {
+        const pid_t child = ::fork();
+        int status = 0;
+        if (child != 0 && (::waitpid(child, &status, 0) != child || !WIFEXITED(status))) std::_Exit(96);
+        if (WEXITSTATUS(status) == 99) std::_Exit(95);
+        for (const auto& member : members)
+            if (child != 0 && leaving == 0 && !member->run({}, nullptr)) std::_Exit(94);
+    }
     std::exit(0);
 }
 
-class Exit : public testing::TestWithParam<int> {};
+class Exit : public testing::TestWithParam<std::pair<int, bool>> {};
 
 TEST_P(Exit, CallsNoSeatAfterwards) {
     testing::FLAGS_gtest_death_test_style = "threadsafe";
     for (int round = 0; round < 3; ++round)
-        EXPECT_EXIT(run_and_exit(GetParam()), testing::ExitedWithCode(0), "");
+        EXPECT_EXIT(run_and_exit(GetParam().first, GetParam().second), testing::ExitedWithCode(0), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Leaving, Exit, testing::Values(0, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Leaving, Exit,
+                         testing::Values(std::pair(0, false), std::pair(2, false), std::pair(4, false),
+                                         std::pair(0, true), std::pair(2, true)));
 
 }  // namespace
 }  // namespace sidestep::groups

@@ -1,11 +1,13 @@
 #include "peer/publisher.hpp"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -120,6 +122,23 @@ TEST_F(PublisherTest, TheEndOfThePublisherWithdrawsAll) {
     for (const Connection& connection : connections) EXPECT_TRUE(connection.closed());
     for (const auto& entry : std::filesystem::directory_iterator(path))
         EXPECT_EQ(entry.path().filename(), ".lock");
+}
+
+// As one of a program does that ends by exit().
+TEST_F(PublisherTest, AForkedChildWithdrawsNothing) {
+    auto publisher = std::make_unique<Publisher>();
+    ASSERT_TRUE(publisher->publish(folder(), "kv", offer, -1).ok());
+    const auto before = connect("kv");
+    ASSERT_TRUE(before) << before.error().to_string();
+    const pid_t child = ::fork();
+    if (child == 0) {
+        publisher.reset();
+        ::_exit(0);
+    }
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_FALSE(before->closed());
+    const auto after = connect("kv");
+    EXPECT_TRUE(after) << after.error().to_string();
 }
 
 TEST_F(PublisherTest, OneNameOnePublisher) {
