@@ -174,8 +174,10 @@ Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until) const {
                          "local socket",
                          {}};
         if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() > 1)
-            return Error{ErrorCode::out_of_memory, "a message came with more descriptors than can be taken",
-                         "local socket", "if this process has many files open, raise `ulimit -n`"};
+            // One at most is for this process: without room even for that, the room is what lacks.
+            return Error{descriptors.size() > 1 ? ErrorCode::io_error : ErrorCode::out_of_memory,
+                         "a message came with more descriptors than can be taken", "local socket",
+                         "if this process has many files open, raise `ulimit -n`"};
         received.bytes.resize(static_cast<std::size_t>(size));
         if (!descriptors.empty()) received.descriptor = std::move(descriptors.front());
         return received;
