@@ -59,7 +59,10 @@ TEST_P(Endings, WhatWasSentBeforeArrives) {
     EXPECT_EQ(tell_one(0, "status"), "ok");
     EXPECT_EQ(tell_one(2, "pair send 10 0"), "ok");
     EXPECT_EQ(tell_one(0, "wait"), "ok");
-    expect_error({tell_one(0, "pair recv 10 1")}, {"rank 1", "has left the group"});
+    ends.wait();
+    std::string said = tell_one(0, "pair recv 10 1");
+    if (said == "ok") said = tell_one(0, "wait");  // the news came after the call
+    expect_error({said}, {"rank 1", "left the group"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Endings, testing::Values("leave", "exit"));
