@@ -13,11 +13,7 @@
 namespace sidestep::collective {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Time = driver::LocalSocket::Time;
-
-// A rank that cannot take part stays this long, so that the others hear why.
-constexpr std::chrono::seconds telling_limit{2};
 
 // Another number in every process: a forked child has its parent's, but another process id.
 const std::array<std::uint64_t, 2>& program_number() {
@@ -174,9 +170,8 @@ private:
         return shared_gpu(ranks);
     }
 
-    Error cannot_take_part(Rendezvous& rendezvous, Hello mine, const Error& why) const {
-        mine.wrong = why.to_string();
-        (void)rendezvous.meet(mine, -1, std::min(until_, Clock::now() + telling_limit), request_.stop);
+    Error cannot_take_part(Rendezvous& rendezvous, const Hello& mine, const Error& why) const {
+        rendezvous.refuse(mine, why, until_, request_.stop);
         return why;
     }
 

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,6 +27,8 @@ constexpr std::size_t max_early = 8;
 constexpr std::chrono::milliseconds stop_pause{50};
 // How long the one that has the rank already may take to hear of another one.
 constexpr std::chrono::milliseconds telling_limit{500};
+// A rank that cannot take part stays this long, so that those who come later hear why.
+constexpr std::chrono::seconds staying_limit{2};
 
 Error hung_up(const std::string& who) {
     return Error{
@@ -111,7 +115,10 @@ Result<void> Contact::send(std::string_view bytes, int with) {
     if (sent) return sent;
     SIDESTEP_CHECK(listen());
     failed = closed;
-    return closed ? hung_up(who()) : sent;
+    if (!closed) return sent;
+    // What it said after it was ready was kept.
+    const auto last = early.empty() ? Result<Message>(hung_up(who())) : parse_message(early.back().bytes);
+    return last && is_end(*last) ? error_in(*last, who()) : hung_up(who());
 }
 
 Result<driver::LocalMessage> next_message(Contacts& contacts, std::uint32_t rank, Time until,
@@ -179,6 +186,8 @@ struct Rendezvous::Meeting {
 
     std::string own_hello() const { return to_bytes(Message{.word = Word::hello, .blob = to_bytes(mine)}); }
 
+    std::string socket_of(std::uint32_t rank) const { return fmt::format("{}{}", at.prefix_, rank); }
+
     std::vector<std::uint32_t> missing() const {
         std::vector<std::uint32_t> ranks;
         for (std::uint32_t rank = 0; rank < mine.ranks; ++rank)
@@ -194,7 +203,7 @@ struct Rendezvous::Meeting {
     Result<void> connect() {
         for (std::uint32_t rank = 0; rank < mine.rank; ++rank) {
             if (contacts[rank] || lower[rank]) continue;
-            auto socket = driver::LocalSocket::connect(fmt::format("{}{}", at.prefix_, rank), Clock::now());
+            auto socket = driver::LocalSocket::connect(socket_of(rank), Clock::now());
             if (!socket &&
                 (socket.error().code == ErrorCode::not_found || socket.error().code == ErrorCode::timed_out))
                 continue;
@@ -228,21 +237,23 @@ struct Rendezvous::Meeting {
                                                               : contacts[theirs.rank]->process,
                                      theirs.process),
                          "group", "give every process a rank of its own, and every group a new id"};
-        if (!theirs.wrong.empty()) return failure_of(who, theirs.wrong);
         return {};
     }
 
-    // The first message of a connection.
-    Result<void> greet(driver::LocalSocket socket, bool accepted) {
+    // The first message of a connection: to the rank `called`, or of whoever has connected.
+    Result<void> greet(driver::LocalSocket socket, std::optional<std::uint32_t> called) {
         auto received = socket.receive(longest_message, Clock::now());
         // Hung up again: whoever it is comes back, or is missed in the end.
         if (!received && received.error().code != ErrorCode::out_of_memory) return {};
-        if (!received) return fails(received.error());
+        if (!received) {
+            if (called) lower[*called] = std::move(socket);
+            return fails(received.error());
+        }
         Contact contact;
         contact.socket = std::move(socket);
         auto heard = read_hello(contact, *received);
         if (heard) heard = check(contact.hello, contact.who());
-        if (heard && accepted && !contact.socket.send(own_hello(), descriptor)) {
+        if (heard && !called && !contact.socket.send(own_hello(), descriptor)) {
             // It may have said why before it went.
             const auto last = contact.listen();
             return last || contact.closed ? Result<void>() : last;
@@ -300,12 +311,14 @@ struct Rendezvous::Meeting {
             static_cast<int>(std::clamp<long>(left, 0, looking ? pause_ms : stop_pause.count()));
         ::poll(entries.data(), entries.size(), pause);
 
-        std::vector<driver::LocalSocket> quiet;
-        std::vector<driver::LocalSocket> speaking;
-        for (std::size_t i = 0; i < unknown.size(); ++i)
-            (entries[1 + i].revents != 0 ? speaking : quiet).push_back(std::move(unknown[i]));
-        unknown = std::move(quiet);
-        for (auto& socket : speaking) SIDESTEP_CHECK(greet(std::move(socket), true));
+        auto greeted = Result<void>();
+        std::vector<driver::LocalSocket> silent = std::exchange(unknown, {});
+        for (std::size_t i = 0; i < silent.size(); ++i)
+            if (greeted && entries[1 + i].revents != 0)
+                greeted = greet(std::move(silent[i]), {});
+            else
+                unknown.push_back(std::move(silent[i]));
+        SIDESTEP_CHECK(greeted);
         for (std::uint32_t rank = 0; rank < mine.ranks; ++rank) {
             if (entries[known + rank].revents == 0) continue;
             if (!lower[rank]) {
@@ -314,7 +327,7 @@ struct Rendezvous::Meeting {
             }
             driver::LocalSocket socket = std::move(*lower[rank]);
             lower[rank].reset();
-            SIDESTEP_CHECK(greet(std::move(socket), false));
+            SIDESTEP_CHECK(greet(std::move(socket), rank));
         }
         // Only then: it takes a descriptor for a moment even where nobody waits.
         return entries[0].revents != 0 ? accept() : Result<void>();
@@ -328,25 +341,73 @@ struct Rendezvous::Meeting {
             "do all processes run, as one user, with the same id and the same SIDESTEP_PEER_FOLDER?"};
     }
 
+    // Who has come.
     void tell_all(const Error& error) {
-        const std::string me = name_of(mine.rank, mine.process, mine.place);
-        const std::string bytes = to_bytes(refusal(own_failure ? failure_of(me, error.to_string()) : error));
+        const std::string bytes = to_bytes(refusal(error));
         for (const auto& contact : contacts)
             if (contact) (void)contact->socket.send(bytes);
         for (const auto& socket : lower)
             if (socket) (void)socket->send(bytes);
         for (const auto& socket : unknown) (void)socket.send(bytes);
-        // Those that were not taken in, one at a time: there are descriptors now.
-        contacts.clear();
-        lower.clear();
-        unknown.clear();
-        for (std::size_t count = 0; count < backend::max_ranks; ++count) {
-            const auto socket = at.listener_.accept();
-            if (!socket || !*socket) return;
+        while (const auto socket = at.listener_.accept()) {
+            if (!*socket) return;
             (void)(*socket)->send(bytes);
         }
     }
+
+    // Everybody, also those who come later.
+    void refuse(const Error& why, Time until, const std::stop_token& stop) {
+        const std::string me = name_of(mine.rank, mine.process, mine.place);
+        const std::string bytes = to_bytes(refusal(failure_of(me, why.to_string())));
+        std::vector<bool> told(mine.ranks);
+        told[mine.rank] = true;
+        for (std::uint32_t rank = 0; rank < mine.ranks; ++rank) {
+            if (contacts[rank]) (void)contacts[rank]->socket.send(bytes);
+            told[rank] = told[rank] || contacts[rank] || (lower[rank] && lower[rank]->send(bytes));
+            // It may be descriptors that lack.
+            contacts[rank].reset();
+            lower[rank].reset();
+        }
+        until = std::min(until, Clock::now() + staying_limit);
+        for (;;) {
+            tell_lower(bytes, told);
+            (void)accept();
+            tell_unknown(bytes, told);
+            if (std::find(told.begin(), told.end(), false) == told.end()) return;
+            if (Clock::now() >= until || stop.stop_requested()) return;
+            std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+        }
+    }
+
+    void tell_lower(const std::string& bytes, std::vector<bool>& told) const {
+        for (std::uint32_t rank = 0; rank < mine.rank; ++rank) {
+            if (told[rank]) continue;
+            const auto socket = driver::LocalSocket::connect(socket_of(rank), Clock::now());
+            told[rank] = socket && socket->send(bytes);
+        }
+    }
+
+    // Not before they have said who they are: whoever cannot do that takes it for a socket that is left over.
+    void tell_unknown(const std::string& bytes, std::vector<bool>& told) {
+        for (driver::LocalSocket& socket : std::exchange(unknown, {})) {
+            const auto received = socket.receive(longest_message, Clock::now());
+            if (!received && received.error().code == ErrorCode::timed_out) {
+                unknown.push_back(std::move(socket));
+                continue;
+            }
+            if (!received) continue;
+            Contact contact;
+            contact.socket = std::move(socket);
+            const auto known = read_hello(contact, *received);
+            const bool sent{contact.socket.send(bytes)};
+            if (known && contact.hello.rank < mine.ranks) told[contact.hello.rank] = sent;
+        }
+    }
 };
+
+void Rendezvous::refuse(const Hello& mine, const Error& why, Time until, const std::stop_token& stop) {
+    Meeting(*this, mine, -1).refuse(why, until, stop);
+}
 
 Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
                                   const std::stop_token& stop) {
@@ -359,11 +420,12 @@ Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
         if (state) state = meeting.wait_and_read(until);
         if (state && !meeting.missing().empty() && Clock::now() >= until) state = meeting.late();
     }
-    if (!state) {
+    if (state) return std::move(meeting.contacts);
+    if (meeting.own_failure)
+        meeting.refuse(state.error(), until, stop);
+    else
         meeting.tell_all(state.error());
-        return state.error();
-    }
-    return std::move(meeting.contacts);
+    return state.error();
 }
 
 }  // namespace sidestep::collective

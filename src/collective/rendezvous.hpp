@@ -61,9 +61,13 @@ public:
 
     // One contact for each rank, nothing for the own one. `descriptor` (-1: none) goes with every hello.
     // Returns when all are there; else, also where `stop` is asked for, says what is wrong, here and to
-    // everybody who has come.
+    // everybody who has come. What only this rank could find, as refuse() does.
     Result<Contacts> meet(const Hello& mine, int descriptor, driver::LocalSocket::Time until,
                           const std::stop_token& stop);
+
+    // This rank cannot take part: waits two seconds at most until every other rank has heard why.
+    void refuse(const Hello& mine, const Error& why, driver::LocalSocket::Time until,
+                const std::stop_token& stop);
 
 private:
     struct Meeting;

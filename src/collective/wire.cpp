@@ -10,7 +10,7 @@
 namespace sidestep::collective {
 namespace {
 
-constexpr std::uint32_t version = 0x53474305;  // "SGC" and a number
+constexpr std::uint32_t version = 0x53474306;  // "SGC" and a number
 
 class Writer {
 public:
@@ -94,7 +94,6 @@ std::string to_bytes(const Hello& hello) {
     Writer writer;
     writer.put(hello.rank).put(hello.ranks).put(hello.process).put(hello.program);
     writer.put_text(hello.place).put_text(hello.gpu).put_text(hello.figures);
-    writer.put_text(std::string_view(hello.wrong).substr(0, longest_text));
     return writer.take();
 }
 
@@ -103,8 +102,7 @@ Result<Hello> parse_hello(std::string_view bytes) {
     Hello hello;
     if (!reader.get(hello.rank) || !reader.get(hello.ranks) || !reader.get(hello.process) ||
         !reader.get(hello.program) || !reader.get_text(hello.place, 256) || !reader.get_text(hello.gpu, 64) ||
-        !reader.get_text(hello.figures, 8192) || !reader.get_text(hello.wrong, longest_text) ||
-        !reader.ended())
+        !reader.get_text(hello.figures, 8192) || !reader.ended())
         return senseless("first message");
     if (hello.ranks == 0 || hello.rank >= hello.ranks) return senseless("first message");
     return hello;

@@ -57,7 +57,6 @@ struct Hello {
     std::string place = {};
     std::string gpu = {};      // backend::Seat::gpu_id()
     std::string figures = {};  // rank 0's, for all; empty: the built-in ones
-    std::string wrong = {};    // why this rank cannot take part; empty: it can
 };
 std::string to_bytes(const Hello& hello);
 Result<Hello> parse_hello(std::string_view bytes);

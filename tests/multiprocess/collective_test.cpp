@@ -429,5 +429,20 @@ TEST_F(Groups, ARankWithTooFewDescriptors) {
     EXPECT_GE(refused, 1);
 }
 
+// Also one that comes when the others have failed.
+TEST_F(Groups, ALateRankHearsWhoCannotTakePart) {
+    start(3);
+    ASSERT_EQ(peers[1]->tell("descriptors 3"), "ok");
+    const auto come = [&](int rank) {
+        return peers[static_cast<std::size_t>(rank)]->tell(
+            fmt::format("join {} {} 3 {}", id, rank, long_timeout));
+    };
+    auto second = std::async(std::launch::async, come, 1);
+    const std::string named = fmt::format("rank 1 ({}, gpu:1) cannot take part", process(1));
+    EXPECT_NE(come(0).find(named), std::string::npos);
+    EXPECT_NE(come(2).find(named), std::string::npos);
+    expect_error({second.get()}, {"ulimit -n"});
+}
+
 }  // namespace
 }  // namespace sidestep::multiprocess
