@@ -128,6 +128,12 @@ private:
 class Exit : public testing::TestWithParam<std::pair<int, bool>> {};
 
 TEST_P(Exit, CallsNoSeatAfterwards) {
+#if defined(__SANITIZE_ADDRESS__)
+    if (GetParam().second)
+        GTEST_SKIP() << "a forked child looks for leaks as it exits, and finds the address sanitizer's locks "
+                        "as threads "
+                        "of its parent held them";
+#endif
     testing::FLAGS_gtest_death_test_style = "threadsafe";
     for (int round = 0; round < 3; ++round)
         EXPECT_EXIT(run_and_exit(GetParam().first, GetParam().second), testing::ExitedWithCode(0), "");
