@@ -90,6 +90,7 @@ void ServiceThread::serve() {
     while (!all_let_go()) {
         wait_for_news();
         if (ending::begun()) {
+            (void)note_ended();  // what has not is told to the others by it
             own_->seat->halt();
             return finished_.store(true, std::memory_order_release);
         }
@@ -218,6 +219,7 @@ void ServiceThread::on_disconnect(unsigned rank) {
     if (!peer.left && row.state.load() == BoardFile::left) {
         peer.left = true;
         peer.steps = row.steps.load();
+        peer.ended_ns = steady_ns();
     }
     own_->reachability->gone(rank);
     {
@@ -256,9 +258,9 @@ void ServiceThread::look_at_board() {
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         if (!peers_[rank].left) continue;
         (void)idle();  // notes what has ended
-        const auto lost = explain_departure(
-            {rank, own_->contacts[rank]->who(), peers_[rank].steps, own_->rank, own_->name}, board);
-        if (lost) return fail(*lost);
+        const DepartureSeen seen{rank,       own_->contacts[rank]->who(), peers_[rank].steps, own_->rank,
+                                 own_->name, peers_[rank].ended_ns,       steady_ns()};
+        if (const auto lost = explain_departure(seen, board)) return fail(*lost);
     }
 }
 
@@ -290,6 +292,10 @@ Result<void> ServiceThread::status() {
 
 Result<bool> ServiceThread::idle() {
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own_->name, {}};
+    return note_ended();
+}
+
+Result<bool> ServiceThread::note_ended() {
     const BoardFile::Row& row = own_->board->file().rows[own_->rank];
     const std::uint64_t enqueued = row.enqueued.load(std::memory_order_acquire);
     SIDESTEP_TRY(const bool ended, own_->seat->idle());

@@ -88,7 +88,9 @@ private:
         bool let_go = false;      // this rank has nothing mapped of it any more
         bool forgotten = false;   // it has nothing mapped of this rank
         std::uint64_t steps = 0;  // its operations of all, when it left
-        driver::Fd process;       // readable once it has ended; empty where that cannot be watched
+        // When its process was seen to have ended by exit(), of the machine's steady clock; 0: it said goodbye.
+        std::uint64_t ended_ns = 0;
+        driver::Fd process;  // readable once it has ended; empty where that cannot be watched
     };
     struct Outgoing {
         std::string bytes;
@@ -104,6 +106,7 @@ private:
     void on_disconnect(unsigned rank);
     void settle_fault();
     void look_at_board();
+    Result<bool> note_ended();
     void release_departed(bool idle);
     bool all_let_go() const;
     void end();

@@ -1,10 +1,15 @@
 #include "collective/verdict.hpp"
 
+#include <algorithm>
+#include <vector>
+
 #include <fmt/format.h>
 
 namespace sidestep::collective {
 namespace {
 
+// How long an operation may go on after a rank has ended within it: packets that it had sent are there at once.
+constexpr std::uint64_t grace_ns = 1'000'000'000;
 constexpr const char* hint_of_mismatch = "every rank calls the same operations in the same order";
 
 // What the peer did where this rank did `own`.
@@ -73,6 +78,44 @@ std::string where(unsigned rank, unsigned peer, const BoardFile& board) {
     return ", in " + oldest->numbered();
 }
 
+// What is still remembered of what is not known to have ended.
+std::vector<Noted> unfinished(const BoardFile& board, unsigned rank) {
+    std::vector<Noted> found;
+    const std::uint64_t enqueued = board.rows[rank].enqueued.load(std::memory_order_acquire);
+    const std::uint64_t done = board.rows[rank].done.load(std::memory_order_acquire);
+    const std::uint64_t begin =
+        std::max(done, enqueued - std::min<std::uint64_t>(enqueued, BoardFile::remembered));
+    for (std::uint64_t number = begin + 1; number <= enqueued; ++number)
+        if (const auto noted = board.find(rank, number)) found.push_back(*noted);
+    return found;
+}
+
+bool same_operation(const Noted& own, unsigned rank, const Noted& theirs, unsigned peer) {
+    const bool pairs = own.collective == Collective::send_recv;
+    if (pairs != (theirs.collective == Collective::send_recv)) return false;
+    return pairs ? (own.peers >> peer & 1) != 0 && (theirs.peers >> rank & 1) != 0 : own.step == theirs.step;
+}
+
+// Rank `gone` ended by exit() within an operation that `rank` is in, and has been in for a while since.
+std::optional<Error> explain_exit(const DepartureSeen& seen, const BoardFile& board) {
+    if (seen.ended_ns == 0 || seen.now_ns < seen.ended_ns + grace_ns) return std::nullopt;
+    const std::vector<Noted> left = unfinished(board, seen.gone);
+    if (left.empty()) return std::nullopt;
+    for (const Noted& own : unfinished(board, seen.rank)) {
+        if (seen.now_ns < own.time_ns + grace_ns) continue;
+        const auto theirs = std::find_if(left.begin(), left.end(), [&](const Noted& one) {
+            return same_operation(own, seen.rank, one, seen.gone);
+        });
+        if (theirs == left.end()) continue;
+        return Error{ErrorCode::io_error,
+                     fmt::format("{} ended within {}, and {} is in {}", seen.who, theirs->numbered(), seen.me,
+                                 own.numbered()),
+                     seen.me,
+                     {}};
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
@@ -131,7 +174,7 @@ std::optional<Error> explain_departure(const DepartureSeen& seen, const BoardFil
                           gone.sent[seen.rank].load(std::memory_order_acquire);
     const bool sends = own.sent[seen.gone].load(std::memory_order_acquire) >
                        gone.received[seen.rank].load(std::memory_order_acquire);
-    if (!receives && !sends) return std::nullopt;
+    if (!receives && !sends) return explain_exit(seen, board);
     return error(fmt::format("{} left the group before it {} what {} {}{}", seen.who,
                              receives ? "sent" : "received", seen.me, receives ? "receives" : "sends",
                              where(seen.rank, seen.gone, board)));

@@ -56,13 +56,17 @@ struct DeathSeen {
 Error explain_death(const DeathSeen& death, const BoardFile& board);
 
 // What `rank` has enqueued can never end, since rank `gone` left before its own part of it. Nothing where that is not
-// so; a rank that left in order has ended all that it enqueued, so numbers tell.
+// so; a rank that left in order has ended all that it enqueued, so numbers tell. One that ended by exit() may have
+// been within an operation: what it had sent of it arrives yet, and only what has not ended a second later is lost.
 struct DepartureSeen {
     unsigned gone = 0;
     std::string who;
     std::uint64_t steps = 0;  // its operations of all, when it left
     unsigned rank = 0;
     std::string me;
+    std::uint64_t ended_ns =
+        0;  // of the machine's steady clock: when it was gone, by exit(); 0: it said goodbye
+    std::uint64_t now_ns = 0;
 };
 std::optional<Error> explain_departure(const DepartureSeen& seen, const BoardFile& board);
 

@@ -67,6 +67,42 @@ TEST_P(Endings, WhatWasSentBeforeArrives) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, Endings, testing::Values("leave", "exit"));
 
+// One that ends without having waited for what it enqueued: whoever is in it with that rank hears of it a second
+// later, long before the deadline.
+class EndingsWithin : public Groups {
+protected:
+    void SetUp() override {
+        join(3, long_timeout);
+        expect_all("checked 100 1", "ok");
+        gone_ = process(1);
+    }
+    void tell(std::size_t rank, const std::string& command) { EXPECT_EQ(peers[rank]->tell(command), "ok"); }
+    void expect_told(const std::string& operation) {
+        const auto start = Clock::now();
+        expect_error({peers[0]->tell("wait")},
+                     {"rank 1 (" + gone_ + ", gpu:1) ended within operation", operation});
+        EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+    }
+
+private:
+    std::string gone_;
+};
+
+TEST_F(EndingsWithin, ACollectiveThatOthersComeToLater) {
+    tell(1, "run all_reduce 3000000 f32");
+    EXPECT_EQ(peers[1]->tell("exit"), "");
+    tell(0, "run all_reduce 3000000 f32");
+    expect_told("all_reduce");
+}
+
+TEST_F(EndingsWithin, ASendThatTheOtherHasNotComeTo) {
+    tell(0, "pair recv 100 2");  // which holds up what follows
+    tell(0, "pair recv 3000000 1");
+    tell(1, "pair send 3000000 0");
+    EXPECT_EQ(peers[1]->tell("exit"), "");
+    expect_told("send_recv with rank 0");
+}
+
 // What a rank shares stays its own, whatever a child does that it forked.
 class Forks : public Groups, public testing::WithParamInterface<const char*> {};
 
