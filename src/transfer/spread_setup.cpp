@@ -24,7 +24,7 @@ constexpr Bytes page = 4096;
 constexpr Bytes usual_chunk = Bytes{2} << 20;
 constexpr Bytes chunk_of_many = Bytes{4} << 20;
 constexpr Bytes chunk_of_several_places = Bytes{8} << 20;
-constexpr Bytes processors_for_chunks_of_many = 8;
+constexpr Bytes processors_for_chunks_of_many = 4;
 constexpr Bytes processors_for_several_places = 12;
 // Enough to keep the readers busy beside the copies out of the slots: two slots for each processor. More
 // would only spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU at 85 % of a
