@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "bench/case.hpp"
+#include "bench/leftovers.hpp"
 #include "bench/raw_cuda_file.hpp"
 #include "bench/raw_file.hpp"
 
@@ -36,29 +37,21 @@ public:
         sample.memory_ = std::move(*memory);
         if (auto painted = paint(context, sample.memory_.buffer(), 1); !painted) return painted.error();
         sample.cut();
-        sample.path_ = (folder / fmt::format("sidestep-bench-{}.safetensors", getpid())).string();
+        sample.file_.emplace((folder / fmt::format("sidestep-bench-{}.safetensors", getpid())).string());
         SaveOptions how;
         how.sync_file = true;  // so that no write-back runs beside what is measured
-        if (auto saved = context.save(sample.tensors_, sample.path_, how).wait(); !saved)
+        if (auto saved = context.save(sample.tensors_, sample.path(), how).wait(); !saved)
             return saved.error();
         return sample;
     }
-    Sample(Sample&& other) noexcept
-        : memory_(std::move(other.memory_)),
-          tensors_(std::move(other.tensors_)),
-          path_(std::exchange(other.path_, {})) {}
-    Sample& operator=(Sample&&) = delete;
-    ~Sample() {
-        if (!path_.empty()) ::unlink(path_.c_str());
-    }
 
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return file_->path(); }
     Bytes bytes() const { return memory_.size(); }
     const std::vector<TensorToSave>& tensors() const { return tensors_; }
 
     // Takes the file out of the page cache.
     void forget() const {
-        const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+        const int file = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
         if (file < 0) return;
         posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
         ::close(file);
@@ -105,7 +98,7 @@ private:
 
     Allocation memory_;
     std::vector<TensorToSave> tensors_;
-    std::string path_;
+    std::optional<ScratchFile> file_;
 };
 
 struct Setting {
@@ -276,7 +269,8 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
     std::vector<TensorToSave> tensors;
     for (const LoadedTensor& tensor : loaded->tensors(place))
         tensors.push_back({std::string(tensor.name), tensor.dtype, tensor.shape, tensor.buffer});
-    const std::string target = setting.sample.path() + ".saved";
+    const ScratchFile file(setting.sample.path() + ".saved");
+    const std::string& target = file.path();
     SaveOptions how;
     how.sync_file = flushed;
     std::string path;
@@ -292,8 +286,8 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
         blank_figure(setting, fmt::format("{} -> file{}", place.to_string(), flushed ? ", flushed" : ""));
     blank.from = place.to_string();
     blank.to = "file";
-    const std::string plain = target + ".plain";
-    auto yardsticks = yardsticks_for(setting, plain, {place}, true, flushed);
+    const ScratchFile plain(target + ".plain");
+    auto yardsticks = yardsticks_for(setting, plain.path(), {place}, true, flushed);
     Result<Figure> figure = yardsticks ? measure_rate(std::move(blank), setting.options, save, *yardsticks)
                                        : Result<Figure>(yardsticks.error());
     if (figure && setting.options.verify) {
@@ -309,8 +303,6 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
         }
     }
     if (figure) figure->path = path;
-    ::unlink(target.c_str());
-    ::unlink(plain.c_str());
     return figure;
 }
 
@@ -337,14 +329,12 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
     std::vector<Place> gpus;
     for (const int gpu : gpus_of(context, options)) gpus.push_back(Place::gpu(gpu));
     if (gpus.size() > 4 && context.topology().emulated()) gpus.resize(4);
+    const auto folder = scratch_folder(options);
+    if (!folder) return folder.error();
+    std::vector<std::filesystem::path> folders = {*folder};
     std::error_code error;
-    std::filesystem::path folder = options.folder;
-    if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
-    if (error)
-        return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
-    std::vector<std::filesystem::path> folders = {folder};
     const std::filesystem::path shared = "/dev/shm";
-    if (options.folder.empty() && !lives_in_memory(folder) && std::filesystem::is_directory(shared, error))
+    if (options.folder.empty() && !lives_in_memory(*folder) && std::filesystem::is_directory(shared, error))
         folders.push_back(shared);
     std::vector<Figure> figures;
     for (const Bytes bytes : options.sizes_or({context.topology().emulated() ? 256_MiB : 8_GiB})) {

@@ -9,41 +9,23 @@
 #include <fmt/format.h>
 
 #include "bench/case.hpp"
+#include "bench/leftovers.hpp"
 #include "bench/raw_file.hpp"
 
 namespace sidestep::bench {
 namespace {
 
-// A painted file that is removed at the end.
-class ScratchFile {
-public:
-    static Result<ScratchFile> make(const Context& context, const Options& options, const Buffer& painted) {
-        std::error_code error;
-        const std::filesystem::path folder = options.folder.empty()
-                                                 ? std::filesystem::temp_directory_path(error)
-                                                 : std::filesystem::path(options.folder);
-        if (error)
-            return Error{ErrorCode::not_found, "there is no folder for temporary files", {}, "use --folder"};
-        ScratchFile file;
-        file.path_ = (folder / fmt::format("sidestep-bench-{}", getpid())).string();
-        // Flushed, so that no write-back of old pages runs beside what is measured.
-        CopyOptions how;
-        how.sync_file = true;
-        if (auto written = context.copy(painted, Buffer::file(file.path_), how).wait(); !written)
-            return written.error();
-        return file;
-    }
-    ScratchFile(ScratchFile&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-    ScratchFile& operator=(ScratchFile&&) = delete;
-    ~ScratchFile() {
-        if (!path_.empty()) ::unlink(path_.c_str());
-    }
-    const std::string& path() const { return path_; }
-
-private:
-    ScratchFile() = default;
-    std::string path_;
-};
+Result<ScratchFile> painted_file(const Context& context, const Options& options, const Buffer& painted) {
+    const auto folder = scratch_folder(options);
+    if (!folder) return folder.error();
+    ScratchFile file((*folder / fmt::format("sidestep-bench-{}", getpid())).string());
+    // Flushed, so that no write-back of old pages runs beside what is measured.
+    CopyOptions how;
+    how.sync_file = true;
+    if (auto written = context.copy(painted, Buffer::file(file.path()), how).wait(); !written)
+        return written.error();
+    return file;
+}
 
 // What all figures of one size share.
 struct Setting {
@@ -167,7 +149,7 @@ Result<std::vector<Figure>> run_files(const Context& context, const Options& opt
         if (!scratch) return scratch.error();
         for (const Buffer& memory : {painted->buffer(), scratch->buffer()})
             if (auto done = paint(context, memory, 1); !done) return done.error();
-        auto file = ScratchFile::make(context, options, painted->buffer());
+        auto file = painted_file(context, options, painted->buffer());
         if (!file) return file.error();
         const Setting setting{context, options, bytes, *file, static_cast<char*>(scratch->address())};
         if (auto added = add_figures(setting, ends, figures); !added) return added.error();

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "bench/case.hpp"
+#include "bench/leftovers.hpp"
 #include "bench/raw_cuda.hpp"
 #include "bench/raw_cuda_ipc.hpp"
 
@@ -53,12 +54,21 @@ public:
         std::vector<char*> arguments;
         for (std::string& word : words) arguments.push_back(word.data());
         arguments.push_back(nullptr);
+        posix_spawnattr_t attributes;
+        ::posix_spawnattr_init(&attributes);
+        sigset_t none;  // of the signals that the command blocks
+        ::sigemptyset(&none);
+        ::posix_spawnattr_setsigmask(&attributes, &none);
+        ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
         PublishingChild child;
-        const int failed = ::posix_spawn(&child.process_, self, &actions, nullptr, arguments.data(), environ);
+        const int failed =
+            ::posix_spawn(&child.process_, self, &actions, &attributes, arguments.data(), environ);
+        ::posix_spawnattr_destroy(&attributes);
         ::posix_spawn_file_actions_destroy(&actions);
         ::close(ends[1]);
         child.output_ = ends[0];
         if (failed != 0) return Error{ErrorCode::io_error, "the command could not be started", self, {}};
+        remember_process(child.process_);
         for (int i = 0; bare_handles && i < count; ++i) child.handles_.push_back(child.line());
         if (!child.line().starts_with("published"))
             return Error{ErrorCode::io_error, "a process that should publish memory did not", name, {}};
@@ -72,6 +82,7 @@ public:
     ~PublishingChild() {
         if (process_ > 0) {
             ::kill(process_, SIGTERM);
+            forget_process(process_);
             ::waitpid(process_, nullptr, 0);
         }
         if (output_ >= 0) ::close(output_);

@@ -15,6 +15,8 @@
 
 #include <fmt/format.h>
 
+#include "bench/leftovers.hpp"
+
 extern char** environ;
 
 namespace sidestep::bench {
@@ -122,7 +124,10 @@ Result<Child> Child::start(const std::string& program, const std::vector<std::st
     if (failed == 0) failed = Actions(output_end, errors_end).spawn(child.process_, program, words.data());
     close_if_open(output_end);
     close_if_open(errors_end);
-    if (failed == 0) return child;
+    if (failed == 0) {
+        remember_process(-child.process_);
+        return child;
+    }
     child.process_ = -1;
     return Error{ErrorCode::io_error,
                  fmt::format("the program cannot be started: {}", std::generic_category().message(failed)),
@@ -145,6 +150,7 @@ Child::~Child() {
 void Child::kill_and_reap() {
     if (process_ < 0) return;
     kill(-process_, SIGKILL);
+    forget_process(-process_);
     while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
     }
     process_ = -1;
@@ -162,6 +168,7 @@ Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t max, cons
         // What it wrote last is in the pipe when it has ended: the pipes are emptied first.
         if (quiet && has_ended(process_)) {
             kill(-process_, SIGKILL);  // children that it left behind; its number is still its own
+            forget_process(-process_);
             while (waitpid(process_, &status, 0) < 0 && errno == EINTR) {
             }
             process_ = -1;

@@ -1,5 +1,6 @@
 // What the loaders of Python programs reach with the same kind of file.
 #include "bench/peer_loaders.hpp"
+#include "bench/leftovers.hpp"
 
 #include <unistd.h>
 
@@ -110,18 +111,15 @@ Result<std::vector<PeerFigure>> parse_loader(const std::string& text, Bytes byte
 std::vector<PeerFigure> run_loaders(const Options& options, Bytes bytes, std::vector<std::string>& notes) {
     std::vector<PeerFigure> all;
     const std::string python = find_program("python3");
-    std::error_code error;
-    std::filesystem::path folder = options.folder;
-    if (options.folder.empty()) folder = std::filesystem::temp_directory_path(error);
-    if (python.empty() || error) {
-        notes.emplace_back(python.empty() ? "python3 is not on PATH"
-                                          : "there is no folder for temporary files");
+    const auto folder = scratch_folder(options);
+    if (python.empty() || !folder) {
+        notes.push_back(python.empty() ? "python3 is not on PATH" : folder.error().message);
         return all;
     }
-    const std::string file =
-        (folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string();
+    const ScratchFile file(
+        (*folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string());
     for (const char* name : loaders) {
-        auto ended = run_program(python, {"-c", script, name, file, std::to_string(bytes)}, limit);
+        auto ended = run_program(python, {"-c", script, name, file.path(), std::to_string(bytes)}, limit);
         if (!ended) {
             notes.push_back(fmt::format("{}: {}", name, ended.error().to_string()));
             continue;
@@ -134,7 +132,6 @@ std::vector<PeerFigure> run_loaders(const Options& options, Bytes bytes, std::ve
         else if (ended->code == 0)
             notes.push_back(fmt::format("{}: {}", name, figures.error().to_string()));
     }
-    unlink(file.c_str());
     return all;
 }
 

@@ -1,4 +1,5 @@
 #include "bench/peers.hpp"
+#include "bench/leftovers.hpp"
 
 #include <unistd.h>
 
@@ -116,13 +117,12 @@ void run_perftest(Report& report, const Options& options) {
 
 void run_fio(Report& report, const Options& options) {
     if (!measured(report, "file")) return;
-    std::error_code error;
-    const std::filesystem::path folder = options.folder.empty() ? std::filesystem::temp_directory_path(error)
-                                                                : std::filesystem::path(options.folder);
-    const std::string file = (folder / fmt::format("sidestep-bench-fio-{}", getpid())).string();
+    const auto folder = scratch_folder(options);
+    if (!folder) return report.notes.push_back(fmt::format("fio: {}", folder.error().to_string()));
+    const ScratchFile file((*folder / fmt::format("sidestep-bench-fio-{}", getpid())).string());
     for (const bool write : {false, true}) {
         const std::vector<std::string> arguments = {"--name=sidestep",
-                                                    "--filename=" + file,
+                                                    "--filename=" + file.path(),
                                                     write ? "--rw=write" : "--rw=read",
                                                     "--bs=1M",
                                                     "--direct=1",
@@ -135,7 +135,6 @@ void run_fio(Report& report, const Options& options) {
         else
             break;  // the note is there
     }
-    unlink(file.c_str());
 }
 
 void run_loaders(Report& report, const Options& options) {

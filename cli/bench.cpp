@@ -12,12 +12,14 @@
 
 #include "bench/collective/launch.hpp"
 #include "bench/compare.hpp"
+#include "bench/leftovers.hpp"
 #include "bench/peers.hpp"
 #include "bench/run.hpp"
 #include "bench/text.hpp"
 #include "bench/text_file.hpp"
 #include "bench/thresholds.hpp"
 #include "bench_collective.hpp"
+#include "interrupt.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -186,6 +188,7 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
     }
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
+    const Interrupt interrupt(bench::remove_leftovers);
     const auto report = measure(*cases, command, globals, *thresholds);
     if (!report) return report.error();
     const auto written = write_report(command, globals, *report);

@@ -5,6 +5,7 @@
 
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "report.hpp"
 
@@ -17,6 +18,7 @@ struct Interrupt::State {
     bool cancellable = false;
     bool requested = false;
     bool ended = false;
+    std::function<void()> last;
     std::thread watcher;
 
     void watch() {
@@ -26,13 +28,17 @@ struct Interrupt::State {
             const std::lock_guard lock(mutex);
             if (ended) return;
             // Nothing to cancel, or asked twice. Other threads are at work: no destructor may run.
-            if (!cancellable || requested) _exit(static_cast<int>(ExitCode::interrupted));
+            if (!cancellable || requested) {
+                if (last) last();
+                _exit(static_cast<int>(ExitCode::interrupted));
+            }
             requested = true;
         }
     }
 };
 
-Interrupt::Interrupt() : state_(std::make_unique<State>()) {
+Interrupt::Interrupt(std::function<void()> last) : state_(std::make_unique<State>()) {
+    state_->last = std::move(last);
     sigemptyset(&state_->signals);
     sigaddset(&state_->signals, SIGINT);
     sigaddset(&state_->signals, SIGTERM);

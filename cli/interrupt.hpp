@@ -2,6 +2,7 @@
 #pragma once
 
 #include <csignal>
+#include <functional>
 #include <memory>
 
 namespace sidestep::cli {
@@ -11,10 +12,11 @@ namespace sidestep::cli {
 // system call of theirs is interrupted.
 //
 // A signal ends the process at once with exit code 130, unless `Cancellable` says that there is something
-// to cancel first; then requested() turns true, and only a second signal ends the process.
+// to cancel first; then requested() turns true, and only a second signal ends the process. `last` is called
+// before the process ends, on that thread, while others are at work.
 class Interrupt {
 public:
-    Interrupt();
+    explicit Interrupt(std::function<void()> last = {});
     ~Interrupt();
     Interrupt(const Interrupt&) = delete;
     Interrupt& operator=(const Interrupt&) = delete;

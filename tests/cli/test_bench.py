@@ -3,11 +3,16 @@
 import json
 import os
 import pathlib
+import signal
 import stat
+import subprocess
+import time
 import unittest
 
 import harness
-from harness import DONE, FAILED, USAGE
+from harness import DONE, FAILED, INTERRUPTED, USAGE
+
+MIB = 1 << 20
 
 QUICK = ["--case", "host_small", "--case", "topology_cluster"]
 
@@ -249,6 +254,44 @@ class Peers(BenchTest):
         beside = {figure["what"]: [peer["name"] for peer in figure["peers"]] for figure in by_key["checkpoint"]["figures"]}
         self.assertRegex(beside["file -> gpu:0, warm"][0], r"pread and cuMemcpyAsync, \d+ threads")
         self.assertRegex(beside["gpu:0 -> file, tmpfs"][0], r"cuMemcpyAsync and a copy into a map, \d+ threads")
+
+
+class Interrupted(harness.GroupTest):
+    """Files of gigabytes in memory, and programs that hold GPUs, are nothing to leave behind."""
+
+    def interrupt(self, process, number):
+        process.send_signal(number)
+        process.communicate(timeout=harness.LIMIT_SECONDS)
+        self.assertEqual(process.returncode, INTERRUPTED)
+
+    def wait_for(self, there):
+        until = time.monotonic() + harness.LIMIT_SECONDS
+        while not there():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
+
+    def test_files_are_removed(self):
+        folder = self.dir / "files"
+        folder.mkdir()
+        for case, number in [("file", signal.SIGINT), ("checkpoint", signal.SIGTERM)]:
+            process = self.start("bench", "--case", case, "--folder", str(folder), "--size", "16MiB", "--samples", "10000")
+            self.wait_for(lambda: any(path.stat().st_size >= 16 * MIB for path in folder.iterdir()))
+            self.interrupt(process, number)
+            self.assertEqual(list(folder.iterdir()), [])
+
+    def test_programs_are_ended(self):
+        (self.dir / "fio").write_text("#!/bin/sh\necho $$ > started\nmv started number\nexec sleep 1000\n")
+        (self.dir / "fio").chmod(stat.S_IRWXU)
+        self.env["PATH"] = f"{self.dir}:{self.env['PATH']}"
+        process = subprocess.Popen(
+            [harness.BINARY, "bench", "--smoke", "--case", "file", "--peers"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env)
+        self.addCleanup(self.end, process)
+        self.wait_for((self.dir / "number").exists)
+        self.interrupt(process, signal.SIGINT)
+        number = (self.dir / "number").read_text().strip()
+        self.wait_for(lambda: not pathlib.Path(f"/proc/{number}/cmdline").exists()
+                      or pathlib.Path(f"/proc/{number}/cmdline").read_bytes() == b"")
 
 
 if __name__ == "__main__":
