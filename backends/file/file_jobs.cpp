@@ -32,17 +32,8 @@ constexpr Bytes background_from = 64_KiB + 1;
 constexpr Bytes min_kept = 1_MiB;
 
 Error end_of_file(const FileRegistration& file, const Slice& at) {
-    const Bytes begin = at.offset + at.before;
-    Bytes ended = begin;
-    std::string why = "the device is smaller than it says";
-    if (const auto size = driver::size_now(file.fd(false))) {
-        why = fmt::format("it {} {} bytes", *size <= begin ? "has shrunk to" : "claims to have", *size);
-        ended = std::min(begin, *size);  // the slice may lie wholly behind the new end
-    }
-    return {ErrorCode::end_of_file,
-            fmt::format("{} ended at byte {}, {} bytes early: {}", file.path(), ended,
-                        begin + at.asked() - ended, why),
-            file.buffer().place().to_string(), "do not change a file while it is copied"};
+    return driver::ended_early(file.fd(false), file.path(), at.offset + at.before, at.asked(),
+                               file.buffer().place().to_string());
 }
 
 Error failed(const FileRegistration& file, const Slice& at, bool write, int number) {

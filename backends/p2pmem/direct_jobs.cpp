@@ -8,6 +8,7 @@
 
 #include "backends/p2pmem/refusals.hpp"
 #include "backends/p2pmem/store_fence.hpp"
+#include "driver/files.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::backends::p2pmem {
@@ -123,13 +124,10 @@ void DirectJobs::finish(Request& request, std::int64_t result) {
     --job.with_engine;
     if (job.error) return;  // the piece has failed already; this request was waited for only
     if (result < 0) return refused(request, static_cast<int>(-result));
-    if (result == 0) {
-        Error error{ErrorCode::end_of_file,
-                    fmt::format("{} ended at byte {}, {} bytes early", job.file->path(), request.offset,
-                                request.size),
-                    job.file->buffer().place().to_string(), "do not change a file while it is copied"};
-        return fail(job, std::move(error));
-    }
+    if (result == 0 && job.write) return refused(request, EIO);
+    if (result == 0)
+        return fail(job, driver::ended_early(job.file->fd(false), job.file->path(), request.offset,
+                                             request.size, job.file->buffer().place().to_string()));
     const auto moved = std::min(static_cast<Bytes>(result), request.size);
     if (!request.direct && !job.write) {
         std::memcpy(request.address, request.bounce.data(), moved);

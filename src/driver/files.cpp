@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -242,10 +243,18 @@ Result<void> flush_file(const Fd& fd, const std::string& path) {
     return {};
 }
 
-std::optional<Bytes> size_now(const Fd& fd) {
+Error ended_early(const Fd& fd, const std::string& path, Bytes begin, Bytes asked, const std::string& what) {
+    Bytes end = begin;
+    std::string why = "the device is smaller than it says";
     struct stat status {};
-    if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-    return static_cast<Bytes>(status.st_size);
+    if (::fstat(fd.get(), &status) == 0 && S_ISREG(status.st_mode)) {
+        const auto size = static_cast<Bytes>(status.st_size);
+        why = fmt::format("it {} {} bytes", size <= begin ? "has shrunk to" : "claims to have", size);
+        end = std::min(begin, size);
+    }
+    return {ErrorCode::end_of_file,
+            fmt::format("{} ended at byte {}, {} bytes early: {}", path, end, begin + asked - end, why), what,
+            "do not change a file while it is copied"};
 }
 
 Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, const std::string& path) {

@@ -86,8 +86,9 @@ Result<void> lengthen_in_memory(const Fd& fd, Bytes bytes, const std::string& pa
 // fsync(2).
 Result<void> flush_file(const Fd& fd, const std::string& path);
 
-// Size in bytes of the file now, for the words of an error; nothing where it cannot be told.
-std::optional<Bytes> size_now(const Fd& fd);
+// ErrorCode::end_of_file for a read of [begin, begin + asked) that found none of it, with the byte at which the
+// file ends now: before `begin`, where more was cut off. `what` as people know the file.
+Error ended_early(const Fd& fd, const std::string& path, Bytes begin, Bytes asked, const std::string& what);
 
 // Reads all of a range, through the page cache. ErrorCode::end_of_file where the file ends before.
 Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, const std::string& path);

@@ -9,6 +9,8 @@
 
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 namespace sidestep::backends::p2pmem {
 namespace {
 
@@ -161,12 +163,19 @@ TEST_F(P2pmemFile, AFaultOfTheDriveNamesFileAndBytes) {
 }
 
 TEST_F(P2pmemFile, AFileThatShrinksIsNoEndlessRead) {
-    file_ = std::move(*attach(Buffer::file(*this / "x", 0, 1_MiB), Access::read));
-    std::filesystem::resize_file(*this / "x", 4_KiB);
     auto target = attach(memory_.buffer().slice(0, 1_MiB), Access::write);
-    const auto moved = move(*file_, 0, **target, 0, 1_MiB, read_file);
-    ASSERT_FALSE(moved.ok());
-    EXPECT_EQ(moved.error().code, ErrorCode::end_of_file) << moved.error().to_string();
+    for (const Bytes from : {0_KiB, 64_KiB})
+        for (const Bytes left : {4_KiB, Bytes{7}}) {
+            put(*this / "x", text_);
+            file_ = std::move(*attach(Buffer::file(*this / "x", 0, 1_MiB), Access::read));
+            std::filesystem::resize_file(*this / "x", left);
+            const auto moved = move(*file_, from, **target, from, 1_MiB - from, read_file);
+            ASSERT_FALSE(moved.ok());
+            EXPECT_EQ(moved.error().code, ErrorCode::end_of_file) << moved.error().to_string();
+            EXPECT_TRUE(says(moved.error().message,
+                             fmt::format("ended at byte {}, {} bytes early", left, 1_MiB - left)))
+                << moved.error().message;
+        }
 }
 
 TEST_F(P2pmemFile, AWrittenFileAppearsWithItsName) {
