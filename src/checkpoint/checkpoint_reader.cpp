@@ -347,7 +347,12 @@ Result<Headers> read_headers(const std::vector<std::string>& paths, const Checkp
                      path, "name it alone, or only files with tensors"};
     }
     SIDESTEP_TRY(auto files, read_files(paths, options));
-    return join_all(std::move(files));
+    Headers headers = join_all(std::move(files));
+    std::vector<std::string> names;
+    for (const std::string& path : paths) names.push_back(driver::split_path(path).name);
+    if (const std::string absent = absent_parts(names); !absent.empty())
+        headers.notes.push_back(fmt::format("not read, though of the same model by their names: {}", absent));
+    return headers;
 }
 
 }  // namespace sidestep::checkpoint

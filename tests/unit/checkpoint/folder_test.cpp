@@ -72,6 +72,20 @@ TEST(Folders, AMissingPartIsNotFound) {
     EXPECT_TRUE(whole.notes().empty());
 }
 
+TEST(Folders, SomePartsHaveANoteOfTheOthers) {
+    const Folder folder;
+    Names paths;
+    for (const char* part : {"1", "2", "3"})
+        paths.push_back(
+            folder.write(fmt::format("model-0000{}-of-00003.safetensors", part), small_file({part})));
+    EXPECT_TRUE(Checkpoint::open(paths)->notes().empty());
+    paths.erase(paths.begin() + 1);
+    const Names notes = Checkpoint::open(paths)->notes();
+    ASSERT_EQ(notes.size(), 1u);
+    EXPECT_NE(notes[0].find("not read"), std::string::npos) << notes[0];
+    EXPECT_NE(notes[0].find("\"model-00002-of-00003.safetensors\""), std::string::npos) << notes[0];
+}
+
 TEST(Folders, APartAloneHasANote) {
     const Folder folder;
     const std::string path = folder.write("model-00001-of-00003.safetensors", small_file({"a"}));
