@@ -147,7 +147,8 @@ void ServiceThread::read_messages(unsigned rank) {
             message = std::move(contact.early.front());
             contact.early.pop_front();
         } else {
-            auto received = contact.socket.receive(longest_message, Clock::now());
+            auto received = contact.socket.receive(longest_message, Clock::now(),
+                                                   driver::LocalSocket::Descriptor::optional);
             if (!received && received.error().code == ErrorCode::timed_out) return;
             if (!received) return on_disconnect(rank);
             message = std::move(*received);
@@ -162,12 +163,7 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
     RankResources& own = *own_;
     switch (message.word) {
         case Word::share: {
-            const Contact& contact = *own.contacts[rank];
-            const int descriptor = received.descriptor ? received.descriptor.get() : -1;
-            const auto added =
-                message.slot == 0
-                    ? Result<void>(Error{ErrorCode::io_error, "a wrong slot", "group", {}})
-                    : own.imports->add(rank, message.slot, message.blob, descriptor, contact.same_process);
+            const auto added = take_share(rank, message, received);
             return queue(rank, Message{.word = Word::shared,
                                        .slot = message.slot,
                                        .text = added ? "" : added.error().to_string()});
@@ -208,6 +204,17 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
     }
 }
 
+Result<void> ServiceThread::take_share(unsigned rank, const Message& message,
+                                       const driver::LocalMessage& received) {
+    if (message.slot == 0) return Error{ErrorCode::io_error, "a wrong slot", "group", {}};
+    if (received.lost_descriptor)
+        return Error{ErrorCode::out_of_memory, "it may open no more files, which the memory comes as",
+                     own_->name, "raise `ulimit -n`"};
+    const int descriptor = received.descriptor ? received.descriptor.get() : -1;
+    return own_->imports->add(rank, message.slot, message.blob, descriptor,
+                              own_->contacts[rank]->same_process);
+}
+
 // The connection ended.
 void ServiceThread::on_disconnect(unsigned rank) {
     Peer& peer = peers_[rank];
@@ -244,8 +251,9 @@ void ServiceThread::settle_fault() {
                        own_->board->file()));
 }
 
-// What an service thread could not say: it died first, or its message waits behind others.
-void ServiceThread::look_at_board() {
+// What another rank has ended the group for. Also what its service thread could not say: it died first, or its
+// message waits behind others.
+void ServiceThread::take_end_from_board() {
     if (own_->verdict.failed()) return;
     const BoardFile& board = own_->board->file();
     const std::uint64_t aborted = board.aborted.load(std::memory_order_acquire);
@@ -253,8 +261,13 @@ void ServiceThread::look_at_board() {
         const auto code = static_cast<ErrorCode>(aborted >> 8 & 0xff);
         end_here(
             Error{code, board.rows[rank].error.load(), own_->name_of_rank(static_cast<unsigned>(rank)), {}});
-        return;
     }
+}
+
+void ServiceThread::look_at_board() {
+    take_end_from_board();
+    if (own_->verdict.failed()) return;
+    const BoardFile& board = own_->board->file();
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         if (!peers_[rank].left) continue;
         (void)idle();  // notes what has ended
@@ -287,6 +300,7 @@ void ServiceThread::fail(const Error& error) {
 
 Result<void> ServiceThread::status() {
     settle_fault();
+    take_end_from_board();
     return own_->verdict.status();
 }
 

@@ -53,7 +53,7 @@ public:
 
     // Any thread: ends the group, here and on the others, unless it has ended.
     void fail(const Error& error);
-    // Whether it has ended; looks for a fault that nobody has seen yet.
+    // Whether it has ended, on whichever rank of it; looks for a fault that nobody has seen yet.
     Result<void> status();
     // Whether all tasks have ended; notes on the board that they have.
     Result<bool> idle();
@@ -103,8 +103,10 @@ private:
     void wait_for_news();
     void read_messages(unsigned rank);
     void handle(unsigned rank, const Message& message, driver::LocalMessage& received);
+    Result<void> take_share(unsigned rank, const Message& message, const driver::LocalMessage& received);
     void on_disconnect(unsigned rank);
     void settle_fault();
+    void take_end_from_board();
     void look_at_board();
     Result<bool> note_ended();
     void release_departed(bool idle);

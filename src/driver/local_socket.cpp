@@ -150,7 +150,7 @@ Result<void> LocalSocket::send(std::string_view bytes, int descriptor) const {
     return send_with(fd_.get(), bytes, all);
 }
 
-Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until) const {
+Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until, Descriptor descriptor) const {
     LocalMessage received;
     received.bytes.resize(max);
     alignas(cmsghdr) std::array<char, CMSG_SPACE(max_in_control * sizeof(int))> control{};
@@ -173,8 +173,10 @@ Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until) const {
                          fmt::format("a message has more than {} bytes", max),
                          "local socket",
                          {}};
-        if ((message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() > 1)
-            // One at most is for this process: without room even for that, the room is what lacks.
+        // One at most is for this process: without room even for that, the room is what lacks.
+        const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+        received.lost_descriptor = cut && descriptors.empty() && descriptor == Descriptor::optional;
+        if (descriptors.size() > 1 || (cut && !received.lost_descriptor))
             return Error{descriptors.size() > 1 ? ErrorCode::io_error : ErrorCode::out_of_memory,
                          "a message came with more descriptors than can be taken", "local socket",
                          "if this process has many files open, raise `ulimit -n`"};

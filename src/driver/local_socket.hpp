@@ -25,6 +25,8 @@ struct PeerCredentials {
 struct LocalMessage {
     std::string bytes;
     Fd descriptor;  // empty where none came
+    // One came, and this process may open no more; only where receive() was told to go on without.
+    bool lost_descriptor = false;
 };
 
 // One end of a connection (AF_UNIX, SOCK_SEQPACKET). Never blocks past the time it is given.
@@ -45,10 +47,12 @@ public:
     // once.
     Result<void> send(std::string_view bytes, int descriptor = -1) const;
 
+    enum class Descriptor { needed, optional };
     // The next message. One of more than `max` bytes, or with more than one descriptor, is an error, and
     // every descriptor that came with it is closed. not_found where the other end hung up, timed_out where
-    // nothing came.
-    Result<LocalMessage> receive(std::size_t max, Time until) const;
+    // nothing came, out_of_memory where its descriptor is `needed` and this process may open no more.
+    Result<LocalMessage> receive(std::size_t max, Time until,
+                                 Descriptor descriptor = Descriptor::needed) const;
 
     // Whether the other end hung up, died, or sent something that nobody asked for. Costs about 0.15 us.
     bool closed() const;

@@ -434,6 +434,20 @@ TEST_F(Groups, ARankWithTooFewDescriptors) {
     EXPECT_GE(refused, 1);
 }
 
+// Memory that it cannot map goes by the arenas.
+TEST_F(Groups, ARankThatRunsOutOfDescriptorsLater) {
+#if defined(__SANITIZE_ADDRESS__)
+    GTEST_SKIP()
+        << "the undefined behaviour sanitizer opens a pipe to look at an object, and takes it for broken "
+           "where it cannot";
+#endif
+    join(2, long_timeout);
+    ASSERT_EQ(peers[1]->tell("descriptors 2"), "ok");
+    for (const int count : {100, 300'000, 3'000'000}) expect_all(fmt::format("checked {} 3", count), "ok");
+    const std::string how = peers[0]->tell("explain 3000000");
+    EXPECT_NE(how.find("may open no more files"), std::string::npos) << how;
+}
+
 // Also one that comes when the others have failed.
 TEST_F(Groups, ALateRankHearsWhoCannotTakePart) {
 #if defined(__SANITIZE_ADDRESS__)
