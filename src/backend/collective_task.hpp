@@ -476,6 +476,7 @@ enum class FaultKind : uint32_t {
     timed_out,      // `peer` did not come within the deadline
     mismatch,       // `peer` runs something else: the signatures differ
     size_mismatch,  // `peer` sends or expects another number of bytes
+    gone,           // memory of `peer` is no longer mapped: it has left, or died
 };
 
 struct FaultRecord {

@@ -30,10 +30,9 @@ std::optional<Noted> counterpart(const FaultSeen& fault, const BoardFile& board,
 
 // Its part of the operation is not known to have been missing before: it ended by exit() within, or kernels of a graph
 // wait for it.
-Error left(const FaultSeen& fault, const std::string& what) {
+Error left(const FaultSeen& fault, const std::string& what, const std::string& and_so) {
     return {ErrorCode::io_error,
-            fmt::format("{} left the group without having ended {}, and {} waited {:g} s for it", fault.peer,
-                        what, fault.me, fault.deadline_s),
+            fmt::format("{} left the group without having ended {}, {}", fault.peer, what, and_so),
             fault.me,
             {}};
 }
@@ -41,6 +40,7 @@ Error left(const FaultSeen& fault, const std::string& what) {
 Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optional<Noted>& own) {
     const std::string what = own ? own->numbered() : fmt::format("operation {}", fault.record.number);
     const auto last = board.last(fault.record.peer);
+    const std::string waited = fmt::format("and {} waited {:g} s for it", fault.me, fault.deadline_s);
     const bool pair = own && own->collective == Collective::send_recv;
     Error error{ErrorCode::timed_out, {}, fault.me, "it hangs, is stopped, or waits for something else"};
     if (own && !pair && last && last->step >= own->step) {
@@ -52,7 +52,7 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
             error.hint = hint_of_mismatch;
             return error;
         }
-        if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what);
+        if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what, waited);
         error.message = fmt::format("{} enqueued {} too, but did not go on within {:g} s", fault.peer, what,
                                     fault.deadline_s);
         // A count of 0 is not posted: whoever has one waits for nobody.
@@ -62,7 +62,7 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
                 "not";
         return error;
     }
-    if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what);
+    if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what, waited);
     error.message = fmt::format(
         "{} did not come to {}, within {:g} s; {}", fault.peer, what, fault.deadline_s,
         last ? fmt::format("its last one: {}", last->numbered()) : std::string("it has run none"));
@@ -121,9 +121,12 @@ std::optional<Error> explain_exit(const DepartureSeen& seen, const BoardFile& bo
 Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
     const auto own = board.find(fault.rank, fault.record.number);
     const std::string what = own ? own->text() : fmt::format("operation {}", fault.record.number);
+    const std::string numbered = own ? own->numbered() : what;
     switch (fault.record.kind) {
         case backend::FaultKind::timed_out:
             return timed_out(fault, board, own);
+        case backend::FaultKind::gone:
+            return left(fault, numbered, fmt::format("which {} is in", fault.me));
         case backend::FaultKind::mismatch: {
             const auto theirs = counterpart(fault, board, own);
             return Error{
@@ -135,11 +138,10 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
                 fault.me, hint_of_mismatch};
         }
         case backend::FaultKind::size_mismatch:  // which the sender finds
-            return Error{
-                ErrorCode::mismatch,
-                fmt::format("{} sends {} bytes to {}, which expects {}, in {}", fault.me, fault.record.bytes,
-                            fault.peer, fault.record.peer_bytes, own ? own->numbered() : what),
-                fault.me, "what one rank sends is what the other one receives"};
+            return Error{ErrorCode::mismatch,
+                         fmt::format("{} sends {} bytes to {}, which expects {}, in {}", fault.me,
+                                     fault.record.bytes, fault.peer, fault.record.peer_bytes, numbered),
+                         fault.me, "what one rank sends is what the other one receives"};
         default:
             return Error{
                 ErrorCode::cancelled, fmt::format("{} aborted its operations", fault.me), fault.me, {}};

@@ -133,7 +133,7 @@ private:
         if (threadIdx.x == 0 && hear(words)) {
             of_block = unreachable(words[0]) ? nullptr : resolved(kernel_, peer_, words[0]);
             well = unreachable(words[0]) || of_block;
-            if (!well) kernel_.give_up(FaultKind::timed_out, peer_);  // the memory of a rank that is gone
+            if (!well) kernel_.give_up(FaultKind::gone, peer_);
         } else if (threadIdx.x == 0) {
             well = false;
         }

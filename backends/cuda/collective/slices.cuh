@@ -145,8 +145,7 @@ private:
         meeting_.recv[peer] = resolved(kernel_, peer, words[1]);
         const bool lost = (sends && !unreachable(words[0]) && !meeting_.send[peer]) ||
                           (receives && !unreachable(words[1]) && !meeting_.recv[peer]);
-        // The memory of a rank that is gone.
-        if (lost) kernel_.give_up(FaultKind::timed_out, peer);
+        if (lost) kernel_.give_up(FaultKind::gone, peer);
         return !lost;
     }
 

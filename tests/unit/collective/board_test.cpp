@@ -167,6 +167,13 @@ TEST_F(BusyBoards, WhoLeftDoesNotHang) {
         EXPECT_EQ(error.message, "rank 1 left the group without having ended operation " +
                                      std::to_string(number) + ", barrier, and rank 0 waited 60 s for it");
     }
+    // One that found its memory gone has not waited.
+    FaultSeen gone = fault;
+    gone.record.kind = backend::FaultKind::gone;
+    const Error error = explain_fault(gone, boards[0].file());
+    EXPECT_EQ(error.code, ErrorCode::io_error);
+    EXPECT_EQ(error.message,
+              "rank 1 left the group without having ended operation 10, barrier, which rank 0 is in");
 }
 
 TEST(Wire, RefusesWhatMakesNoSense) {
