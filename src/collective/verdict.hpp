@@ -64,9 +64,8 @@ struct DepartureSeen {
     std::uint64_t steps = 0;  // its operations of all, when it left
     unsigned rank = 0;
     std::string me;
-    std::uint64_t ended_ns =
-        0;  // of the machine's steady clock: when it was gone, by exit(); 0: it said goodbye
-    std::uint64_t now_ns = 0;
+    std::uint64_t ended_ns = 0;  // when it was gone, by exit(); 0: it said goodbye
+    std::uint64_t now_ns = 0;    // both of the machine's steady clock
 };
 std::optional<Error> explain_departure(const DepartureSeen& seen, const BoardFile& board);
 

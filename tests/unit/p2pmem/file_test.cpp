@@ -178,6 +178,16 @@ TEST_F(P2pmemFile, AFileThatShrinksIsNoEndlessRead) {
         }
 }
 
+TEST_F(P2pmemFile, AWriteThatGetsNowhereIsAFault) {
+    script_->answer = [](const FileRequest&) { return 0; };
+    auto target = attach(Buffer::file(*this / "y"), Access::write);
+    auto source = attach(memory_.buffer().slice(0, 16_KiB), Access::read);
+    const auto moved = move(**source, 0, **target, 0, 16_KiB, write_file);
+    ASSERT_FALSE(moved.ok());
+    EXPECT_EQ(moved.error().code, ErrorCode::io_error) << moved.error().to_string();
+    EXPECT_TRUE(says(moved.error().message, "cannot write 16384 bytes")) << moved.error().message;
+}
+
 TEST_F(P2pmemFile, AWrittenFileAppearsWithItsName) {
     std::memcpy(address(), text_.data(), text_.size());
     backend::AttachOptions options;
