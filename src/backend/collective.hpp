@@ -63,6 +63,10 @@ public:
     // emulated one, which any number of processes may have at the same time.
     virtual std::string gpu_id() const { return {}; }
 
+    // Multiprocessors of the seat's GPU, or of its part that programs see. 0: an emulated one, whose tasks find room in
+    // any case.
+    virtual unsigned multiprocessors() const { return 0; }
+
     // Moves the arena into host memory that processes share, zeroed, page-locked and mapped for the seat's
     // GPU, for groups in which some GPUs do not reach each other. Before the first task. arena() is another
     // one from then on, and whoever was told of the former one is told anew. Answers what other processes

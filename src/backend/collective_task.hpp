@@ -190,8 +190,10 @@ struct CollectiveTask {
     Token recv_token;
     uint64_t scale = 0;
     const void* device_scale = nullptr;
-    // Pairs: blocks of more bytes are not eager, whatever the arena holds; alike on all ranks.
+    // Pairs: blocks of more bytes are not eager, whatever the arena holds, and those that are not have so many
+    // thread blocks for all pairs together; both alike on all ranks.
     uint64_t eager_max = ~uint64_t{0};
+    uint64_t pair_blocks_max = max_blocks;
 
     // packets: `to[r]` of the send buffer goes to rank r, `from[r]` is where rank r's goes in the receive
     // buffer, or with a Combine other than none all sources are combined into from[me]. to[me] is copied, or
@@ -440,13 +442,15 @@ constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~ui
 // Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for
 // every 8 KiB of what is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between
 // two H200 (docs/benchmarks.md, "Eager pairs"). A block waits for its twin at the other end, so those of all
-// pairs have to run at a time: 128, of which an H200, with two on each of 132 multiprocessors, has room for
-// two groups at once.
-constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0}) {
+// pairs have to run at a time: `most`, the task's pair_blocks_max.
+constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0},
+                               uint64_t most = max_blocks) {
     if (is_eager(bytes, ranks, eager_max))
         return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
-    const unsigned of_each = 128 / (ranks <= 2 ? 1 : ranks - 1);
-    const unsigned max = of_each < staging_blocks ? of_each : staging_blocks;
+    const uint64_t of_each = most / (ranks <= 2 ? 1 : ranks - 1);
+    const unsigned max = of_each < 1                ? 1
+                         : of_each < staging_blocks ? static_cast<unsigned>(of_each)
+                                                    : staging_blocks;
     const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10),
                    shares = (bytes + eager_share - 1) / eager_share;
     const uint64_t blocks = ArenaLayout{ranks}.eager_blocks(), min = shares < blocks ? shares : blocks;
@@ -477,6 +481,7 @@ enum class FaultKind : uint32_t {
     mismatch,       // `peer` runs something else: the signatures differ
     size_mismatch,  // `peer` sends or expects another number of bytes
     gone,           // memory of `peer` is no longer mapped: it has left, or died
+    overlapped,     // another task of this very rank was at work at the same time
 };
 
 struct FaultRecord {

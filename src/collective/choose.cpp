@@ -57,6 +57,7 @@ public:
         if (best == nullptr) return refuse_policy();
         Choice choice{best->shape, best->blocks, best->us, std::string(name_of(best->shape)), {}, {}};
         choice.eager_max = eager_max_;
+        choice.pair_blocks_max = pair_blocks_max();
         choice.eager = best->shape == Shape::pairs && best->work.packets;
         choice.reason = reason(*best, all);
         for (const Candidate& one : all)
@@ -91,7 +92,8 @@ private:
     // The largest block, of half of them each time, for which a hop less is worth the flags between the
     // bytes: not where links are slow. Of one block for each other rank, whatever the operation has.
     std::uint64_t eager_max() const {
-        std::uint64_t max = ArenaLayout{ranks_}.eager_payload();
+        const std::uint64_t in_room = room() / std::max<std::uint64_t>(others(), 1) * backend::eager_share;
+        std::uint64_t max = std::min(ArenaLayout{ranks_}.eager_payload(), in_room);
         const auto dearer = [this](std::uint64_t each) {
             return price(Shape::pairs, eager_pairs(others() * each, each)) >
                    price(Shape::pairs, direct_pairs(others() * each, each));
@@ -251,8 +253,17 @@ private:
         return "unknown";
     }
 
+    // Thread blocks that may each need a multiprocessor to themselves. They wait for others of their kind, so all of
+    // them have to run at a time, beside those of another group.
+    std::uint64_t room() const {
+        return facts_.multiprocessors == 0 ? backend::max_blocks
+                                           : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
+    }
+    // Of which two share one.
+    std::uint64_t pair_blocks_max() const { return std::min<std::uint64_t>(2 * room(), backend::max_blocks); }
+
     int max_blocks() const {
-        const int max = std::clamp(figures_.max_blocks, 1, static_cast<int>(backend::max_blocks));
+        const int max = std::clamp(figures_.max_blocks, 1, static_cast<int>(room()));
         return facts_.emulated ? std::min(max, max_emulated_blocks) : max;
     }
 
@@ -264,7 +275,8 @@ private:
             const std::uint64_t each =
                 is(Collective::all_to_all_v) || is(Collective::send_recv) ? pairs_bytes() / peers : block();
             return static_cast<int>(std::min<std::uint64_t>(
-                backend::pair_blocks(each, ranks_, eager_max_) * peers, backend::max_blocks));
+                backend::pair_blocks(each, ranks_, eager_max_, pair_blocks_max()) * peers,
+                backend::max_blocks));
         }
         if (work.packets)
             return count_of(work.each,

@@ -55,6 +55,7 @@ struct GroupFacts {
     std::string why_not;          // the first pair that has none, and its reason
     std::string shared_gpu = {};  // which ranks have one GPU in turns, and what that costs; empty: none
     bool emulated = false;
+    int multiprocessors = 0;  // that a rank has to itself, on the GPU with the fewest; 0: as many as it takes
     Figures figures;
 };
 
@@ -66,7 +67,8 @@ struct Choice {
     std::string algorithm;  // as CollectivePlan's
     std::string reason;
     std::vector<Refused> refused;
-    std::uint64_t eager_max = ~std::uint64_t{0};  // of pairs, as CollectiveTask's
+    std::uint64_t eager_max = ~std::uint64_t{0};  // of pairs, as CollectiveTask's, and the next one
+    std::uint64_t pair_blocks_max = backend::max_blocks;
     bool eager = false;                           // of pairs: all blocks are, as far as this rank knows
 };
 

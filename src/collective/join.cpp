@@ -1,6 +1,8 @@
 // Member::join: seat, rendezvous, arenas.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/log.hpp"
@@ -93,6 +95,7 @@ public:
         return over_pcie_ || heard_pcie_ ? Wire::pcie : Wire::nvlink;
     }
     const std::string& figures() const { return figures_; }
+    int multiprocessors() const { return static_cast<int>(multiprocessors_); }
     // Empty where every rank has a GPU of its own, or shares it with ranks of its own process.
     const std::string& shared_gpu_of_ranks() const { return shared_gpu_; }
 
@@ -217,17 +220,32 @@ private:
             if (contact && !own_->seat->over_nvlink(place_of(*contact))) over_pcie_ = true;
         for (auto& contact : own_->contacts)
             if (contact)
-                SIDESTEP_CHECK(contact->send(to_bytes(
-                    Message{.word = Word::ready, .number = over_pcie_ ? 1u : 0u, .text = why_no_mesh_})));
+                SIDESTEP_CHECK(contact->send(to_bytes(Message{.word = Word::ready,
+                                                              .slot = own_multiprocessors(),
+                                                              .number = over_pcie_ ? 1u : 0u,
+                                                              .text = why_no_mesh_})));
+        multiprocessors_ = own_multiprocessors();
         for (auto& contact : own_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(const Message ready, expect(contact->hello.rank, Word::ready));
             heard_pcie_ |= ready.number != 0;
+            if (ready.slot != 0 && (multiprocessors_ == 0 || ready.slot < multiprocessors_))
+                multiprocessors_ = ready.slot;
             // The lowest rank's reason, on all ranks alike.
             if (!ready.text.empty() && (why_no_mesh_.empty() || contact->hello.rank < reason_of_))
                 std::tie(why_no_mesh_, reason_of_) = std::pair(ready.text, contact->hello.rank);
         }
         return {};
+    }
+
+    // Ranks of one process on one GPU run there at a time; those of several processes take turns.
+    std::uint32_t own_multiprocessors() const {
+        std::uint32_t sharing = 1;
+        for (const auto& contact : own_->contacts)
+            if (contact && contact->same_process && contact->hello.place == request_.seating.place.to_string())
+                ++sharing;
+        const std::uint32_t all = own_->seat->multiprocessors();
+        return all == 0 ? 0 : std::max(all / sharing, 2u);
     }
 
     static Place place_of(const Contact& contact) {
@@ -270,6 +288,7 @@ private:
     std::string why_no_mesh_;
     std::uint32_t reason_of_ = 0;
     bool in_host_memory_ = false;
+    std::uint32_t multiprocessors_ = 0;  // see GroupFacts
     bool over_pcie_ = false;   // between this rank's GPU and another one
     bool heard_pcie_ = false;  // the same, of others
     std::string figures_;
@@ -289,6 +308,7 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     facts.shared_gpu = joining.shared_gpu_of_ranks();
     facts.emulated = request.emulated;
     facts.wire = joining.wire();
+    facts.multiprocessors = joining.multiprocessors();
     facts.figures = built_in_figures(facts.wire);
     if (!joining.figures().empty()) {
         SIDESTEP_TRY(facts.figures, parse_figures(joining.figures(), facts.wire));

@@ -96,6 +96,7 @@ private:
         task.element = combines(operation_.collective) ? operation_.element : Element::u8;
         task.combine = combines(operation_.collective) ? operation_.combine : Combine::none;
         task.eager_max = choice_.eager_max;
+        task.pair_blocks_max = choice_.pair_blocks_max;
         task.blocks =
             static_cast<std::uint8_t>(std::clamp(choice_.blocks, 1, static_cast<int>(backend::max_blocks)));
         task.signature = signature_of(operation_);
@@ -323,8 +324,7 @@ private:
             task.device_send_counts = lists.send_counts;
             task.device_recv_offsets = lists.recv_offsets;
             task.device_recv_counts = lists.recv_counts;
-            task.blocks = static_cast<std::uint8_t>(
-                backend::pair_blocks(std::uint64_t{1} << 47, ranks_, choice_.eager_max));
+            task.blocks = pair_blocks(std::uint64_t{1} << 47);
         } else {
             fill_blocks(task);
             set_pair_blocks(task);
@@ -360,7 +360,11 @@ private:
         std::uint64_t largest = 0;
         for (unsigned r = 0; r < ranks_; ++r)
             if (r != me_) largest = std::max({largest, task.to[r].bytes, task.from[r].bytes});
-        task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(largest, ranks_, choice_.eager_max));
+        task.blocks = pair_blocks(largest);
+    }
+    std::uint8_t pair_blocks(std::uint64_t bytes) const {
+        return static_cast<std::uint8_t>(
+            backend::pair_blocks(bytes, ranks_, choice_.eager_max, choice_.pair_blocks_max));
     }
 
     // The k-th block to or from each rank goes with task k, on both of its ends, so that no rank is in a

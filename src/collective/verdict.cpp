@@ -142,6 +142,11 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
                          fmt::format("{} sends {} bytes to {}, which expects {}, in {}", fault.me,
                                      fault.record.bytes, fault.peer, fault.record.peer_bytes, numbered),
                          fault.me, "what one rank sends is what the other one receives"};
+        case backend::FaultKind::overlapped:
+            return Error{ErrorCode::internal,
+                         fmt::format("{} was at work on two operations at the same time, one of them {}",
+                                     fault.me, numbered),
+                         fault.me, "what they wrote is not to be used"};
         default:
             return Error{
                 ErrorCode::cancelled, fmt::format("{} aborted its operations", fault.me), fault.me, {}};

@@ -31,11 +31,12 @@
     X(cuPointerGetAttributes) X(cuMemRangeGetAttribute) X(cuMemcpyAsync) X(cuMemcpyHtoD) \
     X(cuMemcpyDtoH) X(cuMemsetD8Async) X(cuStreamCreate) X(cuStreamDestroy) \
     X(cuStreamSynchronize) X(cuStreamGetId) X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuStreamBeginCapture) \
-    X(cuStreamEndCapture) X(cuStreamWaitEvent) X(cuStreamWaitValue32) X(cuStreamQuery) \
+    X(cuStreamGetCaptureInfo_v3) X(cuStreamUpdateCaptureDependencies_v2) X(cuStreamEndCapture) X(cuStreamWaitEvent) X(cuStreamWaitValue32) X(cuStreamQuery) \
     X(cuStreamCreateWithPriority) X(cuStreamWaitValue64) X(cuStreamWriteValue64) \
     X(cuLaunchHostFunc) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) \
     X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncLoad) X(cuLaunchKernel) X(cuLaunchKernelEx) \
-    X(cuGraphDestroy) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) \
+    X(cuGraphDestroy) X(cuGraphAddEventRecordNode) X(cuGraphAddDependencies_v2) X(cuGraphRemoveDependencies_v2) \
+    X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy) \
     X(cuThreadExchangeStreamCaptureMode) X(cuDeviceGetUuid) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) \
     X(cuIpcCloseMemHandle) X(cuMemRetainAllocationHandle) X(cuMemGetAllocationPropertiesFromHandle) \
     X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)

@@ -116,11 +116,6 @@ struct Module {
     std::map<std::string, Function> bench = {};  // kernels of the benchmark that were asked for
 };
 
-// What was captured; an executable graph is a copy of it.
-struct Graph {
-    std::vector<Work> work;
-};
-
 struct Machine {
     // Never destroyed: static objects of a program may call the driver after main().
     static Machine& get();

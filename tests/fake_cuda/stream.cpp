@@ -84,9 +84,9 @@ Queue* Stream::queue_for(Carrier carrier) {
 
 CUresult Stream::push(Work work, bool for_graphs, Carrier carrier) {
     std::unique_lock lock(mutex_);
-    if (capturing_ && !for_graphs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (capturing_) {
-        captured_.push_back(std::move(work));
+    if (captured_ && !for_graphs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (captured_) {
+        captured_->work.push_back(std::move(work));
         return CUDA_SUCCESS;
     }
     changed_.wait(lock, [this] { return pushed_ - done_ < max_entries; });
@@ -118,20 +118,26 @@ void Stream::wait_until_idle() {
     changed_.wait(lock, [this] { return done_ == pushed_; });
 }
 
-bool Stream::capturing() {
+Graph* Stream::captured() {
     std::lock_guard lock(mutex_);
-    return capturing_;
+    return captured_.get();
 }
 
 void Stream::begin_capture() {
+    static std::atomic<unsigned long long> last{0};
     std::lock_guard lock(mutex_);
-    capturing_ = true;
+    captured_ = std::make_unique<Graph>();
+    capture_number_ = ++last;
 }
 
-std::vector<Work> Stream::end_capture() {
+std::unique_ptr<Graph> Stream::end_capture() {
     std::lock_guard lock(mutex_);
-    capturing_ = false;
-    return std::exchange(captured_, {});
+    return std::exchange(captured_, nullptr);
+}
+
+unsigned long long Stream::capture_number() {
+    std::lock_guard lock(mutex_);
+    return capture_number_;
 }
 
 }  // namespace sidestep::fake_cuda

@@ -19,6 +19,14 @@ struct Context;
 using Work = std::function<void()>;
 using Flag = std::shared_ptr<std::atomic<bool>>;
 
+// What was captured; an executable graph is a copy of it. The nodes of events are carried out around the work, wherever
+// they were put: `waits` first, `records` last.
+struct Graph {
+    std::vector<Work> work;
+    std::vector<CUevent> waits = {};
+    std::vector<CUevent> records = {};
+};
+
 // One thing after the other, in the order in which they were put in: what waits holds up all behind it, of
 // whatever stream.
 class Queue : public std::enable_shared_from_this<Queue> {
@@ -77,10 +85,12 @@ public:
     // Nothing more is to come.
     void finish() { own_->finish(); }
 
-    bool capturing();
+    // While the stream is being captured: the graph that it becomes, which the machine's mutex guards. Else null.
+    Graph* captured();
     void begin_capture();
-    // What was captured, in order.
-    std::vector<Work> end_capture();
+    std::unique_ptr<Graph> end_capture();
+    // No two captures of a process have the same.
+    unsigned long long capture_number();
 
 private:
     // The driver's queue holds about that many; the call that would add one more blocks until the first
@@ -101,8 +111,8 @@ private:
     Queue* peer_ = nullptr;
     Queue* last_;
     std::uint64_t pushed_ = 0, done_ = 0;
-    bool capturing_ = false;
-    std::vector<Work> captured_;
+    std::unique_ptr<Graph> captured_;
+    unsigned long long capture_number_ = 0;
 };
 
 }  // namespace sidestep::fake_cuda

@@ -22,6 +22,10 @@ Event* find_event(CUevent event) {
     return found == Machine::get().events.end() ? nullptr : found->second.get();
 }
 
+void wait_for(const Flag& reached) {
+    while (!reached->load(std::memory_order_acquire)) std::this_thread::sleep_for(between_looks);
+}
+
 bool is_word(const Stream& stream, CUdeviceptr address, std::size_t bytes) {
     std::lock_guard lock(Machine::get().mutex);
     return address % bytes == 0 && Machine::get().reaches(stream.context()->device, address, bytes);
@@ -74,7 +78,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 CUresult cuStreamSynchronize(CUstream stream) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    if (found->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (found->captured()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     found->wait_until_idle();
     return CUDA_SUCCESS;
 }
@@ -82,14 +86,15 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamQuery(CUstream stream) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    if (found->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (found->captured()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-// Never the same twice.
+// Never the same twice. Refused while the stream is captured (seen on H100, driver 580.159.04).
 CUresult cuStreamGetId(CUstream stream, unsigned long long* number) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    if (found->captured()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     *number = found->number();
     return CUDA_SUCCESS;
 }
@@ -104,7 +109,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    *status = found->capturing() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = found->captured() != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -125,12 +130,59 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
-    auto captured = std::make_unique<Graph>(Graph{found->end_capture()});
+    auto captured = found->end_capture();
+    if (!captured) return CUDA_ERROR_ILLEGAL_STATE;
     *graph = reinterpret_cast<CUgraph>(captured.get());
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);
     machine.graphs[*graph] = std::move(captured);
     machine.global_captures = 0;  // one at a time is enough here
+    return CUDA_SUCCESS;
+}
+
+// Its node is told by the number of those before it.
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                   CUgraph* graph, const CUgraphNode** dependencies,
+                                   const CUgraphEdgeData** edges, std::size_t* count) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    if (!found) return CUDA_ERROR_INVALID_HANDLE;
+    Graph* const captured = found->captured();
+    *status = captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!captured) return CUDA_SUCCESS;
+    thread_local CUgraphNode last;
+    last = reinterpret_cast<CUgraphNode>(captured->work.size());
+    *id = found->capture_number();
+    *graph = reinterpret_cast<CUgraph>(captured);
+    *dependencies = &last;
+    *edges = nullptr;
+    *count = captured->work.empty() ? 0 : 1;
+    return CUDA_SUCCESS;
+}
+
+// A capture has one stream here, so what it depends on it depends on already.
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode*, const CUgraphEdgeData*,
+                                              std::size_t, unsigned) {
+    const std::shared_ptr<Stream> found = find_stream(stream);
+    return found && found->captured() ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+// While the graph is being captured.
+CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t,
+                                   CUevent event) {
+    std::lock_guard lock(Machine::get().mutex);
+    if (!find_event(event)) return CUDA_ERROR_INVALID_HANDLE;
+    auto& records = reinterpret_cast<Graph*>(graph)->records;
+    records.push_back(event);
+    *node = reinterpret_cast<CUgraphNode>(&records.back());
+    return CUDA_SUCCESS;
+}
+// What is recorded comes last in any case.
+CUresult cuGraphAddDependencies_v2(CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*,
+                                   std::size_t) {
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphRemoveDependencies_v2(CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*,
+                                      std::size_t) {
     return CUDA_SUCCESS;
 }
 
@@ -155,36 +207,48 @@ CUresult cuGraphExecDestroy(CUgraphExec executable) {
     return Machine::get().executable_graphs.erase(executable) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+// Events are taken, and count as recorded anew, when the graph is launched.
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     std::vector<Work> work;
+    std::vector<Flag> waits, records;
     {
         std::lock_guard lock(Machine::get().mutex);
         const auto found = Machine::get().executable_graphs.find(executable);
         if (found == Machine::get().executable_graphs.end()) return CUDA_ERROR_INVALID_HANDLE;
         work = found->second->work;
+        for (CUevent event : found->second->waits)
+            if (const Event* waited = find_event(event); waited && waited->reached)
+                waits.push_back(waited->reached);
+        for (CUevent event : found->second->records)
+            if (Event* recorded = find_event(event))
+                records.push_back(recorded->reached = std::make_shared<std::atomic<bool>>(false));
     }
-    return enqueue(stream, [work = std::move(work)] {
+    return enqueue(stream, [work = std::move(work), waits = std::move(waits), records = std::move(records)] {
+        for (const Flag& reached : waits) wait_for(reached);
         for (const Work& node : work) node();
+        for (const Flag& reached : records) reached->store(true, std::memory_order_release);
     });
 }
 
 // For the recording that the event holds now, even if it is recorded anew or destroyed before the stream
 // comes there. The event may be of another context.
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+// An external wait of a capture becomes a node.
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    const std::shared_ptr<Stream> waiting = find_stream(stream);
+    if (!waiting) return CUDA_ERROR_INVALID_HANDLE;
     Flag reached;
     {
         std::lock_guard lock(Machine::get().mutex);
         const Event* found = find_event(event);
         if (!found) return CUDA_ERROR_INVALID_HANDLE;
         reached = found->reached;
+        if (Graph* const graph = waiting->captured(); graph && flags == CU_EVENT_WAIT_EXTERNAL) {
+            graph->waits.push_back(event);
+            return CUDA_SUCCESS;
+        }
     }
     if (!reached) return CUDA_SUCCESS;
-    return enqueue(
-        stream,
-        [reached] {
-            while (!reached->load(std::memory_order_acquire)) std::this_thread::sleep_for(between_looks);
-        },
-        false, Carrier::last);
+    return waiting->push([reached] { wait_for(reached); }, false, Carrier::last);
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {

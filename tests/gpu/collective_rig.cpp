@@ -1,5 +1,7 @@
 #include "tests/gpu/collective_rig.hpp"
 
+#include <dlfcn.h>
+
 #include <chrono>
 #include <thread>
 
@@ -76,6 +78,29 @@ private:
     std::vector<CUstream> streams_;
 };
 
+// By entry points that the library has no use for.
+template <typename Call>
+Call* entry(const char* name) {
+    static void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    return reinterpret_cast<Call*>(::dlsym(library, name));
+}
+
+void remove_events(CUgraph graph) {
+    const auto get_nodes = entry<CUresult(CUgraph, CUgraphNode*, std::size_t*)>("cuGraphGetNodes");
+    const auto get_type = entry<CUresult(CUgraphNode, CUgraphNodeType*)>("cuGraphNodeGetType");
+    const auto destroy = entry<CUresult(CUgraphNode)>("cuGraphDestroyNode");
+    std::size_t count = 0;
+    expect_success(get_nodes(graph, nullptr, &count), "cuGraphGetNodes");
+    std::vector<CUgraphNode> nodes(count);
+    expect_success(get_nodes(graph, nodes.data(), &count), "cuGraphGetNodes");
+    for (CUgraphNode node : nodes) {
+        CUgraphNodeType type{};
+        expect_success(get_type(node, &type), "cuGraphNodeGetType");
+        if (type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+            expect_success(destroy(node), "cuGraphDestroyNode");
+    }
+}
+
 }  // namespace
 
 int gpu_of(unsigned rank) {
@@ -93,10 +118,11 @@ void CapturedTasks::begin() const {
                    "cuStreamBeginCapture");
 }
 
-void CapturedTasks::end() {
+void CapturedTasks::end(Events events) {
     driver::ScopedCudaContext current(machine().context(gpu_of(rank_)));
     CUgraph graph = nullptr;
     expect_success(machine().cuda().cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
+    if (events == Events::removed) remove_events(graph);
     expect_success(machine().cuda().cuGraphInstantiateWithFlags(&graph_, graph, 0), "cuGraphInstantiate");
     machine().cuda().cuGraphDestroy(graph);
 }
@@ -118,6 +144,25 @@ bool CapturedTasks::wait(int seconds) const {
         if (std::chrono::steady_clock::now() > until) return false;
         std::this_thread::yield();
     }
+}
+
+ForkedStream::ForkedStream(unsigned rank, void* from, void* to) : rank_(rank), from_(from), to_(to) {
+    wait(to_, from_);
+}
+
+ForkedStream::~ForkedStream() {
+    wait(from_, to_);
+}
+
+void ForkedStream::wait(void* stream, void* for_other) const {
+    driver::ScopedCudaContext current(machine().context(gpu_of(rank_)));
+    const auto event = driver::CudaEvent::create(
+        std::shared_ptr<const driver::Cuda>(&machine().cuda(), [](const driver::Cuda*) {}));
+    ASSERT_TRUE(event.ok());
+    expect_success(machine().cuda().cuEventRecord(event->get(), static_cast<CUstream>(for_other)),
+                   "cuEventRecord");
+    expect_success(machine().cuda().cuStreamWaitEvent(static_cast<CUstream>(stream), event->get(), 0),
+                   "cuStreamWaitEvent");
 }
 
 }  // namespace sidestep::gpu_tests

@@ -16,13 +16,15 @@ int gpu_of(unsigned rank);
 // Tasks that `enqueue` puts on a stream of a rank's GPU, as a graph.
 class CapturedTasks {
 public:
+    // Those by which a seat keeps its tasks in order.
+    enum class Events { kept, removed };
     // `enqueue` is called with the stream.
     template <typename Enqueue>
-    CapturedTasks(unsigned rank, void* stream, Enqueue enqueue)
+    CapturedTasks(unsigned rank, void* stream, Enqueue enqueue, Events events = Events::kept)
         : rank_(rank), stream_(static_cast<CUstream>(stream)) {
         begin();
         enqueue(stream);
-        end();
+        end(events);
     }
     CapturedTasks(CapturedTasks&& other) noexcept
         : rank_(other.rank_), stream_(other.stream_), graph_(std::exchange(other.graph_, nullptr)) {}
@@ -35,11 +37,27 @@ public:
 
 private:
     void begin() const;
-    void end();
+    void end(Events events);
 
     unsigned rank_;
     CUstream stream_;
     CUgraphExec graph_ = nullptr;
+};
+
+// A second stream of a capture, which begins with what the first one has by now, and joins it again.
+class ForkedStream {
+public:
+    ForkedStream(unsigned rank, void* from, void* to);
+    ~ForkedStream();
+    ForkedStream(const ForkedStream&) = delete;
+    ForkedStream& operator=(const ForkedStream&) = delete;
+    void* stream() const { return to_; }
+
+private:
+    void wait(void* stream, void* for_other) const;
+    unsigned rank_;
+    void* from_;
+    void* to_;
 };
 
 }  // namespace sidestep::gpu_tests

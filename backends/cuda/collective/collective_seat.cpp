@@ -21,8 +21,6 @@ using backend::Shape;
 
 // How long tasks may take to notice an abort: a look at the host's words every 16384 polls takes some 10 ms.
 constexpr std::chrono::seconds max_for_an_abort{5};
-// Tasks inside of a graph have no event. By then those in flight have noticed.
-constexpr std::chrono::milliseconds for_tasks_in_graphs{20};
 
 }  // namespace
 
@@ -50,9 +48,8 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     SIDESTEP_TRY(held->control, allocate_on_gpu(gpu_, sizeof(SeatControl), MemoryKind::vmm));
     driver::ScopedCudaContext current(*gpu_.context());
     SIDESTEP_TRY(auto stream, driver::CudaStream::create(gpu_.context()));
-    SIDESTEP_TRY(auto last, driver::CudaEvent::create(seats_.gpus.cuda()));
     stream_.emplace(std::move(stream));
-    last_.emplace(std::move(last));
+    SIDESTEP_TRY(order_, TaskOrder::create(seats_.gpus.cuda()));
     // From here on the destructor waits for what the stream holds.
     held_ = std::move(held);
     CUdeviceptr on_gpu = 0;
@@ -91,19 +88,17 @@ CollectiveSeat::~CollectiveSeat() {
     if (left == Rest::running) return;
     // Their destructors would call a context that is gone.
     static_cast<void>(new std::optional(std::move(stream_)));
-    static_cast<void>(new std::optional(std::move(last_)));
     stream_.reset();
-    last_.reset();
+    static_cast<void>(order_.release());
 }
 
 // Whether a task is still in flight, some seconds after the abort.
 CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     driver::ScopedCudaContext current(*gpu_.context());
     const auto end = std::chrono::steady_clock::now() + max_for_an_abort;
-    if (captured_) std::this_thread::sleep_for(for_tasks_in_graphs);
     for (;;) {
         if (copies()) copies()->look();
-        CUresult status = recorded_ ? cuda().cuEventQuery(last_->get()) : CUDA_SUCCESS;
+        CUresult status = order_->anywhere();
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
         const bool copying = copies() && (copies()->busy() || !seats_.shared_streams.settled());
         if (status == CUDA_SUCCESS && copying) status = CUDA_ERROR_NOT_READY;
@@ -215,6 +210,13 @@ std::string CollectiveSeat::gpu_id() const {
     return std::string(uuid.bytes, sizeof(uuid.bytes));
 }
 
+unsigned CollectiveSeat::multiprocessors() const {
+    int count = 0;
+    const CUresult status = cuda().cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                                        gpu_.context()->device());
+    return status == CUDA_SUCCESS ? static_cast<unsigned>(count) : 0;
+}
+
 Result<std::shared_ptr<const backend::Exported>> CollectiveSeat::move_arena_to_host() {
     SIDESTEP_TRY(HostArena made, make_host_arena(gpu_, held_->arena.size()));
     held_->arena = std::move(made.memory);
@@ -267,18 +269,6 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
     return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
 }
 
-// Tasks of a seat run one after the other, also when the caller takes another stream.
-Result<void> CollectiveSeat::wait_for_other_stream(CUstream stream) {
-    unsigned long long number = 0;
-    SIDESTEP_CHECK(cuda().check(cuda().cuStreamGetId(stream, &number), "cuStreamGetId"));
-    if (recorded_ && number != last_stream_) {
-        CUresult status = cuda().cuStreamWaitEvent(stream, last_->get(), CU_EVENT_WAIT_DEFAULT);
-        SIDESTEP_CHECK(cuda().check(status, "cuStreamWaitEvent"));
-    }
-    last_stream_ = number;
-    return {};
-}
-
 Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, CUstream stream) {
     void* arguments[] = {const_cast<CollectiveTask*>(&task), &launch.station};
     CUlaunchAttribute early{};
@@ -329,28 +319,20 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
     if (!copying && launch.blocks == 0) return {};
     const auto callers = static_cast<CUstream>(stream);
     driver::ScopedCudaContext current(*gpu_.context());
-    std::lock_guard lock(order_);
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    SIDESTEP_CHECK(cuda().check(cuda().cuStreamIsCapturing(callers, &capture), "cuStreamIsCapturing"));
-    const bool captures = capture != CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!captures) SIDESTEP_CHECK(wait_for_other_stream(callers));
+    std::lock_guard lock(enqueuing_);
+    SIDESTEP_TRY(const bool captures, order_->begin(callers));
+    launch.station.marked = mark_of_task(++enqueued_);
     SIDESTEP_CHECK(copying ? run_copies(task, callers, captures) : this->launch(task, launch, callers));
-    captured_ |= captures;
-    if (captures) return {};
-    const CUresult status = cuda().cuEventRecord(last_->get(), callers);
-    if (status == CUDA_SUCCESS)
-        recorded_ = true;
-    else
-        abort();  // the task is in the stream by now
-    return cuda().check(status, "cuEventRecord");
+    auto ended = order_->end(callers, captures);
+    if (!ended) abort();  // the task is in the stream by now
+    return ended;
 }
 
 // Takes no lock: run() may be held up by a stream that is full.
 Result<bool> CollectiveSeat::idle() {
     if (copies()) copies()->look();
-    if (!recorded_) return true;
     driver::ScopedCudaContext current(*gpu_.context());
-    const CUresult status = cuda().cuEventQuery(last_->get());
+    const CUresult status = order_->on_streams();
     if (status == CUDA_ERROR_NOT_READY) return false;
     SIDESTEP_CHECK(cuda().check(status, "cuEventQuery"));
     return true;

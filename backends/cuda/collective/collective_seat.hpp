@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backends/cuda/collective/copies.hpp"
+#include "backends/cuda/collective/task_order.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -28,6 +29,7 @@ public:
         return other.index() == gpu_.index() || seats_.over_nvlink(gpu_.index(), other.index());
     }
     std::string gpu_id() const override;
+    unsigned multiprocessors() const override;
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, void* base) override;
     Result<void> run(const backend::CollectiveTask& task, void* stream) override;
@@ -83,7 +85,6 @@ private:
     void plan_lines(const backend::CollectiveTask& task, Launch& launch) const;
     void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
     Result<void> check_access(const Place& place) const;
-    Result<void> wait_for_other_stream(CUstream stream);
     Result<void> launch(const backend::CollectiveTask& task, Launch& launch, CUstream stream);
     CopyPost copy_post();
     Result<void> run_copies(const backend::CollectiveTask& task, CUstream stream, bool captures);
@@ -107,11 +108,9 @@ private:
     std::function<backend::Token(const void*, Bytes)> where_;
     std::atomic<Copies*> copies_{nullptr};
 
-    std::optional<driver::CudaEvent> last_;
-    std::atomic<bool> recorded_{false};
-    std::mutex order_;  // of run(): guards what follows
-    bool captured_ = false;
-    unsigned long long last_stream_ = 0;  // its driver-wide number
+    std::mutex enqueuing_;  // of run(): guards what follows
+    std::unique_ptr<TaskOrder> order_;
+    std::uint64_t enqueued_ = 0;  // tasks
 
     std::mutex extents_;
     std::array<Known, 64> known_{};

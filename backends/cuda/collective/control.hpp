@@ -19,6 +19,16 @@ struct HostWords {
 constexpr uint32_t failed_by_task = 1;
 constexpr uint32_t failed_by_host = 2;  // the next task to see it makes it the first
 
+// What a thread block of the seat's task number `task` adds to SeatControl::at_work when it comes, and takes away when
+// it leaves. The lowest 16 bits count blocks. A block that finds anything but a multiple of its own mark there, as many
+// times as is counted, has come beside a block of another task.
+constexpr uint64_t mark_of_task(uint64_t task) {
+    return task << 16 | 1;
+}
+constexpr bool alone_at_work(uint64_t found, uint64_t mark) {
+    return found == (found & 0xffff) * mark;
+}
+
 // In GPU memory, zeroed at first. What several threads ask for at the start of a task lies in one line.
 struct SeatControl {
     uint64_t epoch;
@@ -27,6 +37,9 @@ struct SeatControl {
     uint32_t done;     // thread blocks of the packet task that know its epoch
     uint32_t ended;    // and that have ended, where the last one wipes
     uint32_t unused[26];
+    // What the thread blocks at work have added, each the mark of its task: see mark_of_task. In a line of its own.
+    uint64_t at_work;
+    uint64_t unused_too[15];
     // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
     char* bases[backend::max_slots][backend::max_ranks];
     uint64_t round[backend::max_blocks];
@@ -38,6 +51,7 @@ struct SeatControl {
 struct Station {
     SeatControl* control;
     HostWords* host;  // as the GPU sees them
+    uint64_t marked;  // mark_of_task
     uint32_t rank;
     uint32_t ranks;
     // Of packet tasks, in packets, and of lamport, in its units: the longest block for another rank, and the

@@ -15,6 +15,7 @@ class Exchange {
 protected:
     __device__ Exchange(const CollectiveTask& task, const Station& station) : kernel_(task, station) {}
 
+    static __device__ bool is_last_thread() { return threadIdx.x + 1 == blockDim.x; }
     static __device__ bool is_data_thread() { return threadIdx.x < blockDim.x - header_threads; }
     // Of a task whose data threads each deal with units of their own: the first one, and how far the next one
     // is.
@@ -45,9 +46,12 @@ protected:
         if (!well) kernel_.report();
         return well;
     }
+    // All threads that entered.
     __device__ void leave() {
         kernel_.report();
         if (wipes()) wipe();
+        __syncthreads();
+        if (is_last_thread()) kernel_.leave_work();
     }
 
     // The last warp of each block opens the next epoch once all blocks know this one: while packets are on
@@ -58,6 +62,7 @@ protected:
         const CollectiveTask& task = kernel_.task;
         const bool scaled = task.combine == Combine::scaled_sum;
         const bool speaks = blockIdx.x == 0 && lane < kernel_.ranks && lane != kernel_.rank;
+        const uint64_t at_work = is_last_thread() ? kernel_.come_to_work() : 0;
         if (speaks) {
             char* const to = kernel_.arena(lane) + kernel_.layout.header(0, parity_, kernel_.rank);
             store_packet(to, task.signature, 0, flag_);
@@ -65,7 +70,13 @@ protected:
         }
         open_next_epoch();
         if (scaled) __syncthreads();
-        if (!speaks) return;
+        if (speaks) hear_header(lane);
+        if (is_last_thread()) kernel_.expect_alone(at_work);
+    }
+
+    // What another rank runs. By one thread.
+    __device__ void hear_header(unsigned lane) {
+        const CollectiveTask& task = kernel_.task;
         const char* const from = own_ + kernel_.layout.header(0, parity_, lane);
         Words packet;
         if (!wait_packet(kernel_, from, packet, flag_, lane)) return;
@@ -165,7 +176,7 @@ private:
     __device__ void open_next_epoch() const {
         asm volatile("barrier.sync 1, %0;" ::"r"(blockDim.x) : "memory");
         SeatControl* const control = kernel_.station.control;
-        if (threadIdx.x + 1 != blockDim.x) return;
+        if (!is_last_thread()) return;
         if (gridDim.x != 1 && atomicAdd(&control->done, 1u) != gridDim.x - 1) return;
         control->done = 0;
         if (next_lamport_ != lamport_) control->lamport = next_lamport_;

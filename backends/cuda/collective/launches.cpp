@@ -112,22 +112,26 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
     launch.threads += header_threads;
 }
 
-// One row of blocks for each rank that there is a block for. Where all that goes elsewhere is eager there is
+// One row of blocks for each rank that there is a block for. Rows come to the multiprocessors one after the other, in
+// this order: in round k rank r deals with rank k - r modulo their number, which deals with r. So where there is no room
+// for all rows, those that have come still find each other, and make room for the next. Where all that goes elsewhere is eager there is
 // a thread for each packet, and a warp that looks after headers.
 void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
     launch.blocks = 0;
     launch.rows = 0;
     launch.plain = !has_device_lists(task);
     std::uint64_t max = 0;
-    for (unsigned k = 1; k <= ranks_; ++k) {
-        const unsigned peer = (rank_ + k) % ranks_;
+    for (unsigned round = 0; round < ranks_; ++round) {
+        const unsigned peer = (round + ranks_ - rank_) % ranks_;
         const bool lists = has_device_lists(task);
         const std::uint64_t out = lists ? endless : task.to[peer].bytes;
         const std::uint64_t in = lists ? endless : task.from[peer].bytes;
         if (out == 0 && in == 0) continue;
         // An eager block may have more thread blocks than a larger one that is not.
-        launch.blocks = std::max({launch.blocks, backend::pair_blocks(out, ranks_, task.eager_max),
-                                  backend::pair_blocks(in, ranks_, task.eager_max)});
+        for (const std::uint64_t bytes : {out, in})
+            launch.blocks =
+                std::max(launch.blocks,
+                         backend::pair_blocks(bytes, ranks_, task.eager_max, task.pair_blocks_max));
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
         max = std::max({max, out, in});
         launch.plain =

@@ -31,9 +31,12 @@ public:
             well = exchange();
         if (well) end();
         kernel_.report();
+        __syncthreads();
+        if (counts()) kernel_.leave_work();
     }
 
 private:
+    static __device__ bool counts() { return threadIdx.x + 1 == blockDim.x; }
     __device__ bool device_lists() const {
         return !eager_alone && kernel_.task.device_send_counts != nullptr;
     }
@@ -46,7 +49,8 @@ private:
         return {load_word(offsets + peer_) * size, load_word(counts + peer_) * size};
     }
     __device__ unsigned blocks_of(const backend::Block& whole) const {
-        return backend::pair_blocks(whole.bytes, kernel_.ranks, kernel_.task.eager_max);
+        const CollectiveTask& task = kernel_.task;
+        return backend::pair_blocks(whole.bytes, kernel_.ranks, task.eager_max, task.pair_blocks_max);
     }
     // This block's share, of which it takes no part where there is none. Divisions take as long as a load.
     __device__ Share share(const backend::Block& whole) const {
@@ -206,12 +210,12 @@ private:
         const unsigned lane = threadIdx.x - carriers();
         bool well = true;
         if (lane == 0 && receives_) post();
-        if (lane == 1 && sends_) {
-            push_header();
-            uint64_t words[4];
-            well = hear(words);
-        }
+        if (lane == 1 && sends_) push_header();
+        const uint64_t at_work = counts() ? kernel_.come_to_work() : 0;
+        uint64_t words[4];
+        if (lane == 1 && sends_) well = hear(words);
         if (lane == 0 && receives_) well = hear_header();
+        if (counts()) kernel_.expect_alone(at_work);
         return well;
     }
 
@@ -225,6 +229,7 @@ private:
             __syncthreads();
         }
         if (threadIdx.x == 0 && receives_) post();
+        if (counts()) kernel_.expect_alone(kernel_.come_to_work());
         if (eager_out_) {
             if (threadIdx.x == 0) push_header();
             push_eager(load_unit(threadIdx.x));

@@ -122,19 +122,16 @@ public:
         to_arena_ = kernel_.arena(to_);
         first_received_ = received_ = load_word(&control->received[blockIdx.x][from_]);
         first_sent_ = sent_ = load_word(&control->sent[blockIdx.x][to_]);
-        bool well = true;
-        if (down_)
-            well = pass_down();
-        else if (enter())
-            well = Work::combines ? pass_up() : pass_around();
-        else
-            well = false;
-        if (well && threadIdx.x == 0) {
+        const bool counts = threadIdx.x + 1 == blockDim.x;
+        if (counts) kernel_.expect_alone(kernel_.come_to_work());
+        if (pass_all() && threadIdx.x == 0) {
             if (received_ != first_received_) control->received[blockIdx.x][from_] = received_;
             if (sent_ != first_sent_) control->sent[blockIdx.x][to_] = sent_;
             if (!down_) control->round[blockIdx.x] = round_;
         }
         kernel_.report();
+        __syncthreads();
+        if (counts) kernel_.leave_work();
     }
 
 private:
@@ -143,6 +140,13 @@ private:
     __device__ const ArenaLayout& layout() const { return kernel_.layout; }
     __device__ const Slice& slice(unsigned r) const { return kernel_.task.slices[r]; }
     __device__ bool wants(const Slice& of) const { return of.targets >> rank() & 1; }
+
+    // False: leave.
+    __device__ bool pass_all() {
+        if (down_) return pass_down();
+        if (!enter()) return false;
+        return Work::combines ? pass_up() : pass_around();
+    }
 
     // All ranks have ended the task before, and run this one: their slots are free. False: leave.
     __device__ bool enter() {

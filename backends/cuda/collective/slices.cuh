@@ -39,14 +39,18 @@ public:
         if (threadIdx.x < kernel_.ranks) meeting_.arena[threadIdx.x] = kernel_.arena(threadIdx.x);
         round_ = load_word(&kernel_.station.control->round[blockIdx.x]);
         if (__syncthreads_or(!kernel_.well(kernel_.failed(), rank()))) return kernel_.report();
-        if (!enter()) return kernel_.report();
-        if (!pushed_) work();
-        if ((pushed_ ? take_turns() : barrier()) && threadIdx.x == 0)
-            kernel_.station.control->round[blockIdx.x] = round_;
+        if (enter()) {
+            if (!pushed_) work();
+            if (pushed_)
+                take_turns();
+            else
+                barrier();
+        }
         kernel_.report();
     }
 
 private:
+    static __device__ bool is_last_thread() { return threadIdx.x + 1 == blockDim.x; }
     __device__ unsigned rank() const { return kernel_.rank; }
     __device__ unsigned ranks() const { return kernel_.ranks; }
     __device__ const ArenaLayout& layout() const { return kernel_.layout; }
@@ -106,6 +110,7 @@ private:
             if (peer != rank())
                 store_line(meeting_.arena[peer] + layout().entry(parity, blockIdx.x, rank()), words, flag);
         }
+        if (is_last_thread()) kernel_.expect_alone(kernel_.come_to_work());
         copy_within(Inner::local, 0);
         unsigned needs = 0;
         bool well = true;
@@ -161,13 +166,19 @@ private:
         return wait_flag(kernel_, meeting_.arena[rank()] + layout().flags(blockIdx.x, peer), round, peer);
     }
 
+    // By one thread, when others alone are still waited for: what comes after it takes no time then.
+    __device__ void count(uint64_t round) const {
+        kernel_.station.control->round[blockIdx.x] = round;
+        kernel_.leave_work();
+    }
+
     // Everything this block has written, before, is seen by the blocks of its number once they are past.
-    // False: leave.
-    __device__ bool barrier() {
+    __device__ void barrier() {
         ++round_;
         __syncthreads();
         say(threadIdx.x, round_);
-        return !__syncthreads_or(!hear(threadIdx.x, round_));
+        if (is_last_thread()) count(round_);
+        hear(threadIdx.x, round_);
     }
 
     __device__ Share share(uint64_t bytes) const {
@@ -273,11 +284,14 @@ private:
     }
 
     // Pushes: turn t pushes piece t and combines piece t - 2. The last warp says and hears, and prepares the
-    // next turn, while the others work. False: leave.
-    __device__ bool take_turns() {
+    // next turn, while the others work.
+    __device__ void take_turns() {
         const uint64_t all = pieces();
-        if (all == 0) return true;
         const uint64_t begun = round_;
+        if (all == 0) {
+            if (is_last_thread()) count(begun);
+            return;
+        }
         const unsigned workers = blockDim.x - header_threads;
         const unsigned lane = threadIdx.x - workers;  // of the last warp
         const bool works = threadIdx.x < workers;
@@ -289,7 +303,7 @@ private:
                 prepare(lane, now, turn);
                 well = turn < 2 || hear(lane, begun + turn - 1);
             }
-            if (__syncthreads_or(!well)) return false;
+            if (__syncthreads_or(!well)) return;
             if (works)
                 take(now, workers);
             else if (turn != 0)
@@ -297,9 +311,10 @@ private:
             if (staged_in_ && turn >= 4) copy_within(Inner::from_slots, turn - 4);
         }
         round_ = begun + all + 2;
-        if (__syncthreads_or(!works && !hear(lane, round_))) return false;
-        if (staged_in_) copy_within(Inner::from_slots, all - 1);
-        return true;
+        if (is_last_thread() && !staged_in_) count(round_);
+        if (__syncthreads_or(!works && !hear(lane, round_)) || !staged_in_) return;
+        copy_within(Inner::from_slots, all - 1);
+        if (is_last_thread()) count(round_);
     }
 
     __device__ void take(const Meeting::Turn& turn, unsigned workers) const {

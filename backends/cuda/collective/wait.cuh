@@ -54,6 +54,22 @@ public:
         difference_of_block() = difference;
     }
 
+    // By one thread of every block. Tasks of a rank run one after the other, which is the host's to see to; a number that
+    // two of them made of each other's data must not pass for a result. Answers what expect_alone() wants to know: later,
+    // since the answer takes half a microsecond.
+    __device__ uint64_t come_to_work() const {
+        return atomicAdd(reinterpret_cast<unsigned long long*>(&station.control->at_work),
+                         static_cast<unsigned long long>(station.marked));
+    }
+    __device__ void expect_alone(uint64_t at_work) {
+        if (!alone_at_work(at_work, station.marked)) give_up(FaultKind::overlapped, rank);
+    }
+    // By one thread, when nothing of the block's counters and lanes is looked at any more.
+    __device__ void leave_work() const {
+        atomicAdd(reinterpret_cast<unsigned long long*>(&station.control->at_work),
+                  0 - static_cast<unsigned long long>(station.marked));
+    }
+
     // By all threads, when they leave: the one that gave up first writes the record.
     __device__ void report() {
         if (fault_ == 0) return;
@@ -84,6 +100,7 @@ public:
     // False: leave.
     __device__ bool go_on(KernelContext& ground, unsigned peer) {
         if (++polls_ % polls_between_looks != 0) return true;
+        ground.expect_alone(load_word(&ground.station.control->at_work));
         if (!ground.well(ground.failed(), peer)) return false;
         uint64_t now;
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

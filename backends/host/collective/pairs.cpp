@@ -124,7 +124,8 @@ bool PairTask::copy_own() {
 
 void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
     if (block.bytes == 0) return;
-    const unsigned blocks = backend::pair_blocks(block.bytes, state_.ranks, task_.eager_max);
+    const unsigned blocks =
+        backend::pair_blocks(block.bytes, state_.ranks, task_.eager_max, task_.pair_blocks_max);
     for (unsigned number = 0; number < blocks; ++number) {
         const auto [begin, end] = backend::share_of(block.bytes, number, blocks, granule_bytes);
         Flow flow;
