@@ -256,8 +256,9 @@ private:
     // Thread blocks that may each need a multiprocessor to themselves. They wait for others of their kind, so all of
     // them have to run at a time, beside those of another group.
     std::uint64_t room() const {
-        return facts_.multiprocessors == 0 ? backend::max_blocks
-                                           : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
+        return facts_.multiprocessors == 0
+                   ? backend::max_blocks
+                   : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
     }
     // Of which two share one.
     std::uint64_t pair_blocks_max() const { return std::min<std::uint64_t>(2 * room(), backend::max_blocks); }

@@ -69,7 +69,7 @@ struct Choice {
     std::vector<Refused> refused;
     std::uint64_t eager_max = ~std::uint64_t{0};  // of pairs, as CollectiveTask's, and the next one
     std::uint64_t pair_blocks_max = backend::max_blocks;
-    bool eager = false;                           // of pairs: all blocks are, as far as this rank knows
+    bool eager = false;  // of pairs: all blocks are, as far as this rank knows
 };
 
 // ErrorCode::unsupported, and why, for what policy zero_sm cannot carry.

@@ -242,7 +242,8 @@ private:
     std::uint32_t own_multiprocessors() const {
         std::uint32_t sharing = 1;
         for (const auto& contact : own_->contacts)
-            if (contact && contact->same_process && contact->hello.place == request_.seating.place.to_string())
+            if (contact && contact->same_process &&
+                contact->hello.place == request_.seating.place.to_string())
                 ++sharing;
         const std::uint32_t all = own_->seat->multiprocessors();
         return all == 0 ? 0 : std::max(all / sharing, 2u);
@@ -289,8 +290,8 @@ private:
     std::uint32_t reason_of_ = 0;
     bool in_host_memory_ = false;
     std::uint32_t multiprocessors_ = 0;  // see GroupFacts
-    bool over_pcie_ = false;   // between this rank's GPU and another one
-    bool heard_pcie_ = false;  // the same, of others
+    bool over_pcie_ = false;             // between this rank's GPU and another one
+    bool heard_pcie_ = false;            // the same, of others
     std::string figures_;
     std::string shared_gpu_;
 };

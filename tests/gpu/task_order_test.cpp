@@ -47,6 +47,7 @@ public:
         task.blocks = 2;
         task.signature = 11;
         task.number = number + 1;
+        if (number % 2 == 1) task.eager_max = 0;  // of pairs: both of their kernels
         const std::size_t from = place(number) + own_part(rank), to = place(number + 1);
         task.send = crew_.at(rank, from);
         task.recv = crew_.at(rank, to);
@@ -128,7 +129,8 @@ protected:
     }
     void run(const Chain& chain, unsigned begin, unsigned end, bool second) {
         for (unsigned number = begin; number < end; ++number)
-            for (unsigned rank = 0; rank < ranks(); ++rank) enqueue(chain, rank, number, stream(rank, second));
+            for (unsigned rank = 0; rank < ranks(); ++rank)
+                enqueue(chain, rank, number, stream(rank, second));
     }
     // Rounds of one chain, each begun while nothing is under way.
     static constexpr unsigned rounds = 8;

@@ -37,7 +37,7 @@ struct SeatControl {
     uint32_t done;     // thread blocks of the packet task that know its epoch
     uint32_t ended;    // and that have ended, where the last one wipes
     uint32_t unused[26];
-    // What the thread blocks at work have added, each the mark of its task: see mark_of_task. In a line of its own.
+    // What thread blocks at work have added, each the mark of its task: see mark_of_task. In a line of its own.
     uint64_t at_work;
     uint64_t unused_too[15];
     // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
@@ -70,6 +70,9 @@ struct Station {
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
 constexpr unsigned max_data_threads = 512;
 constexpr unsigned header_threads = 32;
+// Of pairs that are not eager alone: two blocks share a multiprocessor, and with more threads their registers do not
+// suffice (8 MiB of all_to_all by two ranks of one H100: 12.8 us; with 512 threads, which spill, 22.4 us).
+constexpr unsigned max_pair_threads = 256;
 // In tasks of lamport, and of lines among more than four ranks: with one warp more a thread could have 96
 // registers only, and these need some more, as do those that combine elements of 8 bits, of which a thread
 // has more. Other lines among up to four do not.

@@ -46,23 +46,22 @@ protected:
         if (!well) kernel_.report();
         return well;
     }
-    // All threads that entered.
     __device__ void leave() {
         kernel_.report();
         if (wipes()) wipe();
-        __syncthreads();
-        if (is_last_thread()) kernel_.leave_work();
     }
 
     // The last warp of each block opens the next epoch once all blocks know this one: while packets are on
     // their way, since it would add half a microsecond to the end of the task. That of the first block also
-    // says what runs here, and hears what runs elsewhere.
+    // says what runs here, and hears what runs elsewhere. Until then the task counts as at work: up to its very end would
+    // make it 0.1 us longer, and when all ranks have come it ends by itself.
     __device__ void headers() {
         const unsigned lane = threadIdx.x - (blockDim.x - header_threads);
         const CollectiveTask& task = kernel_.task;
         const bool scaled = task.combine == Combine::scaled_sum;
         const bool speaks = blockIdx.x == 0 && lane < kernel_.ranks && lane != kernel_.rank;
-        const uint64_t at_work = is_last_thread() ? kernel_.come_to_work() : 0;
+        const bool counts = blockIdx.x == 0 && is_last_thread();
+        const uint64_t at_work = counts ? kernel_.come_to_work() : 0;
         if (speaks) {
             char* const to = kernel_.arena(lane) + kernel_.layout.header(0, parity_, kernel_.rank);
             store_packet(to, task.signature, 0, flag_);
@@ -71,7 +70,10 @@ protected:
         open_next_epoch();
         if (scaled) __syncthreads();
         if (speaks) hear_header(lane);
-        if (is_last_thread()) kernel_.expect_alone(at_work);
+        __syncwarp();
+        if (!counts) return;
+        kernel_.expect_alone(at_work);
+        kernel_.leave_work_as_the_only_block();
     }
 
     // What another rank runs. By one thread.

@@ -120,7 +120,7 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
     launch.blocks = 0;
     launch.rows = 0;
     launch.plain = !has_device_lists(task);
-    std::uint64_t max = 0;
+    std::uint64_t longest = 0;
     for (unsigned round = 0; round < ranks_; ++round) {
         const unsigned peer = (round + ranks_ - rank_) % ranks_;
         const bool lists = has_device_lists(task);
@@ -129,19 +129,18 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
         if (out == 0 && in == 0) continue;
         // An eager block may have more thread blocks than a larger one that is not.
         for (const std::uint64_t bytes : {out, in})
-            launch.blocks =
-                std::max(launch.blocks,
-                         backend::pair_blocks(bytes, ranks_, task.eager_max, task.pair_blocks_max));
+            launch.blocks = std::max(
+                launch.blocks, backend::pair_blocks(bytes, ranks_, task.eager_max, task.pair_blocks_max));
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
-        max = std::max({max, out, in});
+        longest = std::max({longest, out, in});
         launch.plain =
             launch.plain && (peer == rank_ || backend::is_eager(std::max(out, in), ranks_, task.eager_max));
     }
-    const std::uint64_t share = launch.blocks == 0 ? 0 : max / launch.blocks;
+    const std::uint64_t share = launch.blocks == 0 ? 0 : longest / launch.blocks;
     const std::uint64_t units = launch.plain ? std::min(share, backend::eager_share) / 8 + 1 : share / 64;
     const unsigned min = launch.plain ? 32 : 64;
-    launch.threads =
-        static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, min, max_data_threads));
+    const unsigned max = launch.plain ? max_data_threads : max_pair_threads;
+    launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, min, max));
     if (launch.plain) launch.threads += header_threads;
 }
 

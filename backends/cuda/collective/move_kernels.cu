@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 
     Lines<Element::u8, 8, LinesOf::one_source>(task, station).run();
 }
 
-extern "C" __global__ void __launch_bounds__(max_data_threads, 2)
+extern "C" __global__ void __launch_bounds__(max_pair_threads, 2)
     sidestep_pairs(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
     __shared__ Ends ends;
     Pair<false>(task, station, ends).run();

@@ -31,8 +31,6 @@ public:
             well = exchange();
         if (well) end();
         kernel_.report();
-        __syncthreads();
-        if (counts()) kernel_.leave_work();
     }
 
 private:
@@ -215,7 +213,11 @@ private:
         uint64_t words[4];
         if (lane == 1 && sends_) well = hear(words);
         if (lane == 0 && receives_) well = hear_header();
-        if (counts()) kernel_.expect_alone(at_work);
+        __syncwarp();
+        if (counts()) {
+            kernel_.expect_alone(at_work);
+            kernel_.leave_work();
+        }
         return well;
     }
 
@@ -240,7 +242,9 @@ private:
         if (threadIdx.x == 0 && eager_in_) well = hear_header() && well;
         uint64_t words[4];
         if (threadIdx.x == 0 && eager_out_) well = well && hear(words);
-        return !__syncthreads_or(!well);
+        if (__syncthreads_or(!well)) return false;
+        if (!counted_) count();
+        return true;
     }
 
     static __device__ uint64_t pieces(uint64_t bytes, bool direct, uint64_t piece) {
@@ -259,8 +263,11 @@ private:
         const bool receives = receives_ && !eager_in_;
         if (sends) outgoing_ = pieces(out.end - out.begin, to_ != nullptr, piece);
         if (receives) incoming_ = pieces(in.end - in.begin, direct, piece);
-        for (uint64_t k = 0; (sends && k < outgoing_) || (receives && k < incoming_); ++k) {
+        const uint64_t turns = max(sends ? outgoing_ : 0, receives ? incoming_ : 0);
+        for (uint64_t k = 0; k < turns; ++k) {
             if (sends && k < outgoing_ && !send(out, k, piece)) return false;
+            // Others alone are still waited for: what comes after it takes no time then.
+            if (k + 1 == turns && direct && !eager_in_ && !eager_out_) count();
             if (receives && k < incoming_ && !receive(in, k, piece, direct)) return false;
         }
         return true;
@@ -314,13 +321,21 @@ private:
         Copying().run(ends_, bytes, blockDim.x);
     }
 
-    // Counts, which all threads have read before they came past the first barrier.
-    __device__ void end() const {
+    // All threads: what the next task goes on from. They have read it before they came past the first barrier.
+    __device__ void count() {
+        counted_ = true;
+        if (!counts()) return;
+        store_counters();
+        kernel_.leave_work();
+    }
+    __device__ void store_counters() const {
         SeatControl& control = *kernel_.station.control;
-        if (threadIdx.x + 1 == blockDim.x) {
-            if (sends_) control.sent[block_][peer_] = sent_ + outgoing_;
-            if (receives_) control.received[block_][peer_] = received_ + incoming_;
-        }
+        if (sends_) control.sent[block_][peer_] = sent_ + outgoing_;
+        if (receives_) control.received[block_][peer_] = received_ + incoming_;
+    }
+
+    __device__ void end() const {
+        if (eager_alone && counts()) store_counters();
         if (!eager_in_ || !backend::wipes_eager(received_ + 1)) return;
         __syncthreads();
         wipe(received_ + 1);
@@ -347,6 +362,7 @@ private:
     bool receives_ = false;
     bool eager_out_ = false;
     bool eager_in_ = false;
+    bool counted_ = false;
     uint64_t sent_ = 0;
     uint64_t received_ = 0;
     uint64_t outgoing_ = 1;  // pieces, where it sends at all

@@ -64,8 +64,8 @@ private:
 
     const std::shared_ptr<const driver::Cuda> cuda_;
     const driver::CudaEvent on_streams_, in_graphs_;
-    std::atomic<bool> recorded_{false};  // on_streams_
-    std::atomic<bool> captured_{false};  // some task, ever
+    std::atomic<bool> recorded_{false};   // on_streams_
+    std::atomic<bool> captured_{false};   // some task, ever
     unsigned long long last_stream_ = 0;  // its driver-wide number
     std::vector<Capture> captures_;
 };

@@ -54,7 +54,7 @@ public:
         difference_of_block() = difference;
     }
 
-    // By one thread of every block. Tasks of a rank run one after the other, which is the host's to see to; a number that
+    // By one thread of a block. Tasks of a rank run one after the other, which is the host's to see to; a number that
     // two of them made of each other's data must not pass for a result. Answers what expect_alone() wants to know: later,
     // since the answer takes half a microsecond.
     __device__ uint64_t come_to_work() const {
@@ -64,10 +64,14 @@ public:
     __device__ void expect_alone(uint64_t at_work) {
         if (!alone_at_work(at_work, station.marked)) give_up(FaultKind::overlapped, rank);
     }
-    // By one thread, when nothing of the block's counters and lanes is looked at any more.
+    // By one thread, when nothing of the block's counters and lanes is looked at any more. A store is quicker, where one
+    // block alone has come.
     __device__ void leave_work() const {
         atomicAdd(reinterpret_cast<unsigned long long*>(&station.control->at_work),
                   0 - static_cast<unsigned long long>(station.marked));
+    }
+    __device__ void leave_work_as_the_only_block() const {
+        *static_cast<volatile uint64_t*>(&station.control->at_work) = 0;
     }
 
     // By all threads, when they leave: the one that gave up first writes the record.
