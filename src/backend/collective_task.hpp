@@ -457,6 +457,11 @@ constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_ma
     return wanted > max ? max : static_cast<unsigned>(wanted < min ? min : wanted);
 }
 
+// With whom a rank deals in a round, of which there are as many as ranks; that one with it.
+constexpr unsigned pair_partner(unsigned round, unsigned rank, unsigned ranks) {
+    return (round + ranks - rank) % ranks;
+}
+
 // Whether the receiver of a message wipes: the flags of packets wrap around after 2^32 of them.
 constexpr uint64_t eager_period = uint64_t{1} << 30;
 constexpr uint64_t eager_wiped = uint64_t{1} << 20;

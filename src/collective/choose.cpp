@@ -286,7 +286,8 @@ private:
                                            : packets_a_block,
                             Prices::max_packet_blocks(work, max_blocks()));
         if (shape == Shape::ring)
-            return count_of(work.bytes, slices_a_block, std::min(max_blocks(), max_ring_blocks));
+            return count_of(work.bytes, slices_a_block,
+                            std::clamp(max_blocks() / 2, 1, max_ring_blocks));  // up, and down
         const int max = shape == Shape::pushed_slices && !facts_.emulated ? 2 * max_blocks() : max_blocks();
         return count_of(std::max(work.bytes, work.local), slices_a_block, max);
     }

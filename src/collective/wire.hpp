@@ -16,13 +16,13 @@ enum class Word : std::uint8_t {
     hello = 1,  // blob: a Hello. The first message of each end
     refuse,     // text, code: why the other end cannot join
     arena,      // blob: an offer of the sender's arena, perhaps with a descriptor
-    ready,  // all arenas are mapped. text: why some cannot be, empty for none; number: 1 where bytes of the
-    // sender's GPU to another one cross PCIe; slot: multiprocessors that it has to itself, 0: any number
-    share,      // slot, blob: an offer of memory, perhaps with a descriptor
-    shared,     // slot: the receiver's memory is mapped. text: why not, empty where it is
-    drop,       // slot: is no longer used
-    dropped,    // slot: is no longer mapped
-    failed,     // text, code: the group has ended, and why
+    ready,    // all arenas are mapped. text: why some cannot be, empty for none; number: 1 where bytes of the
+              // sender's GPU to another one cross PCIe; slot: multiprocessors that it has to itself, or 0
+    share,    // slot, blob: an offer of memory, perhaps with a descriptor
+    shared,   // slot: the receiver's memory is mapped. text: why not, empty where it is
+    drop,     // slot: is no longer used
+    dropped,  // slot: is no longer mapped
+    failed,   // text, code: the group has ended, and why
     exchange,   // number, blob: of an exchange; slot: how manieth call of the sender among these ranks
     withdraw,   // number, text, code: of an exchange that has failed for the sender, and why
     withdrawn,  // number: the sender knows of that

@@ -112,17 +112,16 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
     launch.threads += header_threads;
 }
 
-// One row of blocks for each rank that there is a block for. Rows come to the multiprocessors one after the other, in
-// this order: in round k rank r deals with rank k - r modulo their number, which deals with r. So where there is no room
-// for all rows, those that have come still find each other, and make room for the next. Where all that goes elsewhere is eager there is
-// a thread for each packet, and a warp that looks after headers.
+// One row of blocks for each rank that there is a block for, in rounds: rows come to the multiprocessors one after the
+// other, so where there is no room for all of them, those that have come find each other, and make room for the next.
+// Where all that goes elsewhere is eager there is a thread for each packet, and a warp that looks after headers.
 void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
     launch.blocks = 0;
     launch.rows = 0;
     launch.plain = !has_device_lists(task);
     std::uint64_t longest = 0;
     for (unsigned round = 0; round < ranks_; ++round) {
-        const unsigned peer = (round + ranks_ - rank_) % ranks_;
+        const unsigned peer = backend::pair_partner(round, rank_, ranks_);
         const bool lists = has_device_lists(task);
         const std::uint64_t out = lists ? endless : task.to[peer].bytes;
         const std::uint64_t in = lists ? endless : task.from[peer].bytes;

@@ -39,6 +39,15 @@ __device__ inline Words load_packet(const char* from) {
                  : "l"(from));
     return value;
 }
+// What its sender saw before it sent the packet is seen by whoever reads on after it.
+__device__ inline Words load_packet_acquiring(const char* from) {
+    Words value;
+    asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.at[0]), "=r"(value.at[1]), "=r"(value.at[2]), "=r"(value.at[3])
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
 __device__ inline void store_packet(char* to, uint32_t low, uint32_t high, uint32_t flag) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(to), "r"(low), "r"(high),
                  "r"(flag));

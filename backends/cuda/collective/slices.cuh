@@ -116,8 +116,9 @@ private:
         bool well = true;
         if (meets) {
             if (peer != rank())
-                well = wait_line(kernel_, meeting_.arena[rank()] + layout().entry(parity, blockIdx.x, peer),
-                                 words, flag, peer);
+                well = wait_line<true>(kernel_,
+                                       meeting_.arena[rank()] + layout().entry(parity, blockIdx.x, peer),
+                                       words, flag, peer);
             if (well) well = meet(peer, words, needs);
         }
         pushed_ = __syncthreads_or(needs & push) || task.shape == backend::Shape::pushed_slices;

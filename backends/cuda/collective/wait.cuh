@@ -143,11 +143,13 @@ __device__ inline bool wait_packet(KernelContext& ground, const char* at, Words&
     return true;
 }
 
-// A line of four packets, of which the first three or all four carry a word.
+// A line of four packets, of which the first three or all four carry a word. `acquires`: the peer's buffers are read
+// next, which its stream wrote before the task.
 __device__ inline void store_line(char* to, const uint64_t (&words)[4], uint32_t flag) {
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) store_packet(to + 16 * i, words[i], flag);
 }
+template <bool acquires = false>
 __device__ inline bool wait_line(KernelContext& ground, const char* at, uint64_t (&words)[4], uint32_t flag,
                                  unsigned peer) {
     Wait wait;
@@ -155,7 +157,7 @@ __device__ inline bool wait_line(KernelContext& ground, const char* at, uint64_t
         bool complete = true;
 #pragma unroll
         for (unsigned i = 0; i < 4; ++i) {
-            const Words packet = load_packet(at + 16 * i);
+            const Words packet = acquires ? load_packet_acquiring(at + 16 * i) : load_packet(at + 16 * i);
             complete = complete && flagged(packet, flag);
             words[i] = payload_of(packet);
         }

@@ -232,6 +232,20 @@ TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
     EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 4), 42u);
 }
 
+// Each pair meets in one round, and both of them in the same.
+TEST(PairBlocks, RoundsBringEachPairTogetherOnce) {
+    for (unsigned ranks = 1; ranks <= backend::max_ranks; ++ranks)
+        for (unsigned rank = 0; rank < ranks; ++rank) {
+            unsigned met = 0;
+            for (unsigned round = 0; round < ranks; ++round) {
+                const unsigned partner = backend::pair_partner(round, rank, ranks);
+                EXPECT_EQ(backend::pair_partner(round, partner, ranks), rank);
+                met |= 1u << partner;
+            }
+            EXPECT_EQ(met, (1u << ranks) - 1);
+        }
+}
+
 // Packets carry a flag with every four bytes: over links that are slow, that costs more than the hop that
 // they save.
 TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
