@@ -434,41 +434,6 @@ static_assert(max_blocks == 2 * staging_blocks);
 static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) &&
               ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
 
-// Whether a block of pairs is eager. `eager_max`: the task's. Both ends of the block agree on all of these.
-constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0}) {
-    return bytes <= eager_max && bytes <= ArenaLayout{ranks}.eager_payload();
-}
-
-// Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for
-// every 8 KiB of what is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between
-// two H200 (docs/benchmarks.md, "Eager pairs"). A block waits for its twin at the other end, so those of all
-// pairs have to run at a time: `most`, the task's pair_blocks_max.
-constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0},
-                               uint64_t most = max_blocks) {
-    if (is_eager(bytes, ranks, eager_max))
-        return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
-    const uint64_t of_each = most / (ranks <= 2 ? 1 : ranks - 1);
-    const unsigned max = of_each < 1                ? 1
-                         : of_each < staging_blocks ? static_cast<unsigned>(of_each)
-                                                    : staging_blocks;
-    const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10),
-                   shares = (bytes + eager_share - 1) / eager_share;
-    const uint64_t blocks = ArenaLayout{ranks}.eager_blocks(), min = shares < blocks ? shares : blocks;
-    return wanted > max ? max : static_cast<unsigned>(wanted < min ? min : wanted);
-}
-
-// With whom a rank deals in a round, of which there are as many as ranks; that one with it.
-constexpr unsigned pair_partner(unsigned round, unsigned rank, unsigned ranks) {
-    return (round + ranks - rank) % ranks;
-}
-
-// Whether the receiver of a message wipes: the flags of packets wrap around after 2^32 of them.
-constexpr uint64_t eager_period = uint64_t{1} << 30;
-constexpr uint64_t eager_wiped = uint64_t{1} << 20;
-constexpr bool wipes_eager(uint64_t number) {
-    return number >= eager_period && number % eager_period < eager_wiped;
-}
-
 // Never 0, which is what the arena holds at first.
 constexpr uint32_t packet_flag(uint64_t epoch) {
     return static_cast<uint32_t>(epoch % 0xffffffffu) + 1;

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/pair_blocks.hpp"
 #include "collective/prices.hpp"
 #include "collective/tasks.hpp"
 #include "collective/work.hpp"

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "backend/pair_blocks.hpp"
+
 namespace sidestep::collective {
 
 using backend::ArenaLayout;

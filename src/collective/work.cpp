@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/pair_blocks.hpp"
 #include "collective/tasks.hpp"
 
 namespace sidestep::collective {

@@ -1,6 +1,7 @@
 // Which threads run a task on a GPU, and what they are told beside it.
 #include <algorithm>
 
+#include "backend/pair_blocks.hpp"
 #include "backends/cuda/collective/collective_seat.hpp"
 
 namespace sidestep::backends::cuda {

@@ -3,6 +3,7 @@
 // all others are pushed to where the receiver's line says, one hop later.
 #pragma once
 
+#include "backend/pair_blocks.hpp"
 #include "backends/cuda/collective/range.cuh"
 #include "backends/cuda/collective/wait.cuh"
 

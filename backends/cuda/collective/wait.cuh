@@ -157,7 +157,9 @@ __device__ inline bool wait_line(KernelContext& ground, const char* at, uint64_t
         bool complete = true;
 #pragma unroll
         for (unsigned i = 0; i < 4; ++i) {
-            const Words packet = acquires ? load_packet_acquiring(at + 16 * i) : load_packet(at + 16 * i);
+            // One of them is enough: each costs 0.2 us.
+            const bool acquiring = acquires && i == 3;
+            const Words packet = acquiring ? load_packet_acquiring(at + 16 * i) : load_packet(at + 16 * i);
             complete = complete && flagged(packet, flag);
             words[i] = payload_of(packet);
         }

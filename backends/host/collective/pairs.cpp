@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/pair_blocks.hpp"
 #include "backends/host/collective/rank_state.hpp"
 
 namespace sidestep::backends::host {

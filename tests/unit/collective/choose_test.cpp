@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "collective/tasks.hpp"
@@ -16,10 +15,6 @@ namespace {
 using backend::ArenaLayout;
 using backend::Element;
 using backend::Shape;
-
-constexpr Collective every[] = {Collective::all_reduce, Collective::broadcast,      Collective::reduce,
-                                Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all,
-                                Collective::gather,     Collective::scatter,        Collective::barrier};
 
 TEST(Choose, SmallMiddleAndLargeAllReduces) {
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8, 4), "one-shot packets");
@@ -71,44 +66,6 @@ TEST(Choose, WhatCombinesNothing) {
     }
     EXPECT_EQ(algorithm_of(Collective::barrier, 0, 4), "one-shot packets");
     EXPECT_EQ(algorithm_of(Collective::send_recv, 0, 4), "pairs");
-}
-
-// Thread blocks wait for those of the same number on other GPUs: all of them run at a time, beside another group's.
-TEST(Choose, AllThreadBlocksFindRoomOnTheSmallestGpu) {
-    for (const int multiprocessors : {2, 14, 16, 28, 60, 108, 132})
-        for (const Wire wire : {Wire::nvlink, Wire::pcie})
-            for (const Collective collective : every)
-                for (const unsigned ranks : {2u, 3u, 8u, 16u})
-                    for (std::uint64_t bytes = 1; bytes <= std::uint64_t{1} << 30; bytes *= 8) {
-                        GroupFacts facts = group_of(static_cast<int>(ranks));
-                        facts.wire = wire;
-                        facts.figures = built_in_figures(wire);
-                        const Operation operation = operation_of(collective, bytes);
-                        const Choice anywhere = choice_of(operation, facts);
-                        facts.multiprocessors = multiprocessors;
-                        const Choice choice = choice_of(operation, facts);
-                        SCOPED_TRACE(fmt::format("{} of {} bytes by {} on {} multiprocessors: {}",
-                                                 to_string(collective), bytes, ranks, multiprocessors,
-                                                 choice.algorithm));
-                        const auto half = static_cast<unsigned>(multiprocessors) / 2, others = ranks - 1;
-                        const std::uint64_t eager =
-                            std::min(choice.eager_max, ArenaLayout{ranks}.eager_payload());
-                        EXPECT_LE(backend::pair_blocks(eager, ranks, eager) * others, std::max(half, others));
-                        EXPECT_LE(backend::pair_blocks(~std::uint64_t{0} >> 1, ranks, choice.eager_max,
-                                                       choice.pair_blocks_max) *
-                                      others,
-                                  std::max(2 * half, others));
-                        const bool two_share = choice.shape == Shape::pushed_slices;
-                        const int rows = choice.shape == Shape::ring ? 2 : 1;
-                        if (choice.shape != Shape::pairs) {
-                            EXPECT_LE(choice.blocks * rows, std::max<int>(half * (two_share ? 2 : 1), rows));
-                        }
-                        if (multiprocessors < 132) continue;
-                        EXPECT_EQ(choice.algorithm, anywhere.algorithm);
-                        EXPECT_EQ(choice.blocks, anywhere.blocks);
-                        EXPECT_EQ(choice.eager_max, anywhere.eager_max);
-                        EXPECT_EQ(choice.pair_blocks_max, anywhere.pair_blocks_max);
-                    }
 }
 
 // Over all sizes: never quicker for more bytes, never back to an algorithm for smaller ones, never fewer

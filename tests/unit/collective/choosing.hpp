@@ -10,6 +10,11 @@
 
 namespace sidestep::collective {
 
+inline constexpr Collective every[] = {
+    Collective::all_reduce, Collective::broadcast,      Collective::reduce,
+    Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all,
+    Collective::gather,     Collective::scatter,        Collective::barrier};
+
 inline Operation operation_of(Collective collective, std::uint64_t bytes) {
     Operation operation;
     operation.collective = collective;

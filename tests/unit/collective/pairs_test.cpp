@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/pair_blocks.hpp"
 #include "tests/unit/collective/choosing.hpp"
 #include "tests/unit/collective/interpreter.hpp"
 

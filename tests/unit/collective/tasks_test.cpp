@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "backend/pair_blocks.hpp"
 #include "base/try.hpp"
 #include "tests/unit/collective/interpreter.hpp"
 

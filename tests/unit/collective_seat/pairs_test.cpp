@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/pair_blocks.hpp"
 #include "jobs.hpp"
 
 namespace sidestep::collective_seat {

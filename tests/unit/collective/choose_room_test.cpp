@@ -1,0 +1,54 @@
+// What runs at a time on GPUs with few multiprocessors.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "backend/pair_blocks.hpp"
+#include "tests/unit/collective/choosing.hpp"
+
+namespace sidestep::collective {
+namespace {
+
+using backend::ArenaLayout;
+using backend::Shape;
+
+// Thread blocks wait for those of the same number on other GPUs: all of them run at a time, beside another group's.
+TEST(Choose, AllThreadBlocksFindRoomOnTheSmallestGpu) {
+    for (const int multiprocessors : {2, 14, 16, 28, 60, 108, 132})
+        for (const Wire wire : {Wire::nvlink, Wire::pcie})
+            for (const Collective collective : every)
+                for (const unsigned ranks : {2u, 3u, 8u, 16u})
+                    for (std::uint64_t bytes = 1; bytes <= std::uint64_t{1} << 30; bytes *= 8) {
+                        GroupFacts facts = group_of(static_cast<int>(ranks));
+                        facts.wire = wire;
+                        facts.figures = built_in_figures(wire);
+                        const Operation operation = operation_of(collective, bytes);
+                        const Choice anywhere = choice_of(operation, facts);
+                        facts.multiprocessors = multiprocessors;
+                        const Choice choice = choice_of(operation, facts);
+                        SCOPED_TRACE(fmt::format("{} of {} bytes by {} on {} multiprocessors: {}",
+                                                 to_string(collective), bytes, ranks, multiprocessors,
+                                                 choice.algorithm));
+                        const auto half = static_cast<unsigned>(multiprocessors) / 2, others = ranks - 1;
+                        const std::uint64_t eager =
+                            std::min(choice.eager_max, ArenaLayout{ranks}.eager_payload());
+                        EXPECT_LE(backend::pair_blocks(eager, ranks, eager) * others, std::max(half, others));
+                        EXPECT_LE(backend::pair_blocks(~std::uint64_t{0} >> 1, ranks, choice.eager_max,
+                                                       choice.pair_blocks_max) *
+                                      others,
+                                  std::max(2 * half, others));
+                        const bool two_share = choice.shape == Shape::pushed_slices;
+                        const int rows = choice.shape == Shape::ring ? 2 : 1;
+                        if (choice.shape != Shape::pairs) {
+                            EXPECT_LE(choice.blocks * rows, std::max<int>(half * (two_share ? 2 : 1), rows));
+                        }
+                        if (multiprocessors < 132) continue;
+                        EXPECT_EQ(choice.algorithm, anywhere.algorithm);
+                        EXPECT_EQ(choice.blocks, anywhere.blocks);
+                        EXPECT_EQ(choice.eager_max, anywhere.eager_max);
+                        EXPECT_EQ(choice.pair_blocks_max, anywhere.pair_blocks_max);
+                    }
+}
+
+}  // namespace
+}  // namespace sidestep::collective
