@@ -12,7 +12,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -102,6 +105,33 @@ void print_lines(Output& output, bool end) {
     write_all(output.to, text);
 }
 
+// Those that are there now. Orphans of the job become children of this process (PR_SET_CHILD_SUBREAPER).
+std::vector<pid_t> children() {
+    std::vector<pid_t> found;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+        const pid_t id = std::atoi(entry.path().filename().c_str());
+        if (id <= 0) continue;
+        std::string line;
+        std::getline(std::ifstream(entry.path() / "stat"), line);
+        // The name may hold anything, a parenthesis too; the state and the parent follow it.
+        const std::size_t name_end = line.rfind(')');
+        if (name_end == std::string::npos || line.size() < name_end + 4) continue;
+        if (std::atoi(line.c_str() + name_end + 4) == ::getpid()) found.push_back(id);
+    }
+    return found;
+}
+
+// Whatever session or process group it made its own; the children of one that ends are found in the next round.
+void kill_children() {
+    for (auto found = children(); !found.empty(); found = children()) {
+        for (const pid_t id : found) ::kill(id, SIGKILL);
+        for (const pid_t id : found)
+            while (::waitpid(id, nullptr, 0) < 0 && errno == EINTR) {
+            }
+    }
+}
+
 // What the new process does before it becomes the program. Only calls that may follow fork().
 struct Start {
     int input = -1;
@@ -145,6 +175,7 @@ struct Ranks::State {
     // Whether a signal has come; it is passed on.
     void forward();
     void reap();
+    void reap_orphans();
     void ended(std::size_t rank, int status);
     void wait_for_something(int milliseconds);
     bool any_runs() const {
@@ -243,6 +274,19 @@ void Ranks::State::reap() {
         return WIFSIGNALED(a.second) > WIFSIGNALED(b.second);
     });
     for (const auto& [rank, status] : found) ended(rank, status);
+    reap_orphans();
+}
+
+void Ranks::State::reap_orphans() {
+    for (;;) {
+        siginfo_t info{};
+        if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+        const bool rank = std::any_of(processes.begin(), processes.end(), [&](const Process& process) {
+            return process.running && process.id == info.si_pid;
+        });
+        if (rank) return;  // it ended meanwhile, and comes first
+        ::waitpid(info.si_pid, nullptr, 0);
+    }
 }
 
 void Ranks::State::wait_for_something(int milliseconds) {
@@ -263,12 +307,14 @@ Ranks::Ranks(Ranks&&) noexcept = default;
 
 Ranks::~Ranks() {
     if (!state_) return;
+    const bool unfinished = state_->any_runs();
     state_->send(SIGKILL);
     for (Process& process : state_->processes) {
         while (process.running && ::waitpid(process.id, nullptr, 0) < 0 && errno == EINTR) {
         }
         close_if_open(process.ended);
     }
+    if (unfinished) kill_children();
     for (Output& output : state_->outputs) close_if_open(output.from);
     ::sigprocmask(SIG_SETMASK, &state_->signals_before, nullptr);
 }
@@ -276,6 +322,7 @@ Ranks::~Ranks() {
 Result<Ranks> Ranks::start(const std::vector<std::string>& program,
                            const std::vector<std::vector<std::string>>& environments, bool prefixed) {
     Ranks ranks(std::make_unique<State>());
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const sigset_t signals = forwarded_signals();
     ::sigprocmask(SIG_BLOCK, &signals, &ranks.state_->signals_before);
     for (const auto& environment : environments)
@@ -298,6 +345,7 @@ JobEnd Ranks::run(std::chrono::milliseconds grace) {
         }
         if (state.terminating && Clock::now() >= state.kill_at) state.send(SIGKILL);
     }
+    if (state.terminating) kill_children();
     const auto until = Clock::now() + after_the_last;
     while (state.any_output() && Clock::now() < until) state.wait_for_something(10);
     for (Output& output : state.outputs) print_lines(output, true);

@@ -193,7 +193,8 @@ Action define_run(CLI::App& app, const Globals& globals) {
                        "--timeout", fmt::format("'{}' is more than {} s", text, longest_timeout.count()));
                command->timeout = *time;
            },
-           "longest wait of a rank for another one, such as 60 or 10m (default: 60 s)")
+           "longest wait of a rank for another one, such as 60 or 10m (default: 60 s; none under NCCL's "
+           "name)")
         ->type_name("TIME");
     app.add_flag("--plain", command->plain, "print the ranks' lines as they are, without [RANK] before them");
     return [command, &globals] { return run_program(*command, globals); };

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,13 +85,15 @@ enum class GroupPolicy {
 };
 
 struct GroupOptions {
-    // Upper bound of a wait for another rank, in an operation or while joining. Zero: none (for debuggers).
-    // The environment's SIDESTEP_GROUP_TIMEOUT (seconds) is the default of groups that leave this at its
-    // default.
+    // Upper bound of a wait for another rank within an operation. Zero: none; a rank that dies or leaves
+    // still ends the wait, and after 30 s the log names who is late. The environment's
+    // SIDESTEP_GROUP_TIMEOUT (seconds) is the default of groups that leave this at its default.
     std::chrono::milliseconds timeout{60'000};
     GroupPolicy policy = GroupPolicy::automatic;
     // What `sidestep ps` calls the group; empty: its id.
     std::string name = {};
+    // Upper bound of joining, of attach(), and of a split or shrink of this group. Nothing: as `timeout`.
+    std::optional<std::chrono::milliseconds> join_timeout = std::nullopt;
 };
 
 // Which rank of which group this process is, and on which GPU.

@@ -1,5 +1,6 @@
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -35,6 +36,8 @@ struct Range {
     int max;
 };
 constexpr int any = std::numeric_limits<int>::max();
+// A rank that never comes would hold up the others for ever. As long as PyTorch waits.
+constexpr std::chrono::minutes join_timeout{10};
 constexpr int max_ctas = 64;  // NCCL's MAXCHANNELS
 constexpr int max_policy = NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO;
 
@@ -133,6 +136,12 @@ Result<void> check_config(const ncclCollConfig_t* given) {
 GroupOptions Config::options() const {
     GroupOptions options;
     options.name = name;
+    // NCCL knows no deadline of an operation. A value that cannot be read is told of by joining.
+    const char* const set = std::getenv("SIDESTEP_GROUP_TIMEOUT");
+    if (set == nullptr || *set == '\0') {
+        options.timeout = std::chrono::milliseconds(0);
+        options.join_timeout = join_timeout;
+    }
     return options;
 }
 

@@ -152,6 +152,11 @@ private:
 // Nobody who could use the group lives any more.
 bool nobody_left(const BoardFile& file);
 
+// How long a rank has certainly been waiting within an operation; 0: it is idle, or goes on.
+double waiting_s(const BoardFile& board, unsigned rank);
+// For whom, and in which operation, as `sidestep ps` says it.
+std::string waits_of(const BoardFile& board, unsigned rank);
+
 std::uint64_t steady_ns();
 
 }  // namespace sidestep::collective

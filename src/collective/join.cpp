@@ -36,7 +36,9 @@ Result<void> check_request(const JoinRequest& request) {
     if (!seating.place.is_gpu() || !seating.place.node().empty())
         return wrong(
             fmt::format("a rank sits on a GPU of this machine, not on {}", seating.place.to_string()), "");
-    if (request.options.timeout.count() < 0) return wrong("a timeout is not below 0", "0 means none");
+    if (std::min(request.options.timeout, request.options.join_timeout.value_or(request.options.timeout))
+            .count() < 0)
+        return wrong("a timeout is not below 0", "0 means none");
     return {};
 }
 
@@ -63,7 +65,7 @@ class Joining {
 public:
     explicit Joining(const JoinRequest& request)
         : request_(request),
-          until_(deadline_after(request.options.timeout)),
+          until_(join_deadline_of(request.options)),
           service_(std::make_unique<ServiceThread>(empty(request))),
           own_(&service_->own()) {}
 

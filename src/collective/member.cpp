@@ -16,9 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a rank that leaves waits for its own tasks and for the others to let go, where there is no
-// timeout.
-constexpr std::chrono::seconds leave_limit{60};
 // Tasks of a group that has failed give up within this.
 constexpr std::chrono::seconds give_up_limit{1};
 // Tasks that were aborted end within this.
@@ -155,7 +152,7 @@ Result<void> Member::check_peers(const Operation& operation) const {
 
 Result<void> Member::run(const Operation& operation, void* stream) {
     SIDESTEP_CHECK(process_.check("this group"));
-    if (own().verdict.failed()) return service_->status();
+    SIDESTEP_CHECK(service_->status());
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own().name, {}};
     SIDESTEP_CHECK(check(operation, rank(), ranks()));
     SIDESTEP_CHECK(check_peers(operation));
@@ -204,8 +201,7 @@ Result<void> Member::attach(const Buffer& buffer) {
     SIDESTEP_CHECK(process_.check("this group"));
     SIDESTEP_CHECK(service_->status());
     return own().reachability->attach(
-        buffer, deadline_after(options_.timeout), [this] { service_->wake(); },
-        [this] { return service_->status(); });
+        buffer, join_deadline(), [this] { service_->wake(); }, [this] { return service_->status(); });
 }
 
 Result<void> Member::detach(const Buffer& buffer) {
@@ -292,9 +288,7 @@ void Member::abort(const std::string& why) {
 }
 
 void Member::leave() {
-    const auto limit =
-        options_.timeout.count() > 0 ? options_.timeout : std::chrono::milliseconds(leave_limit);
-    auto until = Clock::now() + limit;
+    auto until = deadline_after(options_.timeout);
     bool aborted = false;
     for (;;) {
         const auto ended = service_->idle();
@@ -306,7 +300,7 @@ void Member::leave() {
         if (Clock::now() >= until) break;
         std::this_thread::sleep_for(wait_pause);
     }
-    service_->leave(Clock::now() + limit);
+    service_->leave(deadline_after(options_.timeout));
 }
 
 GroupId Member::derived_id(std::uint64_t number, std::uint64_t color) const {

@@ -20,6 +20,13 @@ struct JoinRequest {
     std::stop_token stop = {};  // ends waiting for others
 };
 
+// `timeout` from now; as good as never where it is 0.
+driver::LocalSocket::Time deadline_after(std::chrono::milliseconds timeout);
+// Of a wait that is no operation's.
+inline driver::LocalSocket::Time join_deadline_of(const GroupOptions& options) {
+    return deadline_after(options.join_timeout.value_or(options.timeout));
+}
+
 // run(), attach(), detach(), split and shrink by one thread at a time; the others by any, at any time.
 class Member {
 public:
@@ -58,7 +65,7 @@ public:
     int rank() const { return seating_.rank; }
     int ranks() const { return seating_.ranks; }
     const Seating& seating() const { return seating_; }
-    const GroupOptions& options() const { return options_; }
+    driver::LocalSocket::Time join_deadline() const { return join_deadline_of(options_); }
 
 private:
     const base::OwnerProcess process_;
@@ -96,8 +103,5 @@ private:
     std::uint64_t number_ = 0;
     std::uint64_t step_ = 0;
 };
-
-// `timeout` from now; as good as never where it is 0.
-driver::LocalSocket::Time deadline_after(std::chrono::milliseconds timeout);
 
 }  // namespace sidestep::collective

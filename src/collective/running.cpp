@@ -105,9 +105,12 @@ public:
         }
     }
 
-    std::string text() const {
+    // Of `only`, or of all.
+    std::string text(std::optional<int> only = std::nullopt) const {
         std::vector<std::string> sentences;
-        for (const auto& [place, wait] : waits_) sentences.push_back(sentence(wait));
+        for (const auto& [place, wait] : waits_)
+            if (!only || std::find(wait.ranks.begin(), wait.ranks.end(), *only) != wait.ranks.end())
+                sentences.push_back(sentence(wait));
         return fmt::format("{}", fmt::join(sentences, "; "));
     }
 
@@ -187,8 +190,22 @@ private:
                                fmt::join(late, ", "), wait.longest_s, wait.noted.numbered());
         if (wait.known)
             return fmt::format("{} for {:.0f} s in {}", who, wait.longest_s, wait.noted.numbered());
-        return fmt::format("{} {} not been idle for {:.0f} s, with several operations enqueued since {}", who,
-                           one ? "has" : "have", wait.longest_s, wait.noted.numbered());
+        return fmt::format("{} {} not been idle for {:.0f} s, with several operations enqueued since {}{}",
+                           who, one ? "has" : "have", wait.longest_s, wait.noted.numbered(), slowest(wait));
+    }
+
+    // Of several operations enqueued one cannot tell which one runs; the rank that has called the fewest is
+    // waited for at the latest in the first that it has not called.
+    std::string slowest(const Wait& wait) const {
+        const auto fewer = [this](const RunningRank& a, const RunningRank& b) {
+            return steps_of(a.rank) < steps_of(b.rank);
+        };
+        const RunningRank& last = *std::min_element(ranks_.begin(), ranks_.end(), fewer);
+        const std::uint64_t steps = steps_of(last.rank);
+        if (steps >= steps_of(wait.ranks.front())) return {};
+        const auto missed = board_.find_step(static_cast<unsigned>(wait.ranks.front()), steps + 1);
+        return fmt::format("; {} has not called {}", there(last, fmt::format("at operation {}", steps)),
+                           missed ? missed->numbered() : fmt::format("operation {}", steps + 1));
     }
 
     const BoardFile& board_;
@@ -206,6 +223,35 @@ RunningGroup group_from(const BoardFile& board) {
 }
 
 }  // namespace
+
+namespace collective {
+
+double waiting_s(const BoardFile& board, unsigned rank) {
+    const BoardFile::Row& row = board.rows[rank];
+    const auto oldest = board.oldest_unfinished(rank);
+    const auto last = board.last(rank);
+    if (!oldest || !last) return 0;
+    std::uint64_t since = std::max(oldest->time_ns, row.moved_ns.load());
+    if (row.counts.load() == 0 && row.enqueued.load() - row.done.load() > 1) {
+        // Some of them may have ended: as long as every rank that takes part calls more, all goes well.
+        std::uint64_t slowest = last->time_ns;
+        for (unsigned other = 0; other < board.ranks.load(); ++other) {
+            if (last->collective == Collective::send_recv && (last->peers >> other & 1) == 0) continue;
+            const auto theirs = board.last(other);
+            slowest = std::min(slowest, theirs ? theirs->time_ns : 0);
+        }
+        since = std::max(since, slowest);
+    }
+    const std::uint64_t now = steady_ns();
+    return now > since ? static_cast<double>(now - since) / 1e9 : 0;
+}
+
+std::string waits_of(const BoardFile& board, unsigned rank) {
+    const RunningGroup group = group_from(board);
+    return Waits(board, group.ranks).text(static_cast<int>(rank));
+}
+
+}  // namespace collective
 
 Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder) {
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());

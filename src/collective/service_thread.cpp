@@ -99,6 +99,7 @@ void ServiceThread::serve() {
         const auto asked = idle();
         const bool ended = !asked || *asked;
         const bool working = !own_->verdict.failed();
+        if (working) tell_of_stall();
         if (working && Clock::now() - looked > look_pause) {
             own_->reachability->look();
             looked = Clock::now();
@@ -274,6 +275,22 @@ void ServiceThread::look_at_board() {
         const DepartureSeen seen{rank,       own_->contacts[rank]->who(), peers_[rank].steps, own_->rank,
                                  own_->name, peers_[rank].ended_ns,       steady_ns()};
         if (const auto lost = explain_departure(seen, board)) return fail(*lost);
+    }
+}
+
+// Nothing but the end of a rank ends a wait without a deadline, so people have to hear of it.
+void ServiceThread::tell_of_stall() {
+    const BoardFile& board = own_->board->file();
+    switch (stall_.look(waiting_s(board, own_->rank))) {
+        case StallWatch::Say::nothing:
+            return;
+        case StallWatch::Say::waits:
+            return base::log(base::LogLevel::warn,
+                             fmt::format("group {}: {}", board.name.load(), waits_of(board, own_->rank)));
+        case StallWatch::Say::goes_on:
+            return base::log(base::LogLevel::warn,
+                             fmt::format("group {}: {} goes on after {:.0f} s", board.name.load(), own_->name,
+                                         stall_.take_waited_s()));
     }
 }
 

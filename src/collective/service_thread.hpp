@@ -11,6 +11,7 @@
 #include "collective/exchanges.hpp"
 #include "collective/reachability.hpp"
 #include "collective/rendezvous.hpp"
+#include "collective/stall_watch.hpp"
 #include "collective/verdict.hpp"
 
 namespace sidestep::collective {
@@ -108,6 +109,7 @@ private:
     void settle_fault();
     void take_end_from_board();
     void look_at_board();
+    void tell_of_stall();
     Result<bool> note_ended();
     void release_departed(bool idle);
     bool all_let_go() const;
@@ -119,7 +121,8 @@ private:
 
     std::unique_ptr<RankResources> own_;
     std::unique_ptr<driver::Waker> waker_;
-    std::vector<Peer> peers_;  // the thread's own
+    std::vector<Peer> peers_;  // the thread's own, as the next one is
+    StallWatch stall_;
 
     std::mutex mutex_;  // guards what follows
     std::vector<std::deque<Outgoing>> outbox_;

@@ -107,6 +107,7 @@ GroupOptions settled(GroupOptions options, const base::Environment& environment)
         options.timeout =
             std::chrono::milliseconds(static_cast<long long>(*environment.group_timeout_s * 1000));
     options.timeout = std::min(options.timeout, longest_timeout);
+    options.join_timeout = std::min(options.join_timeout.value_or(options.timeout), longest_timeout);
     return options;
 }
 
@@ -331,7 +332,7 @@ Result<CollectivePlan> Group::explain(Collective collective, std::size_t count, 
 
 Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions& options,
                                           std::stop_token stop) {
-    const auto until = collective::deadline_after(impl_->member->options().timeout);
+    const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until, stop));
     if (!seating) return std::optional<Group>();
     SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options, stop));
@@ -340,7 +341,7 @@ Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions
 
 Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions& options,
                             std::stop_token stop) {
-    const auto until = collective::deadline_after(impl_->member->options().timeout);
+    const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until, stop));
     return sidestep::join(impl_->context, seating, options, stop);
 }

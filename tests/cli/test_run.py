@@ -156,6 +156,12 @@ class Ends(RunTest):
         for rank in (0, 1):
             self.wait_until_gone(int((self.dir / f"child{rank}").read_text()))
 
+    def test_what_made_a_session_of_its_own_ends_with_the_job(self):
+        self.run_ranks(2, "setsid sh -c 'echo $$ > child$RANK; sleep 600' & if [ $RANK = 1 ]; then while [ ! -s child0 ] || "
+                       "[ ! -s child1 ]; do sleep 0.02; done; exit 3; fi; wait")
+        for rank in (0, 1):
+            self.wait_until_gone(int((self.dir / f"child{rank}").read_text()))
+
     def test_all_well(self):
         outcome = self.run_ranks(2, "[ $RANK = 0 ] || sleep 0.2; exit 0")
         self.assertEqual((outcome.code, outcome.err, outcome.out), (0, "", ""))

@@ -428,5 +428,34 @@ TEST(NcclCommunicators, ManyOneAfterTheOther) {
     }
 }
 
+// A checkpoint, a compilation or an evaluation of one rank takes minutes; NCCL waits.
+TEST(NcclCommunicators, AStragglerOfMoreThanAMinuteIsWaitedForAndNamed) {
+    ::unsetenv("SIDESTEP_GROUP_TIMEOUT");
+    {
+        World world(2);
+        auto data = world.memory(4000);
+        testing::internal::CaptureStderr();
+        std::thread early([&] {
+            EXPECT_NCCL(
+                ncclAllReduce(data[0].data(), data[0].data(), 1000, ncclInt32, ncclSum, world[0], nullptr));
+        });
+        std::this_thread::sleep_for(std::chrono::seconds(62));
+        EXPECT_NCCL(
+            ncclAllReduce(data[1].data(), data[1].data(), 1000, ncclInt32, ncclSum, world[1], nullptr));
+        early.join();
+        const auto process = std::to_string(::getpid());
+        std::this_thread::sleep_for(std::chrono::seconds(1));  // the service thread sees it
+        const std::string said = testing::internal::GetCapturedStderr();
+        EXPECT_NE(
+            said.find("rank 0 waits for rank 1 (process " + process +
+                      ", before its first operation) since 30 s, in operation 1, all_reduce 1000 i32 sum"),
+            std::string::npos)
+            << said;
+        EXPECT_NE(said.find("since 60 s"), std::string::npos) << said;
+        EXPECT_NE(said.find("goes on after 6"), std::string::npos) << said;
+    }
+    ::setenv("SIDESTEP_GROUP_TIMEOUT", default_timeout_s, 1);
+}
+
 }  // namespace
 }  // namespace sidestep::nccl_test

@@ -281,10 +281,15 @@ void Copies::say_held_up() {
             gpu_.index(), post_.rank));
 }
 
-// The first one counts.
-void Copies::give_up(FaultRecord record, std::uint64_t code) {
-    stopped_.store(true, std::memory_order_release);
+void Copies::give_up(const FaultRecord& record, std::uint64_t code) {
     const std::lock_guard lock(mutex_);
+    write_fault(record, code);
+    // Only now: run() leaves tasks out from here on, and whoever asks has to find why.
+    stopped_.store(true, std::memory_order_release);
+}
+
+// The first one counts. Under the lock.
+void Copies::write_fault(FaultRecord record, std::uint64_t code) {
     const std::atomic_ref kind(words_.fault.kind);
     if (kind.load(std::memory_order_acquire) != FaultKind::none) return;
     // Looked up here: the thread may be done with the plan, and forget it, as soon as the lock is free.

@@ -79,7 +79,8 @@ private:
     void wait_for_copies();
     void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 
-    void give_up(backend::FaultRecord record, std::uint64_t code);
+    void give_up(const backend::FaultRecord& record, std::uint64_t code);
+    void write_fault(backend::FaultRecord record, std::uint64_t code);
 
     Seats& seats_;
     Gpu& gpu_;
