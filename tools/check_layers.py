@@ -113,6 +113,7 @@ LAYERS = [
     Layer(10, "tests/gpu", "tests that need a GPU",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
+    Layer(10, "tests/models", "protocols over every execution of a weak memory model", (), ("GoogleTest",)),
     Layer(10, "tests/nccl", "programs over NCCL's interface", ("shims/nccl",), ("fmt", "GoogleTest", "POSIX", "kernel")),
     Layer(10, "tests/page", "the page of a report, in a browser too", ("bench",), ("fmt",)),
     Layer(10, "tests/install", "projects that use an installed library", groups=()),
