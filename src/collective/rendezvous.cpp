@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "backend/collective_task.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::collective {
@@ -180,6 +181,7 @@ struct Rendezvous::Meeting {
     std::vector<std::optional<driver::LocalSocket>> lower;  // connected to, but silent so far
     std::vector<driver::LocalSocket> unknown;               // connected to this rank, and silent so far
     bool own_failure = false;                               // the error is this rank's alone
+    bool found_here = false;                                // and those who come later have to be told
 
     Meeting(const Rendezvous& rendezvous, const Hello& own, int with)
         : at(rendezvous), mine(own), descriptor(with), contacts(own.ranks), lower(own.ranks) {}
@@ -214,14 +216,27 @@ struct Rendezvous::Meeting {
         return {};
     }
 
+    // A rank says at once who it is: of many that are silent the oldest makes way.
     Result<void> accept() {
-        while (unknown.size() < 4 * backend::max_ranks) {
+        constexpr std::size_t max_silent = 4 * backend::max_ranks;
+        for (std::size_t taken = 0; taken < max_silent; ++taken) {
             auto socket = at.listener_.accept();
             if (!socket) return fails(socket.error());
             if (!*socket) break;
+            if (unknown.size() == max_silent) unknown.erase(unknown.begin());
             unknown.push_back(std::move(**socket));
         }
         return {};
+    }
+
+    // Of this version or another one. Whatever else comes to the door concerns no rank.
+    static bool is_of_a_rank(const driver::LocalSocket& socket, const std::string& bytes) {
+        const auto peer = socket.peer();
+        if (peer && peer->user != ::geteuid()) return false;
+        const auto message = parse_message(bytes);
+        if (!message) return message.error().code == ErrorCode::unsupported;
+        return message->word == Word::refuse ||
+               (message->word == Word::hello && parse_hello(message->blob).ok());
     }
 
     Result<void> check(const Hello& theirs, const std::string& who) const {
@@ -249,6 +264,10 @@ struct Rendezvous::Meeting {
             if (called) lower[*called] = std::move(socket);
             return fails(received.error());
         }
+        if (!called && !is_of_a_rank(socket, received->bytes)) {
+            base::log(base::LogLevel::debug, fmt::format("a connection to {} is no rank's", at.path_));
+            return {};
+        }
         Contact contact;
         contact.socket = std::move(socket);
         auto heard = read_hello(contact, *received);
@@ -260,6 +279,7 @@ struct Rendezvous::Meeting {
         }
         if (!heard) {
             (void)contact.socket.send(to_bytes(refusal(heard.error())));
+            found_here = !contact.failed;
             return heard.error();
         }
         contact.same_process = contact.hello.program == mine.program && contact.hello.process == mine.process;
@@ -270,8 +290,11 @@ struct Rendezvous::Meeting {
     }
 
     static Result<void> read_hello(Contact& contact, const driver::LocalMessage& received) {
-        SIDESTEP_TRY(const Message message, parse_message(received.bytes));
-        if (message.word == Word::refuse) return error_in(message, "group");
+        auto parsed = parse_message(received.bytes);
+        if (!parsed) return of_process(contact.socket, parsed.error());
+        const Message& message = *parsed;
+        contact.failed = message.word == Word::refuse;
+        if (contact.failed) return error_in(message, "group");
         if (message.word != Word::hello)
             return Error{ErrorCode::io_error, "another rank did not say who it is", "group", {}};
         SIDESTEP_TRY(contact.hello, parse_hello(message.blob));
@@ -283,6 +306,12 @@ struct Rendezvous::Meeting {
             if (peer->process != 0) contact.process = peer->process;
         }
         return {};
+    }
+
+    static Error of_process(const driver::LocalSocket& socket, Error error) {
+        if (const auto peer = socket.peer(); peer && peer->process != 0)
+            error.message = fmt::format("process {}: {}", peer->process, error.message);
+        return error;
     }
 
     // What came from somebody who is known is kept for later, unless it is the end.
@@ -355,10 +384,11 @@ struct Rendezvous::Meeting {
         }
     }
 
+    std::string me() const { return name_of(mine.rank, mine.process, mine.place); }
+
     // Everybody, also those who come later.
     void refuse(const Error& why, Time until, const std::stop_token& stop) {
-        const std::string me = name_of(mine.rank, mine.process, mine.place);
-        const std::string bytes = to_bytes(refusal(failure_of(me, why.to_string())));
+        const std::string bytes = to_bytes(refusal(why));
         std::vector<bool> told(mine.ranks);
         told[mine.rank] = true;
         for (std::uint32_t rank = 0; rank < mine.ranks; ++rank) {
@@ -406,7 +436,8 @@ struct Rendezvous::Meeting {
 };
 
 void Rendezvous::refuse(const Hello& mine, const Error& why, Time until, const std::stop_token& stop) {
-    Meeting(*this, mine, -1).refuse(why, until, stop);
+    Meeting meeting(*this, mine, -1);
+    meeting.refuse(failure_of(meeting.me(), why.to_string()), until, stop);
 }
 
 Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
@@ -414,14 +445,15 @@ Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
     Meeting meeting(*this, mine, descriptor);
     auto state = Result<void>();
     while (state && !meeting.missing().empty()) {
-        if (stop.stop_requested())
-            state = told_to_stop(name_of(mine.rank, mine.process, mine.place), meeting.who_is_missing());
+        if (stop.stop_requested()) state = told_to_stop(meeting.me(), meeting.who_is_missing());
         if (state) state = meeting.connect();
         if (state) state = meeting.wait_and_read(until);
         if (state && !meeting.missing().empty() && Clock::now() >= until) state = meeting.late();
     }
     if (state) return std::move(meeting.contacts);
     if (meeting.own_failure)
+        meeting.refuse(failure_of(meeting.me(), state.error().to_string()), until, stop);
+    else if (meeting.found_here)
         meeting.refuse(state.error(), until, stop);
     else
         meeting.tell_all(state.error());

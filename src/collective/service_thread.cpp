@@ -76,7 +76,7 @@ Result<void> ServiceThread::prepare() {
 void ServiceThread::start() {
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         if (!own_->contacts[rank] || own_->contacts[rank]->same_process) continue;
-        if (auto watched = driver::watch_process(own_->contacts[rank]->process))
+        if (auto watched = own_->contacts[rank]->socket.watch_peer())
             peers_[rank].process = std::move(*watched);
     }
     if (own_->seat->ended()) own_->board->file().rows[own_->rank].counts.store(1);
@@ -155,7 +155,8 @@ void ServiceThread::read_messages(unsigned rank) {
             message = std::move(*received);
         }
         const auto parsed = parse_message(message.bytes);
-        if (!parsed) return fail(parsed.error());
+        if (!parsed)
+            return fail(lies(rank, fmt::format("sent what cannot be read: {}", parsed.error().message)));
         handle(rank, *parsed, message);
     }
 }
@@ -164,6 +165,9 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
     RankResources& own = *own_;
     switch (message.word) {
         case Word::share: {
+            if (message.slot == 0 || message.slot >= backend::max_slots ||
+                own.imports->has(rank, message.slot))
+                return fail(lies(rank, "shares a slot that is not free"));
             const auto added = take_share(rank, message, received);
             return queue(rank, Message{.word = Word::shared,
                                        .slot = message.slot,
@@ -172,6 +176,8 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
         case Word::shared:
             return own.reachability->shared(rank, message.slot, message.text);
         case Word::drop:
+            if (message.slot == 0 || message.slot >= backend::max_slots)
+                return fail(lies(rank, "drops a slot that it did not share"));
             own.imports->drop(rank, message.slot);
             return queue(rank, Message{.word = Word::dropped, .slot = message.slot});
         case Word::dropped:
@@ -198,16 +204,16 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
             peers_[rank].forgotten = true;
             return;
         default:
-            return fail(Error{ErrorCode::io_error,
-                              fmt::format("{} said something unexpected", own.contacts[rank]->who()),
-                              own.name,
-                              {}});
+            return fail(lies(rank, "said something unexpected"));
     }
+}
+
+Error ServiceThread::lies(unsigned rank, const std::string& what) const {
+    return {ErrorCode::io_error, fmt::format("{} {}", own_->contacts[rank]->who(), what), own_->name, {}};
 }
 
 Result<void> ServiceThread::take_share(unsigned rank, const Message& message,
                                        const driver::LocalMessage& received) {
-    if (message.slot == 0) return Error{ErrorCode::io_error, "a wrong slot", "group", {}};
     if (received.lost_descriptor)
         return Error{ErrorCode::out_of_memory, "it may open no more files, which the memory comes as",
                      own_->name, "raise `ulimit -n`"};

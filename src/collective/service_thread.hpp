@@ -105,6 +105,7 @@ private:
     void read_messages(unsigned rank);
     void handle(unsigned rank, const Message& message, driver::LocalMessage& received);
     Result<void> take_share(unsigned rank, const Message& message, const driver::LocalMessage& received);
+    Error lies(unsigned rank, const std::string& what) const;
     void on_disconnect(unsigned rank);
     void settle_fault();
     void take_end_from_board();

@@ -85,8 +85,9 @@ std::vector<Noted> unfinished(const BoardFile& board, unsigned rank) {
     const std::uint64_t done = board.rows[rank].done.load(std::memory_order_acquire);
     const std::uint64_t begin =
         std::max(done, enqueued - std::min<std::uint64_t>(enqueued, BoardFile::remembered));
-    for (std::uint64_t number = begin + 1; number <= enqueued; ++number)
-        if (const auto noted = board.find(rank, number)) found.push_back(*noted);
+    // `enqueued`, which the other rank wrote, may be the greatest number there is.
+    for (std::uint64_t number = begin; number < enqueued; ++number)
+        if (const auto noted = board.find(rank, number + 1)) found.push_back(*noted);
     return found;
 }
 
@@ -128,6 +129,12 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
         case backend::FaultKind::gone:
             return left(fault, numbered, fmt::format("which {} is in", fault.me));
         case backend::FaultKind::mismatch: {
+            if (fault.record.peer_signature == fault.record.signature && fault.record.peer_signature != 0)
+                return Error{ErrorCode::io_error,
+                             fmt::format("{} names memory that {} does not have of it, in {}", fault.peer,
+                                         fault.me, numbered),
+                             fault.me,
+                             {}};
             const auto theirs = counterpart(fault, board, own);
             return Error{
                 ErrorCode::mismatch,

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "driver/process.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::driver {
@@ -143,6 +144,17 @@ Result<PeerCredentials> LocalSocket::peer() const {
     if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &found, &size) != 0)
         return system_error(errno, "the other process cannot be told", "SO_PEERCRED");
     return PeerCredentials{found.uid, found.pid};
+}
+
+Result<Fd> LocalSocket::watch_peer() const {
+    constexpr int so_peerpidfd = 77;  // which older headers lack
+    int found = -1;
+    socklen_t size = sizeof(found);
+    if (::getsockopt(fd_.get(), SOL_SOCKET, so_peerpidfd, &found, &size) == 0) return Fd(found);
+    SIDESTEP_TRY(const PeerCredentials other, peer());
+    if (other.process != 0) return watch_process(other.process);
+    return Error{
+        ErrorCode::unsupported, "a process of a namespace that is not seen from here", "SO_PEERCRED", {}};
 }
 
 Result<void> LocalSocket::send(std::string_view bytes, int descriptor) const {

@@ -42,6 +42,9 @@ public:
 
     int number() const { return fd_.get(); }
     Result<PeerCredentials> peer() const;
+    // Readable once the process at the other end has ended, whatever its children inherited and whichever namespace it
+    // is in (SO_PEERPIDFD, Linux 6.5). unsupported where an older kernel does not show it here.
+    Result<Fd> watch_peer() const;
 
     // Sends one message, with `descriptor` unless it is -1. Fails where the other end does not take it at
     // once.

@@ -12,7 +12,7 @@ struct ProcessMark {
     int process = 0;  // its id
     // In ticks since the machine started: another one where the id was given out again.
     std::uint64_t started = 0;
-    std::uint64_t numbering = 0;  // the namespace that the id belongs to
+    std::uint64_t numbering = 0;  // the namespaces that both belong to
 };
 
 ProcessMark this_process();

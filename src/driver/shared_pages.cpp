@@ -1,10 +1,12 @@
 #include "driver/shared_pages.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -102,6 +104,10 @@ Result<SharedMap> SharedMap::open(int descriptor, Bytes bytes) {
     if (::fstat(descriptor, &status) != 0 || found < 0 || (found & F_SEAL_SHRINK) == 0 || status.st_size <= 0)
         return Error{
             ErrorCode::io_error, "a descriptor that should be shared memory is something else", "memfd", {}};
+    // Touching huge pages that the system has no more of ends in SIGBUS.
+    struct statfs system {};
+    if (::fstatfs(descriptor, &system) != 0 || system.f_type != TMPFS_MAGIC)
+        return Error{ErrorCode::io_error, "shared memory is not of ordinary pages", "memfd", {}};
     const auto length = static_cast<Bytes>(status.st_size);
     if (length < bytes)
         return Error{ErrorCode::io_error,

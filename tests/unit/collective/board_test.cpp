@@ -1,6 +1,8 @@
 // Boards and messages of other processes: what makes no sense is refused or passed over.
 #include "collective/board.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -9,6 +11,7 @@
 
 #include "collective/verdict.hpp"
 #include "collective/wire.hpp"
+#include "driver/shared_pages.hpp"
 #include "tests/unit/group/ranks.hpp"
 
 namespace sidestep::collective {
@@ -174,6 +177,46 @@ TEST_F(BusyBoards, WhoLeftDoesNotHang) {
     EXPECT_EQ(error.code, ErrorCode::io_error);
     EXPECT_EQ(error.message,
               "rank 1 left the group without having ended operation 10, barrier, which rank 0 is in");
+}
+
+// By another process, which may write anything there: a look at it comes to an end.
+TEST_F(BusyBoards, NumbersThatNobodyCountedTo) {
+    for (const std::uint64_t enqueued : {~std::uint64_t{0}, ~std::uint64_t{0} - 1, std::uint64_t{1} << 63}) {
+        for (const std::uint64_t done : {std::uint64_t{0}, enqueued - 1, enqueued, ~std::uint64_t{0}}) {
+            boards[0].file().rows[1].enqueued.store(enqueued);
+            boards[0].file().rows[1].done.store(done);
+            (void)explain_departure({1, "rank 1", 10, 0, "rank 0", 1, steady_ns()}, boards[0].file());
+            (void)explain_death({1, "rank 1", 0, "rank 0"}, boards[0].file());
+        }
+    }
+}
+
+TEST_F(BusyBoards, MemoryThatIsNotThereNamesWhoNamedIt) {
+    const FaultSeen fault{{.kind = backend::FaultKind::mismatch,
+                           .peer = 1,
+                           .number = 10,
+                           .signature = 7,
+                           .peer_signature = 7},
+                          0,
+                          "rank 0",
+                          "rank 1",
+                          60};
+    const Error error = explain_fault(fault, boards[0].file());
+    EXPECT_EQ(error.code, ErrorCode::io_error);
+    EXPECT_EQ(error.message,
+              "rank 1 names memory that rank 0 does not have of it, in operation 10, barrier");
+}
+
+// Touching it would end in SIGBUS, whether or not the system has set huge pages aside.
+TEST(SharedPages, OfHugePagesAreRefused) {
+    constexpr Bytes bytes = 2 << 20;
+    driver::Fd fd(::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+    if (!fd) GTEST_SKIP() << "the kernel has no huge pages";
+    ASSERT_EQ(::ftruncate(fd.get(), bytes), 0);
+    ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    const auto map = driver::SharedMap::open(fd.get(), bytes);
+    ASSERT_FALSE(map.ok());
+    EXPECT_EQ(map.error().message, "shared memory is not of ordinary pages");
 }
 
 TEST(Wire, RefusesWhatMakesNoSense) {

@@ -2,6 +2,8 @@
 #include "driver/process.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,8 +11,11 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
+
+#include "driver/local_socket.hpp"
 
 namespace sidestep::driver {
 namespace {
@@ -55,6 +60,63 @@ TEST(StillRuns, WhileAnyThreadDoes) {
     EXPECT_TRUE(still_runs(mark_of(child)));
     ::kill(child, SIGKILL);
     EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+// In a child that `unshare` has put into namespaces of its own. False: this user may not do that, or the kernel cannot.
+bool in_child(int namespaces, const std::function<bool()>& holds, bool& held) {
+    constexpr int not_permitted = 77;
+    const pid_t child = ::fork();
+    if (child == 0) {
+        if (::unshare(namespaces) != 0) ::_exit(not_permitted);
+        const pid_t inside = ::fork();
+        if (inside == 0) ::_exit(holds() ? 0 : 1);
+        int status = 0;
+        ::_exit(::waitpid(inside, &status, 0) == inside && WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    held = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return !(WIFEXITED(status) && WEXITSTATUS(status) == not_permitted);
+}
+
+// Clocks of other namespaces are shifted: when a process started looks different from there, and it still runs.
+TEST(StillRuns, AsSeenFromOtherNamespaces) {
+    const ProcessMark own = this_process();
+    for (const int namespaces : {CLONE_NEWTIME, CLONE_NEWPID, CLONE_NEWTIME | CLONE_NEWPID}) {
+        bool held = false;
+        const bool permitted = in_child(
+            namespaces,
+            [&] {
+                const ProcessMark here = this_process();
+                return here.numbering != own.numbering && still_runs(own) && still_runs(here);
+            },
+            held);
+        if (!permitted) GTEST_SKIP() << "namespaces cannot be made here";
+        EXPECT_TRUE(held) << namespaces;
+    }
+}
+
+// The number by which a rank knows itself is another process's here, or nobody's.
+TEST(WatchPeer, OfASiblingNamespaceIsTheVeryProcess) {
+    const std::string path = "/tmp/sidestep-watch-" + std::to_string(::getpid());
+    const auto listener = LocalListener::bind(path);
+    ASSERT_TRUE(listener.ok());
+    bool held = false;
+    const bool permitted = in_child(
+        CLONE_NEWPID,
+        [&] {
+            const auto caller =
+                LocalSocket::connect(path, std::chrono::steady_clock::now() + std::chrono::seconds(20));
+            const auto watched = caller ? caller->watch_peer() : Result<Fd>(caller.error());
+            if (!watched)
+                return watched.error().code == ErrorCode::unsupported;  // by a kernel that does not tell
+            pollfd entry{watched->get(), POLLIN, 0};
+            return ::poll(&entry, 1, 200) == 0;  // the listener lives, whoever has its number here
+        },
+        held);
+    ::unlink(path.c_str());
+    if (!permitted) GTEST_SKIP() << "namespaces cannot be made here";
+    EXPECT_TRUE(held);
 }
 
 }  // namespace
