@@ -69,6 +69,7 @@ protected:
         task.send = crew().at(rank, sends_at);
         task.recv = crew().at(rank, recvs_at());
         task.eager_max = limit_;
+        task.pair_blocks_max = most();
         unsigned blocks = 1;
         for (unsigned r = 0; r < n(); ++r) {
             task.to[r] = {send_offset(sizes, rank, r, gap), sizes[rank][r]};
@@ -76,7 +77,7 @@ protected:
             if ((staged >> rank & 1) == 0) task.from_tokens[r] = {1, recvs_at() + task.from[r].offset};
             if (r == rank) continue;
             for (const std::uint64_t bytes : {sizes[rank][r], sizes[r][rank]})
-                blocks = std::max(blocks, backend::pair_blocks(bytes, n(), limit_));
+                blocks = std::max(blocks, backend::pair_blocks(bytes, n(), limit_, most()));
         }
         task.blocks = static_cast<std::uint8_t>(blocks);
         return task;
@@ -98,10 +99,17 @@ protected:
         }
     }
 
-    // Thread blocks of the kernel for ranks whose blocks are all eager: with 544 threads each, an H200 has
-    // room for one on each of its 132 multiprocessors. Those of all ranks of a GPU have to run at a time.
+    // Thread blocks for all pairs of a rank, as its group has it: two run on a multiprocessor at a time, and those of all
+    // ranks of a GPU have to.
+    static std::uint64_t most() {
+        const unsigned multiprocessors = crew().seat(0).multiprocessors();
+        if (multiprocessors == 0) return backend::max_blocks;
+        return std::clamp(2 * multiprocessors / crew().max_on_a_gpu(), 1u, backend::max_blocks);
+    }
+
+    // Of eager blocks there are more, which this counts, and where all are eager one alone runs on a multiprocessor.
     bool has_room(const Sizes& sizes) const {
-        const unsigned together = crew().max_on_a_gpu();
+        const unsigned together = crew().max_on_a_gpu(), multiprocessors = crew().seat(0).multiprocessors();
         unsigned max = 0;
         for (unsigned rank = 0; rank < n(); ++rank) {
             unsigned blocks = 0;
@@ -110,11 +118,12 @@ protected:
                 if (r == rank) continue;
                 const std::uint64_t longest = std::max(sizes[rank][r], sizes[r][rank]);
                 all = all && backend::is_eager(longest, n(), limit_);
-                if (longest > backend::eager_share / 2) blocks += backend::pair_blocks(longest, n(), limit_);
+                if (longest > backend::eager_share / 2 || (!all && longest > 0))
+                    blocks += backend::pair_blocks(longest, n(), limit_, most());
             }
-            if (all) max = std::max(max, blocks);
+            max = std::max(max, all ? 2 * blocks : blocks);
         }
-        if (together <= 1 || max * together <= 132) return true;
+        if (together <= 1 || multiprocessors == 0 || max * together <= 2 * multiprocessors) return true;
         fmt::print("left out, with {} ranks on one GPU: {} thread blocks each\n", together, max);
         return false;
     }
