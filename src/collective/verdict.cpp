@@ -1,9 +1,12 @@
 #include "collective/verdict.hpp"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace sidestep::collective {
 namespace {
@@ -28,6 +31,35 @@ std::optional<Noted> counterpart(const FaultSeen& fault, const BoardFile& board,
     return std::nullopt;
 }
 
+// Where most ranks run the same as an operation of all, the others are the ones to look at. Nothing where there is no
+// majority of at least two.
+std::optional<Error> odd_ones(const FaultSeen& fault, const BoardFile& board,
+                              const std::optional<Noted>& own) {
+    if (!own || own->collective == Collective::send_recv) return std::nullopt;
+    std::map<std::uint32_t, std::vector<std::pair<unsigned, Noted>>> ranks_of;
+    std::size_t known = 0;
+    for (unsigned rank = 0; rank < board.ranks.load() && rank < backend::max_ranks; ++rank) {
+        const auto noted = board.find_step(rank, own->step);
+        if (!noted) continue;
+        ranks_of[noted->signature].emplace_back(rank, *noted);
+        ++known;
+    }
+    const auto larger = [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); };
+    const auto most = std::max_element(ranks_of.begin(), ranks_of.end(), larger);
+    if (ranks_of.size() < 2 || 2 * most->second.size() <= known) return std::nullopt;
+    std::vector<std::string> odd;
+    for (const auto& [signature, ranks] : ranks_of)
+        for (const auto& [rank, noted] : ranks)
+            if (signature != most->first)
+                odd.push_back(fmt::format("rank {} (process {}, {}) runs {}", rank,
+                                          board.rows[rank].process.load(), board.rows[rank].place.load(),
+                                          noted.text()));
+    return Error{ErrorCode::mismatch,
+                 fmt::format("{} as operation {}, the other {} ranks {}", fmt::join(odd, ", "), own->step,
+                             most->second.size(), most->second.front().second.text()),
+                 fault.me, hint_of_mismatch};
+}
+
 // Its part of the operation is not known to have been missing before: it ended by exit() within, or kernels of a graph
 // wait for it.
 Error left(const FaultSeen& fault, const std::string& what, const std::string& and_so) {
@@ -46,6 +78,7 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
     if (own && !pair && last && last->step >= own->step) {
         const auto theirs = board.find_step(fault.record.peer, own->step);
         if (theirs && theirs->signature != own->signature) {
+            if (const auto odd = odd_ones(fault, board, own)) return *odd;
             error.code = ErrorCode::mismatch;
             error.message = fmt::format("{} runs {} as operation {}, {} {}", fault.peer, theirs->text(),
                                         own->step, fault.me, own->text());
@@ -135,6 +168,7 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
                                          fault.me, numbered),
                              fault.me,
                              {}};
+            if (const auto odd = odd_ones(fault, board, own)) return *odd;
             const auto theirs = counterpart(fault, board, own);
             return Error{
                 ErrorCode::mismatch,

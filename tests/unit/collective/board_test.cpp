@@ -75,6 +75,49 @@ TEST_F(Boards, OneThatIsBeingMadeIsLeftAlone) {
     EXPECT_EQ(running_groups(folder.path).value().size(), 1u);
 }
 
+// Whoever notices, and whomever it noticed.
+TEST_F(Boards, OfManyRanksTheOddOneIsNamed) {
+    auto board = Board::create(folder.path + "/group-00112233445566778899aabbccddeeff.board", 8, "id", "odd");
+    ASSERT_TRUE(ok(board));
+    const auto call = [&](unsigned rank, Collective collective) {
+        const bool combines = collective == Collective::all_reduce;
+        const Noted noted{.number = 1,
+                          .step = 1,
+                          .count = 100,
+                          .signature = combines ? 7u : 9u,
+                          .collective = collective,
+                          .combine = combines ? backend::Combine::sum : backend::Combine::none};
+        board->file().rows[rank].process.store(100 + rank);
+        board->file().rows[rank].place.store("gpu:" + std::to_string(rank));
+        board->note(rank, noted);
+        board->enqueued(rank, noted);
+    };
+    for (unsigned rank = 0; rank < 8; ++rank)
+        call(rank, rank == 5 ? Collective::broadcast : Collective::all_reduce);
+    const auto seen_by = [&](unsigned rank, unsigned peer) {
+        const FaultSeen fault{{.kind = backend::FaultKind::mismatch,
+                               .peer = peer,
+                               .number = 1,
+                               .signature = rank == 5 ? 9u : 7u,
+                               .peer_signature = peer == 5 ? 9u : 7u},
+                              rank,
+                              "rank " + std::to_string(rank),
+                              "rank " + std::to_string(peer),
+                              60};
+        return explain_fault(fault, board->file());
+    };
+    for (const auto& [rank, peer] : {std::pair(2u, 5u), std::pair(5u, 2u)}) {
+        const Error error = seen_by(rank, peer);
+        EXPECT_EQ(error.code, ErrorCode::mismatch);
+        EXPECT_EQ(error.message.find("rank 5 (process 105, gpu:5) runs broadcast"), 0u) << error.message;
+        EXPECT_NE(error.message.find("as operation 1, the other 7 ranks all_reduce"), std::string::npos)
+            << error.message;
+    }
+    // Where as many run one as the other, both are told.
+    for (const unsigned rank : {1u, 3u, 7u}) call(rank, Collective::broadcast);
+    EXPECT_EQ(seen_by(2, 5).message.find("rank 5 runs broadcast"), 0u) << seen_by(2, 5).message;
+}
+
 // Two ranks that enqueued operations 1 to 10 nine seconds ago, of which 2 are known to have ended.
 class BusyBoards : public Boards {
 protected:
@@ -192,19 +235,15 @@ TEST_F(BusyBoards, NumbersThatNobodyCountedTo) {
 }
 
 TEST_F(BusyBoards, MemoryThatIsNotThereNamesWhoNamedIt) {
-    const FaultSeen fault{{.kind = backend::FaultKind::mismatch,
-                           .peer = 1,
-                           .number = 10,
-                           .signature = 7,
-                           .peer_signature = 7},
-                          0,
-                          "rank 0",
-                          "rank 1",
-                          60};
+    const FaultSeen fault{
+        {.kind = backend::FaultKind::mismatch, .peer = 1, .number = 10, .signature = 7, .peer_signature = 7},
+        0,
+        "rank 0",
+        "rank 1",
+        60};
     const Error error = explain_fault(fault, boards[0].file());
     EXPECT_EQ(error.code, ErrorCode::io_error);
-    EXPECT_EQ(error.message,
-              "rank 1 names memory that rank 0 does not have of it, in operation 10, barrier");
+    EXPECT_EQ(error.message, "rank 1 names memory that rank 0 does not have of it, in operation 10, barrier");
 }
 
 // Touching it would end in SIGBUS, whether or not the system has set huge pages aside.
