@@ -4,8 +4,9 @@
 // without promises. A location keeps all values ever stored there; a load takes any that is not older than
 // what its thread knows. What a store carries along is what a release before it knew.
 //
-// Not covered: load buffering (there are no promises), several writers of one location, and accesses of
-// mixed sizes. A store behind a wait depends on it by control, so that load buffering cannot bring it forward.
+// Not covered: load buffering (there are no promises) and accesses of mixed sizes. A store behind a wait depends on it by
+// control, so that load buffering cannot bring it forward. Stores of several threads to one location take the order in
+// which they are carried out, so programs say which steps of others have to lie behind them: `behind`.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,15 @@
 
 namespace sidestep::models {
 
-enum class Do { store, store_release, wait, wait_acquire, fence, expect };
+// take: waits for anything but 0, which has to be the value.
+enum class Do { store, store_release, wait, wait_acquire, take, fence, expect };
 struct Step {
     Do what;
     unsigned at = 0;
     unsigned value = 0;
+    // Of a store: another thread, and how many of its steps lie behind it whenever this one is carried out.
+    unsigned other = 0;
+    std::size_t behind = 0;
 };
 using Program = std::vector<Step>;
 using View = std::vector<unsigned>;  // per location, the oldest message that may still be read
@@ -73,7 +78,8 @@ private:
 
     std::optional<std::string> step(const State& state, unsigned t, const std::string& trace) {
         const Step& step = programs_[t][state.threads[t].next];
-        const std::string line = trace + "thread " + std::to_string(t) + ", location " + std::to_string(step.at);
+        const std::string line =
+            trace + "thread " + std::to_string(t) + ", location " + std::to_string(step.at);
         State next = state;
         Thread& self = next.threads[t];
         ++self.next;
@@ -83,6 +89,9 @@ private:
             return search(next, trace + "thread " + std::to_string(t) + ": fence\n");
         }
         if (step.what == Do::store || step.what == Do::store_release) {
+            if (state.threads[step.other].next < step.behind)
+                return line + ": stores " + std::to_string(step.value) + " over what thread " +
+                       std::to_string(step.other) + " still needs\n";
             self.now[step.at] = static_cast<unsigned>(next.memory[step.at].size());
             join(self.acquired, self.now);
             View view = step.what == Do::store_release ? self.now : self.released;
@@ -94,7 +103,9 @@ private:
         for (unsigned m = state.threads[t].now[step.at]; m < messages.size(); ++m) {
             const std::string taken = line + ": loads " + std::to_string(messages[m].value);
             if (messages[m].value != step.value) {
-                if (step.what == Do::expect) return taken + " for " + std::to_string(step.value) + "\n";
+                const bool wrong = step.what == Do::take && messages[m].value != 0;
+                if (step.what == Do::expect || wrong)
+                    return taken + " for " + std::to_string(step.value) + "\n";
                 continue;
             }
             State after = next;
