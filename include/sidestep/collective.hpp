@@ -94,6 +94,9 @@ struct GroupOptions {
     std::string name = {};
     // Upper bound of joining, of attach(), and of a split or shrink of this group. Nothing: as `timeout`.
     std::optional<std::chrono::milliseconds> join_timeout = std::nullopt;
+    // Thread blocks (CTAs) that an operation may take, so that the rest of the GPU computes meanwhile; 0: as many as are
+    // quickest. Of all ranks the least counts. Sends and blocks for n other ranks take n at least.
+    int max_blocks = 0;
 };
 
 // Which rank of which group this process is, and on which GPU.

@@ -23,6 +23,7 @@ namespace sidestep::nccl {
 struct Config {
     bool blocking = true;
     bool copy_engines = false;  // what they can carry, they do: NCCL_CTA_POLICY_ZERO
+    int max_blocks = 0;  // thread blocks (CTAs) of an operation; 0: any number
     std::string name;
 
     // Null: `inherited`. Else nothing is inherited: what `given` leaves open has its default, as in NCCL.

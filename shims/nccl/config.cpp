@@ -83,15 +83,15 @@ bool by_copy_engines(int policy) {
     return (policy & NCCL_CTA_POLICY_ZERO) != 0;
 }
 
-// NCCL_CTA_POLICY overrides what a program says, as in NCCL.
-std::optional<int> policy_of_environment() {
-    const char* const text = std::getenv("NCCL_CTA_POLICY");
+// Variables override what a program says, as in NCCL.
+std::optional<int> number_of_environment(const char* name, int min, int max) {
+    const char* const text = std::getenv(name);
     if (text == nullptr || *text == '\0') return std::nullopt;
-    int policy = 0;
+    int found = 0;
     const char* const end = text + std::strlen(text);
-    const auto [stopped, error] = std::from_chars(text, end, policy);
-    if (error == std::errc() && stopped == end && policy >= 0 && policy <= max_policy) return policy;
-    warn(fmt::format("NCCL_CTA_POLICY={} is ignored: it must be a number from 0 to {}", text, max_policy));
+    const auto [stopped, error] = std::from_chars(text, end, found);
+    if (error == std::errc() && stopped == end && found >= min && found <= max) return found;
+    warn(fmt::format("{}={} is ignored: it must be a number from {} to {}", name, text, min, max));
     return std::nullopt;
 }
 
@@ -104,6 +104,8 @@ Result<Config> read_fields(const ncclConfig_t* given) {
     if (blocking != NCCL_CONFIG_UNDEF_INT) config.blocking = blocking == 1;
     const int policy = number(given, offsetof(ncclConfig_t, CTAPolicy));
     if (policy != NCCL_CONFIG_UNDEF_INT) config.copy_engines = by_copy_engines(policy);
+    const int most = number(given, offsetof(ncclConfig_t, maxCTAs));
+    if (most != NCCL_CONFIG_UNDEF_INT) config.max_blocks = most;
     if (const auto* name = field<const char*>(given, offsetof(ncclConfig_t, commName)); name && *name)
         config.name = *name;
     return config;
@@ -113,8 +115,10 @@ Result<Config> read_fields(const ncclConfig_t* given) {
 
 Result<Config> Config::read(const ncclConfig_t* given, const Config& inherited) {
     auto config = given != nullptr ? read_fields(given) : Result<Config>(inherited);
-    const auto policy = policy_of_environment();
+    const auto policy = number_of_environment("NCCL_CTA_POLICY", 0, max_policy);
     if (config && policy) config->copy_engines = by_copy_engines(*policy);
+    const auto most = number_of_environment("NCCL_MAX_CTAS", 1, max_ctas);
+    if (config && most) config->max_blocks = *most;
     return config;
 }
 
@@ -136,6 +140,7 @@ Result<void> check_config(const ncclCollConfig_t* given) {
 GroupOptions Config::options() const {
     GroupOptions options;
     options.name = name;
+    options.max_blocks = max_blocks;
     // NCCL knows no deadline of an operation. A value that cannot be read is told of by joining.
     const char* const set = std::getenv("SIDESTEP_GROUP_TIMEOUT");
     if (set == nullptr || *set == '\0') {

@@ -26,7 +26,8 @@ constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_ma
     const uint64_t wanted = (bytes + (8 << 10) - 1) / (8 << 10),
                    shares = (bytes + eager_share - 1) / eager_share;
     const uint64_t blocks = ArenaLayout{ranks}.eager_blocks(), min = shares < blocks ? shares : blocks;
-    return wanted > max ? max : static_cast<unsigned>(wanted < min ? min : wanted);
+    const uint64_t some = wanted < min ? min : wanted;
+    return some > max ? max : static_cast<unsigned>(some);
 }
 
 // Whether the receiver of a message wipes: the flags of packets wrap around after 2^32 of them.

@@ -150,6 +150,9 @@ private:
     }
 
     std::string not_pushed() const {
+        if (capped())
+            return fmt::format("of {} thread blocks at most: so few fetch more than they push",
+                               facts_.max_blocks);
         if (!facts_.full_mesh) return "slices are pushed anyway where the arenas lie in host memory";
         if (figures_.push_gb_per_s <= figures_.link_gb_per_s)
             return "the links carry as much where bytes are fetched, and it has one more hop";
@@ -257,12 +260,21 @@ private:
     // Thread blocks that may each need a multiprocessor to themselves. They wait for others of their kind, so all of
     // them have to run at a time, beside those of another group.
     std::uint64_t room() const {
-        return facts_.multiprocessors == 0
-                   ? backend::max_blocks
-                   : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
+        const std::uint64_t all = facts_.multiprocessors == 0
+                                      ? backend::max_blocks
+                                      : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
+        return std::min(all, cap());
     }
     // Of which two share one.
-    std::uint64_t pair_blocks_max() const { return std::min<std::uint64_t>(2 * room(), backend::max_blocks); }
+    std::uint64_t pair_blocks_max() const { return std::min(2 * room(), cap()); }
+
+    // As the program wants it.
+    bool capped() const {
+        return facts_.max_blocks > 0 && facts_.max_blocks < static_cast<int>(backend::max_blocks);
+    }
+    std::uint64_t cap() const {
+        return capped() ? static_cast<std::uint64_t>(facts_.max_blocks) : backend::max_blocks;
+    }
 
     int max_blocks() const {
         const int max = std::clamp(figures_.max_blocks, 1, static_cast<int>(room()));

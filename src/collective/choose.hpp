@@ -55,6 +55,7 @@ struct GroupFacts {
     std::string why_not;          // the first pair that has none, and its reason
     std::string shared_gpu = {};  // which ranks have one GPU in turns, and what that costs; empty: none
     bool emulated = false;
+    int max_blocks = 0;       // GroupOptions::max_blocks, the least of all ranks
     int multiprocessors = 0;  // that a rank has to itself, on the GPU with the fewest; 0: as many as it takes
     Figures figures;
 };

@@ -39,6 +39,7 @@ Result<void> check_request(const JoinRequest& request) {
     if (std::min(request.options.timeout, request.options.join_timeout.value_or(request.options.timeout))
             .count() < 0)
         return wrong("a timeout is not below 0", "0 means none");
+    if (request.options.max_blocks < 0) return wrong("thread blocks are not below 0", "0 means any number");
     return {};
 }
 
@@ -98,6 +99,9 @@ public:
     }
     const std::string& figures() const { return figures_; }
     int multiprocessors() const { return static_cast<int>(multiprocessors_); }
+    int max_blocks() const {
+        return static_cast<int>(std::min<std::uint64_t>(max_blocks_, backend::max_blocks));
+    }
     // Empty where every rank has a GPU of its own, or shares it with ranks of its own process.
     const std::string& shared_gpu_of_ranks() const { return shared_gpu_; }
 
@@ -224,13 +228,16 @@ private:
             if (contact)
                 SIDESTEP_CHECK(contact->send(to_bytes(Message{.word = Word::ready,
                                                               .slot = own_multiprocessors(),
-                                                              .number = over_pcie_ ? 1u : 0u,
+                                                              .number = own_number(),
                                                               .text = why_no_mesh_})));
         multiprocessors_ = own_multiprocessors();
+        max_blocks_ = own_number() >> 1;
         for (auto& contact : own_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(const Message ready, expect(contact->hello.rank, Word::ready));
-            heard_pcie_ |= ready.number != 0;
+            heard_pcie_ |= (ready.number & 1) != 0;
+            if (const std::uint64_t most = ready.number >> 1; most != 0)
+                max_blocks_ = max_blocks_ == 0 ? most : std::min(max_blocks_, most);
             if (ready.slot != 0 && (multiprocessors_ == 0 || ready.slot < multiprocessors_))
                 multiprocessors_ = ready.slot;
             // The lowest rank's reason, on all ranks alike.
@@ -238,6 +245,10 @@ private:
                 std::tie(why_no_mesh_, reason_of_) = std::pair(ready.text, contact->hello.rank);
         }
         return {};
+    }
+
+    std::uint64_t own_number() const {
+        return static_cast<std::uint64_t>(request_.options.max_blocks) << 1 | (over_pcie_ ? 1u : 0u);
     }
 
     // Ranks of one process on one GPU run there at a time; those of several processes take turns.
@@ -291,9 +302,10 @@ private:
     std::string why_no_mesh_;
     std::uint32_t reason_of_ = 0;
     bool in_host_memory_ = false;
-    std::uint32_t multiprocessors_ = 0;  // see GroupFacts
-    bool over_pcie_ = false;             // between this rank's GPU and another one
-    bool heard_pcie_ = false;            // the same, of others
+    std::uint32_t multiprocessors_ = 0;  // see GroupFacts, as the next one
+    std::uint64_t max_blocks_ = 0;
+    bool over_pcie_ = false;   // between this rank's GPU and another one
+    bool heard_pcie_ = false;  // the same, of others
     std::string figures_;
     std::string shared_gpu_;
 };
@@ -312,10 +324,12 @@ Result<std::unique_ptr<Member>> Member::join(const JoinRequest& request) {
     facts.emulated = request.emulated;
     facts.wire = joining.wire();
     facts.multiprocessors = joining.multiprocessors();
+    facts.max_blocks = joining.max_blocks();
     facts.figures = built_in_figures(facts.wire);
     if (!joining.figures().empty()) {
         SIDESTEP_TRY(facts.figures, parse_figures(joining.figures(), facts.wire));
     }
+    if (facts.max_blocks > 0) facts.figures.max_blocks = std::min(facts.figures.max_blocks, facts.max_blocks);
     if (!facts.full_mesh && request.seating.rank == 0)
         base::log(base::LogLevel::info, fmt::format("group {}: {}: the arenas lie in host memory",
                                                     request.seating.id.to_string(), facts.why_not));

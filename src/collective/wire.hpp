@@ -17,7 +17,8 @@ enum class Word : std::uint8_t {
     refuse,     // text, code: why the other end cannot join
     arena,      // blob: an offer of the sender's arena, perhaps with a descriptor
     ready,    // all arenas are mapped. text: why some cannot be, empty for none; number: 1 where bytes of the
-              // sender's GPU to another one cross PCIe; slot: multiprocessors that it has to itself, or 0
+              // sender's GPU to another one cross PCIe, 2 for each thread block that an operation may take at
+              // most; slot: multiprocessors that it has to itself, or 0
     share,    // slot, blob: an offer of memory, perhaps with a descriptor
     shared,   // slot: the receiver's memory is mapped. text: why not, empty where it is
     drop,     // slot: is no longer used

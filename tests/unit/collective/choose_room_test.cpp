@@ -50,5 +50,35 @@ TEST(Choose, AllThreadBlocksFindRoomOnTheSmallestGpu) {
                     }
 }
 
+// A program that computes meanwhile says how many it can spare. Few fetch more than they push.
+TEST(Choose, NoMoreThreadBlocksThanTheProgramAllows) {
+    for (const int most : {1, 2, 8, 16, 32, 127})
+        for (const Wire wire : {Wire::nvlink, Wire::pcie})
+            for (const Collective collective : every)
+                for (const unsigned ranks : {2u, 4u, 16u})
+                    for (std::uint64_t bytes = 1; bytes <= std::uint64_t{1} << 30; bytes *= 8) {
+                        GroupFacts facts = group_of(static_cast<int>(ranks));
+                        facts.wire = wire;
+                        facts.figures = built_in_figures(wire);
+                        facts.max_blocks = most;
+                        const Choice choice = choice_of(operation_of(collective, bytes), facts);
+                        SCOPED_TRACE(fmt::format("{} of {} bytes by {}, {} blocks: {}", to_string(collective),
+                                                 bytes, ranks, most, choice.algorithm));
+                        EXPECT_NE(choice.shape, Shape::pushed_slices);
+                        const int rows = choice.shape == Shape::ring    ? 2
+                                         : choice.shape == Shape::pairs ? static_cast<int>(ranks - 1)
+                                                                        : 1;
+                        const int blocks = choice.shape == Shape::ring ? 2 * choice.blocks : choice.blocks;
+                        EXPECT_LE(blocks, std::max(most, rows));
+                        EXPECT_LE(choice.pair_blocks_max, static_cast<std::uint64_t>(most));
+                    }
+    // As many as there are at all are no bound.
+    GroupFacts facts = group_of(4);
+    const Operation operation = operation_of(Collective::all_reduce, std::uint64_t{1} << 30);
+    facts.max_blocks = backend::max_blocks;
+    EXPECT_EQ(choice_of(operation, facts).blocks, choice_of(operation, group_of(4)).blocks);
+    EXPECT_EQ(choice_of(operation, facts).shape, Shape::pushed_slices);
+}
+
 }  // namespace
 }  // namespace sidestep::collective

@@ -250,6 +250,28 @@ TEST_F(Joining, RanksOfOneProcessInAnyOrder) {
     for (const auto& one : joined) EXPECT_TRUE(ok(*one));
 }
 
+TEST_F(Joining, TheFewestThreadBlocksOfAllRanksCount) {
+    for (const int fewest : {0, 2}) {
+        const GroupId id = *GroupId::create();
+        std::vector<std::optional<Result<Group>>> joined(2);
+        std::vector<std::thread> threads;
+        for (const int rank : {0, 1})
+            threads.emplace_back([&, rank] {
+                GroupOptions options{milliseconds(20'000)};
+                options.max_blocks = rank == 1 ? fewest : 0;
+                joined[static_cast<std::size_t>(rank)] =
+                    Group::join(*context, {id, rank, 2, Place::gpu(rank)}, options);
+            });
+        for (std::thread& thread : threads) thread.join();
+        for (const auto& one : joined) {
+            ASSERT_TRUE(ok(*one));
+            const auto plan = (*one)->explain(Collective::all_reduce, 1 << 24, Dtype::f32);
+            ASSERT_TRUE(ok(plan));
+            EXPECT_EQ(plan->blocks, fewest == 0 ? 4 : fewest) << plan->reason;
+        }
+    }
+}
+
 TEST_F(Joining, BadInput) {
     const GroupId id = *GroupId::create();
     const auto code = [&](const Seating& seating, const GroupOptions& options = {milliseconds(200)}) {
@@ -262,6 +284,7 @@ TEST_F(Joining, BadInput) {
     EXPECT_EQ(code({id, -1, 2, Place::gpu(0)}), ErrorCode::invalid_argument);
     EXPECT_EQ(code({id, 0, 1, Place::host()}), ErrorCode::invalid_argument);
     EXPECT_EQ(code({id, 0, 1, Place::gpu(0)}, {milliseconds(-1)}), ErrorCode::invalid_argument);
+    EXPECT_EQ(code({id, 0, 1, Place::gpu(0)}, {.max_blocks = -1}), ErrorCode::invalid_argument);
     EXPECT_NE(code({id, 0, 1, Place::gpu(99)}), ErrorCode{0});
     EXPECT_EQ(code({id, 0, 2, Place::gpu(0)}), ErrorCode::timed_out);
     EXPECT_FALSE(Group::local(*context, {}).ok());
