@@ -20,7 +20,9 @@ protected:
         joining_ = std::thread([this] {
             first_ = Group::join(*context, {id_, 0, 2, Place::gpu(0)}, {milliseconds(60'000)});
         });
-        while (!std::filesystem::exists(door())) std::this_thread::sleep_for(milliseconds(1));
+        // Not until the file is there only: a socket is bound before it listens.
+        while (driver::look_at_socket(door()).value() != driver::SocketPath::live)
+            std::this_thread::sleep_for(milliseconds(1));
     }
     ~AtTheDoor() override {
         if (joining_.joinable()) joining_.join();
