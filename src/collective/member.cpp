@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds give_up_limit{1};
 // Tasks that were aborted end within this.
 constexpr std::chrono::seconds abort_limit{5};
+// How long detach() waits for the others to let go.
+constexpr std::chrono::milliseconds detach_limit{200};
 constexpr std::chrono::microseconds wait_pause{50};
 constexpr int quick_looks = 200;
 
@@ -205,9 +207,9 @@ Result<void> Member::attach(const Buffer& buffer) {
 }
 
 Result<void> Member::detach(const Buffer& buffer) {
-    SIDESTEP_CHECK(own().reachability->detach(buffer));
-    service_->wake();
-    return {};
+    return own().reachability->detach(
+        buffer, Clock::now() + detach_limit, [this] { service_->wake(); },
+        [this] { return service_->status(); });
 }
 
 Touched Member::touched_of(const Operation& operation, const Choice& choice) const {

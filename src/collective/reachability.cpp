@@ -63,6 +63,7 @@ Result<unsigned> Reachability::take(const backend::Extent& extent) {
         if (slot.state != State::free) continue;
         slot = Slot{};
         slot.state = State::wanted;
+        slot.use = ++uses_;
         due_ = true;
         slot.lent.whole = extent.whole;
         slot.lent.identity = extent.identity;
@@ -164,13 +165,20 @@ Result<void> Reachability::attach(const Buffer& buffer, driver::LocalSocket::Tim
     return {};
 }
 
-Result<void> Reachability::detach(const Buffer& buffer) {
+Result<void> Reachability::detach(const Buffer& buffer, driver::LocalSocket::Time until,
+                                  const std::function<void()>& wake,
+                                  const std::function<Result<void>()>& going) {
     SIDESTEP_TRY(const backend::Extent extent, seat_.extent(buffer.address()));
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const auto found = find(extent);
     if (!found || slots_[*found].attached == 0)
         return Error{ErrorCode::invalid_argument, "the memory is not attached", buffer.to_string(), {}};
-    if (--slots_[*found].attached == 0) withdraw(*found);
+    if (--slots_[*found].attached > 0) return {};
+    withdraw(*found);
+    const Slot& slot = slots_[*found];
+    wake();
+    for (const std::uint64_t use = slot.use; slot.use == use && Clock::now() < until && going();)
+        changed_.wait_for(lock, std::chrono::milliseconds(20));
     return {};
 }
 
@@ -288,6 +296,7 @@ void Reachability::settle(unsigned at) {
         changed_.notify_all();
     } else if (slot.state == State::dropping) {
         slot = Slot{};
+        changed_.notify_all();
     }
 }
 

@@ -43,7 +43,10 @@ public:
     // is called before waiting; `going` ends the wait with its error.
     Result<void> attach(const Buffer& buffer, driver::LocalSocket::Time until,
                         const std::function<void()>& wake, const std::function<Result<void>()>& going);
-    Result<void> detach(const Buffer& buffer);
+    // Returns once the others have let go of the memory, which they do when no task of this rank is under way;
+    // at `until` in any case, and where `going` says that the group has ended.
+    Result<void> detach(const Buffer& buffer, driver::LocalSocket::Time until,
+                        const std::function<void()>& wake, const std::function<Result<void>()>& going);
 
     // For people: "yes", or what is carried through the arena and why.
     std::string describe(const void* address, Bytes bytes) const;
@@ -63,6 +66,7 @@ private:
     struct Slot {
         State state = State::free;
         Lent lent;
+        std::uint64_t use = 0;  // tells what the slot is used for from what it was used for before
         int attached = 0;
         std::uint32_t pending = 0;  // bit r: rank r has not answered
         std::uint32_t has = 0;      // bit r: rank r has it mapped
@@ -95,6 +99,7 @@ private:
     std::unordered_map<const void*, unsigned>
         by_address_;  // first byte -> slot, of those that are not withdrawn
     unsigned next_ = 1;
+    std::uint64_t uses_ = 0;
     bool due_ = false;  // some slot is wanted or withdrawn
     std::uint32_t gone_ = 0;
 };

@@ -12,6 +12,8 @@
 //   others COUNT ROUNDS OFF  every operation, and those in place, on memory that begins OFF bytes off
 //   floats COUNT OFF         reductions of floats: "ok" and a hash of all bits
 //   again COUNT              memory that is attached, freed and given again, with operations between
+//   attach COUNT N, detach, free N   N pieces of memory: made and attached, all detached, N freed
+//   mapped                   how many pieces of shared memory this process has mapped
 //   spin [COUNT]             answers "ok", then runs all_reduces until something ends that
 //   wait, status, abort WHY, leave, exit
 //   fork [leave]             a child that ends by exit(), having left before or not; "ok" once it has ended
@@ -24,6 +26,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -86,6 +89,8 @@ public:
             group_->abort(why);
             return "ok";
         }
+        if (verb == "detach") return detach();
+        if (verb == "mapped") return mapped();
         if (verb == "exit") std::exit(0);
         if (verb == "fork") return fork(words);
         if (verb == "leave") {
@@ -101,6 +106,11 @@ public:
         if (verb == "others") return checks().others(count, rounds, offset);
         if (verb == "floats") return checks().floats(count, static_cast<std::size_t>(rounds));
         if (verb == "again") return again(count);
+        if (verb == "attach") return attach(count, rounds);
+        if (verb == "free") {
+            memory_.resize(memory_.size() - std::min(count, memory_.size()));
+            return "ok";
+        }
         if (verb == "spin") return spin(count > 0 ? count : 30'000);
         if (verb == "way") return way(count);
         if (verb == "explain") return explain(count);
@@ -219,6 +229,29 @@ private:
             if (state != "ok") return fmt::format("turn {}: {}", round, state);
         }
         return "ok";
+    }
+
+    std::string attach(std::size_t count, int pieces) {
+        Result<void> state;
+        for (int i = 0; i < pieces && state; ++i) {
+            memory(count);
+            state = group_->attach(memory_.back().buffer());
+        }
+        return text_of(state);
+    }
+
+    std::string detach() {
+        Result<void> state;
+        for (const Allocation& piece : memory_)
+            if (state) state = group_->detach(piece.buffer());
+        return text_of(state);
+    }
+
+    static std::string mapped() {
+        std::ifstream maps("/proc/self/maps");
+        int count = 0;
+        for (std::string line; std::getline(maps, line);) count += line.find("/memfd:") != std::string::npos;
+        return std::to_string(count);
     }
 
     std::string spin(std::size_t count) {

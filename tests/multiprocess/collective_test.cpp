@@ -85,6 +85,29 @@ TEST_F(Groups, MemoryThatIsFreedAndGivenAgain) {
     expect_all("again 100", "ok");
 }
 
+// What another process has mapped stays allocated, also after it was freed.
+TEST_F(Groups, MemoryIsLetGoOfWhenItIsDetached) {
+    join(2, long_timeout);
+    const std::string before = peers[1]->tell("mapped");
+    ASSERT_EQ(peers[0]->tell("attach 200003 300"), "ok");
+    EXPECT_EQ(peers[1]->tell("mapped"), std::to_string(std::stoi(before) + 300));
+    ASSERT_EQ(peers[0]->tell("detach"), "ok");
+    EXPECT_EQ(peers[1]->tell("mapped"), before);
+}
+
+TEST_F(Groups, MemoryIsLetGoOfWhenItIsFreed) {
+    join(2, long_timeout);
+    const std::string before = peers[1]->tell("mapped");
+    ASSERT_EQ(peers[0]->tell("attach 200003 1"), "ok");
+    ASSERT_EQ(peers[0]->tell("free 1"), "ok");
+    const auto start = Clock::now();
+    while (peers[1]->tell("mapped") != before && Clock::now() - start < soon)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(peers[1]->tell("mapped"), before);
+    fmt::print("freed memory was let go of after {} us\n",
+               (Clock::now() - start) / std::chrono::microseconds(1));
+}
+
 TEST_F(Groups, SplitAndShrink) {
     join(4, long_timeout);
     const auto made = tell([](int rank) { return fmt::format("split {} {}", rank % 2, -rank); });
