@@ -23,26 +23,39 @@ public:
         static OwnRows& rows = *new OwnRows;
         return rows;
     }
-    void add(BoardFile::Row* row) {
+    void add(BoardFile::Row* row, const BoardCopy& copy, unsigned rank) {
         const std::lock_guard lock(mutex_);
-        rows_[row] = {};
+        rows_[row] = {&copy, rank};
     }
     // Under the lock, so that whoever comes second, and unmaps the board, does so afterwards.
     void leave(BoardFile::Row* row) {
         const std::lock_guard lock(mutex_);
-        if (rows_.erase(row) > 0) row->state.store(BoardFile::left);
+        const auto found = rows_.find(row);
+        if (found == rows_.end()) return;
+        say_left(*found);
+        rows_.erase(found);
     }
 
 private:
     OwnRows() {
         ending::on_begin([] {
             const std::lock_guard lock(all().mutex_);
-            for (const auto& [row, maker] : all().rows_)
-                if (!maker.forked()) row->state.store(BoardFile::left);
+            for (const auto& row : all().rows_)
+                if (!row.second.maker.forked()) say_left(row);
         });
     }
+    struct Own {
+        const BoardCopy* copy = nullptr;
+        unsigned rank = 0;
+        ending::Maker maker = {};
+    };
+    using Rows = std::map<BoardFile::Row*, Own>;
+    static void say_left(const Rows::value_type& row) {
+        row.first->state.store(BoardFile::left);
+        row.second.copy->write_left(row.second.rank);
+    }
     std::mutex mutex_;
-    std::map<BoardFile::Row*, ending::Maker> rows_;
+    Rows rows_;
 };
 
 std::uint64_t pack(const Noted& noted) {
@@ -143,8 +156,10 @@ driver::ProcessMark BoardFile::process_of(unsigned rank) const {
 
 Result<Board> Board::create(const std::string& path, unsigned ranks, const std::string& id,
                             const std::string& name) {
-    SIDESTEP_TRY(driver::MappedFile map, driver::MappedFile::create(path, sizeof(BoardFile)));
-    Board board(std::move(map), path);
+    SIDESTEP_TRY(driver::Fd memory, driver::make_shared_memory(sizeof(BoardFile)));
+    SIDESTEP_TRY(driver::SharedMap map, driver::SharedMap::open(memory.get(), sizeof(BoardFile)));
+    SIDESTEP_TRY(BoardCopy copy, BoardCopy::create(path));
+    Board board(std::move(memory), std::move(map), std::move(copy));
     board.file().ranks.store(ranks, relaxed);
     board.file().id.store(id);
     board.file().name.store(name.empty() ? id : name);
@@ -152,8 +167,8 @@ Result<Board> Board::create(const std::string& path, unsigned ranks, const std::
 }
 
 Result<Board> Board::adopt(driver::Fd fd, const std::string& path, unsigned ranks) {
-    SIDESTEP_TRY(driver::MappedFile map, driver::MappedFile::adopt(std::move(fd), sizeof(BoardFile)));
-    Board board(std::move(map), path);
+    SIDESTEP_TRY(driver::SharedMap map, driver::SharedMap::open(fd.get(), sizeof(BoardFile)));
+    Board board(std::move(fd), std::move(map), BoardCopy::open(path));
     if (board.file().magic.load(std::memory_order_acquire) != BoardFile::right_magic ||
         board.file().ranks.load(relaxed) != ranks)
         return Error{ErrorCode::io_error, "what rank 0 sent is not a board of this group", path, {}};
@@ -163,7 +178,7 @@ Result<Board> Board::adopt(driver::Fd fd, const std::string& path, unsigned rank
 Board::~Board() {
     if (map_.address() == nullptr) return;
     leave();
-    if (nobody_left(file())) map_.remove(path_);
+    if (nobody_left(file(), copy_->descriptor())) copy_->remove();
 }
 
 void Board::join(unsigned rank, const std::string& place) {
@@ -172,18 +187,53 @@ void Board::join(unsigned rank, const std::string& place) {
     row.process.store(static_cast<std::uint64_t>(own.process), relaxed);
     row.started.store(own.started, relaxed);
     row.numbering.store(own.numbering, relaxed);
+    row.locked.store(copy_->lock(rank) ? 1 : 0, relaxed);
     row.place.store(place);
     row.state.store(BoardFile::joined, std::memory_order_release);
     // Not before somebody is there: who looks for remnants would take the file for one.
     file().magic.store(BoardFile::right_magic, std::memory_order_release);
     rank_ = rank;
     joined_ = true;
-    OwnRows::all().add(&row);
+    copy_->write(file(), rank);
+    OwnRows::all().add(&row, *copy_, rank);
 }
 
 void Board::leave() {
     // Once, by whichever thread comes first: that of the caller, or the service thread's.
     if (joined_ && !maker_.forked()) OwnRows::all().leave(&file().rows[rank_]);
+}
+
+void Board::died(unsigned rank) {
+    std::uint64_t state = BoardFile::joined;
+    if (file().rows[rank].state.compare_exchange_strong(state, BoardFile::died)) copy_->write(file(), rank);
+}
+
+Board::Changing Board::changing(unsigned rank) const {
+    const BoardFile::Row& row = file().rows[rank];
+    std::uint64_t pairs = 0;
+    for (const auto& sent : row.sent) pairs += sent.load(relaxed);
+    return {row.state.load(relaxed),
+            row.enqueued.load(relaxed),
+            row.done.load(relaxed),
+            row.steps.load(relaxed),
+            pairs,
+            file().aborted.load(relaxed)};
+}
+
+void Board::show(unsigned rank) {
+    const Changing now = changing(rank);
+    if (now == shown_[rank]) return;
+    copy_->write(file(), rank);
+    shown_[rank] = now;
+}
+
+void Board::show() {
+    show(rank_);
+}
+
+void Board::show_all() {
+    const std::uint64_t ranks = std::min<std::uint64_t>(file().ranks.load(relaxed), backend::max_ranks);
+    for (unsigned rank = 0; rank < ranks; ++rank) show(rank);
 }
 
 void Board::enqueued(unsigned rank, const Noted& noted) {
@@ -226,11 +276,16 @@ void Board::note(unsigned rank, const Noted& noted) {
     cell.number.store(noted.number, std::memory_order_release);
 }
 
-bool nobody_left(const BoardFile& file) {
-    const std::uint64_t ranks = file.ranks.load(relaxed);
+bool lives(const BoardFile& board, unsigned rank, int copy) {
+    const BoardFile::Row& row = board.rows[rank];
+    return row.state.load() == BoardFile::joined && driver::still_runs(board.process_of(rank)) &&
+           (copy < 0 || row.locked.load() == 0 || is_locked(copy, rank));
+}
+
+bool nobody_left(const BoardFile& board, int copy) {
+    const std::uint64_t ranks = board.ranks.load(relaxed);
     for (unsigned rank = 0; rank < ranks && rank < backend::max_ranks; ++rank)
-        if (file.rows[rank].state.load() == BoardFile::joined && driver::still_runs(file.process_of(rank)))
-            return false;
+        if (lives(board, rank, copy)) return false;
     return true;
 }
 

@@ -1,22 +1,25 @@
-// What every rank writes down of itself, in a file that all ranks of a group map: `sidestep ps` reads it
-// while they hang, and the ranks themselves to say who did what instead. Words of 64 bits, each written and
+// What every rank writes down of itself, in memory that all ranks of a group map, to say who did what instead.
+// `sidestep ps` reads a copy of it (board_copy.hpp), also while they hang. Words of 64 bits, each written and
 // read as a whole, so that a reader may see old ones beside new ones but never anything that is out of
 // bounds.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "backend/copy_exchange.hpp"
+#include "collective/board_copy.hpp"
 #include "collective/ending.hpp"
 #include "collective/operation.hpp"
-#include "driver/mapped_file.hpp"
 #include "driver/process.hpp"
+#include "driver/shared_pages.hpp"
 
 namespace sidestep::collective {
 
@@ -71,9 +74,9 @@ private:
     std::array<std::atomic<std::uint64_t>, bytes / 8> words_;
 };
 
-// The file. `Row` is written by its rank alone.
+// The memory. `Row` is written by its rank alone, but for its death.
 struct BoardFile {
-    static constexpr std::uint64_t right_magic = 0x3430424753ull;  // "SGB04"
+    static constexpr std::uint64_t right_magic = 0x3530424753ull;  // "SGB05"
     static constexpr std::size_t remembered = 64;                  // operations
     using Number = std::atomic<std::uint64_t>;
     static_assert(Number::is_always_lock_free);
@@ -81,9 +84,11 @@ struct BoardFile {
     struct Cell {
         Number number, step, time_ns, count, what, signature;
     };
-    enum State : std::uint64_t { absent, joined, left };
+    enum State : std::uint64_t { absent, joined, left, died };
     struct Row {
-        Number state, process, started, numbering, enqueued, steps, done;
+        Number state, process, started, numbering;
+        Number locked;  // 1: as long as the rank lives it holds its lock of the copy
+        Number enqueued, steps, done;
         Number moved_ns;  // of the machine's steady clock: when `done` was raised last
         Number counts;    // 1: `done` is raised while others still run; 0: only once none does
         // Blocks of all send_recv so far, to and from each rank. The k-th one sent to a rank is the k-th one
@@ -98,7 +103,9 @@ struct BoardFile {
     BoardText<64> id;
     BoardText<128> name;
     Row rows[backend::max_ranks];
-    backend::CopyRow copies[backend::max_ranks];  // what the ranks tell each other: Seat::meet()
+    // What the ranks tell each other: Seat::meet(). The copy is without it.
+    backend::CopyRow copies[backend::max_ranks];
+    static constexpr std::size_t shown_bytes();
 
     // The operation of a rank with that number; nothing where it has been written over.
     std::optional<Noted> find(unsigned rank, std::uint64_t number) const;
@@ -111,6 +118,10 @@ struct BoardFile {
     driver::ProcessMark process_of(unsigned rank) const;
 };
 
+constexpr std::size_t BoardFile::shown_bytes() {
+    return offsetof(BoardFile, copies);
+}
+
 class Board {
 public:
     // A new one, by rank 0. Others see it once rank 0 has joined.
@@ -121,15 +132,20 @@ public:
 
     Board(Board&&) = default;
     Board& operator=(Board&&) = default;
-    // Leaves, and removes the file where no rank is left that lives.
+    // Leaves, and removes the copy where no rank is left that lives.
     ~Board();
 
-    int descriptor() const { return map_.descriptor(); }
+    int descriptor() const { return memory_.get(); }
     const BoardFile& file() const { return *static_cast<const BoardFile*>(map_.address()); }
     BoardFile& file() { return *static_cast<BoardFile*>(map_.address()); }
 
     void join(unsigned rank, const std::string& place);
     void leave();
+    // By whoever has seen it.
+    void died(unsigned rank);
+    // Writes what has changed to the copy, of this rank or of all: those that are stopped do not do it. By one thread.
+    void show();
+    void show_all();
     // Before the operation's tasks are enqueued, so that whoever waits for the rank finds what it runs.
     void note(unsigned rank, const Noted& noted);
     // After that: from now on it counts. Or else, where the first of them was refused, it never was.
@@ -141,16 +157,27 @@ public:
     void ended(unsigned rank, std::uint64_t number);
 
 private:
-    Board(driver::MappedFile map, std::string path) : map_(std::move(map)), path_(std::move(path)) {}
-    driver::MappedFile map_;
-    std::string path_;
+    Board(driver::Fd memory, driver::SharedMap map, BoardCopy copy)
+        : memory_(std::move(memory)),
+          map_(std::move(map)),
+          copy_(std::make_unique<BoardCopy>(std::move(copy))) {}
+    using Changing = std::array<std::uint64_t, 6>;
+    Changing changing(unsigned rank) const;
+    void show(unsigned rank);
+    driver::Fd memory_;
+    driver::SharedMap map_;
+    std::unique_ptr<BoardCopy> copy_;
+    std::array<Changing, backend::max_ranks> shown_{};
     unsigned rank_ = 0;  // whose row is this process's, once it has joined
     bool joined_ = false;
     ending::Maker maker_;
 };
 
+// Whether a rank that has joined lives, as far as can be told. `copy`: a descriptor of the board's copy, other than the
+// rank's own; -1: locks are not asked.
+bool lives(const BoardFile& board, unsigned rank, int copy);
 // Nobody who could use the group lives any more.
-bool nobody_left(const BoardFile& file);
+bool nobody_left(const BoardFile& board, int copy);
 
 // How long a rank has certainly been waiting within an operation; 0: it is idle, or goes on.
 double waiting_s(const BoardFile& board, unsigned rank);

@@ -41,19 +41,19 @@ std::string group_of(const std::string& name) {
 }
 
 // Bytes of a file are what another process writes meanwhile: a copy is read.
-std::unique_ptr<BoardFile> read_board(const std::string& path) {
-    const driver::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+std::unique_ptr<BoardFile> read_board(const driver::Fd& fd) {
     if (!fd) return nullptr;
-    std::string bytes(sizeof(BoardFile) + 1, '\0');
+    std::string bytes(BoardFile::shown_bytes() + 1, '\0');
     std::size_t at = 0;
     while (at < bytes.size()) {
         const ssize_t size = ::pread(fd.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at));
         if (size <= 0) break;
         at += static_cast<std::size_t>(size);
     }
-    if (at != sizeof(BoardFile)) return nullptr;
+    // Ranks that have not joined may lie behind the end, where somebody has cut the file short.
+    if (at < offsetof(BoardFile, rows) || at > BoardFile::shown_bytes()) return nullptr;
     auto board = std::make_unique<BoardFile>();
-    std::memcpy(static_cast<void*>(board.get()), bytes.data(), sizeof(BoardFile));
+    std::memcpy(static_cast<void*>(board.get()), bytes.data(), at);
     const std::uint64_t ranks = board->ranks.load();
     if (board->magic.load() != BoardFile::right_magic || ranks < 1 || ranks > backend::max_ranks)
         return nullptr;
@@ -65,14 +65,15 @@ bool absent(const RunningRank& rank) {
     return rank.process == 0 || rank.left || !rank.alive;
 }
 
-RunningRank rank_of(const BoardFile& board, unsigned rank) {
+RunningRank rank_of(const BoardFile& board, unsigned rank, int copy) {
     const BoardFile::Row& row = board.rows[rank];
     RunningRank found;
     found.rank = static_cast<int>(rank);
     if (row.state.load() == BoardFile::absent) return found;
     found.process = board.process_of(rank).process;
-    found.alive = driver::still_runs(board.process_of(rank));
     found.left = row.state.load() == BoardFile::left;
+    found.alive =
+        found.left ? driver::still_runs(board.process_of(rank)) : collective::lives(board, rank, copy);
     found.place = row.place.load();
     found.enqueued = row.enqueued.load();
     found.done = std::min<std::uint64_t>(row.done.load(), found.enqueued);
@@ -213,11 +214,12 @@ private:
     std::map<std::pair<std::uint64_t, int>, Wait> waits_;
 };
 
-RunningGroup group_from(const BoardFile& board) {
+RunningGroup group_from(const BoardFile& board, int copy) {
     RunningGroup group;
     group.name = board.name.load();
     group.id = board.id.load();
-    for (unsigned rank = 0; rank < board.ranks.load(); ++rank) group.ranks.push_back(rank_of(board, rank));
+    for (unsigned rank = 0; rank < board.ranks.load(); ++rank)
+        group.ranks.push_back(rank_of(board, rank, copy));
     group.stuck = Waits(board, group.ranks).text();
     return group;
 }
@@ -247,7 +249,7 @@ double waiting_s(const BoardFile& board, unsigned rank) {
 }
 
 std::string waits_of(const BoardFile& board, unsigned rank) {
-    const RunningGroup group = group_from(board);
+    const RunningGroup group = group_from(board, -1);
     return Waits(board, group.ranks).text(static_cast<int>(rank));
 }
 
@@ -266,21 +268,22 @@ Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder)
     if (!listing) return driver::system_error(errno, "the folder of groups cannot be read", folder->path());
     std::set<std::string> names;
     for (const dirent* entry = ::readdir(listing.get()); entry != nullptr; entry = ::readdir(listing.get()))
-        if (!group_of(entry->d_name).empty() && names.size() < max_groups * backend::max_ranks)
+        if (entry->d_name[0] != '.' && names.size() < max_groups * backend::max_ranks)
             names.insert(entry->d_name);
     std::vector<RunningGroup> groups;
     for (const std::string& name : names) {
         const std::string path = folder->socket_of(name);
-        if (!name.ends_with(".board")) {
-            (void)folder->tidy(name);  // of a rank that died while it joined
+        if (group_of(name).empty() || !name.ends_with(".board")) {
+            (void)folder->tidy(name);  // of a rank that died while it joined, or of a dead publisher
             continue;
         }
-        const auto board = read_board(path);
+        const driver::Fd copy(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+        const auto board = read_board(copy);
         if (!board) continue;  // of another version, or being made
-        if (collective::nobody_left(*board))
+        if (collective::nobody_left(*board, copy.get()))
             ::unlink(path.c_str());
         else if (groups.size() < max_groups)
-            groups.push_back(group_from(*board));
+            groups.push_back(group_from(*board, copy.get()));
     }
     return groups;
 }

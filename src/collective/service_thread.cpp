@@ -20,6 +20,8 @@ constexpr int pause_ms = 10;
 // Whether lent memory is still there costs a question to the driver for each allocation: it is asked as often as
 // takes a hundredth of the thread's time.
 constexpr int look_share = 100;
+// How often the rows of all ranks are written to the board's copy, where they have changed.
+constexpr std::chrono::milliseconds show_pause{100};
 // Of what waits to be sent, for each rank.
 constexpr std::size_t max_outgoing = 8192;
 constexpr unsigned messages_at_once = 64;
@@ -111,10 +113,20 @@ void ServiceThread::serve() {
                                      [this](unsigned rank, Message message, int descriptor, auto keeps) {
                                          queue(rank, std::move(message), descriptor, std::move(keeps));
                                      });
+        show_board();
         release_departed(ended);
         flush();
     }
     end();
+}
+
+// Its own row often, and now and then those of ranks that may be stopped.
+void ServiceThread::show_board() {
+    own_->board->show();
+    if (const auto now = Clock::now(); now >= next_show_) {
+        own_->board->show_all();
+        next_show_ = now + show_pause;
+    }
 }
 
 void ServiceThread::wait_for_news() {
@@ -247,6 +259,7 @@ void ServiceThread::on_disconnect(unsigned rank) {
     }
     if (peer.left) return;
     (void)idle();  // notes what has ended
+    own_->board->died(rank);
     fail(explain_death({rank, own_->contacts[rank]->who(), own_->rank, own_->name}, own_->board->file()));
 }
 

@@ -111,6 +111,7 @@ private:
     void take_end_from_board();
     void look_at_board();
     void tell_of_stall();
+    void show_board();
     Result<bool> note_ended();
     void release_departed(bool idle);
     bool all_let_go() const;
@@ -124,6 +125,7 @@ private:
     std::unique_ptr<driver::Waker> waker_;
     std::vector<Peer> peers_;  // the thread's own, as the next one is
     StallWatch stall_;
+    driver::LocalSocket::Time next_show_{};
 
     std::mutex mutex_;  // guards what follows
     std::vector<std::deque<Outgoing>> outbox_;

@@ -98,6 +98,13 @@ Result<Fd> share_pages(void* address, Bytes length, int numa_node) {
     return fd;
 }
 
+Result<Fd> make_shared_memory(Bytes length) {
+    SIDESTEP_TRY(Fd fd, make_memory(length));
+    const int number = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(length));
+    if (number == 0) return fd;
+    return system_error(number, fmt::format("{} cannot be shared", format_bytes(length)), "memfd");
+}
+
 Result<SharedMap> SharedMap::open(int descriptor, Bytes bytes) {
     struct stat status {};
     const int found = ::fcntl(descriptor, F_GET_SEALS);

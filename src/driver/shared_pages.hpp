@@ -16,7 +16,10 @@ namespace sidestep::driver {
 // pages; with `numa_node` >= 0 the new pages come from that node.
 Result<Fd> share_pages(void* address, Bytes length, int numa_node);
 
-// A mapping of what share_pages() answered, by this process or another one.
+// Zeros with pages behind them, which share_pages() has nothing to do with.
+Result<Fd> make_shared_memory(Bytes length);
+
+// A mapping of what either answered, by this process or another one.
 class SharedMap {
 public:
     // All of it, to read and to write. Fails where the descriptor is no such memory, or has fewer than
@@ -25,7 +28,11 @@ public:
 
     SharedMap(SharedMap&& other) noexcept
         : address_(std::exchange(other.address_, nullptr)), length_(std::exchange(other.length_, 0)) {}
-    SharedMap& operator=(SharedMap&&) = delete;
+    SharedMap& operator=(SharedMap&& other) noexcept {
+        std::swap(address_, other.address_);
+        std::swap(length_, other.length_);
+        return *this;
+    }
     ~SharedMap();
 
     void* address() const { return address_; }

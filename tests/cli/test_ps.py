@@ -90,7 +90,10 @@ class Ps(harness.GroupTest):
 
     def test_one_that_left_is_not_dead(self):
         _, group, pids = self.busy_group()
-        # As a rank does that leaves: the state of the first row of the board, behind its numbers, id and name.
+        # As a rank does that leaves: the state of the first row of the board, behind its numbers, id and name. One that
+        # goes on would write over it.
+        os.kill(pids[0], signal.SIGSTOP)
+        self.addCleanup(os.kill, pids[0], signal.SIGCONT)
         board = self.dir / "peers" / f"group-{group['id']}.board"
         with open(board, "r+b") as file:
             file.seek(3 * 8 + 64 + 128)

@@ -7,10 +7,12 @@
 
 #include <cctype>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "collective/verdict.hpp"
 #include "collective/wire.hpp"
+#include "driver/local_socket.hpp"
 #include "driver/shared_pages.hpp"
 #include "tests/unit/group/ranks.hpp"
 
@@ -26,7 +28,7 @@ TEST_F(Boards, WhatMakesNoSenseIsPassedOver) {
     std::ofstream(path) << "no board";
     EXPECT_TRUE(running_groups(folder.path).value().empty());
     // The right size and mark, and any bytes behind.
-    std::string bytes(sizeof(BoardFile), '\xff');
+    std::string bytes(BoardFile::shown_bytes(), '\xff');
     std::memcpy(bytes.data(), &BoardFile::right_magic, 8);
     std::ofstream(path, std::ios::binary) << bytes;
     EXPECT_TRUE(running_groups(folder.path).value().empty());  // too many ranks
@@ -48,11 +50,87 @@ TEST_F(Boards, RemnantsAreRemoved) {
         board->join(0, "gpu:0");
         // As if the process had died: its id belongs to nobody.
         board->file().rows[0].process.store(1 << 22);
+        board->enqueued(0, {.number = 1});
+        board->show();
         EXPECT_EQ(folder.entries(), 1u);
         EXPECT_TRUE(running_groups(folder.path).value().empty());
         EXPECT_EQ(folder.entries(), 0u);
     }
     EXPECT_TRUE(running_groups(folder.path + "/nowhere").value().empty());
+}
+
+// Its process number says nothing here, and the lock all.
+TEST_F(Boards, RemnantsOfAnotherNamespaceAreRemoved) {
+    const std::string path = folder.path + "/group-00112233445566778899aabbccddeeff.board";
+    for (const bool locks : {true, false}) {
+        std::string bytes;
+        {
+            auto board = Board::create(path, 2, "id", "far");
+            ASSERT_TRUE(ok(board));
+            board->join(0, "gpu:0");
+            board->file().rows[0].numbering.store(1);
+            if (!locks) board->file().rows[0].locked.store(0);
+            board->enqueued(0, {.number = 1});
+            board->show();
+            const auto found = running_groups(folder.path).value();
+            ASSERT_EQ(found.size(), 1u);
+            EXPECT_TRUE(found[0].ranks[0].alive);
+            std::ostringstream text;
+            text << std::ifstream(path, std::ios::binary).rdbuf();
+            bytes = text.str();
+        }
+        EXPECT_EQ(folder.entries(), 0u);
+        // As it lies there when the process has died.
+        std::ofstream(path, std::ios::binary) << bytes;
+        EXPECT_EQ(running_groups(folder.path).value().size(), locks ? 0u : 1u);
+        EXPECT_EQ(folder.entries(), locks ? 0u : 1u) << "what cannot be told stays";
+        std::filesystem::remove(path);
+    }
+}
+
+TEST_F(Boards, SocketsOfTheDeadAreRemoved) {
+    const std::string dead = folder.path + "/kv";
+    ASSERT_TRUE(ok(driver::LocalListener::bind(dead)));  // closed at once, and the file stays
+    const auto live = driver::LocalListener::bind(folder.path + "/cache");
+    std::ofstream(folder.path + "/notes") << "somebody's";
+    EXPECT_TRUE(running_groups(folder.path).ok());
+    EXPECT_FALSE(std::filesystem::exists(dead));
+    EXPECT_EQ(folder.entries(), 2u);
+}
+
+TEST_F(Boards, ADeathIsWrittenDown) {
+    const std::string path = folder.path + "/group-00112233445566778899aabbccddeeff.board";
+    auto first = Board::create(path, 2, "id", "sad");
+    ASSERT_TRUE(ok(first));
+    first->join(0, "gpu:0");
+    auto second = Board::adopt(driver::Fd(::dup(first->descriptor())), path, 2);
+    ASSERT_TRUE(ok(second));
+    second->join(1, "gpu:1");
+    second->file().rows[1].numbering.store(1);
+    first->died(1);
+    const auto found = running_groups(folder.path).value();
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_TRUE(found[0].ranks[0].alive);
+    EXPECT_FALSE(found[0].ranks[1].alive);
+    EXPECT_FALSE(found[0].ranks[1].left);
+}
+
+// What somebody does to the file reaches no rank.
+TEST_F(Boards, TheFileMayBeCutShort) {
+    auto groups = make(2);
+    std::string path;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path))
+        if (entry.path().extension() == ".board") path = entry.path();
+    std::filesystem::resize_file(path, 0);
+    groups::on_all(groups, [](Group& group) {
+        EXPECT_TRUE(ok(group.barrier()));
+        EXPECT_TRUE(ok(group.wait()));
+    });
+    const auto start = std::chrono::steady_clock::now();
+    while (running_groups(folder.path).value().empty() &&
+           std::chrono::steady_clock::now() - start < std::chrono::seconds(20))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(running_groups(folder.path).value().size(), 1u) << "the ranks write it anew";
 }
 
 TEST_F(Boards, AFolderThatIsMadeMeanwhileIsNoError) {
@@ -140,7 +218,8 @@ protected:
     }
     BoardFile::Row& row(unsigned rank) { return boards[rank].file().rows[rank]; }
     // With T for every time.
-    std::string stuck() const {
+    std::string stuck() {
+        for (Board& board : boards) board.show();
         std::string text = running_groups(folder.path).value().at(0).stuck;
         for (std::size_t at = text.find(" s"); at != std::string::npos; at = text.find(" s", at + 1)) {
             std::size_t first = at;
