@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
@@ -39,6 +40,10 @@ struct SeatRequest {
     Place place;                                 // a GPU of this process
     std::uint64_t deadline_ns = 60'000'000'000;  // of every wait of a task for another rank; 0: none
 };
+
+inline std::span<char> bytes_of(const Buffer& buffer) {
+    return {static_cast<char*>(buffer.address()), buffer.size()};
+}
 
 // Any thread may call; run() by one at a time. The destructor waits for tasks in flight, aborting them first.
 class Seat {
@@ -81,10 +86,10 @@ public:
     // May block.
     virtual Result<void> admit(const Buffer& memory) = 0;
 
-    // From now on, slot `slot` of rank `rank` (0 is its arena, this rank's own included) lies at `base` in
-    // this process, mapped for this seat's GPU; null: no longer. Takes effect for tasks that are run later,
+    // From now on, slot `slot` of rank `rank` (0 is its arena, this rank's own included) is `memory` of this
+    // process, mapped for this seat's GPU; empty: no longer. Takes effect for tasks that are run later,
     // and for those of graphs that are launched later. Returns when the table is written.
-    virtual Result<void> reach(unsigned rank, unsigned slot, void* base) = 0;
+    virtual Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) = 0;
 
     // Enqueues the task behind those before it. `stream` is a caller's CUstream (null: the legacy default
     // stream); on a stream that is being captured the task becomes a node of the graph. Emulated GPUs have no

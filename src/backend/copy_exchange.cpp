@@ -181,12 +181,12 @@ Result<void> CopyExchange::look_at(unsigned peer) {
     const bool in_lanes = bytes != 0 && slot == Token::unreachable;
     one.out.pieces = pieces_of(bytes, in_lanes, layout_);
     if (bytes == 0 || in_lanes) return {};
-    char* const base = slot < max_slots ? engine_.base(peer, slot) : nullptr;
-    if (base == nullptr)
-        return Error{
-            ErrorCode::internal, fmt::format("memory of rank {} is mapped no longer", peer), "copies", {}};
-    one.target = base + (token & ((std::uint64_t{1} << slot_shift) - 1));
-    return {};
+    one.target = engine_.find(peer, slot, token & ((std::uint64_t{1} << slot_shift) - 1), bytes);
+    if (one.target != nullptr) return {};
+    return Error{ErrorCode::io_error,
+                 fmt::format("rank {} names memory that is not mapped here, or no longer", peer),
+                 "copies",
+                 {}};
 }
 
 void CopyExchange::compare(unsigned peer, const CopyLine& line) {
@@ -245,7 +245,7 @@ Result<void> CopyExchange::begin_to(unsigned peer, unsigned lane) {
     const char* const from = static_cast<const char*>(task_.send) + block.offset;
     if (one.target != nullptr || block.bytes == 0)
         return one.out.started == 0 ? copy(lane, one.out, one.target, from, block.bytes) : Result<void>{};
-    char* const arena = engine_.base(peer, 0);
+    char* const arena = engine_.find(peer, 0, 0, 0);
     if (arena == nullptr)
         return Error{
             ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", peer), "copies", {}};
@@ -289,7 +289,7 @@ Result<void> CopyExchange::receive(unsigned peer) {
         const bool gone = one.out.over() || one.out.ended > one.in.started;
         if (in_place(peer) && !gone) break;
         const std::uint64_t done = one.in.started * max;
-        const char* const from = engine_.base(me_, 0) + layout_.copy_lane(one.in.started & 1, me_, peer);
+        const char* const from = engine_.find(me_, 0, layout_.copy_lane(one.in.started & 1, me_, peer), 0);
         SIDESTEP_CHECK(copy(CopyEngine::home, one.in, static_cast<char*>(task_.recv) + block.offset + done,
                             from, std::min(max, block.bytes - done)));
     }

@@ -68,8 +68,8 @@ public:
     virtual Result<std::uint64_t> mark(unsigned lane) = 0;
     // Whether those copies have ended.
     virtual bool ended(unsigned lane, std::uint64_t mark) = 0;
-    // Where memory of a rank lies (slot 0 is its arena); null: it is not mapped.
-    virtual char* base(unsigned rank, unsigned slot) = 0;
+    // So many bytes of a rank's memory (slot 0 is its arena); null: not all of them are mapped.
+    virtual char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t bytes) = 0;
     // Of a rank: what is told it.
     virtual CopyRow& row(unsigned rank) = 0;
 };

@@ -199,7 +199,7 @@ private:
     // `exported`: how other processes open this rank's arena; null: as any memory.
     Result<void> swap_arenas(std::shared_ptr<const backend::Exported> exported) {
         const Buffer& arena = own_->seat->arena();
-        SIDESTEP_CHECK(own_->seat->reach(own_->rank, 0, arena.address()));
+        SIDESTEP_CHECK(own_->seat->reach(own_->rank, 0, backend::bytes_of(arena)));
         Lent lent;
         lent.whole = arena;
         lent.exported = std::move(exported);
@@ -290,7 +290,7 @@ private:
                 fmt::format("{} and {} have no peer access ({})", request_.seating.place.to_string(),
                             contact.hello.place, added.error().message);
         reason_of_ = own_->rank;
-        return own_->seat->reach(rank, 0, own_->seat->arena().address());
+        return own_->seat->reach(rank, 0, backend::bytes_of(own_->seat->arena()));
     }
 
     const JoinRequest& request_;

@@ -50,8 +50,8 @@ Result<Borrowed> borrow(backend::Seat& seat, const std::string& bytes, int descr
     if (same_process != (offer.scheme == own_scheme) || offer.has_descriptor != (descriptor >= 0))
         return Error{ErrorCode::io_error, "another rank's offer of memory makes no sense", "group", {}};
     if (same_process) {
-        borrowed.base = reinterpret_cast<void*>(offer.address);
-        SIDESTEP_CHECK(seat.admit(Buffer::memory(offer.place, borrowed.base, offer.size)));
+        borrowed.memory = {reinterpret_cast<char*>(offer.address), offer.size};
+        SIDESTEP_CHECK(seat.admit(Buffer::memory(offer.place, borrowed.memory.data(), offer.size)));
         return borrowed;
     }
     backend::Exported exported;
@@ -66,7 +66,7 @@ Result<Borrowed> borrow(backend::Seat& seat, const std::string& bytes, int descr
     SIDESTEP_TRY(borrowed.mapping, seat.open(exported));
     if (offer.size > borrowed.mapping.size() || offer.offset > borrowed.mapping.size() - offer.size)
         return Error{ErrorCode::io_error, "another rank's memory is smaller than it says", "group", {}};
-    borrowed.base = static_cast<char*>(borrowed.mapping.address()) + offer.offset;
+    borrowed.memory = {static_cast<char*>(borrowed.mapping.address()) + offer.offset, offer.size};
     return borrowed;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backend/registry.hpp"
@@ -26,8 +27,8 @@ Result<std::shared_ptr<const backend::Exported>> export_memory(const backend::Re
 
 // The other end: mapped for this seat's GPU as long as it lives.
 struct Borrowed {
-    Allocation mapping;  // empty where the address itself does
-    void* base = nullptr;
+    Allocation mapping;      // empty where the address itself does
+    std::span<char> memory;  // what was lent
 };
 Result<Borrowed> borrow(backend::Seat& seat, const std::string& offer, int descriptor, bool same_process);
 

@@ -234,7 +234,7 @@ void Reachability::call_back(unsigned at, const Sender& send) {
     Slot& slot = slots_[at];
     slot.state = State::dropping;
     slot.pending = slot.has & all_others();
-    (void)seat_.reach(facts_.rank, at, nullptr);
+    (void)seat_.reach(facts_.rank, at, {});
     for (unsigned rank = 0; rank < facts_.ranks; ++rank)
         if ((slot.pending >> rank & 1) != 0) send(rank, Message{.word = Word::drop, .slot = at}, -1, nullptr);
     settle(at);
@@ -255,7 +255,7 @@ void Reachability::lend(unsigned at, const Sender& send) {
         else
             state = exported.error();
     }
-    if (state) state = seat_.reach(facts_.rank, at, lent.whole.address());
+    if (state) state = seat_.reach(facts_.rank, at, backend::bytes_of(lent.whole));
     std::array<std::string, 2> offers;
     for (const bool same : {false, true}) {
         if (!state || (!same && !has_others_)) continue;
@@ -346,22 +346,24 @@ Result<void> Imports::add(unsigned rank, std::uint32_t slot, const std::string& 
     if (slot >= backend::max_slots)
         return Error{ErrorCode::io_error, "another rank's slot makes no sense", "group", {}};
     SIDESTEP_TRY(Borrowed borrowed, borrow(seat_, offer, descriptor, same_process));
-    SIDESTEP_CHECK(seat_.reach(rank, slot, borrowed.base));
+    if (slot == 0 && borrowed.memory.size() < seat_.arena().size())
+        return Error{ErrorCode::io_error, "another rank's arena is smaller than this one's", "group", {}};
+    SIDESTEP_CHECK(seat_.reach(rank, slot, borrowed.memory));
     mapped_[{rank, slot}] = std::move(borrowed);
     return {};
 }
 
 void Imports::drop(unsigned rank, std::uint32_t slot) {
     if (mapped_.find({rank, slot}) == mapped_.end()) return;
-    (void)seat_.reach(rank, slot, nullptr);
+    (void)seat_.reach(rank, slot, {});
     mapped_.erase({rank, slot});
 }
 
-void Imports::forget(unsigned rank, void* own_arena) {
-    (void)seat_.reach(rank, 0, own_arena);
+void Imports::forget(unsigned rank, const Buffer& own_arena) {
+    (void)seat_.reach(rank, 0, backend::bytes_of(own_arena));
     for (auto it = mapped_.lower_bound({rank, 0}); it != mapped_.end() && it->first.first == rank;
          it = mapped_.erase(it))
-        if (it->first.second != 0) (void)seat_.reach(rank, it->first.second, nullptr);
+        if (it->first.second != 0) (void)seat_.reach(rank, it->first.second, {});
 }
 
 }  // namespace sidestep::collective

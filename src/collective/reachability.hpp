@@ -115,7 +115,7 @@ public:
     void drop(unsigned rank, std::uint32_t slot);
     // Everything of the rank; its arena becomes `own_arena`, so that what a graph may still write goes
     // nowhere.
-    void forget(unsigned rank, void* own_arena);
+    void forget(unsigned rank, const Buffer& own_arena);
     bool has(unsigned rank, std::uint32_t slot) const { return mapped_.contains({rank, slot}); }
     std::size_t size() const { return mapped_.size(); }
 

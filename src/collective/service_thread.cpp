@@ -430,7 +430,7 @@ void ServiceThread::release_departed(bool idle) {
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         Peer& peer = peers_[rank];
         if (peer.let_go || !(peer.left || peer.closed)) continue;
-        own_->imports->forget(rank, own_->seat->arena().address());
+        own_->imports->forget(rank, own_->seat->arena());
         peer.let_go = true;
         queue(rank, Message{.word = Word::forgotten});
     }

@@ -69,7 +69,7 @@ TEST_F(HostArenas, BothGpusReachThem) {
         for (unsigned rank = 0; rank < 2; ++rank) {
             const auto admitted = seat->admit(seats[rank]->arena());
             ASSERT_TRUE(admitted.ok()) << admitted.error().to_string();
-            ASSERT_TRUE(seat->reach(rank, 0, seats[rank]->arena().address()).ok());
+            ASSERT_TRUE(seat->reach(rank, 0, backend::bytes_of(seats[rank]->arena())).ok());
         }
     for (unsigned rank = 0; rank < 2; ++rank) {
         const unsigned other = 1 - rank;

@@ -255,14 +255,14 @@ Result<void> CollectiveSeat::write_control(std::uint64_t offset, const void* fro
     return cuda().check(status, "cuMemcpyAsync");
 }
 
-Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, void* base) {
+Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, std::span<char> memory) {
     if (rank >= ranks_ || slot >= backend::max_slots)
         return Error{
             ErrorCode::internal, fmt::format("no table holds slot {} of rank {}", slot, rank), "cuda", {}};
     std::lock_guard lock(tables_);
     driver::ScopedCudaContext current(*gpu_.context());
-    slots_.set(rank, slot, base);
-    slot_->value = reinterpret_cast<std::uint64_t>(base);
+    slots_.set(rank, slot, memory);
+    slot_->value = reinterpret_cast<std::uint64_t>(memory.data());
     const std::uint64_t at =
         offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::max_ranks + rank) * sizeof(char*);
     SIDESTEP_CHECK(write_control(at, &slot_->value, sizeof(slot_->value)));
@@ -299,8 +299,9 @@ Result<void> CollectiveSeat::prepare_copies() {
 
 Result<void> CollectiveSeat::run_copies(const CollectiveTask& task, CUstream stream, bool captures) {
     for (unsigned rank = 0; rank < ranks_; ++rank) {
-        if (rank == rank_) slots_.set(rank, 0, held_->arena.address());
-        if (slots_.base(rank, 0) == nullptr)
+        if (rank == rank_)
+            slots_.set(rank, 0, {static_cast<char*>(held_->arena.address()), held_->arena.size()});
+        if (slots_.find(rank, 0) == nullptr)
             return Error{
                 ErrorCode::internal, fmt::format("the arena of rank {} is not mapped", rank), "cuda", {}};
     }

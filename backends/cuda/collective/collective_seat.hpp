@@ -31,7 +31,7 @@ public:
     std::string gpu_id() const override;
     unsigned multiprocessors() const override;
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
-    Result<void> reach(unsigned rank, unsigned slot, void* base) override;
+    Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override;
     Result<void> run(const backend::CollectiveTask& task, void* stream) override;
     Result<bool> idle() override;
     std::optional<backend::FaultRecord> fault() const override;
@@ -103,7 +103,7 @@ private:
     HostWords* words_on_gpu_ = nullptr;
     std::optional<driver::CudaStream> stream_;  // for what the host writes
     std::mutex tables_;                         // of reach(): slot_->value
-    MappedSlots slots_;
+    backend::SlotTable slots_;
     backend::CopyRow* rows_ = nullptr;
     std::function<backend::Token(const void*, Bytes)> where_;
     std::atomic<Copies*> copies_{nullptr};

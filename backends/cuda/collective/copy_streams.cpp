@@ -32,7 +32,7 @@ bool is_near(const Gpu& gpu, const CopyPost& post, unsigned rank) {
     int ordinal = -1;
     std::array names{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     std::array<void*, names.size()> values{&type, &ordinal};
-    const auto at = reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0));
+    const auto at = reinterpret_cast<CUdeviceptr>(post.slots->find(rank, 0));
     const CUresult status =
         gpu.context()->cuda().cuPointerGetAttributes(names.size(), names.data(), values.data(), at);
     return status == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && ordinal == gpu.context()->device();
@@ -59,7 +59,7 @@ Result<void> CopyStreams::check(const Gpu& gpu) {
 
 Result<const std::uint64_t*> CopyStreams::prime(Seats& seats, const Gpu& gpu, const CopyPost& post) {
     const auto spare = [&](unsigned rank) {  // used on emulated GPUs only
-        return reinterpret_cast<CUdeviceptr>(post.slots->base(rank, 0)) +
+        return reinterpret_cast<CUdeviceptr>(post.slots->find(rank, 0)) +
                backend::ArenaLayout{post.ranks}.copy_row();
     };
     const auto take = [&seats] { return seats.pages.take(); };

@@ -15,32 +15,17 @@
 #include <vector>
 
 #include "backend/copy_exchange.hpp"
+#include "backend/slot_table.hpp"
 #include "backends/cuda/collective/seats.hpp"
 
 namespace sidestep::backends::cuda {
-
-// Where memory of every rank lies in this process. Any thread.
-class MappedSlots {
-public:
-    explicit MappedSlots(unsigned ranks) : bases_(std::size_t{ranks} * backend::max_slots) {}
-    void set(unsigned rank, unsigned slot, void* base) {
-        at(rank, slot).store(static_cast<char*>(base), std::memory_order_release);
-    }
-    char* base(unsigned rank, unsigned slot) { return at(rank, slot).load(std::memory_order_acquire); }
-
-private:
-    std::atomic<char*>& at(unsigned rank, unsigned slot) {
-        return bases_[std::size_t{rank} * backend::max_slots + slot];
-    }
-    std::vector<std::atomic<char*>> bases_;
-};
 
 // A rank among others.
 struct CopyPost {
     unsigned rank = 0;
     unsigned ranks = 1;
     backend::CopyRow* rows = nullptr;  // of all ranks, in memory of the host that they share
-    MappedSlots* slots = nullptr;
+    const backend::SlotTable* slots = nullptr;
     std::function<backend::Token(const void*, Bytes)> where;  // Seat::ask()
 };
 
@@ -68,7 +53,9 @@ public:
     Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) override;
     Result<std::uint64_t> mark(unsigned lane) override;
     bool ended(unsigned lane, std::uint64_t mark) override;
-    char* base(unsigned rank, unsigned slot) override { return post_.slots->base(rank, slot); }
+    char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t bytes) override {
+        return post_.slots->find(rank, slot, offset, bytes);
+    }
     backend::CopyRow& row(unsigned rank) override { return post_.rows[rank]; }
 
     // No copy is to come: from then on quiet() says whether all have ended.

@@ -22,8 +22,8 @@ public:
     }
     Result<std::uint64_t> mark(unsigned) override { return 1; }
     bool ended(unsigned, std::uint64_t) override { return true; }
-    char* base(unsigned rank, unsigned slot) override {
-        return slot == 0 ? state_.arena_of(rank) : state_.slots.base(rank, slot);
+    char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t bytes) override {
+        return state_.slots.find(rank, slot, offset, bytes);
     }
     backend::CopyRow& row(unsigned rank) override {
         return *reinterpret_cast<backend::CopyRow*>(state_.arena_of(rank) + state_.layout.copy_row());

@@ -117,7 +117,7 @@ EmulatedSeat::EmulatedSeat(const backend::SeatRequest& request, SeatSurroundings
       surroundings_(std::move(surroundings)),
       arena_(std::move(arena)),
       state_(request.rank, request.ranks, static_cast<char*>(arena_.address()), request.deadline_ns) {
-    state_.slots.set(request.rank, 0, arena_.address());
+    state_.slots.set(request.rank, 0, {state_.arena, arena_.size()});
 }
 
 EmulatedSeat::~EmulatedSeat() {
@@ -179,14 +179,14 @@ Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_hos
         return Error{ErrorCode::internal, "host memory of an arena cannot be shared", place_.to_string(), {}};
     arena_ = std::move(arena);
     state_.arena = static_cast<char*>(arena_.address());
-    state_.slots.set(state_.me, 0, arena_.address());
+    state_.slots.set(state_.me, 0, {state_.arena, arena_.size()});
     return std::make_shared<const backend::Exported>(std::move(*exported));
 }
 
-Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, void* base) {
+Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, std::span<char> memory) {
     if (rank >= state_.ranks || slot >= backend::max_slots)
         return invalid(fmt::format("there is no slot {} of rank {}", slot, rank));
-    state_.slots.set(rank, slot, base);
+    state_.slots.set(rank, slot, memory);
     return {};
 }
 

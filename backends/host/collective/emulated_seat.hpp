@@ -38,7 +38,7 @@ public:
     Result<void> admit(const Buffer& memory) override;
     bool over_nvlink(const Place& other) const override;
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
-    Result<void> reach(unsigned rank, unsigned slot, void* base) override;
+    Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override;
     // ErrorCode::out_of_memory where too many tasks wait already: waiting for room would mean waiting for
     // other ranks.
     Result<void> run(const backend::CollectiveTask& task, void* stream) override;

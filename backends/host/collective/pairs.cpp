@@ -222,13 +222,12 @@ Step PairTask::open_send(Flow& flow) {
     const Token token = to_token(line.first);
     flow.staged = token.slot == Token::unreachable;
     if (!flow.staged) {
-        char* const base = state_.slots.base(flow.peer, token.slot);
+        flow.target = state_.slots.find(flow.peer, token.slot, token.offset + flow.begin, flow.bytes);
         // What everybody is said to have mapped is not mapped here.
-        if (base == nullptr) {
+        if (flow.target == nullptr) {
             state_.give_up_of_mismatch(task_, flow.peer, line.signature);
             return Step::gave_up;
         }
-        flow.target = base + token.offset + flow.begin;
     }
     flow.opened = true;
     return Step::moved;

@@ -12,32 +12,11 @@
 
 #include "backend/collective_task.hpp"
 #include "backend/copy_exchange.hpp"
+#include "backend/slot_table.hpp"
 #include "backends/host/collective/arena_words.hpp"
 #include "backends/host/collective/combine.hpp"
 
 namespace sidestep::backends::host {
-
-// Where memory of every rank lies in this process: by rank and slot. Written by any thread, read by the
-// seat's.
-class SlotTable {
-public:
-    explicit SlotTable(unsigned ranks) : bases_(std::size_t{ranks} * backend::max_slots) {}
-
-    void set(unsigned rank, unsigned slot, void* base) {
-        bases_[place_of(rank, slot)].store(static_cast<char*>(base), std::memory_order_release);
-    }
-    // Null where nothing is mapped.
-    char* base(unsigned rank, unsigned slot) const {
-        return slot < backend::max_slots ? bases_[place_of(rank, slot)].load(std::memory_order_acquire)
-                                         : nullptr;
-    }
-
-private:
-    static std::size_t place_of(unsigned rank, unsigned slot) {
-        return std::size_t{rank} * backend::max_slots + slot;
-    }
-    std::vector<std::atomic<char*>> bases_;
-};
 
 // Why and when tasks stop. Any thread.
 class StopSign {
@@ -86,16 +65,16 @@ struct RankState {
     const unsigned me;
     const unsigned ranks;
     const backend::ArenaLayout layout;
-    char* arena;      // constant once the first task has come
-    SlotTable slots;  // any thread
-    StopSign stop;    // any thread
+    char* arena;               // constant once the first task has come
+    backend::SlotTable slots;  // any thread
+    StopSign stop;             // any thread
     Counters counters;
     std::vector<char> scratch;
 
     // The others, beginning behind this one so that not all turn to one at the same time.
     unsigned other(unsigned i) const { return (me + 1 + i) % ranks; }
     unsigned others() const { return ranks - 1; }
-    char* arena_of(unsigned rank) const { return rank == me ? arena : slots.base(rank, 0); }
+    char* arena_of(unsigned rank) const { return rank == me ? arena : slots.find(rank, 0); }
 
     // Of the running task: ends it, and every one after it. Always false.
     bool give_up(const backend::CollectiveTask& task, backend::FaultKind kind, unsigned peer);

@@ -41,7 +41,7 @@ private:
     void push(std::uint64_t number);
     bool combine_pushed(std::uint64_t number);
     void take_in(std::uint64_t number);
-    char* place(Token token, void* own, unsigned rank) const;
+    char* place(Token token, void* own, unsigned rank, std::uint64_t offset, std::uint64_t bytes) const;
     void say(unsigned block);
     bool hear(unsigned block, std::uint64_t round);
     bool combine_to(const char* const* sources, char* const* targets, std::uint64_t bytes,
@@ -155,11 +155,12 @@ bool SliceTask::combine_to(const char* const* sources, char* const* targets, std
     return true;
 }
 
-// Null where what everybody is said to have mapped is not mapped here.
-char* SliceTask::place(Token token, void* own, unsigned rank) const {
-    if (rank == state_.me) return static_cast<char*>(own);
-    char* const base = state_.slots.base(rank, token.slot);
-    return base == nullptr ? nullptr : base + token.offset;
+// So many bytes from `offset` on in a buffer of the rank; null where what everybody is said to have mapped is not
+// mapped here.
+char* SliceTask::place(Token token, void* own, unsigned rank, std::uint64_t offset,
+                       std::uint64_t bytes) const {
+    if (rank == state_.me) return static_cast<char*>(own) + offset;
+    return state_.slots.find(rank, token.slot, token.offset + offset, bytes);
 }
 
 bool SliceTask::fetched() {
@@ -170,14 +171,13 @@ bool SliceTask::fetched() {
     char* targets[backend::max_ranks] = {};
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (is_source(slice, rank)) {
-            const char* const base = place(sends_[rank], const_cast<void*>(task_.send), rank);
-            if (base == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-            sources[rank] = base + slice.source_offset * size_;
+            sources[rank] =
+                place(sends_[rank], const_cast<void*>(task_.send), rank, slice.source_offset * size_, bytes);
+            if (sources[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
         }
         if (is_target(slice, rank)) {
-            char* const base = place(recvs_[rank], task_.recv, rank);
-            if (base == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-            targets[rank] = base + slice.target_offset * size_;
+            targets[rank] = place(recvs_[rank], task_.recv, rank, slice.target_offset * size_, bytes);
+            if (targets[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
         }
     }
     return combine_to(sources, targets, bytes, slice);
@@ -226,9 +226,9 @@ bool SliceTask::combine_pushed(std::uint64_t number) {
                 targets[rank] = state_.arena_of(rank) + state_.layout.in_slot(block, number, state_.me);
                 continue;
             }
-            char* const base = place(recvs_[rank], task_.recv, rank);
-            if (base == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-            targets[rank] = base + mine.target_offset * size_ + piece_of.begin;
+            targets[rank] = place(recvs_[rank], task_.recv, rank, mine.target_offset * size_ + piece_of.begin,
+                                  piece_of.bytes);
+            if (targets[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
         }
         if (!combine_to(sources, targets, piece_of.bytes, mine)) return false;
     }

@@ -69,7 +69,9 @@ public:
         return lanes_[lane].marks;
     }
     bool ended(unsigned lane, std::uint64_t mark) override { return lanes_[lane].ended >= mark; }
-    char* base(unsigned rank, unsigned slot) override { return address(slot == 0 ? arena : recv, rank); }
+    char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t) override {
+        return address(slot == 0 ? arena : recv, rank) + offset;
+    }
     backend::CopyRow& row(unsigned rank) override;
     // Ends what is first in some lane.
     void go_on(unsigned by_chance);
@@ -289,7 +291,9 @@ struct Counting final : backend::CopyEngine {
     }
     Result<std::uint64_t> mark(unsigned) override { return ++marks; }
     bool ended(unsigned, std::uint64_t) override { return false; }
-    char* base(unsigned rank, unsigned slot) override { return address(slot == 0 ? arena : recv, rank); }
+    char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t) override {
+        return address(slot == 0 ? arena : recv, rank) + offset;
+    }
     backend::CopyRow& row(unsigned rank) override { return rows[rank]; }
     std::map<unsigned, int> copies;
     int marks = 0;

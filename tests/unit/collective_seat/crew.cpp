@@ -42,8 +42,8 @@ Crew::Crew(unsigned ranks, std::uint64_t deadline_ns, std::size_t heap_bytes)
         for (unsigned rank = 0; rank < ranks; ++rank) {
             EXPECT_TRUE(seat->admit(seats_[rank]->arena()).ok());
             EXPECT_TRUE(seat->admit(heaps_[rank].buffer()).ok());
-            EXPECT_TRUE(seat->reach(rank, 0, seats_[rank]->arena().address()).ok());
-            EXPECT_TRUE(seat->reach(rank, 1, heaps_[rank].address()).ok());
+            EXPECT_TRUE(seat->reach(rank, 0, backend::bytes_of(seats_[rank]->arena())).ok());
+            EXPECT_TRUE(seat->reach(rank, 1, backend::bytes_of(heaps_[rank].buffer())).ok());
         }
         EXPECT_TRUE(seat->prepare_copies().ok());
     }

@@ -88,9 +88,9 @@ TEST_F(SeatTest, ASeatThatCannotBeIsRefused) {
 TEST_F(SeatTest, SlotsThatAreNotThere) {
     const auto made = seat(0, 2);
     ASSERT_NE(made, nullptr);
-    EXPECT_FALSE(made->reach(2, 0, nullptr).ok());
-    EXPECT_FALSE(made->reach(0, backend::max_slots, nullptr).ok());
-    EXPECT_TRUE(made->reach(1, backend::max_slots - 1, nullptr).ok());
+    EXPECT_FALSE(made->reach(2, 0, {}).ok());
+    EXPECT_FALSE(made->reach(0, backend::max_slots, {}).ok());
+    EXPECT_TRUE(made->reach(1, backend::max_slots - 1, {}).ok());
 }
 
 TEST_F(SeatTest, IdleBeforeTheFirstTaskAndAfterTheLast) {
@@ -120,7 +120,7 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
         ASSERT_TRUE(made.ok() && allocated.ok());
         seats[rank] = std::move(*made);
         memory[rank] = std::move(*allocated);
-        ASSERT_TRUE(seats[rank]->reach(rank, 1, memory[rank].address()).ok());
+        ASSERT_TRUE(seats[rank]->reach(rank, 1, backend::bytes_of(memory[rank].buffer())).ok());
     }
     for (unsigned rank = 0; rank < 2; ++rank) {
         const unsigned other = 1 - rank;
@@ -133,7 +133,8 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
             EXPECT_NE(mapped->address(), buffer.address());
             ASSERT_TRUE(
                 seats[rank]
-                    ->reach(other, slot++, static_cast<char*>(mapped->address()) + (*exported)->offset)
+                    ->reach(other, slot++,
+                            {static_cast<char*>(mapped->address()) + (*exported)->offset, buffer.size()})
                     .ok());
             opened.push_back(std::move(*mapped));
         }

@@ -32,8 +32,8 @@ public:
         return check_alive(), seat_->open(exported);
     }
     Result<void> admit(const Buffer& memory) override { return check_alive(), seat_->admit(memory); }
-    Result<void> reach(unsigned rank, unsigned slot, void* base) override {
-        return check_alive(), seat_->reach(rank, slot, base);
+    Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override {
+        return check_alive(), seat_->reach(rank, slot, memory);
     }
     Result<void> run(const backend::CollectiveTask& task, void* stream) override {
         return check_alive(), seat_->run(task, stream);
