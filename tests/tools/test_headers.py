@@ -50,6 +50,13 @@ sidestep_header_check(headers ROOT ${{CMAKE_SOURCE_DIR}} FOLDERS src EXCEPT left
         self.assertFalse(built, "a C header was not compiled as C")
         self.assertIn("c.h", text)
 
+    def test_a_source_that_includes_its_header_first_is_the_check_of_it(self):
+        for first, checked in (("own.hpp", False), ("good.hpp", True)):
+            self.write("src/own.hpp", "#pragma once\n")
+            self.write("src/own.cpp", f'// Own.\n#include "{first}"\n#include "own.hpp"\n')
+            self.run_cmake("-G", "Ninja", "-S", ".", "-B", first)
+            self.assertEqual((self.root / first / "headers/src_own_hpp.cpp").exists(), checked, first)
+
 
 if __name__ == "__main__":
     unittest.main()
