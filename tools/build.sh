@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tools/build.sh PRESET JOBS TARGET...: configures build/PRESET and builds the targets.
+# tools/build.sh PRESET JOBS TARGET...: configures build/PRESET and builds the targets. SIDESTEP_GPU_ARCHITECTURES: the GPUs
+# that kernels are compiled for, as CMake's option of that name; unset: auto.
 set -euo pipefail
 
 preset=$1
@@ -12,5 +13,5 @@ if [ ! -f "build/$preset/CMakeCache.txt" ]; then
     matching_c=${CXX/clang++/clang}
     export CXX CC="${CC:-${matching_c/g++/gcc}}"
 fi
-cmake --preset "$preset" --log-level=WARNING
+cmake --preset "$preset" --log-level=WARNING "-DSIDESTEP_GPU_ARCHITECTURES=${SIDESTEP_GPU_ARCHITECTURES:-auto}"
 cmake --build "build/$preset" --parallel "$jobs" --target "$@"

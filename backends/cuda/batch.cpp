@@ -6,6 +6,7 @@
 
 #include "backends/cuda/batch_table.hpp"
 #include "backends/cuda/gpus.hpp"
+#include "backends/cuda/kernel_image.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -29,12 +30,8 @@ Result<BatchKernel> BatchKernel::load(std::shared_ptr<const driver::CudaContext>
     const driver::Cuda& cuda = context->cuda();
     BatchKernel kernel(std::move(context));
     driver::ScopedCudaContext current(*kernel.context_);
-    CUresult status = cuda.cuModuleLoadData(&kernel.module_, batch_kernel_image);
-    if (status == CUDA_ERROR_NO_BINARY_FOR_GPU)
-        return Error{ErrorCode::unsupported,
-                     "the batch kernel needs a GPU of compute capability 8.0 or newer", "cuModuleLoadData",
-                     "use the copy engine"};
-    SIDESTEP_CHECK(cuda.check(status, "cuModuleLoadData"));
+    SIDESTEP_TRY(kernel.module_, load_kernels(cuda, batch_kernel_image, "the batch kernel"));
+    CUresult status = CUDA_SUCCESS;
     for (auto [function, name] : {std::pair{&kernel.small_, "sidestep_batch_small"},
                                   std::pair{&kernel.large_, "sidestep_batch_large"}}) {
         status = cuda.cuModuleGetFunction(function, kernel.module_, name);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/cuda/kernel_image.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -27,15 +28,11 @@ Result<CopyKernel> CopyKernel::load(std::shared_ptr<const driver::CudaContext> c
     const driver::Cuda& cuda = context->cuda();
     CopyKernel kernel(std::move(context));
     driver::ScopedCudaContext current(*kernel.context_);
-    CUresult status = cuda.cuModuleLoadData(&kernel.module_, copy_kernel_image);
-    if (status == CUDA_ERROR_NO_BINARY_FOR_GPU)
-        return Error{ErrorCode::unsupported, "the copy kernel needs a GPU of compute capability 8.0 or newer",
-                     "cuModuleLoadData", "use the copy engine"};
-    SIDESTEP_CHECK(cuda.check(status, "cuModuleLoadData"));
+    SIDESTEP_TRY(kernel.module_, load_kernels(cuda, copy_kernel_image, "the copy kernel"));
     SIDESTEP_CHECK(kernel.find_functions());
     int multiprocessors = 0;
-    status = cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                       kernel.context_->device());
+    const CUresult status = cuda.cuDeviceGetAttribute(
+        &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, kernel.context_->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
     kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
     return kernel;

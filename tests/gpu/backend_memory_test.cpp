@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "backends/cuda/cuda_backend.hpp"
+#include "backends/cuda/kernel_image.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
 namespace sidestep::gpu_tests {
@@ -19,6 +20,14 @@ protected:
         return described.error().code;
     }
 };
+
+TEST_F(Memory, ABuildWithoutKernelsSaysSo) {
+    const auto refused = backends::cuda::load_kernels(cuda(), backends::cuda::no_kernels, "the copy kernel");
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(refused.error().message, "this build has no GPU kernels, which the copy kernel needs");
+    EXPECT_NE(refused.error().hint.find("SIDESTEP_GPU_ARCHITECTURES"), std::string::npos);
+}
 
 TEST_F(Memory, ProbeOpensNoContext) {
     auto fresh = backends::cuda::create();

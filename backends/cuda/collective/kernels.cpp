@@ -1,5 +1,6 @@
 #include "backends/cuda/collective/kernels.hpp"
 
+#include "backends/cuda/kernel_image.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -82,14 +83,7 @@ Result<void> CollectiveKernels::load_all() {
 }
 
 Result<void> CollectiveKernels::load_module(const unsigned char* image) {
-    const driver::Cuda& cuda = context_->cuda();
-    CUresult status = cuda.cuModuleLoadData(&modules_[loaded_], image);
-    if (status == CUDA_ERROR_NO_BINARY_FOR_GPU)
-        return Error{ErrorCode::unsupported,
-                     "collectives need a GPU of compute capability 8.0 or newer",
-                     "cuModuleLoadData",
-                     {}};
-    SIDESTEP_CHECK(cuda.check(status, "cuModuleLoadData"));
+    SIDESTEP_TRY(modules_[loaded_], load_kernels(context_->cuda(), image, "a group"));
     ++loaded_;
     return {};
 }
