@@ -1,4 +1,4 @@
-// Where lines are taken: over which links, and at which sizes.
+// Where lines are taken: over which links, and at which sizes. Where two-phase packets do what lines cannot.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -39,6 +39,41 @@ TEST(Choose, LinesGoOverNVLinkOnly) {
             EXPECT_EQ(refused_of(choice, "lines")->reason,
                       "a line of 128 bytes arrives as a whole over NVLink only");
         }
+}
+
+// What two-phase packets are there for. Over NVLink they gain next to nothing (docs/benchmarks.md, "Two-phase
+// packets, and why they stay").
+TEST(Choose, TwoPhasePacketsAreWorthHavingWhereNoLinesGo) {
+    struct Case {
+        Wire wire;
+        int ranks;
+        Element element;
+        std::uint64_t bytes;
+        double least_gain;
+    };
+    for (const Case& one : {Case{Wire::pcie, 4, Element::i32, 7 << 10, 1.1},
+                            {Wire::pcie, 8, Element::i32, 2560, 1.4},
+                            {Wire::pcie, 8, Element::f64, 16 << 10, 1.05},
+                            {Wire::pcie, 16, Element::bf16, 7 << 10, 1.3},
+                            {Wire::pcie, 16, Element::i32, 10 << 10, 1.1},
+                            {Wire::host_memory, 4, Element::f64, 32 << 10, 1.2},
+                            {Wire::host_memory, 8, Element::i32, 4 << 10, 1.4}}) {
+        GroupFacts facts = group_of(one.ranks);
+        facts.wire = one.wire;
+        facts.full_mesh = one.wire != Wire::host_memory;
+        facts.figures = built_in_figures(one.wire);
+        const auto gain = [&] {
+            const Operation operation = reduction_of(Collective::all_reduce, one.bytes, one.element);
+            const Choice choice = choice_of(operation, facts);
+            if (choice.algorithm != "two-phase packets") return 0.0;
+            double next = 0;
+            for (const Refused& other : choice.refused) next = std::max(next, other.gb_per_s);
+            return bus_rate(operation, one.ranks, choice.expected_us) / next;
+        };
+        EXPECT_GT(gain(), one.least_gain) << one.bytes << " bytes, " << one.ranks << " ranks";
+        facts = group_of(one.ranks);
+        EXPECT_LT(gain(), 1.01) << one.bytes << " bytes, " << one.ranks << " ranks, NVLink";
+    }
 }
 
 // Where one algorithm ends and the next one begins, as measured (docs/benchmarks.md, "Lines with more
