@@ -144,6 +144,7 @@ private:
     int threads_ = 1;
     std::vector<Capability> capabilities_;
     std::vector<std::vector<PeerAccess>> peers_;  // by GPU that reaches, GPU that is reached
+    bool multicast_ = false;                      // of the machine, as backend::Seat's
     std::vector<int> model_nodes_;                // NUMA nodes of an emulated machine
     const std::shared_ptr<MachineMemory> machine_ = std::make_shared<MachineMemory>();
     std::shared_ptr<EmulatedMemory> emulated_;  // null on the real machine
@@ -183,9 +184,15 @@ void HostBackend::emulate(const Topology& topology) {
             row.push_back(other == gpu ? PeerAccess{} : topology.peer_access(gpu, other));
         }
     }
+    bool reduces = false;  // NVSwitches do since those that join GPUs of compute capability 9.0
     for (const Device& device : topology.devices()) {
         if (device.kind == DeviceKind::cpu) model_nodes_.push_back(device.index);
+        if (device.kind == DeviceKind::nvswitch) multicast_ = true;
+        const auto cc = device.properties.find("cc");
+        if (device.kind == DeviceKind::gpu && cc != device.properties.end())
+            reduces |= std::stoi("0" + cc->second) >= 9;
     }
+    multicast_ &= reduces;
     emulated_ = std::make_shared<EmulatedMemory>(std::move(gpu_bytes), machine_);
     if (engines_.empty()) return;
     constexpr auto on_host = PlaceKind::host;
@@ -437,6 +444,7 @@ Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequ
     SeatSurroundings surroundings;
     surroundings.memory = emulated_;
     surroundings.reaches = peers_[static_cast<std::size_t>(request.place.index())];
+    surroundings.multicast = multicast_;
     surroundings.open = [this](const backend::Exported& exported) { return open(exported); };
     surroundings.share = [this](const Buffer& buffer) { return share(buffer); };
     surroundings.machine = machine_.get();

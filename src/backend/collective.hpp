@@ -64,6 +64,9 @@ public:
     // Whether the seat's GPU reaches another one of this machine over NVLink or the like, and not over PCIe.
     virtual bool over_nvlink(const Place&) const { return true; }
 
+    // Whether the machine can reduce within its NVSwitches (NVLink multicast), which no task here makes use of.
+    virtual bool multicast() const { return false; }
+
     // Tells the seat's GPU from any other one, alike in all processes of this machine; at most 64 bytes. Empty: an
     // emulated one, which any number of processes may have at the same time.
     virtual std::string gpu_id() const { return {}; }

@@ -5,6 +5,7 @@
 // tasks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,9 @@ Result<Choice> choose(const Operation& operation, const GroupFacts& facts, Group
 
 // What Group::explain answers. `memory` as CollectivePlan's.
 CollectivePlan plan_of(const Operation& operation, const Choice& choice, int ranks, std::string memory);
+
+// What explain says of NVLink multicast on a machine that has it; nothing where NCCL would gain nothing by it.
+std::optional<Refused> multicast_refused(const Operation& operation, int ranks);
 
 // The bytes that nccl-tests would count for the operation, and its bus bandwidth factor (busbw = bytes / time
 // * factor): 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all and all_to_all_v,

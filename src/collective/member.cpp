@@ -257,6 +257,8 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     }
     CollectivePlan plan = plan_of(operation, choice, ranks(), std::move(memory));
     if (copies && !facts_.emulated) plan.reason += note_on_queues();
+    if (facts_.wire == Wire::nvlink && own().seat->multicast())
+        if (auto other = multicast_refused(operation, ranks())) plan.refused.push_back(std::move(*other));
     return plan;
 }
 

@@ -58,6 +58,23 @@ std::string CollectivePlan::to_json() const {
 
 namespace collective {
 
+std::optional<Refused> multicast_refused(const Operation& operation, int ranks) {
+    // 475 GB/s of bus bandwidth on eight H200 (NVIDIA/nccl-tests issue 272) and a latency of 25 us (the NVLS entry of
+    // NCCL's tuning.cc), against 340 GB/s here: equal at 14 MB. Computed, not measured.
+    constexpr Bytes least = Bytes{16} << 20;
+    const bool reduces =
+        operation.collective == Collective::all_reduce || operation.collective == Collective::reduce_scatter;
+    if (!reduces || ranks <= 2 || counted_bytes(operation, ranks) < least) return std::nullopt;
+    return Refused{
+        "NVLink multicast",
+        fmt::format(
+            "not built. This machine has it, and NCCL reduces within the NVSwitch by it (NVLS, unless "
+            "NCCL_NVLS_ENABLE=0): from about {} on it is likely quicker",
+            format_bytes(least)),
+        {},
+        0};
+}
+
 CollectivePlan plan_of(const Operation& operation, const Choice& choice, int ranks, std::string memory) {
     CollectivePlan plan;
     plan.collective = operation.collective;

@@ -204,6 +204,13 @@ Result<Allocation> CollectiveSeat::open(const backend::Exported& exported) {
                  {}};
 }
 
+bool CollectiveSeat::multicast() const {
+    int supported = 0;
+    const CUresult status = cuda().cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+                                                        gpu_.context()->device());
+    return status == CUDA_SUCCESS && supported != 0;
+}
+
 std::string CollectiveSeat::gpu_id() const {
     CUuuid uuid{};
     if (cuda().cuDeviceGetUuid(&uuid, gpu_.context()->device()) != CUDA_SUCCESS) return {};

@@ -28,6 +28,7 @@ public:
     bool over_nvlink(const Place& other) const override {
         return other.index() == gpu_.index() || seats_.over_nvlink(gpu_.index(), other.index());
     }
+    bool multicast() const override;
     std::string gpu_id() const override;
     unsigned multiprocessors() const override;
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;

@@ -19,6 +19,7 @@ namespace sidestep::backends::host {
 struct SeatSurroundings {
     std::shared_ptr<EmulatedMemory> memory;
     std::vector<PeerAccess> reaches;  // by GPU: whether the seat's reaches it
+    bool multicast = false;           // as Seat's
     std::function<Result<std::optional<Allocation>>(const backend::Exported&)> open;
     std::function<Result<std::optional<backend::Exported>>(const Buffer&)> share;
     MachineMemory* machine = nullptr;
@@ -37,6 +38,7 @@ public:
     Result<Allocation> open(const backend::Exported& exported) override;
     Result<void> admit(const Buffer& memory) override;
     bool over_nvlink(const Place& other) const override;
+    bool multicast() const override { return surroundings_.multicast; }
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override;
     // ErrorCode::out_of_memory where too many tasks wait already: waiting for room would mean waiting for

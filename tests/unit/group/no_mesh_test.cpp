@@ -130,6 +130,34 @@ TEST_F(NoMesh, ExplainSaysWhyOnAllRanksAlike) {
               groups[0].explain(Collective::all_reduce, 1 << 20, Dtype::f32)->expected_us);
 }
 
+// What is not built is said where it would be quicker.
+TEST_F(NoMesh, ExplainNamesMulticastWhereTheMachineHasIt) {
+    struct {
+        const char* machine;
+        std::vector<int> gpus;
+        Collective collective;
+        std::size_t count;
+        bool named;
+    } const cases[] = {
+        {"dgx-h100", {0, 1, 2}, Collective::all_reduce, 4 << 20, true},
+        {"dgx-h100", {0, 1, 2}, Collective::all_reduce, 4 << 19, false},
+        {"dgx-h100", {0, 1, 2}, Collective::all_gather, 4 << 20, false},
+        {"dgx-h100", {0, 1}, Collective::all_reduce, 4 << 20, false},
+        {"dgx-a100", {0, 1, 2}, Collective::all_reduce, 4 << 20, false},
+        {"dgx-1v", {0, 1, 2}, Collective::all_reduce, 4 << 20, false},
+    };
+    for (const auto& one : cases) {
+        open(one.machine);
+        auto groups = make(one.gpus);
+        ASSERT_EQ(groups.size(), one.gpus.size());
+        const auto plan = groups[0].explain(one.collective, one.count, Dtype::f32);
+        ASSERT_TRUE(ok(plan));
+        const bool named = std::any_of(plan->refused.begin(), plan->refused.end(),
+                                       [](const Refused& other) { return other.path == "NVLink multicast"; });
+        EXPECT_EQ(named, one.named) << one.machine << '\n' << plan->to_string();
+    }
+}
+
 // Reductions and what is only moved, by rings through host memory and through GPU memory.
 TEST_F(NoMesh, LargeOnesTakeARing) {
     for (const char* machine : {"dgx-1v", "pcie-2s"}) {
