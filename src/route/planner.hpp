@@ -7,6 +7,7 @@
 #include <sidestep/route.hpp>
 #include <sidestep/topology.hpp>
 #include "backend/capability.hpp"
+#include "base/rounding.hpp"
 
 namespace sidestep::route {
 
@@ -56,7 +57,7 @@ constexpr Bytes staged_chunk = Bytes{4} << 20;
 constexpr Bytes min_lane_chunk = Bytes{1} << 20;
 constexpr Bytes max_lane_chunk = Bytes{8} << 20;
 constexpr Bytes lane_chunk(Bytes bytes, std::size_t lanes) {
-    const Bytes part = (bytes / (4 * lanes) + 4095) / 4096 * 4096;
+    const Bytes part = base::round_up(bytes / (4 * lanes), 4096);
     return part < min_lane_chunk ? min_lane_chunk : part > max_lane_chunk ? max_lane_chunk : part;
 }
 

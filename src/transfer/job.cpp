@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::transfer {
@@ -26,10 +27,6 @@ constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
 
-Bytes round_up(Bytes bytes, Bytes unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
-
 bool touches_file(const Ends& ends) {
     return ends.from.place().is_file() || ends.to.place().is_file();
 }
@@ -40,12 +37,12 @@ bool touches_gpu(const Ends& ends) {
 
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
-    if (options.chunk != 0) return round_up(options.chunk, page);
+    if (options.chunk != 0) return base::round_up(options.chunk, page);
     if (!staged && touches_file(ends)) return direct_file_chunk;
     if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
     const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
-    return std::clamp(round_up(ends.bytes / 8, page), min_staged_chunk, max);
+    return std::clamp(base::round_up(ends.bytes / 8, page), min_staged_chunk, max);
 }
 
 // A wish that the route could not meet is said in the receipt, not only among the refused paths.
@@ -162,8 +159,8 @@ LaneSetup Job::shape_of(std::size_t lane) const {
     setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
     setup.depth = touches_file(ends_) ? 16 : 2;
     if (count > 1) {
-        setup.chunk =
-            options_.chunk != 0 ? round_up(options_.chunk, page) : route::lane_chunk(ends_.bytes, count);
+        setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, page)
+                                          : route::lane_chunk(ends_.bytes, count);
         setup.depth = chunks_on_a_lane;
         setup.max_new = 1;
     }
@@ -177,7 +174,7 @@ LaneSetup Job::shape_of(std::size_t lane) const {
     // A power of two, since that is what the pool hands out.
     const Bytes ring = std::bit_floor(std::max(bound, page));
     setup.chunk = std::min(setup.chunk, count > 1 ? std::max(ring / 2, page) : ring);
-    setup.staging = std::min(ring, round_up(ends_.bytes, setup.chunk));
+    setup.staging = std::min(ring, base::round_up(ends_.bytes, setup.chunk));
     if (count > 1) setup.staging = std::min(setup.staging, chunks_on_a_lane * setup.chunk);
     return setup;
 }
