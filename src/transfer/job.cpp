@@ -80,7 +80,7 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to, machine_.shared,
                                      options_.deadline));
     total_.store(ends_.bytes, std::memory_order_relaxed);
-    SIDESTEP_TRY(const route::Request asked, request());
+    const route::Request asked = request();
     SIDESTEP_TRY(plan_,
                  machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
     if (auto note = unmet_preference(options_, plan_->route); !note.empty())
@@ -99,10 +99,7 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     return needs_gate() ? add_gate() : Result<void>();
 }
 
-Result<route::Request> Job::request() const {
-    if (options_.lanes < 0)
-        return Error{ErrorCode::invalid_argument, fmt::format("{} lanes were asked for", options_.lanes),
-                     "options", "0 takes as many as make the copy quicker"};
+route::Request Job::request() const {
     route::Request asked{ends_.from_end,  ends_.to_end,         ends_.bytes,    options_.require,
                          options_.prefer, options_.max_staging, options_.lanes, machine_.pool.relay_limits()};
     // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
