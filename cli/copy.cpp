@@ -62,12 +62,15 @@ Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Bu
 
 // The first copy over a path pays for what later ones find ready, such as peer access between two GPUs
 // (0.1 s): a few bytes go ahead, so that the time shown is that of the path.
-Result<void> warm_up(const Context& context, const CopyOptions& options, const End& from, const End& to) {
+Result<void> warm_up(const Context& context, Interrupt& interrupt, const CopyOptions& options,
+                     const End& from, const End& to) {
     if (!from.memory || !to.memory) return {};
     const Bytes bytes = std::min<Bytes>(from.buffer.size(), 4096);
     CopyOptions plain = options;
     plain.verify = false;
-    auto done = context.copy(from.buffer.slice(0, bytes), to.buffer.slice(0, bytes), plain).wait();
+    plain.deadline = std::chrono::milliseconds(0);  // that is for what was asked for
+    auto done =
+        copy_once(context, interrupt, from.buffer.slice(0, bytes), to.buffer.slice(0, bytes), plain, false);
     if (!done) return done.error();
     return {};
 }
@@ -77,7 +80,7 @@ Result<std::vector<Receipt>> run_copies(const Context& context, Interrupt& inter
                                         const CopyCommand& command, const End& from, const End& to) {
     const bool bar = !globals.quiet && !globals.json;
     std::vector<Receipt> runs;
-    auto warm = warm_up(context, copy_options(globals, command.flags), from, to);
+    auto warm = warm_up(context, interrupt, copy_options(globals, command.flags), from, to);
     if (!warm) return warm.error();
     for (int run = 0; run < command.repeat; ++run) {
         // Fresh pages are touched before the clock runs, and what an earlier run left in the target must

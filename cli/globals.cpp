@@ -1,6 +1,8 @@
 #include "globals.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -10,7 +12,14 @@
 namespace sidestep::cli {
 namespace {
 
-// An option whose text a parser of the library reads; its Error becomes CLI11's.
+// What the library calls an option of that name: --max-staging is max_staging.
+std::string library_name(std::string_view name) {
+    std::string option(name.substr(name.find_first_not_of('-')));
+    std::replace(option.begin(), option.end(), '-', '_');
+    return option;
+}
+
+// An option whose text `parse` reads; its Error becomes CLI11's, with the range that the library gives the option.
 template <typename T>
 CLI::Option* add_parsed(CLI::App& app, const char* name, Result<T> (*parse)(std::string_view),
                         std::function<void(T)> store, const char* text) {
@@ -18,26 +27,32 @@ CLI::Option* add_parsed(CLI::App& app, const char* name, Result<T> (*parse)(std:
         name,
         [=](const std::string& value) {
             auto parsed = parse(value);
-            if (!parsed) throw CLI::ValidationError(name, parsed.error().to_string());
-            store(*parsed);
+            if (parsed) return store(*parsed);
+            const std::string range = refused_option(library_name(name), value).hint;
+            throw CLI::ValidationError(name,
+                                       parsed.error().to_string() + (range.empty() ? "" : "; ") + range);
         },
         text);
 }
 
-// "all" is 0; nothing where the text is not a number from 1 to 1024.
-std::optional<int> lanes_of(const std::string& text) {
-    if (text == "all") return 0;
+// "all" is 0.
+Result<int> parse_lanes(std::string_view text) {
     int lanes = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lanes);
-    if (error != std::errc{} || end != text.data() + text.size() || lanes < 1 || lanes > 1024)
-        return std::nullopt;
-    return lanes;
+    if (text == "all" || (error == std::errc{} && end == text.data() + text.size())) return lanes;
+    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is neither all nor a number", text), {}, {}};
 }
 
 }  // namespace
 
 CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text) {
     return add_parsed<Bytes>(app, name, parse_bytes, std::move(store), text)->type_name("SIZE");
+}
+
+CLI::Option* add_duration(CLI::App& app, const char* name,
+                          std::function<void(std::chrono::milliseconds)> store, const char* text) {
+    return add_parsed<std::chrono::milliseconds>(app, name, parse_duration, std::move(store), text)
+        ->type_name("TIME");
 }
 
 void add_globals(CLI::App& app, Globals& globals) {
@@ -55,32 +70,25 @@ void add_globals(CLI::App& app, Globals& globals) {
 }
 
 void add_copy_flags(CLI::App& app, CopyFlags& flags) {
-    add_parsed<Bytes>(
-        app, "--size", parse_bytes, [&flags](Bytes value) { flags.size = value; },
-        "bytes of a memory source, such as 4KiB or 1.5GiB (default: 256MiB)")
-        ->type_name("SIZE");
+    add_bytes(
+        app, "--size", [&flags](Bytes value) { flags.size = value; },
+        "bytes of a memory source, such as 4KiB or 1.5GiB (default: 256MiB)");
     app.add_option("--prefer", flags.prefer, "the engine that moves GPU memory, where both can")
         ->type_name("copy-engine|kernel")
         ->check(CLI::IsMember({"copy-engine", "kernel"}).description(""));
-    app.add_option("--lanes", flags.lanes,
-                   "paths at once: 1, at most N, or all that make it quicker (default: all)")
-        ->type_name("1|all|N")
-        ->check(CLI::Validator(
-            [](const std::string& text) { return lanes_of(text) ? "" : "expected 1, all or a number"; }, "",
-            ""));
-    add_parsed<Bytes>(
-        app, "--chunk", parse_bytes, [&flags](Bytes value) { flags.chunk = value; },
-        "bytes moved at a time through a staged path (default: chosen by the library)")
-        ->type_name("SIZE");
-    add_parsed<Bytes>(
-        app, "--max-staging", parse_bytes, [&flags](Bytes value) { flags.max_staging = value; },
-        "staging memory the copy may hold at once (default: 256MiB)")
-        ->type_name("SIZE");
-    add_parsed<std::chrono::milliseconds>(
-        app, "--deadline", parse_duration,
-        [&flags](std::chrono::milliseconds value) { flags.deadline = value; },
-        "fail when the copy takes longer, such as 500ms, 30s or 2m (default: none)")
-        ->type_name("TIME");
+    add_parsed<int>(
+        app, "--lanes", parse_lanes, [&flags](int lanes) { flags.lanes = lanes; },
+        "paths at once: 1, at most N, or all that make it quicker (default: all)")
+        ->type_name("1|all|N");
+    add_bytes(
+        app, "--chunk", [&flags](Bytes value) { flags.chunk = value; },
+        "bytes moved at a time through a staged path (default: chosen by the library)");
+    add_bytes(
+        app, "--max-staging", [&flags](Bytes value) { flags.max_staging = value; },
+        "staging memory the copy may hold at once (default: 256MiB)");
+    add_duration(
+        app, "--deadline", [&flags](std::chrono::milliseconds value) { flags.deadline = value; },
+        "fail when the copy takes longer, such as 500ms, 30s or 2m (default: none)");
     app.add_flag("--direct-io", flags.direct_io, "read and write files around the page cache");
     app.add_flag("--sync", flags.sync, "flush a written file to its device before it gets its name");
 }
@@ -91,7 +99,7 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
     if (globals.require == "host") options.require = Require::host;
     if (flags.prefer == "copy-engine") options.prefer = Prefer::copy_engine;
     if (flags.prefer == "kernel") options.prefer = Prefer::kernel;
-    options.lanes = lanes_of(flags.lanes).value_or(0);
+    options.lanes = flags.lanes;
     options.verify = globals.verify;
     options.deadline = flags.deadline;
     if (flags.max_staging) options.max_staging = *flags.max_staging;
@@ -132,9 +140,9 @@ Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
     else if (!unit.empty() && unit != "s")
         return bad;
     const double milliseconds = number * scale;
-    // Written so that a NaN fails too.
-    if (!(milliseconds >= 1 && milliseconds <= 1000 * 3600e3)) return bad;
-    return std::chrono::milliseconds(static_cast<long long>(milliseconds));
+    // Written so that a NaN fails too. What fits into 63 bits is the library's to judge.
+    if (!(milliseconds >= 0 && milliseconds < 0x1p63)) return bad;
+    return std::chrono::milliseconds(static_cast<long long>(std::ceil(milliseconds)));
 }
 
 }  // namespace sidestep::cli

@@ -28,7 +28,7 @@ struct Globals {
 struct CopyFlags {
     std::optional<Bytes> size;  // of memory sources
     std::string prefer;         // empty: whatever the prices say
-    std::string lanes = "all";
+    int lanes = 0;              // 0: all that make it quicker
     Bytes chunk = 0;
     std::optional<Bytes> max_staging;
     std::chrono::milliseconds deadline{0};
@@ -42,6 +42,9 @@ constexpr Bytes default_size = Bytes{256} << 20;
 
 // An option of a number of bytes, "4KiB"; `store` is called with what was read.
 CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text);
+// An option of a time, "30s".
+CLI::Option* add_duration(CLI::App& app, const char* name,
+                          std::function<void(std::chrono::milliseconds)> store, const char* text);
 void add_globals(CLI::App& app, Globals& globals);
 void add_copy_flags(CLI::App& app, CopyFlags& flags);
 CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
@@ -52,8 +55,8 @@ std::string machine_of(const Globals& globals);
 // Opens the machine that --machine names.
 Result<Context> open_context(const Globals& globals);
 
-// Reads "500ms", "30s", "2m", "1h" and, as seconds, a bare number. Fails with
-// ErrorCode::invalid_argument on anything else, and on more than 1000 hours.
+// Reads "500ms", "30s", "2m", "1h" and, as seconds, a bare number; to the millisecond above. Fails with
+// ErrorCode::invalid_argument on anything else.
 Result<std::chrono::milliseconds> parse_duration(std::string_view text);
 
 }  // namespace sidestep::cli

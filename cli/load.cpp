@@ -200,15 +200,9 @@ void add_load_flags(CLI::App& app, const std::shared_ptr<LoadCommand>& command) 
     add_bytes(
         app, "--max-staging", [command](Bytes bytes) { command->max_staging = bytes; },
         "staging memory for each place (default: 256MiB)");
-    app.add_option_function<std::string>(
-           "--deadline",
-           [command](const std::string& text) {
-               const auto time = parse_duration(text);
-               if (!time) throw CLI::ValidationError("--deadline", time.error().to_string());
-               command->deadline = *time;
-           },
-           "fail when the load takes longer, such as 30s or 2m (default: none)")
-        ->type_name("TIME");
+    add_duration(
+        app, "--deadline", [command](std::chrono::milliseconds time) { command->deadline = time; },
+        "fail when the load takes longer, such as 30s or 2m (default: none)");
 }
 
 }  // namespace

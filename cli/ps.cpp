@@ -99,7 +99,9 @@ Action define_ps(CLI::App& app, const Globals& globals) {
            "--watch",
            [command](const std::string& text) {
                const auto pause = parse_duration(text.empty() ? "1s" : text);
-               if (!pause) throw CLI::ValidationError("--watch", pause.error().to_string());
+               if (!pause || pause->count() == 0)
+                   throw CLI::ValidationError(
+                       "--watch", fmt::format("'{}' is not a time between two looks, such as 500ms", text));
                command->pause = *pause;
            },
            "again and again until Ctrl-C, every second or every TIME, such as 500ms or 3")

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,12 @@ namespace {
 
 constexpr std::chrono::seconds grace{5};
 constexpr int max_ranks = 1024;
-constexpr std::chrono::seconds longest_timeout{1'000'000};  // as SIDESTEP_GROUP_TIMEOUT takes it
 
 struct RunCommand {
     std::string count;  // empty: one process that starts its ranks itself
     bool no_nccl = false;
     std::string library;
-    std::chrono::milliseconds timeout{0};
+    std::optional<std::chrono::milliseconds> timeout;
     bool plain = false;
     std::vector<std::string> misplaced;  // a program without -- before it
 };
@@ -115,9 +115,9 @@ Result<Variables> shared_variables(const RunCommand& command, const Globals& glo
         preload = preload.empty() ? *library : fmt::format("{}:{}", *library, preload);
     }
     if (!globals.machine.empty()) variables["SIDESTEP_MACHINE"] = globals.machine;
-    if (command.timeout.count() > 0)
+    if (command.timeout)
         variables["SIDESTEP_GROUP_TIMEOUT"] =
-            fmt::format("{}", static_cast<double>(command.timeout.count()) / 1000);
+            fmt::format("{}", static_cast<double>(command.timeout->count()) / 1000);
     return variables;
 }
 
@@ -148,6 +148,9 @@ Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) 
     if (globals.program.empty() || !command.misplaced.empty())
         return Error{ErrorCode::invalid_argument, "put the program after --", "run",
                      "as in: sidestep run -n 4 -- python3 train.py --steps 10"};
+    // The ranks would say so, after they have started.
+    if (command.timeout && *command.timeout > longest_limit)
+        return refused_option("timeout", fmt::format("{} ms", command.timeout->count()));
     const auto count = count_of(command, globals);
     if (!count) return count.error();
     // The program would stumble over it at its first call, or never say so.
@@ -183,19 +186,11 @@ Action define_run(CLI::App& app, const Globals& globals) {
                    "the library that stands in for NCCL (default: the one beside this command)")
         ->type_name("FILE")
         ->excludes(none);
-    app.add_option_function<std::string>(
-           "--timeout",
-           [command](const std::string& text) {
-               const auto time = parse_duration(text);
-               if (!time) throw CLI::ValidationError("--timeout", time.error().to_string());
-               if (*time > longest_timeout)
-                   throw CLI::ValidationError(
-                       "--timeout", fmt::format("'{}' is more than {} s", text, longest_timeout.count()));
-               command->timeout = *time;
-           },
-           "longest wait of a rank for another one, such as 60 or 10m (default: 60 s; none under NCCL's "
-           "name)")
-        ->type_name("TIME");
+    add_duration(
+        app, "--timeout", [command](std::chrono::milliseconds time) { command->timeout = time; },
+        "longest wait of a rank for another one, such as 60 or 10m; 0: none (default: 60 s; none under "
+        "NCCL's "
+        "name)");
     app.add_flag("--plain", command->plain, "print the ranks' lines as they are, without [RANK] before them");
     return [command, &globals] { return run_program(*command, globals); };
 }

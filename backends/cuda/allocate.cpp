@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/memory_limits.hpp"
@@ -110,7 +111,7 @@ Result<Allocation> allocate_vmm(const Gpu& gpu, Bytes bytes) {
         cuda.cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     SIDESTEP_CHECK(cuda.check(status, "cuMemGetAllocationGranularity"));
     auto mapping = std::make_shared<Mapping>(gpu.context());
-    mapping->size = (bytes + granularity - 1) / granularity * granularity;
+    mapping->size = base::round_up(bytes, granularity);
     SIDESTEP_CHECK(map(cuda, *mapping, properties));
     CUmemAccessDesc access{};
     access.location = properties.location;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
 
@@ -45,7 +46,7 @@ Result<std::shared_ptr<void>> pin_host(Gpus& gpus, const Buffer& buffer) {
     const Bytes page = driver::page_size();
     const auto address = reinterpret_cast<std::uintptr_t>(buffer.address());
     const std::uintptr_t first = address / page * page;
-    const std::uintptr_t end = (address + buffer.size() + page - 1) / page * page;
+    const std::uintptr_t end = base::round_up(address + buffer.size(), page);
     void* const begin = static_cast<char*>(buffer.address()) - (address - first);
 
     SIDESTEP_TRY(Gpu * gpu, gpus.open_near(buffer.place().index()));

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::host {
@@ -80,7 +81,7 @@ Result<std::shared_ptr<void>> EmulatedMemory::pin(const Buffer& buffer) {
     const Bytes page = driver::page_size();
     const auto address = reinterpret_cast<std::uintptr_t>(buffer.address());
     const std::uintptr_t begin = address / page * page;
-    const std::uintptr_t end = (address + buffer.size() + page - 1) / page * page;
+    const std::uintptr_t end = base::round_up(address + buffer.size(), page);
     const std::unique_lock lock(mutex_);
     const auto next = ranges_.lower_bound(begin);
     if (range_at(begin) != nullptr || (next != ranges_.end() && next->first < end))

@@ -8,6 +8,7 @@
 
 #include "backends/p2pmem/refusals.hpp"
 #include "backends/p2pmem/store_fence.hpp"
+#include "base/rounding.hpp"
 #include "driver/files.hpp"
 #include "driver/system_error.hpp"
 
@@ -31,7 +32,7 @@ Result<backend::Ticket> DirectJobs::start(DirectFile& file, bool write, const De
     job->write = write;
     job->memory = memory.name;
     const Bytes block = file.block();
-    const Bytes begin = (offset + block - 1) / block * block;
+    const Bytes begin = base::round_up(offset, block);
     const Bytes end = (offset + size) / block * block;
     const auto first = reinterpret_cast<std::uintptr_t>(memory.address) + (begin - offset);
     const bool direct = begin < end && first % file.address_unit() == 0;

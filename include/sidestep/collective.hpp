@@ -84,6 +84,7 @@ enum class GroupPolicy {
     zero_sm,  // copy engines alone, where an operation can be run so; else it is refused with ErrorCode::unsupported
 };
 
+// Ranges are looked at as those of CopyOptions; times are at most longest_limit.
 struct GroupOptions {
     // Upper bound of a wait for another rank within an operation. Zero: none; a rank that dies or leaves
     // still ends the wait, and after 30 s the log names who is late. The environment's

@@ -49,8 +49,8 @@ struct LoadOptions {
     PageCache page_cache = PageCache::automatic;
     // Pinned host memory that the load may hold at once, for each place.
     Bytes max_staging = Bytes{256} << 20;
-    Bytes chunk = 0;  // bytes read at a time; 0 lets the library choose
-    // As those of CopyOptions.
+    // As those of CopyOptions. Of chunk: bytes read at a time.
+    Bytes chunk = 0;
     std::chrono::milliseconds deadline{0};
     std::chrono::milliseconds stall_limit{60'000};
 };

@@ -144,6 +144,7 @@ typedef enum sidestep_prefer {
 
 /* What a copy may be asked. Zero means the default everywhere, so start with
  *     sidestep_options options = SIDESTEP_OPTIONS;
+ * SIDESTEP_INVALID_ARGUMENT names an option that is out of its range, its value and the range.
  * Later versions add members at the end; struct_size tells the library which ones the caller knows. */
 typedef struct sidestep_options {
     size_t struct_size;
@@ -152,11 +153,11 @@ typedef struct sidestep_options {
     uint32_t verify;         /* 1: read both ends after the copy and compare them */
     uint32_t sync_file;      /* 1: flush a written file to its device before it gets its name */
     uint32_t direct_io;      /* 1: read and write files around the page cache, whatever it holds */
-    uint32_t lanes;          /* at most this many paths at once; 0: as many as make it quicker */
-    uint64_t deadline_ms;    /* of the whole copy; 0: none */
-    uint64_t stall_limit_ms; /* longest time without a byte; 0: 60 000 */
+    uint32_t lanes;          /* at most this many paths at once, up to 1024; 0: as many as make it quicker */
+    uint64_t deadline_ms;    /* of the whole copy, up to a year; 0 and SIDESTEP_NO_LIMIT: none */
+    uint64_t stall_limit_ms; /* longest time without a byte, up to a year; 0: 60 000 */
     uint64_t max_staging;    /* bytes of staging memory at once; 0: 256 MiB */
-    uint64_t chunk;          /* bytes at a time through a staged path; 0: the library chooses */
+    uint64_t chunk;          /* bytes at a time through a staged path, up to 1 TiB; 0: the library chooses */
 } sidestep_options;
 
 #define SIDESTEP_OPTIONS \

@@ -136,5 +136,5 @@ def set_options(options: Any, **values: Any) -> Any:
         try:
             setattr(options, name, value)
         except TypeError:
-            raise _wrong(f"{name} cannot be {_shown(value)}", name) from None
+            _core.refuse_option(name, _shown(value))
     return options

@@ -1,12 +1,13 @@
 """The extension module. Public types are re-exported by sidestep; the rest is for the files beside this one."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 version: str
 _Path = Union[str, bytes]
 _Progress = Optional[Callable[[int, int], Any]]
 
 def parse_bytes(text: _Path) -> Optional[int]: ...
+def refuse_option(option: str, value: str) -> NoReturn: ...
 
 class Tensor:
     @property

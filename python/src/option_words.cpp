@@ -65,11 +65,11 @@ void seconds(Class& bound, const char* name, std::chrono::milliseconds Struct::*
         name,
         [member](const Struct& options) { return std::chrono::duration<double>(options.*member).count(); },
         [member, name](Struct& options, double value) {
-            // A year is no limit; beyond it the conversion could overflow.
-            if (!(value >= 0 && value <= 366.0 * 24 * 3600))
-                raise(
-                    {ErrorCode::invalid_argument, "a time is 0 (no limit) to a year, in seconds", name, {}});
-            options.*member = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(value * 1000)));
+            const double milliseconds = std::ceil(value * 1000);
+            // Written so that a NaN fails too. What fits into 63 bits is the library's to judge.
+            if (!(value >= 0 && milliseconds < 0x1p63))
+                raise(refused_option(name, std::string(py::str(py::float_(value))) + " s"));
+            options.*member = std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
         });
 }
 
@@ -87,6 +87,11 @@ void define_limits(Class& bound) {
 }  // namespace
 
 void define_options(py::module_& module) {
+    // Of a value that no number of the library holds.
+    module.def("refuse_option", [](const std::string& option, const std::string& value) {
+        raise(refused_option(option, value));
+    });
+
     auto copy = py::class_<CopyOptions>(module, "CopyOptions");
     copy.def(py::init<>())
         .def_readwrite("lanes", &CopyOptions::lanes)

@@ -1,6 +1,9 @@
 #include "base/environment.hpp"
 
+#include <cmath>
 #include <cstdlib>
+
+#include <sidestep/options.hpp>
 
 #include "base/try.hpp"
 
@@ -12,9 +15,9 @@ std::string text_of(const char* name, std::string fallback) {
     return value != nullptr && *value != '\0' ? std::string(value) : std::move(fallback);
 }
 
-Error bad(const char* name, const std::string& value, const char* expected) {
+Error bad(const char* name, const std::string& value, const std::string& expected) {
     return Error{ErrorCode::invalid_argument, std::string(name) + "=" + value + " cannot be read",
-                 "environment", std::string("set it to ") + expected};
+                 "environment", "set it to " + expected};
 }
 
 Result<FileIo> parse_file_io(const std::string& text) {
@@ -39,14 +42,16 @@ Result<int> parse_threads(const std::string& text) {
 }
 
 // These leave the value as it is where the variable is not set.
-Result<void> read_seconds(const char* name, std::optional<double>& value) {
+Result<void> read_limit(const char* name, std::optional<std::chrono::milliseconds>& value) {
     const std::string text = text_of(name, "");
     if (text.empty()) return {};
     char* end = nullptr;
     const double seconds = std::strtod(text.c_str(), &end);
-    if (*end != '\0' || !(seconds >= 0 && seconds <= 1e6))
-        return bad(name, text, "seconds, from 0 (none) to 1000000");
-    value = seconds;
+    constexpr auto longest = longest_limit / std::chrono::seconds(1);
+    if (*end != '\0' || !(seconds >= 0 && seconds <= static_cast<double>(longest)))
+        return bad(name, text, "seconds, from 0 (none) to " + std::to_string(longest));
+    // To the millisecond above, so that a short limit does not become none.
+    value = std::chrono::milliseconds(static_cast<long long>(std::ceil(seconds * 1000)));
     return {};
 }
 
@@ -87,7 +92,7 @@ Result<Environment> Environment::read() {
     SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_POOL", environment.pinned_pool));
     SIDESTEP_CHECK(read_size("SIDESTEP_PINNED_CACHE", environment.pinned_cache));
     SIDESTEP_CHECK(read_size("SIDESTEP_RELAY_MEMORY", environment.relay_memory));
-    SIDESTEP_CHECK(read_seconds("SIDESTEP_GROUP_TIMEOUT", environment.group_timeout_s));
+    SIDESTEP_CHECK(read_limit("SIDESTEP_GROUP_TIMEOUT", environment.group_timeout));
     environment.tuning = text_of("SIDESTEP_TUNING", "");
     environment.group_id = text_of("SIDESTEP_GROUP_ID", "");
     SIDESTEP_CHECK(read_count("SIDESTEP_RANK", environment.rank));

@@ -2,6 +2,7 @@
 // from this. Variables of launchers and of CUDA are read where they matter (src/collective/launcher.cpp).
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -40,7 +41,7 @@ struct Environment {
     Bytes relay_memory = Bytes{64} << 20;
     // SIDESTEP_GROUP_TIMEOUT: GroupOptions::timeout of groups that leave it at its default, in seconds; 0:
     // none.
-    std::optional<double> group_timeout_s;
+    std::optional<std::chrono::milliseconds> group_timeout;
     // SIDESTEP_TUNING: what `sidestep tune` stored, for the groups whose rank 0 this process is.
     std::string tuning;
     // SIDESTEP_GROUP_ID, SIDESTEP_RANK, SIDESTEP_RANKS: who this process is in the group that `sidestep run`

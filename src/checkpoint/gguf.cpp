@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "checkpoint/gguf_types.hpp"
 #include "checkpoint/names.hpp"
@@ -314,7 +315,7 @@ private:
 
     // The offsets are those behind the header, from the next multiple of the alignment on.
     Result<void> place_tensors() {
-        const Bytes data_begin = (reader_.at() + alignment_ - 1) / alignment_ * alignment_;
+        const Bytes data_begin = base::round_up(reader_.at(), alignment_);
         header_.data_begin = std::min(data_begin, file_size_);
         for (TensorInfo& tensor : header_.tensors) {
             Bytes end = 0;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "checkpoint/gguf_types.hpp"
 
@@ -13,7 +14,7 @@ namespace sidestep::checkpoint {
 namespace {
 
 Bytes aligned(Bytes bytes) {
-    return (bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+    return base::round_up(bytes, tensor_alignment);
 }
 
 // Elements that are stored together along the last axis; 0 where the type is not known.

@@ -9,6 +9,7 @@ Transfer Context::copy_batch(const std::vector<BatchItem>& items, const CopyOpti
 
 Transfer ContextAccess::submit_batch(const Context& context, const std::vector<BatchItem>& items,
                                      const CopyOptions& options, void* stream, const char* note) {
+    if (auto good = context::check(options); !good) return refuse(context, good.error());
     std::vector<transfer::BatchCopy> copies;
     copies.reserve(items.size());
     for (const BatchItem& item : items) copies.push_back({&item.from, &item.to});

@@ -11,6 +11,8 @@
 #include <sidestep/context.hpp>
 #include <sidestep/version.hpp>
 
+#include "context/option_ranges.hpp"
+
 using sidestep::Buffer;
 using sidestep::Context;
 using sidestep::CopyOptions;
@@ -162,25 +164,23 @@ Result<sidestep_options> read_struct(const sidestep_options* given) {
     return options;
 }
 
-Error bad_member(const char* name, std::uint64_t value) {
-    return Error{ErrorCode::invalid_argument,
-                 std::string(name) + " is " + std::to_string(value),
-                 "sidestep_options",
-                 {}};
-}
-
-std::chrono::milliseconds read_limit(std::uint64_t limit_ms) {
-    // A hundred years stand for more, so that adding the limit to a clock cannot overflow.
-    constexpr std::uint64_t longest = 100ull * 365 * 24 * 3600 * 1000;
-    return std::chrono::milliseconds(limit_ms > longest ? longest : limit_ms);
+// Checked before they go into members of other types; the calls check the rest with the options.
+Result<void> check_members(const sidestep_options& options) {
+    const std::pair<const char*, std::uint64_t> members[] = {
+        {"require", options.require},
+        {"prefer", options.prefer},
+        {"lanes", options.lanes},
+        {"deadline", options.deadline_ms != SIDESTEP_NO_LIMIT ? options.deadline_ms : 0},
+        {"stall_limit", options.stall_limit_ms != SIDESTEP_NO_LIMIT ? options.stall_limit_ms : 0}};
+    for (const auto& [name, value] : members)
+        if (auto good = sidestep::context::check(name, value); !good) return good;
+    return {};
 }
 
 Result<CopyOptions> read_options(const sidestep_options* given) {
     auto read = read_struct(given);
     if (!read) return read.error();
-    if (read->require > SIDESTEP_REQUIRE_HOST) return bad_member("require", read->require);
-    if (read->prefer > SIDESTEP_PREFER_KERNEL) return bad_member("prefer", read->prefer);
-    if (read->lanes > 1024) return bad_member("lanes", read->lanes);
+    if (auto good = check_members(*read); !good) return good.error();
     CopyOptions options;
     options.require = static_cast<sidestep::Require>(read->require);
     options.prefer = static_cast<sidestep::Prefer>(read->prefer);
@@ -188,11 +188,12 @@ Result<CopyOptions> read_options(const sidestep_options* given) {
     options.verify = read->verify != 0;
     options.sync_file = read->sync_file != 0;
     options.page_cache = read->direct_io != 0 ? sidestep::PageCache::bypass : sidestep::PageCache::automatic;
-    if (read->deadline_ms != SIDESTEP_NO_LIMIT) options.deadline = read_limit(read->deadline_ms);
+    if (read->deadline_ms != SIDESTEP_NO_LIMIT)
+        options.deadline = std::chrono::milliseconds(read->deadline_ms);
     if (read->stall_limit_ms == SIDESTEP_NO_LIMIT)
         options.stall_limit = std::chrono::milliseconds(0);
     else if (read->stall_limit_ms != 0)
-        options.stall_limit = read_limit(read->stall_limit_ms);
+        options.stall_limit = std::chrono::milliseconds(read->stall_limit_ms);
     if (read->max_staging != 0) options.max_staging = read->max_staging;
     options.chunk = read->chunk;
     return options;

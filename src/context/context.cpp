@@ -62,12 +62,14 @@ const std::vector<BackendStatus>& Context::backends() const {
 
 Result<Route> Context::route(const Place& from, const Place& to, Bytes bytes,
                              const CopyOptions& options) const {
+    SIDESTEP_CHECK(context::check(options));
     SIDESTEP_TRY(const Place real_from, real_place(*impl_->shared, from));
     SIDESTEP_TRY(const Place real_to, real_place(*impl_->shared, to));
     return impl_->engine->route(real_from, real_to, bytes, options);
 }
 
 Result<Route> Context::route(const Buffer& from, const Buffer& to, const CopyOptions& options) const {
+    SIDESTEP_CHECK(context::check(options));
     return impl_->engine->route(from, to, options);
 }
 
@@ -77,6 +79,7 @@ Transfer Context::copy(const Buffer& from, const Buffer& to, const CopyOptions& 
 
 Transfer ContextAccess::submit(const Context& context, const Buffer& from, const Buffer& to,
                                const CopyOptions& options, void* stream, const char* note) {
+    if (auto good = context::check(options); !good) return refuse(context, good.error());
     // The engine's handle keeps the whole Impl alive.
     std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
     auto job = engine->submit(from, to, options, stream);

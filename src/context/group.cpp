@@ -99,15 +99,9 @@ Result<void> run(collective::Member& member, const Call& call, CUstream_st* stre
     return member.run(operation, stream);
 }
 
-// As good as none, and few enough nanoseconds to be added to any time.
-constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 365);
-
 GroupOptions settled(GroupOptions options, const base::Environment& environment) {
-    if (options.timeout == GroupOptions{}.timeout && environment.group_timeout_s)
-        options.timeout =
-            std::chrono::milliseconds(static_cast<long long>(*environment.group_timeout_s * 1000));
-    options.timeout = std::min(options.timeout, longest_timeout);
-    options.join_timeout = std::min(options.join_timeout.value_or(options.timeout), longest_timeout);
+    if (options.timeout == GroupOptions{}.timeout && environment.group_timeout)
+        options.timeout = *environment.group_timeout;
     return options;
 }
 
@@ -122,6 +116,7 @@ Result<std::string> stored_figures(const std::string& path) {
 
 Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Seating& seating,
                    const GroupOptions& options, const std::stop_token& stop) {
+    SIDESTEP_CHECK(context::check(options));
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
     collective::JoinRequest request{
         context->registry, context->topology.emulated(), context->peer_folder, seating, {}, {}, stop};
@@ -332,6 +327,7 @@ Result<CollectivePlan> Group::explain(Collective collective, std::size_t count, 
 
 Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions& options,
                                           std::stop_token stop) {
+    SIDESTEP_CHECK(context::check(options));
     const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until, stop));
     if (!seating) return std::optional<Group>();
@@ -341,6 +337,7 @@ Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions
 
 Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions& options,
                             std::stop_token stop) {
+    SIDESTEP_CHECK(context::check(options));
     const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until, stop));
     return sidestep::join(impl_->context, seating, options, stop);

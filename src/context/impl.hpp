@@ -7,6 +7,7 @@
 #include <sidestep/context.hpp>
 #include "backend/registry.hpp"
 #include "collective/departed_members.hpp"
+#include "context/option_ranges.hpp"
 #include "context/pins.hpp"
 #include "peer/publisher.hpp"
 #include "transfer/engine.hpp"
@@ -31,19 +32,6 @@ struct Context::Impl {
     std::unique_ptr<transfer::Engine> engine;  // after what it uses, so that it goes before
     collective::DepartedMembers departed;      // of ranks that left groups; uses the backends too
 };
-
-// What loads and saves ask for alike.
-template <typename Options>
-CopyOptions copy_options(const Options& options) {
-    CopyOptions copy;
-    copy.verify = options.verify;
-    copy.page_cache = options.page_cache;
-    copy.max_staging = options.max_staging;
-    copy.chunk = options.chunk;
-    copy.deadline = options.deadline;
-    copy.stall_limit = options.stall_limit;
-    return copy;
-}
 
 // The door for functions that extend Context from another header.
 struct ContextAccess {

@@ -122,6 +122,7 @@ struct Prepared {
 
 Result<Prepared> prepare(const Context& context, const Topology& topology, const Checkpoint& checkpoint,
                          const LoadOptions& options) {
+    SIDESTEP_CHECK(context::check(options));
     Prepared prepared;
     std::optional<checkpoint::Manifest> manifest;
     if (!options.manifest.empty()) {
@@ -186,7 +187,7 @@ Loading ContextAccess::load(const Context& context, const Checkpoint& checkpoint
     list_tensors(prepared->plan.layout(), *content);
 
     std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
-    auto activity = engine->submit_spread(std::move(prepared->spread), copy_options(options));
+    auto activity = engine->submit_spread(std::move(prepared->spread), context::copy_options(options));
     auto impl = std::make_unique<Loading::Impl>(follow(std::move(engine), activity));
     impl->activity = std::move(activity);
     impl->target = std::move(prepared->target);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
 
@@ -48,7 +49,7 @@ Result<Pinned> Pins::pin(const backend::Registry& registry, const Buffer& buffer
     const auto address = reinterpret_cast<std::uintptr_t>(buffer.address());
     if (buffer.size() > UINTPTR_MAX - page - address)
         return wrong(buffer, "the range ends past the last address");
-    const Span span{address / page * page, (address + buffer.size() + page - 1) / page * page};
+    const Span span{address / page * page, base::round_up(address + buffer.size(), page)};
     {
         std::lock_guard lock(mutex_);
         const auto range = first_touching(span);
@@ -127,7 +128,7 @@ void Pins::allocated(const Buffer& memory) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory.address());
     const Bytes page = driver::page_size();
     std::lock_guard lock(mutex_);
-    own_[begin] = (begin + memory.size() + page - 1) / page * page;
+    own_[begin] = base::round_up(begin + memory.size(), page);
 }
 
 void Pins::freeing(const Buffer& memory) {

@@ -27,6 +27,7 @@ Result<void> check_folder(const std::string& path) {
 Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::string& path,
                        const SaveOptions& options) const {
     if (auto ours = impl_->engine->check_process(); !ours) return ContextAccess::refuse(*this, ours.error());
+    if (auto good = context::check(options); !good) return ContextAccess::refuse(*this, good.error());
     auto plan = checkpoint::plan_save(tensors, path, options);
     if (!plan) return ContextAccess::refuse(*this, plan.error());
     if (!plan->index_path.empty())
@@ -41,7 +42,7 @@ Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::stri
         plan->spread.look = [closing](std::size_t file, Bytes offset, const void* data, Bytes size) {
             return closing->look(file, offset, data, size);
         };
-    CopyOptions how = copy_options(options);
+    CopyOptions how = context::copy_options(options);
     how.sync_file = options.sync_file;
     std::shared_ptr<transfer::Engine> engine(impl_, impl_->engine.get());
     std::shared_ptr<transfer::Activity> activity = engine->submit_spread(std::move(plan->spread), how);

@@ -19,6 +19,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/system_error.hpp"
 
@@ -46,7 +47,7 @@ bool populate_with(char* begin, Bytes length, int threads) {
     constexpr Bytes min_a_thread = 32_MiB;
     const Bytes max = std::max<Bytes>(length / min_a_thread, 1);
     const Bytes count = std::min(static_cast<Bytes>(std::max(threads, 1)), max);
-    const Bytes share = (length / count + huge_page - 1) / huge_page * huge_page;
+    const Bytes share = base::round_up(length / count, huge_page);
     std::atomic<bool> well{true};
     const auto fill = [&](Bytes offset) {
         if (populate(begin + offset, std::min(share, length - offset)) != 0) well = false;
@@ -62,10 +63,6 @@ bool populate_with(char* begin, Bytes length, int threads) {
     fill(0);
     for (std::thread& other : others) other.join();
     return well;
-}
-
-Bytes round_up(Bytes bytes, Bytes unit) {
-    return (std::max(bytes, Bytes{1}) + unit - 1) / unit * unit;
 }
 
 }  // namespace
@@ -91,7 +88,7 @@ Result<MemoryMap> MemoryMap::anonymous(Bytes bytes, int numa_node) {
     };
     if (bytes > (Bytes{1} << 62)) return refuse(ENOMEM);
     MemoryMap map;
-    map.length_ = round_up(bytes, page);
+    map.length_ = base::round_up(std::max<Bytes>(bytes, 1), page);
     const Bytes slack = bytes >= huge_page ? huge_page : 0;
     void* address = ::mmap(nullptr, map.length_ + slack, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -114,7 +111,7 @@ Result<MemoryMap> MemoryMap::anonymous(Bytes bytes, int numa_node) {
 Result<MemoryMap> MemoryMap::populated(Bytes bytes, int numa_node, int threads) {
     if (bytes >= huge_page && bytes <= (Bytes{1} << 62)) {
         MemoryMap map;
-        map.length_ = round_up(bytes, huge_page);
+        map.length_ = base::round_up(bytes, huge_page);
         void* address = ::mmap(nullptr, map.length_, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
         if (address != MAP_FAILED) {

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/files.hpp"
 #include "driver/memory_map.hpp"
@@ -91,7 +92,7 @@ Result<PeerMap> PeerMap::open(const std::string& file, Bytes bytes) {
                             file);
     };
     if (bytes == 0 || bytes > (Bytes{1} << 62)) return refuse(ENOMEM);
-    const Bytes length = (bytes + page - 1) / page * page;
+    const Bytes length = base::round_up(bytes, page);
     // The kernel gives such memory to shared mappings only.
     void* const address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     if (address == MAP_FAILED) return refuse(errno);

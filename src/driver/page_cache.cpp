@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "driver/memory_map.hpp"
 
 namespace sidestep::driver {
@@ -37,10 +38,6 @@ struct Cachestat {
     std::uint64_t recently_evicted;
 };
 
-Bytes round_up(Bytes bytes, Bytes unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
-
 std::optional<CachedPart> by_cachestat(int fd, Bytes offset, Bytes size) {
     CachestatRange range{offset, size};
     Cachestat pages{};
@@ -60,7 +57,7 @@ std::optional<CachedPart> by_mincore(int fd, Bytes offset, Bytes size) {
     if (!may_know(fd)) return std::nullopt;
     const Bytes page = page_size();
     const Bytes begin = offset / page * page;
-    const Bytes length = round_up(offset + size - begin, page);
+    const Bytes length = base::round_up(offset + size - begin, page);
     void* const map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));
     if (map == MAP_FAILED) return std::nullopt;
     std::vector<unsigned char> there(length / page);

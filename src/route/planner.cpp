@@ -202,9 +202,12 @@ void apply_requirement(const Request& request, Found& found) {
         else if (request.require == Require::host && !through_host(candidate))
             add_refusal(found.refused, {candidate_name(candidate), "a path through host memory is required",
                                         "", candidate.lane.gb_per_s});
-        else if (hops > 1 && request.max_staging == 0)
-            add_refusal(found.refused, {candidate_name(candidate), "no staging memory is allowed",
-                                        "raise max_staging", candidate.lane.gb_per_s});
+        else if (request.max_staging < (hops - 1) * min_stop)
+            add_refusal(found.refused,
+                        {candidate_name(candidate),
+                         fmt::format("{} of staging memory are allowed, and it takes {}",
+                                     format_bytes(request.max_staging), format_bytes((hops - 1) * min_stop)),
+                         "raise max_staging", candidate.lane.gb_per_s});
         else
             kept.push_back(std::move(candidate));
     }

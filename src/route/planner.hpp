@@ -7,6 +7,7 @@
 #include <sidestep/route.hpp>
 #include <sidestep/topology.hpp>
 #include "backend/capability.hpp"
+#include "base/rounding.hpp"
 
 namespace sidestep::route {
 
@@ -54,9 +55,11 @@ constexpr Bytes staged_chunk = Bytes{4} << 20;
 // The same for one of several lanes: so small that each moves four chunks or more, so large that a chunk is
 // worth its two copies. The most was the best of 1 to 16 MiB on 4 x H200.
 constexpr Bytes min_lane_chunk = Bytes{1} << 20;
+// Staging memory that a stop takes at least: a block of a file.
+constexpr Bytes min_stop = 4096;
 constexpr Bytes max_lane_chunk = Bytes{8} << 20;
 constexpr Bytes lane_chunk(Bytes bytes, std::size_t lanes) {
-    const Bytes part = (bytes / (4 * lanes) + 4095) / 4096 * 4096;
+    const Bytes part = base::round_up(bytes / (4 * lanes), 4096);
     return part < min_lane_chunk ? min_lane_chunk : part > max_lane_chunk ? max_lane_chunk : part;
 }
 

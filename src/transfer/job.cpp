@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::transfer {
@@ -26,10 +27,6 @@ constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
 
-Bytes round_up(Bytes bytes, Bytes unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
-
 bool touches_file(const Ends& ends) {
     return ends.from.place().is_file() || ends.to.place().is_file();
 }
@@ -40,12 +37,12 @@ bool touches_gpu(const Ends& ends) {
 
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
-    if (options.chunk != 0) return round_up(options.chunk, page);
+    if (options.chunk != 0) return base::round_up(options.chunk, page);
     if (!staged && touches_file(ends)) return direct_file_chunk;
     if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
     const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
-    return std::clamp(round_up(ends.bytes / 8, page), min_staged_chunk, max);
+    return std::clamp(base::round_up(ends.bytes / 8, page), min_staged_chunk, max);
 }
 
 // A wish that the route could not meet is said in the receipt, not only among the refused paths.
@@ -83,7 +80,7 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to, machine_.shared,
                                      options_.deadline));
     total_.store(ends_.bytes, std::memory_order_relaxed);
-    SIDESTEP_TRY(const route::Request asked, request());
+    const route::Request asked = request();
     SIDESTEP_TRY(plan_,
                  machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
     if (auto note = unmet_preference(options_, plan_->route); !note.empty())
@@ -102,10 +99,7 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     return needs_gate() ? add_gate() : Result<void>();
 }
 
-Result<route::Request> Job::request() const {
-    if (options_.lanes < 0)
-        return Error{ErrorCode::invalid_argument, fmt::format("{} lanes were asked for", options_.lanes),
-                     "options", "0 takes as many as make the copy quicker"};
+route::Request Job::request() const {
     route::Request asked{ends_.from_end,  ends_.to_end,         ends_.bytes,    options_.require,
                          options_.prefer, options_.max_staging, options_.lanes, machine_.pool.relay_limits()};
     // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
@@ -162,8 +156,8 @@ LaneSetup Job::shape_of(std::size_t lane) const {
     setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
     setup.depth = touches_file(ends_) ? 16 : 2;
     if (count > 1) {
-        setup.chunk =
-            options_.chunk != 0 ? round_up(options_.chunk, page) : route::lane_chunk(ends_.bytes, count);
+        setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, page)
+                                          : route::lane_chunk(ends_.bytes, count);
         setup.depth = chunks_on_a_lane;
         setup.max_new = 1;
     }
@@ -177,7 +171,7 @@ LaneSetup Job::shape_of(std::size_t lane) const {
     // A power of two, since that is what the pool hands out.
     const Bytes ring = std::bit_floor(std::max(bound, page));
     setup.chunk = std::min(setup.chunk, count > 1 ? std::max(ring / 2, page) : ring);
-    setup.staging = std::min(ring, round_up(ends_.bytes, setup.chunk));
+    setup.staging = std::min(ring, base::round_up(ends_.bytes, setup.chunk));
     if (count > 1) setup.staging = std::min(setup.staging, chunks_on_a_lane * setup.chunk);
     return setup;
 }

@@ -63,7 +63,7 @@ private:
     };
 
     Result<void> prepare(const Buffer& from, const Buffer& to);
-    Result<route::Request> request() const;
+    route::Request request() const;
     Result<void> add_lanes();
     Result<void> add_lane(std::size_t lane);
     LaneSetup shape_of(std::size_t lane) const;

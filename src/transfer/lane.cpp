@@ -27,6 +27,9 @@ Cursor::Span Cursor::take(Bytes chunk) {
 }
 
 Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingPool& pool) {
+    // One that moves nothing at a time would do so for ever, and each piece of nothing would pass for progress.
+    if (setup.chunk == 0)
+        return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane", {}};
     std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
     const std::size_t stops = lane->setup_.hops->size() - (lane->setup_.sink ? 0 : 1);
     for (std::size_t hop = 0; hop < stops; ++hop) SIDESTEP_CHECK(lane->add_stop(hop, pool));

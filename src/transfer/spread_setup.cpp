@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/files.hpp"
@@ -42,10 +43,6 @@ constexpr Bytes max_ring = Bytes{128} << 20;
 constexpr Bytes ring_around_cache = Bytes{32} << 20;
 // Cells that are looked at to learn how the bytes are divided, where their number is known.
 constexpr std::size_t sampled_cells = 64;
-
-Bytes round_up(Bytes bytes, Bytes unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
 
 Bytes best_chunk(Bytes processors, std::size_t places) {
     if (processors < processors_for_chunks_of_many) return usual_chunk;
@@ -241,7 +238,7 @@ Result<void> SpreadSetup::make_ring() {
     const std::size_t min = options_.verify ? 2 : 1;
     const Bytes block = spread_.look ? Spread::block : page;
     const Bytes best = best_chunk(usable_processors(), count);
-    chunk_ = round_up(options_.chunk != 0 ? options_.chunk : best, block);
+    chunk_ = base::round_up(options_.chunk != 0 ? options_.chunk : best, block);
     if (way_.direct && !options_.verify) return {};
     const Bytes max =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "transfer/ends.hpp"
 
@@ -19,10 +20,6 @@ std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     if (place.is_gpu()) return {MemoryKind::device};
     if (place.is_p2pmem()) return {MemoryKind::p2pmem};
     return {MemoryKind::pinned, MemoryKind::pageable};
-}
-
-Bytes round_up(Bytes bytes, Bytes unit) {
-    return (std::max<Bytes>(bytes, 1) + unit - 1) / unit * unit;
 }
 
 // No machine has as much; what is asked for beyond it is refused by whoever allocates.
@@ -75,7 +72,7 @@ Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, B
 
 Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind kind, Bytes bytes) {
     if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
-    const Bytes size = round_up(bytes, Slab::smallest_piece);
+    const Bytes size = base::round_up(std::max<Bytes>(bytes, 1), Slab::smallest_piece);
     const int gpu = place.index();
     {
         std::lock_guard lock(mutex_);

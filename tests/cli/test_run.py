@@ -214,7 +214,7 @@ class Refused(RunTest):
         for count in ["0", "-1", "x", "2000", "2x"]:
             self.refused(USAGE, ["-n", f"'{count}'"], "run", "--no-nccl", f"-n{count}", "--", "true", env=self.env)
         self.refused(USAGE, ["9 ranks", "has 8"], "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
-        for time in ["soon", "0", "-5", "300h", "99999999h", "1us", ""]:
+        for time in ["soon", "-5", "1us", ""]:
             self.refused(USAGE, f"'{time}'", "run", "--no-nccl", "--timeout", time, "--", "true", env=self.env)
         for words in [["-n"], ["--timeout"], ["--nccl-library"]]:
             self.refused(USAGE, [words[0], "missing"], "run", *words, "--", "true", env=self.env)

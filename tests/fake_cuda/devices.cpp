@@ -1,9 +1,11 @@
 // Devices and contexts.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <thread>
 #include <vector>
 
 #include "tests/fake_cuda/machine.hpp"
@@ -216,6 +218,9 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
     auto* const other = reinterpret_cast<Context*>(peer);
     if (!context || !other || other == context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!has_peer_access()) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    // Seconds that it takes, as on a machine with much memory to map.
+    if (const char* const slow = std::getenv("FAKE_CUDA_SLOW_PEERS"))
+        std::this_thread::sleep_for(std::chrono::seconds(std::atoi(slow)));
     std::lock_guard lock(Machine::get().mutex);
     if (!context->peers.insert(other->device).second) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     return CUDA_SUCCESS;

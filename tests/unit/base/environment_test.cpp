@@ -5,6 +5,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <sidestep/options.hpp>
 
 #include "base/environment.hpp"
 #include "base/log.hpp"
@@ -125,11 +126,14 @@ TEST_F(EnvironmentTest, BoundsOfMemory) {
 
 TEST_F(EnvironmentTest, Groups) {
     const auto defaults = Environment::read();
-    EXPECT_FALSE(defaults->group_timeout_s.has_value());
+    EXPECT_FALSE(defaults->group_timeout.has_value());
     EXPECT_EQ(defaults->rank, -1);
-    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "2.5")->group_timeout_s, 2.5);
-    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "0")->group_timeout_s, 0.0);
-    for (const char* time : {"-1", "soon", "nan", "10s", "2000000"})
+    using std::chrono::milliseconds;
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "2.5")->group_timeout, milliseconds(2500));
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "0")->group_timeout, milliseconds(0));
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "0.0001")->group_timeout, milliseconds(1));
+    EXPECT_EQ(read_with("SIDESTEP_GROUP_TIMEOUT", "31536000")->group_timeout, longest_limit);
+    for (const char* time : {"-1", "soon", "nan", "inf", "10s", "31536000.1", "1e300"})
         expect_refused("SIDESTEP_GROUP_TIMEOUT", time);
     EXPECT_EQ(read_with("SIDESTEP_RANK", "3")->rank, 3);
     EXPECT_EQ(read_with("SIDESTEP_RANKS", "4")->ranks, 4);

@@ -124,10 +124,16 @@ TEST(Planner, PreferenceIsKeptOrItsLossIsNoted) {
 
 TEST(Planner, WithoutStagingMemoryNothingIsStaged) {
     auto asked = request(Place::host(), MemoryKind::pageable, Place::gpu(1), MemoryKind::device);
-    asked.max_staging = 0;
-    const auto plan = route::plan(chain(), offers(), asked);
-    ASSERT_FALSE(plan);
-    EXPECT_NE(plan.error().message.find("no staging memory is allowed"), std::string::npos);
+    for (const Bytes bytes : {Bytes{0}, Bytes{1}, route::min_stop - 1}) {
+        asked.max_staging = bytes;
+        const auto plan = route::plan(chain(), offers(), asked);
+        ASSERT_FALSE(plan);
+        EXPECT_NE(plan.error().message.find(format_bytes(bytes) + " of staging memory are allowed"),
+                  std::string::npos)
+            << plan.error().to_string();
+    }
+    asked.max_staging = route::min_stop;
+    EXPECT_TRUE(route::plan(chain(), offers(), asked));
 }
 
 TEST(Planner, ASharedLinkIsDivided) {
