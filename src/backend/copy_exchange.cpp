@@ -63,7 +63,7 @@ Result<CopyExchange::State> CopyExchange::step() {
     bool in_order = true;
     for (unsigned i = 0; i + 1 < ranks_; ++i) {
         const unsigned peer = other(i);
-        SIDESTEP_CHECK(look_at(peer));
+        look_at(peer);
         if (fault_.kind != FaultKind::none) break;
         const bool large = task_.to[peer].bytes >= min_one_at_a_time;
         if (in_order || !large) SIDESTEP_CHECK(send(peer));
@@ -166,13 +166,13 @@ Result<void> CopyExchange::begin_own() {
                 static_cast<const char*>(task_.send) + task_.to[me_].offset, task_.to[me_].bytes);
 }
 
-Result<void> CopyExchange::look_at(unsigned peer) {
+void CopyExchange::look_at(unsigned peer) {
     Peer& one = peers_[peer];
-    if (one.invited) return {};
+    if (one.invited) return;
     const CopyLine& line = engine_.row(me_).from[peer];
-    if (line.turn.load(std::memory_order_acquire) != counters_.turn) return {};
+    if (line.turn.load(std::memory_order_acquire) != counters_.turn) return;
     compare(peer, line);
-    if (fault_.kind != FaultKind::none) return {};
+    if (fault_.kind != FaultKind::none) return;
     one.invited = true;
     moved_ = true;
     const std::uint64_t bytes = task_.to[peer].bytes;
@@ -180,20 +180,22 @@ Result<void> CopyExchange::look_at(unsigned peer) {
     const auto slot = static_cast<unsigned>(token >> slot_shift);
     const bool in_lanes = bytes != 0 && slot == Token::unreachable;
     one.out.pieces = pieces_of(bytes, in_lanes, layout_);
-    if (bytes == 0 || in_lanes) return {};
+    if (bytes == 0 || in_lanes) return;
     one.target = engine_.find(peer, slot, token & ((std::uint64_t{1} << slot_shift) - 1), bytes);
-    if (one.target != nullptr) return {};
-    return Error{ErrorCode::io_error,
-                 fmt::format("rank {} names memory that is not mapped here, or no longer", peer),
-                 "copies",
-                 {}};
+    // It names memory that is not mapped here, or no longer.
+    if (one.target == nullptr) differ(FaultKind::mismatch, peer, task_.signature, bytes);
 }
 
 void CopyExchange::compare(unsigned peer, const CopyLine& line) {
     const auto signature = static_cast<std::uint32_t>(line.signature.load(relaxed));
     const std::uint64_t expected = line.bytes.load(relaxed);
     if (signature == task_.signature && expected == task_.to[peer].bytes) return;
-    fault_.kind = signature != task_.signature ? FaultKind::mismatch : FaultKind::size_mismatch;
+    differ(signature != task_.signature ? FaultKind::mismatch : FaultKind::size_mismatch, peer, signature,
+           expected);
+}
+
+void CopyExchange::differ(FaultKind kind, unsigned peer, std::uint32_t signature, std::uint64_t expected) {
+    fault_.kind = kind;
     fault_.peer = peer;
     fault_.number = task_.number;
     fault_.signature = task_.signature;
@@ -274,8 +276,9 @@ Result<void> CopyExchange::receive(unsigned peer) {
     const std::uint64_t arrived =
         std::min(one.in.pieces, line.delivered.load(std::memory_order_acquire) - counters_.received[peer]);
     if (!one.in_lanes) {
-        moved_ = moved_ || arrived != one.in.ended;
-        one.in.ended = arrived;
+        // Whoever takes back what it has said does not move anything.
+        moved_ = moved_ || arrived > one.in.ended;
+        one.in.ended = std::max(one.in.ended, arrived);
         return {};
     }
     // Once the sender has come, though nothing may have arrived yet.

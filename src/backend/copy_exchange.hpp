@@ -126,8 +126,9 @@ private:
     bool in_place(unsigned peer) const;
     Result<void> copy(unsigned lane, Way& way, char* to, const char* from, std::uint64_t bytes);
     Result<void> begin_own();
-    Result<void> look_at(unsigned peer);
+    void look_at(unsigned peer);
     void compare(unsigned peer, const CopyLine& line);
+    void differ(FaultKind kind, unsigned peer, std::uint32_t signature, std::uint64_t expected);
     Result<void> send(unsigned peer);
     Result<void> receive(unsigned peer);
     void end_pieces(Way& way);

@@ -232,8 +232,7 @@ void Board::show() {
 }
 
 void Board::show_all() {
-    const std::uint64_t ranks = std::min<std::uint64_t>(file().ranks.load(relaxed), backend::max_ranks);
-    for (unsigned rank = 0; rank < ranks; ++rank) show(rank);
+    for (unsigned rank = 0; rank < file().how_many(); ++rank) show(rank);
 }
 
 void Board::enqueued(unsigned rank, const Noted& noted) {
@@ -283,8 +282,7 @@ bool lives(const BoardFile& board, unsigned rank, int copy) {
 }
 
 bool nobody_left(const BoardFile& board, int copy) {
-    const std::uint64_t ranks = board.ranks.load(relaxed);
-    for (unsigned rank = 0; rank < ranks && rank < backend::max_ranks; ++rank)
+    for (unsigned rank = 0; rank < board.how_many(); ++rank)
         if (lives(board, rank, copy)) return false;
     return true;
 }

@@ -4,6 +4,7 @@
 // bounds.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -107,6 +108,11 @@ struct BoardFile {
     backend::CopyRow copies[backend::max_ranks];
     static constexpr std::size_t shown_bytes();
 
+    // What `ranks` says, but never more than there can be.
+    unsigned how_many() const {
+        return static_cast<unsigned>(
+            std::min<std::uint64_t>(ranks.load(std::memory_order_relaxed), backend::max_ranks));
+    }
     // The operation of a rank with that number; nothing where it has been written over.
     std::optional<Noted> find(unsigned rank, std::uint64_t number) const;
     // The first operation of all ranks that brought the rank to `step`; nothing where it is not there (any

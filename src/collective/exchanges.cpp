@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -14,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of what waits to be fetched.
-constexpr std::size_t max_offers = 4096;
+// Of what waits to be fetched, of each rank: what one offers takes no other one's room.
+constexpr std::ptrdiff_t max_offers = 256;
 constexpr std::chrono::milliseconds look_pause{20};
 // Service threads answer within a moment, unless their process stands still. A stop has to be heeded meanwhile.
 constexpr std::chrono::milliseconds telling_limit{80};
@@ -145,9 +146,12 @@ void Exchanges::withdraw(std::uint64_t number, const Error& why) {
 }
 
 void Exchanges::handle(unsigned rank, const Message& message) {
-    // What does not concern both is nothing that a rank says.
+    // What does not concern both, or is of no kind or ranks that there are, is nothing that a rank says.
     const std::uint32_t both = 1u << rank | 1u << surroundings_.rank;
-    if ((members_of(message.number) & both) != both) return;
+    const std::uint32_t members = members_of(message.number);
+    if ((members & both) != both || members >> surroundings_.ranks != 0 ||
+        message.number >> kind_at > static_cast<std::uint64_t>(Kind::shrink))
+        return;
     {
         const std::lock_guard lock(mutex_);
         if (message.word == Word::exchange) take_offer(rank, message);
@@ -166,7 +170,8 @@ void Exchanges::take_offer(unsigned rank, const Message& message) {
     if (message.number != active_ && count_of(message.number) <= count(message.number).used) return;
     Offer offer{message.slot, message.blob};
     notice_disagreement(rank, message.number, offer);
-    if (offers_.size() < max_offers) offers_[{rank, message.number}] = std::move(offer);
+    const auto kept = std::distance(offers_.lower_bound({rank, 0}), offers_.lower_bound({rank + 1, 0}));
+    if (kept < max_offers) offers_[{rank, message.number}] = std::move(offer);
 }
 
 void Exchanges::take_withdrawal(unsigned rank, const Message& message) {

@@ -149,11 +149,15 @@ private:
     // What this rank needs besides the others' arenas.
     Result<void> prepare() {
         if (own_->rank != 0) {
-            if (!own_->contacts[0]->descriptor)
-                return Error{ErrorCode::io_error, "rank 0 sent no board", "group", {}};
-            SIDESTEP_TRY(own_->board,
-                         Board::adopt(std::move(own_->contacts[0]->descriptor), board_path_, own_->ranks));
+            Contact& first = *own_->contacts[0];
+            auto board = Board::adopt(std::move(first.descriptor), board_path_, own_->ranks);
+            if (!board) return of(first, "board", board.error());
+            own_->board = std::move(*board);
             own_->board->join(own_->rank, request_.seating.place.to_string());
+            // Before anybody is told that this rank is ready.
+            const auto figures =
+                figures_.empty() ? Result<Figures>(Figures()) : parse_figures(figures_, Wire::nvlink);
+            if (!figures) return of(first, "figures", figures.error());
         }
         return service_->prepare();
     }
@@ -258,6 +262,12 @@ private:
         return all == 0 ? 0 : std::max(all / sharing, 2u);
     }
 
+    // What another rank has sent is of no use, as it is or to this one.
+    static Error of(const Contact& contact, const char* what, Error error) {
+        error.message = fmt::format("the {} of {}: {}", what, contact.who(), error.message);
+        return error;
+    }
+
     static Place place_of(const Contact& contact) {
         const auto place = Place::parse(contact.hello.place);
         return place ? *place : Place::host();
@@ -280,7 +290,8 @@ private:
         const int descriptor = received_.descriptor ? received_.descriptor.get() : -1;
         const auto added = own_->imports->add(rank, 0, message.blob, descriptor, contact.same_process);
         if (added) return {};
-        if (added.error().code != ErrorCode::unsupported || in_host_memory_) return added.error();
+        if (added.error().code != ErrorCode::unsupported || in_host_memory_)
+            return of(contact, "arena", added.error());
         if (why_no_mesh_.empty())
             why_no_mesh_ =
                 fmt::format("{} and {} have no peer access ({})", request_.seating.place.to_string(),

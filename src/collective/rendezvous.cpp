@@ -64,8 +64,20 @@ bool is_end(const Message& message) {
     return message.word == Word::refuse || message.word == Word::failed;
 }
 
+// What `who` ends joining for. It is passed on to others, so that it has to say whose word it is.
 Error error_in(const Message& end, const std::string& who) {
-    return {end.code == ErrorCode{0} ? ErrorCode::io_error : end.code, end.text, who, {}};
+    const bool says_who = end.text.find("rank ") != std::string::npos;
+    return {end.code == ErrorCode{0} ? ErrorCode::io_error : end.code,
+            says_who ? end.text : fmt::format("{} cannot take part: {}", who, end.text),
+            who,
+            {}};
+}
+
+// Who is at the other end before it has said so.
+std::string caller(const driver::LocalSocket& socket, std::optional<std::uint32_t> called) {
+    const auto peer = socket.peer();
+    std::string who = peer && peer->process != 0 ? fmt::format("process {}", peer->process) : "a process";
+    return called ? fmt::format("rank {} ({})", *called, who) : who;
 }
 
 // What an error says to the others.
@@ -91,11 +103,20 @@ Error failure_of(const std::string& who, const std::string& why) {
     return {ErrorCode::io_error, fmt::format("{} cannot take part: {}", who, why), "group", {}};
 }
 
+Error Contact::nonsense(const Error& what) const {
+    return {what.code, fmt::format("{} sent what cannot be read: {}", who(), what.message), "group",
+            what.hint};
+}
+
 Result<void> Contact::listen() {
     while (!closed && early.size() < max_early) {
         auto received = socket.receive(longest_message, Clock::now());
         if (!received && received.error().code == ErrorCode::timed_out) return {};
-        if (!received && received.error().code != ErrorCode::not_found) return received.error();
+        if (!received && received.error().code == ErrorCode::out_of_memory) return received.error();
+        if (!received && received.error().code != ErrorCode::not_found) {
+            failed = true;
+            return nonsense(received.error());
+        }
         if (!received) {
             closed = true;
             failed = !ready;
@@ -103,7 +124,7 @@ Result<void> Contact::listen() {
         }
         const auto message = parse_message(received->bytes);
         failed = !message || (!ready && is_end(*message));
-        if (failed) return message ? error_in(*message, who()) : message.error();
+        if (failed) return message ? error_in(*message, who()) : nonsense(message.error());
         if (message->word == Word::ready || message->word == Word::arena)
             ready = message->word == Word::ready;
         early.push_back(std::move(*received));
@@ -270,7 +291,7 @@ struct Rendezvous::Meeting {
         }
         Contact contact;
         contact.socket = std::move(socket);
-        auto heard = read_hello(contact, *received);
+        auto heard = read_hello(contact, *received, called);
         if (heard) heard = check(contact.hello, contact.who());
         if (heard && !called && !contact.socket.send(own_hello(), descriptor)) {
             // It may have said why before it went.
@@ -282,36 +303,39 @@ struct Rendezvous::Meeting {
             found_here = !contact.failed;
             return heard.error();
         }
-        contact.same_process = contact.hello.program == mine.program && contact.hello.process == mine.process;
+        // Of those the address is taken for granted: the kernel has to say so too.
+        const auto peer = contact.socket.peer();
+        contact.same_process = contact.hello.program == mine.program &&
+                               contact.hello.process == mine.process && peer && peer->process == ::getpid();
         contact.descriptor = std::move(received->descriptor);
         const std::uint32_t rank = contact.hello.rank;
         contacts[rank] = std::move(contact);
         return {};
     }
 
-    static Result<void> read_hello(Contact& contact, const driver::LocalMessage& received) {
-        auto parsed = parse_message(received.bytes);
-        if (!parsed) return of_process(contact.socket, parsed.error());
-        const Message& message = *parsed;
-        contact.failed = message.word == Word::refuse;
-        if (contact.failed) return error_in(message, "group");
-        if (message.word != Word::hello)
-            return Error{ErrorCode::io_error, "another rank did not say who it is", "group", {}};
-        SIDESTEP_TRY(contact.hello, parse_hello(message.blob));
+    // `called`: the rank that it has to be.
+    static Result<void> read_hello(Contact& contact, const driver::LocalMessage& received,
+                                   std::optional<std::uint32_t> called) {
+        const std::string who = caller(contact.socket, called);
+        const auto wrong = [&](const Error& what) {
+            return Error{what.code, fmt::format("{}: {}", who, what.message), "group", what.hint};
+        };
+        const auto message = parse_message(received.bytes);
+        if (!message) return wrong(message.error());
+        contact.failed = message->word == Word::refuse;
+        if (contact.failed) return error_in(*message, who);
+        auto hello = parse_hello(message->blob);
+        if (hello && (message->word != Word::hello || (called && hello->rank != *called)))
+            hello = Error{ErrorCode::io_error, "another rank did not say who it is", "group", {}};
+        if (!hello) return wrong(hello.error());
+        contact.hello = std::move(*hello);
         contact.process = static_cast<int>(contact.hello.process);
         if (const auto peer = contact.socket.peer(); peer) {
             if (peer->user != ::geteuid())
-                return Error{
-                    ErrorCode::permission_denied, "a process of another user wants to join", "group", {}};
+                return wrong({ErrorCode::permission_denied, "a process of another user", {}, {}});
             if (peer->process != 0) contact.process = peer->process;
         }
         return {};
-    }
-
-    static Error of_process(const driver::LocalSocket& socket, Error error) {
-        if (const auto peer = socket.peer(); peer && peer->process != 0)
-            error.message = fmt::format("process {}: {}", peer->process, error.message);
-        return error;
     }
 
     // What came from somebody who is known is kept for later, unless it is the end.
@@ -428,7 +452,7 @@ struct Rendezvous::Meeting {
             if (!received) continue;
             Contact contact;
             contact.socket = std::move(socket);
-            const auto known = read_hello(contact, *received);
+            const auto known = read_hello(contact, *received, {});
             const bool sent{contact.socket.send(bytes)};
             if (known && contact.hello.rank < mine.ranks) told[contact.hello.rank] = sent;
         }

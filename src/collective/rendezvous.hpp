@@ -34,6 +34,8 @@ struct Contact {
     Result<void> send(std::string_view bytes, int descriptor = -1);
     // "rank 2 (process 4711, gpu:2)".
     std::string who() const;
+    // What came from it is none of the messages that there are.
+    Error nonsense(const Error& what) const;
 };
 using Contacts = std::vector<std::optional<Contact>>;  // by rank; nothing for the own one
 

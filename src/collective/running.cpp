@@ -218,7 +218,7 @@ RunningGroup group_from(const BoardFile& board, int copy) {
     RunningGroup group;
     group.name = board.name.load();
     group.id = board.id.load();
-    for (unsigned rank = 0; rank < board.ranks.load(); ++rank)
+    for (unsigned rank = 0; rank < board.how_many(); ++rank)
         group.ranks.push_back(rank_of(board, rank, copy));
     group.stuck = Waits(board, group.ranks).text();
     return group;
@@ -237,7 +237,7 @@ double waiting_s(const BoardFile& board, unsigned rank) {
     if (row.counts.load() == 0 && row.enqueued.load() - row.done.load() > 1) {
         // Some of them may have ended: as long as every rank that takes part calls more, all goes well.
         std::uint64_t slowest = last->time_ns;
-        for (unsigned other = 0; other < board.ranks.load(); ++other) {
+        for (unsigned other = 0; other < board.how_many(); ++other) {
             if (last->collective == Collective::send_recv && (last->peers >> other & 1) == 0) continue;
             const auto theirs = board.last(other);
             slowest = std::min(slowest, theirs ? theirs->time_ns : 0);

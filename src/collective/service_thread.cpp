@@ -165,12 +165,14 @@ void ServiceThread::read_messages(unsigned rank) {
             auto received = contact.socket.receive(longest_message, Clock::now(),
                                                    driver::LocalSocket::Descriptor::optional);
             if (!received && received.error().code == ErrorCode::timed_out) return;
-            if (!received) return on_disconnect(rank);
+            if (!received) {
+                if (received.error().code == ErrorCode::io_error) fail(contact.nonsense(received.error()));
+                return on_disconnect(rank);
+            }
             message = std::move(*received);
         }
         const auto parsed = parse_message(message.bytes);
-        if (!parsed)
-            return fail(lies(rank, fmt::format("sent what cannot be read: {}", parsed.error().message)));
+        if (!parsed) return fail(contact.nonsense(parsed.error()));
         handle(rank, *parsed, message);
     }
 }
@@ -281,8 +283,11 @@ void ServiceThread::take_end_from_board() {
     const std::uint64_t aborted = board.aborted.load(std::memory_order_acquire);
     if (const std::uint64_t rank = (aborted & 0xff) - 1; (aborted & 0xff) != 0 && rank < own_->ranks) {
         const auto code = static_cast<ErrorCode>(aborted >> 8 & 0xff);
-        end_here(
-            Error{code, board.rows[rank].error.load(), own_->name_of_rank(static_cast<unsigned>(rank)), {}});
+        const bool known = code >= ErrorCode::invalid_argument && code <= ErrorCode::internal;
+        end_here(Error{known ? code : ErrorCode::io_error,
+                       board.rows[rank].error.load(),
+                       own_->name_of_rank(static_cast<unsigned>(rank)),
+                       {}});
     }
 }
 

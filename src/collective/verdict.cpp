@@ -38,7 +38,7 @@ std::optional<Error> odd_ones(const FaultSeen& fault, const BoardFile& board,
     if (!own || own->collective == Collective::send_recv) return std::nullopt;
     std::map<std::uint32_t, std::vector<std::pair<unsigned, Noted>>> ranks_of;
     std::size_t known = 0;
-    for (unsigned rank = 0; rank < board.ranks.load() && rank < backend::max_ranks; ++rank) {
+    for (unsigned rank = 0; rank < board.how_many(); ++rank) {
         const auto noted = board.find_step(rank, own->step);
         if (!noted) continue;
         ranks_of[noted->signature].emplace_back(rank, *noted);

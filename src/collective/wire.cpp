@@ -48,6 +48,13 @@ public:
         bytes_.remove_prefix(size);
         return true;
     }
+    // For people: what moves a cursor or breaks a line does so in no message of this rank.
+    bool get_printed(std::string& text, std::size_t max) {
+        if (!get_text(text, max)) return false;
+        for (char& one : text)
+            if (static_cast<unsigned char>(one) < 0x20 || one == 0x7f) one = '?';
+        return true;
+    }
     bool ended() const { return bytes_.empty(); }
 
 private:
@@ -80,7 +87,7 @@ Result<Message> parse_message(std::string_view bytes) {
     Message message;
     std::uint32_t code = 0;
     if (!reader.get(message.word) || !reader.get(message.slot) || !reader.get(message.number) ||
-        !reader.get(code) || !reader.get_text(message.text, longest_text) ||
+        !reader.get(code) || !reader.get_printed(message.text, longest_text) ||
         !reader.get_text(message.blob, longest_blob) || !reader.ended())
         return senseless("message");
     if (message.word < Word::hello || message.word > Word::forgotten ||
@@ -101,8 +108,8 @@ Result<Hello> parse_hello(std::string_view bytes) {
     Reader reader(bytes);
     Hello hello;
     if (!reader.get(hello.rank) || !reader.get(hello.ranks) || !reader.get(hello.process) ||
-        !reader.get(hello.program) || !reader.get_text(hello.place, 256) || !reader.get_text(hello.gpu, 64) ||
-        !reader.get_text(hello.figures, 8192) || !reader.ended())
+        !reader.get(hello.program) || !reader.get_printed(hello.place, 256) ||
+        !reader.get_text(hello.gpu, 64) || !reader.get_text(hello.figures, 8192) || !reader.ended())
         return senseless("first message");
     if (hello.ranks == 0 || hello.rank >= hello.ranks) return senseless("first message");
     return hello;

@@ -152,8 +152,15 @@ Result<void> EmulatedSeat::check_reach(const Place& place) const {
 
 Result<Allocation> EmulatedSeat::open(const backend::Exported& exported) {
     SIDESTEP_CHECK(check_reach(exported.place));
+    if (outlived_->full())
+        return Error{ErrorCode::out_of_memory, "too much memory was taken back while one task waits",
+                     place_.to_string(), "wait for it before more is attached"};
     SIDESTEP_TRY(auto opened, surroundings_.open(exported));
-    if (opened) return std::move(*opened);
+    if (opened) {
+        auto mapping = std::make_shared<Allocation>(std::move(*opened));
+        return Allocation(mapping->buffer(), mapping->kind(),
+                          [mapping, outlived = outlived_] { outlived->take(std::move(*mapping)); });
+    }
     return Error{ErrorCode::unsupported,
                  fmt::format("memory of the kind `{}` is not an emulated GPU's", exported.scheme),
                  place_.to_string(), "let all ranks use the same machine (SIDESTEP_MACHINE)"};
@@ -239,7 +246,9 @@ void EmulatedSeat::work() {
             task = waiting_.front();
             waiting_.pop_front();
         }
+        outlived_->task_begins();
         run_one(task);
+        outlived_->task_ends();
         unfinished_.fetch_sub(1, std::memory_order_release);
     }
 }

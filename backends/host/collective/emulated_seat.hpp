@@ -25,6 +25,36 @@ struct SeatSurroundings {
     MachineMemory* machine = nullptr;
 };
 
+// Memory of other ranks that was given up while a task was at work, which may be using it: it stays mapped until that
+// task has ended. Honest ranks take nothing back that anybody uses. Any thread.
+class Outlived {
+public:
+    // As many as are given up in a row by whoever shares and takes back while one task waits.
+    bool full() const {
+        const std::lock_guard lock(mutex_);
+        return kept_.size() >= backend::max_slots;
+    }
+    void take(Allocation mapping) {
+        const std::lock_guard lock(mutex_);
+        if (at_work_) kept_.push_back(std::move(mapping));
+    }
+    void task_begins() {
+        const std::lock_guard lock(mutex_);
+        at_work_ = true;
+    }
+    void task_ends() {
+        std::vector<Allocation> unused;
+        const std::lock_guard lock(mutex_);
+        at_work_ = false;
+        unused.swap(kept_);
+    }
+
+private:
+    mutable std::mutex mutex_;  // guards what follows
+    bool at_work_ = false;
+    std::vector<Allocation> kept_;
+};
+
 // Tasks run on a thread that the first one starts. There are no streams: `stream` of run() is not looked at,
 // since the order of the calls is at least as strict.
 class EmulatedSeat final : public backend::Seat {
@@ -66,6 +96,7 @@ private:
     const Place place_;
     const SeatSurroundings surroundings_;
     Allocation arena_;
+    const std::shared_ptr<Outlived> outlived_ = std::make_shared<Outlived>();
     RankState state_;
     std::atomic<std::uint64_t> unfinished_{0};
     std::atomic<std::uint64_t> begun_{0};  // the number of the task that began last

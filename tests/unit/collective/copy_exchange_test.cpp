@@ -434,5 +434,21 @@ TEST(CopyExchange, WhatLiesInItsOwnWay) {
     EXPECT_TRUE(backend::send_overlaps_recv(task, 0, 3));
 }
 
+// Whoever waits for it gives up in the end: a word that goes to and fro is no news.
+TEST(CopyExchange, WhoTakesBackWhatItSaidMovesNothing) {
+    Counting engine;
+    backend::CopyCounters counters;
+    const CollectiveTask task = task_of({{0, 0}, {1000, 0}}, 0, 3);
+    CopyExchange exchange(task, 0, 2, counters, engine);
+    EXPECT_EQ(*exchange.step(), CopyExchange::State::waiting);
+    std::atomic<std::uint64_t>& delivered = engine.rows[0].from[1].delivered;
+    delivered = 1;
+    EXPECT_EQ(*exchange.step(), CopyExchange::State::moved);
+    for (const std::uint64_t said : {0, 1, 0, 7, 0}) {
+        delivered = said;
+        EXPECT_EQ(*exchange.step(), CopyExchange::State::waiting) << said;
+    }
+}
+
 }  // namespace
 }  // namespace sidestep::collective

@@ -148,5 +148,39 @@ TEST_F(RetriedExchanges, StillNoticeThatRanksExcludeDifferentOnes) {
     }
 }
 
+// As another rank may number them: its kind, its members, and how manieth of those it is.
+Message offer(std::uint64_t kind, std::uint64_t members, std::uint64_t count, Word word = Word::exchange) {
+    return {.word = word, .slot = 1, .number = kind << 48 | members << 32 | count, .blob = "blob"};
+}
+
+// A rank that begins more than anybody keeps takes no other one's room.
+TEST(HostileExchanges, OneThatOffersWithoutEndKeepsNobodyOut) {
+    Exchanges exchanges({0, 3, [](unsigned, const Message&) {}, [](unsigned) { return false; },
+                         [](unsigned rank) { return fmt::format("rank {}", rank); },
+                         [] { return Result<void>(); }});
+    constexpr auto kind = static_cast<std::uint64_t>(Exchanges::Kind::split);
+    exchanges.handle(1, offer(kind, 0b111, 1));
+    for (std::uint64_t count = 2; count < 6'000; ++count) exchanges.handle(1, offer(kind, 0b111, count));
+    exchanges.handle(2, offer(kind, 0b111, 1));
+    const auto answers = exchanges.call(Exchanges::Kind::split, "own", 0b111,
+                                        Clock::now() + std::chrono::milliseconds(200), {});
+    ASSERT_TRUE(answers.ok()) << answers.error().to_string();
+    EXPECT_EQ(answers->blobs, (std::vector<std::string>{"own", "blob", "blob"}));
+}
+
+// Nothing is kept of exchanges that there cannot be, and nothing said.
+TEST(HostileExchanges, OfNoKindOrRanksThatThereAre) {
+    int said = 0;
+    Exchanges exchanges({0, 3, [&](unsigned, const Message&) { ++said; }, [](unsigned) { return false; },
+                         [](unsigned rank) { return fmt::format("rank {}", rank); },
+                         [] { return Result<void>(); }});
+    for (const auto& [kind, members] : {std::pair(0u, 0b1011u), std::pair(0u, 0xffffu), std::pair(2u, 0b111u),
+                                        std::pair(0xffffu, 0b111u), std::pair(0x100u, 0b111u)})
+        exchanges.handle(1, offer(kind, members, 1, Word::withdraw));
+    EXPECT_EQ(said, 0);
+    exchanges.handle(1, offer(0, 0b111, 1, Word::withdraw));
+    EXPECT_EQ(said, 1);
+}
+
 }  // namespace
 }  // namespace sidestep::collective
