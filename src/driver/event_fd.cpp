@@ -12,11 +12,8 @@ namespace sidestep::driver {
 Result<EventFd> EventFd::create() {
     Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd) return EventFd(std::move(fd));
-    const int number = errno;
-    Error error = system_error(number, "cannot create an eventfd for the end", "eventfd",
-                               "close descriptors, or raise the limit (ulimit -n)");
-    if (number == EMFILE || number == ENFILE) error.code = ErrorCode::out_of_memory;
-    return error;
+    return system_error(errno, "cannot create an eventfd for the end", "eventfd",
+                        "close descriptors, or raise the limit (ulimit -n)");
 }
 
 void EventFd::signal() const {

@@ -40,16 +40,9 @@ Result<sockaddr_un> address_of(const std::string& path) {
     return address;
 }
 
-// Of a call that makes a descriptor: a process that has too many has no broken device.
-Error no_descriptor(int number, std::string message, std::string where) {
-    Error error = system_error(number, std::move(message), std::move(where));
-    if (number == EMFILE || number == ENFILE) error.code = ErrorCode::out_of_memory;
-    return error;
-}
-
 Result<Fd> make_socket() {
     Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd) return no_descriptor(errno, "no socket could be made", "socket");
+    if (!fd) return system_error(errno, "no socket could be made", "socket");
     return fd;
 }
 
@@ -127,7 +120,9 @@ Result<LocalSocket> LocalSocket::connect(const std::string& path, Time until) {
     for (;;) {
         SIDESTEP_TRY(Fd fd, make_socket());
         const int number = try_connect(fd, address);
-        if (number == 0) return LocalSocket(std::move(fd));
+        LocalSocket socket(std::move(fd));
+        if (number == 0 && socket.peer_ended()) return nobody(path, ECONNREFUSED);
+        if (number == 0) return socket;
         if (number == ENOENT || number == ENOTDIR || number == ECONNREFUSED) return nobody(path, number);
         if (number != EAGAIN && number != EINTR) return system_error(number, "cannot connect", path);
         // So many wait already that the listener takes no more for now.
@@ -151,10 +146,20 @@ Result<Fd> LocalSocket::watch_peer() const {
     int found = -1;
     socklen_t size = sizeof(found);
     if (::getsockopt(fd_.get(), SOL_SOCKET, so_peerpidfd, &found, &size) == 0) return Fd(found);
+    // Before Linux 6.16, of a process that its parent has waited for.
+    if (errno == EINVAL || errno == ESRCH)
+        return system_error(ESRCH, "a process cannot be watched", "SO_PEERPIDFD");
     SIDESTEP_TRY(const PeerCredentials other, peer());
     if (other.process != 0) return watch_process(other.process);
     return Error{
         ErrorCode::unsupported, "a process of a namespace that is not seen from here", "SO_PEERCRED", {}};
+}
+
+bool LocalSocket::peer_ended() const {
+    const auto watched = watch_peer();
+    if (!watched) return watched.error().code == ErrorCode::not_found;
+    pollfd entry{watched->get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) > 0;
 }
 
 Result<void> LocalSocket::send(std::string_view bytes, int descriptor) const {
@@ -173,7 +178,7 @@ Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until, Descripto
         message.msg_iov = &part;
         message.msg_iovlen = 1;
         message.msg_control = control.data();
-        message.msg_controllen = control.size();
+        message.msg_controllen = descriptor == Descriptor::none ? 0 : control.size();
         const ssize_t size = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         // Whoever hung up had not read all. That is said once, before what it wrote itself.
         if (size < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) continue;
@@ -226,7 +231,7 @@ Result<std::optional<LocalSocket>> LocalListener::accept() const {
     if (fd) return std::optional(LocalSocket(std::move(fd)));
     const int number = errno;
     if (number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM)
-        return no_descriptor(number, "a connection cannot be taken", "accept");
+        return system_error(number, "a connection cannot be taken", "accept");
     return std::optional<LocalSocket>();
 }
 
@@ -235,6 +240,7 @@ void LocalListener::shut_down() const {
 }
 
 Result<SocketPath> look_at_socket(const std::string& path) {
+    SIDESTEP_TRY(const sockaddr_un address, address_of(path));
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) {
         if (errno == ENOENT) return SocketPath::absent;
@@ -243,10 +249,10 @@ Result<SocketPath> look_at_socket(const std::string& path) {
     if (!S_ISSOCK(status.st_mode))
         return Error{ErrorCode::invalid_argument, "something that is not a socket lies there", path,
                      "remove it, or publish under another name"};
-    SIDESTEP_TRY(const sockaddr_un address, address_of(path));
-    SIDESTEP_TRY(const Fd fd, make_socket());
+    SIDESTEP_TRY(Fd fd, make_socket());
     const int number = try_connect(fd, address);
-    if (number == 0 || number == EAGAIN) return SocketPath::live;
+    if (number == 0) return LocalSocket(std::move(fd)).peer_ended() ? SocketPath::stale : SocketPath::live;
+    if (number == EAGAIN) return SocketPath::live;
     if (number == ECONNREFUSED) return SocketPath::stale;
     if (number == ENOENT) return SocketPath::absent;
     return system_error(number, "cannot look at a name", path);

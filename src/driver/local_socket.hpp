@@ -36,21 +36,25 @@ public:
 
     explicit LocalSocket(Fd fd) : fd_(std::move(fd)) {}
 
-    // ErrorCode::not_found where nobody listens at `path` (also a socket file that a dead process left
-    // behind), timed_out where the listener takes nobody in.
+    // ErrorCode::not_found where nobody listens at `path` (also a socket file that a dead process left behind, and one
+    // at which only a child that it forked still could), timed_out where the listener takes nobody in.
     static Result<LocalSocket> connect(const std::string& path, Time until);
 
     int number() const { return fd_.get(); }
     Result<PeerCredentials> peer() const;
     // Readable once the process at the other end has ended, whatever its children inherited and whichever namespace it
-    // is in (SO_PEERPIDFD, Linux 6.5). unsupported where an older kernel does not show it here.
+    // is in (SO_PEERPIDFD, Linux 6.5). unsupported where an older kernel does not show it here, not_found where nothing
+    // is left of the process.
     Result<Fd> watch_peer() const;
+    // Whether watch_peer() knows by now that it has ended.
+    bool peer_ended() const;
 
     // Sends one message, with `descriptor` unless it is -1. Fails where the other end does not take it at
     // once.
     Result<void> send(std::string_view bytes, int descriptor = -1) const;
 
-    enum class Descriptor { needed, optional };
+    // `none`: this process opens none, not even for a moment; one that comes is an error.
+    enum class Descriptor { needed, optional, none };
     // The next message. One of more than `max` bytes, or with more than one descriptor, is an error, and
     // every descriptor that came with it is closed. not_found where the other end hung up, timed_out where
     // nothing came, out_of_memory where its descriptor is `needed` and this process may open no more.
@@ -82,7 +86,7 @@ private:
     Fd fd_;
 };
 
-// Who a path belongs to, for whoever wants to listen there.
+// Who a path belongs to, for whoever wants to listen there; stale: its process has ended.
 enum class SocketPath { absent, stale, live };
 // invalid_argument where something lies there that is not a socket.
 Result<SocketPath> look_at_socket(const std::string& path);

@@ -12,6 +12,7 @@ ErrorCode code_of(int number) {
         case ENOTDIR:
         case ENXIO:
         case ENODEV:
+        case ESRCH:
             return ErrorCode::not_found;
         case EACCES:
         case EPERM:
@@ -19,6 +20,8 @@ ErrorCode code_of(int number) {
         case ETXTBSY:
             return ErrorCode::permission_denied;
         case ENOMEM:
+        case EMFILE:
+        case ENFILE:
             return ErrorCode::out_of_memory;
         case ENOSPC:
         case EDQUOT:

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include <fmt/format.h>
@@ -37,34 +38,13 @@ Error refuse(const std::string& path, std::string why, std::string hint) {
 constexpr std::chrono::seconds lock_limit{5};
 constexpr std::chrono::microseconds lock_pause{200};
 
-// Held while a name is looked at and taken: a socket that is bound but does not listen yet looks like one
-// that a dead process left, and of two processes that find such a one the second would remove what the first
-// has put there.
-Result<driver::Fd> lock(const Folder& folder) {
-    const std::string path = folder.path() + "/.lock";
-    driver::Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-    if (!fd) return driver::system_error(errno, "the peer folder cannot be locked", path);
-    struct flock range {};
-    range.l_type = F_WRLCK;
-    range.l_whence = SEEK_SET;
-    const auto until = std::chrono::steady_clock::now() + lock_limit;
-    while (::fcntl(fd.get(), F_OFD_SETLK, &range) != 0) {
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-            return driver::system_error(errno, "the peer folder cannot be locked", path);
-        if (std::chrono::steady_clock::now() > until)
-            return Error{ErrorCode::timed_out, "another process holds the peer folder", path,
-                         "it hangs, or is stopped"};
-        std::this_thread::sleep_for(lock_pause);
-    }
-    return fd;
-}
-
-// With the folder locked: who listens at the path, what a dead process left there being removed.
-Result<driver::SocketPath> look_and_remove(const std::string& path) {
-    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
-    if (found == driver::SocketPath::stale && ::unlink(path.c_str()) != 0)
-        return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
-    return found;
+// Those that nobody has asked for yet are there as well.
+void remove_all_names(const std::string& folder, const std::string& socket) {
+    const std::string id = file_id(socket);
+    std::error_code failed;
+    for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
+         at.increment(failed))
+        if (!id.empty() && file_id(at->path().native()) == id) ::unlink(at->path().c_str());
 }
 
 }  // namespace
@@ -90,21 +70,44 @@ Result<Folder> Folder::open(const std::string& wanted, bool create) {
     return Folder(path);
 }
 
-Result<std::optional<driver::LocalListener>> Folder::take(const std::string& name) const {
-    SIDESTEP_TRY(const driver::Fd held, lock(*this));
+// A socket that is bound but does not listen yet looks like one that a dead process left, and of two processes that
+// find such a one the second would remove what the first has put there: hence one at a time.
+Result<std::unique_ptr<driver::FolderLock>> Folder::hold() const {
+    const auto until = std::chrono::steady_clock::now() + lock_limit;
+    for (;;) {
+        SIDESTEP_TRY(auto held, driver::FolderLock::try_take(path_));
+        if (held) return held;
+        if (std::chrono::steady_clock::now() > until)
+            return Error{ErrorCode::timed_out, "another process holds the peer folder", path_,
+                         "it hangs, or is stopped"};
+        std::this_thread::sleep_for(lock_pause);
+    }
+}
+
+Result<bool> Folder::make_free(const std::string& name) const {
     const std::string path = socket_of(name);
-    SIDESTEP_TRY(const driver::SocketPath found, look_and_remove(path));
-    if (found == driver::SocketPath::live) return std::optional<driver::LocalListener>();
-    SIDESTEP_TRY(driver::LocalListener listener, driver::LocalListener::bind(path));
+    SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(path));
+    if (found != driver::SocketPath::stale) return found == driver::SocketPath::absent;
+    remove_all_names(path_, path);
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+        return driver::system_error(errno, "what a dead process left behind cannot be removed", path);
+    return true;
+}
+
+Result<std::optional<driver::LocalListener>> Folder::take(const std::string& name) const {
+    SIDESTEP_TRY(const auto held, hold());
+    SIDESTEP_TRY(const bool is_free, make_free(name));
+    if (!is_free) return std::optional<driver::LocalListener>();
+    SIDESTEP_TRY(driver::LocalListener listener, driver::LocalListener::bind(socket_of(name)));
     return std::optional(std::move(listener));
 }
 
-// Whoever only tidies up waits for nobody where there is nothing to remove.
+// Whoever only tidies up waits for nobody.
 Result<void> Folder::tidy(const std::string& name) const {
     SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(socket_of(name)));
     if (found != driver::SocketPath::stale) return {};
-    SIDESTEP_TRY(const driver::Fd held, lock(*this));
-    SIDESTEP_CHECK(look_and_remove(socket_of(name)));
+    SIDESTEP_TRY(const auto held, driver::FolderLock::try_take(path_));
+    if (held) SIDESTEP_CHECK(make_free(name));
     return {};
 }
 
@@ -117,6 +120,12 @@ Result<void> check_name(const std::string& name) {
     if (why == nullptr) return {};
     return Error{ErrorCode::invalid_argument, fmt::format("a name of published memory {}", why), name,
                  "use letters, digits, '.', '_' and '-'"};
+}
+
+std::string file_id(const std::string& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) return {};
+    return fmt::format("{}:{}", status.st_dev, status.st_ino);
 }
 
 }  // namespace sidestep::peer

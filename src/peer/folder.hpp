@@ -1,10 +1,12 @@
-// Where processes of one user find each other: a folder of sockets, one a name.
+// Where processes of one user find each other: a folder of sockets. A socket may have several names, each a hard link.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include <sidestep/result.hpp>
+#include "driver/folder_lock.hpp"
 #include "driver/local_socket.hpp"
 
 namespace sidestep::peer {
@@ -20,11 +22,16 @@ public:
     // The socket of a name.
     std::string socket_of(const std::string& name) const { return path_ + "/" + name; }
 
-    // Listens at socket_of(name); a socket that a dead process left there is replaced. Nothing where somebody
-    // alive listens there. One process at a time looks at names and takes them; timed_out where one holds the
-    // folder for 5 s.
+    // One process at a time looks at names and takes them, as long as it holds this. timed_out where another one does
+    // so for 5 s.
+    Result<std::unique_ptr<driver::FolderLock>> hold() const;
+    // Whether the name can be taken by whoever holds the folder: not where somebody alive listens. The socket of a
+    // process that has ended is removed, with all its names.
+    Result<bool> make_free(const std::string& name) const;
+
+    // Listens at socket_of(name); nothing where make_free() says no.
     Result<std::optional<driver::LocalListener>> take(const std::string& name) const;
-    // Removes the socket of a name where nobody listens any more.
+    // Removes the socket of a process that has ended, unless another process holds the folder just now.
     Result<void> tidy(const std::string& name) const;
 
 private:
@@ -35,5 +42,8 @@ private:
 // A name is made of letters, digits, '.', '_' and '-', does not begin with '.', and has at most 64
 // characters.
 Result<void> check_name(const std::string& name);
+
+// Tells one file from any other, whichever of its names is asked; links are not followed. Empty where nothing is there.
+std::string file_id(const std::string& path);
 
 }  // namespace sidestep::peer

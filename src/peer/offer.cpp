@@ -13,7 +13,7 @@ namespace {
 // Both ends are programs of one machine, so numbers keep the machine's order of bytes. Everything behind the
 // version may change with it.
 constexpr std::uint32_t mark = 0x50445353;  // "SSDP"
-constexpr std::uint16_t version = 1;
+constexpr std::uint16_t version = 2;
 constexpr std::size_t longest_scheme = 32;
 constexpr std::size_t longest_handle = 1024;
 constexpr int highest_index = 999'999;
@@ -69,6 +69,21 @@ Error senseless(const char* what) {
                  {}};
 }
 
+void put_head(std::string& message) {
+    put(message, mark);
+    put(message, version);
+}
+
+Result<void> check_head(Reader& reader) {
+    if (reader.number<std::uint32_t>() != mark) return senseless("it does not begin as it should");
+    if (const auto said = reader.number<std::uint16_t>(); said != version)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("the publisher speaks version {} of the protocol, this library version {}",
+                                 said, version),
+                     "published memory", "use the same version of the library on both sides"};
+    return {};
+}
+
 // Null where every field fits the others.
 const char* flaw_of(const MemoryOffer& offer) {
     const Place& place = offer.place;
@@ -92,8 +107,7 @@ Result<std::string> to_message(const MemoryOffer& offer) {
         return Error{
             ErrorCode::internal, fmt::format("memory cannot be described: {}", flaw), "published memory", {}};
     std::string message;
-    put(message, mark);
-    put(message, version);
+    put_head(message);
     put(message, static_cast<std::uint8_t>(offer.place.is_gpu()));
     put(message, static_cast<std::uint8_t>(offer.memory));
     put(message, static_cast<std::int32_t>(offer.place.index()));
@@ -101,6 +115,7 @@ Result<std::string> to_message(const MemoryOffer& offer) {
     put(message, offer.offset);
     put(message, offer.identity);
     put(message, offer.address);
+    put(message, offer.publication);
     put(message, offer.publisher);
     put(message, static_cast<std::uint8_t>(offer.has_descriptor));
     put_text(message, offer.scheme);
@@ -110,12 +125,7 @@ Result<std::string> to_message(const MemoryOffer& offer) {
 
 Result<MemoryOffer> parse_offer(std::string_view message) {
     Reader reader(message);
-    if (reader.number<std::uint32_t>() != mark) return senseless("it does not begin as it should");
-    if (const auto said = reader.number<std::uint16_t>(); said != version)
-        return Error{ErrorCode::unsupported,
-                     fmt::format("the publisher speaks version {} of the protocol, this library version {}",
-                                 said, version),
-                     "published memory", "use the same version of the library on both sides"};
+    SIDESTEP_CHECK(check_head(reader));
     MemoryOffer offer;
     const auto on_gpu = reader.number<std::uint8_t>();
     const auto memory = reader.number<std::uint8_t>();
@@ -124,6 +134,7 @@ Result<MemoryOffer> parse_offer(std::string_view message) {
     offer.offset = reader.number<std::uint64_t>();
     offer.identity = reader.number<std::uint64_t>();
     offer.address = reader.number<std::uint64_t>();
+    offer.publication = reader.number<std::uint64_t>();
     offer.publisher = reader.number<PublisherId>();
     const auto has_descriptor = reader.number<std::uint8_t>();
     offer.scheme = reader.text(longest_scheme);
@@ -136,6 +147,28 @@ Result<MemoryOffer> parse_offer(std::string_view message) {
     offer.has_descriptor = has_descriptor != 0;
     if (const char* flaw = flaw_of(offer)) return senseless(flaw);
     return offer;
+}
+
+std::string to_message(const Message& message) {
+    std::string bytes;
+    put_head(bytes);
+    put(bytes, static_cast<std::uint8_t>(message.word));
+    put(bytes, message.number);
+    put_text(bytes, message.text);
+    return bytes;
+}
+
+Result<Message> parse_message(std::string_view bytes) {
+    Reader reader(bytes);
+    SIDESTEP_CHECK(check_head(reader));
+    Message message;
+    const auto word = reader.number<std::uint8_t>();
+    message.number = reader.number<std::uint64_t>();
+    message.text = reader.text(longest_message);
+    if (!reader.exact()) return senseless("it is too short or too long");
+    if (word > static_cast<std::uint8_t>(Word::withdrawn)) return senseless("its word is unknown");
+    message.word = static_cast<Word>(word);
+    return message;
 }
 
 }  // namespace sidestep::peer

@@ -11,12 +11,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-backend::Exported exported_of(const peer::Connection& connection) {
-    const peer::MemoryOffer& offer = connection.offer();
+backend::Exported exported_of(const peer::Offered& offered) {
+    const peer::MemoryOffer& offer = offered.offer;
     backend::Exported exported;
     exported.scheme = offer.scheme;
     exported.handle = offer.handle;
-    exported.descriptor = connection.descriptor();
+    exported.descriptor = offered.descriptor.get();
     exported.place = offer.place;
     exported.memory = offer.memory;
     exported.size = offer.size;
@@ -28,11 +28,14 @@ backend::Exported exported_of(const peer::Connection& connection) {
 }  // namespace
 
 SharedMemory::SharedMemory(const backend::Registry& registry, std::string folder)
-    : registry_(registry),
-      folder_(std::move(folder)),
-      watcher_([this](const peer::Connection& connection) { forget(connection); }) {}
+    : registry_(registry), folder_(std::move(folder)), importer_([this] { forget(ended); }) {}
 
 SharedMemory::~SharedMemory() = default;
+
+// As far as its connection has been listened to.
+bool SharedMemory::ended(const Entry& entry) {
+    return !entry.connection->lasts(entry.publication);
+}
 
 Result<Import> SharedMemory::import(const Buffer& shared, std::chrono::milliseconds limit) {
     if (!shared.place().is_shared())
@@ -51,21 +54,18 @@ Result<Import> SharedMemory::import(const Buffer& shared, std::chrono::milliseco
 }
 
 Result<Import> SharedMemory::find(const std::string& name, std::chrono::milliseconds limit) {
-    Entry dead;  // goes after the lock, since unmapping may take long
+    bool known = false;
     {
         std::lock_guard lock(mutex_);
         const auto found = entries_.find(name);
-        if (found != entries_.end() && !found->second.connection->closed()) {
+        known = found != entries_.end();
+        if (known) found->second.connection->listen();
+        if (known && !ended(found->second)) {
             found->second.used = ++clock_;
             return Import{found->second.buffer, found->second.mapping};
         }
-        if (found != entries_.end()) {
-            dead = std::move(found->second);
-            entries_.erase(found);
-        }
     }
-    if (dead.connection) watcher_.remove(*dead.connection);
-    dead = {};
+    if (known) forget(ended);
     return connect(name, limit);
 }
 
@@ -76,14 +76,15 @@ Result<Import> SharedMemory::connect(const std::string& name, std::chrono::milli
                      folder.error().where,
                      "is its process running, and does it use the same folder (SIDESTEP_PEER_FOLDER)?"};
     if (!folder) return folder.error();
-    SIDESTEP_TRY(peer::Connection connection, peer::Connection::open(*folder, name, Clock::now() + limit));
-    const peer::MemoryOffer& offer = connection.offer();
+    SIDESTEP_TRY(const peer::Offered offered, importer_.find(*folder, name, Clock::now() + limit));
+    const peer::MemoryOffer& offer = offered.offer;
     Entry entry;
+    entry.connection = offered.connection;
+    entry.publication = offer.publication;
     entry.key = {offer.publisher, offer.scheme, offer.handle, offer.identity};
-    if (!connection.same_process() || !use_own_address(offer, entry)) SIDESTEP_CHECK(map(connection, entry));
-    connection.close_descriptor();
-    entry.connection = std::make_shared<const peer::Connection>(std::move(connection));
-    SIDESTEP_CHECK(keep(name, entry));
+    if (!offered.connection->same_process() || !use_own_address(offer, entry))
+        SIDESTEP_CHECK(map(offered, entry));
+    keep(name, entry);
     return Import{std::move(entry.buffer), std::move(entry.mapping)};
 }
 
@@ -103,7 +104,7 @@ bool SharedMemory::use_own_address(const peer::MemoryOffer& offer, Entry& entry)
     return true;
 }
 
-Result<void> SharedMemory::map(peer::Connection& connection, Entry& entry) {
+Result<void> SharedMemory::map(const peer::Offered& offered, Entry& entry) {
     std::lock_guard opening(opening_);
     {
         std::lock_guard lock(mutex_);
@@ -111,12 +112,12 @@ Result<void> SharedMemory::map(peer::Connection& connection, Entry& entry) {
             entry.mapping = found->second.lock();
     }
     if (!entry.mapping) {
-        SIDESTEP_TRY(entry.mapping, open(connection, entry.key));
+        SIDESTEP_TRY(entry.mapping, open(offered, entry.key));
         std::lock_guard lock(mutex_);
         std::erase_if(mappings_, [](const auto& mapping) { return mapping.second.expired(); });
         mappings_[entry.key] = entry.mapping;
     }
-    const peer::MemoryOffer& offer = connection.offer();
+    const peer::MemoryOffer& offer = offered.offer;
     const Buffer& all = entry.mapping->memory.buffer();
     if (offer.size > all.size() || offer.offset > all.size() - offer.size)
         return Error{ErrorCode::io_error,
@@ -128,23 +129,13 @@ Result<void> SharedMemory::map(peer::Connection& connection, Entry& entry) {
     return {};
 }
 
-Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const peer::Connection& connection,
+Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const peer::Offered& offered,
                                                                         const Key& key) {
     // The same handle with another identity: that memory was freed and its address given out again. What is
     // kept of it goes first, or the driver may answer with the old mapping.
-    std::vector<Entry> stale;
-    {
-        std::lock_guard lock(mutex_);
-        for (auto it = entries_.begin(); it != entries_.end();) {
-            const bool same = it->second.key.same_handle(key);
-            if (same) stale.push_back(std::move(it->second));
-            it = same ? entries_.erase(it) : std::next(it);
-        }
-    }
-    for (const Entry& entry : stale) watcher_.remove(*entry.connection);
-    stale.clear();
+    forget([&](const Entry& entry) { return entry.key.same_handle(key); });
 
-    const backend::Exported exported = exported_of(connection);
+    const backend::Exported exported = exported_of(offered);
     for (backend::Backend* backend : registry_.usable()) {
         SIDESTEP_TRY(auto opened, backend->open(exported));
         if (!opened) continue;
@@ -162,8 +153,7 @@ Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const pe
     return error;
 }
 
-Result<void> SharedMemory::keep(const std::string& name, Entry& entry) {
-    SIDESTEP_CHECK(watcher_.add(entry.connection));
+void SharedMemory::keep(const std::string& name, Entry& entry) {
     Entry gone;
     {
         std::lock_guard lock(mutex_);
@@ -180,19 +170,23 @@ Result<void> SharedMemory::keep(const std::string& name, Entry& entry) {
             gone = std::move(kept);  // another thread was quicker: its copies keep their leases
         kept = entry;
     }
-    if (gone.connection) watcher_.remove(*gone.connection);
-    return {};
+    gone = {};
+    importer_.tidy();
 }
 
-void SharedMemory::forget(const peer::Connection& connection) {
-    Entry gone;
-    std::lock_guard lock(mutex_);
-    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-        return entry.second.connection.get() == &connection;
-    });
-    if (found == entries_.end()) return;
-    gone = std::move(found->second);
-    entries_.erase(found);
+template <typename Condition>
+void SharedMemory::forget(Condition condition) {
+    std::vector<Entry> gone;  // go after the lock, since unmapping may take long
+    {
+        std::lock_guard lock(mutex_);
+        for (auto it = entries_.begin(); it != entries_.end();) {
+            const bool meant = condition(it->second);
+            if (meant) gone.push_back(std::move(it->second));
+            it = meant ? entries_.erase(it) : std::next(it);
+        }
+    }
+    gone.clear();
+    importer_.tidy();
 }
 
 std::size_t SharedMemory::names() const {

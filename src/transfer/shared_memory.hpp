@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backend/registry.hpp"
-#include "peer/watcher.hpp"
+#include "peer/importer.hpp"
 
 namespace sidestep::transfer {
 
@@ -18,9 +18,9 @@ struct Import {
     std::shared_ptr<const void> lease;
 };
 
-// Keeps what was imported, since mapping takes long: a name seen before costs a look-up and one look at its
-// connection. A connection that ended says that the memory was withdrawn or its process died; the name is
-// then asked for anew. One allocation of a publisher is mapped once, whichever of its parts and names are
+// Keeps what was imported, since mapping takes long: a name seen before costs a look-up and one look at the
+// connection to its process, which says when the memory is withdrawn or the process dies; the name is then asked for
+// anew. One allocation of a publisher is mapped once, whichever of its parts and names are
 // imported. Any thread may call. A thread of its own, started with the first import, lets go of what is
 // withdrawn.
 class SharedMemory {
@@ -60,7 +60,8 @@ private:
         Allocation memory;  // empty where this process published it
     };
     struct Entry {
-        std::shared_ptr<const peer::Connection> connection;
+        std::shared_ptr<peer::Connection> connection;
+        std::uint64_t publication = 0;
         Key key;
         std::shared_ptr<const Mapping> mapping;
         Buffer buffer;
@@ -72,11 +73,13 @@ private:
     // All that is published under a name.
     Result<Import> find(const std::string& name, std::chrono::milliseconds limit);
     Result<Import> connect(const std::string& name, std::chrono::milliseconds limit);
-    Result<void> map(peer::Connection& connection, Entry& entry);
-    Result<std::shared_ptr<const Mapping>> open(const peer::Connection& connection, const Key& key);
+    Result<void> map(const peer::Offered& offered, Entry& entry);
+    Result<std::shared_ptr<const Mapping>> open(const peer::Offered& offered, const Key& key);
     bool use_own_address(const peer::MemoryOffer& offer, Entry& entry) const;
-    Result<void> keep(const std::string& name, Entry& entry);
-    void forget(const peer::Connection& connection);
+    void keep(const std::string& name, Entry& entry);
+    static bool ended(const Entry& entry);
+    template <typename Condition>
+    void forget(Condition condition);
 
     const backend::Registry& registry_;
     const std::string folder_;
@@ -85,7 +88,7 @@ private:
     std::map<std::string, Entry, std::less<>> entries_;  // by name
     std::map<Key, std::weak_ptr<const Mapping>> mappings_;
     std::uint64_t clock_ = 0;
-    peer::Watcher watcher_;  // last, so that it stops first
+    peer::Importer importer_;  // last, so that it stops first
 };
 
 }  // namespace sidestep::transfer

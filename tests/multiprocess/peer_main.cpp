@@ -8,12 +8,18 @@
 //   check NAME SEED                 whether what it published holds the pattern
 //   read NAME SEED BYTES            copies what somebody published, verified, and compares it with the
 //   pattern write NAME SEED BYTES           the other way
+//   leave COUNT                     opens files until it may open no more than so many
+//   open COUNT                      opens so many files more, and closes them
+//   fork                            makes a child that does nothing for minutes; answers its number
 //   save PATH SHARD BYTES           saves 32 tensors there until it is killed, with the seeds 0 and 1 in turns; SHARD
 //                                   as SaveOptions::shard_bytes
 //
 // Each is answered with "ok" or the code and text of what went wrong.
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -33,6 +39,19 @@ struct Held {
     Publication publication;
 };
 
+struct Descriptor {
+    explicit Descriptor(int fd) : number(fd) {}
+    Descriptor(Descriptor&& other) noexcept : number(std::exchange(other.number, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        std::swap(number, other.number);
+        return *this;
+    }
+    ~Descriptor() {
+        if (number >= 0) ::close(number);
+    }
+    int number;
+};
+
 std::string text_of(const Error& error) {
     return fmt::format("{}: {}", to_string(error.code), error.to_string());
 }
@@ -49,6 +68,9 @@ public:
         if (verb == "publish") return publish(name, words);
         if (verb == "part") return part(name, words);
         if (verb == "withdraw") return held_.erase(name) == 1 ? "ok" : "no such name";
+        if (verb == "leave") return leave(std::stoul(name));
+        if (verb == "open") return open(std::stoul(name)).size() == std::stoul(name) ? "ok" : "no";
+        if (verb == "fork") return fork_idle();
         unsigned seed = 0;
         Bytes bytes = 0;
         words >> seed >> bytes;
@@ -90,6 +112,31 @@ private:
         return "ok";
     }
 
+    static std::vector<Descriptor> open(std::size_t count) {
+        std::vector<Descriptor> opened;
+        for (; count > 0; --count)
+            if (const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC); fd >= 0) opened.emplace_back(fd);
+        return opened;
+    }
+
+    std::string leave(std::size_t count) {
+        constexpr int limit = 300;
+        opened_.clear();
+        const rlimit low{limit, limit};
+        if (::setrlimit(RLIMIT_NOFILE, &low) != 0) return "no limit";
+        std::size_t left = 0;
+        for (int fd = 0; fd < limit; ++fd) left += ::fcntl(fd, F_GETFD) < 0 ? 1 : 0;
+        opened_ = open(left - std::min(left, count));
+        return "ok";
+    }
+
+    static std::string fork_idle() {
+        const pid_t child = ::fork();
+        if (child != 0) return std::to_string(child);
+        ::alarm(300);
+        for (;;) ::pause();
+    }
+
     std::string save_forever(const std::string& path, Bytes shard, Bytes bytes) {
         std::vector<Allocation> memory;
         for (unsigned seed : {0u, 1u}) {
@@ -129,6 +176,7 @@ private:
 
     Context context_;
     std::map<std::string, Held> held_;
+    std::vector<Descriptor> opened_;
 };
 
 }  // namespace

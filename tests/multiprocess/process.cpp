@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -107,10 +109,18 @@ std::string differs(const Buffer& memory, unsigned seed, Bytes first) {
     return "";
 }
 
-std::size_t open_descriptors() {
+std::size_t open_descriptors(pid_t process) {
     std::size_t count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    const std::string folder = process == 0 ? "/proc/self/fd" : fmt::format("/proc/{}/fd", process);
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
     return count;
+}
+
+bool soon_has_descriptors(std::size_t most) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (open_descriptors() > most && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return open_descriptors() <= most;
 }
 
 }  // namespace sidestep::multiprocess

@@ -82,8 +82,10 @@ void fill(const Buffer& memory, unsigned seed);
 // "" where the memory holds the pattern from `first` on, else the first difference.
 std::string differs(const Buffer& memory, unsigned seed, Bytes first = 0);
 
-// Open descriptors of this process.
-std::size_t open_descriptors();
+// Open descriptors of a process; 0: of this one.
+std::size_t open_descriptors(pid_t process = 0);
+// Whether this process has no more than so many, within a minute: connections are closed by a thread.
+bool soon_has_descriptors(std::size_t most);
 
 // What main() does as a peer.
 int serve(const std::string& folder);

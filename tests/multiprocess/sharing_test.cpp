@@ -109,6 +109,22 @@ TEST_F(Sharing, PartsOfOneAllocationUnderManyNames) {
         expect_read(Buffer::shared(fmt::format("p{}", i)), 8192, 1, static_cast<Bytes>(i) * 4096);
 }
 
+TEST_F(Sharing, ManyNamesCostNoDescriptorsOnEitherSide) {
+    Peer peer(folder);
+    ASSERT_EQ(peer.tell(fmt::format("publish arena gpu:0 {} 1", 1_MiB)), "ok");
+    ASSERT_EQ(peer.tell("part p0 arena 0 8192"), "ok");
+    expect_read(Buffer::shared("p0"), 8192, 1);
+    const std::size_t here = open_descriptors();
+    const std::size_t there = open_descriptors(peer.process());
+    for (int i = 1; i < 64; ++i)
+        ASSERT_EQ(peer.tell(fmt::format("part p{} arena {} 8192", i, i * 4096)), "ok");
+    EXPECT_LE(open_descriptors(peer.process()), there + 2) << "names";
+    for (int i = 1; i < 64; ++i)
+        expect_read(Buffer::shared(fmt::format("p{}", i)), 8192, 1, static_cast<Bytes>(i) * 4096);
+    EXPECT_LE(open_descriptors(), here + 2) << "imports, of the importer";
+    EXPECT_LE(open_descriptors(peer.process()), there + 2) << "imports, of the publisher";
+}
+
 TEST_F(Sharing, RepublishedMemoryIsTheNewOne) {
     Peer peer(folder);
     for (unsigned seed = 1; seed <= 20; ++seed) {

@@ -18,6 +18,7 @@ MemoryOffer good() {
     offer.offset = 4096;
     offer.identity = 99;
     offer.address = 0x7f0000000000;
+    offer.publication = 17;
     offer.has_descriptor = true;
     return offer;
 }
@@ -36,6 +37,7 @@ TEST(MemoryOffer, SurvivesTheWay) {
     EXPECT_EQ(offer->offset, 4096u);
     EXPECT_EQ(offer->identity, 99u);
     EXPECT_EQ(offer->address, 0x7f0000000000u);
+    EXPECT_EQ(offer->publication, 17u);
     EXPECT_TRUE(offer->has_descriptor);
     MemoryOffer host = good();
     host.place = Place::host();
@@ -81,11 +83,44 @@ TEST(MemoryOffer, NoPartOfAMessageIsAMessage) {
     longer += 'x';
     EXPECT_FALSE(parse_offer(longer));
     std::string newer = message;
-    newer[4] = 2;
+    newer[4] = 3;
     const auto other = parse_offer(newer);
     ASSERT_FALSE(other);
     EXPECT_EQ(other.error().code, ErrorCode::unsupported);
-    EXPECT_NE(other.error().message.find("version 2"), std::string::npos) << other.error().message;
+    EXPECT_NE(other.error().message.find("version 3"), std::string::npos) << other.error().message;
+}
+
+TEST(PeerMessage, SurvivesTheWayAndNoPartOfItDoes) {
+    for (const Word word :
+         {Word::welcome, Word::refused, Word::ask, Word::offered, Word::absent, Word::withdrawn}) {
+        const std::string bytes = to_message({word, 1ull << 40, std::string(64, 'n')});
+        EXPECT_LE(bytes.size(), longest_question);
+        const auto message = parse_message(bytes);
+        ASSERT_TRUE(message) << message.error().to_string();
+        EXPECT_EQ(message->word, word);
+        EXPECT_EQ(message->number, 1ull << 40);
+        EXPECT_EQ(message->text, std::string(64, 'n'));
+        for (std::size_t size = 0; size < bytes.size(); ++size)
+            EXPECT_FALSE(parse_message(bytes.substr(0, size))) << size;
+        EXPECT_FALSE(parse_message(bytes + "x"));
+    }
+    EXPECT_FALSE(parse_message(to_message({static_cast<Word>(6), 0, {}})));
+    MemoryOffer longest = good();
+    longest.scheme = std::string(32, 's');
+    longest.handle = std::string(1024, 'h');
+    EXPECT_LE(to_message({Word::offered, 1, *to_message(longest)}).size(), longest_message);
+}
+
+// Whichever version speaks first, the other one finds its number where all have it.
+TEST(PeerMessage, OtherVersionsAreToldApart) {
+    const std::string welcome = to_message({Word::welcome, 0, "1:2"});
+    EXPECT_EQ(welcome.substr(0, 6), (*to_message(good())).substr(0, 6));
+    std::string old = *to_message(good());
+    old[4] = 1;
+    const auto other = parse_message(old);
+    ASSERT_FALSE(other);
+    EXPECT_EQ(other.error().code, ErrorCode::unsupported);
+    EXPECT_NE(other.error().message.find("version 1"), std::string::npos) << other.error().message;
 }
 
 }  // namespace

@@ -7,12 +7,14 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <memory>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "peer/watcher.hpp"
+#include "peer/importer.hpp"
 #include "tests/no_threads.hpp"
 
 namespace sidestep::peer {
@@ -33,8 +35,13 @@ protected:
     ~PublisherTest() override { std::filesystem::remove_all(path); }
 
     Folder folder() { return std::move(Folder::open(path, true)).value(); }
-    Result<Connection> connect(const std::string& name) {
-        return Connection::open(folder(), name, Clock::now() + std::chrono::seconds(20));
+    Result<Offered> find(Importer& by, const std::string& name) {
+        return by.find(folder(), name, Clock::now() + std::chrono::seconds(20));
+    }
+    Result<Offered> find(const std::string& name) { return find(importer, name); }
+    static bool lasts(const Offered& offered) {
+        offered.connection->listen();
+        return offered.connection->lasts(offered.offer.publication);
     }
     // Whether a condition comes true within 20 s.
     template <typename Condition>
@@ -49,6 +56,8 @@ protected:
 
     std::string path;
     MemoryOffer offer;
+    std::atomic<int> ended{0};
+    Importer importer{[this] { ++ended; }};
 };
 
 TEST_F(PublisherTest, SaysWhatItOffersWithItsDescriptor) {
@@ -57,21 +66,19 @@ TEST_F(PublisherTest, SaysWhatItOffersWithItsDescriptor) {
     ASSERT_EQ(::fstat(0, &given), 0);
     const auto id = publisher.publish(folder(), "kv", offer, 0);
     ASSERT_TRUE(id) << id.error().to_string();
-    auto connection = connect("kv");
-    ASSERT_TRUE(connection) << connection.error().to_string();
-    EXPECT_EQ(connection->offer().scheme, "test");
-    EXPECT_EQ(connection->offer().size, 4096u);
-    EXPECT_TRUE(connection->same_process());
+    const auto found = find("kv");
+    ASSERT_TRUE(found) << found.error().to_string();
+    EXPECT_EQ(found->offer.scheme, "test");
+    EXPECT_EQ(found->offer.size, 4096u);
+    EXPECT_TRUE(found->connection->same_process());
     struct stat got {};
-    ASSERT_EQ(::fstat(connection->descriptor(), &got), 0);
+    ASSERT_EQ(::fstat(found->descriptor.get(), &got), 0);
     EXPECT_EQ(got.st_ino, given.st_ino);
-    EXPECT_FALSE(connection->closed());
+    EXPECT_TRUE(lasts(*found));
 }
 
 TEST_F(PublisherTest, WithoutAThread) {
     Publisher publisher;
-    std::atomic<int> ended{0};
-    Watcher watcher([&](const Connection&) { ++ended; });
     {
         const test::NoThreads none;
         const auto id = publisher.publish(folder(), "kv", offer, -1);
@@ -80,14 +87,14 @@ TEST_F(PublisherTest, WithoutAThread) {
     }
     const auto id = publisher.publish(folder(), "kv", offer, -1);  // the name is free again
     ASSERT_TRUE(id) << id.error().to_string();
-    const auto connection = std::make_shared<const Connection>(std::move(connect("kv")).value());
     {
         const test::NoThreads none;
-        const auto watched = watcher.add(connection);
-        ASSERT_FALSE(watched);
-        EXPECT_EQ(watched.error().code, ErrorCode::out_of_memory) << watched.error().to_string();
+        const auto found = find("kv");
+        ASSERT_FALSE(found);
+        EXPECT_EQ(found.error().code, ErrorCode::out_of_memory) << found.error().to_string();
     }
-    ASSERT_TRUE(watcher.add(connection));
+    const auto found = find("kv");
+    ASSERT_TRUE(found) << found.error().to_string();
     publisher.withdraw(*id);
     EXPECT_TRUE(soon([&] { return ended == 1; }));
 }
@@ -96,39 +103,104 @@ TEST_F(PublisherTest, WithdrawnAtOnce) {
     Publisher publisher;
     const auto id = publisher.publish(folder(), "kv", offer, -1);
     ASSERT_TRUE(id) << id.error().to_string();
-    const auto connection = connect("kv");
-    ASSERT_TRUE(connection) << connection.error().to_string();
+    ASSERT_TRUE(publisher.publish(folder(), "other", offer, -1));
+    const auto found = find("kv");
+    const auto other = find("other");
+    ASSERT_TRUE(found && other);
     publisher.withdraw(*id);
-    EXPECT_TRUE(connection->closed());
-    const auto gone = connect("kv");
+    EXPECT_FALSE(lasts(*found));
+    EXPECT_TRUE(lasts(*other));
+    const auto gone = find("kv");
     ASSERT_FALSE(gone);
     EXPECT_EQ(gone.error().code, ErrorCode::not_found) << gone.error().to_string();
     EXPECT_TRUE(publisher.publish(folder(), "kv", offer, -1));
+    EXPECT_TRUE(find("kv"));
+    EXPECT_FALSE(lasts(*found)) << "which is another publication";
 }
 
 TEST_F(PublisherTest, TheEndOfThePublisherWithdrawsAll) {
-    std::vector<Connection> connections;
+    std::vector<Offered> all;
     {
         Publisher publisher;
         for (int i = 0; i < 50; ++i) {
             const std::string name = fmt::format("n{}", i);
             ASSERT_TRUE(publisher.publish(folder(), name, offer, -1));
-            auto connection = connect(name);
-            ASSERT_TRUE(connection) << connection.error().to_string();
-            connections.push_back(std::move(*connection));
+            auto found = find(name);
+            ASSERT_TRUE(found) << found.error().to_string();
+            all.push_back(std::move(*found));
         }
-        for (const Connection& connection : connections) EXPECT_FALSE(connection.closed());
+        for (const Offered& one : all) EXPECT_TRUE(lasts(one));
     }
-    for (const Connection& connection : connections) EXPECT_TRUE(connection.closed());
-    for (const auto& entry : std::filesystem::directory_iterator(path))
-        EXPECT_EQ(entry.path().filename(), ".lock");
+    for (const Offered& one : all) EXPECT_FALSE(lasts(one));
+    EXPECT_TRUE(std::filesystem::is_empty(path));
+    EXPECT_TRUE(soon([&] { return ended > 0; }));
+}
+
+std::size_t open_descriptors() {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(PublisherTest, ManyNamesAreOneSocketAndOneConnection) {
+    const std::size_t before = open_descriptors();
+    Publisher publisher;
+    std::vector<Offered> all;
+    for (int i = 0; i < 300; ++i) {
+        ASSERT_TRUE(publisher.publish(folder(), fmt::format("n{}", i), offer, -1));
+        auto found = find(fmt::format("n{}", i));
+        ASSERT_TRUE(found) << found.error().to_string();
+        all.push_back(std::move(*found));
+        EXPECT_EQ(all.back().connection, all.front().connection);
+    }
+    // Of the publisher: a socket to listen at, one of a connection, one to be woken by, a spare one. Of the importer:
+    // the other end, its process, one to be woken by.
+    EXPECT_LE(open_descriptors(), before + 7);
+    all.clear();
+    importer.tidy();
+    EXPECT_TRUE(soon([&] { return open_descriptors() <= before + 4; }))
+        << "a connection that nobody needs stays";
+    EXPECT_TRUE(find("n7"));
+}
+
+// As one that was forked before, or somebody who cleans up, may do.
+TEST_F(PublisherTest, NamesThatSomebodyRemovedKeepNobodyFromPublishing) {
+    Publisher publisher;
+    for (const char* name : {"a", "b"}) ASSERT_TRUE(publisher.publish(folder(), name, offer, -1));
+    const auto before = find("b");
+    ASSERT_TRUE(before);
+    for (const char* name : {"a", "b"}) std::filesystem::remove(folder().socket_of(name));
+    for (const char* name : {"c", "d"}) {
+        ASSERT_TRUE(publisher.publish(folder(), name, offer, -1)) << name;
+        EXPECT_TRUE(find(name)) << name;
+    }
+    EXPECT_TRUE(lasts(*before));
+}
+
+TEST_F(PublisherTest, WhoFindsItFullHearsSo) {
+    Publisher publisher(2);
+    for (const char* name : {"kv", "other"}) ASSERT_TRUE(publisher.publish(folder(), name, offer, -1));
+    Importer second([] {});
+    Importer third([] {});
+    const auto held = find("kv");
+    {
+        const auto also = find(second, "kv");
+        ASSERT_TRUE(held && also);
+        const auto refused = find(third, "kv");
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, ErrorCode::out_of_memory) << refused.error().to_string();
+        EXPECT_EQ(refused.error().message,
+                  "the process that publishes has no room for more importers: 2 are there");
+        EXPECT_TRUE(find(second, "other")) << "by the connection that it has";
+    }
+    second.tidy();
+    EXPECT_TRUE(soon([&] { return find(third, "kv").ok(); }));
 }
 
 // As one of a program does that ends by exit().
 TEST_F(PublisherTest, AForkedChildWithdrawsNothing) {
     auto publisher = std::make_unique<Publisher>();
     ASSERT_TRUE(publisher->publish(folder(), "kv", offer, -1).ok());
-    const auto before = connect("kv");
+    const auto before = find("kv");
     ASSERT_TRUE(before) << before.error().to_string();
     const pid_t child = ::fork();
     if (child == 0) {
@@ -136,9 +208,8 @@ TEST_F(PublisherTest, AForkedChildWithdrawsNothing) {
         ::_exit(0);
     }
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-    EXPECT_FALSE(before->closed());
-    const auto after = connect("kv");
-    EXPECT_TRUE(after) << after.error().to_string();
+    EXPECT_TRUE(lasts(*before));
+    EXPECT_TRUE(find("kv"));
 }
 
 TEST_F(PublisherTest, OneNameOnePublisher) {
@@ -150,34 +221,43 @@ TEST_F(PublisherTest, OneNameOnePublisher) {
         ASSERT_FALSE(taken);
         EXPECT_EQ(taken.error().code, ErrorCode::invalid_argument) << taken.error().to_string();
     }
-    EXPECT_TRUE(connect("kv"));
+    EXPECT_TRUE(find("kv"));
 }
 
-TEST_F(PublisherTest, WatcherTellsOfEachEndOnce) {
-    std::atomic<int> ended{0};
-    Watcher watcher([&](const Connection&) { ++ended; });
+// One that takes in nothing of what it is told: it is hung up on, and finds the publisher again.
+TEST_F(PublisherTest, AnImporterThatDoesNotListenHoldsNobodyUp) {
     Publisher publisher;
-    std::vector<std::uint64_t> ids;
-    for (int i = 0; i < 3; ++i) {
-        const std::string name = fmt::format("n{}", i);
-        ids.push_back(*publisher.publish(folder(), name, offer, -1));
-        auto connection = connect(name);
-        ASSERT_TRUE(connection) << connection.error().to_string();
-        auto shared = std::make_shared<const Connection>(std::move(*connection));
-        ASSERT_TRUE(watcher.add(shared));
-        if (i == 2) watcher.remove(*shared);
-    }
-    for (const std::uint64_t id : ids) publisher.withdraw(id);
-    EXPECT_TRUE(soon([&] { return ended == 2; }));
-    EXPECT_EQ(ended, 2);
+    ASSERT_TRUE(publisher.publish(folder(), "kv", offer, -1));
+    const auto until = Clock::now() + std::chrono::seconds(20);
+    const auto deaf = driver::LocalSocket::connect(folder().socket_of("kv"), until);
+    ASSERT_TRUE(deaf) << deaf.error().to_string();
+    for (std::uint64_t question = 1; deaf->send(to_message({Word::ask, question, "kv"})).ok(); ++question)
+        ASSERT_LT(question, 1'000'000u);
+    EXPECT_TRUE(find("kv"));
+    EXPECT_TRUE(soon([&] { return !deaf->send("x"); }));
+}
+
+TEST_F(PublisherTest, ManyAtOnce) {
+    Publisher publisher;
+    for (int i = 0; i < 40; ++i) ASSERT_TRUE(publisher.publish(folder(), fmt::format("n{}", i), offer, -1));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t)
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < 40; ++i) {
+                const auto found = find(fmt::format("n{}", (i + 5 * t) % 40));
+                EXPECT_TRUE(found) << found.error().to_string();
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(PublisherTest, AnImporterThatGoesMakesRoomForTheNext) {
-    Publisher publisher;
+    Publisher publisher(3);
     ASSERT_TRUE(publisher.publish(folder(), "kv", offer, -1));
-    for (int i = 0; i < 5000; ++i) {
-        const auto connection = connect("kv");
-        ASSERT_TRUE(connection) << i << ": " << connection.error().to_string();
+    for (int i = 0; i < 300; ++i) {
+        Importer one([] {});
+        const auto found = find(one, "kv");
+        ASSERT_TRUE(found) << i << ": " << found.error().to_string();
     }
 }
 
