@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/kept.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "transfer/batch.hpp"
@@ -67,20 +68,22 @@ Engine::Engine(const Topology& topology, const backend::Registry& registry,
 }
 
 Engine::~Engine() {
+    std::vector<std::shared_ptr<Activity>> left = thread_.stop();
+    for (auto& job : starting_thread_.stop()) left.push_back(std::move(job));
+    for (const auto& job : left) job->cancel();
     const auto give_up = Clock::now() + std::chrono::seconds(1);
-    for (DrivingThread* thread : {&thread_, &starting_thread_}) {
-        for (auto& job : thread->stop()) {
-            job->cancel();
-            while (!job->drained() && Clock::now() < give_up)
-                if (!job->step(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
-            if (job->drained()) continue;
-            // A device still writes to memory that the job holds: freeing it would corrupt whatever comes
-            // next.
-            base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
-            new std::shared_ptr<Activity>(job);
-        }
+    const auto drained = [](const auto& job) { return job->drained(); };
+    while (std::erase_if(left, drained), !left.empty() && Clock::now() < give_up) {
+        bool moved = false;
+        for (const auto& job : left) moved |= job->step(true);
+        if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     progress_list_->close();
+    // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
+    for (auto& job : left) {
+        base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
+        base::keep(std::move(job));
+    }
     registrations_->clear();
 }
 
