@@ -123,6 +123,38 @@ TEST_F(BackendStream, DefaultStream) {
     expect_value(ends.to.buffer(), fresh);
 }
 
+// What fails when a piece is on its way already is told when it has ended: also on a stream of another GPU, beside
+// which it goes.
+TEST_F(BackendStreamOfTwo, AnErrorWaitsForThePiece) {
+    const Ends ends(Raw::host_alloc, 0, Raw::device, 0);
+    auto source = backend().attach(ends.from.buffer(), {});
+    auto target = backend().attach(ends.to.buffer(), {backend::Access::write});
+    ASSERT_TRUE(source && target);
+    constexpr std::pair<int, const char*> cases[] = {
+        {0, ""}, {1, ""}, {0, "cuEventRecord:1"}, {1, "cuEventRecord:2"}, {1, "cuStreamWaitEvent:2"}};
+    for (const auto& [stream_gpu, call] : cases) {
+        SCOPED_TRACE(fmt::format("gpu:{} {}", stream_gpu, call));
+        clear(ends.to.buffer(), old_target);
+        SlowStream stream(stream_gpu);
+        std::atomic<bool> busy{true};
+        stream.run([&busy] {
+            while (busy) std::this_thread::sleep_for(milliseconds(1));
+        });
+        backend::Piece piece{source->get(), 0, target->get(), 0, size, Engine::host_to_gpu, stream.get()};
+        ::setenv("FAKE_CUDA_FAIL", call, 1);
+        auto ticket = backend().start(piece);
+        ::unsetenv("FAKE_CUDA_FAIL");
+        ASSERT_TRUE(ticket) << ticket.error().to_string();
+        auto progress = backend().poll(*ticket);
+        EXPECT_TRUE(progress && *progress == backend::Progress::pending);
+        busy = false;
+        const bool ended = await(backend(), *ticket).ok();
+        expect_value(ends.to.buffer(), old_source);
+        if (ended && *call) GTEST_SKIP() << "the driver of this machine does not fail";
+        EXPECT_EQ(ended, *call == 0);
+    }
+}
+
 TEST_F(BackendStream, ACapturedStreamTakesPiecesButNoGate) {
     const Ends ends(Raw::device, 0, Raw::device, 0);
     SlowStream stream(0);
