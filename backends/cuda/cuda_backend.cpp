@@ -92,6 +92,7 @@ public:
     Result<Progress> poll(Ticket ticket) override;
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override { return pin_host(*gpus_, buffer); }
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override;
+    std::optional<std::uint64_t> stream_key(void* stream) override;
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
         return seats_->seat(request);
     }
@@ -433,6 +434,15 @@ Result<Progress> CudaBackend::poll(Ticket ticket) {
 Result<std::unique_ptr<backend::Gate>> CudaBackend::gate(void* stream) {
     SIDESTEP_TRY(const auto callers, callers_stream(*cuda_, stream, nullptr));
     return gate_words_->put(*gpus_, callers);
+}
+
+std::optional<std::uint64_t> CudaBackend::stream_key(void* stream) {
+    const auto callers = callers_stream(*cuda_, stream, nullptr);
+    if (!callers || callers->capturing) return std::nullopt;
+    driver::ScopedCudaContext current(*cuda_, callers->context);
+    unsigned long long number = 0;  // no other stream of the process ever has it
+    if (cuda_->cuStreamGetId(callers->stream, &number) != CUDA_SUCCESS) return std::nullopt;
+    return number;
 }
 
 Result<std::optional<backend::Exported>> CudaBackend::share(const Buffer& buffer) {

@@ -196,6 +196,10 @@ public:
 
     // A gate on a caller's stream, for backends that know streams.
     virtual Result<std::unique_ptr<Gate>> gate(void* stream);
+
+    // Tells streams apart, those too that have the same name one after the other, or on several threads; nothing where
+    // the backend cannot, as while the stream is captured.
+    virtual std::optional<std::uint64_t> stream_key(void*) { return std::nullopt; }
 };
 
 }  // namespace sidestep::backend

@@ -62,7 +62,8 @@ Engine::Engine(const Topology& topology, const backend::Registry& registry,
       drain_limit_(drain_limit),
       plans_(topology, registry),
       pool_(registry, topology.gpu_count()),
-      traffic_(topology.gpu_count()) {
+      traffic_(topology.gpu_count()),
+      streams_(registry) {
     for (backend::Backend* backend : registry.usable())
         backend->set_progress_callback([all = progress_list_] { all->progress(); });
 }
@@ -93,6 +94,7 @@ std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, c
     auto job = std::make_shared<Job>(machine(), options, stream);
     job->begin(from, to);
     if (job->needs_driving()) enroll(job);
+    if (job->finished()) settle(job);
     return job;
 }
 
@@ -128,8 +130,8 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
 }
 
 Machine Engine::machine() {
-    return Machine{topology_,       registry_,       plans_,  pool_,       traffic_,
-                   *registrations_, *progress_list_, shared_, drain_limit_};
+    return Machine{topology_, registry_,       plans_,          pool_,   traffic_,
+                   streams_,  *registrations_, *progress_list_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
@@ -165,7 +167,16 @@ bool Engine::poll(const std::shared_ptr<Activity>& job) {
     return true;
 }
 
-// A job that reported while pieces hang goes on to be driven until they end.
+Result<Receipt> Engine::take(Activity& job) {
+    if (!owner_.forked()) job.hand_over(true);
+    return job.result();
+}
+
+void Engine::let_go(Activity& job) {
+    if (!owner_.forked()) job.hand_over(false);
+}
+
+// A job that reported while pieces hang, or that holds a stream, goes on to be driven.
 void Engine::settle(const std::shared_ptr<Activity>& job) {
     if (!job->drained()) enroll(job);
 }
