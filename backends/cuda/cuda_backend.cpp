@@ -92,6 +92,7 @@ public:
     Result<Progress> poll(Ticket ticket) override;
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override { return pin_host(*gpus_, buffer); }
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override;
+    std::optional<std::uint64_t> stream_key(void* stream) override;
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
         return seats_->seat(request);
     }
@@ -306,21 +307,33 @@ Result<void> CudaBackend::enqueue_parts(const Work& work, CUstream stream) const
     return {};
 }
 
-// Enqueues the work and the event that ends it on a stream of work.gpu's context.
+Error at_ends(const Work& work, Error error) {
+    error.where = fmt::format("{} to {}", work.from->buffer().to_string(), work.to->buffer().to_string());
+    return error;
+}
+
+// Enqueues the work and the event that ends it on a stream of work.gpu's context. What fails when a part of it is
+// enqueued, which may be long before that part runs, is told by poll().
 Result<Ticket> CudaBackend::launch(const Work& work, CUstream stream) const {
     driver::ScopedCudaContext current(*work.gpu->context());
     SIDESTEP_TRY(Flight * flight, work.gpu->take_flight());
-    auto enqueued = enqueue(work, stream);
-    if (enqueued) {
-        CUresult status = cuda_->cuEventRecord(flight->event, stream);
-        if (status == CUDA_SUCCESS) return Ticket{reinterpret_cast<std::uint64_t>(flight)};
-        enqueued = cuda_->error(status, "cuEventRecord");
-        cuda_->cuStreamSynchronize(stream);  // after an error nothing of the piece may be in flight
+    const auto enqueued = enqueue(work, stream);
+    if (!enqueued) {
+        const Error error = at_ends(work, enqueued.error());
+        if (work.parts.empty()) {  // a single piece is enqueued whole or not at all
+            work.gpu->give_back(flight);
+            return error;
+        }
+        flight->failure = std::make_unique<Failure>(Failure{error});
     }
-    work.gpu->give_back(flight);
-    Error error = enqueued.error();
-    error.where = fmt::format("{} to {}", work.from->buffer().to_string(), work.to->buffer().to_string());
-    return error;
+    const CUresult status = cuda_->cuEventRecord(flight->event, stream);
+    if (status != CUDA_SUCCESS) {
+        if (!flight->failure)
+            flight->failure =
+                std::make_unique<Failure>(Failure{at_ends(work, cuda_->error(status, "cuEventRecord"))});
+        flight->failure->unmarked = stream;
+    }
+    return Ticket{reinterpret_cast<std::uint64_t>(flight)};
 }
 
 // A stream of another context than the one that carries the piece out: the piece goes on a stream of its
@@ -338,12 +351,16 @@ Result<Ticket> CudaBackend::launch_beside(const Work& work, const CallersStream&
     }
     SIDESTEP_TRY(const Ticket ticket, launch(work, own.get()));
     auto* flight = reinterpret_cast<Flight*>(ticket.id);
+    if (flight->failure && flight->failure->unmarked) {
+        flight->failure->stream.emplace(std::move(own));
+        return ticket;
+    }
     driver::ScopedCudaContext current(*cuda_, callers.context);
-    CUresult status = cuda_->cuStreamWaitEvent(callers.stream, flight->event, CU_EVENT_WAIT_DEFAULT);
-    if (status == CUDA_SUCCESS) return ticket;
-    cuda_->cuStreamSynchronize(own.get());
-    work.gpu->give_back(flight);
-    return cuda_->error(status, "cuStreamWaitEvent", "caller's stream");
+    const CUresult status = cuda_->cuStreamWaitEvent(callers.stream, flight->event, CU_EVENT_WAIT_DEFAULT);
+    if (status != CUDA_SUCCESS && !flight->failure)
+        flight->failure =
+            std::make_unique<Failure>(Failure{cuda_->error(status, "cuStreamWaitEvent", "caller's stream")});
+    return ticket;
 }
 
 Result<Ticket> CudaBackend::launch_on_callers_stream(Work work, void* stream) {
@@ -402,10 +419,14 @@ Result<Progress> CudaBackend::poll(Ticket ticket) {
     CUresult status = CUDA_SUCCESS;
     {
         driver::ScopedCudaContext current(*flight->gpu->context());
-        status = cuda_->cuEventQuery(flight->event);
+        const bool unmarked = flight->failure && flight->failure->unmarked;
+        status =
+            unmarked ? cuda_->cuStreamQuery(*flight->failure->unmarked) : cuda_->cuEventQuery(flight->event);
     }
     if (status == CUDA_ERROR_NOT_READY) return Progress::pending;
+    const std::unique_ptr<const Failure> failure = std::move(flight->failure);
     flight->gpu->give_back(flight);
+    if (failure) return failure->error;
     if (status == CUDA_SUCCESS) return Progress::done;
     return cuda_->error(status, "cuEventQuery", fmt::format("gpu:{}", flight->gpu->index()));
 }
@@ -413,6 +434,15 @@ Result<Progress> CudaBackend::poll(Ticket ticket) {
 Result<std::unique_ptr<backend::Gate>> CudaBackend::gate(void* stream) {
     SIDESTEP_TRY(const auto callers, callers_stream(*cuda_, stream, nullptr));
     return gate_words_->put(*gpus_, callers);
+}
+
+std::optional<std::uint64_t> CudaBackend::stream_key(void* stream) {
+    const auto callers = callers_stream(*cuda_, stream, nullptr);
+    if (!callers || callers->capturing) return std::nullopt;
+    driver::ScopedCudaContext current(*cuda_, callers->context);
+    unsigned long long number = 0;  // no other stream of the process ever has it
+    if (cuda_->cuStreamGetId(callers->stream, &number) != CUDA_SUCCESS) return std::nullopt;
+    return number;
 }
 
 Result<std::optional<backend::Exported>> CudaBackend::share(const Buffer& buffer) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "backends/cuda/allocate.hpp"
+#include "base/kept.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 
@@ -149,7 +150,7 @@ GateWords::~GateWords() {
     collect();
     if (resting_.empty()) return;
     base::log(base::LogLevel::warn, "a stream still waits at an open gate: its pinned words are not freed");
-    static_cast<void>(new Allocation(std::move(page_)));
+    base::keep(std::make_shared<Allocation>(std::move(page_)));
 }
 
 }  // namespace sidestep::backends::cuda

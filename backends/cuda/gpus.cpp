@@ -79,7 +79,7 @@ Result<Flight*> Gpu::take_flight() {
     CUevent event = nullptr;
     const driver::Cuda& cuda = context_->cuda();
     SIDESTEP_CHECK(cuda.check(cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
-    return &flights_.emplace_back(Flight{this, event, nullptr});
+    return &flights_.emplace_back(Flight{this, event});
 }
 
 void Gpu::give_back(Flight* flight) {

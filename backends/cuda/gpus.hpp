@@ -18,11 +18,20 @@ namespace sidestep::backends::cuda {
 
 class Gpu;
 
+// What is told of a piece once what was enqueued of it has ended.
+struct Failure {
+    Error error;
+    // Where no event could be recorded: the stream, of which all counts, and its owner where that is not the caller.
+    std::optional<CUstream> unmarked = {};
+    std::optional<driver::CudaStream> stream = {};
+};
+
 // One piece in flight: the event that ends it. Belongs to a Gpu, which hands it out again and again.
 struct Flight {
     Gpu* gpu = nullptr;
     CUevent event = nullptr;
     Flight* next_free = nullptr;
+    std::unique_ptr<Failure> failure = nullptr;
 };
 
 // What work a stream is for. Each has streams of its own, so that opposite directions run side by side.

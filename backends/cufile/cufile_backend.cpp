@@ -11,6 +11,7 @@
 #include "backends/cufile/file_registration.hpp"
 #include "backends/cufile/io_pool.hpp"
 #include "backends/cufile/proof.hpp"
+#include "base/kept.hpp"
 #include "base/try.hpp"
 #include "driver/cufile.hpp"
 #include "driver/files.hpp"
@@ -47,6 +48,9 @@ double quickest_link(const Topology& topology) {
 class CufileBackend final : public backend::Backend {
 public:
     explicit CufileBackend(CufileOptions options) : options_(std::move(options)) {}
+    ~CufileBackend() override {
+        if (opened_ && !opened_->pool.end()) base::keep(std::move(opened_));
+    }
 
     std::string_view name() const override { return "cufile"; }
     Support probe(const Topology& topology) override;
@@ -55,20 +59,27 @@ public:
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
     Result<backend::Ticket> start(const backend::Piece& piece) override;
-    Result<backend::Progress> poll(backend::Ticket ticket) override { return pool_->poll(ticket); }
+    Result<backend::Progress> poll(backend::Ticket ticket) override { return opened_->pool.poll(ticket); }
 
 private:
+    // What requests use, one that hangs too.
+    struct Opened {
+        Opened(std::shared_ptr<const driver::Cufile> library, std::unique_ptr<DirectGpus> found)
+            : cufile(std::move(library)), gpus(std::move(found)), prover(cufile, *gpus), memory(cufile) {}
+        const std::shared_ptr<const driver::Cufile> cufile;
+        const std::unique_ptr<DirectGpus> gpus;
+        Prover prover;
+        MappedMemory memory;
+        IoPool pool{max_threads};  // last: destroyed first, while the rest is there
+    };
+    Shared shared() const { return {opened_->cufile, opened_->prover, opened_->memory}; }
     Support load(const Topology& topology, const Conditions& conditions);
     Support reads(const Buffer& file, int gpu);
     Support writes(const Buffer& file, int gpu);
 
     const CufileOptions options_;
     double gb_per_s_ = 0;
-    std::shared_ptr<const driver::Cufile> cufile_;
-    std::unique_ptr<DirectGpus> gpus_;
-    std::unique_ptr<Prover> prover_;
-    std::unique_ptr<MappedMemory> memory_;
-    std::unique_ptr<IoPool> pool_;  // last: destroyed first, while the rest is there
+    std::shared_ptr<Opened> opened_;  // constant after probe(); null where it is not usable
 };
 
 Support CufileBackend::probe(const Topology& topology) {
@@ -100,13 +111,9 @@ Support CufileBackend::load(const Topology& topology, const Conditions& conditio
                            opened.error().hint);
     if (auto counted = (*cufile)->gpu_counts(); !counted)
         return Support::no(counted.error().message, counted.error().hint);
-    cufile_ = std::move(*cufile);
-    gpus_ = std::move(*gpus);
-    prover_ = std::make_unique<Prover>(cufile_, *gpus_);
-    memory_ = std::make_unique<MappedMemory>(cufile_);
-    pool_ = std::make_unique<IoPool>(max_threads);
+    opened_ = std::make_shared<Opened>(std::move(*cufile), std::move(*gpus));
     return Support::yes(fmt::format("libcufile {}, {}; each file system is proven before it is used",
-                                    cufile_->version_text(),
+                                    opened_->cufile->version_text(),
                                     conditions.nvidia_fs.empty() ? "nvidia-fs" : "P2PDMA mode"));
 }
 
@@ -144,9 +151,9 @@ Support CufileBackend::reads(const Buffer& file, int gpu) {
     if ((*facts)->size < block)
         return Support::no(
             fmt::format("only whole blocks of {} go directly, and the file is smaller", format_bytes(block)));
-    if (Support proven = prover_->reads(path, gpu); !proven.usable) return proven;
+    if (Support proven = opened_->prover.reads(path, gpu); !proven.usable) return proven;
     // The path is proven for the device; whether cuFile takes this file shows when it is opened.
-    auto opened = FileRegistration::open({cufile_, *prover_, *memory_}, file, {});
+    auto opened = FileRegistration::open(shared(), file, {});
     if (!opened) return Support::no(opened.error().message, opened.error().hint);
     return Support::yes("proven by cuFile's counters");
 }
@@ -158,21 +165,21 @@ Support CufileBackend::writes(const Buffer& file, int gpu) {
         return Support::no(
             fmt::format("that writing to a {} is direct cannot be tried out without overwriting it",
                         driver::to_string((*facts)->type)));
-    return prover_->writes(path, gpu);
+    return opened_->prover.writes(path, gpu);
 }
 
 Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffer& buffer,
                                                                      const backend::AttachOptions& options) {
     using Attached = std::unique_ptr<backend::Registration>;
     if (buffer.place().is_file()) {
-        SIDESTEP_TRY(auto file, FileRegistration::open({cufile_, *prover_, *memory_}, buffer, options));
+        SIDESTEP_TRY(auto file, FileRegistration::open(shared(), buffer, options));
         return Attached(std::move(file));
     }
     if (!buffer.place().is_gpu())
         return Error{ErrorCode::unsupported,
                      fmt::format("cuFile does not reach {}", buffer.place().to_string()), buffer.to_string(),
                      "stage through host memory"};
-    SIDESTEP_TRY(DirectGpu * gpu, gpus_->open(buffer.place().index()));
+    SIDESTEP_TRY(DirectGpu * gpu, opened_->gpus->open(buffer.place().index()));
     return Attached(std::make_unique<MemoryRegistration>(buffer, *gpu));
 }
 
@@ -203,7 +210,7 @@ Result<backend::Ticket> CufileBackend::start(const backend::Piece& piece) {
     range.memory_offset = write ? piece.from_offset : piece.to_offset;
     range.size = piece.size;
     range.write = write;
-    return pool_->start([file, range] { return file->move(range); });
+    return opened_->pool.start([file, range] { return file->move(range); });
 }
 
 }  // namespace

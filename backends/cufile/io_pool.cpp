@@ -15,6 +15,14 @@ IoPool::~IoPool() {
     for (std::thread& thread : threads_) thread.join();
 }
 
+bool IoPool::end() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    waiting_.clear();
+    wake_.notify_all();
+    return work_ended_.wait_until(lock, last_begun_ + end_limit, [this] { return busy_ == 0; });
+}
+
 Result<backend::Ticket> IoPool::start(Work work) {
     const std::lock_guard lock(mutex_);
     if (jobs_.size() >= max_under_way)
@@ -55,11 +63,13 @@ void IoPool::run() {
         Job& job = jobs_[waiting_.front()];  // stays where it is until poll() has seen its result
         waiting_.pop_front();
         ++busy_;
+        last_begun_ = std::chrono::steady_clock::now();
         lock.unlock();
         Result<void> result = job.work();
         lock.lock();
         job.result.emplace(std::move(result));
         --busy_;
+        if (stopping_) work_ended_.notify_all();
     }
 }
 

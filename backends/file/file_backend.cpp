@@ -8,6 +8,7 @@
 #include "backends/file/file_jobs.hpp"
 #include "backends/file/file_registration.hpp"
 #include "backends/file/slices.hpp"
+#include "base/kept.hpp"
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/file_threads.hpp"
@@ -74,6 +75,9 @@ public:
     explicit FileBackend(FileOptions options) : options_(options) {}
     FileBackend(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options)
         : options_(options), given_(std::move(engine)) {}
+    ~FileBackend() override {
+        if (jobs_ && !jobs_->end()) base::keep(std::move(jobs_));
+    }
 
     std::string_view name() const override { return "file"; }
     Support probe(const Topology& topology) override;

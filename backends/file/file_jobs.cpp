@@ -114,6 +114,12 @@ void FileJobs::set_progress_callback(std::function<void()> call) {
     if (copier_) copier_->set_progress_callback(std::move(call));
 }
 
+bool FileJobs::end() {
+    const std::lock_guard lock(mutex_);
+    const bool copied = !copier_ || copier_->end();
+    return engine_->end() && copied;
+}
+
 void FileJobs::forget(MemoryRegistration& memory) {
     const std::lock_guard lock(mutex_);
     engine_->drop_memory(memory.kept_);

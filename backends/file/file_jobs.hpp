@@ -19,8 +19,7 @@
 namespace sidestep::backends::file {
 
 // Feeds an engine slice by slice, carries on where a read or write fell short, and gathers what became
-// of each piece. Any thread may call; poll() is what moves things on. Nothing is in flight any more when
-// it is destroyed.
+// of each piece. Any thread may call; poll() is what moves things on.
 class FileJobs : public std::enable_shared_from_this<FileJobs> {
 public:
     // How many requests are outstanding at once: reads and writes around the page cache wait for a device,
@@ -42,6 +41,9 @@ public:
 
     // Threads that copy make the call (driver::FileIoEngine::set_progress_callback).
     void set_progress_callback(std::function<void()> call);
+
+    // driver::FileIoEngine::end() of both engines: where it answers false, this object is kept.
+    bool end();
 
     // Memory that goes away, of which nothing is in flight.
     void forget(MemoryRegistration& memory);

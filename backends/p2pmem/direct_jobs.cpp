@@ -84,6 +84,11 @@ Result<backend::Progress> DirectJobs::poll(backend::Ticket ticket) {
     return backend::Progress::done;
 }
 
+bool DirectJobs::end() {
+    const std::lock_guard lock(mutex_);
+    return engine_->end();
+}
+
 void DirectJobs::pump() {
     submit_ready();
     ended_.clear();

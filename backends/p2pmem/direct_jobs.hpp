@@ -21,7 +21,7 @@ struct DeviceRange {
 
 // Whole blocks go between drive and device memory by one plain O_DIRECT request after the other; what lies
 // beside them goes through a small buffer of host memory. Any thread may call; poll() is what moves things
-// on. Nothing is in flight any more when it is destroyed.
+// on.
 class DirectJobs {
 public:
     explicit DirectJobs(std::unique_ptr<driver::FileIoEngine> engine) : engine_(std::move(engine)) {}
@@ -32,6 +32,9 @@ public:
     // After an error nothing of the piece is with the engine any more. ErrorCode::path_unavailable where the
     // kernel keeps the drive away from the memory.
     Result<backend::Progress> poll(backend::Ticket ticket);
+
+    // driver::FileIoEngine::end(): where it answers false, this object is kept, small buffers and all.
+    bool end();
 
 private:
     struct Job;

@@ -10,6 +10,7 @@
 #include "backends/p2pmem/map_copies.hpp"
 #include "backends/p2pmem/peer_allocations.hpp"
 #include "backends/p2pmem/refusals.hpp"
+#include "base/kept.hpp"
 #include "base/try.hpp"
 #include "driver/file_threads.hpp"
 #include "driver/memory_map.hpp"
@@ -60,6 +61,9 @@ class P2pmemBackend final : public backend::Backend {
 public:
     P2pmemBackend(P2pmemOptions options, std::unique_ptr<driver::FileIoEngine> engine)
         : options_(std::move(options)), files_(options_.root), given_(std::move(engine)) {}
+    ~P2pmemBackend() override {
+        if (jobs_ && !jobs_->end()) base::keep(std::move(jobs_));
+    }
 
     std::string_view name() const override { return "p2pmem"; }
     Support probe(const Topology& topology) override;
@@ -87,24 +91,24 @@ private:
     std::string how_ = "nothing";  // reads and writes: part of every route
     std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
     MapCopies copies_;
-    std::unique_ptr<DirectJobs> jobs_;  // constant after probe()
+    std::shared_ptr<DirectJobs> jobs_;  // constant after probe()
 };
 
 void P2pmemBackend::start_engine() {
     if (given_) {
         how_ = std::string(given_->name());
-        jobs_ = std::make_unique<DirectJobs>(std::move(given_));
+        jobs_ = std::make_shared<DirectJobs>(std::move(given_));
         return;
     }
     if (options_.io != base::FileIo::threads) {
         if (auto ring = driver::create_uring_engine(depth, max_threads)) {
             how_ = "io_uring";
-            jobs_ = std::make_unique<DirectJobs>(std::move(*ring));
+            jobs_ = std::make_shared<DirectJobs>(std::move(*ring));
             return;
         }
     }
     how_ = "threads";
-    jobs_ = std::make_unique<DirectJobs>(driver::create_thread_engine(depth, max_threads));
+    jobs_ = std::make_shared<DirectJobs>(driver::create_thread_engine(depth, max_threads));
 }
 
 Support P2pmemBackend::probe(const Topology& topology) {

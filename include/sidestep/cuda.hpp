@@ -17,11 +17,15 @@ SIDESTEP_API Result<Buffer> buffer(const Context& context, const void* pointer, 
 // A copy in the order of `stream`: it starts after the work already on the stream, and work put on the
 // stream later starts after the copy. Where the route is one hop of the CUDA backend, the copy is
 // enqueued on the stream itself and this costs nothing; a staged route holds the stream at a gate until
-// its last byte has arrived or it has failed. A null stream is the legacy default stream. The stream
-// belongs to the caller and outlives the copy.
+// its last byte has arrived, and been verified if asked for. A null stream is the legacy default stream. The
+// stream belongs to the caller and outlives the copy.
 //
-// The time that a copy waits for the stream's earlier work counts towards its deadline and its stall limit.
-// Once either has passed, a copy that is on the stream already still happens when the stream comes to it.
+// CUDA cannot make the work behind a staged copy that failed fail as well: it runs once the failure was handed
+// out by the Transfer, the Transfer was dropped, or 10 s have passed. So look at the Transfer before its results
+// are used. Copies of this Context behind it on the stream do fail, with its error (docs/async.md).
+//
+// The deadline counts from the call, the stall limit from when the stream comes to the gate; a copy of one hop
+// has none. After its deadline a copy that is on the stream already still happens when the stream comes to it.
 //
 // On a stream that is being captured into a graph, a copy of one hop becomes a node of the graph: the bytes
 // move each time the graph is launched, from and to the same addresses, and both buffers stay valid as long

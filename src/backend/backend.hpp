@@ -162,10 +162,11 @@ public:
                                                          const AttachOptions& options) = 0;
 
     // Begins a piece. Does not wait for it, nor for anything else; copies of up to 64 KiB may be done on
-    // the spot. Fails with ErrorCode::unsupported where the two ends are out of the engine's reach.
+    // the spot. Fails with ErrorCode::unsupported where the two ends are out of the engine's reach. An error means
+    // that nothing of the piece is in flight: what fails with a part of it under way is told by poll().
     virtual Result<Ticket> start(const Piece& piece) = 0;
 
-    // Begins many pieces of one capability, as one ticket. Only for capabilities with `batches`.
+    // Begins many pieces of one capability, as one ticket. Only for capabilities with `batches`. Fails as start().
     virtual Result<Ticket> start_batch(std::span<const Piece> pieces);
 
     // Whether the piece has ended. Never blocks. After `done` or an error the ticket is spent. An error
@@ -195,6 +196,10 @@ public:
 
     // A gate on a caller's stream, for backends that know streams.
     virtual Result<std::unique_ptr<Gate>> gate(void* stream);
+
+    // Tells streams apart, those too that have the same name one after the other, or on several threads; nothing where
+    // the backend cannot, as while the stream is captured.
+    virtual std::optional<std::uint64_t> stream_key(void*) { return std::nullopt; }
 };
 
 }  // namespace sidestep::backend

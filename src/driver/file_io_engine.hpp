@@ -1,6 +1,7 @@
 // Reads and writes in flight, whatever carries them out.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -34,10 +35,17 @@ struct FileCompletion {
 };
 
 // An engine decides nothing: short transfers, EINTR and end of file are passed on as they come. Used by
-// one thread at a time. The destructor waits until nothing is in flight.
+// one thread at a time. The destructor waits until nothing is in flight; where something may hang, end() comes first.
 class FileIoEngine {
 public:
+    // How long a request may take once the engine is to end.
+    static constexpr std::chrono::seconds end_limit{1};
+
     virtual ~FileIoEngine() = default;
+
+    // Drops what nobody has begun, and waits for the rest until end_limit after the last request was begun. False
+    // where something hangs then: the engine is kept (base::keep) with all that its requests name. To be called last.
+    virtual bool end() { return true; }
 
     virtual std::string_view name() const = 0;
     // How many requests may be outstanding (submitted and not yet reaped).

@@ -81,6 +81,7 @@ public:
     ThreadEngine(unsigned depth, unsigned threads, Wake wake, Bytes part)
         : depth_(depth), max_threads_(threads), when_(wake), part_(part) {}
     ~ThreadEngine() override;
+    bool end() override;
 
     std::string_view name() const override { return "threads"; }
     unsigned depth() const override { return depth_; }
@@ -111,6 +112,8 @@ private:
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;
+    std::condition_variable part_ended_;  // told while stopping
+    std::chrono::steady_clock::time_point last_begun_;
     std::deque<std::shared_ptr<Order>> waiting_;  // that have parts in line
     std::vector<FileCompletion> ended_;
     Call callback_;  // null: none
@@ -132,6 +135,16 @@ ThreadEngine::~ThreadEngine() {
     }
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
+}
+
+bool ThreadEngine::end() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    waiting_.clear();
+    count_line(0);
+    callback_ = nullptr;
+    wake_.notify_all();
+    return part_ended_.wait_until(lock, last_begun_ + end_limit, [this] { return busy_ == 0; });
 }
 
 bool ThreadEngine::start_thread() {
@@ -261,6 +274,7 @@ FileRequest ThreadEngine::take_part(Order& order) {
     if (order.in_line == 0) waiting_.pop_front();
     count_line(in_line_.load(std::memory_order_relaxed) - 1);
     ++busy_;
+    last_begun_ = std::chrono::steady_clock::now();
     return part;
 }
 
@@ -279,6 +293,7 @@ void ThreadEngine::work() {
         const std::int64_t result = carry_out(part);
         lock.lock();
         --busy_;
+        if (stopping_) part_ended_.notify_all();
         if (!order->end(part, result)) continue;
         ended_.push_back({order->request.tag, order->result()});
         any_ended_.store(true, std::memory_order_release);

@@ -23,6 +23,7 @@ class UringEngine final : public FileIoEngine {
 public:
     explicit UringEngine(unsigned depth) : depth_(depth) {}
     ~UringEngine() override;
+    bool end() override;
 
     int open(unsigned threads);
 
@@ -35,12 +36,14 @@ public:
     void reap(std::vector<FileCompletion>& ended) override;
 
 private:
+    using Clock = std::chrono::steady_clock;
     bool open_table();
 
     const unsigned depth_;
     bool open_ = false;
     io_uring ring_{};
     unsigned in_kernel_ = 0;
+    Clock::time_point last_begun_;
     std::deque<std::uint64_t> waiting_;  // tags in the submission queue that the kernel has not taken yet
     int broken_ = 0;                     // errno of a kernel that takes nothing any more
     bool no_table_ = false;              // the kernel gives no table of registered memory
@@ -66,18 +69,25 @@ int UringEngine::open(unsigned threads) {
 
 UringEngine::~UringEngine() {
     if (!open_) return;
-    // The kernel writes to the callers' memory until the last request has ended. Ten seconds are more
-    // than a healthy device needs; a hung one must not hang the process too.
-    __kernel_timespec patience{.tv_sec = 10, .tv_nsec = 0};
+    end();
+    io_uring_queue_exit(&ring_);
+}
+
+// The kernel writes to the callers' memory until the last request has ended.
+bool UringEngine::end() {
     while (in_kernel_ > 0) {
+        const auto left = std::chrono::nanoseconds(last_begun_ + end_limit - Clock::now());
+        const auto patience = std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(1));
+        __kernel_timespec limit{.tv_sec = patience / std::chrono::seconds(1),
+                                .tv_nsec = (patience % std::chrono::seconds(1)).count()};
         io_uring_cqe* entry = nullptr;
-        const int rc = io_uring_wait_cqe_timeout(&ring_, &entry, &patience);
+        const int rc = io_uring_wait_cqe_timeout(&ring_, &entry, &limit);
         if (rc == -EINTR) continue;
-        if (rc < 0) break;
+        if (rc < 0) return false;
         io_uring_cqe_seen(&ring_, entry);
         --in_kernel_;
     }
-    io_uring_queue_exit(&ring_);
+    return true;
 }
 
 void UringEngine::submit(const FileRequest& request) {
@@ -115,6 +125,7 @@ void UringEngine::flush() {
             return;
         }
         in_kernel_ += static_cast<unsigned>(taken);
+        last_begun_ = Clock::now();
         waiting_.erase(waiting_.begin(), waiting_.begin() + taken);
     }
 }

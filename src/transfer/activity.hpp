@@ -42,9 +42,12 @@ public:
 
     void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
+    // After the end: the caller has the result in hand, or (not `seen`) has let go of its handle.
+    virtual void hand_over(bool seen) { static_cast<void>(seen); }
+
     // The result is there. Stays true.
     bool finished() const { return finished_.load(std::memory_order_acquire); }
-    // Nothing is in flight any more: the activity may be destroyed.
+    // Nothing is in flight any more, and no stream is held: the activity may be destroyed.
     bool drained() const { return drained_.load(std::memory_order_acquire); }
     // It ends only if somebody calls step(): there is more to start, or the target to make final.
     bool needs_driving() const { return needs_driving_ && !finished(); }

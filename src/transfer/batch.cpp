@@ -79,6 +79,7 @@ Result<void> BatchJob::prepare(const std::vector<BatchCopy>& copies) {
     if (stream_ != nullptr && options_.verify)
         return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
                      "verify it later, or copy without a stream"};
+    if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
     BatchPlan plan = plan_batch({machine_.topology, machine_.registry, machine_.plans,
                                  machine_.pool.relay_limits(), options_, stream_ != nullptr},
                                 copies);
@@ -151,7 +152,10 @@ bool BatchJob::advance(bool may_block) {
     moved |= run_singles(may_block);
     publish_progress();
     if (state_ == State::moving && idle() && all_started()) {
-        end();
+        if (auto before = place_.failure_before())
+            fail(std::move(*before));
+        else
+            end();
         moved = true;
     }
     if (state_ != State::moving) moved |= drain();
@@ -304,8 +308,8 @@ void BatchJob::watch(Clock::time_point now) {
                      fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
                                  options_.deadline.count(), bytes_done(), bytes_total()),
                      "copy_batch", "raise the deadline"});
-    // Copies of their own watch for stalls themselves.
-    if (running_.empty() && passed(options_.stall_limit, now - last_move_))
+    // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
+    if (running_.empty() && stream_ == nullptr && passed(options_.stall_limit, now - last_move_))
         fail({ErrorCode::timed_out,
               fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
                           bytes_done(), bytes_total()),
@@ -330,6 +334,12 @@ void BatchJob::fail(Error error) {
     waiting_.clear();
     state_ = State::draining;
     drain_since_ = Clock::now();
+}
+
+void BatchJob::hand_over(bool seen) {
+    if (stream_ == nullptr) return;
+    std::lock_guard lock(mutex_);
+    if (failure_ && seen) place_.tell();
 }
 
 // Publishes the result, and lets go of everything if nothing is in flight.

@@ -31,6 +31,7 @@ public:
 
     bool step(bool may_block) override;
     bool try_step(bool may_block) override;
+    void hand_over(bool seen) override;
     bool starts_copies() const override { return starts_copies_; }
 
 private:
@@ -109,6 +110,7 @@ private:
     bool all_verified_ = true;
     double copy_seconds_ = 0;  // of the copies of their own, summed; like the next
     double verify_seconds_ = 0;
+    StreamPlace place_;  // on a caller's stream
     std::optional<Error> failure_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/kept.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "transfer/batch.hpp"
@@ -61,26 +62,29 @@ Engine::Engine(const Topology& topology, const backend::Registry& registry,
       drain_limit_(drain_limit),
       plans_(topology, registry),
       pool_(registry, topology.gpu_count()),
-      traffic_(topology.gpu_count()) {
+      traffic_(topology.gpu_count()),
+      streams_(registry) {
     for (backend::Backend* backend : registry.usable())
         backend->set_progress_callback([all = progress_list_] { all->progress(); });
 }
 
 Engine::~Engine() {
+    std::vector<std::shared_ptr<Activity>> left = thread_.stop();
+    for (auto& job : starting_thread_.stop()) left.push_back(std::move(job));
+    for (const auto& job : left) job->cancel();
     const auto give_up = Clock::now() + std::chrono::seconds(1);
-    for (DrivingThread* thread : {&thread_, &starting_thread_}) {
-        for (auto& job : thread->stop()) {
-            job->cancel();
-            while (!job->drained() && Clock::now() < give_up)
-                if (!job->step(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
-            if (job->drained()) continue;
-            // A device still writes to memory that the job holds: freeing it would corrupt whatever comes
-            // next.
-            base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
-            new std::shared_ptr<Activity>(job);
-        }
+    const auto drained = [](const auto& job) { return job->drained(); };
+    while (std::erase_if(left, drained), !left.empty() && Clock::now() < give_up) {
+        bool moved = false;
+        for (const auto& job : left) moved |= job->step(true);
+        if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     progress_list_->close();
+    // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
+    for (auto& job : left) {
+        base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
+        base::keep(std::move(job));
+    }
     registrations_->clear();
 }
 
@@ -90,6 +94,7 @@ std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, c
     auto job = std::make_shared<Job>(machine(), options, stream);
     job->begin(from, to);
     if (job->needs_driving()) enroll(job);
+    if (job->finished()) settle(job);
     return job;
 }
 
@@ -125,8 +130,8 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
 }
 
 Machine Engine::machine() {
-    return Machine{topology_,       registry_,       plans_,  pool_,       traffic_,
-                   *registrations_, *progress_list_, shared_, drain_limit_};
+    return Machine{topology_, registry_,       plans_,          pool_,   traffic_,
+                   streams_,  *registrations_, *progress_list_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
@@ -162,7 +167,16 @@ bool Engine::poll(const std::shared_ptr<Activity>& job) {
     return true;
 }
 
-// A job that reported while pieces hang goes on to be driven until they end.
+Result<Receipt> Engine::take(Activity& job) {
+    if (!owner_.forked()) job.hand_over(true);
+    return job.result();
+}
+
+void Engine::let_go(Activity& job) {
+    if (!owner_.forked()) job.hand_over(false);
+}
+
+// A job that reported while pieces hang, or that holds a stream, goes on to be driven.
 void Engine::settle(const std::shared_ptr<Activity>& job) {
     if (!job->drained()) enroll(job);
 }

@@ -50,6 +50,10 @@ public:
     bool wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit);
     // Looks once, without blocking; answers whether it has a result.
     bool poll(const std::shared_ptr<Activity>& job);
+    // Hands out the result of one that has ended.
+    Result<Receipt> take(Activity& job);
+    // Nobody will ask for it any more.
+    void let_go(Activity& job);
 
     // The route for two buffers, without moving anything.
     Result<Route> route(const Buffer& from, const Buffer& to, const CopyOptions& options);
@@ -77,6 +81,7 @@ private:
     const std::shared_ptr<ProgressList> progress_list_ = std::make_shared<ProgressList>();
     const std::shared_ptr<Registrations> registrations_ = std::make_shared<Registrations>();
     HostLinkTraffic traffic_;
+    StreamOrder streams_;
     SharedMemory* shared_ = nullptr;
 
     DrivingThread thread_;

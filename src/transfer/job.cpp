@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/rounding.hpp"
 #include "base/try.hpp"
 
@@ -77,6 +78,7 @@ void Job::begin(const Buffer& from, const Buffer& to) {
 }
 
 Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
+    if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
     SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to, machine_.shared,
                                      options_.deadline));
     total_.store(ends_.bytes, std::memory_order_relaxed);
@@ -96,7 +98,9 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     if (options_.verify && ends_.bytes > 0) SIDESTEP_CHECK(add_verifier());
     // The gate comes last: behind a closed one the CUDA driver blocks whoever frees memory (seen on H200,
     // driver 580.159.04), and does not say which other calls it may block.
-    return needs_gate() ? add_gate() : Result<void>();
+    if (!needs_gate()) return {};
+    state_ = State::gated;
+    return place_.hold(machine_.streams, machine_.registry, stream_);
 }
 
 route::Request Job::request() const {
@@ -227,21 +231,6 @@ bool Job::needs_gate() const {
     return stream_ != nullptr && !(one_hop && plan_->lanes[0][0].streams);
 }
 
-Result<void> Job::add_gate() {
-    Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream", {}};
-    for (backend::Backend* backend : machine_.registry.usable()) {
-        auto gate = backend->gate(stream_);
-        if (!gate) {
-            last = gate.error();
-            continue;
-        }
-        gate_ = std::move(*gate);
-        state_ = State::gated;
-        return {};
-    }
-    return last;
-}
-
 bool Job::step(bool may_block) {
     std::lock_guard lock(mutex_);
     return advance(may_block);
@@ -265,11 +254,11 @@ bool Job::advance(bool may_block) {
     if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
     bool moved = false;
     if (state_ == State::gated) {
-        auto ready = gate_->ready();
-        if (!ready)
-            fail(ready.error());
-        else if (*ready)
-            state_ = State::moving;
+        auto reached = place_.reached();
+        if (!reached)
+            fail(reached.error());
+        else if (*reached)
+            come_to_gate();
     }
     if (state_ == State::moving) moved |= move();
     if (state_ == State::verifying) moved |= verify();
@@ -277,6 +266,13 @@ bool Job::advance(bool may_block) {
     if (state_ == State::draining || state_ == State::ended) moved |= drain();
     if (moved) last_move_ = Clock::now();
     return moved;
+}
+
+// What held the stream up before is no stall.
+void Job::come_to_gate() {
+    if (auto before = place_.failure_before()) return fail(std::move(*before));
+    state_ = State::moving;
+    last_move_ = Clock::now();
 }
 
 bool Job::move() {
@@ -302,15 +298,17 @@ bool Job::move() {
 }
 
 void Job::all_arrived() {
+    if (auto before = place_.failure_before()) return fail(std::move(*before));
     receipt_.bytes = ends_.bytes;
     receipt_.seconds = seconds_since_start() - receipt_.verify_seconds;
     for (const auto& lane : lanes_) receipt_.lane_bytes.push_back(lane ? lane->arrived() : 0);
     // Before verification reads them all once more.
     for (const Attached& attached : attached_) receipt_.storage += attached.registration->storage_bytes();
     if (lanes_.empty()) receipt_.lane_bytes.assign(plan_->lanes.size(), 0);
-    // The bytes are there: whoever waits on the stream may use them while they are verified.
-    if (gate_) gate_->open();
-    if (!verifier_) receipt_.verified = options_.verify;  // nothing to compare in no bytes
+    if (!verifier_) {
+        place_.pass();
+        receipt_.verified = options_.verify;  // nothing to compare in no bytes
+    }
     state_ = verifier_ ? State::verifying : State::committing;
 }
 
@@ -321,6 +319,7 @@ bool Job::verify() {
         return true;
     }
     if (!verifier_->finished()) return *stepped;
+    place_.pass();
     receipt_.verified = true;
     receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;  // its making ready too
     state_ = State::committing;
@@ -348,16 +347,16 @@ bool Job::drain() {
         if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
     if (verifier_)
         if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
-    if (idle()) {
-        end();
-        return true;
+    const bool quiet = idle();
+    if (state_ == State::draining) {
+        if (!quiet && Clock::now() - drain_since_ <= machine_.drain_limit) return moved;
+        if (!quiet)
+            failure_->message += "; pieces are still in flight, so the buffers may still be written to";
+    } else if (holds_stream() || !quiet) {
+        return moved;
     }
-    if (state_ == State::draining && Clock::now() - drain_since_ > machine_.drain_limit) {
-        failure_->message += "; pieces are still in flight, so the buffers may still be written to";
-        end();
-        moved = true;
-    }
-    return moved;
+    end();
+    return true;
 }
 
 void Job::watch(Clock::time_point now) {
@@ -367,7 +366,10 @@ void Job::watch(Clock::time_point now) {
                      fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
                                  options_.deadline.count(), bytes_done(), bytes_total()),
                      ends_.to.to_string(), "raise the deadline"});
-    if (passed(options_.stall_limit, now - last_move_))
+    // Until the stream comes to the copy. Where the copy is on the stream itself, only its end tells.
+    const bool waits =
+        state_ == State::gated || (state_ == State::moving && stream_ != nullptr && !place_.has_gate());
+    if (!waits && passed(options_.stall_limit, now - last_move_))
         fail({ErrorCode::timed_out,
               fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
                           bytes_done(), bytes_total()),
@@ -388,6 +390,7 @@ void Job::lose(std::size_t lane, Error error) {
 void Job::fail(Error error) {
     if (state_ == State::draining || state_ == State::ended) return;
     failure_ = std::move(error);
+    place_.fail(*failure_);
     for (auto& lane : lanes_)
         if (lane) lane->stop();
     if (verifier_) verifier_->stop();
@@ -399,15 +402,15 @@ void Job::fail(Error error) {
 void Job::end() {
     state_ = State::ended;
     host_link_ = {};
-    if (gate_) gate_->open();
     if (!finished()) {
+        ended_at_ = Clock::now();
         receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
         if (failure_)
             result_.emplace(*failure_);
         else
             result_.emplace(std::move(receipt_));
     }
-    if (idle()) {
+    if (idle() && !holds_stream()) {
         lanes_.clear();
         verifier_.reset();
         attached_.clear();
@@ -415,6 +418,29 @@ void Job::end() {
         drained_.store(true, std::memory_order_release);
     }
     finish();
+}
+
+void Job::hand_over(bool seen) {
+    if (stream_ == nullptr) return;
+    std::lock_guard lock(mutex_);
+    if (failure_ && (seen || cancelled())) place_.tell();
+    handed_over_ = true;
+    advance(false);
+}
+
+// Whether the work behind a copy that failed is still kept from running.
+bool Job::holds_stream() {
+    if (!place_.is_closed()) return false;
+    const bool in_time = Clock::now() - ended_at_ <= machine_.drain_limit;
+    if (!handed_over_ && !cancelled() && in_time) return true;
+    if (!handed_over_ && !cancelled())
+        base::log(
+            base::LogLevel::error,
+            fmt::format("nobody asked what became of a copy, and what is behind it on its stream goes on "
+                        "without its bytes: {}",
+                        failure_->message));
+    place_.open();
+    return false;
 }
 
 bool Job::idle() const {

@@ -13,6 +13,7 @@
 #include "transfer/progress_list.hpp"
 #include "transfer/registrations.hpp"
 #include "transfer/shared_memory.hpp"
+#include "transfer/stream_order.hpp"
 #include "transfer/verify.hpp"
 
 namespace sidestep::transfer {
@@ -24,6 +25,7 @@ struct Machine {
     Plans& plans;
     StagingPool& pool;
     HostLinkTraffic& traffic;
+    StreamOrder& streams;
     Registrations& registrations;
     ProgressList& progress_list;
     SharedMemory* shared;  // null: published memory is refused
@@ -41,6 +43,8 @@ struct Machine {
 //   any         draining    a piece failed, cancel, deadline or stall
 //   draining    ended       nothing is in flight any more, or the drain limit has passed
 //
+// The gate opens when the bytes are there and, if asked for, verified. That of a copy that failed opens when
+// the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
 class Job final : public Activity {
 public:
     Job(const Machine& machine, const CopyOptions& options, void* stream);
@@ -52,6 +56,7 @@ public:
     bool step(bool may_block) override;
     bool try_step(bool may_block) override;
     void assist() override;
+    void hand_over(bool seen) override;
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -70,10 +75,10 @@ private:
     void count_traffic();
     const std::atomic<int>* yields_to(std::size_t lane) const;
     Result<void> add_verifier();
-    Result<void> add_gate();
     bool needs_gate() const;
     Result<backend::Registration*> attach(backend::Backend* backend, backend::Access access);
     bool advance(bool may_block);
+    void come_to_gate();
     bool move();
     bool verify();
     bool commit();
@@ -83,6 +88,7 @@ private:
     void lose(std::size_t lane, Error error);
     void fail(Error error);
     void end();
+    bool holds_stream();
     bool idle() const;
     double seconds_since_start() const;
 
@@ -100,11 +106,13 @@ private:
     HostLinkTraffic::Use host_link_;
     Cursor cursor_;
     std::unique_ptr<Verifier> verifier_;
-    std::unique_ptr<backend::Gate> gate_;
+    StreamPlace place_;  // on a caller's stream
+    bool handed_over_ = false;
     std::optional<Error> failure_;
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
+    Clock::time_point ended_at_;
     ProgressList::Entry progress_entry_;
 };
 

@@ -125,7 +125,7 @@ std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes si
         StagingLease lease;
         lease.pool_ = this;
         lease.buffer_ = slab->buffer().slice(*offset, size);
-        lease.slab_ = slab.get();
+        lease.slab_ = slab;
         lease.offset_ = *offset;
         return lease;
     }
@@ -149,7 +149,7 @@ bool StagingPool::grow(const Place& place, Bytes size) {
                   fmt::format("no slab for the pinned pool: {}", memory.error().to_string()));
         return false;
     }
-    auto slab = std::make_unique<Slab>(std::move(*memory));
+    auto slab = std::make_shared<Slab>(std::move(*memory));
     std::lock_guard lock(mutex_);
     Node& node = node_of(place);
     node.bytes += bytes;

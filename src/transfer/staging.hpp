@@ -15,7 +15,9 @@ namespace sidestep::transfer {
 
 class StagingPool;
 
-// Staging memory on loan; goes back to the pool when destroyed, on any thread. Outlives no pool.
+// Staging memory on loan; goes back to the pool when destroyed, on any thread, and is destroyed before the pool. It
+// owns what it lends, a slab together with the pool: a lease that is never destroyed, since a device may still write
+// there, keeps the memory whatever becomes of the pool.
 class StagingLease {
 public:
     StagingLease() = default;
@@ -34,10 +36,10 @@ private:
 
     StagingPool* pool_ = nullptr;
     Buffer buffer_;
-    Place asked_;           // of a block of its own: where it fits again
-    Allocation block_;      // empty for a piece of a slab
-    Slab* slab_ = nullptr;  // null for a block of its own
-    Bytes offset_ = 0;      // of the piece in its slab
+    Place asked_;                 // of a block of its own: where it fits again
+    Allocation block_;            // empty for a piece of a slab
+    std::shared_ptr<Slab> slab_;  // null for a block of its own
+    Bytes offset_ = 0;            // of the piece in its slab
 };
 
 // Pinning memory costs far more than copying through it, so what was pinned is kept and used again. Safe to
@@ -94,7 +96,7 @@ private:
     struct Node {
         Place place;
         Bytes bytes = 0;  // of its slabs
-        std::vector<std::unique_ptr<Slab>> slabs;
+        std::vector<std::shared_ptr<Slab>> slabs;
     };
     struct Relay {
         Bytes limit = default_relay_limit;

@@ -31,17 +31,18 @@ Transfer::~Transfer() {
         activity_->cancel();
         engine_->wait(activity_, std::chrono::nanoseconds(0));
     }
+    engine_->let_go(*activity_);
     activity_->completion().close_event_fd();  // the engine may keep the activity of a hung device
 }
 
 std::optional<Result<Receipt>> Transfer::poll() {
     if (!engine_->poll(activity_)) return std::nullopt;
-    return activity_->result();
+    return engine_->take(*activity_);
 }
 
 Result<Receipt> Transfer::wait() {
     engine_->wait(activity_, std::chrono::nanoseconds(0));
-    return activity_->result();
+    return engine_->take(*activity_);
 }
 
 std::optional<Result<Receipt>> Transfer::wait_for(std::chrono::milliseconds limit) {
@@ -49,7 +50,7 @@ std::optional<Result<Receipt>> Transfer::wait_for(std::chrono::milliseconds limi
     constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365 * 100);
     const auto bounded = std::clamp(limit, std::chrono::milliseconds(1), longest);
     if (!engine_->wait(activity_, bounded)) return std::nullopt;
-    return activity_->result();
+    return engine_->take(*activity_);
 }
 
 void Transfer::cancel() {

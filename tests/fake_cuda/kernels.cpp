@@ -40,6 +40,7 @@ CUresult launch_batch(Stream& stream, const void* table) {
                 !machine.reaches(device, entry.from, entry.bytes))
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
+    if (fails_now("cuLaunchKernel")) return CUDA_ERROR_OUT_OF_MEMORY;
     return stream.push(
         [entries = std::move(entries), tiles = head.tiles] {
             std::size_t at = 0;

@@ -85,6 +85,17 @@ bool has_peer_access() {
     return peers == nullptr || std::strcmp(peers, "none") != 0;
 }
 
+bool fails_now(const char* call) {
+    static std::atomic<int> before{0};
+    const char* const which = std::getenv("FAKE_CUDA_FAIL");
+    const std::size_t length = std::strlen(call);
+    if (which == nullptr) before = 0;
+    if (which == nullptr || std::strncmp(which, call, length) != 0 || which[length] != ':') return false;
+    const bool fails = ++before == std::atoi(which + length + 1);
+    if (fails) before = 0;
+    return fails;
+}
+
 std::shared_ptr<Stream> find_stream(CUstream stream) {
     Machine& machine = Machine::get();
     std::lock_guard lock(machine.mutex);

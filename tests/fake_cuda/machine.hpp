@@ -154,6 +154,9 @@ bool capture_forbids();
 // Whether the two devices reach each other's memory: unless SIDESTEP_STAND_IN_PEERS is "none".
 bool has_peer_access();
 
+// FAKE_CUDA_FAIL=CALL:N, as cuMemcpyAsync:6: the Nth call of that function from now on fails.
+bool fails_now(const char* call);
+
 // The context that is current on this thread, or null.
 Context* current_context();
 

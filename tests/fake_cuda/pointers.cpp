@@ -179,6 +179,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     const int device = found->context()->device;
     if (!reaches(device, to, bytes) || !reaches(device, from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (fails_now("cuMemcpyAsync")) return CUDA_ERROR_OUT_OF_MEMORY;
     expect_copies_within(*found->context(), to, from);
     // A broken bridge, for tests of what finds it: the copy says it went well.
     const bool broken = std::getenv("FAKE_CUDA_CORRUPT_PEER") != nullptr && between_gpus(to, from);
@@ -190,7 +191,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
         true, carrier_of(to, from, bytes));
 }
 
-// In one piece of work; neither on the legacy default stream nor while the stream is captured.
+// In one piece of work; neither on the legacy default stream nor while the stream is captured. Those before one that fails
+// are enqueued.
 CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
                             CUmemcpyAttributes* attributes, std::size_t* applies_from,
                             std::size_t attribute_count, CUstream stream) {
@@ -207,13 +209,15 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* siz
         std::size_t bytes;
     };
     std::vector<Copy> copies;
-    for (std::size_t i = 0; i < count; ++i) {
+    bool failed = false;
+    for (std::size_t i = 0; i < count && !failed; ++i) {
         if (!reaches(device, to[i], sizes[i]) || !reaches(device, from[i], sizes[i]))
             return CUDA_ERROR_INVALID_VALUE;
-        copies.push_back({to[i], from[i], sizes[i]});
+        failed = fails_now("cuMemcpyBatchAsync");
+        if (!failed) copies.push_back({to[i], from[i], sizes[i]});
     }
     const Carrier carrier = carrier_of(to[0], from[0], sizes[0]);
-    return found->push(
+    const CUresult pushed = found->push(
         [copies = std::move(copies)] {
             // Any order will do: the last first.
             for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy)
@@ -221,6 +225,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* siz
                              copy->bytes);
         },
         false, carrier);
+    return failed ? CUDA_ERROR_OUT_OF_MEMORY : pushed;
 }
 
 // The contexts say where the memory is; here every address tells that by itself.

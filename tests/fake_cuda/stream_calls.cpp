@@ -47,12 +47,15 @@ bool sidestep::fake_cuda::capture_forbids() {
     return Machine::get().global_captures > 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-// A stream that waits for the default stream, and is waited for, is not made up here.
+// A stream that waits for the default stream, and is waited for, is not made up here. While FAKE_CUDA_OWN_QUEUE is set
+// a stream that waits holds up no other.
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_NOT_SUPPORTED;
     std::lock_guard lock(Machine::get().mutex);
-    const std::shared_ptr<Stream> made = Stream::make(current_context(), &current_context()->queues);
+    const bool own = std::getenv("FAKE_CUDA_OWN_QUEUE") != nullptr;
+    const std::shared_ptr<Stream> made =
+        Stream::make(current_context(), own ? nullptr : &current_context()->queues);
     *stream = reinterpret_cast<CUstream>(made.get());
     Machine::get().streams[*stream] = made;
     return CUDA_SUCCESS;
@@ -234,6 +237,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
 // comes there. The event may be of another context.
 // An external wait of a capture becomes a node.
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    if (fails_now("cuStreamWaitEvent")) return CUDA_ERROR_OUT_OF_MEMORY;
     const std::shared_ptr<Stream> waiting = find_stream(stream);
     if (!waiting) return CUDA_ERROR_INVALID_HANDLE;
     Flag reached;
@@ -326,6 +330,7 @@ CUresult cuEventDestroy(CUevent event) {
 
 // On a stream of the event's own context only.
 CUresult cuEventRecord(CUevent event, CUstream stream) {
+    if (fails_now("cuEventRecord")) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;

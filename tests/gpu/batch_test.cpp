@@ -153,6 +153,53 @@ TEST_F(Batches, InTheOrderOfAStream) {
     }
 }
 
+// Of several calls to the driver one fails when those before it are on a busy stream already. The error comes when
+// they have ended: its reader may free the memory.
+class BatchesCutShort : public Batches {
+protected:
+    // `count` copies of `size` bytes; `call` is the one that fails.
+    void fail(CUstream stream, Bytes size, std::size_t count, const char* call) {
+        const Allocation from = raw_memory(Raw::host_alloc, 0, size * count);
+        const Allocation to = raw_memory(Raw::device, 0, size * count);
+        clear(from.buffer(), 0x77);
+        clear(to.buffer(), 0x11);
+        std::vector<BatchItem> items;
+        for (std::size_t i = 0; i < count; ++i)
+            items.push_back({from.buffer().slice(i * size, size), to.buffer().slice(i * size, size)});
+        const driver::ScopedCudaContext current(machine().context(0));
+        std::atomic<bool> busy{true};
+        const auto wait = [](void* flag) {
+            while (static_cast<std::atomic<bool>*>(flag)->load())
+                std::this_thread::sleep_for(milliseconds(1));
+        };
+        expect_success(cuda().cuLaunchHostFunc(stream, wait, &busy), "cuLaunchHostFunc");
+        ::setenv("FAKE_CUDA_FAIL", call, 1);
+        Transfer transfer = cuda::copy_batch(*context_, items, stream);
+        ::unsetenv("FAKE_CUDA_FAIL");
+        EXPECT_FALSE(transfer.wait_for(milliseconds(100))) << "copies are in flight";
+        busy = false;
+        auto receipt = transfer.wait();
+        expect_success(cuda().cuStreamQuery(stream), "cuStreamQuery");
+        if (receipt) GTEST_SKIP() << "the driver of this machine does not fail";
+        EXPECT_EQ(receipt.error().code, ErrorCode::out_of_memory) << receipt.error().to_string();
+        EXPECT_NE(receipt.error().message.find("of the batch"), std::string::npos) << receipt.error().message;
+    }
+};
+
+TEST_F(BatchesCutShort, OneByOne) {
+    fail(CU_STREAM_LEGACY, 1_MiB, 8, "cuMemcpyAsync:6");
+}
+
+TEST_F(BatchesCutShort, InTheBatchCall) {
+    SlowStream stream(0);
+    fail(stream.get(), 1_MiB, 8, "cuMemcpyBatchAsync:6");
+}
+
+TEST_F(BatchesCutShort, ByTheKernel) {
+    SlowStream stream(0);
+    fail(stream.get(), 4_KiB, 4000, "cuLaunchKernel:2");
+}
+
 TEST_F(Batches, AStreamTakesNoStagedCopies) {
     const Allocation pageable = raw_memory(Raw::pageable, 0, 64_KiB);
     const Allocation pinned = raw_memory(Raw::host_alloc, 0, 64_KiB);

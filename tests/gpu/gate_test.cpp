@@ -105,7 +105,13 @@ protected:
         host_ = raw_memory(Raw::host_alloc, 0, 1_MiB);
         gpu_ = raw_memory(Raw::device, 0, 1_MiB);
         ASSERT_TRUE(move(backend(), host_.buffer(), gpu_.buffer(), Engine::host_to_gpu));
+        // The first one within a GPU waits for streams that are held.
+        ASSERT_TRUE(
+            move(backend(), gpu_.buffer().slice(0, 4), gpu_.buffer().slice(4, 4), Engine::local_copy));
+        // Which streams share a queue with this one is a matter of how many there were before.
+        ::setenv("FAKE_CUDA_OWN_QUEUE", "1", 1);
         stream_.emplace(0);
+        ::unsetenv("FAKE_CUDA_OWN_QUEUE");
         auto gate = backend().gate(stream_->get());
         ASSERT_TRUE(gate) << gate.error().to_string();
         gate_ = std::move(*gate);

@@ -3,6 +3,8 @@
 // Each test makes the stream slow before the copy and changes the source at the end of that slow work: a
 // copy that does not wait carries the old bytes. Behind the copy the stream reads the target: work that
 // does not wait for the copy sees the old target.
+#include <poll.h>
+
 #include <cstring>
 
 #include <fmt/format.h>
@@ -123,6 +125,38 @@ TEST_F(BackendStream, DefaultStream) {
     expect_value(ends.to.buffer(), fresh);
 }
 
+// What fails when a piece is on its way already is told when it has ended: also on a stream of another GPU, beside
+// which it goes.
+TEST_F(BackendStreamOfTwo, AnErrorWaitsForThePiece) {
+    const Ends ends(Raw::host_alloc, 0, Raw::device, 0);
+    auto source = backend().attach(ends.from.buffer(), {});
+    auto target = backend().attach(ends.to.buffer(), {backend::Access::write});
+    ASSERT_TRUE(source && target);
+    constexpr std::pair<int, const char*> cases[] = {
+        {0, ""}, {1, ""}, {0, "cuEventRecord:1"}, {1, "cuEventRecord:2"}, {1, "cuStreamWaitEvent:2"}};
+    for (const auto& [stream_gpu, call] : cases) {
+        SCOPED_TRACE(fmt::format("gpu:{} {}", stream_gpu, call));
+        clear(ends.to.buffer(), old_target);
+        SlowStream stream(stream_gpu);
+        std::atomic<bool> busy{true};
+        stream.run([&busy] {
+            while (busy) std::this_thread::sleep_for(milliseconds(1));
+        });
+        backend::Piece piece{source->get(), 0, target->get(), 0, size, Engine::host_to_gpu, stream.get()};
+        ::setenv("FAKE_CUDA_FAIL", call, 1);
+        auto ticket = backend().start(piece);
+        ::unsetenv("FAKE_CUDA_FAIL");
+        ASSERT_TRUE(ticket) << ticket.error().to_string();
+        auto progress = backend().poll(*ticket);
+        EXPECT_TRUE(progress && *progress == backend::Progress::pending);
+        busy = false;
+        const bool ended = await(backend(), *ticket).ok();
+        expect_value(ends.to.buffer(), old_source);
+        if (ended && *call) GTEST_SKIP() << "the driver of this machine does not fail";
+        EXPECT_EQ(ended, *call == 0);
+    }
+}
+
 TEST_F(BackendStream, ACapturedStreamTakesPiecesButNoGate) {
     const Ends ends(Raw::device, 0, Raw::device, 0);
     SlowStream stream(0);
@@ -216,6 +250,78 @@ TEST_F(ContextStream, OneAfterTheOtherOnOneStream) {
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     ASSERT_TRUE(there.wait());
     expect_value(last.buffer(), fresh);
+}
+
+// A second without a byte is a stall, but the stream has not come to the copy yet.
+TEST_F(ContextStream, SlowWorkBeforeACopyIsNoStall) {
+    for (const Raw from : {Raw::pageable, Raw::host_alloc}) {
+        const Ends ends(from, 0, Raw::device, 0);
+        SlowStream stream(0);
+        stream.sleep(milliseconds(2500));
+        slow_source(stream, ends);
+        CopyOptions options;
+        options.stall_limit = milliseconds(1000);
+        auto receipt =
+            cuda::copy(*context_, ends.from.buffer(), ends.to.buffer(), stream.get(), options).wait();
+        ASSERT_TRUE(receipt) << receipt.error().to_string();
+        expect_value(ends.to.buffer(), fresh);
+    }
+}
+
+TEST_F(ContextStream, WhatComesBehindAFailedCopyFailsToo) {
+    const Ends first(Raw::pageable, 0, Raw::device, 0);
+    const Allocation last = raw_memory(Raw::host_alloc, 0, size);
+    const Allocation pageable = raw_memory(Raw::pageable, 0, size);
+    clear(last.buffer(), old_target);
+    clear(pageable.buffer(), old_target);
+    SlowStream stream(0);
+    std::atomic<bool> busy{true};
+    stream.run([&busy] {
+        while (busy) std::this_thread::sleep_for(milliseconds(1));
+    });
+    CopyOptions options;
+    options.deadline = milliseconds(100);
+    Transfer failed = cuda::copy(*context_, first.from.buffer(), first.to.buffer(), stream.get(), options);
+    Transfer behind[] = {
+        cuda::copy(*context_, first.to.buffer(), pageable.buffer(), stream.get()),
+        cuda::copy(*context_, first.to.buffer(), last.buffer(), stream.get()),
+        cuda::copy_batch(*context_, {{first.to.buffer(), last.buffer()}}, stream.get()),
+    };
+    EXPECT_EQ(failed.wait().error().code, ErrorCode::timed_out);
+    busy = false;
+    for (Transfer& transfer : behind) {
+        auto receipt = transfer.wait();
+        ASSERT_FALSE(receipt);
+        EXPECT_NE(receipt.error().message.find("before it on the stream"), std::string::npos)
+            << receipt.error().message;
+    }
+    expect_value(pageable.buffer(), old_target);
+    ASSERT_TRUE(stream.drained(milliseconds(30'000)));
+    auto receipt = cuda::copy(*context_, first.from.buffer(), first.to.buffer(), stream.get()).wait();
+    EXPECT_TRUE(receipt) << receipt.error().to_string();
+}
+
+// Nothing behind the gate runs before the caller has the failure in hand.
+TEST_F(ContextStream, TheGateOfAFailedCopyWaitsForItsCaller) {
+    const Ends ends(Raw::pageable, 0, Raw::device, 0);
+    SlowStream stream(0);
+    stream.sleep(slow);
+    CopyOptions options;
+    options.deadline = milliseconds(100);
+    Transfer transfer = cuda::copy(*context_, ends.from.buffer(), ends.to.buffer(), stream.get(), options);
+    std::atomic<bool> went_on{false};
+    stream.run([&went_on] { went_on = true; });
+    auto ended = transfer.event_fd();
+    ASSERT_TRUE(ended) << ended.error().to_string();
+    pollfd waits{*ended, POLLIN, 0};
+    ASSERT_EQ(::poll(&waits, 1, 30'000), 1);
+    EXPECT_FALSE(stream.drained(slow + milliseconds(200)));
+    EXPECT_FALSE(went_on);
+    auto receipt = transfer.poll();
+    ASSERT_TRUE(receipt.has_value());
+    EXPECT_FALSE(*receipt);
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
+    EXPECT_TRUE(went_on);
 }
 
 TEST_F(ContextStream, GateOpensWhenTheCopyIsCancelled) {

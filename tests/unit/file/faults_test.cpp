@@ -26,6 +26,7 @@ public:
         std::function<std::optional<std::int64_t>(const FileRequest&)> answer;
         Bytes max = 1_GiB;              // bytes moved by one request
         std::atomic<bool> held{false};  // nothing ends
+        bool gone = false;
         // Seen so far.
         unsigned outstanding = 0;
         unsigned max_outstanding = 0;
@@ -35,6 +36,8 @@ public:
         unsigned with_kept = 0;  // requests that use it
     };
     explicit ScriptedEngine(std::shared_ptr<Script> script) : script_(std::move(script)) {}
+    ~ScriptedEngine() override { script_->gone = true; }
+    bool end() override { return !script_->held; }
 
     std::string_view name() const override { return "scripted"; }
     unsigned depth() const override { return script_->depth; }
@@ -167,6 +170,18 @@ TEST_F(FaultsTest, AnErrorWaitsForWhatIsInFlight) {
     EXPECT_EQ(ended, 4u);
     EXPECT_EQ(script_->submitted, 4u);
     EXPECT_EQ(backend_->poll(*ticket).error().code, ErrorCode::invalid_argument);  // spent
+}
+
+TEST_F(FaultsTest, AnEngineOutlivesTheBackendWhereARequestHangs) {
+    for (const bool hangs : {false, true}) {
+        script_->held = hangs;
+        script_->gone = false;
+        SetUp();
+        auto memory = attach(Buffer::host(back_.data(), back_.size()), Access::write);
+        ASSERT_TRUE(backend_->start({file_.get(), 0, memory->get(), 0, 1_MiB, 0, nullptr}));
+        backend_.reset();
+        EXPECT_NE(script_->gone, hangs);
+    }
 }
 
 TEST_F(FaultsTest, AFullDiskIsNoSpace) {

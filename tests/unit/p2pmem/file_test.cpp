@@ -29,8 +29,12 @@ public:
         Bytes max = 1_GiB;  // bytes moved by one request
         unsigned outstanding = 0;
         std::vector<FileRequest> seen;
+        bool hangs = false;
+        bool gone = false;
     };
     explicit ScriptedEngine(std::shared_ptr<Script> script) : script_(std::move(script)) {}
+    ~ScriptedEngine() override { script_->gone = true; }
+    bool end() override { return !script_->hangs; }
 
     std::string_view name() const override { return "scripted"; }
     unsigned depth() const override { return 2; }
@@ -41,7 +45,7 @@ public:
     }
     void flush() override {}
     void reap(std::vector<driver::FileCompletion>& ended) override {
-        if (queue_.empty()) return;
+        if (queue_.empty() || script_->hangs) return;
         const FileRequest request = queue_.back();
         queue_.pop_back();
         --script_->outstanding;
@@ -121,6 +125,20 @@ TEST_F(P2pmemFile, WhatLiesDifferentlyInABlockGoesThroughHostMemoryOrIsRefused) 
     const auto refused = read(0, 200'000, 1, true);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::path_unavailable);
+}
+
+// With it the host memory into which a drive reads what is no whole block.
+TEST_F(P2pmemFile, AnEngineOutlivesTheBackendWhereARequestHangs) {
+    script_->hangs = true;  // nothing ends
+    file_ = std::move(*attach(Buffer::file(*this / "x", 1, 100), Access::read));
+    auto target = attach(memory_.buffer().slice(1, 100), Access::write);
+    ASSERT_TRUE(backend_->start({file_.get(), 0, target->get(), 0, 100, read_file, nullptr}));
+    ASSERT_EQ(script_->outstanding, 1u);
+    target->reset();
+    memory_ = Allocation();
+    backend_.reset();
+    EXPECT_FALSE(script_->gone);
+    std::memset(script_->seen.back().address, 1, script_->seen.back().size);
 }
 
 TEST_F(P2pmemFile, ShortTransfersAreCarriedOn) {

@@ -6,54 +6,17 @@
 #include <atomic>
 #include <thread>
 
-#include "fake_backend.hpp"
+#include "engine_rig.hpp"
 #include "tests/no_threads.hpp"
 
 namespace sidestep {
 namespace {
 
 using namespace std::chrono_literals;
-using test::FakeBackend;
-using test::machine;
+using test::broken;
+using test::small_chunks;
 using transfer::Engine;
-
-// An engine with one fake backend, and memory at either end.
-struct Rig {
-    explicit Rig(FakeBackend::Script script, Bytes bytes = 1_MiB) : topology(machine()), size(bytes) {
-        auto owned = std::make_unique<FakeBackend>(std::move(script));
-        fake = owned.get();
-        registry.add(std::move(owned), topology);
-        source = *fake->allocate(Place::host(), bytes, MemoryKind::pageable);
-        target = *fake->allocate(Place::gpu(0), bytes, MemoryKind::device);
-        auto* bytes_of = static_cast<unsigned char*>(source.address());
-        for (Bytes i = 0; i < bytes; ++i) bytes_of[i] = static_cast<unsigned char>(i * 131 + (i >> 9));
-        std::memset(target.address(), 0xEE, bytes);
-        engine = std::make_unique<Engine>(topology, registry);
-    }
-    Result<Receipt> copy(const CopyOptions& options = {}) {
-        auto job = engine->submit(source.buffer(), target.buffer(), options, nullptr);
-        engine->wait(job, 0ns);
-        return job->result();
-    }
-    bool equal() const { return std::memcmp(source.address(), target.address(), size) == 0; }
-
-    Topology topology;
-    Bytes size;
-    backend::Registry registry;
-    FakeBackend* fake = nullptr;
-    Allocation source, target;
-    std::unique_ptr<Engine> engine;
-};
-
-CopyOptions small_chunks() {
-    CopyOptions options;
-    options.chunk = 64_KiB;
-    return options;
-}
-
-Error broken(ErrorCode code = ErrorCode::io_error) {
-    return {code, "scripted failure", "fake", {}};
-}
+using Rig = test::EngineRig;
 
 // The longest time limits have no nanoseconds.
 TEST(Engine, EndlessLimitsHaveNotPassed) {
@@ -239,6 +202,60 @@ TEST(Engine, ADeviceThatNeverComesBackIsReportedAndItsMemoryKept) {
     for (int i = 0; i < 5000 && !job->drained(); ++i) std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(job->drained());
     EXPECT_EQ(rig.fake->attached, 0);
+}
+
+// A slot of a slab, and one of a block of its own: what the device writes late lands where nobody else is.
+TEST(Engine, AHungPiecesSlotOutlivesEverything) {
+    for (const Bytes slabs : {64_MiB, Bytes{0}}) {
+        std::atomic<char*> slot{nullptr};
+        Rig rig({.polls = 0, .hang = [](std::size_t piece) { return piece == 2; }});
+        rig.fake->script.polls_of = [&](const backend::Piece& piece) {
+            if (rig.fake->pieces.size() == 3)
+                slot = static_cast<char*>(piece.to->buffer().address()) + piece.to_offset;
+            return 0;
+        };
+        rig.engine = std::make_unique<Engine>(rig.topology, rig.registry, 30ms);
+        rig.engine->pool().set_pinned_bound(slabs);
+        CopyOptions options = small_chunks();
+        options.stall_limit = 20ms;
+        auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+        rig.engine->wait(job, 0ns);
+        ASSERT_FALSE(job->result());
+        job.reset();
+        const auto live = rig.fake->live;
+        const int before = *live;
+        const auto begin = std::chrono::steady_clock::now();
+        rig.engine.reset();
+        rig.registry = backend::Registry();
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "it says a second";
+        EXPECT_EQ(*live, before);
+        ASSERT_NE(slot, nullptr);
+        if (*live == before) std::memset(slot, 1, 64_KiB);
+    }
+}
+
+// The second is for all of them: one that ends has its time beside one that hangs.
+TEST(Engine, TheEndWaitsForTheCopiesThatDoEnd) {
+    std::atomic<bool> busy{true};
+    Rig rig({.polls = 0});
+    rig.fake->script.hang = [&](std::size_t piece) { return piece == 0 || busy; };
+    rig.engine = std::make_unique<Engine>(rig.topology, rig.registry, 1ms);
+    CopyOptions options = small_chunks();
+    options.stall_limit = 1ms;
+    std::shared_ptr<transfer::Activity> jobs[2];
+    for (auto& job : jobs) {
+        job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+        rig.engine->wait(job, 0ns);
+        EXPECT_FALSE(job->drained());
+    }
+    std::thread later([&] {
+        std::this_thread::sleep_for(100ms);
+        busy = false;
+    });
+    rig.engine.reset();
+    later.join();
+    EXPECT_FALSE(jobs[0]->drained());
+    EXPECT_TRUE(jobs[1]->drained());
 }
 
 TEST(Engine, VerifyPassesOnEqualBytes) {

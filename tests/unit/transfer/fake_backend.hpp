@@ -42,6 +42,13 @@ public:
         bool peers = false;       // GPUs of any number, with peer access
         bool stage_only = false;  // no direct gpu <-> pageable host
         bool batches = false;     // takes start_batch(), and knows where its memory ends
+        bool streams = false;     // takes pieces on callers' streams, and holds those
+    };
+
+    // One that a test opens and looks at.
+    struct Gate {
+        std::atomic<bool> reached{false};
+        std::atomic<bool> open{false};
     };
 
     explicit FakeBackend(Script given) : script(std::move(given)) {}
@@ -161,9 +168,30 @@ public:
         return backend::Progress::done;
     }
 
+    Result<std::unique_ptr<backend::Gate>> gate(void* stream) override {
+        if (!script.streams) return Backend::gate(stream);
+        class Held final : public backend::Gate {
+        public:
+            explicit Held(std::shared_ptr<FakeBackend::Gate> gate) : gate_(std::move(gate)) {}
+            ~Held() override { gate_->open = true; }
+            Result<bool> ready() override { return gate_->reached.load(); }
+            void open() override { gate_->open = true; }
+
+        private:
+            std::shared_ptr<FakeBackend::Gate> gate_;
+        };
+        std::lock_guard lock(mutex_);
+        gates.push_back(std::make_shared<Gate>());
+        return std::unique_ptr<backend::Gate>(std::make_unique<Held>(gates.back()));
+    }
+    std::optional<std::uint64_t> stream_key(void* stream) override {
+        return reinterpret_cast<std::uintptr_t>(stream);
+    }
+
     Script script;
-    std::vector<Bytes> pieces;         // sizes, in the order of start(); of a batch: all of it
-    std::vector<std::size_t> batches;  // pieces of each start_batch()
+    std::vector<std::shared_ptr<Gate>> gates;  // in the order in which they were put on streams
+    std::vector<Bytes> pieces;                 // sizes, in the order of start(); of a batch: all of it
+    std::vector<std::size_t> batches;          // pieces of each start_batch()
     int described = 0;
     int in_flight = 0;
     int max_in_flight = 0;
@@ -217,6 +245,7 @@ private:
         capability.max_gb_per_s = 10;
         capability.latency_us = 1;
         capability.batches = script.batches;
+        capability.streams = script.streams;
         return capability;
     }
 

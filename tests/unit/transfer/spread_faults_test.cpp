@@ -285,6 +285,21 @@ TEST(SpreadFaults, ADeadlineAndAStallEndIt) {
     }
 }
 
+TEST(SpreadFaults, TheRingOutlivesStorageThatHangs) {
+    SpreadRig rig({.gpus = 2, .files = {.hang_after = 0}});
+    two_tensors(rig);
+    rig.engine->pool().set_pinned_bound(64_MiB);
+    CopyOptions options;
+    options.deadline = 30ms;
+    auto job = rig.submit(options);
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    job.reset();
+    const int before = *rig.fake->live;
+    rig.engine.reset();
+    EXPECT_EQ(*rig.fake->live, before);
+}
+
 TEST(SpreadFaults, TheEnginesThreadDrivesWhatNobodyWaitsFor) {
     SpreadRig rig({.gpus = 2, .files = {.polls = 3}});
     two_tensors(rig);

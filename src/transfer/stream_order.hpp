@@ -1,0 +1,100 @@
+// The order of a caller's stream as copies keep it: the gates that hold it, and what comes behind them.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "backend/registry.hpp"
+
+namespace sidestep::transfer {
+
+// What becomes of a copy that holds a stream at a gate, for the copies behind it. Any thread may call.
+class GateRecord {
+public:
+    // `before`: at the gate before on the stream; may be null.
+    explicit GateRecord(std::shared_ptr<GateRecord> before) : before_(std::move(before)) {}
+
+    // The bytes are there. What is told first stays.
+    void pass();
+    void fail(const Error& error);
+    // With the copy before.
+    void fail_too();
+    // Its own, or of the copy before, with which it will fail.
+    std::optional<Error> failure() const;
+    // The caller knows of that failure.
+    void tell();
+    // It concerns only those that came behind it already.
+    bool over() const;
+
+private:
+    enum class State { waits, passed, failed };
+    mutable std::mutex mutex_;  // guards what follows; before that of the record before
+    State state_ = State::waits;
+    std::optional<Error> error_;
+    bool told_ = false;
+    std::shared_ptr<GateRecord> before_;  // until it passes, or fails by itself
+};
+
+// The last gate of each stream, as long as it waits, or failed and nobody was told of it. Any thread may call.
+class StreamOrder {
+public:
+    explicit StreamOrder(const backend::Registry& registry) : registry_(registry) {}
+
+    // What a copy that is put on the stream now comes behind, or null.
+    std::shared_ptr<GateRecord> last(void* stream);
+    // The stream is held from now on; `before` is what last() answered.
+    std::shared_ptr<GateRecord> enter(void* stream, std::shared_ptr<GateRecord> before);
+
+private:
+    // Of streams that nobody uses any more, with failures that nobody was ever told of.
+    static constexpr std::size_t max_kept = 1024;
+
+    std::optional<std::uint64_t> key_of(void* stream) const;
+    void forget_what_is_over();  // with the mutex held
+
+    const backend::Registry& registry_;
+    std::atomic<bool> any_{false};
+    std::mutex mutex_;  // guards what follows
+    std::map<std::uint64_t, std::shared_ptr<GateRecord>> last_;
+};
+
+// The place of one copy, or batch, on a stream. One thread at a time.
+//
+// CUDA cannot make work fail that is on a stream already: once the gate is open it runs, whatever became of
+// the copy. So the gate of a copy that failed stays closed until the caller has the failure in hand, and
+// copies that come behind it on the stream fail too.
+class StreamPlace {
+public:
+    // To be called before anything is put on the stream. Fails where a copy before failed and nobody was told.
+    Result<void> join(StreamOrder& order, void* stream);
+    // Holds the stream, by the first backend that can.
+    Result<void> hold(StreamOrder& order, const backend::Registry& registry, void* stream);
+
+    bool has_gate() const { return gate_ != nullptr; }
+    bool is_closed() const { return has_gate() && !open_; }
+    // Whether the stream has come to the gate.
+    Result<bool> reached() { return gate_->ready(); }
+    // Why what comes before on the stream is not there; to be asked once the stream has come to the copy, which
+    // fails with it then.
+    std::optional<Error> failure_before();
+
+    // The bytes are there: opens the gate.
+    void pass();
+    // They are not. The gate stays closed, unless the failure is that of the copy before.
+    void fail(const Error& error);
+    void open();
+    // The caller knows of the failure.
+    void tell();
+
+private:
+    std::shared_ptr<GateRecord> before_;
+    std::shared_ptr<GateRecord> own_;
+    std::unique_ptr<backend::Gate> gate_;
+    bool open_ = false;
+    bool fails_with_before_ = false;
+};
+
+}  // namespace sidestep::transfer

@@ -1,0 +1,93 @@
+#include "tests/hung_reads.hpp"
+
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace sidestep::test {
+
+// What waits for ever where the library is wrong ends after that.
+constexpr std::chrono::seconds longest{30};
+
+struct HungReads::State {
+    struct stat file {};
+    std::mutex mutex;  // guards what follows
+    std::condition_variable changed;
+    int hanging = 0;
+    bool released = false;
+    std::vector<long> results;
+};
+
+namespace {
+
+std::mutex mutex;  // guards the next
+std::shared_ptr<HungReads::State> current;
+
+std::shared_ptr<HungReads::State> state_of(int fd) {
+    const std::lock_guard lock(mutex);
+    struct stat found {};
+    const bool same = current && ::fstat(fd, &found) == 0 && found.st_dev == current->file.st_dev &&
+                      found.st_ino == current->file.st_ino;
+    return same ? current : nullptr;
+}
+
+long read_now(int fd, void* to, std::size_t bytes, off_t offset) {
+    const long moved = ::syscall(SYS_pread64, fd, to, bytes, offset);
+    return moved < 0 ? -errno : moved;
+}
+
+}  // namespace
+
+HungReads::HungReads(const std::string& path) : state_(std::make_shared<State>()) {
+    ::stat(path.c_str(), &state_->file);
+    const std::lock_guard lock(mutex);
+    current = state_;
+}
+
+HungReads::~HungReads() {
+    release();
+    const std::lock_guard lock(mutex);
+    current.reset();
+}
+
+int HungReads::hanging() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->hanging;
+}
+
+std::vector<long> HungReads::release() {
+    std::unique_lock lock(state_->mutex);
+    state_->released = true;
+    state_->changed.notify_all();
+    state_->changed.wait(lock, [this] { return state_->hanging == 0; });
+    return state_->results;
+}
+
+}  // namespace sidestep::test
+
+// Instead of the C library's.
+extern "C" ssize_t pread(int fd, void* to, std::size_t bytes, off_t offset) {
+    using namespace sidestep::test;
+    const auto state = state_of(fd);
+    long moved = 0;
+    if (!state) {
+        moved = read_now(fd, to, bytes, offset);
+    } else {
+        std::unique_lock lock(state->mutex);
+        ++state->hanging;
+        state->changed.notify_all();
+        state->changed.wait_for(lock, longest, [&] { return state->released; });
+        moved = read_now(fd, to, bytes, offset);
+        state->results.push_back(moved);
+        --state->hanging;
+        state->changed.notify_all();
+    }
+    if (moved >= 0) return moved;
+    errno = static_cast<int>(-moved);
+    return -1;
+}

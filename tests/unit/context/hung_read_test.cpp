@@ -1,0 +1,130 @@
+// Storage that does not answer: the memory that it may still write to stays, and nobody waits for it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "backends/builtin.hpp"
+#include "driver/fd.hpp"
+#include "driver/file_threads.hpp"
+#include "driver/uring.hpp"
+#include "tests/hung_reads.hpp"
+#include "transfer/engine.hpp"
+
+namespace sidestep {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// Far more than the second that the end may take, and far less than a read hangs.
+constexpr auto soon = 10s;
+
+class HungRead : public testing::Test {
+protected:
+    HungRead() {
+        std::string name = (std::filesystem::temp_directory_path() / "sidestep-hung-XXXXXX").string();
+        EXPECT_NE(::mkdtemp(name.data()), nullptr);
+        folder_ = name;
+        path_ = folder_ + "/x";
+        std::ofstream(path_, std::ios::binary) << std::string(size, 'x');
+    }
+    ~HungRead() override {
+        std::error_code ignored;
+        std::filesystem::remove_all(folder_, ignored);
+    }
+
+    static constexpr Bytes size = 4_MiB;
+    std::string folder_, path_;
+};
+
+class HungCopy : public HungRead, public testing::WithParamInterface<base::FileIo> {};
+
+// The last of the machine goes while reads hang; they come back later.
+TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
+    const Topology topology = *Topology::open("dgx-h100");
+    auto environment = *base::Environment::read();
+    environment.file_io = GetParam();
+    auto registry = std::make_unique<backend::Registry>();
+    backends::add_builtin(*registry, topology, environment);
+    auto engine = std::make_unique<transfer::Engine>(topology, *registry, 100ms);
+    engine->pool().set_pinned_bound(64_MiB);
+    const Allocation gpu = *transfer::allocate(*registry, Place::gpu(0), size, MemoryKind::device);
+    CopyOptions options;
+    options.page_cache = PageCache::use;
+    options.deadline = 500ms;
+
+    test::HungReads hung(path_);
+    auto job = engine->submit(Buffer::file(path_, 0, size), gpu.buffer(), options, nullptr);
+    engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::timed_out) << job->result().error().to_string();
+    EXPECT_NE(job->result().error().message.find("still in flight"), std::string::npos);
+    ASSERT_GT(hung.hanging(), 0);
+    job.reset();
+
+    const auto begin = Clock::now();
+    engine.reset();
+    registry.reset();
+    EXPECT_LT(Clock::now() - begin, soon);
+    for (const long moved : hung.release()) EXPECT_GT(moved, 0) << "the slot was freed under the read";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads));
+
+// Once nothing hangs any more.
+bool comes_to_an_end(driver::FileIoEngine& engine) {
+    const auto limit = Clock::now() + 1min;
+    while (!engine.end() && Clock::now() < limit) std::this_thread::sleep_for(1ms);
+    return engine.end();
+}
+
+TEST_F(HungRead, ThreadsThatHangAreNotWaitedFor) {
+    const driver::Fd file(::open(path_.c_str(), O_RDONLY));
+    std::string back(size, '\0');
+    driver::FileRequest request;
+    request.fd = file.get();
+    request.address = back.data();
+    request.size = size;
+    const auto engine = driver::create_thread_engine(8, 2);
+    EXPECT_TRUE(driver::create_thread_engine(8, 2)->end());
+    test::HungReads hung(path_);
+    engine->submit(request);
+    engine->flush();
+    while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
+    const auto begin = Clock::now();
+    EXPECT_FALSE(engine->end());
+    EXPECT_LT(Clock::now() - begin, soon);
+    hung.release();
+    EXPECT_TRUE(comes_to_an_end(*engine));
+}
+
+TEST_F(HungRead, TheKernelIsNotWaitedForEither) {
+    auto engine = driver::create_uring_engine(8, 2);
+    if (!engine) GTEST_SKIP() << engine.error().to_string();
+    int ends[2] = {};
+    ASSERT_EQ(::pipe(ends), 0);
+    const driver::Fd reads(ends[0]), writes(ends[1]);
+    char byte = 0;
+    driver::FileRequest request;
+    request.fd = reads.get();
+    request.address = &byte;
+    request.size = 1;
+    (*engine)->submit(request);
+    (*engine)->flush();
+    const auto begin = Clock::now();
+    EXPECT_FALSE((*engine)->end());
+    EXPECT_LT(Clock::now() - begin, soon);
+    ASSERT_EQ(::write(writes.get(), "x", 1), 1);
+    EXPECT_TRUE(comes_to_an_end(**engine));
+    EXPECT_EQ(byte, 'x');
+}
+
+}  // namespace
+}  // namespace sidestep
