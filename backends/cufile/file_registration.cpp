@@ -76,6 +76,7 @@ Result<void> FileRegistration::open_source() {
                      buffer().to_string(),
                      {}};
     SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDONLY));
+    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
     return {};
 }
 
@@ -105,6 +106,7 @@ Result<void> FileRegistration::open_target() {
             fmt::format("the range begins beyond the end of {}, which has {} bytes", path(), facts->size),
             buffer().to_string(), "begin at the end at most"};
     SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR));
+    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
     return driver::reserve_space(plain_, buffer().offset(), buffer().size(), true, path());
 }
 

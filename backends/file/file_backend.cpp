@@ -188,6 +188,7 @@ Result<std::optional<backend::Description>> FileBackend::describe(const Buffer& 
     description.memory = MemoryKind::storage;
     description.size = facts ? facts->size : 0;
     description.identity = facts ? facts->identity : 0;
+    description.version = facts ? facts->version : 0;
     return std::optional(description);
 }
 

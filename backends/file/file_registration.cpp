@@ -47,6 +47,7 @@ Result<void> FileRegistration::open_source() {
     if (!facts) return missing(path());
     SIDESTEP_CHECK(check_read_range(buffer(), *facts));
     SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDONLY));
+    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
     if (facts->type == FileType::regular && facts->size == 0 && driver::has_hidden_content(plain_)) {
         return Error{ErrorCode::unsupported,
                      fmt::format("{} has content, but says that its size is 0", path()),
@@ -82,9 +83,11 @@ Result<void> FileRegistration::open_in_place(const FileFacts& facts, Bytes bytes
     if (facts.type == FileType::block_device) {
         // O_EXCL: the kernel refuses a device that is mounted, or part of another one.
         SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR | O_EXCL));
+        SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
         return {};
     }
     SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR));
+    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
     return driver::reserve_space(plain_, buffer().offset(), bytes, true, path());
 }
 

@@ -58,6 +58,7 @@ Result<void> DirectFile::open_source() {
     if (buffer().size() != Buffer::whole && !within(buffer(), buffer().size(), facts->size))
         return outside(buffer(), facts->size, ErrorCode::end_of_file);
     SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDONLY));
+    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
     return {};
 }
 
@@ -75,6 +76,7 @@ Result<void> DirectFile::open_target() {
         return outside(buffer(), facts->size, device ? ErrorCode::no_space : ErrorCode::end_of_file);
     // O_EXCL: the kernel refuses a device that is mounted, or part of another one.
     SIDESTEP_TRY(plain_, driver::open_file(path(), device ? O_RDWR | O_EXCL : O_RDWR));
+    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
     if (device) return {};
     return driver::reserve_space(plain_, buffer().offset(), bytes, true, path());
 }

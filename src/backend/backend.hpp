@@ -35,6 +35,7 @@ struct Description {
     // Equal for two names of one file. Of memory: changes when the memory is freed and its address given
     // out again; 0 where the backend cannot tell.
     std::uint64_t identity = 0;
+    std::uint64_t version = 0;  // of files: another one when the file was written to; 0: nobody can tell
 };
 
 enum class Access { read, write };
@@ -73,6 +74,10 @@ struct AttachOptions {
     bool sync_file = false;                       // files: commit() flushes to the device
     bool strict = false;      // fail where a wish above cannot be met, instead of noting it
     Bytes expected_size = 0;  // whole-file targets: bytes that will be written, for early ENOSPC
+    // What describe() said of the buffer; 0: nothing. Of files ErrorCode::io_error tells that the path leads to
+    // another one by now; a whole-file target takes the place of whatever has its name.
+    std::uint64_t identity = 0;
+    std::uint64_t version = 0;
 };
 
 // One contiguous movement by one engine: `size` bytes between two registrations of this backend.

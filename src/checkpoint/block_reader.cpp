@@ -15,6 +15,7 @@
 #include "base/try.hpp"
 #include "checkpoint/files_reader.hpp"
 #include "checkpoint/manifest.hpp"
+#include "driver/cpus.hpp"
 
 namespace sidestep::checkpoint {
 namespace {
@@ -57,8 +58,8 @@ private:
     };
 
     void start_threads() {
-        const std::size_t wanted = std::min(
-            {max_threads, units_.size(), std::size_t{std::max(1u, std::thread::hardware_concurrency())}});
+        const std::size_t wanted =
+            std::min({max_threads, units_.size(), static_cast<std::size_t>(driver::usable_cpu_count())});
         threads_.reserve(wanted);
         try {
             for (std::size_t i = 0; i < wanted; ++i) {

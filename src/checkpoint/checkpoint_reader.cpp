@@ -18,6 +18,7 @@
 #include "checkpoint/part_names.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/shard_index.hpp"
+#include "driver/cpus.hpp"
 
 namespace sidestep::checkpoint {
 namespace {
@@ -106,7 +107,7 @@ Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths
             if (!read[i]->ok()) failed = true;
         }
     };
-    const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+    const auto processors = static_cast<std::size_t>(driver::usable_cpu_count());
     std::vector<std::thread> threads;
     threads.reserve(max_threads);
     try {

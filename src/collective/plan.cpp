@@ -67,10 +67,9 @@ std::optional<Refused> multicast_refused(const Operation& operation, int ranks) 
     if (!reduces || ranks <= 2 || counted_bytes(operation, ranks) < least) return std::nullopt;
     return Refused{
         "NVLink multicast",
-        fmt::format(
-            "not built. This machine has it, and NCCL reduces within the NVSwitch by it (NVLS, unless "
-            "NCCL_NVLS_ENABLE=0): from about {} on it is likely quicker",
-            format_bytes(least)),
+        fmt::format("not built. This machine has it, and NCCL reduces within the NVSwitch by it (NVLS, where "
+                    "nothing switches it off): from about {} on it is likely quicker",
+                    format_bytes(least)),
         {},
         0};
 }

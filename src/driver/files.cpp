@@ -123,6 +123,18 @@ Result<Fd> open_file(const std::string& path, int flags, unsigned mode) {
     }
 }
 
+Result<void> check_opened(const Fd& fd, const std::string& path, std::uint64_t identity,
+                          std::uint64_t version) {
+    if (identity == 0) return {};
+    SIDESTEP_TRY(const FileFacts opened, file_facts(fd, path));
+    const bool same = opened.identity == identity;
+    if (same && (version == 0 || opened.version == version)) return {};
+    return Error{ErrorCode::io_error,
+                 fmt::format("{} was {} after it was looked at, before it was opened", path,
+                             same ? "written to" : "replaced by another file"),
+                 "file:" + path, "copy it again when nobody writes it"};
+}
+
 Result<Fd> open_to_read(const std::string& path) {
     return open_file(path, O_RDONLY | O_NONBLOCK);
 }

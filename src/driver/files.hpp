@@ -38,7 +38,13 @@ Result<FileFacts> file_facts(const Fd& fd, const std::string& path);
 // open(2) with O_CLOEXEC, repeated when interrupted.
 Result<Fd> open_file(const std::string& path, int flags, unsigned mode = 0);
 
-// The same for reading, without waiting where the path leads to a pipe that nobody writes.
+// Whether what was opened is the file that its path was looked at as: FileFacts::identity, and its version unless
+// that is 0. ErrorCode::io_error where another file has taken its name since, or it was written to. An identity
+// of 0: nobody looked.
+Result<void> check_opened(const Fd& fd, const std::string& path, std::uint64_t identity,
+                          std::uint64_t version);
+
+// open_file() for reading, without waiting where the path leads to a pipe that nobody writes.
 Result<Fd> open_to_read(const std::string& path);
 
 // The file behind `fd` opened once more with O_DIRECT; `flags` is O_RDONLY or O_RDWR. Goes through

@@ -154,6 +154,7 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     ends.from_end = {from.place(), source.memory};
     ends.to_end = {to.place(), target.memory};
     ends.from_identity = source.identity;
+    ends.from_version = from.whole_file() ? source.version : 0;  // its size may be that of another version
     ends.to_identity = target.identity;
     SIDESTEP_CHECK(check_overlap(ends, source, target));
     ends.from_lease = std::move(source_memory.lease);

@@ -19,6 +19,7 @@ struct Ends {
     route::End to_end;
     Bytes bytes = 0;
     std::uint64_t from_identity = 0;  // backend::Description::identity
+    std::uint64_t from_version = 0;   // of a file that is read whole: Description::version
     std::uint64_t to_identity = 0;
     // Keep memory of other processes mapped; null for an end that is none. To be held until nothing is in
     // flight.

@@ -122,8 +122,9 @@ Result<backend::Registration*> Job::attach(backend::Backend* backend, backend::A
     options.strict = options_.require == Require::direct;
     options.expected_size = ends_.bytes;
     const Buffer& buffer = access == backend::Access::read ? ends_.from : ends_.to;
-    const std::uint64_t identity = access == backend::Access::read ? ends_.from_identity : ends_.to_identity;
-    SIDESTEP_TRY(auto registration, machine_.registrations.get(*backend, buffer, options, identity));
+    options.identity = access == backend::Access::read ? ends_.from_identity : ends_.to_identity;
+    options.version = access == backend::Access::read ? ends_.from_version : 0;
+    SIDESTEP_TRY(auto registration, machine_.registrations.get(*backend, buffer, options));
     attached_.push_back({backend, access, std::move(registration)});
     return attached_.back().registration.get();
 }

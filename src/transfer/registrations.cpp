@@ -6,8 +6,8 @@ namespace sidestep::transfer {
 
 Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backend& backend,
                                                                   const Buffer& buffer,
-                                                                  const backend::AttachOptions& options,
-                                                                  std::uint64_t identity) {
+                                                                  const backend::AttachOptions& options) {
+    const std::uint64_t identity = options.identity;
     const Place& place = buffer.place();
     const bool keep = identity != 0 && !place.is_file();
     const Key key{reinterpret_cast<std::uintptr_t>(buffer.address()),

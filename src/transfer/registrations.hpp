@@ -20,12 +20,11 @@ public:
     // uses them.
     static constexpr std::size_t max_kept = 1024;
 
-    // `identity` is what the backend's describe() said of the buffer just now: memory that was freed, and
-    // whose address was given out again, is attached anew. With 0 (the backend cannot tell), and for files,
-    // every call attaches. Fails as Backend::attach does.
+    // The options' identity is what the backend's describe() said of the buffer just now: memory that was
+    // freed, and whose address was given out again, is attached anew. With 0 (the backend cannot tell), and
+    // for files, every call attaches. Fails as Backend::attach does.
     Result<std::shared_ptr<backend::Registration>> get(backend::Backend& backend, const Buffer& buffer,
-                                                       const backend::AttachOptions& options,
-                                                       std::uint64_t identity);
+                                                       const backend::AttachOptions& options);
 
     // Memory that is about to be freed: drops what lies in it.
     void forget(const Buffer& freed);

@@ -87,6 +87,7 @@ Result<backend::Registration*> SpreadFiles::open(std::size_t file) {
     backend::AttachOptions options = options_;
     options.access = reads() ? backend::Access::read : backend::Access::write;
     options.expected_size = reads() ? 0 : end_of(spread_.files[file]);
+    options.identity = state.identity;
     SIDESTEP_TRY(state.registration,
                  backend_->attach(reads() ? Buffer::file(path, 0, state.size) : Buffer::file(path), options));
     ++open_;

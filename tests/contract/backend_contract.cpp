@@ -2,10 +2,13 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "contract_ends.hpp"
+#include "driver/files.hpp"
 
 namespace sidestep::contract {
 namespace {
@@ -330,6 +333,31 @@ TEST_P(BackendContract, RegistrationsComeAndGo) {
             EXPECT_TRUE(writing->notes().empty()) << writing->notes()[0];
         }
         EXPECT_TRUE(equal(bytes, target.read()));
+    });
+}
+
+TEST_P(BackendContract, AFileThatTookTheNameOfAnotherIsRefused) {
+    SIDESTEP_SKIP_CONTRACT();
+    const auto opened = open_backend(GetParam());
+    for_each_pair(GetParam(), opened, true, [&](std::size_t, const End& from, const End& to) {
+        for (const auto& [end, access] : {std::pair(from, Access::read), std::pair(to, Access::write)}) {
+            if (!end.place.is_file()) continue;
+            TestBuffer file(GetParam(), *opened.backend, end, 64_KiB);
+            file.write(pattern(64_KiB, 1));
+            const std::string& path = file.buffer().place().path();
+            const auto seen = driver::file_facts(path);
+            ASSERT_TRUE(seen.ok() && seen->has_value());
+            backend::AttachOptions options;
+            options.access = access;
+            options.identity = (*seen)->identity;
+            EXPECT_TRUE(opened.backend->attach(file.buffer(), options).ok());
+            std::filesystem::copy_file(path, path + ".other");
+            std::filesystem::rename(path + ".other", path);
+            const auto refused = opened.backend->attach(file.buffer(), options);
+            ASSERT_FALSE(refused.ok());
+            EXPECT_EQ(refused.error().code, ErrorCode::io_error) << refused.error().to_string();
+            EXPECT_NE(refused.error().message.find(path), std::string::npos) << refused.error().to_string();
+        }
     });
 }
 

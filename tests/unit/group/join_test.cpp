@@ -228,8 +228,7 @@ TEST_F(Joining, ATimeoutOfASplitSpoilsNoOther) {
 }
 
 TEST_F(Joining, TimesThatNobodyLivesToSee) {
-    for (const milliseconds timeout :
-         {milliseconds::max(), milliseconds(std::chrono::hours(24 * 365 * 1000)), milliseconds(0)}) {
+    for (const milliseconds timeout : {longest_limit, milliseconds(0)}) {
         auto groups = make(2, {timeout});
         ASSERT_EQ(groups.size(), 2u);
         sum_once(groups);

@@ -19,7 +19,8 @@ protected:
                                                backend::Access access = backend::Access::read) {
         backend::AttachOptions options;
         options.access = access;
-        auto found = registrations.get(fake, buffer, options, identity);
+        options.identity = identity;
+        auto found = registrations.get(fake, buffer, options);
         EXPECT_TRUE(found);
         return found ? *found : nullptr;
     }
@@ -89,7 +90,7 @@ TEST_F(RegistrationsTest, TheOneThatWasNotAskedForTheLongestGoes) {
 
 TEST_F(RegistrationsTest, AFailureIsNotKept) {
     fake.script.fail_attach = Error{ErrorCode::io_error, "scripted", {}, {}};
-    EXPECT_FALSE(registrations.get(fake, at(0, 1), {}, 1));
+    EXPECT_FALSE(registrations.get(fake, at(0, 1), {.identity = 1}));
     EXPECT_EQ(registrations.size(), 0u);
 }
 
