@@ -95,8 +95,9 @@ std::optional<Noted> read(const BoardFile::Cell& cell) {
 }  // namespace
 
 std::uint64_t steady_ns() {
-    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                                      std::chrono::nanoseconds(1));
+    static const std::int64_t shift = driver::clock_shift_ns();
+    return static_cast<std::uint64_t>(
+        std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1) - shift);
 }
 
 Noted note_of(const Operation& operation) {

@@ -190,6 +190,7 @@ double waiting_s(const BoardFile& board, unsigned rank);
 // For whom, and in which operation, as `sidestep ps` says it.
 std::string waits_of(const BoardFile& board, unsigned rank);
 
+// Of the machine's steady clock, in every namespace.
 std::uint64_t steady_ns();
 
 }  // namespace sidestep::collective

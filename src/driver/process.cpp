@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <sstream>
@@ -18,7 +19,7 @@
 namespace sidestep::driver {
 namespace {
 
-// What /proc/PID/stat says (proc(5)).
+// What /proc/PID/stat says (proc(5)), where PID is counted there as it is here: a namespace may have the /proc of another.
 struct Stat {
     std::uint64_t started = 0;  // 0: it cannot be told
     bool ended = false;         // though nobody has waited for it yet
@@ -26,6 +27,9 @@ struct Stat {
 
 Stat stat_of(int process) {
     constexpr unsigned state = 3, threads = 20, start = 22;
+    std::array<char, 32> self{};
+    if (::readlink("/proc/self", self.data(), self.size() - 1) < 0 || std::atoi(self.data()) != ::getpid())
+        return {};
     const auto text = read_text(fmt::format("/proc/{}/stat", process));
     const std::size_t name_end = text ? text->rfind(')') : std::string::npos;  // the name may hold anything
     if (name_end == std::string::npos) return {};
@@ -61,10 +65,22 @@ ProcessMark this_process() {
 
 bool still_runs(const ProcessMark& mark) {
     if (mark.process <= 0) return false;
-    if (mark.numbering != own_numbering()) return true;
+    const std::uint64_t own = own_numbering();
+    if (mark.numbering != own || (own & 0xffffffff) == 0) return true;
     if (::kill(mark.process, 0) != 0 && errno == ESRCH) return false;
     const Stat now = stat_of(mark.process);
     return !now.ended && (now.started == 0 || mark.started == 0 || now.started == mark.started);
+}
+
+std::int64_t clock_shift_ns() {
+    constexpr std::int64_t second = 1'000'000'000;
+    const auto text = read_text("/proc/self/timens_offsets");
+    std::istringstream words(text ? *text : std::string());
+    std::string clock;
+    std::int64_t seconds = 0, rest = 0;
+    while (words >> clock >> seconds >> rest)
+        if (clock == "monotonic") return seconds * second + rest;
+    return 0;
 }
 
 Result<Fd> watch_process(int process) {

@@ -17,8 +17,13 @@ struct ProcessMark {
 
 ProcessMark this_process();
 
-// Not one that has ended and that its parent has not waited for (a zombie). True also where it cannot be told, since the id belongs to a numbering that is not seen from here.
+// Not one that has ended and that its parent has not waited for (a zombie). True also where it cannot be told, since the
+// id belongs to a numbering that is not seen from here, or nothing says whose it is (there is no /proc).
 bool still_runs(const ProcessMark& mark);
+
+// How far the steady clock of this process is ahead of the machine's: processes of a time namespace have another one. 0
+// where there is no such thing, or no /proc.
+std::int64_t clock_shift_ns();
 
 // Readable once the process has ended, whatever its children inherited (pidfd_open, Linux 5.3). unsupported
 // elsewhere.

@@ -5,6 +5,8 @@
 //   time ID RANK RANKS MS    the same; answers how many microseconds that took
 //   zero_sm                  groups that are joined from now on have this policy, and run what copy engines can
 //   descriptors N            the process may open N more from now on
+//   user N                   the process is that user's from now on
+//   ps FOLDER                the groups there, as "1 groups, rank 0 lives, rank 1 is dead", and who waits
 //   run NAME COUNT TYPE [OP] [ROOT]
 //                            enqueues all_reduce, all_gather, broadcast, reduce or barrier: f32 or i32
 //   pair send|recv COUNT R   enqueues a send to rank R, or a recv from it: i32
@@ -20,6 +22,7 @@
 //   split COLOR KEY, shrink R [R]   goes on with the new group
 //   way COUNT                how an all_reduce of i32 goes, and why
 //   explain COUNT            where the memory of the last `checked` is
+#include <grp.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +64,23 @@ std::string limit_descriptors(std::istringstream& words) {
     return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? "ok" : "the limit cannot be set";
 }
 
+std::string list_groups(std::istringstream& words) {
+    std::string folder;
+    words >> folder;
+    const auto groups = running_groups(folder);
+    if (!groups) return groups.error().to_string();
+    std::string text = fmt::format("{} groups", groups->size());
+    for (const RunningGroup& group : *groups) {
+        for (const RunningRank& rank : group.ranks)
+            text += fmt::format(", rank {} {}", rank.rank,
+                                rank.left    ? "left"
+                                : rank.alive ? "lives"
+                                             : "is dead");
+        if (!group.stuck.empty()) text += "; " + group.stuck;
+    }
+    return text;
+}
+
 class Rank {
 public:
     explicit Rank(const Context& context) : context_(context) {}
@@ -73,6 +93,12 @@ public:
         if (verb == "join") return join(words);
         if (verb == "time") return time(words);
         if (verb == "descriptors") return limit_descriptors(words);
+        if (verb == "ps") return list_groups(words);
+        if (verb == "user") {
+            uid_t user = 0;
+            words >> user;
+            return ::setgroups(0, nullptr) == 0 && ::setuid(user) == 0 ? "ok" : "not permitted";
+        }
         if (verb == "zero_sm") {
             options_.policy = GroupPolicy::zero_sm;
             return "ok";

@@ -14,6 +14,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/multiprocess/container.hpp"
+
 extern char** environ;
 
 namespace sidestep::multiprocess {
@@ -36,7 +38,7 @@ Context open_context(const TestFolder& folder) {
     return std::move(Context::open(options)).value();
 }
 
-Peer::Peer(const TestFolder& folder) {
+Peer::Peer(const TestFolder& folder, const std::vector<std::string>& launcher, const std::string& where) {
     int commands[2] = {-1, -1};
     int answers[2] = {-1, -1};
     if (::pipe2(commands, O_CLOEXEC) != 0 || ::pipe2(answers, O_CLOEXEC) != 0) return;
@@ -44,11 +46,15 @@ Peer::Peer(const TestFolder& folder) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, commands[0], 0);
     ::posix_spawn_file_actions_adddup2(&actions, answers[1], 1);
-    std::string program = "/proc/self/exe";
-    std::string mode = "--peer";
-    std::string where = folder.path();
-    char* arguments[] = {program.data(), mode.data(), where.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&process_, program.c_str(), &actions, nullptr, arguments, environ), 0);
+    std::vector<std::string> words = launcher;
+    words.push_back(std::filesystem::read_symlink("/proc/self/exe"));
+    words.emplace_back("--peer");
+    words.push_back(where.empty() ? folder.path() : where);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    EXPECT_EQ(::posix_spawnp(&started_, arguments[0], &actions, nullptr, arguments.data(), environ), 0);
+    process_ = launcher.empty() ? started_ : child_of(started_);
     ::posix_spawn_file_actions_destroy(&actions);
     ::close(commands[0]);
     ::close(answers[1]);
@@ -85,10 +91,9 @@ void Peer::go_on() const {
 }
 
 void Peer::kill() {
-    if (process_ <= 0) return;
-    ::kill(process_, SIGKILL);
-    ::waitpid(process_, nullptr, 0);
-    process_ = -1;
+    if (const pid_t one = process_ > 0 ? process_ : started_; one > 0) ::kill(one, SIGKILL);
+    if (started_ > 0) ::waitpid(started_, nullptr, 0);
+    started_ = process_ = -1;
 }
 
 unsigned char pattern(unsigned seed, Bytes position) {

@@ -55,7 +55,10 @@ int serve(const std::string& folder) {
 // object.
 class Peer {
 public:
-    explicit Peer(const TestFolder& folder);
+    // `launcher`: words before those of the program, such as Container::enter() says; `where`: what the folder is called
+    // there, where that is something else.
+    explicit Peer(const TestFolder& folder, const std::vector<std::string>& launcher = {},
+                  const std::string& where = {});
     ~Peer();
     Peer(const Peer&) = delete;
     Peer& operator=(const Peer&) = delete;
@@ -68,9 +71,11 @@ public:
     void go_on() const;
     // Ends it with SIGKILL and waits until it is gone.
     void kill();
+    // As this process numbers it.
     pid_t process() const { return process_; }
 
 private:
+    pid_t started_ = -1;  // the launcher, or the same
     pid_t process_ = -1;
     int to_ = -1;
     int from_ = -1;

@@ -62,9 +62,10 @@ TEST(StillRuns, WhileAnyThreadDoes) {
     EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
+constexpr int not_permitted = 77;  // an exit code
+
 // In a child that `unshare` has put into namespaces of its own. False: this user may not do that, or the kernel cannot.
 bool in_child(int namespaces, const std::function<bool()>& holds, bool& held) {
-    constexpr int not_permitted = 77;
     const pid_t child = ::fork();
     if (child == 0) {
         if (::unshare(namespaces) != 0) ::_exit(not_permitted);
@@ -94,6 +95,34 @@ TEST(StillRuns, AsSeenFromOtherNamespaces) {
         if (!permitted) GTEST_SKIP() << "namespaces cannot be made here";
         EXPECT_TRUE(held) << namespaces;
     }
+}
+
+// It may be another one's process with that number: here one that has ended, there one that runs.
+TEST(StillRuns, WhateverTheProcOfAnotherNamespaceSays) {
+    const pid_t ended = ::fork();
+    if (ended == 0) ::_exit(0);
+    siginfo_t zombie{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(ended), &zombie, WEXITED | WNOWAIT), 0);
+    bool held = false;
+    const bool permitted = in_child(
+        CLONE_NEWPID,
+        [&] {
+            // The next number of this namespace, whose /proc is the one outside.
+            std::ofstream("/proc/sys/kernel/ns_last_pid") << ended - 1;
+            const pid_t child = ::fork();
+            if (child == 0) {
+                ::pause();
+                ::_exit(0);
+            }
+            if (child != ended) ::_exit(not_permitted);
+            const bool runs = still_runs(mark_of(child));
+            ::kill(child, SIGKILL);
+            return runs && ::waitpid(child, nullptr, 0) == child && !still_runs(mark_of(child));
+        },
+        held);
+    EXPECT_EQ(::waitpid(ended, nullptr, 0), ended);
+    if (!permitted) GTEST_SKIP() << "namespaces cannot be made here";
+    EXPECT_TRUE(held);
 }
 
 // The number by which a rank knows itself is another process's here, or nobody's.
