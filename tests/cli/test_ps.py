@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -50,6 +51,16 @@ class Ps(harness.GroupTest):
         except ProcessLookupError:
             pass
 
+    def wait_until_stopped(self, pid):
+        """A thread that a signal stops may still be in a call, and ends that first."""
+        until = time.monotonic() + harness.LIMIT_SECONDS
+        while time.monotonic() < until:
+            threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+            if all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads):
+                return
+            time.sleep(0.01)
+        self.fail(f"process {pid} does not stop")
+
     def test_nothing_runs(self):
         self.assertEqual(self.succeed("ps", env=self.env).out, "no group runs\n")
         self.assertEqual(self.json_of("ps", env=self.env), {"version": 1, "groups": []})
@@ -90,10 +101,13 @@ class Ps(harness.GroupTest):
 
     def test_one_that_left_is_not_dead(self):
         _, group, pids = self.busy_group()
-        # As a rank does that leaves: the state of the first row of the board, behind its numbers, id and name. One that
-        # goes on would write over it.
-        os.kill(pids[0], signal.SIGSTOP)
-        self.addCleanup(os.kill, pids[0], signal.SIGCONT)
+        # As a rank does that leaves: the state of the first row of the board, behind its numbers, id and name. Any of them
+        # that goes on would write over it.
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            self.addCleanup(os.kill, pid, signal.SIGCONT)
+        for pid in pids:
+            self.wait_until_stopped(pid)
         board = self.dir / "peers" / f"group-{group['id']}.board"
         with open(board, "r+b") as file:
             file.seek(3 * 8 + 64 + 128)
