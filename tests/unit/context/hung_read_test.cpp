@@ -76,7 +76,11 @@ TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
     for (const long moved : hung.release()) EXPECT_GT(moved, 0) << "the slot was freed under the read";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads));
+INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads),
+                         [](const auto& info) {
+                             return std::string(info.param == base::FileIo::threads ? "threads"
+                                                                                    : "automatic");
+                         });
 
 // Once nothing hangs any more.
 bool comes_to_an_end(driver::FileIoEngine& engine) {
