@@ -76,11 +76,7 @@ TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
     for (const long moved : hung.release()) EXPECT_GT(moved, 0) << "the slot was freed under the read";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads),
-                         [](const auto& info) {
-                             return std::string(info.param == base::FileIo::threads ? "threads"
-                                                                                    : "automatic");
-                         });
+INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads));
 
 // Once nothing hangs any more.
 bool comes_to_an_end(driver::FileIoEngine& engine) {

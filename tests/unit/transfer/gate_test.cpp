@@ -144,11 +144,7 @@ TEST_P(FailedGates, StayClosedUntilTheFailureIsKnown) {
 
 INSTANTIATE_TEST_SUITE_P(All, FailedGates,
                          testing::Values(Opened::by_result, Opened::by_drop, Opened::by_cancel,
-                                         Opened::by_time),
-                         [](const auto& info) {
-                             constexpr const char* names[] = {"by_result", "by_drop", "by_cancel", "by_time"};
-                             return std::string(names[static_cast<int>(info.param)]);
-                         });
+                                         Opened::by_time));
 
 TEST(Gates, TheEngineOpensThemAtItsEnd) {
     StreamRig rig;
