@@ -11,7 +11,7 @@
 
 #ifdef __SANITIZE_THREAD__
 // Threads whose calls hung belong to what is kept for ever, so nobody joins them.
-extern "C" const char* __tsan_default_options() {
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
     return "report_thread_leaks=0";
 }
 #endif
