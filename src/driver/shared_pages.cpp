@@ -106,9 +106,12 @@ Result<Fd> make_shared_memory(Bytes length) {
 }
 
 Result<SharedMap> SharedMap::open(int descriptor, Bytes bytes) {
+    // Seals first: only memory has them, and what else another process passes on may be a file of a file system that
+    // answers nothing.
+    const int seals_found = ::fcntl(descriptor, F_GET_SEALS);
     struct stat status {};
-    const int found = ::fcntl(descriptor, F_GET_SEALS);
-    if (::fstat(descriptor, &status) != 0 || found < 0 || (found & F_SEAL_SHRINK) == 0 || status.st_size <= 0)
+    if (seals_found < 0 || (seals_found & F_SEAL_SHRINK) == 0 || ::fstat(descriptor, &status) != 0 ||
+        status.st_size <= 0)
         return Error{
             ErrorCode::io_error, "a descriptor that should be shared memory is something else", "memfd", {}};
     // Touching huge pages that the system has no more of ends in SIGBUS.

@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "peer/offer.hpp"
 
@@ -33,6 +37,21 @@ void send_raw(int socket, const std::string& bytes, const std::vector<int>& desc
         std::memcpy(CMSG_DATA(header), descriptors.data(), size);
     }
     (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// A folder of a file system for which `server` should answer, and never does: whoever asks the folder for anything waits
+// until `server` is closed. -1 where such a file system cannot be mounted: that takes root, and FUSE.
+int silent_folder(int server) {
+    std::string path = "/tmp/sidestep-silent-XXXXXX";
+    if (server < 0 || ::mkdtemp(path.data()) == nullptr) return -1;
+    const std::string options = fmt::format("fd={},rootmode=40000,user_id=0,group_id=0", server);
+    int found = -1;
+    if (::mount("silent", path.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0) {
+        found = ::open(path.c_str(), O_PATH | O_CLOEXEC);
+        ::umount2(path.c_str(), MNT_DETACH);
+    }
+    ::rmdir(path.c_str());
+    return found;
 }
 
 }  // namespace
@@ -218,7 +237,7 @@ void spoil(std::string& bytes, Chance& chance) {
     }
 }
 
-Zoo::Zoo() {
+Zoo::Zoo() : server_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
     constexpr std::uint64_t much = 64 << 20;
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) == 0) {
@@ -231,6 +250,7 @@ Zoo::Zoo() {
     }
     keep("a folder", ::open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     keep("the name of a folder", ::open("/tmp", O_PATH | O_CLOEXEC));
+    keep("a folder that nobody answers for", silent_folder(server_ ? server_.get() : -1));
     keep("a device", ::open("/dev/null", O_RDWR | O_CLOEXEC));
     keep("a file without a name", ::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     keep("memory that can be made smaller", make_memory(much, 0, 0));

@@ -114,6 +114,7 @@ private:
         if (fd >= 0) animals_.push_back({name, driver::Fd(fd)});
     }
     std::vector<Animal> animals_;
+    driver::Fd server_;  // of a file system that hangs; closed first, which ends the hanging
 };
 
 // Zeros of so many bytes without pages behind them, with these seals; -1 where there can be none.
