@@ -31,17 +31,16 @@ Result<BatchKernel> BatchKernel::load(std::shared_ptr<const driver::CudaContext>
     BatchKernel kernel(std::move(context));
     driver::ScopedCudaContext current(*kernel.context_);
     SIDESTEP_TRY(kernel.module_, load_kernels(cuda, batch_kernel_image, "the batch kernel"));
-    CUresult status = CUDA_SUCCESS;
     for (auto [function, name] : {std::pair{&kernel.small_, "sidestep_batch_small"},
                                   std::pair{&kernel.large_, "sidestep_batch_large"}}) {
-        status = cuda.cuModuleGetFunction(function, kernel.module_, name);
-        SIDESTEP_CHECK(cuda.check(status, "cuModuleGetFunction"));
+        const CUresult found = cuda.cuModuleGetFunction(function, kernel.module_, name);
+        SIDESTEP_CHECK(cuda.check(found, "cuModuleGetFunction"));
         // Lazy loading would make the first launch wait for the GPU, which may itself be waiting for us.
         SIDESTEP_CHECK(cuda.check(cuda.cuFuncLoad(*function), "cuFuncLoad"));
     }
     int multiprocessors = 0;
-    status = cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                       kernel.context_->device());
+    const CUresult status = cuda.cuDeviceGetAttribute(
+        &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, kernel.context_->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
     kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
     return kernel;

@@ -1,8 +1,12 @@
 #include "context/option_ranges.hpp"
 
 #include <algorithm>
+#include <concepts>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,19 +53,31 @@ consteval const Range& range_of(std::string_view option) {
     throw "the table has no such option";
 }
 
-template <typename Value>
-Result<void> in_range(const Range& range, Value value) {
-    if (std::cmp_greater_equal(value, 0) && std::cmp_less_equal(value, range.largest)) return {};
-    return refused_option(range.option, fmt::format("{}{}", value, range.unit));
-}
+// An option and what it was set to.
+struct Setting {
+    template <std::integral Number>
+    Setting(const Range& option, Number number)
+        : range(option), value(static_cast<std::uint64_t>(number)), below_zero(std::cmp_less(number, 0)) {}
+    template <typename Enum>
+    requires std::is_enum_v<Enum> Setting(const Range& option, Enum number)
+        : Setting(option, static_cast<int>(number)) {}
+    Setting(const Range& option, std::chrono::milliseconds limit) : Setting(option, limit.count()) {}
 
-template <typename Enum>
-Result<void> known(const Range& range, Enum value) {
-    return in_range(range, static_cast<int>(value));
-}
+    bool fits() const { return !below_zero && value <= range.largest; }
+    std::string text() const {
+        return below_zero ? fmt::format("{}{}", static_cast<std::int64_t>(value), range.unit)
+                          : fmt::format("{}{}", value, range.unit);
+    }
 
-Result<void> in_range(const Range& range, std::chrono::milliseconds limit) {
-    return in_range(range, limit.count());
+    const Range& range;
+    std::uint64_t value;
+    bool below_zero;
+};
+
+Result<void> check_all(std::initializer_list<Setting> settings) {
+    for (const Setting& setting : settings)
+        if (!setting.fits()) return refused_option(setting.range.option, setting.text());
+    return {};
 }
 
 const Range* find_range(std::string_view option) {
@@ -82,17 +98,17 @@ Error refused_option(std::string_view option, std::string_view value) {
 namespace context {
 
 Result<void> check(const CopyOptions& options) {
-    SIDESTEP_CHECK(known(range_of("require"), options.require));
-    SIDESTEP_CHECK(known(range_of("prefer"), options.prefer));
-    SIDESTEP_CHECK(known(range_of("page_cache"), options.page_cache));
-    SIDESTEP_CHECK(in_range(range_of("lanes"), options.lanes));
-    SIDESTEP_CHECK(in_range(range_of("deadline"), options.deadline));
-    SIDESTEP_CHECK(in_range(range_of("stall_limit"), options.stall_limit));
-    return in_range(range_of("chunk"), options.chunk);
+    return check_all({{range_of("require"), options.require},
+                      {range_of("prefer"), options.prefer},
+                      {range_of("page_cache"), options.page_cache},
+                      {range_of("lanes"), options.lanes},
+                      {range_of("deadline"), options.deadline},
+                      {range_of("stall_limit"), options.stall_limit},
+                      {range_of("chunk"), options.chunk}});
 }
 
 Result<void> check(const LoadOptions& options) {
-    SIDESTEP_CHECK(known(range_of("layout"), options.layout));
+    SIDESTEP_CHECK(check_all({{range_of("layout"), options.layout}}));
     return check(copy_options(options));
 }
 
@@ -101,15 +117,15 @@ Result<void> check(const SaveOptions& options) {
 }
 
 Result<void> check(const GroupOptions& options) {
-    SIDESTEP_CHECK(known(range_of("policy"), options.policy));
-    SIDESTEP_CHECK(in_range(range_of("timeout"), options.timeout));
-    SIDESTEP_CHECK(in_range(range_of("join_timeout"), options.join_timeout.value_or(options.timeout)));
-    return in_range(range_of("max_blocks"), options.max_blocks);
+    return check_all({{range_of("policy"), options.policy},
+                      {range_of("timeout"), options.timeout},
+                      {range_of("join_timeout"), options.join_timeout.value_or(options.timeout)},
+                      {range_of("max_blocks"), options.max_blocks}});
 }
 
 Result<void> check(std::string_view option, std::uint64_t value) {
     const Range* const range = find_range(option);
-    return range != nullptr ? in_range(*range, value) : Result<void>();
+    return range != nullptr ? check_all({{*range, value}}) : Result<void>();
 }
 
 }  // namespace context

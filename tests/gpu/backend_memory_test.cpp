@@ -25,7 +25,7 @@ TEST_F(Memory, ABuildWithoutKernelsSaysSo) {
     const auto refused = backends::cuda::load_kernels(cuda(), backends::cuda::no_kernels, "the copy kernel");
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
-    EXPECT_EQ(refused.error().message, "this build has no GPU kernels, which the copy kernel needs");
+    EXPECT_EQ(refused.error().message, "the copy kernel needs GPU kernels, and this build has none");
     EXPECT_NE(refused.error().hint.find("SIDESTEP_GPU_ARCHITECTURES"), std::string::npos);
 }
 
