@@ -73,10 +73,10 @@ private:
     Result<void> ring(const Call& call, const void* from, void* to, CUstream_st* on) {
         const int next = (seat_.rank + 1) % seat_.ranks,
                   before = (seat_.rank + seat_.ranks - 1) % seat_.ranks;
-        group_.begin_pairs();
+        group_.begin_calls();
         const auto sent = group_.send(from, call.count, call.type, next, on);
         const auto received = group_.recv(to, call.count, call.type, before, on);
-        const auto ended = group_.end_pairs();
+        const auto ended = group_.end_calls();
         if (!sent) return sent;
         if (!received) return received;
         return ended;

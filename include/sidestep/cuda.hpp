@@ -37,7 +37,8 @@ SIDESTEP_API Transfer copy(const Context& context, const Buffer& from, const Buf
 // The copies of a batch (see Context::copy_batch) in the order of `stream`, enqueued on it in one call for
 // each two places, or a few for tens of thousands; also as nodes of a graph. All copies must have one hop on
 // the CUDA backend: ErrorCode::unsupported names the position of one that has not, and nothing is enqueued
-// then.
+// then. The first one of a Context loads a kernel; CUDA does that when the GPU has nothing to do, and the call
+// waits for it.
 SIDESTEP_API Transfer copy_batch(const Context& context, const std::vector<BatchItem>& items,
                                  CUstream_st* stream, const CopyOptions& options = {});
 

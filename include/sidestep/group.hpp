@@ -88,15 +88,20 @@ public:
     Result<void> scatter(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                          CUstream_st* stream = nullptr);
     // To and from one other rank (or this one). The n-th send of a to b goes to the n-th recv of b from a.
-    // Between begin_pairs() and end_pairs() they are gathered and run together, so that ranks may send to
-    // each other. Where one of them fails, end_pairs() answers its error and none of them runs.
     Result<void> send(const void* data, std::size_t count, Dtype dtype, int to,
                       CUstream_st* stream = nullptr);
     Result<void> recv(void* data, std::size_t count, Dtype dtype, int from, CUstream_st* stream = nullptr);
-    void begin_pairs();
-    Result<void> end_pairs();
     // Ends on the stream of each rank when it has been reached on all.
     Result<void> barrier(CUstream_st* stream = nullptr);
+
+    // Calls between begin_calls() and end_calls() are gathered, and end_calls() runs them: collectives in their order,
+    // where small ones of one kind (all_reduce, reduce_scatter, all_gather, all_to_all; one type and reduction) share a
+    // launch, up to 16 of them and what the arena holds; then all sends and receives together, so that ranks may send
+    // to each other. None depends on the result of another, all go to one stream, and every rank gathers the same
+    // collectives. Where one makes no sense, end_calls() answers its error and none runs. Pairs of the two may be
+    // nested: the outermost end_calls() runs the calls. Lists of all_to_all_v stay valid until then.
+    void begin_calls();
+    Result<void> end_calls();
 
     // Lets the others map the memory now, instead of after its first use: calls that follow are zero-copy.
     // Only this rank calls. The memory stays until detach() or the end of the group. Memory that no other

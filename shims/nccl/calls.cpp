@@ -22,7 +22,8 @@ struct Share {
     std::shared_ptr<Communicator> communicator;
     std::vector<Call> collectives;
     std::vector<Call> pairs;
-    bool begun = false;  // some of it has been enqueued
+    std::size_t taken = 0;  // collectives that have had their turn
+    bool begun = false;     // some of it has been enqueued
 };
 
 struct Pending {
@@ -137,39 +138,41 @@ Result<bool> run_jobs(std::vector<Job> jobs) {
     return background;
 }
 
-// In turns, so that the first operations of all are under way before any stream is full.
-Result<void> run_collectives(std::vector<Share>& shares) {
-    bool more = true;
-    for (std::size_t turn = 0; more; ++turn) {
-        more = false;
-        for (Share& share : shares) {
-            if (turn >= share.collectives.size()) continue;
-            more = true;
-            if (auto done = share.communicator->run(share.collectives[turn]); !done.ok()) return done;
-            share.begun = true;
-        }
-    }
-    return {};
-}
-
-Result<void> run_pairs(Share& share) {
+Result<void> run_together(Share& share, std::vector<Call> calls) {
     StreamJoin joined;
-    std::vector<Call> calls = share.pairs;
     if (share.communicator->device().emulated) {
         for (Call& call : calls) call.stream = nullptr;  // there are none
     } else if (auto done = joined.begin(calls, share.communicator->device().number); !done.ok()) {
         return done;
     }
-    if (auto done = share.communicator->run_pairs(calls); !done.ok()) return done;
+    if (auto done = share.communicator->run_together(calls); !done.ok()) return done;
     share.begun = true;
     return joined.end();
+}
+
+// In turns, so that the first operations of all are under way before any stream is full.
+Result<void> run_collectives(std::vector<Share>& shares) {
+    for (bool more = true; more;) {
+        more = false;
+        for (Share& share : shares) {
+            const auto next = share.collectives.begin() + static_cast<std::ptrdiff_t>(share.taken);
+            const auto left = share.collectives.size() - share.taken;
+            const std::size_t count = std::min(share.communicator->calls_together(), left);
+            if (count == 0) continue;
+            more = true;
+            share.taken += count;
+            auto done = run_together(share, {next, next + static_cast<std::ptrdiff_t>(count)});
+            if (!done.ok()) return done;
+        }
+    }
+    return {};
 }
 
 Result<void> enqueue(std::vector<Share>& shares) {
     if (auto done = run_collectives(shares); !done.ok()) return done;
     for (Share& share : shares) {
         if (share.pairs.empty()) continue;
-        if (auto done = run_pairs(share); !done.ok()) return done;
+        if (auto done = run_together(share, share.pairs); !done.ok()) return done;
     }
     return {};
 }

@@ -2,7 +2,7 @@
 //
 // Nothing of a group blocks before its outermost end. There, first communicators are made, split and shrunk,
 // each on a thread of its own, since they wait for each other; then operations are put on their streams: the
-// first collective of every communicator, the second of every one, and so on; at last the sends and receives
+// first collectives of every communicator, the next ones of every one, and so on; at last the sends and receives
 // of each, together.
 #pragma once
 

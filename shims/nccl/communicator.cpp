@@ -177,14 +177,14 @@ Result<void> Communicator::run(const Call& c) {
     return call_on(copied ? *copies_ : *group_, c);
 }
 
-Result<void> Communicator::run_pairs(const std::vector<Call>& calls) {
+Result<void> Communicator::run_together(const std::vector<Call>& calls) {
+    if (calls.size() == 1) return run(calls.front());
     const std::lock_guard guard(calls_);
-    // No copy engine carries pairs.
     if (auto ready = prepare_locked(false); !ready.ok()) return ready;
-    group_->begin_pairs();
+    group_->begin_calls();
     // Where one fails, the end says so and runs none.
     for (const Call& call : calls) static_cast<void>(call_on(*group_, call));
-    return group_->end_pairs();
+    return group_->end_calls();
 }
 
 Result<void> Communicator::settle() const {

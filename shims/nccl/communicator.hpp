@@ -23,7 +23,7 @@ namespace sidestep::nccl {
 struct Config {
     bool blocking = true;
     bool copy_engines = false;  // what they can carry, they do: NCCL_CTA_POLICY_ZERO
-    int max_blocks = 0;  // thread blocks (CTAs) of an operation; 0: any number
+    int max_blocks = 0;         // thread blocks (CTAs) of an operation; 0: any number
     std::string name;
 
     // Null: `inherited`. Else nothing is inherited: what `given` leaves open has its default, as in NCCL.
@@ -81,9 +81,12 @@ public:
     // Success until the group has failed; then why. Of ready() ones.
     Result<void> status() const;
 
-    // Puts operations on their streams; of send_recv all together, or none of them where one fails.
+    // Puts an operation on its stream; or calls of one group, which have one stream, together: none of them where one
+    // makes no sense.
     Result<void> run(const Call& call);
-    Result<void> run_pairs(const std::vector<Call>& calls);
+    Result<void> run_together(const std::vector<Call>& calls);
+    // As many collectives at a time: far fewer than a stream takes, and one where two groups take turns.
+    std::size_t calls_together() const { return copies_ ? 1 : 64; }
     // On emulated GPUs, which have no streams: waits until all operations have ended. Else nothing.
     Result<void> settle() const;
     // Microseconds that the operation would take.

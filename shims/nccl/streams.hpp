@@ -1,5 +1,4 @@
-// Sends and receives of one communicator on several streams, in one group: they run on one of them, in the
-// order of all.
+// Calls of one communicator on several streams, in one group: they run on one of them, in the order of all.
 #pragma once
 
 #include <vector>

@@ -7,6 +7,8 @@
 //            the arenas of the others, so no fence and no barrier is needed (the protocol NCCL calls LL: an
 //            aligned half of a packet, 8 bytes, arrives as a whole). Optionally in two phases:
 //            reduce-scatter, then all-gather.
+//   coalesced  small sizes of several calls of one kind in one task: the packets of one call lie behind those of the
+//            other in the same lanes.
 //   lamport  small reductions of floats of 8 to 32 bits, in one phase: the data is its own flag. A lane holds
 //            words that are all ones, which no sender ever writes, until the data has come (after Lamport's
 //            queue of one writer and one reader, "Proving the correctness of multiprocess programs", 1977;
@@ -40,6 +42,7 @@ constexpr unsigned max_ranks = 16;    // of a group on one machine
 constexpr unsigned max_blocks = 128;  // thread blocks (CTAs) of one collective
 // Those that have both an out and an in stage; of most shapes there are no more.
 constexpr unsigned staging_blocks = 64;
+constexpr unsigned max_coalesced = max_ranks;  // calls of one task
 constexpr unsigned max_slots = 1024;  // allocations of one rank that others have mapped; slot 0 is its arena
 
 enum class Element : uint8_t { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16, f8_e4m3, f8_e5m2 };
@@ -91,7 +94,8 @@ enum class Shape : uint8_t {
     pushed_slices,
     pairs,
     copies,
-    ring
+    ring,
+    coalesced
 };
 
 // Of `lamport`, 32-bit words: what a lane holds before the data comes, and what is sent in the place of such
@@ -173,6 +177,15 @@ struct Block {
     uint64_t bytes = 0;
 };
 
+// One call of a task of Shape::coalesced. Its units of 8 bytes are those from `unit` on in every lane.
+struct CoalescedCall {
+    uint64_t send = 0;  // from the task's send buffer on; of calls in front of it this wraps around
+    uint64_t recv = 0;
+    uint64_t bytes = 0;  // of one block
+    uint64_t unit = 0;
+    constexpr uint64_t end() const { return unit + (bytes + 7) / 8; }
+};
+
 // `scale` holds one element of the task's type, in its first bytes, for Combine::scaled_sum: every input of
 // this rank is multiplied by it first, in the accumulator's type. The others learn it: each rank has its own,
 // so it is not a part of what has to agree. With `device_scale` it is read from there instead, when the task
@@ -181,9 +194,12 @@ struct CollectiveTask {
     Shape shape = Shape::packets;
     Element element = Element::u8;
     Combine combine = Combine::none;
-    uint8_t blocks = 1;      // thread blocks, alike on all ranks; `pairs` derive theirs from the bytes
-    uint32_t signature = 0;  // of what has to agree between ranks; never 0
-    uint64_t number = 0;     // of the operation, for reports
+    uint8_t blocks = 1;        // thread blocks, alike on all ranks; `pairs` derive theirs from the bytes
+    uint8_t calls = 0;         // coalesced: 1 to max_coalesced
+    bool send_blocks = false;  // coalesced: each call sends rank r its block r, and not all the same bytes
+    bool recv_blocks = false;  // and rank r's bytes are its block r here, and not combined into the only one
+    uint32_t signature = 0;    // of what has to agree between ranks; never 0
+    uint64_t number = 0;       // of the operation, for reports
     const void* send = nullptr;
     void* recv = nullptr;
     Token send_token;  // of `send` and `recv`
@@ -206,6 +222,7 @@ struct CollectiveTask {
     // `ranks` entries each, in elements) the blocks are read from GPU memory when the task runs, and
     // recv_token + offset is posted; pairs only. copies: the two lists and from_tokens. Every rank waits for
     // every other one, of blocks of 0 bytes too.
+    // coalesced: call(i) in to[i] and from[i], and no blocks.
     Block to[max_ranks];
     Block from[max_ranks];
     Token from_tokens[max_ranks];
@@ -222,6 +239,14 @@ struct CollectiveTask {
     uint64_t local_from = 0;
     uint64_t local_to = 0;
     uint64_t local_bytes = 0;
+
+    constexpr CoalescedCall call(unsigned i) const {
+        return {to[i].offset, from[i].offset, to[i].bytes, from[i].bytes};
+    }
+    constexpr void set_call(unsigned i, const CoalescedCall& call) {
+        to[i] = {call.send, call.bytes};
+        from[i] = {call.recv, call.unit};
+    }
 };
 static_assert(sizeof(CollectiveTask) <= 2048, "a parameter of every launch");
 
@@ -255,6 +280,8 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // rank wipes the parity that it has read. Phase 1 needs no parity: a rank sends there what it has combined,
 // so everybody has begun this task, and has read what lay there from tasks before; for the same reason a rank
 // may wipe it at the end of a task.
+//
+// coalesced: as packets, in their lanes. Every block of a call begins with a packet of its own.
 //
 // lines: epochs, parities and headers as packets, in the same lanes for these; no task ends before it has
 // everybody's header, and so two parities suffice, whoever sends lines to whom. Line l of a lane has bytes

@@ -62,7 +62,7 @@ std::uint64_t pack(const Noted& noted) {
     return static_cast<std::uint64_t>(noted.collective) |
            std::uint64_t{static_cast<std::uint8_t>(noted.element)} << 8 |
            std::uint64_t{static_cast<std::uint8_t>(noted.combine)} << 16 | std::uint64_t{noted.root} << 24 |
-           std::uint64_t{noted.peers} << 32;
+           std::uint64_t{noted.peers} << 32 | std::uint64_t{noted.calls} << 48;
 }
 
 // False for what no version of this code wrote.
@@ -78,6 +78,7 @@ bool unpack(std::uint64_t what, Noted& noted) {
     noted.combine = static_cast<backend::Combine>(combine);
     noted.root = static_cast<std::uint8_t>(what >> 24 & 0xff);
     noted.peers = static_cast<std::uint16_t>(what >> 32 & 0xffff);
+    noted.calls = static_cast<std::uint8_t>(what >> 48 & 0xff);
     return true;
 }
 
@@ -105,7 +106,8 @@ Noted note_of(const Operation& operation) {
                 .collective = operation.collective,
                 .element = operation.element,
                 .combine = operation.combine,
-                .root = static_cast<std::uint8_t>(operation.root)};
+                .root = static_cast<std::uint8_t>(operation.root),
+                .calls = static_cast<std::uint8_t>(operation.coalesced.size())};
     for (const PairItem& item : operation.pairs)
         noted.peers = static_cast<std::uint16_t>(noted.peers | 1u << item.peer);
     return noted;
@@ -116,6 +118,7 @@ std::string Noted::text() const {
         .collective = collective, .count = count, .element = element, .combine = combine, .root = root};
     for (int rank = 0; rank < static_cast<int>(backend::max_ranks); ++rank)
         if ((peers >> rank & 1) != 0) operation.pairs.push_back({true, rank, nullptr, 0});
+    operation.coalesced.resize(calls);
     return describe(operation);
 }
 

@@ -36,6 +36,7 @@ struct Noted {
     backend::Combine combine = backend::Combine::none;
     std::uint8_t root = 0;
     std::uint16_t peers = 0;  // of send_recv: bit r: with rank r
+    std::uint8_t calls = 0;   // that are coalesced; 0: it is one
     // By which the ranks know it: all count those of all ranks alike, sends and receives each its own.
     std::uint64_t label() const { return collective == Collective::send_recv ? number : step; }
     // As describe(Operation) says it.

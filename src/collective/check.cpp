@@ -217,7 +217,7 @@ Result<void> check_pairs(const Call& call) {
     if (sent.size() != received.size())
         return call.error(fmt::format("rank {} sends {} blocks to itself, but receives {}", call.rank,
                                       sent.size(), received.size()),
-                          "put both between begin_pairs() and end_pairs()");
+                          "put both between begin_calls() and end_calls()");
     const auto [a, b] = std::mismatch(sent.begin(), sent.end(), received.begin());
     return call.error(fmt::format("rank {} sends {} bytes to itself, but receives {}", call.rank, *a, *b));
 }

@@ -66,6 +66,16 @@ public:
         return choice;
     }
 
+    // As packets of all calls together.
+    Choice coalesced() const {
+        const Work all = work(Shape::packets);
+        Choice choice{.shape = Shape::coalesced};
+        choice.blocks = blocks(Shape::packets, all);
+        choice.expected_us = price(Shape::packets, all);
+        choice.algorithm = name_of(choice.shape);
+        return choice;
+    }
+
 private:
     bool allowed(Shape shape) const { return (shape == Shape::copies) == (policy_ == GroupPolicy::zero_sm); }
     Error refuse_policy() const {
@@ -245,6 +255,8 @@ private:
                        : is(Collective::broadcast)
                            ? "the root copies its own block while the others fetch theirs"
                            : "every pair of ranks has a block of its own";
+            case Shape::coalesced:
+                return "this is one call";
             case Shape::pairs:
                 return is(Collective::barrier)           ? "moves no bytes"
                        : combines(operation_.collective) ? "blocks of pairs are not combined"
@@ -387,6 +399,10 @@ private:
 
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy) {
     return Chooser(operation, facts, policy).choose();
+}
+
+Choice choose_coalesced(const Operation& operation, const GroupFacts& facts) {
+    return Chooser(operation, facts, GroupPolicy::automatic).coalesced();
 }
 
 }  // namespace sidestep::collective

@@ -76,6 +76,8 @@ struct Choice {
 
 // ErrorCode::unsupported, and why, for what policy zero_sm cannot carry.
 Result<Choice> choose(const Operation& operation, const GroupFacts& facts, GroupPolicy policy);
+// Of calls that are coalesced, whose packets the arena holds.
+Choice choose_coalesced(const Operation& operation, const GroupFacts& facts);
 
 // What Group::explain answers. `memory` as CollectivePlan's.
 CollectivePlan plan_of(const Operation& operation, const Choice& choice, int ranks, std::string memory);

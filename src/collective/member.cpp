@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "collective/coalesce.hpp"
 #include "collective/ending.hpp"
 
 namespace sidestep::collective {
@@ -47,12 +48,13 @@ std::string note_on_queues() {
 }
 
 bool has_lists(const Operation& operation) {
-    return operation.collective == Collective::all_to_all_v || operation.collective == Collective::send_recv;
+    return operation.collective == Collective::all_to_all_v ||
+           operation.collective == Collective::send_recv || !operation.coalesced.empty();
 }
 
 // What carries lists of blocks depends on no size in them, and choosing takes longer than a kernel.
 bool same_choice(const Operation& a, const Operation& b) {
-    if (a.collective != b.collective) return false;
+    if (a.collective != b.collective || !a.coalesced.empty() || !b.coalesced.empty()) return false;
     if (has_lists(a)) return a.blocks.on_device == b.blocks.on_device;
     const auto key = [](const Operation& o) { return std::tuple(o.count, o.element, o.combine, o.root); };
     return key(a) == key(b);
@@ -79,23 +81,33 @@ driver::LocalSocket::Time deadline_after(std::chrono::milliseconds timeout) {
     return Clock::now() + (timeout.count() <= 0 ? std::chrono::milliseconds(never) : timeout);
 }
 
-Result<Member::Decided*> Member::decide(const Operation& operation) {
+Result<Member::Decided*> Member::choose_for(const Operation& operation) {
     const std::uint64_t hash =
         Mix(static_cast<std::uint64_t>(operation.collective)).add(operation.count).value() ^
         static_cast<std::uint64_t>(operation.element) ^ static_cast<std::uint64_t>(operation.combine) << 4;
-    const bool lists = has_lists(operation);
-    Decided& decided = lists ? listed_ : decided_[hash % decided_.size()];
-    if (decided.valid && !lists && same_call(decided.operation, operation)) return &decided;
-    if (!decided.valid || !same_choice(decided.operation, operation)) {
-        decided.valid = false;
+    Decided& decided = has_lists(operation) ? listed_ : decided_[hash % decided_.size()];
+    if (decided.valid && same_choice(decided.operation, operation)) return &decided;
+    decided.valid = decided.has_tasks = false;
+    if (operation.coalesced.empty()) {
         SIDESTEP_TRY(decided.choice, choose(operation, facts_, options_.policy));
+    } else {
+        decided.choice = choose_coalesced(operation, facts_);
     }
-    decided.signature = signature_of(operation);
     decided.operation = operation;
-    decided.tasks = tasks_of(operation, decided.choice, rank(), ranks());
-    for (backend::CollectiveTask& task : decided.tasks) task.signature = decided.signature;
     decided.valid = true;
     return &decided;
+}
+
+Result<Member::Decided*> Member::decide(const Operation& operation) {
+    SIDESTEP_TRY(Decided * decided, choose_for(operation));
+    if (decided->has_tasks && !has_lists(operation) && same_call(decided->operation, operation))
+        return decided;
+    decided->signature = signature_of(operation);
+    decided->operation = operation;
+    decided->tasks = tasks_of(operation, decided->choice, rank(), ranks());
+    for (backend::CollectiveTask& task : decided->tasks) task.signature = decided->signature;
+    decided->has_tasks = true;
+    return decided;
 }
 
 Result<backend::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
@@ -152,12 +164,42 @@ Result<void> Member::check_peers(const Operation& operation) const {
     return {};
 }
 
-Result<void> Member::run(const Operation& operation, void* stream) {
+Result<void> Member::check_state() const {
     SIDESTEP_CHECK(process_.check("this group"));
     SIDESTEP_CHECK(service_->status());
     if (ending::begun()) return Error{ErrorCode::cancelled, "the process ends", own().name, {}};
+    return {};
+}
+
+Result<void> Member::run(const Operation& operation, void* stream) {
+    SIDESTEP_CHECK(check_state());
     SIDESTEP_CHECK(check(operation, rank(), ranks()));
     SIDESTEP_CHECK(check_peers(operation));
+    return carry_out(operation, stream);
+}
+
+Result<void> Member::run_together(std::vector<Operation> calls, void* stream) {
+    SIDESTEP_CHECK(check_state());
+    for (const Operation& call : calls) {
+        SIDESTEP_CHECK(check(call, rank(), ranks()));
+        SIDESTEP_CHECK(check_peers(call));
+    }
+    const auto alone_us = [this](const Operation& call) {
+        const auto chosen = choose_for(call);
+        return chosen ? (*chosen)->choice.expected_us : 0;
+    };
+    if (options_.policy == GroupPolicy::automatic) calls = coalesce(std::move(calls), facts_, alone_us);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+        auto done = carry_out(calls[i], stream);
+        if (done) continue;
+        // The others wait for the rest.
+        if (i > 0) service_->fail(done.error());
+        return done;
+    }
+    return {};
+}
+
+Result<void> Member::carry_out(const Operation& operation, void* stream) {
     SIDESTEP_TRY(Decided * decided, decide(operation));
     bool asked = false;
     for (backend::CollectiveTask& task : decided->tasks) SIDESTEP_CHECK(set_tokens(task, asked));

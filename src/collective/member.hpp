@@ -34,6 +34,9 @@ public:
     static Result<std::unique_ptr<Member>> join(const JoinRequest& request);
 
     Result<void> run(const Operation& operation, void* stream);
+    // Calls that do not depend on each other, in their order; on all ranks the same ones. Where one of them makes no
+    // sense none is run.
+    Result<void> run_together(std::vector<Operation> calls, void* stream);
 
     Result<void> attach(const Buffer& buffer);
     Result<void> detach(const Buffer& buffer);
@@ -76,6 +79,7 @@ private:
         std::uint32_t signature = 0;
         bool valid = false;
         Choice choice;
+        bool has_tasks = false;
         std::vector<backend::CollectiveTask> tasks;
     };
 
@@ -86,7 +90,10 @@ private:
           service_(std::move(service)) {}
 
     RankResources& own() const { return service_->own(); }
+    Result<Decided*> choose_for(const Operation& operation);
     Result<Decided*> decide(const Operation& operation);
+    Result<void> check_state() const;
+    Result<void> carry_out(const Operation& operation, void* stream);
     Result<void> set_tokens(backend::CollectiveTask& task, bool& asked);
     Result<backend::Token> token_of(const void* address, Bytes bytes, bool& asked);
     Touched touched_of(const Operation& operation, const Choice& choice) const;

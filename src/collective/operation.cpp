@@ -104,6 +104,7 @@ std::uint32_t signature_of(const Operation& operation) {
     hash.add(combines(operation.collective) ? static_cast<std::uint64_t>(operation.combine) : 0);
     hash.add(operation.count);
     hash.add(has_root(operation.collective) ? static_cast<std::uint64_t>(operation.root) : 0);
+    for (const CoalescedItem& item : operation.coalesced) hash.add(item.count);
     return hash.value();
 }
 
@@ -127,6 +128,7 @@ std::string describe(const Operation& operation) {
             operation.collective == Collective::broadcast || operation.collective == Collective::scatter;
         text += fmt::format(" {} rank {}", from_root ? "from" : "to", operation.root);
     }
+    if (!operation.coalesced.empty()) text += fmt::format(" of {} calls", operation.coalesced.size());
     return text;
 }
 

@@ -18,6 +18,13 @@ struct PairItem {
     std::uint64_t bytes = 0;
 };
 
+// A call of several that share a launch.
+struct CoalescedItem {
+    const void* send = nullptr;
+    void* recv = nullptr;
+    std::uint64_t count = 0;
+};
+
 struct Operation {
     Collective collective = Collective::barrier;
     const void* send = nullptr;
@@ -28,8 +35,9 @@ struct Operation {
     std::uint64_t scale = 0;                            // as CollectiveTask's
     const void* device_scale = nullptr;
     int root = 0;
-    BlockLists blocks;            // all_to_all_v, in elements
-    std::vector<PairItem> pairs;  // send_recv, in the order of the calls
+    BlockLists blocks;                     // all_to_all_v, in elements
+    std::vector<PairItem> pairs;           // send_recv, in the order of the calls
+    std::vector<CoalescedItem> coalesced;  // the calls, where there are several; `count` is theirs together
 };
 
 // The element type, or why collectives do not take it. f8_e4m3, f8_e5m2, f16, bf16, f32, f64, and integers of
@@ -47,12 +55,13 @@ bool has_root(Collective collective);
 // place or not overlapping.
 Result<void> check(const Operation& operation, int rank, int ranks);
 
-// What every rank must have alike: never 0; equal for equal (collective, element, combine, count, root).
+// What every rank must have alike: never 0; equal for equal (collective, element, combine, count, root), and equal
+// counts of the calls that are coalesced.
 // Those of all_to_all_v and send_recv leave out the counts, which pairs compare themselves. A hash of 32 bits
 // (FNV-1a).
 std::uint32_t signature_of(const Operation& operation);
 
-// "all_reduce 1048576 f32 sum", "broadcast 3 bf16 from rank 2", "send_recv with ranks 1, 3".
+// "all_reduce 1048576 f32 sum", "all_reduce 96 f32 sum of 3 calls", "broadcast 3 bf16 from rank 2", "send_recv with ranks 1, 3".
 std::string describe(const Operation& operation);
 
 }  // namespace sidestep::collective

@@ -108,6 +108,8 @@ std::string_view name_of(Shape shape) {
             return "copy engines";
         case Shape::ring:
             return "ring";
+        case Shape::coalesced:
+            return "coalesced packets";
     }
     return "?";
 }

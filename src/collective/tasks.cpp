@@ -67,6 +67,8 @@ public:
                 return copies();
             case Shape::ring:
                 return {ring()};
+            case Shape::coalesced:
+                return {coalesced()};
         }
         return {};
     }
@@ -190,6 +192,22 @@ private:
             done += max;
         } while (done < bytes);
         return tasks;
+    }
+
+    CollectiveTask coalesced() const {
+        CollectiveTask task = blank();
+        const Collective collective = operation_.collective;
+        task.send_blocks = collective == Collective::reduce_scatter || collective == Collective::all_to_all;
+        task.recv_blocks = !combines(collective);
+        std::uint64_t unit = 0;
+        for (const CoalescedItem& item : operation_.coalesced) {
+            const backend::CoalescedCall call{address(item.send) - address(task.send),
+                                              address(item.recv) - address(task.recv),
+                                              item.count * size_of(operation_.element), unit};
+            task.set_call(task.calls++, call);
+            unit = call.end();
+        }
+        return task;
     }
 
     static Block piece(const Block& whole, std::uint64_t begin, std::uint64_t max) {
@@ -426,6 +444,9 @@ private:
 }  // namespace
 
 bool carries(Shape shape, Collective collective) {
+    if (shape == Shape::coalesced)
+        return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+               collective == Collective::all_gather || collective == Collective::all_to_all;
     switch (collective) {
         case Collective::all_reduce:
             return shape != Shape::pairs && shape != Shape::copies;

@@ -18,6 +18,11 @@ unsigned owners_of_slices(Collective collective, unsigned ranks);
 // other. Its links would carry it ranks - 1 times otherwise.
 bool cuts_broadcast_of_copies(std::uint64_t bytes, unsigned ranks);
 
+// With room for the last packet's payload of 8 bytes.
+constexpr std::uint64_t rounded_to_packets(std::uint64_t bytes) {
+    return (bytes + 7) / 8 * 8;
+}
+
 // In the order in which the rank runs them; seldom more than one. Tokens are filled in for each task by
 // whoever knows them (`send` and `recv` of the task say for which memory); `number` too. Empty for an
 // operation that moves nothing on any rank, and for a shape that does not carry it. Each rank gets what fits

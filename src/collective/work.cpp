@@ -29,6 +29,7 @@ std::uint64_t Works::owners() const {
 Work Works::work(Shape shape) const {
     switch (shape) {
         case Shape::packets:
+        case Shape::coalesced:
             return {others() * block(),
                     block(),
                     1,

@@ -31,11 +31,15 @@ struct Group::Impl {
 
     std::shared_ptr<ContextAccess::Impl> context;  // goes last: departed members use its backends
     std::unique_ptr<collective::Member> member;
-    Result<void> pair(const collective::PairItem& item, CUstream_st* stream);
-    Result<void> noted(Result<void> result);
+    // Runs it, or keeps it for end_calls().
+    Result<void> call(Result<Operation> operation, CUstream_st* stream);
+    Result<void> pair(bool sends, int peer, void* data, std::size_t count, Dtype dtype, CUstream_st* stream);
+    Result<void> gather(Operation operation, CUstream_st* stream);
 
-    int depth = 0;       // of begin_pairs()
-    Operation gathered;  // between begin_pairs() and end_pairs()
+    int depth = 0;  // of begin_calls()
+    // Between begin_calls() and end_calls(): collectives, and all sends and receives as one operation.
+    std::vector<Operation> gathered;
+    Operation pairs{.collective = Collective::send_recv};
     CUstream_st* gathered_on = nullptr;
     Result<void> refused;  // the first error there
 };
@@ -92,11 +96,6 @@ Result<Operation> operation_of(const Call& call) {
         operation.device_scale = call.reduction->device_scale;
     }
     return operation;
-}
-
-Result<void> run(collective::Member& member, const Call& call, CUstream_st* stream) {
-    SIDESTEP_TRY(const Operation operation, operation_of(call));
-    return member.run(operation, stream);
 }
 
 GroupOptions settled(GroupOptions options, const base::Environment& environment) {
@@ -204,110 +203,117 @@ const GroupId& Group::id() const {
 
 Result<void> Group::all_reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
                                const Reduction& reduction, CUstream_st* stream) {
-    return run(*impl_->member, {Collective::all_reduce, send, recv, count, dtype, &reduction}, stream);
+    return impl_->call(operation_of({Collective::all_reduce, send, recv, count, dtype, &reduction}), stream);
 }
 
 Result<void> Group::broadcast(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                               CUstream_st* stream) {
-    return run(*impl_->member, {Collective::broadcast, send, recv, count, dtype, nullptr, root}, stream);
+    return impl_->call(operation_of({Collective::broadcast, send, recv, count, dtype, nullptr, root}),
+                       stream);
 }
 
 Result<void> Group::reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
                            const Reduction& reduction, int root, CUstream_st* stream) {
-    return run(*impl_->member, {Collective::reduce, send, recv, count, dtype, &reduction, root}, stream);
+    return impl_->call(operation_of({Collective::reduce, send, recv, count, dtype, &reduction, root}),
+                       stream);
 }
 
 Result<void> Group::all_gather(const void* send, void* recv, std::size_t count, Dtype dtype,
                                CUstream_st* stream) {
-    return run(*impl_->member, {Collective::all_gather, send, recv, count, dtype}, stream);
+    return impl_->call(operation_of({Collective::all_gather, send, recv, count, dtype}), stream);
 }
 
 Result<void> Group::reduce_scatter(const void* send, void* recv, std::size_t count, Dtype dtype,
                                    const Reduction& reduction, CUstream_st* stream) {
-    return run(*impl_->member, {Collective::reduce_scatter, send, recv, count, dtype, &reduction}, stream);
+    return impl_->call(operation_of({Collective::reduce_scatter, send, recv, count, dtype, &reduction}),
+                       stream);
 }
 
 Result<void> Group::all_to_all(const void* send, void* recv, std::size_t count, Dtype dtype,
                                CUstream_st* stream) {
-    return run(*impl_->member, {Collective::all_to_all, send, recv, count, dtype}, stream);
+    return impl_->call(operation_of({Collective::all_to_all, send, recv, count, dtype}), stream);
 }
 
 Result<void> Group::all_to_all_v(const void* send, void* recv, const BlockLists& blocks, Dtype dtype,
                                  CUstream_st* stream) {
-    SIDESTEP_TRY(Operation operation, operation_of({Collective::all_to_all_v, send, recv, 0, dtype}));
-    operation.blocks = blocks;
-    return impl_->member->run(operation, stream);
+    auto operation = operation_of({Collective::all_to_all_v, send, recv, 0, dtype});
+    if (operation) operation->blocks = blocks;
+    return impl_->call(std::move(operation), stream);
 }
 
 Result<void> Group::gather(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                            CUstream_st* stream) {
-    return run(*impl_->member, {Collective::gather, send, recv, count, dtype, nullptr, root}, stream);
+    return impl_->call(operation_of({Collective::gather, send, recv, count, dtype, nullptr, root}), stream);
 }
 
 Result<void> Group::scatter(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                             CUstream_st* stream) {
-    return run(*impl_->member, {Collective::scatter, send, recv, count, dtype, nullptr, root}, stream);
+    return impl_->call(operation_of({Collective::scatter, send, recv, count, dtype, nullptr, root}), stream);
 }
 
-// Into what begin_pairs() opened, or run at once.
-Result<void> Group::Impl::pair(const collective::PairItem& item, CUstream_st* stream) {
-    if (item.peer < 0 || item.peer >= member->ranks())
+// A part of what was gathered would leave the other ranks waiting for the rest: after an error none of it runs.
+Result<void> Group::Impl::call(Result<Operation> operation, CUstream_st* stream) {
+    if (depth == 0) return operation ? member->run(*operation, stream) : operation.error();
+    const auto taken = operation ? gather(std::move(*operation), stream) : Result<void>(operation.error());
+    if (refused && !taken) refused = taken;
+    return taken;
+}
+
+Result<void> Group::Impl::gather(Operation operation, CUstream_st* stream) {
+    if (!(gathered.empty() && pairs.pairs.empty()) && gathered_on != stream)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("a group of {} ranks has no rank {}", member->ranks(), item.peer),
-                     "send_recv",
+                     "all calls between begin_calls() and end_calls() go to one stream",
+                     std::string(to_string(operation.collective)),
                      {}};
-    if (depth > 0) {
-        if (!gathered.pairs.empty() && gathered_on != stream)
-            return Error{ErrorCode::invalid_argument,
-                         "all sends and receives between begin_pairs() and end_pairs() go to one stream",
-                         "send_recv",
-                         {}};
-        gathered.collective = Collective::send_recv;
-        gathered.pairs.push_back(item);
-        gathered_on = stream;
-        return {};
-    }
-    Operation operation;
-    operation.collective = Collective::send_recv;
-    operation.pairs.push_back(item);
-    return member->run(operation, stream);
+    gathered_on = stream;
+    if (operation.collective == Collective::send_recv)
+        pairs.pairs.push_back(operation.pairs.front());
+    else
+        gathered.push_back(std::move(operation));
+    return {};
 }
 
-// A part of what was gathered would leave the other ranks waiting for the rest.
-Result<void> Group::Impl::noted(Result<void> result) {
-    if (depth > 0 && refused && !result) refused = result;
-    return result;
+Result<void> Group::Impl::pair(bool sends, int peer, void* data, std::size_t count, Dtype dtype,
+                               CUstream_st* stream) {
+    const auto bytes = bytes_of(count, dtype);
+    if (!bytes) return call(bytes.error(), stream);
+    if (peer < 0 || peer >= member->ranks())
+        return call(Error{ErrorCode::invalid_argument,
+                          fmt::format("a group of {} ranks has no rank {}", member->ranks(), peer),
+                          "send_recv",
+                          {}},
+                    stream);
+    Operation operation{.collective = Collective::send_recv};
+    operation.pairs.push_back({sends, peer, data, *bytes});
+    return call(std::move(operation), stream);
 }
 
 Result<void> Group::send(const void* data, std::size_t count, Dtype dtype, int to, CUstream_st* stream) {
-    const auto bytes = bytes_of(count, dtype);
-    if (!bytes) return impl_->noted(bytes.error());
-    return impl_->noted(impl_->pair({true, to, const_cast<void*>(data), *bytes}, stream));
+    return impl_->pair(true, to, const_cast<void*>(data), count, dtype, stream);
 }
 
 Result<void> Group::recv(void* data, std::size_t count, Dtype dtype, int from, CUstream_st* stream) {
-    const auto bytes = bytes_of(count, dtype);
-    if (!bytes) return impl_->noted(bytes.error());
-    return impl_->noted(impl_->pair({false, from, data, *bytes}, stream));
+    return impl_->pair(false, from, data, count, dtype, stream);
 }
 
-void Group::begin_pairs() {
+void Group::begin_calls() {
     ++impl_->depth;
 }
 
-Result<void> Group::end_pairs() {
+Result<void> Group::end_calls() {
     if (impl_->depth == 0)
         return Error{
-            ErrorCode::invalid_argument, "end_pairs() was called without begin_pairs()", "send_recv", {}};
+            ErrorCode::invalid_argument, "end_calls() was called without begin_calls()", "group", {}};
     if (--impl_->depth > 0) return {};
-    const Operation operation = std::exchange(impl_->gathered, {});
+    std::vector<Operation> calls = std::exchange(impl_->gathered, {});
+    Operation pairs = std::exchange(impl_->pairs, {.collective = Collective::send_recv});
     SIDESTEP_CHECK(std::exchange(impl_->refused, {}));
-    if (operation.pairs.empty()) return {};
-    return impl_->member->run(operation, impl_->gathered_on);
+    if (!pairs.pairs.empty()) calls.push_back(std::move(pairs));
+    return impl_->member->run_together(std::move(calls), impl_->gathered_on);
 }
 
 Result<void> Group::barrier(CUstream_st* stream) {
-    return impl_->member->run(Operation{}, stream);
+    return impl_->call(Operation{}, stream);
 }
 
 Result<void> Group::attach(const Buffer& buffer) {

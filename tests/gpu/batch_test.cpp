@@ -167,6 +167,8 @@ protected:
         for (std::size_t i = 0; i < count; ++i)
             items.push_back({from.buffer().slice(i * size, size), to.buffer().slice(i * size, size)});
         const driver::ScopedCudaContext current(machine().context(0));
+        // CUDA loads a kernel when its GPU is idle, so the first batch would wait for the stream.
+        ASSERT_TRUE(cuda::copy_batch(*context_, items, stream).wait());
         std::atomic<bool> busy{true};
         const auto wait = [](void* flag) {
             while (static_cast<std::atomic<bool>*>(flag)->load())

@@ -66,6 +66,10 @@ protected:
             if (what == What::all_reduce) task.to[r] = task.from[r] = {0, bytes};
             if (!staged) task.from_tokens[r] = {1, largest + task.from[r].offset};
         }
+        if (shape != Shape::coalesced) return task;
+        const std::uint64_t each = bytes / calls_;
+        for (unsigned i = 0; i < calls_; ++i) task.set_call(i, {i * each, i * each, each, i * each / 8});
+        task.calls = static_cast<std::uint8_t>(calls_);
         return task;
     }
 
@@ -145,6 +149,7 @@ protected:
     }
 
     unsigned n_ = 0;
+    unsigned calls_ = 1;  // of a task of Shape::coalesced
     std::unique_ptr<Crew> crew_;
 };
 
@@ -175,6 +180,18 @@ TEST_F(MeasureCollectives, AllReduce) {
         row("packets bf16", What::all_reduce, Shape::packets, bytes, {1, 4, 16, 32}, Element::bf16);
     for (const std::uint64_t bytes : {1_MiB, 16_MiB, 256_MiB})
         row("slices f32 staged", What::all_reduce, Shape::slices, bytes, {16, 32, 64}, Element::f32, true);
+}
+
+// All of the calls; beside them one alone, which takes the time as often as there are calls.
+TEST_F(MeasureCollectives, Coalesced) {
+    for (const std::uint64_t each : {Bytes{512}, 4_KiB, 16_KiB, 32_KiB}) {
+        row("lamport f32", What::all_reduce, Shape::lamport, each, {1, 4, 8, 16});
+        for (const unsigned calls : {1u, 2u, 4u, 16u}) {
+            calls_ = calls;
+            row(fmt::format("{} calls coalesced f32", calls).c_str(), What::all_reduce, Shape::coalesced,
+                calls * each, {1, 4, 8, 16, 32});
+        }
+    }
 }
 
 TEST_F(MeasureCollectives, ToOneAndFromOne) {

@@ -275,6 +275,8 @@ TEST_F(ContextStream, WhatComesBehindAFailedCopyFailsToo) {
     clear(last.buffer(), old_target);
     clear(pageable.buffer(), old_target);
     SlowStream stream(0);
+    // CUDA loads a kernel when its GPU is idle, so the first batch would wait for the stream.
+    ASSERT_TRUE(cuda::copy_batch(*context_, {{last.buffer(), first.to.buffer()}}, stream.get()).wait());
     std::atomic<bool> busy{true};
     stream.run([&busy] {
         while (busy) std::this_thread::sleep_for(milliseconds(1));

@@ -132,10 +132,10 @@ std::vector<Checks::Part> Checks::reducing(std::size_t count) {
              [=, this](std::size_t i) { return i < count ? std::optional(sum(i)) : std::nullopt; }},
             {"send_recv", false,
              [=, this](char* send, char* recv) {
-                 group_.begin_pairs();
+                 group_.begin_calls();
                  (void)group_.send(send, count, Dtype::i32, (rank() + 1) % ranks());
                  (void)group_.recv(recv, count, Dtype::i32, before);
-                 return group_.end_pairs();
+                 return group_.end_calls();
              },
              [=](std::size_t i) { return i < count ? std::optional(value(before, i)) : std::nullopt; }}};
 }

@@ -375,9 +375,8 @@ TEST(NcclCommunicators, AbortOfAStuckOperationByAnotherThread) {
     // ncclGroupEnd and stays there.
     std::thread stuck([&] {
         EXPECT_NCCL(ncclGroupStart());
-        for (int turn = 0; turn < 2; ++turn)
-            EXPECT_NCCL(
-                ncclAllReduce(memory.data(), memory.data(), 100, ncclFloat32, ncclSum, comms[0], nullptr));
+        for (const ncclRedOp_t op : {ncclSum, ncclMax})  // which are two operations
+            EXPECT_NCCL(ncclAllReduce(memory.data(), memory.data(), 100, ncclFloat32, op, comms[0], nullptr));
         result = ncclGroupEnd();
         words = last_error();
     });

@@ -1,4 +1,5 @@
 // Groups of which a part cannot run: nothing is left waiting for it.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -91,6 +92,42 @@ TEST_F(NcclGroups, PairsOfSeveralStreams) {
     EXPECT_NCCL(ncclRecv(other.data(), 100, type, 0, comms[1], stream(48)));
     EXPECT_NCCL(ncclSend(other.at(4096), 100, type, 0, comms[1], stream(64)));
     EXPECT_NCCL(ncclGroupEnd());
+    expect_quick_end();
+}
+
+// More than share a launch, of two kinds, in and out of place; the other rank names other streams.
+TEST_F(NcclGroups, ManySmallCollectives) {
+    constexpr std::size_t each = 300, calls = 40;
+    const auto at = [](Memory& of, std::size_t call) {
+        return reinterpret_cast<int*>(of.at(call * 4 * each * sizeof(int)));
+    };
+    for (std::size_t call = 0; call < calls; ++call) {
+        std::fill_n(at(memory, call), each, static_cast<int>(call));
+        std::fill_n(at(other, call), each, 1000);
+    }
+    ASSERT_NCCL(ncclGroupStart());
+    for (std::size_t call = 0; call < calls; ++call)
+        for (int rank = 0; rank < 2; ++rank) {
+            int* const own = at(rank == 0 ? memory : other, call);
+            const auto stream =
+                reinterpret_cast<cudaStream_t>(static_cast<std::uintptr_t>(16 * rank * (call % 2)));
+            if (call < 25)
+                EXPECT_NCCL(ncclAllReduce(own, own, each, type, ncclSum, comms[rank], stream));
+            else
+                EXPECT_NCCL(ncclAllGather(own, own + each, each, type, comms[rank], stream));
+        }
+    ASSERT_NCCL(ncclGroupEnd());
+    for (std::size_t call = 0; call < calls; ++call)
+        for (Memory* of : {&memory, &other}) {
+            const int* const own = at(*of, call);
+            const int value = static_cast<int>(call);
+            if (call < 25)
+                EXPECT_EQ(std::count(own, own + each, value + 1000), each) << call;
+            else
+                EXPECT_TRUE(std::count(own + each, own + 2 * each, value) == each &&
+                            std::count(own + 2 * each, own + 3 * each, 1000) == each)
+                    << call;
+        }
     expect_quick_end();
 }
 

@@ -133,10 +133,9 @@ def main():
     options = parser.parse_args()
     device = torch.device("cpu")
     if options.device == "cuda":
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        if local >= torch.cuda.device_count():
-            skip(f"PyTorch sees {torch.cuda.device_count()} GPUs, and this process is number {local} of the host")
-        device = torch.device("cuda", local)
+        if not torch.cuda.is_available():
+            skip("PyTorch sees no GPU")
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if options.device == "cpu" else "nccl")
     if dist.get_world_size() < 2:

@@ -1,5 +1,6 @@
 // The kernels of one element type, SIDESTEP_ELEMENT. Compiled once for each of the twelve, which keeps every
 // run of the compiler short; each makes a module of its own, so that the names need not differ.
+#include "backends/cuda/collective/coalesced.cuh"
 #include "backends/cuda/collective/lamport.cuh"
 #include "backends/cuda/collective/lines.cuh"
 #include "backends/cuda/collective/packets.cuh"
@@ -28,6 +29,17 @@ extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 
     sidestep_packets_16(const __grid_constant__ CollectiveTask task,
                         const __grid_constant__ Station station) {
     Packets<element, 8>(task, station).run();
+}
+
+extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 1)
+    sidestep_coalesced_4(const __grid_constant__ CollectiveTask task,
+                         const __grid_constant__ Station station) {
+    Coalesced<element, 4>(task, station).run();
+}
+extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 1)
+    sidestep_coalesced_16(const __grid_constant__ CollectiveTask task,
+                          const __grid_constant__ Station station) {
+    Coalesced<element, 8>(task, station).run();
 }
 
 // Of types that have it; kernels of others do nothing.

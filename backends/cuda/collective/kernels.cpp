@@ -58,6 +58,8 @@ Result<void> CollectiveKernels::load_all() {
         SIDESTEP_CHECK(load_module(combine_images[e]));
         SIDESTEP_CHECK(find(combining_[e].packets[0], "sidestep_packets_4"));
         SIDESTEP_CHECK(find(combining_[e].packets[1], "sidestep_packets_16"));
+        SIDESTEP_CHECK(find(combining_[e].coalesced[0], "sidestep_coalesced_4"));
+        SIDESTEP_CHECK(find(combining_[e].coalesced[1], "sidestep_coalesced_16"));
         if (backend::has_lamport(static_cast<Element>(e))) {
             SIDESTEP_CHECK(find(combining_[e].lamport[0], "sidestep_lamport_4"));
             SIDESTEP_CHECK(find(combining_[e].lamport[1], "sidestep_lamport_16"));
@@ -120,6 +122,8 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
             return plain ? eager_pairs_ : pairs_;
         case Shape::ring:
             return combines ? rings_[static_cast<unsigned>(element)] : ring_move_;
+        case Shape::coalesced:
+            return of_element.coalesced[size];
         default:
             return of_element.packets[size];
     }
@@ -128,8 +132,8 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
 bool CollectiveKernels::may_come_early(const backend::CollectiveTask& task, unsigned blocks) const {
     constexpr unsigned max_early_blocks = 32;
     const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
-                         task.shape == Shape::lamport || task.shape == Shape::lines ||
-                         task.shape == Shape::pairs;
+                         task.shape == Shape::coalesced || task.shape == Shape::lamport ||
+                         task.shape == Shape::lines || task.shape == Shape::pairs;
     return overlaps_ && packets && blocks <= max_early_blocks;
 }
 

@@ -31,6 +31,7 @@ public:
 private:
     struct Combining {
         CUfunction packets[2] = {};       // for up to four ranks, and for more
+        CUfunction coalesced[2] = {};
         CUfunction lamport[2] = {};       // of types that have it
         CUfunction some_lamport[2] = {};  // that is not plain
         CUfunction lines[2] = {};

@@ -64,10 +64,12 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
         station.grain = grain_of(task);
         launch.plain = station.grain == backend::lamport_unit && sends_all_the_same(task, ranks_);
     }
-    std::uint64_t own = units(block(task.from, rank_).bytes);
-    own = std::max(own, units(block(task.to, rank_).bytes));
+    const bool coalesced = task.shape == Shape::coalesced;
+    if (coalesced) station.send_units = task.call(task.calls - 1).end();
+    std::uint64_t own = 0;
+    if (!coalesced) own = std::max(units(block(task.from, rank_).bytes), units(block(task.to, rank_).bytes));
     for (unsigned r = 0; r < ranks_; ++r) {
-        if (r == rank_) continue;
+        if (r == rank_ || coalesced) continue;
         const Block to = block(task.to, r);
         const Block first = block(task.to, next);
         if (to.bytes != first.bytes || to.offset != first.offset) station.alike = 0;
@@ -119,16 +121,19 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
 void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) const {
     launch.blocks = 0;
     launch.rows = 0;
-    launch.plain = !has_device_lists(task);
     std::uint64_t longest = 0;
+    const bool lists = has_device_lists(task);
+    // Of blocks that are known on the GPU alone: the largest that is eager, too.
+    const std::uint64_t eager =
+        lists ? std::min(task.eager_max, backend::ArenaLayout{ranks_}.eager_payload()) : 0;
+    launch.plain = !lists;
     for (unsigned round = 0; round < ranks_; ++round) {
         const unsigned peer = backend::pair_partner(round, rank_, ranks_);
-        const bool lists = has_device_lists(task);
         const std::uint64_t out = lists ? endless : task.to[peer].bytes;
         const std::uint64_t in = lists ? endless : task.from[peer].bytes;
         if (out == 0 && in == 0) continue;
         // An eager block may have more thread blocks than a larger one that is not.
-        for (const std::uint64_t bytes : {out, in})
+        for (const std::uint64_t bytes : {out, in, eager})
             launch.blocks = std::max(
                 launch.blocks, backend::pair_blocks(bytes, ranks_, task.eager_max, task.pair_blocks_max));
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);

@@ -41,6 +41,21 @@ Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned r
     return {};
 }
 
+Result<void> check_coalesced(const CollectiveTask& task, unsigned ranks) {
+    if (task.calls == 0 || task.calls > backend::max_coalesced)
+        return invalid(fmt::format("{} calls are coalesced", task.calls));
+    if (task.recv_blocks != (task.combine == Combine::none))
+        return invalid("what is combined has one block, and what is moved one of each rank");
+    std::uint64_t unit = 0;
+    for (unsigned i = 0; i < task.calls; ++i) {
+        if (task.call(i).unit != unit) return invalid("the packets of calls lie one behind the other");
+        unit = task.call(i).end();
+        if (unit > backend::ArenaLayout{ranks}.packet_payload() / 8)
+            return invalid(fmt::format("{} packets are more than the lanes hold", unit));
+    }
+    return {};
+}
+
 Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
     for (unsigned r = 0; r < ranks; ++r) {
         const backend::Slice& slice = task.slices[r];
@@ -211,6 +226,7 @@ Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
     if (task.shape == Shape::copies) return check_copies(task, state_.me);
     if (task.shape == Shape::packets || task.shape == Shape::lamport)
         return check_packets(task, state_.me, state_.ranks);
+    if (task.shape == Shape::coalesced) return check_coalesced(task, state_.ranks);
     if (task.shape != Shape::pairs) return check_two_phases(task, state_.ranks);
     const int lists = (task.device_send_offsets != nullptr) + (task.device_send_counts != nullptr) +
                       (task.device_recv_offsets != nullptr) + (task.device_recv_counts != nullptr);
@@ -271,6 +287,7 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
         case Shape::packets_two_phase:
         case Shape::lamport:
         case Shape::lines:
+        case Shape::coalesced:
             run_packets(state_, task);
             return;
         case Shape::slices:

@@ -1,4 +1,4 @@
-// Shape::packets, Shape::packets_two_phase, Shape::lamport and Shape::lines: everything is pushed first, then
+// Shape::packets, coalesced, packets_two_phase, lamport and lines: everything is pushed first, then
 // what comes is taken out.
 #include <algorithm>
 #include <bit>
@@ -30,15 +30,17 @@ public:
 
     bool one_shot();
     bool two_phase();
+    bool coalesced();
     void end();
 
 private:
     void push_header(unsigned rank) const;
-    void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
+    void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes,
+              std::uint64_t unit = 0) const;
     void push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
     void push_lamport(unsigned rank, const char* from, std::uint64_t bytes) const;
     bool await_headers();
-    bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
+    bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes, std::uint64_t unit = 0);
     bool take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
     bool take_lamport(unsigned rank, char* to, std::uint64_t bytes);
     void empty_lamport() const;
@@ -46,7 +48,9 @@ private:
     // Until ready() says so; false: give up.
     template <typename Ready>
     bool await(unsigned rank, Ready ready);
-    bool combine_all(const char* own, char* out, std::uint64_t bytes);
+    bool combine_all(const char* own, char* out, std::uint64_t bytes, std::uint64_t unit = 0);
+    const char* coalesced_send(const backend::CoalescedCall& call, unsigned rank) const;
+    char* coalesced_recv(const backend::CoalescedCall& call, unsigned rank) const;
     bool own_slice();
     std::uint64_t bytes_of(unsigned owner, std::uint16_t set, unsigned rank) const;
     const char* source_of(unsigned owner, std::uint64_t bytes) const;
@@ -68,11 +72,12 @@ void PacketTask::push_header(unsigned rank) const {
     store_packet(header, task_.signature, flag_);
 }
 
-// The last packet is filled up with zeros.
-void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
+// From packet number `unit` of the lane on. The last packet is filled up with zeros.
+void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes,
+                      std::uint64_t unit) const {
     if (task_.shape == Shape::lines) return push_lines(phase, rank, from, bytes);
     if (task_.shape == Shape::lamport) return push_lamport(rank, from, bytes);
-    char* to = state_.arena_of(rank) + state_.layout.packets(phase, parity_, state_.me);
+    char* to = state_.arena_of(rank) + state_.layout.packets(phase, parity_, state_.me) + unit * packet_bytes;
     for (std::uint64_t at = 0; at < bytes; at += 8, to += packet_bytes) {
         std::uint64_t value = 0;
         std::memcpy(&value, from + at, std::min<std::uint64_t>(8, bytes - at));
@@ -116,10 +121,10 @@ bool PacketTask::await(unsigned rank, Ready ready) {
     return true;
 }
 
-bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
+bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes, std::uint64_t unit) {
     if (task_.shape == Shape::lines) return take_lines(phase, rank, to, bytes);
     if (task_.shape == Shape::lamport) return take_lamport(rank, to, bytes);
-    const char* from = state_.arena + state_.layout.packets(phase, parity_, rank);
+    const char* from = state_.arena + state_.layout.packets(phase, parity_, rank) + unit * packet_bytes;
     for (std::uint64_t at = 0; at < bytes; at += 8, from += packet_bytes) {
         std::uint64_t value = 0;
         if (!await(rank, [&] { return load_packet(from, flag_, value, Order::relaxed); })) return false;
@@ -157,14 +162,14 @@ void PacketTask::empty_lamport() const {
 }
 
 // What every rank sent in phase 0, and `own` of this one.
-bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes) {
+bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes, std::uint64_t unit) {
     if (bytes == 0) return true;
     state_.scratch.resize(std::max<std::size_t>(state_.scratch.size(), bytes * state_.ranks));
     const char* sources[backend::max_ranks];
     unsigned numbers[backend::max_ranks];
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         char* const taken = state_.scratch.data() + rank * bytes;
-        if (rank != state_.me && !take(0, rank, taken, bytes)) return false;
+        if (rank != state_.me && !take(0, rank, taken, bytes, unit)) return false;
         sources[rank] = rank == state_.me ? own : taken;
         numbers[rank] = rank;
     }
@@ -196,6 +201,41 @@ bool PacketTask::one_shot() {
         const unsigned rank = state_.other(i);
         const backend::Block& from = task_.from[rank];
         if (!take(0, rank, part(task_.recv, from.offset, from.bytes), from.bytes)) return false;
+    }
+    return true;
+}
+
+const char* PacketTask::coalesced_send(const backend::CoalescedCall& call, unsigned rank) const {
+    return part(task_.send, call.send + (task_.send_blocks ? rank * call.bytes : 0), call.bytes);
+}
+char* PacketTask::coalesced_recv(const backend::CoalescedCall& call, unsigned rank) const {
+    return part(task_.recv, call.recv + (task_.recv_blocks ? rank * call.bytes : 0), call.bytes);
+}
+
+bool PacketTask::coalesced() {
+    reduction_ = {task_.element, task_.combine, state_.ranks, {}};
+    if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
+    for (unsigned i = 0; i < state_.others(); ++i) {
+        const unsigned rank = state_.other(i);
+        push_header(rank);
+        for (unsigned c = 0; c < task_.calls; ++c) {
+            const backend::CoalescedCall call = task_.call(c);
+            push(0, rank, coalesced_send(call, rank), call.bytes, call.unit);
+        }
+    }
+    if (!await_headers()) return false;
+    for (unsigned c = 0; c < task_.calls; ++c) {
+        const backend::CoalescedCall call = task_.call(c);
+        const char* const own = coalesced_send(call, state_.me);
+        char* const to = coalesced_recv(call, state_.me);
+        if (task_.combine != Combine::none) {
+            if (!combine_all(own, to, call.bytes, call.unit)) return false;
+            continue;
+        }
+        if (own != to && !copy_bytes(state_, task_, to, own, call.bytes)) return false;
+        for (unsigned i = 0; i < state_.others(); ++i)
+            if (!take(0, state_.other(i), coalesced_recv(call, state_.other(i)), call.bytes, call.unit))
+                return false;
     }
     return true;
 }
@@ -273,7 +313,9 @@ void PacketTask::end() {
 bool run_packets(RankState& state, const CollectiveTask& task) {
     PacketTask packets(state, task);
     const bool one_shot = task.shape == Shape::packets || task.shape == Shape::lamport;
-    const bool well = one_shot ? packets.one_shot() : packets.two_phase();
+    const bool well = task.shape == Shape::coalesced ? packets.coalesced()
+                      : one_shot                     ? packets.one_shot()
+                                                     : packets.two_phase();
     if (well) packets.end();
     return well;
 }

@@ -45,6 +45,19 @@ std::uint32_t moving_signature(unsigned kind, std::uint64_t bytes) {
     return 1 + kind + static_cast<std::uint32_t>(bytes * 16);
 }
 
+// As calls for a part of the elements each, where their packets fit into a lane.
+void cut_into_calls(CollectiveTask& task, std::uint64_t count, unsigned size, unsigned ranks) {
+    const bool fits = (count * size + 16) / 8 * 8 + 16 <= backend::ArenaLayout{ranks}.packet_payload();
+    std::uint64_t done = 0;
+    std::uint64_t unit = 0;
+    for (const std::uint64_t end : {fits ? count / 3 : count, fits ? count / 2 : count, count}) {
+        if (end == done && !(end == count && task.calls == 0)) continue;
+        task.set_call(task.calls, {done * size, done * size, (end - done) * size, unit});
+        unit = task.call(task.calls++).end();
+        done = end;
+    }
+}
+
 // Of copies: where each block belongs. One that lies in the way of what is still to be sent goes through the
 // arena.
 void invite(std::vector<CollectiveTask>& tasks) {
@@ -63,7 +76,7 @@ void invite(std::vector<CollectiveTask>& tasks) {
 const char* name_of(Shape shape) {
     static constexpr const char* shapes[] = {"packets", "lamport", "packets in two phases",
                                              "lines",   "slices",  "pushed slices",
-                                             "pairs",   "copies",  "ring"};
+                                             "pairs",   "copies",  "ring", "coalesced packets"};
     return shapes[static_cast<unsigned>(shape)];
 }
 
@@ -88,6 +101,7 @@ std::vector<How> all_ways(backend::Element element) {
         {.shape = Shape::slices},  {.shape = Shape::slices, .staged = true}, {.shape = Shape::pushed_slices},
         {.shape = Shape::ring}};
     if (backend::has_lamport(element)) ways.insert(ways.begin() + 1, {.shape = Shape::lamport});
+    ways.push_back({.shape = Shape::coalesced});
     return ways;
 }
 
@@ -176,6 +190,7 @@ std::vector<Values> all_reduce(Crew& crew, const How& how, const Reduced& reduce
             task.to[r] = task.from[r] = {0, bytes};
             task.slices[r] = even_slice(count, r, n);
         }
+        if (how.shape == Shape::coalesced) cut_into_calls(task, count, backend::size_of(reduced.element), n);
         tasks.push_back(task);
     }
     crew.run(tasks);

@@ -19,9 +19,9 @@ struct How {
 };
 std::string to_string(const How& how);
 const char* name_of(backend::Shape shape);
-// For an all-reduce alone.
-inline bool has_two_phases(const How& how) {
-    return how.shape == backend::Shape::packets_two_phase;
+// What jobs of other kinds are not made for.
+inline bool is_for_all_reduce_alone(const How& how) {
+    return how.shape == backend::Shape::packets_two_phase || how.shape == backend::Shape::coalesced;
 }
 // Every way to carry an all-reduce of such elements: both kinds of packets, lamport where they have it,
 // lines, slices, slices through the arenas, pushed slices, a ring. Ranks wait for each other, so what runs on

@@ -339,7 +339,8 @@ TEST_P(Pairs, InPlace) {
             CollectiveTask task;
             task.shape = Shape::pairs;
             task.signature = 78;
-            task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(bytes, n()));
+            task.pair_blocks_max = most();
+            task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(bytes, n(), limit_, most()));
             task.send = task.recv = crew().at(rank, sends_at);
             for (unsigned r = 0; r < n(); ++r) task.to[r] = task.from[r] = {r * bytes, bytes};
             tasks.push_back(task);

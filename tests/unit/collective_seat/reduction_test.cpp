@@ -225,7 +225,7 @@ TEST_P(Reductions, ReduceScatter) {
     const unsigned n = GetParam();
     for (const std::uint64_t count : {1, 5, 130}) {
         for (How how : all_ways(Element::f16)) {
-            if (has_two_phases(how)) continue;
+            if (is_for_all_reduce_alone(how)) continue;
             for (const bool in_place : {false, true}) {
                 how.in_place = in_place;
                 SCOPED_TRACE(to_string(how));
@@ -247,7 +247,7 @@ TEST_P(Reductions, ReduceToEachRoot) {
     const auto inputs = some_inputs(reduced, 99, n, 4);
     for (unsigned root = 0; root < n; ++root) {
         for (How how : all_ways(Element::f32)) {
-            if (has_two_phases(how)) continue;
+            if (is_for_all_reduce_alone(how)) continue;
             SCOPED_TRACE(to_string(how));
             EXPECT_EQ(wrong_element(reduced.element, reduced.combine, inputs, {},
                                     reduce(crew(), how, reduced, root, inputs)),

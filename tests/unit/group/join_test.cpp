@@ -297,18 +297,18 @@ TEST_F(Joining, BadInput) {
     EXPECT_EQ(groups[0].all_reduce(memory.address(), memory.address(), 10, Dtype::f4).error().code,
               ErrorCode::invalid_argument);
     EXPECT_EQ(groups[0].send(memory.address(), 10, Dtype::i32, 2).error().code, ErrorCode::invalid_argument);
-    EXPECT_EQ(groups[0].end_pairs().error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(groups[0].end_calls().error().code, ErrorCode::invalid_argument);
     // Of sends and receives that are gathered, all run or none.
-    groups[0].begin_pairs();
+    groups[0].begin_calls();
     EXPECT_TRUE(ok(groups[0].send(memory.address(), 10, Dtype::i32, 1)));
     EXPECT_FALSE(groups[0].recv(memory.address(), std::size_t{1} << 62, Dtype::i32, 1).ok());
     EXPECT_FALSE(groups[0].recv(memory.address(), 10, Dtype::i32, 2).ok());
-    const auto ended = groups[0].end_pairs();
+    const auto ended = groups[0].end_calls();
     ASSERT_FALSE(ended.ok());
     EXPECT_NE(ended.error().message.find("more bytes"), std::string::npos) << ended.error().to_string();
     EXPECT_TRUE(*groups[0].idle());
-    groups[0].begin_pairs();
-    EXPECT_TRUE(ok(groups[0].end_pairs()));
+    groups[0].begin_calls();
+    EXPECT_TRUE(ok(groups[0].end_calls()));
     EXPECT_EQ(groups[0].shrink({0}).error().code, ErrorCode::invalid_argument);
     EXPECT_TRUE(ok(groups[0].status()));  // a call that makes no sense ends nothing
     sum_once(groups);

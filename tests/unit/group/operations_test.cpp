@@ -159,7 +159,7 @@ TEST_P(Operations, SendAndReceive) {
             [&](Group& g, int* send, int* recv) -> Result<void> {
                 const int next = (g.rank() + 1) % n;
                 const int before = (g.rank() + n - 1) % n;
-                g.begin_pairs();
+                g.begin_calls();
                 for (const int to : {next, before})
                     if (auto state = g.send(send, count, Dtype::i32, to); !state) return state;
                 for (int i = 0; i < 2; ++i)
@@ -167,7 +167,7 @@ TEST_P(Operations, SendAndReceive) {
                                             i == 0 ? before : next);
                         !state)
                         return state;
-                return g.end_pairs();
+                return g.end_calls();
             },
             [&](int rank, std::size_t i) { return value((rank + (i < count ? n - 1 : 1)) % n, i % count); });
 }
@@ -176,10 +176,10 @@ class Refusals : public GroupTest {
 protected:
     // Between two elements of the rank's own memory.
     static Result<void> to_itself(Group& group, int* memory) {
-        group.begin_pairs();
+        group.begin_calls();
         if (auto state = group.send(memory, 1, Dtype::i32, group.rank()); !state) return state;
         if (auto state = group.recv(memory + 1, 1, Dtype::i32, group.rank()); !state) return state;
-        return group.end_pairs();
+        return group.end_calls();
     }
 };
 

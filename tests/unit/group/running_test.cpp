@@ -112,6 +112,49 @@ TEST_F(Running, TheWaitIsInTheFirstOperationThatHasNotEnded) {
     EXPECT_FALSE(groups[0].wait().ok());
 }
 
+// Rank r gives r + 1, so that a sum is that of all of them.
+TEST_F(Running, CallsThatShareALaunchAreOneOperation) {
+    auto groups = make(3, patient);
+    constexpr std::size_t count = 100;
+    on_all(groups, [&](Group& group) {
+        std::vector<Allocation> memory;
+        group.begin_calls();
+        for (int i = 0; i < 5; ++i) {
+            memory.push_back(allocate<int>(group, 4 * count));
+            std::fill_n(at<int>(memory.back()), 4 * count, group.rank() + 1 + i);
+            int* const all = at<int>(memory.back());
+            ASSERT_TRUE(ok(i < 4 ? group.all_reduce(all, all, count, Dtype::i32)
+                                 : group.all_gather(all, all + count, count, Dtype::i32)));
+        }
+        ASSERT_TRUE(ok(group.end_calls()));
+        ASSERT_TRUE(ok(group.wait()));
+        for (int i = 0; i < 4; ++i)
+            EXPECT_EQ(std::count(at<int>(memory[i]), at<int>(memory[i]) + count, 6 + 3 * i), count) << i;
+        for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(at<int>(memory[4])[count * (1 + rank) + 7], rank + 5);
+    });
+    const auto after = seen([](const RunningGroup& now) { return now.ranks[0].done == 2; });
+    EXPECT_EQ(after.ranks[0].enqueued, 2u);
+    EXPECT_EQ(after.ranks[0].last, "all_gather 100 i32");
+}
+
+TEST_F(Running, RanksThatGatherOtherCallsAreTold) {
+    auto groups = make(2, patient);
+    const Allocation first = allocate<int>(groups[0], 100);
+    const Allocation second = allocate<int>(groups[1], 100);
+    groups[0].begin_calls();
+    for (int i = 0; i < 2; ++i)
+        ASSERT_TRUE(
+            ok(groups[0].all_reduce(at<int>(first) + 50 * i, at<int>(first) + 50 * i, 50, Dtype::i32)));
+    ASSERT_TRUE(ok(groups[0].end_calls()));
+    ASSERT_TRUE(ok(groups[1].all_reduce(second.address(), second.address(), 50, Dtype::i32)));
+    const auto failed = groups[0].wait();
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.error().code, ErrorCode::mismatch) << failed.error().to_string();
+    for (const char* words : {"all_reduce 100 i32 sum of 2 calls", "all_reduce 50 i32 sum"})
+        EXPECT_NE(failed.error().to_string().find(words), std::string::npos) << failed.error().to_string();
+    (void)groups[1].wait();
+}
+
 TEST_F(Running, ALoneReceiverWaitsForItsSender) {
     auto groups = make(3, patient);
     const Allocation memory = allocate<int>(groups[0], 100);
