@@ -75,6 +75,9 @@ public:
         if (finished() && *result_) (*result_)->notes.push_back(std::move(text));
     }
 
+    // It has a place on a caller's stream, which may come to it after any time. Constant after the start.
+    bool on_stream() const { return on_stream_; }
+
     // Who is told of the end.
     Completion& completion() { return completion_; }
 
@@ -92,6 +95,7 @@ protected:
 
     std::optional<Result<Receipt>> result_;
     bool needs_driving_ = true;
+    bool on_stream_ = false;
     std::atomic<bool> assisted_{false};
     std::chrono::steady_clock::duration expected_{0};
     std::atomic<bool> drained_{false};

@@ -52,7 +52,9 @@ bool same_path(const Route& a, const Route& b) {
 }  // namespace
 
 BatchJob::BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
-    : machine_(machine), options_(options), stream_(stream) {}
+    : machine_(machine), options_(options), stream_(stream) {
+    on_stream_ = stream != nullptr;
+}
 
 BatchJob::~BatchJob() = default;
 

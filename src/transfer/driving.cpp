@@ -12,12 +12,31 @@
 
 namespace sidestep::transfer {
 
-std::chrono::microseconds Backoff::next() {
+namespace {
+
+// The longest sleep: limits are seen so late, and whoever cancels waits so long. What comes behind on a caller's stream
+// does not.
+constexpr auto longest_pause = std::chrono::microseconds(40'000);
+constexpr auto longest_pause_of_streams = std::chrono::microseconds(1000);
+
+std::chrono::microseconds pause_of(Backoff::Clock::duration wanted, bool on_stream) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(
+        std::min<Backoff::Clock::duration>(wanted, on_stream ? longest_pause_of_streams : longest_pause));
+}
+
+}  // namespace
+
+std::chrono::microseconds Backoff::next(bool on_stream) {
+    using std::chrono::microseconds;
     const auto still = Clock::now() - since_;
-    const auto longest_look = std::chrono::microseconds(100) + expected_ / 2;
-    if (still > expected_ + longest_look) return std::chrono::microseconds(100);
+    const auto longest_look = microseconds(100) + expected_ / 2;
+    // So an end is seen at most a sixteenth later than it could be, and what hangs costs nothing.
+    if (still > expected_ + longest_look)
+        return pause_of(std::max<Clock::duration>(still / 16, microseconds(100)), on_stream);
     // A sleep of 50 us lasts up to 110 (the kernel's timer slack), hence the early wake.
-    if (still + std::chrono::microseconds(250) < expected_ * 9 / 10) return std::chrono::microseconds(50);
+    const auto asleep = expected_ * 9 / 10 - still - microseconds(250);
+    if (asleep > Clock::duration(0))
+        return pause_of(std::max<Clock::duration>(asleep / 2, microseconds(50)), on_stream);
     std::this_thread::yield();
     return std::chrono::microseconds(0);
 }
@@ -31,6 +50,7 @@ void DrivingThread::add(std::shared_ptr<Activity> activity) {
         std::lock_guard lock(mutex_);
         const bool known = std::find(activities_.begin(), activities_.end(), activity) != activities_.end();
         if (!known) activities_.push_back(std::move(activity));
+        added_ = true;
         start();
     }
     wake_.notify_one();
@@ -75,24 +95,32 @@ void DrivingThread::drive() {
             backoff.moved();
             continue;
         }
+        if (std::exchange(added_, false)) backoff.moved();
         auto activities = activities_;
+        const bool on_stream = std::any_of(activities.begin(), activities.end(),
+                                           [](const auto& activity) { return activity->on_stream(); });
         lock.unlock();
-        const bool moved = step_all(std::move(activities));
+        const Seen seen = step_all(std::move(activities));
         if (*gone) return;
-        if (moved) backoff.moved();
-        const auto pause = moved ? std::chrono::microseconds(0) : backoff.next();
+        if (seen != Seen::nothing) backoff.moved();
+        const auto pause = seen == Seen::moved      ? std::chrono::microseconds(0)
+                           : seen == Seen::assisted ? rest_beside_assistants
+                                                    : backoff.next(on_stream);
         lock.lock();
-        if (pause.count() > 0 && !stop_) wake_.wait_for(lock, pause);
+        if (pause.count() > 0) wake_.wait_for(lock, pause, [this] { return stop_ || added_; });
     }
 }
 
 // The calls come last, when nothing of this object or of an activity is held: they may end both.
-bool DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) {
-    bool moved = false;
+DrivingThread::Seen DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) {
+    Seen seen = Seen::nothing;
     std::vector<std::function<void()>> calls;
     for (auto& activity : activities) {
-        if (activity->waiters.load(std::memory_order_relaxed) == 0)
-            moved |= activity->try_step(true) && !activity->assisted();
+        if (activity->waiters.load(std::memory_order_relaxed) == 0) {
+            const bool moved = activity->try_step(true);
+            const bool assisted = activity->assisted();
+            seen = std::max(seen, assisted ? Seen::assisted : moved ? Seen::moved : Seen::nothing);
+        }
         if (!activity->finished()) continue;
         auto taken = activity->completion().take_calls();
         calls.insert(calls.end(), std::make_move_iterator(taken.begin()),
@@ -100,7 +128,7 @@ bool DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) 
     }
     activities.clear();
     for (auto& call : calls) std::exchange(call, nullptr)();
-    return moved;
+    return seen;
 }
 
 }  // namespace sidestep::transfer

@@ -12,17 +12,21 @@
 
 namespace sidestep::transfer {
 
+// While threads that read or write go on with a copy, whoever drives it leaves its processor to them, and is there for
+// its end, and for what nobody else sees.
+constexpr auto rest_beside_assistants = std::chrono::microseconds(200);
+
 // How long a driver that sees nothing move waits before it looks again. A copy is looked at again and
 // again from shortly before its expected end until well after it, so that the end is seen at once; at
-// other times the core is left to those who move bytes.
+// other times the core is left to those who move bytes, and the longer nothing moves the longer.
 class Backoff {
 public:
     using Clock = std::chrono::steady_clock;
 
     explicit Backoff(Clock::duration expected = {}) : expected_(expected) {}
     void moved() { since_ = Clock::now(); }
-    // Zero: look again at once.
-    std::chrono::microseconds next();
+    // Zero: look again at once. `on_stream`: something of what is driven is on a caller's stream.
+    std::chrono::microseconds next(bool on_stream);
 
 private:
     Clock::duration expected_;
@@ -47,7 +51,9 @@ public:
 private:
     void start();
     void drive();
-    bool step_all(std::vector<std::shared_ptr<Activity>> activities);
+    // What a round came to: the largest of its activities. Bytes that others move need no look.
+    enum class Seen { nothing, assisted, moved };
+    Seen step_all(std::vector<std::shared_ptr<Activity>> activities);
 
     const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // seen by the thread alone
 
@@ -56,6 +62,7 @@ private:
     std::vector<std::shared_ptr<Activity>> activities_;
     std::thread thread_;
     bool stop_ = false;
+    bool added_ = false;  // an activity, since the last round began
 };
 
 }  // namespace sidestep::transfer

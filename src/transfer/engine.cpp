@@ -13,10 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While threads that read or write go on with a copy, whoever waits for it leaves its processor to them, and
-// is there for its end, and for what nobody else sees.
-constexpr auto rest_beside_assistants = std::chrono::microseconds(200);
-
 class RefusedCopy final : public Activity {
 public:
     explicit RefusedCopy(Error error) {
@@ -145,15 +141,12 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
         if (limit.count() > 0 && Clock::now() >= until) return false;
-        if (assisted) {
-            std::this_thread::sleep_for(rest_beside_assistants);
-            continue;
-        }
-        if (moved) {
-            backoff.moved();
-            continue;
-        }
-        if (const auto pause = backoff.next(); pause.count() > 0) std::this_thread::sleep_for(pause);
+        if (moved || assisted) backoff.moved();
+        if (assisted) std::this_thread::sleep_for(rest_beside_assistants);
+        if (moved || assisted) continue;
+        std::chrono::nanoseconds pause = backoff.next(job->on_stream());
+        if (limit.count() > 0) pause = std::min<std::chrono::nanoseconds>(pause, until - Clock::now());
+        if (pause.count() > 0) std::this_thread::sleep_for(pause);
     }
     settle(job);
     return true;

@@ -59,7 +59,9 @@ std::string unmet_preference(const CopyOptions& options, const Route& route) {
 }  // namespace
 
 Job::Job(const Machine& machine, const CopyOptions& options, void* stream)
-    : machine_(machine), options_(options), stream_(stream) {}
+    : machine_(machine), options_(options), stream_(stream) {
+    on_stream_ = stream != nullptr;
+}
 
 Job::~Job() {
     progress_entry_.leave();

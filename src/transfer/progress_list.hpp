@@ -1,7 +1,7 @@
 // Threads of backends that go on with the copies whose pieces they carry out.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -16,6 +16,14 @@ namespace sidestep::transfer {
 // The activities are not owned: a thread of a backend must never be the one that drops the last handle of a
 // copy, which may hold the backend. Safe to use from several threads.
 class ProgressList : public std::enable_shared_from_this<ProgressList> {
+    // An activity, and a thread that is at it.
+    struct Place {
+        explicit Place(Activity& whose) : activity(whose) {}
+        Activity& activity;
+        bool taken = false;
+        bool asked = false;  // somebody came since its last look began
+    };
+
 public:
     // An activity that threads of backends drive as long as this lives. Its end waits for a thread that is at it.
     class Entry {
@@ -29,23 +37,23 @@ public:
     private:
         friend class ProgressList;
         std::shared_ptr<ProgressList> of_;
-        Activity* activity_ = nullptr;
+        std::shared_ptr<Place> place_;
     };
 
     Entry enter(Activity& activity);
 
-    // Called by threads of backends: takes each activity on that nobody else is at. One thread at a time; for
-    // the others it is over at once, so that they go back to their work, and that one has another look for
-    // them.
+    // Called by threads of backends: takes each activity on that nobody else is at. Whoever is at one has another look
+    // for those that come meanwhile, who go on to the next activity: one that opens a file for long keeps nobody from
+    // the others.
     void progress();
 
-    // None is driven so any more.
+    // None is driven so any more. Waits for threads that are at it.
     void close();
 
 private:
-    std::atomic<bool> asked_{false};  // somebody came since the last look began
-    std::mutex mutex_;                // guards what follows, and held while activities are taken on
-    std::vector<Activity*> activities_;
+    std::mutex mutex_;  // guards what follows; never held while an activity is taken on
+    std::condition_variable left_;
+    std::vector<std::shared_ptr<Place>> places_;
 };
 
 }  // namespace sidestep::transfer

@@ -76,6 +76,45 @@ TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
     for (const long moved : hung.release()) EXPECT_GT(moved, 0) << "the slot was freed under the read";
 }
 
+// Of all threads of this process, so far.
+unsigned long switches() {
+    unsigned long all = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream file(thread.path() / "status");
+        for (std::string line; std::getline(file, line);)
+            if (line.starts_with("voluntary_ctxt_switches:"))
+                all += std::stoul(line.substr(line.find(':') + 1));
+    }
+    return all;
+}
+
+// Whether it is waited for or not: the longer nothing moves the more seldom anybody looks.
+TEST_P(HungCopy, CostsNextToNothing) {
+    const Topology topology = *Topology::open("dgx-h100");
+    auto environment = *base::Environment::read();
+    environment.file_io = GetParam();
+    backend::Registry registry;
+    backends::add_builtin(registry, topology, environment);
+    transfer::Engine engine(topology, registry, 100ms);
+    const Allocation gpu = *transfer::allocate(registry, Place::gpu(0), size, MemoryKind::device);
+    CopyOptions options;
+    options.page_cache = PageCache::use;
+
+    test::HungReads hung(path_);
+    const auto job = engine.submit(Buffer::file(path_, 0, size), gpu.buffer(), options, nullptr);
+    while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(1s);
+    auto before = switches();
+    std::this_thread::sleep_for(2s);
+    EXPECT_LT(switches() - before, 100u) << "in two seconds, and nobody waits";
+    before = switches();
+    EXPECT_FALSE(engine.wait(job, 3s));
+    EXPECT_LT(switches() - before, 300u) << "in three seconds, of which the first look often";
+    hung.release();
+    engine.wait(job, 0ns);
+    EXPECT_TRUE(job->result()) << job->result().error().to_string();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads));
 
 // Once nothing hangs any more.

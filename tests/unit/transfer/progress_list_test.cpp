@@ -150,6 +150,23 @@ TEST(ProgressList, WhoComesMeanwhileIsNotForgotten) {
     EXPECT_EQ(slow.begun, 2);
 }
 
+// As one that opens a file of a file system that does not answer.
+TEST(ProgressList, OneThatIsSlowHoldsUpNoOther) {
+    const auto all = std::make_shared<ProgressList>();
+    Slow slow, quick;
+    quick.go_on = true;
+    ProgressList::Entry entry = all->enter(slow);
+    ProgressList::Entry other = all->enter(quick);
+    std::thread helper([&] { all->progress(); });
+    while (slow.begun == 0) std::this_thread::yield();
+    all->progress();
+    EXPECT_EQ(quick.begun, 1);
+    other.leave();
+    EXPECT_FALSE(slow.ended);
+    slow.go_on = true;
+    helper.join();
+}
+
 // A thread that comes while another one drives goes away again.
 void expect_left_alone_while_driven(bool whole_load) {
     SpreadRig* all = nullptr;
