@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "driver/files.hpp"
 #include "driver/page_cache.hpp"
@@ -19,48 +20,81 @@ bool is_device(const Place& place) {
     return place.is_gpu() || place.is_p2pmem();
 }
 
-bool connects(const Capability& capability, const Buffer& from, const Buffer& to) {
-    return capability.reach == Reach::storage_gpu && capability.from == from.place().kind() &&
-           capability.to == to.place().kind();
+bool are_file_and_device(const Buffer& from, const Buffer& to) {
+    return (from.place().is_file() && is_device(to.place())) ||
+           (is_device(from.place()) && to.place().is_file());
 }
 
-// Whether the page cache holds most of what is to be read, judged by looks at a few places of it. No where it
-// cannot be told.
-bool is_warm(const Buffer& file) {
+bool connects(const Offer& offer, const Buffer& from, const Buffer& to) {
+    return std::any_of(
+        offer.capabilities.begin(), offer.capabilities.end(), [&](const Capability& capability) {
+            return capability.reach == Reach::storage_gpu && capability.from == from.place().kind() &&
+                   capability.to == to.place().kind();
+        });
+}
+
+struct Cached {
+    Bytes bytes = 0;
+    Bytes of = 0;
+};
+
+// How much of what is to be read the page cache holds, judged by looks at a few places of it. Nothing where it cannot be
+// told.
+std::optional<Cached> cached_of(const Buffer& file) {
     constexpr Bytes looks = 16;
     constexpr Bytes look = Bytes{1} << 20;
     const auto facts = driver::file_facts(file.place().path());
     const auto fd = driver::open_file(file.place().path(), O_RDONLY);
-    if (!facts || !*facts || !fd || file.offset() >= (*facts)->size) return false;
+    if (!facts || !*facts || !fd || file.offset() >= (*facts)->size) return std::nullopt;
     const Bytes size = std::min(file.size(), (*facts)->size - file.offset());
     const auto probe = driver::cache_probe_for(*fd, driver::best_cache_probe());
-    if (probe == driver::CacheProbe::nowait) return false;  // it reads, and may make the kernel read ahead
+    if (probe == driver::CacheProbe::nowait)
+        return std::nullopt;  // it reads, and may make the kernel read ahead
     Bytes seen = 0, held = 0;
     for (Bytes i = 0; i < looks; ++i) {
         const Bytes at = size <= looks * look ? i * look : size / looks * i;
         if (at >= size) break;
         const Bytes part = std::min(look, size - at);
         const auto cached = driver::cached_part(probe, *fd, file.offset() + at, part);
-        if (!cached) return false;
+        if (!cached) return std::nullopt;
         seen += part;
         held += std::min(cached->bytes, part);
     }
-    return seen > 0 && held >= seen / 2;
+    if (seen == 0) return std::nullopt;
+    return Cached{
+        static_cast<Bytes>(static_cast<double>(size) / static_cast<double>(seen) * static_cast<double>(held)),
+        size};
+}
+
+// Whether it holds most of all of them. No where it cannot be told of one.
+bool are_warm(std::span<const Buffer> files) {
+    Cached all;
+    for (const Buffer& file : files) {
+        const auto one = cached_of(file);
+        if (!one) return false;
+        all.bytes += one->bytes;
+        all.of += one->of;
+    }
+    return all.bytes >= all.of / 2;
+}
+
+bool reaches_a_gpu(std::span<const Buffer> to) {
+    return std::any_of(to.begin(), to.end(), [](const Buffer& memory) { return memory.place().is_gpu(); });
 }
 
 // What the copy's own options have against a path that leaves host memory out.
-Support wished(const Buffer& from, const Buffer& to, const CopyOptions& options) {
+Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const CopyOptions& options) {
     if (options.page_cache == PageCache::use && options.require != Require::direct)
         return Support::no("the page cache is to be used, and this path goes around it",
                            "leave PageCache::use out");
     // Verification reads the new file through the backend that wrote it, before it has a name; only the file
     // backend reads into host memory.
-    if (options.verify && to.place().is_file())
+    if (options.verify && to.front().place().is_file())
         return Support::no("a written file is verified through the file backend, which has to write it then",
                            "leave verification out");
     // Of GPUs only: their links carry several times what a drive gives, unlike those of controllers' memory.
     if (options.page_cache == PageCache::automatic && options.require == Require::any &&
-        from.place().is_file() && to.place().is_gpu() && is_warm(from))
+        from.front().place().is_file() && reaches_a_gpu(to) && are_warm(from))
         return Support::no("the page cache holds most of it, and is quicker than the drive",
                            "ask for PageCache::bypass or Require::direct");
     return Support::yes({});
@@ -68,21 +102,26 @@ Support wished(const Buffer& from, const Buffer& to, const CopyOptions& options)
 
 }  // namespace
 
-std::vector<Objection> objections(const backend::Registry& registry, const Buffer& from, const Buffer& to,
-                                  const CopyOptions& options) {
+std::vector<Objection> objections(const backend::Registry& registry, std::span<const Buffer> from,
+                                  std::span<const Buffer> to, const CopyOptions& options) {
     std::vector<Objection> found;
-    const bool pair = (from.place().is_file() && is_device(to.place())) ||
-                      (is_device(from.place()) && to.place().is_file());
-    if (!pair || options.require == Require::host) return found;
+    if (options.require == Require::host) return found;
+    std::optional<Support> wish;  // asked once, and only where somebody could take the path
+    const auto objects = [&](backend::Backend& backend, const Offer& offer) -> std::optional<Support> {
+        for (const Buffer& source : from)
+            for (const Buffer& target : to) {
+                if (!are_file_and_device(source, target) || !connects(offer, source, target)) continue;
+                if (!wish) wish = wished(from, to, options);
+                if (!wish->usable) return wish;
+                if (Support answer = backend.reaches(source, target); !answer.usable) return answer;
+            }
+        return std::nullopt;
+    };
     for (const Offer& offer : registry.offers()) {
         backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr;
-        const bool offered =
-            std::any_of(offer.capabilities.begin(), offer.capabilities.end(),
-                        [&](const Capability& capability) { return connects(capability, from, to); });
-        if (backend == nullptr || !offered) continue;
-        Support answer = wished(from, to, options);
-        if (answer.usable) answer = backend->reaches(from, to);
-        if (!answer.usable) found.push_back({offer.name, std::move(answer.reason), std::move(answer.remedy)});
+        if (backend == nullptr) continue;
+        if (const auto answer = objects(*backend, offer))
+            found.push_back({offer.name, answer->reason, answer->remedy});
     }
     return found;
 }

@@ -192,11 +192,11 @@ Result<void> SpreadSetup::plan() {
     request.require = options_.require;
     request.prefer = options_.prefer;
     std::vector<backend::Offer> offers = machine_.registry.offers();
-    if (!request.to_file)
-        for (const SpreadFile& file : spread_.files)
-            for (const Buffer& memory : spread_.memories)
-                offers = without(std::move(offers),
-                                 objections(machine_.registry, Buffer::file(file.path), memory, options_));
+    if (!request.to_file) {
+        std::vector<Buffer> files;
+        for (const SpreadFile& file : spread_.files) files.push_back(Buffer::file(file.path));
+        offers = without(std::move(offers), objections(machine_.registry, files, spread_.memories, options_));
+    }
 
     SIDESTEP_TRY(way_, route::fan_out(machine_.topology, offers, request));
     SIDESTEP_TRY(storage_, mover(offers, way_.storage));

@@ -1,8 +1,16 @@
 // What backends have against one file and one memory, and what becomes of it in a plan.
 #include "transfer/direct_storage.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "driver/fd.hpp"
+#include "driver/page_cache.hpp"
 #include "route/planner.hpp"
 
 namespace sidestep::transfer {
@@ -94,6 +102,60 @@ TEST_F(DirectStorage, OptionsThatRuleItOutAreAnswerEnough) {
     EXPECT_EQ(asked, 0);
     options.require = Require::direct;
     EXPECT_TRUE(against(yes, gpu, options).empty());
+    EXPECT_EQ(asked, 1);
+}
+
+// Some files, of which `size` bytes each are written; those of the page cache stay there.
+class Loads : public DirectStorage {
+protected:
+    Loads() {
+        std::string name = (std::filesystem::temp_directory_path() / "sidestep-direct-XXXXXX").string();
+        EXPECT_NE(::mkdtemp(name.data()), nullptr);
+        folder = name;
+    }
+    ~Loads() override {
+        std::error_code ignored;
+        std::filesystem::remove_all(folder, ignored);
+    }
+    Buffer file(const std::string& name, Bytes size, bool warm) {
+        const std::string path = folder + "/" + name;
+        std::ofstream(path, std::ios::binary) << std::string(size, 'x');
+        const driver::Fd fd(::open(path.c_str(), O_RDWR));
+        EXPECT_EQ(::fsync(fd.get()), 0);
+        if (!warm) {
+            EXPECT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+        }
+        const auto held = driver::cached_part(driver::best_cache_probe(), fd, 0, size);
+        if (!held || (held->bytes > 0) != warm) tells = false;
+        return Buffer::file(path);
+    }
+    std::vector<Objection> against_all(const std::vector<Buffer>& files) {
+        return objections(registry, files, gpus, {});
+    }
+
+    std::string folder;
+    bool tells = true;  // this file system does as it is told
+    const std::vector<Buffer> gpus{gpu, Buffer::memory(Place::gpu(1), nullptr, 0), host};
+};
+
+TEST_F(Loads, APageCacheThatHoldsLittleOfAllIsNoObjection) {
+    const Buffer large = file("yes-large", 8_MiB, false), small = file("yes-small", 1_MiB, true);
+    if (!tells) GTEST_SKIP() << "the page cache of " << folder << " cannot be emptied, or asked";
+    EXPECT_TRUE(against_all({small, large}).empty());
+    EXPECT_EQ(asked, 4);
+    EXPECT_EQ(against_all({small}).size(), 1u);
+    const Buffer other = file("yes-other", 12_MiB, true);
+    const auto found = against_all({small, large, other});
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_NE(found[0].reason.find("page cache holds most"), std::string::npos) << found[0].reason;
+}
+
+TEST_F(Loads, OneObjectionIsEnough) {
+    const Buffer first = file("no-first", 1_MiB, false), next = file("no-next", 1_MiB, false);
+    if (!tells) GTEST_SKIP() << "the page cache of " << folder << " cannot be emptied, or asked";
+    const auto found = against_all({first, next});
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].reason, "not this file");
     EXPECT_EQ(asked, 1);
 }
 
