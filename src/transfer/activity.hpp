@@ -37,6 +37,9 @@ public:
     // Such a thread was at it since the last question, so whoever drives may sleep between two looks.
     bool assisted() { return assisted_.exchange(false, std::memory_order_relaxed); }
 
+    // Waits for calls that it makes aside and that need backends.
+    virtual void wait_for_calls() {}
+
     // Its steps begin whole copies, which may block for a while.
     virtual bool starts_copies() const { return false; }
 

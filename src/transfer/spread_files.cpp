@@ -1,6 +1,7 @@
 #include "transfer/spread_files.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,10 @@
 
 namespace sidestep::transfer {
 namespace {
+
+constexpr std::size_t files_ahead = 8;
+// What opens sooner is waited for.
+constexpr std::chrono::milliseconds usual_opening{10};
 
 Bytes end_of(const SpreadFile& file) {
     return file.ranges.empty() ? 0 : file.ranges.back().end;
@@ -79,18 +84,42 @@ void SpreadFiles::begin(backend::Backend& backend) {
         states_[file].left = spread_.files[file].bytes();
 }
 
-Result<backend::Registration*> SpreadFiles::open(std::size_t file) {
-    State& state = states_[file];
-    if (state.registration) return state.registration.get();
-    if (reads() && open_ >= max_open) return static_cast<backend::Registration*>(nullptr);
+Result<std::unique_ptr<backend::Registration>> SpreadFiles::attach(std::size_t file) const {
     const std::string& path = spread_.files[file].path;
     backend::AttachOptions options = options_;
     options.access = reads() ? backend::Access::read : backend::Access::write;
     options.expected_size = reads() ? 0 : end_of(spread_.files[file]);
-    options.identity = state.identity;
-    SIDESTEP_TRY(state.registration,
-                 backend_->attach(reads() ? Buffer::file(path, 0, state.size) : Buffer::file(path), options));
-    ++open_;
+    options.identity = states_[file].identity;
+    return backend_->attach(reads() ? Buffer::file(path, 0, states_[file].size) : Buffer::file(path),
+                            options);
+}
+
+// Elsewhere, since a file system may take any time for it: limits are kept meanwhile, and nobody else waits. Together with
+// those that come next, so that many small files are not waited for one by one.
+void SpreadFiles::open_ahead(std::size_t file) {
+    const std::size_t end = std::min(file + files_ahead, states_.size());
+    for (; file < end && (!reads() || open_ < max_open); ++file) {
+        State& state = states_[file];
+        if (state.registration || state.opening || state.left == 0) continue;
+        state.opening = opener_.add([this, &state, file] { state.opened.emplace(attach(file)); });
+        ++open_;
+    }
+}
+
+Result<backend::Registration*> SpreadFiles::open(std::size_t file) {
+    State& state = states_[file];
+    if (state.registration) return state.registration.get();
+    open_ahead(file);
+    const auto patience = state.late ? std::chrono::milliseconds(0) : usual_opening;
+    if (!state.opening || !opener_.wait(*state.opening, patience)) {
+        state.late = state.opening.has_value();
+        return static_cast<backend::Registration*>(nullptr);
+    }
+    auto opened = std::move(*state.opened);
+    state.opened.reset();
+    state.opening.reset();
+    state.late = false;
+    SIDESTEP_TRY(state.registration, std::move(opened));
     return state.registration.get();
 }
 
@@ -138,7 +167,10 @@ void SpreadFiles::end_count() {
 
 Result<bool> SpreadFiles::commit_next() {
     if (committed_ == 0)
-        for (std::size_t file = 0; file < states_.size(); ++file) SIDESTEP_CHECK(open(file));
+        for (std::size_t file = 0; file < states_.size(); ++file)
+            if (!states_[file].registration) {
+                SIDESTEP_TRY(states_[file].registration, attach(file));
+            }
     if (committed_ == states_.size()) return false;
     if (auto made = states_[committed_].registration->commit(); !made) {
         Error error = made.error();

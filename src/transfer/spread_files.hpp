@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/registry.hpp"
+#include "base/aside.hpp"
 #include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
@@ -27,8 +29,13 @@ public:
 
     // Who opens files from now on; every byte is to be moved (again).
     void begin(backend::Backend& backend);
-    // The file, opened if it is not; null where as many are open as may be.
+    // The file, opened if it is not; null where as many are open as may be, or while one takes long to open.
     Result<backend::Registration*> open(std::size_t file);
+    // One is being opened, and nothing waits for it: this object has to stay meanwhile.
+    bool opening() const { return opener_.busy(); }
+    void wait_for_opening() const { opener_.wait_until_idle(); }
+    // Opens none that it has not begun to open.
+    void give_up_opening() { opener_.drop(); }
     // That many bytes of a file have been moved.
     void landed(std::size_t file, Bytes bytes);
     // Looks at the sources whose bytes have all been moved: one that changed meanwhile is an error. Closes
@@ -55,11 +62,17 @@ private:
         std::uint64_t identity = 0;
         Bytes left = 0;
         std::unique_ptr<backend::Registration> registration;
+        std::optional<base::Aside::Number> opening;
+        bool late = false;  // it has been waited for
+        // What came of that, until it is taken.
+        std::optional<Result<std::unique_ptr<backend::Registration>>> opened;
     };
 
     Result<backend::Description> describe(const Buffer& buffer) const;
     Result<void> inspect_source(std::size_t file);
     Result<void> check_unchanged(std::size_t file) const;
+    Result<std::unique_ptr<backend::Registration>> attach(std::size_t file) const;
+    void open_ahead(std::size_t file);
     void gather(const State& state);
     void note(std::string text);
     bool reads() const { return spread_.direction == SpreadDirection::to_memory; }
@@ -72,11 +85,12 @@ private:
     backend::Backend* backend_ = nullptr;
     std::vector<State> states_;
     std::vector<std::size_t> finished_;
-    std::size_t open_ = 0;
+    std::size_t open_ = 0;  // or being opened
     std::size_t committed_ = 0;
     bool counting_ = true;
     StorageBytes storage_;
     std::vector<std::string> notes_;
+    base::Aside opener_;  // goes first
 };
 
 }  // namespace sidestep::transfer

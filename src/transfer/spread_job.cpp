@@ -277,7 +277,8 @@ bool SpreadJob::commit() {
 }
 
 bool SpreadJob::drain() {
-    if (idle()) {
+    // A file that is still being opened writes to no memory.
+    if (may_go() || (idle() && !finished())) {
         end();
         return true;
     }
@@ -309,6 +310,7 @@ void SpreadJob::fail(Error error) {
     failure_ = std::move(error);
     for (auto& chunk : chunks_) chunk->stop();
     if (work_) work_->workers.drop_queued();
+    files_.give_up_opening();
     state_ = State::draining;
     drain_since_ = Clock::now();
 }
@@ -338,7 +340,7 @@ void SpreadJob::end() {
             result_.emplace(std::move(receipt_));
         }
     }
-    if (idle()) {
+    if (may_go()) {
         chunks_.clear();
         work_.reset();
         setup_.reset();

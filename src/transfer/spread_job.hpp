@@ -39,6 +39,7 @@ public:
     bool step(bool may_block) override;
     bool try_step(bool may_block) override;
     void assist() override;
+    void wait_for_calls() override { files_.wait_for_opening(); }
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -63,6 +64,7 @@ private:
     void end();
     void publish_progress();
     bool idle() const;
+    bool may_go() const { return idle() && !files_.opening(); }
     double seconds_since_start() const;
 
     const Machine machine_;

@@ -1,6 +1,8 @@
 // What a spread promises when files, GPUs and callers do not do what they should.
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "spread_rig.hpp"
@@ -283,6 +285,80 @@ TEST(SpreadFaults, ADeadlineAndAStallEndIt) {
         while (!job->drained()) std::this_thread::sleep_for(1ms);
         EXPECT_TRUE(rig.nothing_left());
     }
+}
+
+// A file system that does not answer when a file is opened, until it is told to; after half a minute it does.
+class SlowOpen {
+public:
+    FakeFiles::Script script() {
+        return {.open = [this](const std::string& path) {
+            if (path != "/file0") return;
+            std::unique_lock lock(mutex_);
+            opens_ = true;
+            changed_.notify_all();
+            changed_.wait_for(lock, 30s, [this] { return answers_; });
+        }};
+    }
+    void wait_until_it_opens() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return opens_; });
+    }
+    void answer() {
+        const std::lock_guard lock(mutex_);
+        answers_ = true;
+        changed_.notify_all();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool opens_ = false, answers_ = false;
+};
+
+TEST(SpreadFaults, AFileThatTakesLongToOpenKeepsNoDeadlineWaiting) {
+    SlowOpen slow;
+    SpreadRig rig({.gpus = 1, .files = slow.script()});
+    rig.add_gpus(1, 1_MiB);
+    rig.replicate(1_MiB);
+    CopyOptions options;
+    options.deadline = 50ms;
+    const auto begin = std::chrono::steady_clock::now();
+    auto job = rig.submit(options);
+    rig.engine->wait(job, 0ns);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    ASSERT_FALSE(job->result());
+    EXPECT_TRUE(says(job->result().error(), "the deadline of 50 ms passed"))
+        << job->result().error().to_string();
+    EXPECT_FALSE(job->drained()) << "the file is still being opened";
+    slow.answer();
+    while (!job->drained()) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(SpreadFaults, AFileThatTakesLongToOpenHoldsUpNoOtherLoad) {
+    SlowOpen slow;
+    SpreadRig rig({.gpus = 1, .files = slow.script()});
+    rig.add_gpus(1, 1_MiB);
+    rig.replicate(1_MiB);
+    auto first = rig.submit();
+    rig.engine->drive_in_background(first);
+    slow.wait_until_it_opens();
+    const std::size_t number = rig.add_file(1_MiB, {{0, 1_MiB}});
+    transfer::Spread other = rig.spread;
+    other.files = {rig.spread.files[number]};
+    auto table = std::make_shared<test::Table>();
+    table->rows.push_back({0, {0, 1_MiB, every, 0}, "other"});
+    other.placement = table;
+    const auto begin = std::chrono::steady_clock::now();
+    auto second = rig.engine->submit_spread(std::move(other), {});
+    rig.engine->drive_in_background(second);
+    while (!second->finished()) std::this_thread::sleep_for(1ms);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    EXPECT_TRUE(second->result()) << second->result().error().to_string();
+    EXPECT_FALSE(first->finished());
+    slow.answer();
+    rig.engine->wait(first, 0ns);
+    EXPECT_TRUE(first->result()) << first->result().error().to_string();
 }
 
 TEST(SpreadFaults, TheRingOutlivesStorageThatHangs) {

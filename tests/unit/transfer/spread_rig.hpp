@@ -33,6 +33,7 @@ public:
         bool no_staging = false;  // takes over pinned memory, and has none
         bool direct = false;      // reaches GPUs by itself
         bool notes_by_path = false;
+        std::function<void(const std::string& path)> open;  // before a file is open
     };
 
     explicit FakeFiles(Script given) : script(std::move(given)), hangs(script.hang_after.has_value()) {}
@@ -90,7 +91,7 @@ public:
     public:
         Attached(FakeFiles& of, const Buffer& buffer, bool writes)
             : Registration(buffer), files(of), write(writes) {
-            if (buffer.place().is_file()) files.max_open = std::max(files.max_open, ++files.open);
+            if (buffer.place().is_file()) files.max_open = std::max<int>(files.max_open, ++files.open);
             ++files.attached;
         }
         ~Attached() override {
@@ -121,6 +122,7 @@ public:
 
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override {
+        if (script.open && buffer.place().is_file()) script.open(buffer.place().path());
         auto made = std::make_unique<Attached>(*this, buffer, options.access == backend::Access::write);
         if (buffer.place().is_file() && made->write) made->target.assign(options.expected_size, '?');
         return std::unique_ptr<backend::Registration>(std::move(made));
@@ -160,9 +162,9 @@ public:
     std::atomic<Bytes> bytes_read{0};
     std::atomic<Bytes> bytes_moved{0};  // read or written
     std::atomic<std::size_t> named{0};
-    int open = 0;
-    int max_open = 0;
-    int attached = 0;
+    std::atomic<int> open{0};
+    std::atomic<int> max_open{0};
+    std::atomic<int> attached{0};
 
 private:
     struct Flight {
