@@ -95,10 +95,10 @@ public:
     Result<void> barrier(CUstream_st* stream = nullptr);
 
     // Calls between begin_calls() and end_calls() are gathered, and end_calls() runs them: collectives in their order,
-    // where small ones of one kind (all_reduce, reduce_scatter, all_gather, all_to_all; one type and reduction) share a
-    // launch, up to 16 of them and what the arena holds; then all sends and receives together, so that ranks may send
-    // to each other. None depends on the result of another, all go to one stream, and every rank gathers the same
-    // collectives. Where one makes no sense, end_calls() answers its error and none runs. Pairs of the two may be
+    // where small ones of one kind (all_reduce, reduce_scatter, all_gather, all_to_all; one type and reduction, but for
+    // scaled_sum) share a launch, up to 16 of them and what the arena holds; then all sends and receives together, so
+    // that ranks may send to each other. None writes what another touches, all go to one stream, and every rank gathers
+    // the same collectives. Where one makes no sense, end_calls() answers its error and none runs. Pairs of the two may be
     // nested: the outermost end_calls() runs the calls. Lists of all_to_all_v stay valid until then.
     void begin_calls();
     Result<void> end_calls();

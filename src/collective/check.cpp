@@ -198,6 +198,24 @@ Result<void> check_lists(const Call& call) {
     return {};
 }
 
+// Calls that share a launch run side by side: what one writes no other may touch.
+Result<void> check_coalesced(const Call& call) {
+    std::vector<std::pair<Range, Range>> seen;  // send, receive
+    for (const CoalescedItem& item : call.operation.coalesced) {
+        Operation alone = call.operation;
+        alone.count = item.count;
+        const Buffers buffers = buffers_of(Call{alone, call.rank, call.ranks});
+        const Range send = range_of(item.send, 0, buffers.send);
+        const Range recv = range_of(item.recv, 0, buffers.recv);
+        for (const auto& [other_send, other_recv] : seen)
+            if (overlap(recv, other_recv) || overlap(recv, other_send) || overlap(send, other_recv))
+                return call.error("of two calls made together one writes what the other reads or writes",
+                                  "make them one after the other");
+        seen.emplace_back(send, recv);
+    }
+    return {};
+}
+
 // That blocks of one group overlap is left to the caller: programs that never look at the result do it.
 Result<void> check_pairs(const Call& call) {
     std::vector<std::uint64_t> sent, received;
@@ -231,6 +249,7 @@ Result<void> check(const Operation& operation, int rank, int ranks) {
     if (call.is(Collective::barrier)) return {};
     if (call.is(Collective::all_to_all_v)) return check_lists(call);
     if (call.is(Collective::send_recv)) return check_pairs(call);
+    if (!operation.coalesced.empty()) return check_coalesced(call);
     return check_buffers(call);
 }
 

@@ -10,12 +10,11 @@
 namespace sidestep::collective {
 namespace {
 
+// Each rank has factors of its own, so by them ranks would decide differently.
 bool can_share(const Operation& a, const Operation& b) {
-    const auto kind = [](const Operation& o) {
-        return std::tuple(o.collective, o.element, o.combine, o.scale, o.device_scale);
-    };
-    return carries(backend::Shape::coalesced, a.collective) && a.count > 0 && b.count > 0 &&
-           kind(a) == kind(b);
+    const auto kind = [](const Operation& o) { return std::tuple(o.collective, o.element, o.combine); };
+    return carries(backend::Shape::coalesced, a.collective) && a.combine != backend::Combine::scaled_sum &&
+           a.count > 0 && b.count > 0 && kind(a) == kind(b);
 }
 
 Operation together(std::span<const Operation> calls) {

@@ -189,6 +189,8 @@ Result<void> Member::run_together(std::vector<Operation> calls, void* stream) {
         return chosen ? (*chosen)->choice.expected_us : 0;
     };
     if (options_.policy == GroupPolicy::automatic) calls = coalesce(std::move(calls), facts_, alone_us);
+    for (const Operation& call : calls)
+        if (!call.coalesced.empty()) SIDESTEP_CHECK(check(call, rank(), ranks()));
     for (std::size_t i = 0; i < calls.size(); ++i) {
         auto done = carry_out(calls[i], stream);
         if (done) continue;

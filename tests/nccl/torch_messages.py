@@ -6,7 +6,8 @@
 It meets what sequences made by hand do not: sizes on both sides of where algorithms change, many sends with no wait in
 between, ranks that are far ahead of others. All ranks draw the same numbers, so each knows what the others do. Rank 0
 prints how many operations were right; a wrong byte ends the program. --device cpu runs it over gloo, to try the program
-itself. Needs PyTorch and a GPU for each process; exit code 77 and the reason where they are missing.
+itself. Needs PyTorch and a GPU; exit code 77 and the reason where they are missing. Over the drop-in ranks may share a GPU,
+which takes long.
 """
 
 import argparse

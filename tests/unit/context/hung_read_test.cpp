@@ -109,7 +109,7 @@ TEST_P(HungCopy, CostsNextToNothing) {
     EXPECT_LT(switches() - before, 100u) << "in two seconds, and nobody waits";
     before = switches();
     EXPECT_FALSE(engine.wait(job, 3s));
-    EXPECT_LT(switches() - before, 300u) << "in three seconds, of which the first look often";
+    EXPECT_LT(switches() - before, 300u) << "in three seconds; a wait begins with quick looks";
     hung.release();
     engine.wait(job, 0ns);
     EXPECT_TRUE(job->result()) << job->result().error().to_string();

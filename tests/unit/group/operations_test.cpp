@@ -172,6 +172,40 @@ TEST_P(Operations, SendAndReceive) {
             [&](int rank, std::size_t i) { return value((rank + (i < count ? n - 1 : 1)) % n, i % count); });
 }
 
+// Small calls of one kind would run at once.
+TEST_F(GroupTest, CallsTogetherThatTouchTheSameBytesAreRefused) {
+    auto groups = make(2);
+    constexpr std::size_t count = 100;
+    on_all(groups, [&](Group& group) {
+        const Allocation memory = allocate<int>(group, 6 * count);
+        std::fill_n(at<int>(memory), 6 * count, 1);
+        const auto place = [&](std::size_t element) { return at<int>(memory) + element; };
+        const auto sum_both = [&](std::size_t second_from, std::size_t second_to) {
+            group.begin_calls();
+            EXPECT_TRUE(ok(group.all_reduce(place(count), place(2 * count), count, Dtype::i32)));
+            EXPECT_TRUE(ok(group.all_reduce(place(second_from), place(second_to), count, Dtype::i32)));
+            return group.end_calls();
+        };
+        struct {
+            const char* what;
+            std::size_t from, to;
+        } const refused[] = {{"both write", 5 * count, 3 * count - 1},
+                             {"the second reads what the first writes", 3 * count - 1, 5 * count},
+                             {"the second writes what the first reads", 5 * count, 1}};
+        for (const auto& one : refused) {
+            const auto ended = sum_both(one.from, one.to);
+            ASSERT_FALSE(ended.ok()) << one.what;
+            EXPECT_EQ(ended.error().code, ErrorCode::invalid_argument) << one.what;
+            EXPECT_NE(ended.error().message.find("made together"), std::string::npos)
+                << ended.error().to_string();
+        }
+        EXPECT_TRUE(*group.idle());
+        ASSERT_TRUE(ok(sum_both(count, 3 * count))) << "both may read the same";
+        ASSERT_TRUE(ok(group.wait()));
+        EXPECT_EQ(std::count(place(2 * count), place(4 * count), 2), 2 * count);
+    });
+}
+
 class Refusals : public GroupTest {
 protected:
     // Between two elements of the rank's own memory.
