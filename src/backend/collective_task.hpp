@@ -475,9 +475,8 @@ enum class FaultKind : uint32_t {
     none,
     aborted,        // Seat::abort()
     timed_out,      // `peer` did not come within the deadline
-    mismatch,       // `peer` runs something else: the signatures differ
+    mismatch,       // `peer` runs something else; of equal signatures, it names memory that is not mapped here
     size_mismatch,  // `peer` sends or expects another number of bytes
-    gone,           // memory of `peer` is no longer mapped: it has left, or died
     overlapped,     // another task of this very rank was at work at the same time
 };
 

@@ -159,15 +159,17 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
     switch (fault.record.kind) {
         case backend::FaultKind::timed_out:
             return timed_out(fault, board, own);
-        case backend::FaultKind::gone:
-            return left(fault, numbered, fmt::format("which {} is in", fault.me));
         case backend::FaultKind::mismatch: {
-            if (fault.record.peer_signature == fault.record.signature && fault.record.peer_signature != 0)
+            if (fault.record.peer_signature == fault.record.signature && fault.record.peer_signature != 0) {
+                // What is mapped of a rank goes when it leaves.
+                if (board.rows[fault.record.peer].state.load() == BoardFile::left)
+                    return left(fault, numbered, fmt::format("which {} is in", fault.me));
                 return Error{ErrorCode::io_error,
                              fmt::format("{} names memory that {} does not have of it, in {}", fault.peer,
                                          fault.me, numbered),
                              fault.me,
                              {}};
+            }
             if (const auto odd = odd_ones(fault, board, own)) return *odd;
             const auto theirs = counterpart(fault, board, own);
             return Error{

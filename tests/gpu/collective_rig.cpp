@@ -67,6 +67,7 @@ public:
         expect_success(machine().cuda().cuMemcpyDtoH(host, reinterpret_cast<CUdeviceptr>(gpu), bytes),
                        "cuMemcpyDtoH");
     }
+    void poke(void* gpu, std::uint64_t value) override { write(gpu, &value, sizeof(value)); }
     bool start_counters_at(backend::Seat& seat, std::uint64_t count) override {
         return static_cast<backends::cuda::CollectiveSeat&>(seat).begin_at(count).ok();
     }

@@ -269,10 +269,10 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, std::span<char>
     std::lock_guard lock(tables_);
     driver::ScopedCudaContext current(*gpu_.context());
     slots_.set(rank, slot, memory);
-    slot_->value = reinterpret_cast<std::uint64_t>(memory.data());
+    slot_->reach = {memory.data(), memory.size()};
     const std::uint64_t at =
-        offsetof(SeatControl, bases) + (std::uint64_t{slot} * backend::max_ranks + rank) * sizeof(char*);
-    SIDESTEP_CHECK(write_control(at, &slot_->value, sizeof(slot_->value)));
+        offsetof(SeatControl, reaches) + (std::uint64_t{slot} * backend::max_ranks + rank) * sizeof(Reach);
+    SIDESTEP_CHECK(write_control(at, &slot_->reach, sizeof(Reach)));
     return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
 }
 

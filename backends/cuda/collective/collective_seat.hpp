@@ -54,9 +54,10 @@ private:
         Allocation control;
         std::unique_ptr<Copies> copies;  // from the first task of its kind on
     };
-    // In one slot of HostPages. `value` and `failed` are what copies into the control block read.
+    // In one slot of HostPages. All but `words` are what copies into the control block read.
     struct Slot {
         HostWords words;
+        Reach reach;
         std::uint64_t value;
         std::uint32_t failed;
     };
@@ -103,7 +104,7 @@ private:
     Slot* slot_ = nullptr;
     HostWords* words_on_gpu_ = nullptr;
     std::optional<driver::CudaStream> stream_;  // for what the host writes
-    std::mutex tables_;                         // of reach(): slot_->value
+    std::mutex tables_;                         // slot_->reach, slot_->value
     backend::SlotTable slots_;
     backend::CopyRow* rows_ = nullptr;
     std::function<backend::Token(const void*, Bytes)> where_;

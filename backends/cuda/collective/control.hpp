@@ -29,6 +29,12 @@ constexpr bool alone_at_work(uint64_t found, uint64_t mark) {
     return found == (found & 0xffff) * mark;
 }
 
+// Memory of another rank, as mapped here. Null: none is.
+struct Reach {
+    char* base;
+    uint64_t bytes;
+};
+
 // In GPU memory, zeroed at first. What several threads ask for at the start of a task lies in one line.
 struct SeatControl {
     uint64_t epoch;
@@ -40,8 +46,8 @@ struct SeatControl {
     // What thread blocks at work have added, each the mark of its task: see mark_of_task. In a line of its own.
     uint64_t at_work;
     uint64_t unused_too[15];
-    // Of slot s, rank r: bases[s][r]. Slot 0 is the arenas.
-    char* bases[backend::max_slots][backend::max_ranks];
+    // Of slot s, rank r: reaches[s][r]. Slot 0 is the arenas.
+    Reach reaches[backend::max_slots][backend::max_ranks];
     uint64_t round[backend::max_blocks];
     uint64_t sent[backend::max_blocks][backend::max_ranks];
     uint64_t received[backend::max_blocks][backend::max_ranks];

@@ -134,9 +134,9 @@ private:
         uint64_t words[4];
         bool well = true;
         if (threadIdx.x == 0 && hear(words)) {
-            of_block = unreachable(words[0]) ? nullptr : resolved(kernel_, peer_, words[0]);
+            of_block = unreachable(words[0]) ? nullptr : resolved(kernel_, peer_, words[0], 0, out_.bytes);
             well = unreachable(words[0]) || of_block;
-            if (!well) kernel_.give_up(FaultKind::gone, peer_);
+            if (!well) kernel_.give_up(FaultKind::mismatch, peer_, {kernel_.task.signature, 0, 0});
         } else if (threadIdx.x == 0) {
             well = false;
         }

@@ -130,29 +130,31 @@ private:
     // What a rank's line says. False: leave.
     __device__ bool meet(unsigned peer, const uint64_t (&words)[4], unsigned& needs) {
         const CollectiveTask& task = kernel_.task;
-        if (static_cast<uint32_t>(words[2]) != task.signature) {
-            Difference difference{};
-            difference.peer_signature = static_cast<uint32_t>(words[2]);
-            kernel_.give_up(FaultKind::mismatch, peer, difference);
-            return false;
-        }
-        const bool sends = sends_to_others(peer);
-        const bool receives = receives_from_others(peer);
-        if (sends && unreachable(words[0])) needs |= push;
-        if (receives && unreachable(words[1])) needs |= push | stage_in;
+        const uint32_t peer_signature = static_cast<uint32_t>(words[2]);
+        if (sends_to_others(peer) && unreachable(words[0])) needs |= push;
+        if (receives_from_others(peer) && unreachable(words[1])) needs |= push | stage_in;
         if (words[2] & backend::misaligned) needs |= stage_in;
         meeting_.scale[peer] = words[3];
-        if (peer == rank()) {
-            meeting_.send[peer] = static_cast<const char*>(task.send);
-            meeting_.recv[peer] = static_cast<char*>(task.recv);
-            return true;
-        }
-        meeting_.send[peer] = resolved(kernel_, peer, words[0]);
-        meeting_.recv[peer] = resolved(kernel_, peer, words[1]);
-        const bool lost = (sends && !unreachable(words[0]) && !meeting_.send[peer]) ||
-                          (receives && !unreachable(words[1]) && !meeting_.recv[peer]);
-        if (lost) kernel_.give_up(FaultKind::gone, peer);
-        return !lost;
+        meeting_.send[peer] = static_cast<const char*>(task.send);
+        meeting_.recv[peer] = static_cast<char*>(task.recv);
+        if (peer == rank()) return true;
+        const Slice& own = task.slices[rank()];
+        const bool well = peer_signature == task.signature &&
+                          reach(meeting_.send[peer], peer, words[0], own.sources, own.source_offset) &&
+                          reach(meeting_.recv[peer], peer, words[1], own.targets, own.target_offset);
+        if (!well) kernel_.give_up(FaultKind::mismatch, peer, {peer_signature, 0, 0});
+        return well;
+    }
+
+    // Where a buffer of the peer begins that this rank's slice is read from, or written to, directly; `wanted` tells of
+    // whom it is, and `first` where it lies there, in elements. False: not all of it is mapped here.
+    template <typename Address>
+    __device__ bool reach(Address& buffer, unsigned peer, uint64_t token, unsigned wanted, uint64_t first) {
+        const uint64_t count = kernel_.task.slices[rank()].count;
+        if (unreachable(token) || count == 0 || !(wanted >> peer & 1)) return true;
+        char* const at = resolved(kernel_, peer, token, first * size_, count * size_);
+        if (at) buffer = at - first * size_;
+        return at != nullptr;
     }
 
     // Thread r, or lane r of a warp, for rank r: says that all this block has written is there, and hears it

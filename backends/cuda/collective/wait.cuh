@@ -34,10 +34,19 @@ public:
         : task(what), station(where), layout{where.ranks}, rank(where.rank), ranks(where.ranks) {}
 
     // Where others' memory lies is looked up in each task: it may have changed since the last one.
-    __device__ char* base(unsigned of, unsigned slot) const {
-        return reinterpret_cast<char*>(load_word(&station.control->bases[slot][of]));
+    __device__ char* arena(unsigned of) const {
+        return reinterpret_cast<char*>(load_word(&station.control->reaches[0][of].base));
     }
-    __device__ char* arena(unsigned of) const { return base(of, 0); }
+    // So many bytes from `offset` on in a slot of rank `of`, all of which that rank has said; null where not all of
+    // them are mapped here.
+    __device__ char* find(unsigned of, unsigned slot, uint64_t offset, uint64_t bytes) const {
+        if (slot >= backend::max_slots) return nullptr;
+        const Reach& reach = station.control->reaches[slot][of];
+        const uint64_t base = load_word(&reach.base);
+        const uint64_t mapped = load_word(&reach.bytes);
+        const bool within = bytes <= mapped && offset <= mapped - bytes;
+        return within && base ? reinterpret_cast<char*>(base) + offset : nullptr;
+    }
     __device__ uint32_t failed() const {
         return *static_cast<const volatile uint32_t*>(&station.control->failed);
     }
@@ -172,15 +181,14 @@ __device__ inline bool wait_line(KernelContext& ground, const char* at, uint64_t
 __device__ inline uint64_t packed(const Token& token) {
     return static_cast<uint64_t>(token.slot) << 48 | token.offset;
 }
-// Null for a slot that is not there, which only a peer that is gone, or a fault above, brings about.
-__device__ inline char* resolved(const KernelContext& ground, unsigned of, uint64_t token) {
-    const unsigned slot = static_cast<unsigned>(token >> 48);
-    if (slot >= backend::max_slots) return nullptr;
-    char* const base = ground.base(of, slot);
-    return base ? base + (token & ((uint64_t{1} << 48) - 1)) : nullptr;
-}
 __device__ inline bool unreachable(uint64_t token) {
     return token >> 48 == Token::unreachable;
+}
+// So many bytes behind a token that rank `of` has posted. Null where they are not mapped here.
+__device__ inline char* resolved(const KernelContext& ground, unsigned of, uint64_t token, uint64_t offset,
+                                 uint64_t bytes) {
+    const uint64_t from = (token & ((uint64_t{1} << 48) - 1)) + offset;
+    return ground.find(of, static_cast<unsigned>(token >> 48), from, bytes);
 }
 
 }  // namespace sidestep::backends::cuda

@@ -294,7 +294,8 @@ TEST_F(BusyBoards, WhoLeftDoesNotHang) {
     }
     // One that found its memory gone has not waited.
     FaultSeen gone = fault;
-    gone.record.kind = backend::FaultKind::gone;
+    gone.record.kind = backend::FaultKind::mismatch;
+    gone.record.signature = gone.record.peer_signature = 5;
     const Error error = explain_fault(gone, boards[0].file());
     EXPECT_EQ(error.code, ErrorCode::io_error);
     EXPECT_EQ(error.message,

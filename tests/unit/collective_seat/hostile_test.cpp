@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cstddef>
 #include <thread>
 
 #include <fmt/format.h>
@@ -39,20 +39,14 @@ void PrintTo(const Kind& kind, std::ostream* out) {
     *out << name_of(kind.shape) << (kind.staged ? ", staged, " : ", ") << kind.bytes << " bytes";
 }
 
-void store(char* at, std::uint64_t value) {
-    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at)).store(value);
-}
-
-void store_packet(char* at, std::uint64_t value, std::uint32_t flag) {
-    store(at + 8, std::uint64_t{flag} << 32 | value >> 32);
-    store(at, std::uint64_t{flag} << 32 | (value & 0xffffffff));
-}
-
 // Everything in one arena that is the liar's to write, but for the data itself.
 class Scribbler {
 public:
-    Scribbler(char* arena, std::uint64_t seed, const Kind& kind)
-        : arena_(arena), chance_(seed), kind_(kind) {}
+    Scribbler(Crew& crew, unsigned rank, std::uint64_t seed, const Kind& kind)
+        : rig_(crew.rig()),
+          arena_(static_cast<char*>(crew.seat(rank).arena().address())),
+          chance_(seed),
+          kind_(kind) {}
 
     void scribble() {
         const unsigned block = static_cast<unsigned>(chance_.below(4));
@@ -105,26 +99,32 @@ private:
     void line(std::uint64_t at, std::uint64_t first, std::uint64_t second) {
         const std::uint64_t values[4] = {first, second, some_signature(), chance_.number()};
         const std::uint32_t flag = backend::packet_flag(chance_.below(3));
-        for (unsigned i = 0; i < 4; ++i) store_packet(arena_ + at + 16 * i, values[i], flag);
+        for (unsigned i = 0; i < 4; ++i) store_packet(at + 16 * i, values[i], flag);
     }
     void packet(std::uint64_t at) {
-        store_packet(arena_ + at, some_signature() | (chance_.below(2) == 0 ? kind_.bytes << 32 : 0),
+        store_packet(at, some_signature() | (chance_.below(2) == 0 ? kind_.bytes << 32 : 0),
                      backend::packet_flag(chance_.below(3)));
     }
     void words(std::uint64_t at, unsigned count) {
         for (unsigned i = 0; i < count; ++i)
-            store(arena_ + at + 8 * i, chance_.below(2) == 0 ? chance_.number() : chance_.below(4));
+            store(at + 8 * i, chance_.below(2) == 0 ? chance_.number() : chance_.below(4));
     }
     void copy_line() {
-        CopyLine& line = reinterpret_cast<CopyRow*>(arena_ + layout_.copy_row())->from[liar];
-        line.token = token();
-        line.bytes = bytes();
-        line.signature = some_signature();
-        line.taken = chance_.number();
-        line.delivered = chance_.below(3);
-        line.turn = chance_.below(3);
+        const std::uint64_t line = layout_.copy_row() + offsetof(CopyRow, from) + liar * sizeof(CopyLine);
+        store(line + offsetof(CopyLine, token), token());
+        store(line + offsetof(CopyLine, bytes), bytes());
+        store(line + offsetof(CopyLine, signature), some_signature());
+        store(line + offsetof(CopyLine, taken), chance_.number());
+        store(line + offsetof(CopyLine, delivered), chance_.below(3));
+        store(line + offsetof(CopyLine, turn), chance_.below(3));
     }
+    void store_packet(std::uint64_t at, std::uint64_t value, std::uint32_t flag) {
+        store(at + 8, std::uint64_t{flag} << 32 | value >> 32);
+        store(at, std::uint64_t{flag} << 32 | (value & 0xffffffff));
+    }
+    void store(std::uint64_t at, std::uint64_t value) { rig_.poke(arena_ + at, value); }
 
+    Rig& rig_;
     char* const arena_;
     Chance chance_;
     const Kind kind_;
@@ -160,8 +160,8 @@ protected:
 
     // False: it hangs.
     static bool scribble_until_idle(Crew& crew, std::uint64_t seed) {
-        Scribbler first(static_cast<char*>(crew.seat(0).arena().address()), seed, GetParam());
-        Scribbler second(static_cast<char*>(crew.seat(2).arena().address()), seed + 1, GetParam());
+        Scribbler first(crew, 0, seed, GetParam());
+        Scribbler second(crew, 2, seed + 1, GetParam());
         const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         while (!*crew.seat(0).idle() || !*crew.seat(2).idle()) {
             for (int i = 0; i < 20; ++i) {
@@ -190,7 +190,7 @@ TEST_P(HostileWords, TouchNothingButWhatIsLent) {
         // A crash says no more.
         fmt::print(stderr, "seed {}\n", seed);
         Crew crew(ranks, static_cast<std::uint64_t>(deadline / std::chrono::nanoseconds(1)), heap);
-        ASSERT_TRUE(crew.ready());
+        if (!crew.ready()) GTEST_SKIP() << "there are fewer than " << ranks << " GPUs";
         for (const unsigned rank : {0u, 2u})
             ASSERT_TRUE(crew.seat(rank).reach(liar, 1, {crew.at(liar, 0), lent}).ok());
         for (unsigned rank = 0; rank < ranks; ++rank) crew.fill(rank, 0, heap, untouched);
@@ -211,7 +211,7 @@ TEST_P(HostileTokens, PastWhatIsLentAreNamed) {
           backend::Token{1, (1ull << 48) - 1}, backend::Token{2, 0}, backend::Token{backend::max_slots, 0}}) {
         SCOPED_TRACE(fmt::format("slot {}, offset {}", token.slot, token.offset));
         Crew crew(ranks, 5'000'000'000, heap);
-        ASSERT_TRUE(crew.ready());
+        if (!crew.ready()) GTEST_SKIP() << "there are fewer than " << ranks << " GPUs";
         for (const unsigned rank : {0u, 2u})
             ASSERT_TRUE(crew.seat(rank).reach(liar, 1, {crew.at(liar, 0), lent}).ok());
         for (unsigned rank = 0; rank < ranks; ++rank) crew.fill(rank, 0, heap, untouched);

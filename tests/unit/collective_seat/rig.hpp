@@ -16,6 +16,8 @@ public:
     virtual backend::Backend& backend() = 0;
     virtual void write(void* gpu, const void* host, std::size_t bytes) = 0;
     virtual void read(void* host, const void* gpu, std::size_t bytes) = 0;
+    // A word, whole, also while tasks look at it.
+    virtual void poke(void* gpu, std::uint64_t value) = 0;
     // As if so many tasks had gone before, on an idle seat. False: cannot be done here, and the test is
     // skipped.
     virtual bool start_counters_at(backend::Seat& seat, std::uint64_t count) = 0;

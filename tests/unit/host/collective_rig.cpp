@@ -1,4 +1,5 @@
 // Emulated GPUs for the suite of tests/unit/collective_seat.
+#include <atomic>
 #include <cstring>
 
 #include "backends/host/collective/emulated_seat.hpp"
@@ -19,6 +20,9 @@ public:
     }
     void read(void* host, const void* gpu, std::size_t bytes) override {
         if (bytes != 0) std::memcpy(host, gpu, bytes);
+    }
+    void poke(void* gpu, std::uint64_t value) override {
+        std::atomic_ref(*static_cast<std::uint64_t*>(gpu)).store(value);
     }
     bool start_counters_at(backend::Seat& seat, std::uint64_t count) override {
         static_cast<backends::host::EmulatedSeat&>(seat).start_counters_at(count);
