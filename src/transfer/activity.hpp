@@ -62,6 +62,9 @@ public:
         finished_.store(true, std::memory_order_release);
     }
 
+    // It has ended, and pieces in flight may still read or write its buffers; no longer than the drain limit.
+    bool touches_buffers() const { return touches_buffers_.load(std::memory_order_acquire); }
+
     // Only once finished() is true.
     const Result<Receipt>& result() const { return *result_; }
 
@@ -69,7 +72,7 @@ public:
     Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }
 
     // How long it should take from its start by the route's prices; zero where it has no route, where it
-    // moves in chunks, or where the machine is a model. Constant after the start.
+    // moves in chunks, or where the machine is a model. Constant once the ends are open.
     std::chrono::steady_clock::duration expected() const { return expected_; }
 
     // Adds to the Receipt's notes, by whoever submitted, before anybody else has the activity. Without effect
@@ -97,10 +100,11 @@ protected:
     }
 
     std::optional<Result<Receipt>> result_;
-    bool needs_driving_ = true;
+    std::atomic<bool> needs_driving_{true};
     bool on_stream_ = false;
     std::atomic<bool> assisted_{false};
-    std::chrono::steady_clock::duration expected_{0};
+    std::atomic<std::chrono::steady_clock::duration> expected_{std::chrono::steady_clock::duration(0)};
+    std::atomic<bool> touches_buffers_{false};
     std::atomic<bool> drained_{false};
     std::atomic<Bytes> done_{0};
     std::atomic<Bytes> total_{0};

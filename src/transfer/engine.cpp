@@ -127,8 +127,8 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
 }
 
 Machine Engine::machine() {
-    return Machine{topology_, registry_,       plans_,          pool_,   traffic_,
-                   streams_,  *registrations_, *progress_list_, shared_, drain_limit_};
+    return Machine{topology_, registry_,       plans_,          pool_,   traffic_,    streams_,
+                   calls_,    *registrations_, *progress_list_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
@@ -167,7 +167,13 @@ Result<Receipt> Engine::take(Activity& job) {
 }
 
 void Engine::let_go(Activity& job) {
-    if (!owner_.forked()) job.hand_over(false);
+    if (owner_.forked()) return;
+    job.hand_over(false);
+    // The buffers may go now.
+    for (Backoff backoff; job.touches_buffers();) {
+        if (job.step(true)) backoff.moved();
+        if (job.touches_buffers()) std::this_thread::sleep_for(backoff.next(false));
+    }
 }
 
 // A job that reported while pieces hang, or that holds a stream, goes on to be driven.

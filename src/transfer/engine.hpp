@@ -84,6 +84,7 @@ private:
     HostLinkTraffic traffic_;
     StreamOrder streams_;
     SharedMemory* shared_ = nullptr;
+    base::BlockingCalls calls_;
 
     DrivingThread thread_;
     // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver

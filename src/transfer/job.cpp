@@ -27,6 +27,10 @@ constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 // both of its hops busy, few enough that a lane which falls behind holds little back at the end.
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
+// Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
+constexpr auto patience = std::chrono::milliseconds(10);
+// After the deadline, for what is about to end anyway.
+constexpr auto grace = std::chrono::milliseconds(30);
 
 bool touches_file(const Ends& ends) {
     return ends.from.place().is_file() || ends.to.place().is_file();
@@ -69,12 +73,40 @@ Job::~Job() {
 
 void Job::begin(const Buffer& from, const Buffer& to) {
     std::lock_guard lock(mutex_);
-    if (auto prepared = prepare(from, to); !prepared) {
+    target_ = to.to_string();
+    // On a stream the copy's place is where it was submitted.
+    if (stream_ != nullptr || (!from.place().is_file() && !to.place().is_file()))
+        return opened(prepare(from, to));
+    state_ = State::opening;
+    const auto wait = options_.deadline.count() > 0 ? std::min(options_.deadline, patience) : patience;
+    call([this, from, to] { return prepare(from, to); }, wait);
+    advance(false);
+}
+
+// Makes a call that may block, aside; outcome() has what came of it. Nothing else is called meanwhile.
+void Job::call(std::function<Result<void>()> what, std::chrono::nanoseconds wait) {
+    calling_.store(true, std::memory_order_relaxed);
+    machine_.calls.make(
+        [this, what = std::move(what)] {
+            outcome_.emplace(what());
+            calling_.store(false, std::memory_order_release);
+        },
+        wait);
+}
+
+std::optional<Result<void>> Job::outcome() {
+    if (calling_.load(std::memory_order_acquire)) return std::nullopt;
+    return std::exchange(outcome_, std::nullopt);
+}
+
+void Job::opened(const Result<void>& prepared) {
+    if (!prepared) {
         fail(prepared.error());
         end();
         return;
     }
-    last_move_ = Clock::now();  // pinning staging memory is no stall
+    if (state_ == State::opening) state_ = State::moving;
+    last_move_ = Clock::now();  // neither opening files nor pinning staging memory is a stall
     advance(false);
     if (needs_driving() && touches_file(ends_)) progress_entry_ = machine_.progress_list.enter(*this);
 }
@@ -252,10 +284,14 @@ void Job::assist() {
     if (move()) last_move_ = Clock::now();
 }
 
-bool Job::advance(bool may_block) {
+bool Job::advance(bool) {
     if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
     if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
     bool moved = false;
+    if (state_ == State::opening) {
+        if (const auto prepared = outcome()) opened(*prepared);
+        return state_ != State::opening;
+    }
     if (state_ == State::gated) {
         auto reached = place_.reached();
         if (!reached)
@@ -265,7 +301,7 @@ bool Job::advance(bool may_block) {
     }
     if (state_ == State::moving) moved |= move();
     if (state_ == State::verifying) moved |= verify();
-    if (state_ == State::committing && (may_block || !ends_.to.place().is_file())) moved |= commit();
+    if (state_ == State::committing) moved |= commit();
     if (state_ == State::draining || state_ == State::ended) moved |= drain();
     if (moved) last_move_ = Clock::now();
     return moved;
@@ -330,30 +366,48 @@ bool Job::verify() {
 }
 
 bool Job::commit() {
-    const double before = seconds_since_start();
-    for (Attached& attached : attached_) {
-        const bool written = attached.access == backend::Access::write;
-        if (auto made_final = written ? attached.registration->commit() : Result<void>(); !made_final) {
-            fail(made_final.error());
-            return true;
-        }
-        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
+    if (ends_.to.place().is_file() && !sealing_) {
+        sealing_ = Clock::now();
+        call([this] { return make_final(); }, std::chrono::nanoseconds(0));
+        return true;
     }
-    if (ends_.to.place().is_file()) receipt_.seconds += seconds_since_start() - before;
+    const auto made_final = sealing_ ? outcome() : make_final();
+    if (!made_final) return false;
+    if (!*made_final) {
+        fail(made_final->error());
+        return true;
+    }
+    for (const Attached& attached : attached_)
+        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
+    if (sealing_) receipt_.seconds += std::chrono::duration<double>(Clock::now() - *sealing_).count();
     end();
     return true;
 }
 
+Result<void> Job::make_final() {
+    for (const Attached& attached : attached_)
+        if (attached.access == backend::Access::write) SIDESTEP_CHECK(attached.registration->commit());
+    return {};
+}
+
 bool Job::drain() {
     bool moved = false;
-    for (auto& lane : lanes_)
-        if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
-    if (verifier_)
-        if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
-    const bool quiet = idle();
+    const bool calling = calling_.load(std::memory_order_acquire);
+    if (!calling) {
+        stop_lanes();
+        for (auto& lane : lanes_)
+            if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
+        if (verifier_)
+            if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
+    }
+    const bool quiet = !calling && idle();
+    const bool in_time = Clock::now() - drain_since_ <= machine_.drain_limit;
+    touches_buffers_.store(!quiet && !calling && in_time, std::memory_order_release);
     if (state_ == State::draining) {
-        if (!quiet && Clock::now() - drain_since_ <= machine_.drain_limit) return moved;
-        if (!quiet)
+        if (!quiet && Clock::now() - drain_since_ <= drain_limit()) return moved;
+        if (calling)
+            failure_->message += "; the file system has not answered, and may still do what it was asked";
+        else if (!quiet)
             failure_->message += "; pieces are still in flight, so the buffers may still be written to";
     } else if (holds_stream() || !quiet) {
         return moved;
@@ -362,21 +416,30 @@ bool Job::drain() {
     return true;
 }
 
+// How long to wait for what is in flight before the failure is told.
+std::chrono::milliseconds Job::drain_limit() const {
+    const bool waits = !late_ && !calling_.load(std::memory_order_relaxed);
+    return waits ? machine_.drain_limit : std::min(machine_.drain_limit, grace);
+}
+
 void Job::watch(Clock::time_point now) {
-    if (cancelled()) return fail({ErrorCode::cancelled, "the copy was cancelled", ends_.to.to_string(), {}});
-    if (passed(options_.deadline, now - started_))
+    if (cancelled()) return fail({ErrorCode::cancelled, "the copy was cancelled", target_, {}});
+    if (passed(options_.deadline, now - started_)) {
+        late_ = true;
         return fail({ErrorCode::timed_out,
                      fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
                                  options_.deadline.count(), bytes_done(), bytes_total()),
-                     ends_.to.to_string(), "raise the deadline"});
+                     target_, "raise the deadline"});
+    }
     // Until the stream comes to the copy. Where the copy is on the stream itself, only its end tells.
-    const bool waits =
-        state_ == State::gated || (state_ == State::moving && stream_ != nullptr && !place_.has_gate());
+    // A device may take any time to flush what it has.
+    const bool waits = state_ == State::gated || state_ == State::committing ||
+                       (state_ == State::moving && stream_ != nullptr && !place_.has_gate());
     if (!waits && passed(options_.stall_limit, now - last_move_))
         fail({ErrorCode::timed_out,
               fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
                           bytes_done(), bytes_total()),
-              ends_.to.to_string(), "a device or file system hangs: see the kernel's log"});
+              target_, "a device or file system hangs: see the kernel's log"});
 }
 
 // A lane cannot go on: the others take over what it had not brought to its end. The copy fails with the last.
@@ -394,33 +457,45 @@ void Job::fail(Error error) {
     if (state_ == State::draining || state_ == State::ended) return;
     failure_ = std::move(error);
     place_.fail(*failure_);
+    if (!calling_.load(std::memory_order_acquire)) stop_lanes();
+    state_ = State::draining;
+    drain_since_ = Clock::now();
+}
+
+void Job::stop_lanes() {
     for (auto& lane : lanes_)
         if (lane) lane->stop();
     if (verifier_) verifier_->stop();
-    state_ = State::draining;
-    drain_since_ = Clock::now();
 }
 
 // Publishes the result, and lets go of everything if nothing is in flight.
 void Job::end() {
     state_ = State::ended;
-    host_link_ = {};
+    const bool calling = calling_.load(std::memory_order_acquire);
+    if (!calling) host_link_ = {};
     if (!finished()) {
         ended_at_ = Clock::now();
-        receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
+        if (!calling) receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
         if (failure_)
             result_.emplace(*failure_);
         else
             result_.emplace(std::move(receipt_));
     }
-    if (idle() && !holds_stream()) {
+    if (!calling && idle() && !holds_stream()) {
         lanes_.clear();
         verifier_.reset();
-        attached_.clear();
+        close_ends();
         progress_entry_.leave();
         drained_.store(true, std::memory_order_release);
     }
     finish();
+}
+
+// Closing a file may block as well.
+void Job::close_ends() {
+    const auto ends = std::make_shared<std::vector<Attached>>(std::move(attached_));
+    attached_.clear();
+    if (!ends->empty() && touches_file(ends_)) machine_.calls.make([ends] { ends->clear(); }, patience);
 }
 
 void Job::hand_over(bool seen) {

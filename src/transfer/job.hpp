@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include <sidestep/options.hpp>
 #include <sidestep/receipt.hpp>
+#include "base/blocking_calls.hpp"
 #include "transfer/host_link_traffic.hpp"
 #include "transfer/progress_list.hpp"
 #include "transfer/registrations.hpp"
@@ -26,6 +28,7 @@ struct Machine {
     StagingPool& pool;
     HostLinkTraffic& traffic;
     StreamOrder& streams;
+    base::BlockingCalls& calls;
     Registrations& registrations;
     ProgressList& progress_list;
     SharedMemory* shared;  // null: published memory is refused
@@ -35,14 +38,17 @@ struct Machine {
 // The states, and what leads from one to the next:
 //
 //   from        to          when
+//   opening     moving      both ends are open
 //   gated       moving      the caller's stream has reached the copy
 //   moving      verifying   every byte has arrived, and verification was asked for
 //   moving      committing  every byte has arrived
 //   verifying   committing  both ends are equal
 //   committing  ended       the target is final
 //   any         draining    a piece failed, cancel, deadline or stall
-//   draining    ended       nothing is in flight any more, or the drain limit has passed
+//   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, at once
 //
+// What asks a file system may take any time: files are opened, made final and closed by BlockingCalls, and whoever drives
+// looks whether that is over.
 // The gate opens when the bytes are there and, if asked for, verified. That of a copy that failed opens when
 // the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
 class Job final : public Activity {
@@ -60,7 +66,7 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    enum class State { gated, moving, verifying, committing, draining, ended };
+    enum class State { opening, gated, moving, verifying, committing, draining, ended };
     struct Attached {
         backend::Backend* backend;
         backend::Access access;
@@ -68,6 +74,9 @@ private:
     };
 
     Result<void> prepare(const Buffer& from, const Buffer& to);
+    void call(std::function<Result<void>()> what, std::chrono::nanoseconds patience);
+    std::optional<Result<void>> outcome();
+    void opened(const Result<void>& prepared);
     route::Request request() const;
     Result<void> add_lanes();
     Result<void> add_lane(std::size_t lane);
@@ -82,7 +91,11 @@ private:
     bool move();
     bool verify();
     bool commit();
+    Result<void> make_final();
     bool drain();
+    std::chrono::milliseconds drain_limit() const;
+    void stop_lanes();
+    void close_ends();
     void watch(Clock::time_point now);
     void all_arrived();
     void lose(std::size_t lane, Error error);
@@ -97,6 +110,10 @@ private:
     void* const stream_;
     const Clock::time_point started_ = Clock::now();
 
+    // While it is set, the call alone has what it works on: all that prepare() makes, or attached_.
+    std::atomic<bool> calling_{false};
+    std::optional<Result<void>> outcome_;  // of the call
+
     std::mutex mutex_;  // guards everything below that is not atomic
     State state_ = State::moving;
     Ends ends_;
@@ -109,9 +126,12 @@ private:
     StreamPlace place_;  // on a caller's stream
     bool handed_over_ = false;
     std::optional<Error> failure_;
+    bool late_ = false;  // it failed by its deadline
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;
+    std::optional<Clock::time_point> sealing_;  // since when the target is made final
+    std::string target_;                        // for errors
     Clock::time_point ended_at_;
     ProgressList::Entry progress_entry_;
 };

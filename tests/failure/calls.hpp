@@ -1,0 +1,51 @@
+// Calls of the operating system that fail, end short or hang, in a program that is linked with calls.cpp.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+namespace sidestep::failure {
+
+enum class How {
+    fails,       // with an error number that the call may have
+    ends_short,  // moves fewer bytes than it was asked to, without an error
+    hangs,       // until release(), and is made then
+};
+const char* to_string(How how);
+
+// Which one: the `number`-th of the name, from 1 on.
+struct Fault {
+    std::string call;
+    unsigned number = 0;
+    How how = How::fails;
+};
+std::string to_string(const Fault& fault);
+
+// Whether a call can go like this at all: what moves no bytes ends short nowhere, and what asks neither a file system
+// nor another process does not hang.
+bool can(const std::string& call, How how);
+
+// From its construction to its end, calls of all threads are counted, and one of them goes wrong. One at a time.
+class Watch {
+public:
+    explicit Watch(Fault fault = {});
+    ~Watch();  // releases
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+    // How often each call has been made.
+    std::map<std::string, unsigned> made() const;
+    // Whether the fault has come about, and whether its call still hangs.
+    bool struck() const;
+    bool hangs() const;
+    // What hangs goes on; waits until it has come back.
+    void release();
+
+    struct State;
+
+private:
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace sidestep::failure

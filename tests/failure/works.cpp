@@ -1,0 +1,306 @@
+#include "tests/failure/works.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace sidestep::failure {
+namespace {
+
+// No whole number of pages, and more than one chunk.
+constexpr Bytes size = (3 << 20) + 1234;
+constexpr Bytes chunk = 1 << 20;
+
+std::string some_bytes(unsigned seed, Bytes bytes = size) {
+    std::string text(bytes, '\0');
+    for (Bytes i = 0; i < bytes; ++i) text[i] = static_cast<char>((i * 2654435761u >> 13) + seed);
+    return text;
+}
+void put(const std::string& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+}
+std::string get(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+std::string unlike(const std::string& what, const std::string& is, const std::string& should) {
+    if (is == should) return {};
+    const auto differs = std::mismatch(is.begin(), is.end(), should.begin(), should.end());
+    return fmt::format("{}: {} bytes for {}, the first other one at {}", what, is.size(), should.size(),
+                       differs.first - is.begin());
+}
+CopyOptions with_deadline(std::chrono::milliseconds deadline) {
+    CopyOptions options;
+    options.deadline = deadline;
+    options.chunk = chunk;
+    return options;
+}
+
+class FileToMemory : public Work {
+public:
+    FileToMemory(const Context& context, Place place, bool verifies)
+        : Work(context), place_(std::move(place)), verifies_(verifies) {}
+    void prepare() override {
+        put(at("from"), content_);
+        memory_ = filled(place_, std::string(size, 'o'));
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override {
+        CopyOptions options = with_deadline(deadline);
+        options.verify = verifies_;
+        return result_of(context_.copy(Buffer::file(at("from"), 0, size), memory_.buffer(), options));
+    }
+    std::string wrong_bytes() override { return unlike("memory", content_of(memory_.buffer()), content_); }
+
+private:
+    const Place place_;
+    const bool verifies_;
+    const std::string content_ = some_bytes(1);
+    Allocation memory_;
+};
+
+// A whole file, where there was another one.
+class ToFile : public Work {
+public:
+    ToFile(const Context& context, Place from, PageCache cache)
+        : Work(context), from_(std::move(from)), cache_(cache) {}
+    void prepare() override {
+        put(at("to"), "old");
+        if (from_.is_file())
+            put(at("from"), content_);
+        else
+            memory_ = filled(from_, content_);
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override {
+        CopyOptions options = with_deadline(deadline);
+        options.page_cache = cache_;
+        options.sync_file = true;
+        const Buffer from = from_.is_file() ? Buffer::file(at("from")) : memory_.buffer();
+        return result_of(context_.copy(from, Buffer::file(at("to")), options));
+    }
+    std::string wrong_bytes() override { return unlike("the file", get(at("to")), content_); }
+    std::string left_over() override {
+        const std::string now = get(at("to"));
+        // The name may have been given already.
+        if (now != "old" && now != content_) return unlike("the file as it was", now, "old");
+        const std::size_t expected = from_.is_file() ? 2 : 1;
+        if (names().size() == expected) return {};
+        return fmt::format("the folder holds {}", fmt::join(names(), ", "));
+    }
+
+private:
+    const Place from_;
+    const PageCache cache_;
+    const std::string content_ = some_bytes(2);
+    Allocation memory_;
+};
+
+class Batch : public Work {
+public:
+    using Work::Work;
+    void prepare() override {
+        for (unsigned i = 0; i < 3; ++i) {
+            put(at(std::to_string(i)), some_bytes(i, 100'000));
+            memories_.push_back(
+                filled(i == 0 ? Place::host() : Place::gpu(static_cast<int>(i)), std::string(100'000, 'o')));
+        }
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override {
+        std::vector<BatchItem> items;
+        for (unsigned i = 0; i < 3; ++i)
+            items.push_back({Buffer::file(at(std::to_string(i)), 0, 100'000), memories_[i].buffer()});
+        return result_of(context_.copy_batch(items, with_deadline(deadline)));
+    }
+    std::string wrong_bytes() override {
+        std::string all;
+        for (unsigned i = 0; i < 3; ++i)
+            all += unlike(std::to_string(i), content_of(memories_[i].buffer()), some_bytes(i, 100'000));
+        return all;
+    }
+
+private:
+    std::vector<Allocation> memories_;
+};
+
+// Tensors in GPU and host memory, in two files with an index.
+class Saved : public Work {
+public:
+    using Work::Work;
+    void prepare() override {
+        std::filesystem::create_directory(at("saved"));
+        for (unsigned i = 0; i < 4; ++i)
+            tensors_.push_back(
+                filled(i % 2 == 0 ? Place::host() : Place::gpu(static_cast<int>(i)), some_bytes(i)));
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override { return save(at("saved"), deadline); }
+    std::string wrong_bytes() override { return wrong_in(at("saved")); }
+    std::string left_over() override {
+        std::vector<std::string> hidden;
+        for (const auto& entry : std::filesystem::directory_iterator(at("saved")))
+            if (entry.path().filename().string().starts_with('.'))
+                hidden.push_back(entry.path().filename().string());
+        return hidden.empty() ? "" : fmt::format("the folder holds {}", fmt::join(hidden, ", "));
+    }
+
+protected:
+    Result<void> save(const std::string& to, std::chrono::milliseconds deadline) {
+        SaveOptions options;
+        options.shard_bytes = 2 * size;
+        options.sync_file = true;
+        options.deadline = deadline;
+        options.chunk = chunk;
+        std::vector<TensorToSave> all;
+        for (unsigned i = 0; i < 4; ++i)
+            all.push_back({fmt::format("t{}", i), Dtype::u8, {size}, tensors_[i].buffer()});
+        return result_of(context_.save(all, to, options));
+    }
+    std::string wrong_in(const std::string& folder) {
+        const auto checkpoint = Checkpoint::open(folder);
+        if (!checkpoint) return checkpoint.error().to_string();
+        LoadOptions options;
+        options.to = {Place::host()};
+        auto loaded = context_.load(*checkpoint, options).wait();
+        return loaded ? wrong_in(*loaded) : loaded.error().to_string();
+    }
+    std::string wrong_in(Loaded& loaded) {
+        std::string all;
+        for (unsigned i = 0; i < 4; ++i)
+            for (const Place& place : loaded.places()) {
+                const LoadedTensor* tensor = loaded.find(fmt::format("t{}", i), place);
+                all += tensor ? unlike(fmt::format("t{}", i), content_of(tensor->buffer), some_bytes(i))
+                              : fmt::format("no t{}", i);
+            }
+        return all;
+    }
+
+private:
+    std::vector<Allocation> tensors_;
+};
+
+class LoadedBack : public Saved {
+public:
+    LoadedBack(const Context& context, bool verifies) : Saved(context), verifies_(verifies) {}
+    void prepare() override {
+        Saved::prepare();
+        const auto saved = save(at("saved"), {});
+        if (!saved) std::abort();
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override {
+        const auto checkpoint = Checkpoint::open(at("saved"));
+        if (!checkpoint) return checkpoint.error();
+        LoadOptions options;
+        options.to = {Place::gpu(0), Place::gpu(1)};
+        options.verify = verifies_;
+        options.deadline = deadline;
+        options.chunk = chunk;
+        auto loading = context_.load(*checkpoint, options);
+        auto loaded = loading.wait();
+        told_ = true;
+        if (!loaded) return loaded.error();
+        loaded_.emplace(std::move(*loaded));
+        return {};
+    }
+    std::string wrong_bytes() override { return wrong_in(*loaded_); }
+
+private:
+    const bool verifies_;
+    std::optional<Loaded> loaded_;
+};
+
+class Published : public Work {
+public:
+    using Work::Work;
+    void prepare() override {
+        from_ = filled(Place::gpu(0), content_);
+        to_ = filled(Place::host(), std::string(size, 'o'));
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override {
+        auto publication = context_.publish(name_, from_);
+        if (!publication) return publication.error();
+        return result_of(context_.copy(Buffer::shared(name_), to_.buffer(), with_deadline(deadline)));
+    }
+    std::string wrong_bytes() override { return unlike("memory", content_of(to_.buffer()), content_); }
+    std::vector<std::string> words() const override { return {name_, "published", "shared", "memfd"}; }
+    // Of the connection.
+    std::size_t kept_descriptors() const override { return 4; }
+
+private:
+    const std::string name_ = "failure-" + std::to_string(::getpid());
+    const std::string content_ = some_bytes(7);
+    Allocation from_, to_;
+};
+
+}  // namespace
+
+Work::Work(const Context& context) : context_(context) {
+    std::string name = (std::filesystem::temp_directory_path() / "sidestep-failure-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    folder_ = name;
+}
+
+Work::~Work() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+}
+
+Result<void> Work::result_of(Transfer transfer) {
+    auto receipt = transfer.wait();
+    told_ = true;
+    if (!receipt) return receipt.error();
+    return {};
+}
+
+std::vector<std::string> Work::names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+        all.push_back(entry.path().filename().string());
+    std::sort(all.begin(), all.end());
+    return all;
+}
+
+std::string Work::content_of(const Buffer& memory) const {
+    std::string text(memory.size(), '\0');
+    const auto copied = context_.copy(memory, Buffer::host(text.data(), text.size())).wait();
+    return copied ? text : copied.error().to_string();
+}
+
+Allocation Work::filled(const Place& place, const std::string& with) const {
+    Allocation memory = context_.allocate(place, with.size()).value();
+    context_.copy(Buffer::host(with.data(), with.size()), memory.buffer()).wait().value();
+    return memory;
+}
+
+const std::vector<Kind>& kinds() {
+    using Made = std::unique_ptr<Work>;
+    static const std::vector<Kind> all{
+        {"FileToHost",
+         [](const Context& c) -> Made { return std::make_unique<FileToMemory>(c, Place::host(), false); }},
+        {"FileToGpu",
+         [](const Context& c) -> Made { return std::make_unique<FileToMemory>(c, Place::gpu(0), false); }},
+        {"Verified",
+         [](const Context& c) -> Made { return std::make_unique<FileToMemory>(c, Place::gpu(0), true); }},
+        {"HostToFile",
+         [](const Context& c) -> Made { return std::make_unique<ToFile>(c, Place::host(), PageCache::use); }},
+        {"GpuToFile",
+         [](const Context& c) -> Made {
+             return std::make_unique<ToFile>(c, Place::gpu(1), PageCache::bypass);
+         }},
+        {"FileToFile",
+         [](const Context& c) -> Made {
+             return std::make_unique<ToFile>(c, Place::file("from"), PageCache::automatic);
+         }},
+        {"Batch", [](const Context& c) -> Made { return std::make_unique<Batch>(c); }},
+        {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); }},
+        {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }},
+        {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); }},
+        {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c); }}};
+    return all;
+}
+
+}  // namespace sidestep::failure
