@@ -39,6 +39,11 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
         }
     }
     if (options.page_cache == PageCache::bypass) SIDESTEP_CHECK(file->go_direct());
+    // Whoever starts pieces must not wait for a file system.
+    if (file->wish(file->writable()) != Wish::cache && options.expected_size >= min_question) {
+        file->choose_probe();
+        file->goes_around();
+    }
     return file;
 }
 
@@ -151,11 +156,15 @@ Result<void> FileRegistration::go_direct() {
     return {};
 }
 
-std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes size) {
+void FileRegistration::choose_probe() {
     std::call_once(probe_chosen_, [this] {
         probe_.store(driver::cache_probe_for(fd(false), probe_.load(std::memory_order_relaxed)),
                      std::memory_order_relaxed);
     });
+}
+
+std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes size) {
+    choose_probe();
     while (tells_.load(std::memory_order_relaxed)) {
         const driver::CacheProbe probe = probe_.load(std::memory_order_relaxed);
         if (const auto part = driver::cached_part(probe, fd(false), offset, size)) return part;

@@ -83,6 +83,7 @@ private:
     Result<void> open_in_place(const driver::FileFacts& facts, Bytes bytes);
     Result<void> go_direct();
     Result<driver::Fd> open_around();
+    void choose_probe();
 
     const backend::AttachOptions options_;
     driver::Fd plain_;                              // of a source, or a target written in place

@@ -73,7 +73,7 @@ struct AttachOptions {
     PageCache page_cache = PageCache::automatic;  // files
     bool sync_file = false;                       // files: commit() flushes to the device
     bool strict = false;      // fail where a wish above cannot be met, instead of noting it
-    Bytes expected_size = 0;  // whole-file targets: bytes that will be written, for early ENOSPC
+    Bytes expected_size = 0;  // of files, if known: bytes that will be read, or written, for early ENOSPC
     // What describe() said of the buffer; 0: nothing. Of files ErrorCode::io_error tells that the path leads to
     // another one by now; a whole-file target takes the place of whatever has its name.
     std::uint64_t identity = 0;

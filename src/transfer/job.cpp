@@ -483,7 +483,6 @@ void Job::end() {
     }
     if (!calling && idle() && !holds_stream()) {
         lanes_.clear();
-        verifier_.reset();
         close_ends();
         progress_entry_.leave();
         drained_.store(true, std::memory_order_release);
@@ -493,9 +492,13 @@ void Job::end() {
 
 // Closing a file may block as well.
 void Job::close_ends() {
-    const auto ends = std::make_shared<std::vector<Attached>>(std::move(attached_));
-    attached_.clear();
-    if (!ends->empty() && touches_file(ends_)) machine_.calls.make([ends] { ends->clear(); }, patience);
+    struct Open {
+        std::vector<Attached> attached;
+        std::unique_ptr<Verifier> verifier;
+    };
+    auto open = std::make_shared<Open>(Open{std::exchange(attached_, {}), std::move(verifier_)});
+    if (!touches_file(ends_)) return;
+    machine_.calls.make([open = std::move(open)]() mutable { open.reset(); }, patience);
 }
 
 void Job::hand_over(bool seen) {

@@ -48,7 +48,9 @@ Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buf
     setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
     setup.from = written;
     if (written == nullptr) {
-        SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, {}));
+        backend::AttachOptions options;
+        options.expected_size = bytes_;
+        SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, options));
         setup.from = mine.attached.get();
     }
     setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
