@@ -25,7 +25,8 @@ class TransferAwaiter;
 using Executor = std::function<void(std::function<void()> go_on)>;
 
 // A handle, move-only. The copy runs on whether or not anybody looks; dropping the handle of a copy
-// that has not ended cancels it and waits for the pieces in flight, so the buffers may be freed after.
+// that has not ended cancels it, and waits for the pieces in flight, so the buffers may be freed after: for ten
+// seconds at most, where a device hangs. So does dropping that of one whose deadline passed; wait() does not.
 // Methods may be called from any one thread at a time; cancel() from any thread. docs/async.md shows
 // event loops, coroutines and streams.
 class SIDESTEP_API Transfer {
@@ -49,7 +50,8 @@ public:
     //   memory, a range of a file, a block device   partly written; which bytes arrived is not known
     //   a whole file                                 as it was before; there is no file where there was none
     //   the targets of a batch                       each as above: some whole, some not begun
-    // The same holds for a copy that failed, or whose deadline or stall limit passed. The source is only read.
+    // The same holds for a copy that failed, or whose deadline or stall limit passed; a file system that did not
+    // answer until the deadline may still give the file its name, and the error says so. The source is only read.
     void cancel();
 
     // A descriptor (eventfd) that becomes readable when the copy has ended, well or not, and stays so: poll()

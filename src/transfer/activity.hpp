@@ -93,6 +93,13 @@ public:
 protected:
     bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
 
+    // What an activity fails with that has passed its deadline, or its stall limit. `done`: "copied", "moved".
+    Error late(std::chrono::milliseconds deadline, const char* done, std::string where);
+    Error stalled(std::chrono::milliseconds limit, const char* done, std::string where) const;
+    // How long one that failed waits for its pieces in flight before it says so: the drain limit, and behind a deadline
+    // next to nothing.
+    std::chrono::milliseconds patience(std::chrono::milliseconds drain_limit) const;
+
     // Publishes the result; called after result_ is set, possibly again when the last piece has ended.
     void finish() {
         finished_.store(true, std::memory_order_release);
@@ -110,6 +117,7 @@ protected:
     std::atomic<Bytes> total_{0};
 
 private:
+    bool late_ = false;
     std::atomic<bool> cancel_{false};
     std::atomic<bool> finished_{false};
     Completion completion_;

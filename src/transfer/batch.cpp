@@ -306,16 +306,10 @@ void BatchJob::note(std::string text) {
 void BatchJob::watch(Clock::time_point now) {
     if (cancelled()) return fail({ErrorCode::cancelled, "the batch was cancelled", "copy_batch", {}});
     if (passed(options_.deadline, now - started_))
-        return fail({ErrorCode::timed_out,
-                     fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
-                                 options_.deadline.count(), bytes_done(), bytes_total()),
-                     "copy_batch", "raise the deadline"});
+        return fail(late(options_.deadline, "copied", "copy_batch"));
     // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
     if (running_.empty() && stream_ == nullptr && passed(options_.stall_limit, now - last_move_))
-        fail({ErrorCode::timed_out,
-              fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
-                          bytes_done(), bytes_total()),
-              "copy_batch", "a device hangs: see the kernel's log"});
+        fail(stalled(options_.stall_limit, "copied", "copy_batch"));
 }
 
 bool BatchJob::drain() {
@@ -323,7 +317,9 @@ bool BatchJob::drain() {
         end();
         return true;
     }
-    if (state_ != State::draining || Clock::now() - drain_since_ <= machine_.drain_limit) return false;
+    const auto spent = Clock::now() - drain_since_;
+    touches_buffers_.store(spent <= machine_.drain_limit, std::memory_order_release);
+    if (state_ != State::draining || spent <= patience(machine_.drain_limit)) return false;
     failure_->message += "; pieces are still in flight, so the buffers may still be written to";
     end();
     return true;
@@ -355,6 +351,7 @@ void BatchJob::end() {
     }
     if (idle()) {
         bulks_.clear();
+        touches_buffers_.store(false, std::memory_order_release);
         drained_.store(true, std::memory_order_release);
     }
     finish();

@@ -1,54 +1,17 @@
 #include "transfer/job.hpp"
 
 #include <algorithm>
-#include <bit>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
-#include "base/rounding.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::transfer {
 namespace {
 
-// Chunk sizes. A direct copy between memories is cut only so that it can be cancelled, at every 10 ms or
-// so; a file is read in pieces that several requests carry at once; a staged copy overlaps its hops chunk
-// by chunk.
-constexpr Bytes direct_host_chunk = Bytes{128} << 20;
-constexpr Bytes direct_gpu_chunk = Bytes{512} << 20;
-constexpr Bytes direct_file_chunk = Bytes{4} << 20;
-constexpr Bytes staged_file_chunk = Bytes{2} << 20;
-constexpr Bytes min_staged_chunk = Bytes{256} << 10;
-constexpr Bytes page = 4096;
-// Staging memory for each stop: enough chunks in flight to keep 16 readers and the GPU busy.
-constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
-// The same in the memory of a neighbour GPU, and chunks in flight on one of several lanes: enough to keep
-// both of its hops busy, few enough that a lane which falls behind holds little back at the end.
-constexpr Bytes relay_ring = Bytes{32} << 20;
-constexpr std::size_t chunks_on_a_lane = 4;
 // Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
-constexpr auto patience = std::chrono::milliseconds(10);
-// After the deadline, for what is about to end anyway.
-constexpr auto grace = std::chrono::milliseconds(30);
-
-bool touches_file(const Ends& ends) {
-    return ends.from.place().is_file() || ends.to.place().is_file();
-}
-
-bool touches_gpu(const Ends& ends) {
-    return ends.from.place().is_gpu() || ends.to.place().is_gpu();
-}
-
-Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
-    if (on_stream) return ends.bytes;
-    if (options.chunk != 0) return base::round_up(options.chunk, page);
-    if (!staged && touches_file(ends)) return direct_file_chunk;
-    if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
-    const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
-    // Eight chunks or more let the hops of a small copy overlap too.
-    return std::clamp(base::round_up(ends.bytes / 8, page), min_staged_chunk, max);
-}
+constexpr auto wait_for_file = std::chrono::milliseconds(10);
 
 // A wish that the route could not meet is said in the receipt, not only among the refused paths.
 std::string unmet_preference(const CopyOptions& options, const Route& route) {
@@ -78,7 +41,8 @@ void Job::begin(const Buffer& from, const Buffer& to) {
     if (stream_ != nullptr || (!from.place().is_file() && !to.place().is_file()))
         return opened(prepare(from, to));
     state_ = State::opening;
-    const auto wait = options_.deadline.count() > 0 ? std::min(options_.deadline, patience) : patience;
+    const auto wait =
+        options_.deadline.count() > 0 ? std::min(options_.deadline, wait_for_file) : wait_for_file;
     call([this, from, to] { return prepare(from, to); }, wait);
     advance(false);
 }
@@ -161,103 +125,6 @@ Result<backend::Registration*> Job::attach(backend::Backend* backend, backend::A
     SIDESTEP_TRY(auto registration, machine_.registrations.get(*backend, buffer, options));
     attached_.push_back({backend, access, std::move(registration)});
     return attached_.back().registration.get();
-}
-
-// All lanes of the plan; of several, those that get no staging memory are left out.
-Result<void> Job::add_lanes() {
-    const std::size_t count = plan_->lanes.size();
-    receipt_.lane_failures.resize(count);
-    lanes_.resize(count);
-    std::optional<Error> first;
-    bool any = false;
-    for (std::size_t lane = 0; lane < count; ++lane) {
-        auto added = add_lane(lane);
-        any |= added.ok();
-        if (added) continue;
-        if (count == 1 || added.error().code != ErrorCode::out_of_memory) return added;
-        receipt_.lane_failures[lane] = added.error().message;
-        receipt_.notes.push_back(fmt::format("lane {} was left out: {}", lane + 1, added.error().message));
-        if (!first) first = added.error();
-    }
-    if (!any) return *first;
-    const bool one_piece = count == 1 && plan_->lanes[0].size() == 1 &&
-                           phase_of(ends_.from, ends_.to) + ends_.bytes <= lanes_[0]->chunk();
-    needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
-    return {};
-}
-
-// Chunks, depth and staging memory of a lane.
-LaneSetup Job::shape_of(std::size_t lane) const {
-    const std::size_t count = plan_->lanes.size();
-    const Bytes stops = plan_->lanes[lane].size() - 1;
-    LaneSetup setup;
-    if (stream_ != nullptr && !needs_gate()) setup.stream = stream_;
-    setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
-    setup.depth = touches_file(ends_) ? 16 : 2;
-    if (count > 1) {
-        setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, page)
-                                          : route::lane_chunk(ends_.bytes, count);
-        setup.depth = chunks_on_a_lane;
-        setup.max_new = 1;
-    }
-    if (stops == 0) return setup;
-    std::size_t all_stops = 0;
-    for (const auto& hops : plan_->lanes) all_stops += hops.size() - 1;
-    Bytes bound = std::min(options_.max_staging / all_stops, max_staging_a_stop);
-    for (const ReadyHop& hop : plan_->lanes[lane])
-        if (hop.to_memory == MemoryKind::device && &hop != &plan_->lanes[lane].back())
-            bound = std::min({bound, relay_ring, machine_.pool.relay_limit(hop.to.index())});
-    // A power of two, since that is what the pool hands out.
-    const Bytes ring = std::bit_floor(std::max(bound, page));
-    setup.chunk = std::min(setup.chunk, count > 1 ? std::max(ring / 2, page) : ring);
-    setup.staging = std::min(ring, base::round_up(ends_.bytes, setup.chunk));
-    if (count > 1) setup.staging = std::min(setup.staging, chunks_on_a_lane * setup.chunk);
-    return setup;
-}
-
-Result<void> Job::add_lane(std::size_t lane) {
-    const auto& hops = plan_->lanes[lane];
-    LaneSetup setup = shape_of(lane);
-    setup.hops = &hops;
-    setup.phase = phase_of(ends_.from, ends_.to);
-    setup.yields_to = yields_to(lane);
-    SIDESTEP_TRY(setup.from, attach(hops.front().backend, backend::Access::read));
-    SIDESTEP_TRY(setup.to, attach(hops.back().backend, backend::Access::write));
-    if (hops.size() == 1 && plan_->lanes.size() == 1 && !plan_->route.emulated &&
-        plan_->route.expected_gb_per_s > 0) {
-        const double bytes = static_cast<double>(std::min(ends_.bytes, setup.chunk));
-        expected_ = std::chrono::nanoseconds(static_cast<long>(bytes / plan_->route.expected_gb_per_s));
-    }
-    SIDESTEP_TRY(lanes_[lane], LaneRunner::create(std::move(setup), machine_.pool));
-    return {};
-}
-
-// Where one end is host memory and the other a GPU, its own link is in use from now on.
-void Job::count_traffic() {
-    const Place& from = ends_.from.place();
-    const Place& to = ends_.to.place();
-    if (to.is_gpu() && !from.is_gpu()) host_link_ = machine_.traffic.use(to.index(), Direction::to_gpu);
-    if (from.is_gpu() && !to.is_gpu()) host_link_ = machine_.traffic.use(from.index(), Direction::from_gpu);
-}
-
-const std::atomic<int>* Job::yields_to(std::size_t lane) const {
-    const auto& hops = plan_->lanes[lane];
-    if (plan_->lanes.size() == 1 || hops.size() == 1 || !hops[0].to.is_gpu()) return nullptr;
-    if (ends_.from.place().is_gpu() && ends_.to.place().is_gpu()) return nullptr;
-    const Direction direction = ends_.to.place().is_gpu() ? Direction::to_gpu : Direction::from_gpu;
-    return &machine_.traffic.counter(hops[0].to.index(), direction);
-}
-
-// Verification has its own lanes and staging memory, made ready before the first byte moves.
-Result<void> Job::add_verifier() {
-    backend::Registration* written = nullptr;
-    if (ends_.to.place().is_file())
-        for (const Attached& attached : attached_)
-            if (attached.access == backend::Access::write) written = attached.registration.get();
-    const double before = seconds_since_start();
-    SIDESTEP_TRY(verifier_, Verifier::create(machine_.plans, machine_.pool, ends_, written));
-    receipt_.verify_seconds = seconds_since_start() - before;
-    return {};
 }
 
 // A copy of one hop goes onto the caller's stream itself. Any other holds the stream at a gate.
@@ -404,7 +271,7 @@ bool Job::drain() {
     const bool in_time = Clock::now() - drain_since_ <= machine_.drain_limit;
     touches_buffers_.store(!quiet && !calling && in_time, std::memory_order_release);
     if (state_ == State::draining) {
-        if (!quiet && Clock::now() - drain_since_ <= drain_limit()) return moved;
+        if (!quiet && !calling && Clock::now() - drain_since_ <= patience(machine_.drain_limit)) return moved;
         if (calling)
             failure_->message += "; the file system has not answered, and may still do what it was asked";
         else if (!quiet)
@@ -416,30 +283,17 @@ bool Job::drain() {
     return true;
 }
 
-// How long to wait for what is in flight before the failure is told.
-std::chrono::milliseconds Job::drain_limit() const {
-    const bool waits = !late_ && !calling_.load(std::memory_order_relaxed);
-    return waits ? machine_.drain_limit : std::min(machine_.drain_limit, grace);
-}
-
 void Job::watch(Clock::time_point now) {
-    if (cancelled()) return fail({ErrorCode::cancelled, "the copy was cancelled", target_, {}});
-    if (passed(options_.deadline, now - started_)) {
-        late_ = true;
-        return fail({ErrorCode::timed_out,
-                     fmt::format("the deadline of {} ms passed with {} of {} bytes copied",
-                                 options_.deadline.count(), bytes_done(), bytes_total()),
-                     target_, "raise the deadline"});
-    }
+    // A target that is being made final will be there.
+    if (cancelled() && state_ != State::committing)
+        return fail({ErrorCode::cancelled, "the copy was cancelled", target_, {}});
+    if (passed(options_.deadline, now - started_)) return fail(late(options_.deadline, "copied", target_));
     // Until the stream comes to the copy. Where the copy is on the stream itself, only its end tells.
     // A device may take any time to flush what it has.
     const bool waits = state_ == State::gated || state_ == State::committing ||
                        (state_ == State::moving && stream_ != nullptr && !place_.has_gate());
     if (!waits && passed(options_.stall_limit, now - last_move_))
-        fail({ErrorCode::timed_out,
-              fmt::format("nothing moved for {} ms, with {} of {} bytes copied", options_.stall_limit.count(),
-                          bytes_done(), bytes_total()),
-              target_, "a device or file system hangs: see the kernel's log"});
+        fail(stalled(options_.stall_limit, "copied", target_));
 }
 
 // A lane cannot go on: the others take over what it had not brought to its end. The copy fails with the last.
@@ -498,7 +352,7 @@ void Job::close_ends() {
     };
     auto open = std::make_shared<Open>(Open{std::exchange(attached_, {}), std::move(verifier_)});
     if (!touches_file(ends_)) return;
-    machine_.calls.make([open = std::move(open)]() mutable { open.reset(); }, patience);
+    machine_.calls.make([open = std::move(open)]() mutable { open.reset(); }, wait_for_file);
 }
 
 void Job::hand_over(bool seen) {

@@ -93,7 +93,6 @@ private:
     bool commit();
     Result<void> make_final();
     bool drain();
-    std::chrono::milliseconds drain_limit() const;
     void stop_lanes();
     void close_ends();
     void watch(Clock::time_point now);
@@ -126,7 +125,6 @@ private:
     StreamPlace place_;  // on a caller's stream
     bool handed_over_ = false;
     std::optional<Error> failure_;
-    bool late_ = false;  // it failed by its deadline
     Receipt receipt_;
     Clock::time_point last_move_ = started_;
     Clock::time_point drain_since_;

@@ -282,7 +282,9 @@ bool SpreadJob::drain() {
         end();
         return true;
     }
-    if (state_ != State::draining || Clock::now() - drain_since_ <= machine_.drain_limit) return false;
+    const auto spent = Clock::now() - drain_since_;
+    touches_buffers_.store(!idle() && spent <= machine_.drain_limit, std::memory_order_release);
+    if (state_ != State::draining || spent <= patience(machine_.drain_limit)) return false;
     failure_->message += "; pieces are still in flight, so the memory may still be written to";
     end();
     return true;
@@ -293,16 +295,9 @@ void SpreadJob::watch(Clock::time_point now) {
     const char* const what = work_->loads() ? "load" : "save";
     if (cancelled())
         return fail({ErrorCode::cancelled, fmt::format("the {} was cancelled", what), "spread", {}});
-    if (passed(options_.deadline, now - started_))
-        return fail({ErrorCode::timed_out,
-                     fmt::format("the deadline of {} ms passed with {} of {} bytes moved",
-                                 options_.deadline.count(), bytes_done(), bytes_total()),
-                     "spread", "raise the deadline"});
+    if (passed(options_.deadline, now - started_)) return fail(late(options_.deadline, "moved", "spread"));
     if (passed(options_.stall_limit, now - last_move_))
-        fail({ErrorCode::timed_out,
-              fmt::format("nothing moved for {} ms, with {} of {} bytes moved", options_.stall_limit.count(),
-                          bytes_done(), bytes_total()),
-              "spread", "a device or file system hangs: see the kernel's log"});
+        fail(stalled(options_.stall_limit, "moved", "spread"));
 }
 
 void SpreadJob::fail(Error error) {
@@ -341,6 +336,7 @@ void SpreadJob::end() {
         }
     }
     if (may_go()) {
+        touches_buffers_.store(false, std::memory_order_release);
         chunks_.clear();
         work_.reset();
         setup_.reset();

@@ -231,7 +231,9 @@ public:
     std::size_t kept_descriptors() const override { return 4; }
 
 private:
-    const std::string name_ = "failure-" + std::to_string(::getpid());
+    // One that could not be withdrawn stays taken.
+    static inline int names_ = 0;
+    const std::string name_ = "failure-" + std::to_string(::getpid()) + "-" + std::to_string(++names_);
     const std::string content_ = some_bytes(7);
     Allocation from_, to_;
 };
@@ -296,10 +298,12 @@ const std::vector<Kind>& kinds() {
              return std::make_unique<ToFile>(c, Place::file("from"), PageCache::automatic);
          }},
         {"Batch", [](const Context& c) -> Made { return std::make_unique<Batch>(c); }},
-        {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); }},
+        {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); },
+         "a save gives its files their names on the thread that drives it"},
         {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }},
         {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); }},
-        {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c); }}};
+        {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c); },
+         "published memory is made and found on the caller's thread"}};
     return all;
 }
 

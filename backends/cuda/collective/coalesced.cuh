@@ -31,7 +31,6 @@ private:
     using Base::own_;
     using Base::parity_;
     using Base::rank_at;
-    using Base::scales;
 
     // A unit of a lane: where it begins in the call's first block, here and there, and how far the next block is.
     struct Unit {
@@ -60,8 +59,8 @@ private:
 #pragma unroll 1
         for (uint64_t at = first_; at < units; at += stride_) send(unit_at(at), at);
         const CollectiveTask& task = kernel_.task;
-        if (task.combine == Combine::scaled_sum && !Base::learn_scales()) return;
-        const Rule<element> rule(task, kernel_.ranks);
+        Rule<element> rule(task, kernel_.ranks);
+        rule.scaled = false;  // calls with factors share no launch
 #pragma unroll 1
         for (uint64_t at = first_; at < units; at += stride_) {
             const Unit one = unit_at(at);
@@ -103,7 +102,7 @@ private:
                 if (begin + i >= kernel_.ranks) continue;
                 const uint64_t value = begin + i == kernel_.rank ? own : payload_of(packets[i]);
                 const uint32_t words[2] = {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
-                sum.take(words, begin + i == 0, rule, rule.scaled ? scales()[begin + i] : 0);
+                sum.take(words, begin + i == 0, rule, 0);
             }
         }
         uint32_t words[2];
