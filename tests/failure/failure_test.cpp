@@ -196,7 +196,7 @@ protected:
 
     static constexpr auto deadline = 150ms;
     // Pools start a thread when there is more to do than before.
-    static constexpr std::size_t lazy_threads = 6;
+    static constexpr std::size_t lazy_threads = 16;
     std::optional<Context> context_;
     std::size_t descriptors_ = 0;
     std::size_t threads_ = 0;

@@ -58,6 +58,7 @@ private:
     // Whether a rank other than `owner` itself reads or writes a buffer of `owner`.
     __device__ bool sends_to_others(unsigned owner) const {
         bool used = false;
+#pragma unroll 1
         for (unsigned r = 0; r < ranks(); ++r)
             used = used || (r != owner && kernel_.task.slices[r].count &&
                             (kernel_.task.slices[r].sources >> owner & 1));
@@ -65,6 +66,7 @@ private:
     }
     __device__ bool receives_from_others(unsigned owner) const {
         bool used = false;
+#pragma unroll 1
         for (unsigned r = 0; r < ranks(); ++r)
             used = used || (r != owner && kernel_.task.slices[r].count &&
                             (kernel_.task.slices[r].targets >> owner & 1));
@@ -83,6 +85,7 @@ private:
     __device__ bool lies_misaligned() const {
         const CollectiveTask& task = kernel_.task;
         bool off = false;
+#pragma unroll 1
         for (unsigned r = 0; r < ranks(); ++r) {
             const Slice& slice = task.slices[r];
             const char* const to = static_cast<const char*>(task.recv) + slice.target_offset * size_;
