@@ -49,6 +49,7 @@ void Job::begin(const Buffer& from, const Buffer& to) {
 
 // Makes a call that may block, aside; outcome() has what came of it. Nothing else is called meanwhile.
 void Job::call(std::function<Result<void>()> what, std::chrono::nanoseconds wait) {
+    if (!calls_aside()) return void(outcome_.emplace(what()));
     calling_.store(true, std::memory_order_relaxed);
     machine_.calls.make(
         [this, what = std::move(what)] {
@@ -56,6 +57,11 @@ void Job::call(std::function<Result<void>()> what, std::chrono::nanoseconds wait
             calling_.store(false, std::memory_order_release);
         },
         wait);
+}
+
+// To hand a call over takes 0.05 ms, as long as opening a file: a copy that may take any time makes it itself.
+bool Job::calls_aside() const {
+    return options_.deadline.count() > 0 || options_.sync_file;
 }
 
 std::optional<Result<void>> Job::outcome() {
@@ -151,7 +157,7 @@ void Job::assist() {
     if (move()) last_move_ = Clock::now();
 }
 
-bool Job::advance(bool) {
+bool Job::advance(bool may_block) {
     if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
     if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
     bool moved = false;
@@ -168,7 +174,8 @@ bool Job::advance(bool) {
     }
     if (state_ == State::moving) moved |= move();
     if (state_ == State::verifying) moved |= verify();
-    if (state_ == State::committing) moved |= commit();
+    if (state_ == State::committing && (may_block || calls_aside() || !ends_.to.place().is_file()))
+        moved |= commit();
     if (state_ == State::draining || state_ == State::ended) moved |= drain();
     if (moved) last_move_ = Clock::now();
     return moved;
@@ -236,7 +243,6 @@ bool Job::commit() {
     if (ends_.to.place().is_file() && !sealing_) {
         sealing_ = Clock::now();
         call([this] { return make_final(); }, std::chrono::nanoseconds(0));
-        return true;
     }
     const auto made_final = sealing_ ? outcome() : make_final();
     if (!made_final) return false;
@@ -351,7 +357,7 @@ void Job::close_ends() {
         std::unique_ptr<Verifier> verifier;
     };
     auto open = std::make_shared<Open>(Open{std::exchange(attached_, {}), std::move(verifier_)});
-    if (!touches_file(ends_)) return;
+    if (!touches_file(ends_) || !calls_aside()) return;
     machine_.calls.make([open = std::move(open)]() mutable { open.reset(); }, wait_for_file);
 }
 

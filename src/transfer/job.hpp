@@ -47,8 +47,8 @@ struct Machine {
 //   any         draining    a piece failed, cancel, deadline or stall
 //   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, at once
 //
-// What asks a file system may take any time: files are opened, made final and closed by BlockingCalls, and whoever drives
-// looks whether that is over.
+// What asks a file system may take any time: where there is a deadline, or a flush, files are opened, made final and
+// closed by BlockingCalls, and whoever drives looks whether that is over.
 // The gate opens when the bytes are there and, if asked for, verified. That of a copy that failed opens when
 // the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
 class Job final : public Activity {
@@ -75,6 +75,7 @@ private:
 
     Result<void> prepare(const Buffer& from, const Buffer& to);
     void call(std::function<Result<void>()> what, std::chrono::nanoseconds patience);
+    bool calls_aside() const;
     std::optional<Result<void>> outcome();
     void opened(const Result<void>& prepared);
     route::Request request() const;
