@@ -245,9 +245,8 @@ bool BatchJob::run_singles(bool may_block) {
     while (may_block && state_ == State::moving && !waiting_.empty() && running_.size() < singles_in_flight) {
         Single single = std::move(waiting_.front());
         waiting_.pop_front();
-        CopyOptions options = options_;
-        options.deadline = std::chrono::milliseconds(0);  // that of the batch holds
-        single.job = std::make_shared<Job>(machine_, options, nullptr);
+        // Its deadline passes after that of the batch.
+        single.job = std::make_shared<Job>(machine_, options_, nullptr);
         single.job->begin(single.from, single.to);
         running_.push_back(std::move(single));
         moved = true;
