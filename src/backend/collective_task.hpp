@@ -473,9 +473,9 @@ constexpr uint64_t line_flag(uint64_t epoch) {
 // Why a task gave up. The first one of a rank is kept; tasks after it return at once.
 enum class FaultKind : uint32_t {
     none,
-    aborted,        // Seat::abort()
-    timed_out,      // `peer` did not come within the deadline
-    mismatch,       // `peer` runs something else; of equal signatures, it names memory that is not mapped here
+    aborted,    // Seat::abort()
+    timed_out,  // `peer` did not come within the deadline
+    mismatch,   // `peer` runs something else; of equal signatures, it names memory that is not mapped here
     size_mismatch,  // `peer` sends or expects another number of bytes
     overlapped,     // another task of this very rank was at work at the same time
 };
