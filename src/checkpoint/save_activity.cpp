@@ -147,6 +147,7 @@ bool SaveActivity::try_step(bool may_block) {
 bool SaveActivity::follow(bool moved, bool may_block) {
     done_.store(files_->bytes_done(), std::memory_order_relaxed);
     total_.store(files_->bytes_total(), std::memory_order_relaxed);
+    touches_buffers_.store(files_->touches_buffers(), std::memory_order_release);
     if (!finished()) {
         if (!files_->finished() || (files_->result() && !may_block)) return moved;
         result_.emplace(files_->result());

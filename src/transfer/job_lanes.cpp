@@ -26,6 +26,7 @@ constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 // both of its hops busy, few enough that a lane which falls behind holds little back at the end.
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
+
 bool touches_gpu(const Ends& ends) {
     return ends.from.place().is_gpu() || ends.to.place().is_gpu();
 }

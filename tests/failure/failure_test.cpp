@@ -99,6 +99,9 @@ protected:
                 ++tried;
             }
         }
+        if (how != How::ends_short) {
+            EXPECT_GT(tried, 0u);
+        }
         fmt::print("{} calls: one after the other {}\n", tried, to_string(how));
         expect_all_well("after all of them");
     }
