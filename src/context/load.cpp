@@ -8,7 +8,6 @@
 #include "checkpoint/load_plan.hpp"
 #include "checkpoint/loaded.hpp"
 #include "checkpoint/manifest_reader.hpp"
-#include "checkpoint/unchanged.hpp"
 #include "context/impl.hpp"
 
 namespace sidestep {
@@ -44,7 +43,6 @@ struct Loading::Impl {
     std::shared_ptr<checkpoint::LoadedContent> content;  // null where the load was refused
     std::shared_ptr<Target> target;
     std::shared_ptr<const transfer::Activity> activity;
-    std::vector<std::size_t> files;  // that are read, in Checkpoint::files()
     std::shared_ptr<std::atomic<std::size_t>>
         unchecked;  // parts of blocks that no checksum told of; may be null
     std::vector<std::string> notes;
@@ -136,11 +134,8 @@ Result<Prepared> prepare(const Context& context, const Topology& topology, const
     }
     SIDESTEP_TRY(prepared.plan, checkpoint::plan_load(checkpoint, options, manifest ? manifest->block : 0));
     for (const Place& place : options.to) SIDESTEP_CHECK(transfer::check_place(topology, place));
-    for (std::size_t i = 0; i < prepared.plan.files.size(); ++i) {
-        SIDESTEP_TRY(
-            prepared.plan.files[i].identity,
-            checkpoint::check_unchanged(checkpoint, prepared.plan.file_numbers[i], "when it was opened"));
-    }
+    for (std::size_t i = 0; i < prepared.plan.files.size(); ++i)
+        prepared.plan.files[i].version = checkpoint.files()[prepared.plan.file_numbers[i]].identity;
     transfer::Spread::Look look;
     if (manifest) {
         prepared.unchecked = std::make_shared<std::atomic<std::size_t>>(0);
@@ -164,9 +159,6 @@ Result<Loaded> Loading::Impl::end(Result<Receipt> result) {
     if (!ended)
         return Error{ErrorCode::invalid_argument, "what was loaded has been handed out already", "load",
                      "wait for a load once"};
-    for (const std::size_t file : files)
-        if (auto same = checkpoint::check_unchanged(ended->checkpoint, file, "before it was read"); !same)
-            return same.error();
     ended->receipt = std::move(*result);
     for (std::string& note : notes) ended->receipt.notes.push_back(std::move(note));
     if (unchecked && unchecked->load() > 0)
@@ -192,7 +184,6 @@ Loading ContextAccess::load(const Context& context, const Checkpoint& checkpoint
     impl->activity = std::move(activity);
     impl->target = std::move(prepared->target);
     impl->content = std::move(content);
-    impl->files = std::move(prepared->plan.file_numbers);
     impl->unchecked = std::move(prepared->unchecked);
     impl->notes = checkpoint.notes();
     for (std::string& note : prepared->plan.notes) impl->notes.push_back(std::move(note));

@@ -1,5 +1,4 @@
-// Something in flight that ends in a Receipt: one copy (Job) or a batch of them. Whoever is at hand drives
-// it.
+// Something in flight that ends in a Receipt, as whoever waits for it and whoever drives it see it.
 #pragma once
 
 #include <atomic>
@@ -13,12 +12,6 @@
 #include "transfer/completion.hpp"
 
 namespace sidestep::transfer {
-
-// Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
-// nanoseconds.
-inline bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration spent) {
-    return limit.count() > 0 && std::chrono::floor<std::chrono::milliseconds>(spent) >= limit;
-}
 
 // step() and try_step() may come from any thread; implementations serialise them.
 class Activity {
@@ -36,9 +29,6 @@ public:
     virtual void assist() {}
     // Such a thread was at it since the last question, so whoever drives may sleep between two looks.
     bool assisted() { return assisted_.exchange(false, std::memory_order_relaxed); }
-
-    // Waits for calls that it makes aside and that need backends.
-    virtual void wait_for_calls() {}
 
     // Its steps begin whole copies, which may block for a while.
     virtual bool starts_copies() const { return false; }
@@ -93,13 +83,6 @@ public:
 protected:
     bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
 
-    // What an activity fails with that has passed its deadline, or its stall limit. `done`: "copied", "moved".
-    Error late(std::chrono::milliseconds deadline, const char* done, std::string where);
-    Error stalled(std::chrono::milliseconds limit, const char* done, std::string where) const;
-    // How long one that failed waits for its pieces in flight before it says so: the drain limit, and behind a deadline
-    // next to nothing.
-    std::chrono::milliseconds patience(std::chrono::milliseconds drain_limit) const;
-
     // Publishes the result; called after result_ is set, possibly again when the last piece has ended.
     void finish() {
         finished_.store(true, std::memory_order_release);
@@ -117,7 +100,6 @@ protected:
     std::atomic<Bytes> total_{0};
 
 private:
-    bool late_ = false;
     std::atomic<bool> cancel_{false};
     std::atomic<bool> finished_{false};
     Completion completion_;

@@ -51,23 +51,11 @@ bool same_path(const Route& a, const Route& b) {
 
 }  // namespace
 
-BatchJob::BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
-    : machine_(machine), options_(options), stream_(stream) {
-    on_stream_ = stream != nullptr;
-}
-
-BatchJob::~BatchJob() = default;
-
 void BatchJob::begin(const std::vector<BatchCopy>& copies) {
     std::lock_guard lock(mutex_);
-    if (auto prepared = prepare(copies); !prepared) {
-        fail(prepared.error());
-        end();
-        return;
-    }
+    const Result<void> prepared = prepare(copies);
     starts_copies_ = !waiting_.empty();
-    last_move_ = Clock::now();
-    advance(true);
+    begin_moving(prepared, true);
     needs_driving_ = !all_started() || !running_.empty();
     if (!needs_driving_ && calls_.size() == 1) {
         const Route& route = calls_[0].bulk->group.plan->route;
@@ -136,33 +124,27 @@ Result<void> BatchJob::attach(Bulk& bulk) {
     return {};
 }
 
-bool BatchJob::step(bool may_block) {
-    std::lock_guard lock(mutex_);
-    return advance(may_block);
-}
-
-bool BatchJob::try_step(bool may_block) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && advance(may_block);
-}
-
-bool BatchJob::advance(bool may_block) {
-    if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
-    if (state_ == State::moving) watch(Clock::now());
+bool BatchJob::go_on(bool may_block) {
     bool moved = poll_calls();
     if (state_ == State::moving) moved |= start_calls();
     moved |= run_singles(may_block);
     publish_progress();
-    if (state_ == State::moving && idle() && all_started()) {
-        if (auto before = place_.failure_before())
-            fail(std::move(*before));
-        else
-            end();
-        moved = true;
-    }
-    if (state_ != State::moving) moved |= drain();
-    if (moved) last_move_ = Clock::now();
-    return moved;
+    if (state_ != State::moving || !idle() || !all_started()) return moved;
+    if (auto before = place_.failure_before())
+        fail(std::move(*before));
+    else
+        end();
+    return true;
+}
+
+bool BatchJob::settle(bool may_block) {
+    const bool moved = poll_calls();
+    return run_singles(may_block) || moved;
+}
+
+void BatchJob::stop() {
+    for (Single& single : running_) single.job->cancel();
+    waiting_.clear();
 }
 
 bool BatchJob::poll_calls() {
@@ -300,60 +282,6 @@ void BatchJob::count(std::string way, const Receipt& receipt, std::size_t copies
 void BatchJob::note(std::string text) {
     if (notes_.size() >= max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
     notes_.push_back(std::move(text));
-}
-
-void BatchJob::watch(Clock::time_point now) {
-    if (cancelled()) return fail({ErrorCode::cancelled, "the batch was cancelled", "copy_batch", {}});
-    if (passed(options_.deadline, now - started_))
-        return fail(late(options_.deadline, "copied", "copy_batch"));
-    // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
-    if (running_.empty() && stream_ == nullptr && passed(options_.stall_limit, now - last_move_))
-        fail(stalled(options_.stall_limit, "copied", "copy_batch"));
-}
-
-bool BatchJob::drain() {
-    if (idle()) {
-        end();
-        return true;
-    }
-    const auto spent = Clock::now() - drain_since_;
-    touches_buffers_.store(spent <= machine_.drain_limit, std::memory_order_release);
-    if (state_ != State::draining || spent <= patience(machine_.drain_limit)) return false;
-    failure_->message += "; pieces are still in flight, so the buffers may still be written to";
-    end();
-    return true;
-}
-
-void BatchJob::fail(Error error) {
-    if (state_ != State::moving) return;
-    failure_ = std::move(error);
-    for (Single& single : running_) single.job->cancel();
-    waiting_.clear();
-    state_ = State::draining;
-    drain_since_ = Clock::now();
-}
-
-void BatchJob::hand_over(bool seen) {
-    if (stream_ == nullptr) return;
-    std::lock_guard lock(mutex_);
-    if (failure_ && seen) place_.tell();
-}
-
-// Publishes the result, and lets go of everything if nothing is in flight.
-void BatchJob::end() {
-    state_ = State::ended;
-    if (!finished()) {
-        if (failure_)
-            result_.emplace(*failure_);
-        else
-            result_.emplace(receipt());
-    }
-    if (idle()) {
-        bulks_.clear();
-        touches_buffers_.store(false, std::memory_order_release);
-        drained_.store(true, std::memory_order_release);
-    }
-    finish();
 }
 
 // The route is that which carried the most bytes; the notes tell of the others.

@@ -1,10 +1,8 @@
 // Many copies as one: groups of them in single calls, the rest as copies of their own, side by side.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,30 +12,18 @@
 
 namespace sidestep::transfer {
 
-// The states, and what leads from one to the next:
-//
-//   from        to          when
-//   moving      ended       every copy has ended well
-//   any         draining    a call or a copy failed, cancel, deadline or stall
-//   draining    ended       nothing is in flight any more, or the drain limit has passed
-//
-class BatchJob final : public Activity {
+// Of a Movement's states it has moving, draining and ended: its copies open, verify and commit by themselves.
+class BatchJob final : public Movement {
 public:
-    BatchJob(const Machine& machine, const CopyOptions& options, void* stream);
-    ~BatchJob() override;
+    BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
+        : Movement(machine, options, stream, {"the batch", "copied", "copy_batch"}) {}
 
     // Sorts the copies and starts the first of them. Called once, before all else.
     void begin(const std::vector<BatchCopy>& copies);
 
-    bool step(bool may_block) override;
-    bool try_step(bool may_block) override;
-    void hand_over(bool seen) override;
     bool starts_copies() const override { return starts_copies_; }
 
 private:
-    using Clock = std::chrono::steady_clock;
-    enum class State { moving, draining, ended };
-
     // A group at work.
     struct Bulk {
         BatchGroup group;
@@ -73,7 +59,16 @@ private:
     Result<void> prepare(const std::vector<BatchCopy>& copies);
     Result<void> attach(Bulk& bulk);
     Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const;
-    bool advance(bool may_block);
+    bool go_on(bool may_block) override;
+    void stop() override;
+    bool settle(bool may_block) override;
+    bool idle() const override { return calls_.empty() && running_.empty(); }
+    // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
+    bool may_stall() const override { return running_.empty() && stream_ == nullptr; }
+    Result<void> make_final() override { return {}; }
+    Receipt receipt() override;
+    void release() override { bulks_.clear(); }
+
     bool poll_calls();
     bool start_calls();
     bool start_call(Bulk& bulk);
@@ -82,23 +77,11 @@ private:
     bool look_at(Single& single, std::optional<Error>& failed);
     void count(std::string way, const Receipt& receipt, std::size_t copies);
     void note(std::string text);
-    void watch(Clock::time_point now);
-    bool drain();
-    void fail(Error error);
-    void end();
-    Receipt receipt();
     void publish_progress();
     bool all_started() const;
-    bool idle() const { return calls_.empty() && running_.empty(); }
 
-    const Machine machine_;
-    const CopyOptions options_;
-    void* const stream_;
-    const Clock::time_point started_ = Clock::now();
     bool starts_copies_ = false;  // constant after begin()
-
-    std::mutex mutex_;  // guards everything below that is not atomic
-    State state_ = State::moving;
+    // With the mutex held.
     std::vector<std::unique_ptr<Bulk>> bulks_;
     std::vector<Call> calls_;
     std::deque<Single> waiting_;
@@ -110,10 +93,6 @@ private:
     bool all_verified_ = true;
     double copy_seconds_ = 0;  // of the copies of their own, summed; like the next
     double verify_seconds_ = 0;
-    StreamPlace place_;  // on a caller's stream
-    std::optional<Error> failure_;
-    Clock::time_point last_move_ = started_;
-    Clock::time_point drain_since_;
 };
 
 }  // namespace sidestep::transfer

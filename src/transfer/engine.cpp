@@ -76,7 +76,7 @@ Engine::~Engine() {
         if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     progress_list_->close();
-    for (const auto& job : left) job->wait_for_calls();
+    calls_.wait();
     // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
     for (auto& job : left) {
         base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");

@@ -4,14 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::transfer {
 namespace {
-
-// Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
-constexpr auto wait_for_file = std::chrono::milliseconds(10);
 
 // A wish that the route could not meet is said in the receipt, not only among the refused paths.
 std::string unmet_preference(const CopyOptions& options, const Route& route) {
@@ -25,60 +21,15 @@ std::string unmet_preference(const CopyOptions& options, const Route& route) {
 
 }  // namespace
 
-Job::Job(const Machine& machine, const CopyOptions& options, void* stream)
-    : machine_(machine), options_(options), stream_(stream) {
-    on_stream_ = stream != nullptr;
-}
-
-Job::~Job() {
-    progress_entry_.leave();
-}
-
 void Job::begin(const Buffer& from, const Buffer& to) {
     std::lock_guard lock(mutex_);
-    target_ = to.to_string();
+    names_.where = to.to_string();
+    writes_files_ = to.place().is_file();
+    const bool shared = from.place().is_shared() || to.place().is_shared();
+    asks_files_or_others_ = writes_files_ || from.place().is_file() || shared;
     // On a stream the copy's place is where it was submitted.
-    if (stream_ != nullptr || (!from.place().is_file() && !to.place().is_file()))
-        return opened(prepare(from, to));
-    state_ = State::opening;
-    const auto wait =
-        options_.deadline.count() > 0 ? std::min(options_.deadline, wait_for_file) : wait_for_file;
-    call([this, from, to] { return prepare(from, to); }, wait);
-    advance(false);
-}
-
-// Makes a call that may block, aside; outcome() has what came of it. Nothing else is called meanwhile.
-void Job::call(std::function<Result<void>()> what, std::chrono::nanoseconds wait) {
-    if (!calls_aside()) return void(outcome_.emplace(what()));
-    calling_.store(true, std::memory_order_relaxed);
-    machine_.calls.make(
-        [this, what = std::move(what)] {
-            outcome_.emplace(what());
-            calling_.store(false, std::memory_order_release);
-        },
-        wait);
-}
-
-// To hand a call over takes 0.05 ms, as long as opening a file: a copy that may take any time makes it itself.
-bool Job::calls_aside() const {
-    return options_.deadline.count() > 0 || options_.sync_file;
-}
-
-std::optional<Result<void>> Job::outcome() {
-    if (calling_.load(std::memory_order_acquire)) return std::nullopt;
-    return std::exchange(outcome_, std::nullopt);
-}
-
-void Job::opened(const Result<void>& prepared) {
-    if (!prepared) {
-        fail(prepared.error());
-        end();
-        return;
-    }
-    if (state_ == State::opening) state_ = State::moving;
-    last_move_ = Clock::now();  // neither opening files nor pinning staging memory is a stall
-    advance(false);
-    if (needs_driving() && touches_file(ends_)) progress_entry_ = machine_.progress_list.enter(*this);
+    if (stream_ != nullptr || !asks_files_or_others_) return begin_moving(prepare(from, to), false);
+    open([this, from, to] { return prepare(from, to); }, false);
 }
 
 Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
@@ -139,53 +90,9 @@ bool Job::needs_gate() const {
     return stream_ != nullptr && !(one_hop && plan_->lanes[0][0].streams);
 }
 
-bool Job::step(bool may_block) {
-    std::lock_guard lock(mutex_);
-    return advance(may_block);
-}
-
-bool Job::try_step(bool may_block) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && advance(may_block);
-}
-
-void Job::assist() {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;
-    if (state_ != State::moving) return;
-    assisted_.store(true, std::memory_order_relaxed);
-    if (move()) last_move_ = Clock::now();
-}
-
-bool Job::advance(bool may_block) {
-    if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
-    if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
-    bool moved = false;
-    if (state_ == State::opening) {
-        if (const auto prepared = outcome()) opened(*prepared);
-        return state_ != State::opening;
-    }
-    if (state_ == State::gated) {
-        auto reached = place_.reached();
-        if (!reached)
-            fail(reached.error());
-        else if (*reached)
-            come_to_gate();
-    }
-    if (state_ == State::moving) moved |= move();
-    if (state_ == State::verifying) moved |= verify();
-    if (state_ == State::committing && (may_block || calls_aside() || !ends_.to.place().is_file()))
-        moved |= commit();
-    if (state_ == State::draining || state_ == State::ended) moved |= drain();
-    if (moved) last_move_ = Clock::now();
-    return moved;
-}
-
-// What held the stream up before is no stall.
-void Job::come_to_gate() {
-    if (auto before = place_.failure_before()) return fail(std::move(*before));
-    state_ = State::moving;
-    last_move_ = Clock::now();
+bool Job::go_on(bool) {
+    const bool moved = state_ == State::moving && move();
+    return (state_ == State::verifying && verify()) || moved;
 }
 
 bool Job::move() {
@@ -233,27 +140,7 @@ bool Job::verify() {
     }
     if (!verifier_->finished()) return *stepped;
     place_.pass();
-    receipt_.verified = true;
-    receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;  // its making ready too
-    state_ = State::committing;
-    return true;
-}
-
-bool Job::commit() {
-    if (ends_.to.place().is_file() && !sealing_) {
-        sealing_ = Clock::now();
-        call([this] { return make_final(); }, std::chrono::nanoseconds(0));
-    }
-    const auto made_final = sealing_ ? outcome() : make_final();
-    if (!made_final) return false;
-    if (!*made_final) {
-        fail(made_final->error());
-        return true;
-    }
-    for (const Attached& attached : attached_)
-        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
-    if (sealing_) receipt_.seconds += std::chrono::duration<double>(Clock::now() - *sealing_).count();
-    end();
+    all_equal();
     return true;
 }
 
@@ -263,43 +150,13 @@ Result<void> Job::make_final() {
     return {};
 }
 
-bool Job::drain() {
+bool Job::settle(bool) {
     bool moved = false;
-    const bool calling = calling_.load(std::memory_order_acquire);
-    if (!calling) {
-        stop_lanes();
-        for (auto& lane : lanes_)
-            if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
-        if (verifier_)
-            if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
-    }
-    const bool quiet = !calling && idle();
-    const bool in_time = Clock::now() - drain_since_ <= machine_.drain_limit;
-    touches_buffers_.store(!quiet && !calling && in_time, std::memory_order_release);
-    if (state_ == State::draining) {
-        if (!quiet && !calling && Clock::now() - drain_since_ <= patience(machine_.drain_limit)) return moved;
-        if (calling)
-            failure_->message += "; the file system has not answered, and may still do what it was asked";
-        else if (!quiet)
-            failure_->message += "; pieces are still in flight, so the buffers may still be written to";
-    } else if (holds_stream() || !quiet) {
-        return moved;
-    }
-    end();
-    return true;
-}
-
-void Job::watch(Clock::time_point now) {
-    // A target that is being made final will be there.
-    if (cancelled() && state_ != State::committing)
-        return fail({ErrorCode::cancelled, "the copy was cancelled", target_, {}});
-    if (passed(options_.deadline, now - started_)) return fail(late(options_.deadline, "copied", target_));
-    // Until the stream comes to the copy. Where the copy is on the stream itself, only its end tells.
-    // A device may take any time to flush what it has.
-    const bool waits = state_ == State::gated || state_ == State::committing ||
-                       (state_ == State::moving && stream_ != nullptr && !place_.has_gate());
-    if (!waits && passed(options_.stall_limit, now - last_move_))
-        fail(stalled(options_.stall_limit, "copied", target_));
+    for (auto& lane : lanes_)
+        if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
+    if (verifier_)
+        if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
+    return moved;
 }
 
 // A lane cannot go on: the others take over what it had not brought to its end. The copy fails with the last.
@@ -313,85 +170,36 @@ void Job::lose(std::size_t lane, Error error) {
         fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
 }
 
-void Job::fail(Error error) {
-    if (state_ == State::draining || state_ == State::ended) return;
-    failure_ = std::move(error);
-    place_.fail(*failure_);
-    if (!calling_.load(std::memory_order_acquire)) stop_lanes();
-    state_ = State::draining;
-    drain_since_ = Clock::now();
-}
-
-void Job::stop_lanes() {
+// Lanes of other copies need not make way for what may hang.
+void Job::stop() {
     for (auto& lane : lanes_)
         if (lane) lane->stop();
     if (verifier_) verifier_->stop();
+    host_link_ = {};
 }
 
-// Publishes the result, and lets go of everything if nothing is in flight.
-void Job::end() {
-    state_ = State::ended;
-    const bool calling = calling_.load(std::memory_order_acquire);
-    if (!calling) host_link_ = {};
-    if (!finished()) {
-        ended_at_ = Clock::now();
-        if (!calling) receipt_.route = plan_ ? std::shared_ptr<const Route>(plan_, &plan_->route) : nullptr;
-        if (failure_)
-            result_.emplace(*failure_);
-        else
-            result_.emplace(std::move(receipt_));
-    }
-    if (!calling && idle() && !holds_stream()) {
-        lanes_.clear();
-        close_ends();
-        progress_entry_.leave();
-        drained_.store(true, std::memory_order_release);
-    }
-    finish();
+Receipt Job::receipt() {
+    for (const Attached& attached : attached_)
+        for (std::string& note : attached.registration->notes()) receipt_.notes.push_back(std::move(note));
+    receipt_.route = std::shared_ptr<const Route>(plan_, &plan_->route);
+    return std::move(receipt_);
 }
 
-// Closing a file may block as well.
-void Job::close_ends() {
+void Job::release() {
+    lanes_.clear();
+    host_link_ = {};
     struct Open {
         std::vector<Attached> attached;
         std::unique_ptr<Verifier> verifier;
     };
-    auto open = std::make_shared<Open>(Open{std::exchange(attached_, {}), std::move(verifier_)});
-    if (!touches_file(ends_) || !calls_aside()) return;
-    machine_.calls.make([open = std::move(open)]() mutable { open.reset(); }, wait_for_file);
-}
-
-void Job::hand_over(bool seen) {
-    if (stream_ == nullptr) return;
-    std::lock_guard lock(mutex_);
-    if (failure_ && (seen || cancelled())) place_.tell();
-    handed_over_ = true;
-    advance(false);
-}
-
-// Whether the work behind a copy that failed is still kept from running.
-bool Job::holds_stream() {
-    if (!place_.is_closed()) return false;
-    const bool in_time = Clock::now() - ended_at_ <= machine_.drain_limit;
-    if (!handed_over_ && !cancelled() && in_time) return true;
-    if (!handed_over_ && !cancelled())
-        base::log(
-            base::LogLevel::error,
-            fmt::format("nobody asked what became of a copy, and what is behind it on its stream goes on "
-                        "without its bytes: {}",
-                        failure_->message));
-    place_.open();
-    return false;
+    Open open{std::exchange(attached_, {}), std::move(verifier_)};
+    if (aside() != nullptr) close(std::make_shared<Open>(std::move(open)));
 }
 
 bool Job::idle() const {
     return std::all_of(lanes_.begin(), lanes_.end(),
                        [](const auto& lane) { return !lane || lane->idle(); }) &&
            (!verifier_ || verifier_->idle());
-}
-
-double Job::seconds_since_start() const {
-    return std::chrono::duration<double>(Clock::now() - started_).count();
 }
 
 }  // namespace sidestep::transfer

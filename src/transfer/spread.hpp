@@ -24,6 +24,7 @@ struct SpreadFile {
     std::string path;
     std::uint64_t identity = 0;  // backend::Description::identity that it must have; 0: any
     std::vector<FileRange> ranges;
+    std::uint64_t version = 0;  // backend::Description::version that it must have; 0: any
 
     Bytes bytes() const {
         Bytes sum = 0;
@@ -59,6 +60,23 @@ public:
     virtual std::string name_of(std::size_t file, Bytes offset) const = 0;
 };
 
+// What goes with written files: indexes, manifests, whatever tells of them. One call after the other; all may block.
+class SpreadClosing {
+public:
+    virtual ~SpreadClosing() = default;
+
+    // Before the first byte moves. An error refuses the movement.
+    virtual Result<void> begin() = 0;
+    // All files are whole, and none has its name. An error ends the movement with no file named.
+    virtual Result<void> before_names() = 0;
+    // After before_names(): the first file did not get its name.
+    virtual Result<void> without_names() = 0;
+    // The first did, another one did not.
+    virtual void give_up() = 0;
+    // All have their names. Answers with notes.
+    virtual Result<std::vector<std::string>> after_names() = 0;
+};
+
 enum class SpreadDirection { to_memory, to_file };
 
 struct Spread {
@@ -77,11 +95,8 @@ struct Spread {
     // wholly in one of its ranges, and for the shorter ones at their ends. An error ends the movement.
     using Look = std::function<Result<void>(std::size_t file, Bytes offset, const void* data, Bytes size)>;
     Look look;
-    // To files: called once, when all files are whole and before the first gets its name, in a step that may
-    // block. An error ends the movement with no file named.
-    std::function<Result<void>()> before_names;
-    // To files: called after before_names() in the same step, where the first file did not get its name.
-    std::function<Result<void>()> without_names;
+    // To files; null: nothing goes with them.
+    std::shared_ptr<SpreadClosing> closing;
     static constexpr Bytes block = Bytes{1} << 20;
 };
 

@@ -235,7 +235,7 @@ SpreadChunk::Phase SpreadChunk::begin_filling() {
 
 Result<SpreadChunk::Phase> SpreadChunk::begin_looking() {
     if (!work_.spread.look) return begin_emptying();
-    std::vector<SpreadWorkers::Task> tasks;
+    std::vector<base::TaskGroup::Task> tasks;
     const char* data = work_.setup.slot_data(slots_[0]);
     for (const FileRange& part : cell_.parts)
         for (Bytes from = part.begin; from < part.end;) {
@@ -245,7 +245,7 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_looking() {
             });
             from = to;
         }
-    SIDESTEP_TRY(tasks_, work_.workers.run(std::move(tasks)));
+    SIDESTEP_TRY(tasks_, base::TaskGroup::run(work_.workers, std::move(tasks)));
     return Phase::looking;
 }
 
@@ -331,7 +331,7 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
             }
         return {};
     };
-    SIDESTEP_TRY(tasks_, work_.workers.run({compare}));
+    SIDESTEP_TRY(tasks_, base::TaskGroup::run(work_.workers, {compare}));
     return Phase::comparing;
 }
 

@@ -1,15 +1,16 @@
 // One chunk of a spread, from storage to the memories, from those to storage, or read again from both.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/workers.hpp"
 #include "transfer/spread_cursor.hpp"
 #include "transfer/spread_setup.hpp"
 #include "transfer/spread_stages.hpp"
-#include "transfer/spread_workers.hpp"
 
 namespace sidestep::transfer {
 
@@ -17,7 +18,8 @@ namespace sidestep::transfer {
 struct SpreadWork {
     const Spread& spread;
     SpreadSetup& setup;
-    SpreadWorkers workers = {};
+    // Look at bytes while those who drive the spread go on.
+    base::Workers workers{{std::min<std::size_t>(usable_processors(), 8)}, "spread"};
     SpreadStages stages = {};
     // Numbers of the stages: what fills slots, what empties them, GPU to GPU, verification.
     std::size_t filling = 0;
@@ -99,7 +101,7 @@ private:
     std::vector<std::vector<Run>> own_;  // by lane
     std::vector<std::size_t> owners_;    // by group: the lane that gets it first
     std::vector<Part> parts_;            // in flight
-    std::shared_ptr<TaskGroup> tasks_;   // looked at, or compared
+    std::shared_ptr<base::TaskGroup> tasks_;   // looked at, or compared
     std::size_t checked_ = 0;            // the lane whose memory is fetched
     bool verifying_ = false;             // counted as in flight by the stage
 };

@@ -21,9 +21,13 @@ Bytes end_of(const SpreadFile& file) {
 
 }  // namespace
 
-SpreadFiles::SpreadFiles(const backend::Registry& registry, const Spread& spread,
+SpreadFiles::SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
                          const backend::AttachOptions& options)
-    : registry_(registry), spread_(spread), options_(options), states_(spread.files.size()) {}
+    : registry_(registry),
+      calls_(calls),
+      spread_(spread),
+      options_(options),
+      states_(spread.files.size()) {}
 
 Result<backend::Description> SpreadFiles::describe(const Buffer& buffer) const {
     for (backend::Backend* backend : registry_.usable()) {
@@ -56,8 +60,8 @@ Result<void> SpreadFiles::inspect() {
 
 Result<void> SpreadFiles::inspect_source(std::size_t file) {
     const SpreadFile& asked = spread_.files[file];
-    State& state = states_[file];
-    SIDESTEP_TRY(const backend::Description found, describe(Buffer::file(asked.path, 0, 0)));
+    backend::Description& found = states_[file].found;
+    SIDESTEP_TRY(found, describe(Buffer::file(asked.path, 0, 0)));
     if (asked.identity != 0 && found.identity != asked.identity)
         return Error{ErrorCode::io_error,
                      fmt::format("{} is another file than the one that was looked at first", asked.path),
@@ -73,8 +77,10 @@ Result<void> SpreadFiles::inspect_source(std::size_t file) {
                         end_of(asked), spread_.placement->name_of(file, missing), missing),
             asked.path, "the file was not written or copied whole"};
     }
-    state.size = found.size;
-    state.identity = found.identity;
+    if (asked.version != 0 && found.version != asked.version)
+        return Error{ErrorCode::mismatch,
+                     fmt::format("{} has changed: it is not as it was when it was opened", asked.path),
+                     asked.path, "open the checkpoint again when nobody writes to it"};
     return {};
 }
 
@@ -84,43 +90,48 @@ void SpreadFiles::begin(backend::Backend& backend) {
         states_[file].left = spread_.files[file].bytes();
 }
 
-Result<std::unique_ptr<backend::Registration>> SpreadFiles::attach(std::size_t file) const {
+Result<void> SpreadFiles::attach(std::size_t file) {
+    State& state = states_[file];
     const std::string& path = spread_.files[file].path;
     backend::AttachOptions options = options_;
     options.access = reads() ? backend::Access::read : backend::Access::write;
     options.expected_size = reads() ? 0 : end_of(spread_.files[file]);
-    options.identity = states_[file].identity;
-    return backend_->attach(reads() ? Buffer::file(path, 0, states_[file].size) : Buffer::file(path),
-                            options);
+    options.identity = state.found.identity;
+    options.version = state.found.version;
+    SIDESTEP_TRY(state.registration,
+                 backend_->attach(reads() ? Buffer::file(path, 0, state.found.size) : Buffer::file(path), options));
+    return {};
 }
 
 // Elsewhere, since a file system may take any time for it: limits are kept meanwhile, and nobody else waits. Together with
 // those that come next, so that many small files are not waited for one by one.
 void SpreadFiles::open_ahead(std::size_t file) {
     const std::size_t end = std::min(file + files_ahead, states_.size());
-    for (; file < end && (!reads() || open_ < max_open); ++file) {
-        State& state = states_[file];
-        if (state.registration || state.opening || state.left == 0) continue;
-        state.opening = opener_.add([this, &state, file] { state.opened.emplace(attach(file)); });
+    for (std::size_t next = file; next < end && (!reads() || open_ < max_open); ++next) {
+        State& state = states_[next];
+        if (state.asked || state.registration || state.left == 0) continue;
         ++open_;
+        state.asked = true;
+        state.opening.make(
+            &calls_, [this, next] { return attach(next); },
+            next == file ? usual_opening : std::chrono::milliseconds(0));
     }
 }
 
 Result<backend::Registration*> SpreadFiles::open(std::size_t file) {
     State& state = states_[file];
-    if (state.registration) return state.registration.get();
-    open_ahead(file);
-    const auto patience = state.late ? std::chrono::milliseconds(0) : usual_opening;
-    if (!state.opening || !opener_.wait(*state.opening, patience)) {
-        state.late = state.opening.has_value();
-        return static_cast<backend::Registration*>(nullptr);
-    }
-    auto opened = std::move(*state.opened);
-    state.opened.reset();
-    state.opening.reset();
-    state.late = false;
-    SIDESTEP_TRY(state.registration, std::move(opened));
+    if (!state.asked && state.registration) return state.registration.get();
+    if (!state.asked) open_ahead(file);
+    const auto opened = state.opening.take();
+    if (!opened) return static_cast<backend::Registration*>(nullptr);
+    state.asked = false;
+    SIDESTEP_CHECK(*opened);
     return state.registration.get();
+}
+
+bool SpreadFiles::calling() const {
+    return closer_.running() || std::any_of(states_.begin(), states_.end(),
+                                            [](const State& state) { return state.opening.running(); });
 }
 
 void SpreadFiles::landed(std::size_t file, Bytes bytes) {
@@ -129,28 +140,47 @@ void SpreadFiles::landed(std::size_t file, Bytes bytes) {
 }
 
 Result<void> SpreadFiles::check_unchanged(std::size_t file) const {
-    const State& state = states_[file];
+    const backend::Description& then = states_[file].found;
     const std::string& path = spread_.files[file].path;
     SIDESTEP_TRY(const backend::Description now, describe(Buffer::file(path, 0, 0)));
-    if (now.size == state.size && now.identity == state.identity) return {};
-    return Error{ErrorCode::io_error,
-                 now.size != state.size
-                     ? fmt::format("{} changed while it was read: it had {} bytes and has {}", path,
-                                   state.size, now.size)
-                     : fmt::format("{} changed while it was read: another file has its name", path),
-                 path, "load it again when nobody writes it"};
+    std::string how;
+    if (now.size != then.size)
+        how = fmt::format("it had {} bytes and has {}", then.size, now.size);
+    else if (now.identity != then.identity)
+        how = "another file has its name";
+    else if (now.version != then.version)
+        how = "somebody wrote to it";
+    else
+        return {};
+    return Error{ErrorCode::io_error, fmt::format("{} changed while it was read: {}", path, how), path,
+                 "load it again when nobody writes it"};
 }
 
-Result<bool> SpreadFiles::close_finished() {
-    if (finished_.empty()) return false;
-    for (const std::size_t file : std::exchange(finished_, {})) {
-        if (!reads()) continue;
-        gather(states_[file]);
-        if (states_[file].registration) --open_;
+Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside) {
+    if (!closing_ && !finished_.empty()) {
+        for (const std::size_t file : finished_) {
+            if (!reads()) break;
+            gather(states_[file]);
+            --open_;
+        }
+        closing_ = true;
+        closer_.make(
+            aside, [this, files = std::exchange(finished_, {})] { return close(files); }, usual_opening);
+    }
+    const auto closed = closing_ ? closer_.take() : std::nullopt;
+    if (!closed) return false;
+    closing_ = false;
+    SIDESTEP_CHECK(*closed);
+    return true;
+}
+
+Result<void> SpreadFiles::close(std::vector<std::size_t> files) {
+    if (!reads()) return {};
+    for (const std::size_t file : files) {
         states_[file].registration.reset();
         SIDESTEP_CHECK(check_unchanged(file));
     }
-    return true;
+    return {};
 }
 
 void SpreadFiles::gather(const State& state) {
@@ -165,23 +195,30 @@ void SpreadFiles::end_count() {
     counting_ = false;
 }
 
-Result<bool> SpreadFiles::commit_next() {
-    if (committed_ == 0)
-        for (std::size_t file = 0; file < states_.size(); ++file)
-            if (!states_[file].registration) {
-                SIDESTEP_TRY(states_[file].registration, attach(file));
-            }
-    if (committed_ == states_.size()) return false;
-    if (auto made = states_[committed_].registration->commit(); !made) {
-        Error error = made.error();
-        error.message = fmt::format("{} of {} files have their names and the rest is left out: {}",
-                                    committed_, states_.size(), error.message);
-        return error;
+Result<void> SpreadFiles::commit(const std::function<bool()>& given_up) {
+    for (std::size_t file = 0; file < states_.size(); ++file)
+        if (!states_[file].registration) SIDESTEP_CHECK(attach(file));
+    for (; committed_ < states_.size(); ++committed_) {
+        if (committed_ == 0 && given_up())
+            return Error{ErrorCode::cancelled, "nobody waits for the files any more", "spread", {}};
+        State& state = states_[committed_];
+        if (auto made = state.registration->commit(); !made) {
+            Error error = made.error();
+            error.message = fmt::format("{} of {} files have their names and the rest is left out: {}",
+                                        committed_, states_.size(), error.message);
+            return error;
+        }
+        gather(state);
+        state.registration.reset();
     }
-    gather(states_[committed_]);
-    states_[committed_].registration.reset();
-    ++committed_;
-    return true;
+    return {};
+}
+
+std::shared_ptr<void> SpreadFiles::take_open() {
+    auto open = std::make_shared<std::vector<std::unique_ptr<backend::Registration>>>();
+    for (State& state : states_)
+        if (state.registration) open->push_back(std::move(state.registration));
+    return open;
 }
 
 std::vector<std::string> SpreadFiles::take_notes() {

@@ -1,51 +1,48 @@
 // The files of a spread: opened when their turn comes, checked, closed, and given their names at the end.
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/registry.hpp"
-#include "base/aside.hpp"
+#include "base/blocking_calls.hpp"
 #include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
 
-// One thread at a time. Calls may block.
+// One thread at a time.
 class SpreadFiles {
 public:
     // Files that are read are open at most this many at a time. Those that are written stay open until all
     // have got their names.
     static constexpr std::size_t max_open = 64;
 
-    // `spread` outlives this. Of the options all but access and expected_size count.
-    SpreadFiles(const backend::Registry& registry, const Spread& spread,
+    // All outlive this. Of the options all but access and expected_size count.
+    SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
                 const backend::AttachOptions& options);
 
-    // Asks what all files are. Sources have to be there, with the identity asked for and all their ranges;
-    // targets have to be possible.
+    // Asks what all files are. Sources have to be there, with the identity and version asked for and all their ranges;
+    // targets have to be possible. May block.
     Result<void> inspect();
 
     // Who opens files from now on; every byte is to be moved (again).
     void begin(backend::Backend& backend);
     // The file, opened if it is not; null where as many are open as may be, or while one takes long to open.
     Result<backend::Registration*> open(std::size_t file);
-    // One is being opened, and nothing waits for it: this object has to stay meanwhile.
-    bool opening() const { return opener_.busy(); }
-    void wait_for_opening() const { opener_.wait_until_idle(); }
-    // Opens none that it has not begun to open.
-    void give_up_opening() { opener_.drop(); }
     // That many bytes of a file have been moved.
     void landed(std::size_t file, Bytes bytes);
     // Looks at the sources whose bytes have all been moved: one that changed meanwhile is an error. Closes
-    // them.
-    Result<bool> close_finished();
-    bool all_closed() const { return open_ == 0; }
+    // them, by `aside`, or, where it is null, here.
+    Result<bool> close_finished(base::BlockingCalls* aside);
+    bool all_closed() const { return open_ == 0 && !closing_; }
+    // Files are being opened, or closed: this object has to stay meanwhile.
+    bool calling() const;
 
-    // Gives the next target its name; false where all have theirs. Before the first call the files without
-    // bytes are made.
-    Result<bool> commit_next();
+    // Gives the targets their names, one after the other; files without bytes are made before. Gives up where it is told
+    // to before the first has its name. May block.
+    Result<void> commit(const std::function<bool()>& given_up);
     std::size_t committed() const { return committed_; }
 
     // How bytes came and went, from now on left as it is.
@@ -53,26 +50,24 @@ public:
     const StorageBytes& storage() const { return storage_; }
     std::vector<std::string> take_notes();
 
-    // Gives up what is open. Nothing may be in flight.
-    void clear() { states_.clear(); }
+    // Hands over all that is open. Nothing may be in flight.
+    std::shared_ptr<void> take_open();
 
 private:
     struct State {
-        Bytes size = 0;
-        std::uint64_t identity = 0;
+        backend::Description found;  // of a source
         Bytes left = 0;
-        std::unique_ptr<backend::Registration> registration;
-        std::optional<base::Aside::Number> opening;
-        bool late = false;  // it has been waited for
-        // What came of that, until it is taken.
-        std::optional<Result<std::unique_ptr<backend::Registration>>> opened;
+        std::unique_ptr<backend::Registration> registration;  // while it is being opened, the call's
+        bool asked = false;                                   // for being opened
+        base::BlockingCall opening;
     };
 
     Result<backend::Description> describe(const Buffer& buffer) const;
     Result<void> inspect_source(std::size_t file);
     Result<void> check_unchanged(std::size_t file) const;
-    Result<std::unique_ptr<backend::Registration>> attach(std::size_t file) const;
+    Result<void> attach(std::size_t file);
     void open_ahead(std::size_t file);
+    Result<void> close(std::vector<std::size_t> files);
     void gather(const State& state);
     void note(std::string text);
     bool reads() const { return spread_.direction == SpreadDirection::to_memory; }
@@ -80,6 +75,7 @@ private:
     static constexpr std::size_t max_notes = 16;
 
     const backend::Registry& registry_;
+    base::BlockingCalls& calls_;
     const Spread& spread_;
     const backend::AttachOptions options_;
     backend::Backend* backend_ = nullptr;
@@ -90,7 +86,8 @@ private:
     bool counting_ = true;
     StorageBytes storage_;
     std::vector<std::string> notes_;
-    base::Aside opener_;  // goes first
+    base::BlockingCall closer_;
+    bool closing_ = false;
 };
 
 }  // namespace sidestep::transfer

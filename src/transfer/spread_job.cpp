@@ -43,29 +43,23 @@ backend::Backend* writer_of(const backend::Registry& registry) {
 }  // namespace
 
 SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& options)
-    : machine_(machine),
+    : Movement(
+          machine, options, nullptr,
+          {spread.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved", "spread"}),
       spread_(std::move(spread)),
-      options_(options),
-      files_(machine.registry, spread_, file_options(options)),
-      spare_processors_(usable_processors() >= processors_to_spare) {}
-
-SpreadJob::~SpreadJob() {
-    progress_entry_.leave();
+      files_(machine.registry, machine.calls, spread_, file_options(options)),
+      spare_processors_(usable_processors() >= processors_to_spare) {
+    asks_files_or_others_ = true;
+    writes_files_ = spread_.direction == SpreadDirection::to_file;
 }
 
 void SpreadJob::begin() {
     std::lock_guard lock(mutex_);
-    if (auto prepared = prepare(); !prepared) {
-        fail(prepared.error());
-        end();
-        return;
-    }
-    last_move_ = Clock::now();  // pinning staging memory is no stall
-    advance(true);
-    if (needs_driving()) progress_entry_ = machine_.progress_list.enter(*this);
+    open([this] { return prepare(); }, true);
 }
 
 Result<void> SpreadJob::prepare() {
+    if (spread_.closing) SIDESTEP_CHECK(spread_.closing->begin());
     SIDESTEP_CHECK(files_.inspect());
     SIDESTEP_TRY(setup_, SpreadSetup::make(machine_, spread_, options_));
     work_.reset(new SpreadWork{spread_, *setup_});
@@ -112,40 +106,25 @@ void SpreadJob::start_pass(backend::Backend& backend) {
     max_filling_ = std::max<std::size_t>(setup_->slots() * filling_of / filling_in, 1);
 }
 
-bool SpreadJob::step(bool may_block) {
-    std::lock_guard lock(mutex_);
-    return advance(may_block);
-}
-
-bool SpreadJob::try_step(bool may_block) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && advance(may_block);
-}
-
-void SpreadJob::assist() {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;
-    if (state_ != State::moving) return;
-    assisted_.store(true, std::memory_order_relaxed);
+bool SpreadJob::go_on_assisting() {
     bool moved = step_chunks();
     if (state_ == State::moving) moved |= take_chunks(true);
     publish_progress();
-    if (moved) last_move_ = Clock::now();
+    return moved;
 }
 
-bool SpreadJob::advance(bool may_block) {
-    if (state_ == State::ended && drained_.load(std::memory_order_relaxed)) return false;
-    if (state_ != State::ended && state_ != State::draining) watch(Clock::now());
+bool SpreadJob::go_on(bool may_block) {
     bool moved = step_chunks();
-    if (state_ == State::moving || state_ == State::verifying) {
-        moved |= take_chunks(may_block);
-        if (state_ == State::moving || state_ == State::verifying) moved |= pass_over(may_block);
-    }
+    if (state_ == State::moving || state_ == State::verifying) moved |= take_chunks(may_block);
+    if (state_ == State::moving || state_ == State::verifying) moved |= pass_over(may_block);
     publish_progress();
-    if (state_ == State::committing && (may_block || work_->loads())) moved |= commit();
-    if (state_ == State::draining || state_ == State::ended) moved |= drain();
-    if (moved) last_move_ = Clock::now();
-    return moved || expects_more_soon();
+    return moved;
+}
+
+bool SpreadJob::settle(bool) {
+    const bool moved = step_chunks();
+    publish_progress();
+    return moved;
 }
 
 // While bytes flow the caller goes on looking: a sleep of 50 us lasts up to 160, in which slots stay full and
@@ -213,7 +192,7 @@ Result<bool> SpreadJob::take_chunk() {
 bool SpreadJob::pass_over(bool may_block) {
     bool moved = false;
     if (may_block) {
-        auto closed = files_.close_finished();
+        auto closed = files_.close_finished(aside());
         if (!closed) {
             fail(closed.error());
             return true;
@@ -222,13 +201,7 @@ bool SpreadJob::pass_over(bool may_block) {
     }
     const bool over = cursor_.empty() && chunks_.empty() && (!work_->loads() || files_.all_closed());
     if (!over) return moved;
-    if (state_ == State::moving) {
-        all_arrived();
-    } else {
-        receipt_.verified = true;
-        receipt_.verify_seconds = seconds_since_start() - receipt_.seconds;
-        state_ = State::committing;
-    }
+    state_ == State::moving ? all_arrived() : all_equal();
     return true;
 }
 
@@ -246,105 +219,55 @@ void SpreadJob::all_arrived() {
         start_pass(*setup_->storage().backend);  // through the registrations that wrote them
 }
 
-Result<void> SpreadJob::before_names() {
-    if (files_.committed() > 0 || !spread_.before_names || asked_) return {};
-    asked_ = true;
-    return spread_.before_names();
-}
-
-// One file a step.
-bool SpreadJob::commit() {
-    if (!work_->loads()) {
-        const double before = seconds_since_start();
-        if (auto ready = before_names(); !ready) {
-            fail(ready.error());
-            return true;
-        }
-        auto made = files_.commit_next();
-        receipt_.seconds += seconds_since_start() - before;
-        if (!made) {
-            Error error = made.error();
-            if (files_.committed() == 0 && spread_.without_names)
-                if (auto undone = spread_.without_names(); !undone)
-                    error.message += fmt::format("; and {}", undone.error().message);
-            fail(std::move(error));
-            return true;
-        }
-        if (*made) return true;
+Result<void> SpreadJob::make_final() {
+    if (work_->loads()) return {};
+    const auto& closing = spread_.closing;
+    if (closing) SIDESTEP_CHECK(closing->before_names());
+    if (auto named = files_.commit([this] { return given_up(); }); !named) {
+        Error error = named.error();
+        if (!closing) return error;
+        if (files_.committed() > 0)
+            closing->give_up();
+        else if (auto undone = closing->without_names(); !undone)
+            error.message += fmt::format("; and {}", undone.error().message);
+        return error;
     }
-    end();
-    return true;
+    if (!closing) return {};
+    SIDESTEP_TRY(receipt_.notes, closing->after_names());
+    return {};
 }
 
-bool SpreadJob::drain() {
-    // A file that is still being opened writes to no memory.
-    if (may_go() || (idle() && !finished())) {
-        end();
-        return true;
-    }
-    const auto spent = Clock::now() - drain_since_;
-    touches_buffers_.store(!idle() && spent <= machine_.drain_limit, std::memory_order_release);
-    if (state_ != State::draining || spent <= patience(machine_.drain_limit)) return false;
-    failure_->message += "; pieces are still in flight, so the memory may still be written to";
-    end();
-    return true;
-}
-
-void SpreadJob::watch(Clock::time_point now) {
-    if (state_ == State::committing && files_.committed() > 0) return;
-    const char* const what = work_->loads() ? "load" : "save";
-    if (cancelled())
-        return fail({ErrorCode::cancelled, fmt::format("the {} was cancelled", what), "spread", {}});
-    if (passed(options_.deadline, now - started_)) return fail(late(options_.deadline, "moved", "spread"));
-    if (passed(options_.stall_limit, now - last_move_))
-        fail(stalled(options_.stall_limit, "moved", "spread"));
-}
-
-void SpreadJob::fail(Error error) {
-    if (state_ == State::draining || state_ == State::ended) return;
-    failure_ = std::move(error);
+void SpreadJob::stop() {
     for (auto& chunk : chunks_) chunk->stop();
-    if (work_) work_->workers.drop_queued();
-    files_.give_up_opening();
-    state_ = State::draining;
-    drain_since_ = Clock::now();
+    if (work_) work_->workers.drop();
 }
 
-// Publishes the result, and lets go of everything if nothing is in flight.
-void SpreadJob::end() {
-    state_ = State::ended;
-    if (!finished()) {
-        if (failure_) {
-            result_.emplace(*failure_);
-        } else {
-            auto route = std::make_shared<Route>(setup_->way().route);
-            receipt_.bytes = setup_->bytes().memories;
-            // As many bytes as the receipt tells of: each place's.
-            if (setup_->bytes().files > 0) {
-                route->expected_gb_per_s *=
-                    static_cast<double>(receipt_.bytes) / static_cast<double>(setup_->bytes().files);
-                route->bytes = receipt_.bytes;
-            }
-            receipt_.route = std::move(route);
-            receipt_.lane_bytes = work_->arrived;
-            receipt_.lane_bytes.resize(receipt_.route->lanes.size());
-            receipt_.lane_failures.resize(receipt_.route->lanes.size());
-            receipt_.storage = files_.storage();
-            receipt_.stages = work_->stages.stages();
-            receipt_.notes = files_.take_notes();
-            result_.emplace(std::move(receipt_));
-        }
+Receipt SpreadJob::receipt() {
+    auto route = std::make_shared<Route>(setup_->way().route);
+    receipt_.bytes = setup_->bytes().memories;
+    // As many bytes as the receipt tells of: each place's.
+    if (setup_->bytes().files > 0) {
+        route->expected_gb_per_s *=
+            static_cast<double>(receipt_.bytes) / static_cast<double>(setup_->bytes().files);
+        route->bytes = receipt_.bytes;
     }
-    if (may_go()) {
-        touches_buffers_.store(false, std::memory_order_release);
-        chunks_.clear();
-        work_.reset();
-        setup_.reset();
-        files_.clear();
-        progress_entry_.leave();
-        drained_.store(true, std::memory_order_release);
-    }
-    finish();
+    receipt_.route = std::move(route);
+    receipt_.lane_bytes = work_->arrived;
+    receipt_.lane_bytes.resize(receipt_.route->lanes.size());
+    receipt_.lane_failures.resize(receipt_.route->lanes.size());
+    receipt_.storage = files_.storage();
+    receipt_.stages = work_->stages.stages();
+    std::vector<std::string> notes = files_.take_notes();
+    notes.insert(notes.end(), receipt_.notes.begin(), receipt_.notes.end());
+    receipt_.notes = std::move(notes);
+    return std::move(receipt_);
+}
+
+void SpreadJob::release() {
+    chunks_.clear();
+    work_.reset();
+    setup_.reset();
+    close(files_.take_open());
 }
 
 void SpreadJob::publish_progress() {
@@ -356,10 +279,6 @@ void SpreadJob::publish_progress() {
 
 bool SpreadJob::idle() const {
     return std::all_of(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->idle(); });
-}
-
-double SpreadJob::seconds_since_start() const {
-    return std::chrono::duration<double>(Clock::now() - started_).count();
 }
 
 }  // namespace sidestep::transfer

@@ -213,15 +213,17 @@ private:
     std::optional<Loaded> loaded_;
 };
 
+// Memory that is found under its name; published beforehand, or with it.
 class Published : public Work {
 public:
-    using Work::Work;
+    Published(const Context& context, bool beforehand) : Work(context), beforehand_(beforehand) {}
     void prepare() override {
         from_ = filled(Place::gpu(0), content_);
         to_ = filled(Place::host(), std::string(size, 'o'));
+        if (beforehand_) publication_ = context_.publish(name_, from_).value();
     }
     Result<void> run(std::chrono::milliseconds deadline) override {
-        auto publication = context_.publish(name_, from_);
+        const Result<Publication> publication = beforehand_ ? Publication() : context_.publish(name_, from_);
         if (!publication) return publication.error();
         return result_of(context_.copy(Buffer::shared(name_), to_.buffer(), with_deadline(deadline)));
     }
@@ -235,7 +237,9 @@ private:
     static inline int names_ = 0;
     const std::string name_ = "failure-" + std::to_string(::getpid()) + "-" + std::to_string(++names_);
     const std::string content_ = some_bytes(7);
+    const bool beforehand_;
     Allocation from_, to_;
+    Publication publication_;
 };
 
 }  // namespace
@@ -298,12 +302,12 @@ const std::vector<Kind>& kinds() {
              return std::make_unique<ToFile>(c, Place::file("from"), PageCache::automatic);
          }},
         {"Batch", [](const Context& c) -> Made { return std::make_unique<Batch>(c); }},
-        {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); },
-         "a save gives its files their names on the thread that drives it"},
+        {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); }},
         {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }},
         {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); }},
-        {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c); },
-         "published memory is made and found on the caller's thread"}};
+        {"Found", [](const Context& c) -> Made { return std::make_unique<Published>(c, true); }},
+        {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c, false); },
+         "publish() has no deadline"}};
     return all;
 }
 

@@ -55,7 +55,7 @@ private:
 struct Kind {
     const char* name;
     std::unique_ptr<Work> (*make)(const Context& context);
-    const char* held_up_by = nullptr;  // what it waits for yet, whatever its deadline
+    const char* held_up_by = nullptr;  // why nothing hangs in it
 };
 inline void PrintTo(const Kind& kind, std::ostream* out) {
     *out << kind.name;

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <sidestep/sidestep.hpp>
-#include "checkpoint/save_activity.hpp"
+#include "checkpoint/save_closing.hpp"
 #include "tests/unit/checkpoint/checkpoint_files.hpp"
 
 namespace sidestep {

@@ -11,6 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::chunks_of;
+using test::FakeFiles;
 using test::SpreadRig;
 using transfer::SpreadDirection;
 
@@ -167,41 +168,64 @@ TEST(SpreadSave, ARangeThatCannotBeWrittenLeavesNoFile) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
-TEST(SpreadSave, TheLastWordBeforeTheNames) {
-    SaveRig rig;
-    int asked = 0;
-    rig.spread.before_names = [&]() -> Result<void> {
-        ++asked;
-        EXPECT_TRUE(rig.files->files.empty());
+// Notes what it is asked, and refuses what it is told to.
+struct ScriptedClosing final : transfer::SpreadClosing {
+    Result<void> asked(const char* what) {
+        said += std::string(said.empty() ? "" : " ") + what;
+        if (refuses == what) return Error{ErrorCode::io_error, "no " + refuses, "test", {}};
         return {};
-    };
-    ASSERT_TRUE(rig.run(chunks_of(64_KiB)));
-    EXPECT_EQ(asked, 1);
-    rig.files->files.clear();
-    rig.spread.before_names = []() -> Result<void> { return Error{ErrorCode::io_error, "no", "test", {}}; };
-    EXPECT_EQ(rig.run().error().message, "no");
-    EXPECT_TRUE(rig.files->files.empty());
-}
+    }
+    Result<void> begin() override { return asked("begin"); }
+    Result<void> before_names() override {
+        names_before = files->files.size();
+        return asked("before");
+    }
+    Result<void> without_names() override {
+        return asked("without").ok() ? Error{ErrorCode::io_error, "nor back", "test", {}} : Error{};
+    }
+    void give_up() override { (void)asked("give-up").ok(); }
+    Result<std::vector<std::string>> after_names() override {
+        if (auto answer = asked("after"); !answer) return answer.error();
+        return std::vector<std::string>{"a note"};
+    }
 
-TEST(SpreadSave, WithoutAFirstNameItSaysSo) {
-    for (const char* file : {"/out0", "/out1"}) {
-        SCOPED_TRACE(file);
+    std::string refuses = "nothing";
+    FakeFiles* files = nullptr;
+    std::size_t names_before = 0;
+    std::string said;
+};
+
+// With one of its calls refused, or a file's name: what it is asked, and what the save ends with.
+TEST(SpreadSave, WhatGoesWithTheNames) {
+    struct Case {
+        const char* refused;
+        const char* said;
+        const char* message;  // the end of it; null: all is well
+        std::size_t files;
+    };
+    const Case cases[] = {{"nothing", "begin before after", nullptr, 2},
+                          {"begin", "begin", "no begin", 0},
+                          {"before", "begin before", "no before", 0},
+                          {"after", "begin before after", "no after", 2},
+                          {"/out0", "begin before without", "the name could not be given; and nor back", 0},
+                          {"/out1", "begin before give-up", "the name could not be given", 1}};
+    for (const Case& one : cases) {
+        SCOPED_TRACE(one.refused);
         SaveRig rig;
-        rig.files->script.fail_commit = [&](const std::string& path) { return path == file; };
-        int asked = 0;
-        int undone = 0;
-        rig.spread.before_names = [&]() -> Result<void> { return ++asked, Result<void>(); };
-        rig.spread.without_names = [&]() -> Result<void> {
-            ++undone;
-            EXPECT_EQ(asked, 1);
-            return Error{ErrorCode::io_error, "nor back", "test", {}};
-        };
-        const auto failed = rig.run();
-        ASSERT_FALSE(failed);
-        const bool first = std::string(file) == "/out0";
-        EXPECT_EQ(undone, first ? 1 : 0);
-        EXPECT_EQ(failed.error().message.find("; and nor back") != std::string::npos, first)
-            << failed.error().message;
+        const auto closing = std::make_shared<ScriptedClosing>();
+        closing->refuses = one.refused;
+        closing->files = rig.files;
+        rig.spread.closing = closing;
+        rig.files->script.fail_commit = [&](const std::string& path) { return path == one.refused; };
+        const auto receipt = rig.run(chunks_of(64_KiB));
+        EXPECT_EQ(closing->said, one.said);
+        EXPECT_EQ(closing->names_before, 0u);
+        EXPECT_EQ(rig.files->files.size(), one.files);
+        ASSERT_EQ(receipt.ok(), one.message == nullptr);
+        if (receipt)
+            EXPECT_EQ(receipt->notes.back(), "a note");
+        else
+            EXPECT_TRUE(receipt.error().message.ends_with(one.message)) << receipt.error().message;
     }
 }
 

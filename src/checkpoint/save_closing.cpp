@@ -1,4 +1,4 @@
-#include "checkpoint/save_activity.hpp"
+#include "checkpoint/save_closing.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -32,12 +32,12 @@ std::string index_beside(const std::string& path) {
 }  // namespace
 
 SaveClosing::SaveClosing(const SavePlan& plan, bool sync)
-    : folder_(driver::split_path(plan.spread.files.front().path).folder),
+    : first_(plan.spread.files.front().path),
+      folder_(driver::split_path(first_).folder),
       index_path_(plan.index_path),
       index_text_(plan.index_text),
       manifest_path_(plan.manifest_path),
       sync_(sync) {
-    if (index_path_.empty()) stale_index_ = index_beside(plan.spread.files.front().path);
     if (!wants_checksums()) return;
     manifest_.block = transfer::Spread::block;
     for (std::size_t file = 0; file < plan.spread.files.size(); ++file) {
@@ -64,7 +64,25 @@ Result<void> SaveClosing::take_turn() {
                  folder_, "save to a folder from one place at a time"};
 }
 
+Result<void> SaveClosing::begin() {
+    if (index_path_.empty()) {
+        stale_index_ = index_beside(first_);
+        return {};
+    }
+    SIDESTEP_TRY(const auto facts, driver::file_facts(folder_));
+    if (!facts)
+        return Error{ErrorCode::not_found, fmt::format("the folder {} does not exist", folder_), "save",
+                     "make it, or leave shard_bytes at 0 for one file of that name"};
+    if (facts->type != driver::FileType::directory)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} is a {}, and several files need a folder", folder_,
+                                 driver::to_string(facts->type)),
+                     "save", "leave shard_bytes at 0 for one file of that name"};
+    return {};
+}
+
 Result<void> SaveClosing::before_names() {
+    if (!wanted()) return {};
     SIDESTEP_CHECK(take_turn());
     Result<void> ready = set_aside();
     if (!ready) turn_.reset();
@@ -123,50 +141,6 @@ Result<std::string> SaveClosing::remove_stale_index() const {
                              stale_index_, failure.message()),
                  stale_index_,
                  {}};
-}
-
-SaveActivity::SaveActivity(std::shared_ptr<transfer::Activity> files, std::shared_ptr<SaveClosing> closing)
-    : files_(std::move(files)), closing_(std::move(closing)) {
-    std::lock_guard lock(mutex_);
-    follow(false, true);
-}
-
-bool SaveActivity::step(bool may_block) {
-    std::lock_guard lock(mutex_);
-    if (cancelled()) files_->cancel();
-    return follow(files_->step(may_block), may_block);
-}
-
-bool SaveActivity::try_step(bool may_block) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return false;
-    if (cancelled()) files_->cancel();
-    return follow(files_->try_step(may_block), may_block);
-}
-
-bool SaveActivity::follow(bool moved, bool may_block) {
-    done_.store(files_->bytes_done(), std::memory_order_relaxed);
-    total_.store(files_->bytes_total(), std::memory_order_relaxed);
-    touches_buffers_.store(files_->touches_buffers(), std::memory_order_release);
-    if (!finished()) {
-        if (!files_->finished() || (files_->result() && !may_block)) return moved;
-        result_.emplace(files_->result());
-        files_->result() ? close() : closing_->give_up();
-    } else if (drained() || !files_->drained()) {
-        return moved;
-    }
-    if (files_->drained()) drained_.store(true, std::memory_order_release);
-    finish();
-    return true;
-}
-
-void SaveActivity::close() {
-    auto notes = closing_->after_names();
-    if (!notes) {
-        result_.emplace(notes.error());
-        return;
-    }
-    for (std::string& note : *notes) (*result_)->notes.push_back(std::move(note));
 }
 
 }  // namespace sidestep::checkpoint

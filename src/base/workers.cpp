@@ -1,0 +1,154 @@
+#include "base/workers.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/thread.hpp"
+
+namespace sidestep::base {
+namespace {
+
+constexpr std::chrono::seconds end_limit{1};
+
+}  // namespace
+
+// Outlives the object where a thread hangs.
+struct Workers::Shared {
+    const Limits limits;
+    const std::string name;
+    const Task first;
+
+    std::mutex mutex;  // guards what follows
+    std::condition_variable wake;
+    std::condition_variable changed;  // a task has ended, or a thread
+    std::deque<Task> queue;
+    std::size_t threads = 0;
+    std::size_t busy = 0;
+    std::chrono::steady_clock::time_point last_begun;
+    bool stopping = false;
+    bool hangs = false;
+};
+
+Workers::Workers(Limits limits, std::string name, Task first)
+    : shared_(new Shared{limits, std::move(name), std::move(first), {}, {}, {}, {}, 0, 0, {}, false, false}) {}
+
+Workers::~Workers() {
+    std::unique_lock lock(shared_->mutex);
+    shared_->stopping = true;
+    shared_->wake.notify_all();
+    shared_->changed.wait(lock, [this] { return shared_->hangs || shared_->threads == 0; });
+}
+
+Result<void> Workers::add(Task task) {
+    std::vector<Task> one;
+    one.push_back(std::move(task));
+    return add(std::move(one));
+}
+
+Result<void> Workers::add(std::vector<Task> tasks) {
+    const std::size_t count = tasks.size();
+    {
+        const std::lock_guard lock(shared_->mutex);
+        std::deque<Task>& queue = shared_->queue;
+        if (count > shared_->limits.queued - std::min(queue.size(), shared_->limits.queued))
+            return Error{ErrorCode::out_of_memory, fmt::format("{} tasks are waiting already", queue.size()),
+                         shared_->name, "wait for some of them before starting more"};
+        queue.insert(queue.end(), std::make_move_iterator(tasks.begin()), std::make_move_iterator(tasks.end()));
+        if (!start_threads()) {
+            queue.resize(queue.size() - count);
+            return Error{ErrorCode::out_of_memory, "no thread could be started", shared_->name,
+                         "raise the limit of threads (ulimit -u, the control group's pids.max)"};
+        }
+    }
+    count == 1 ? shared_->wake.notify_one() : shared_->wake.notify_all();
+    return {};
+}
+
+bool Workers::start_threads() {
+    Shared& all = *shared_;
+    const auto behind = [&all] { return all.threads - all.busy < all.queue.size(); };
+    while (behind() && all.threads < all.limits.threads) {
+        auto started = start_thread([shared = shared_] { work(shared); }, all.name);
+        if (!started) break;
+        started->detach();
+        ++all.threads;
+    }
+    return all.limits.behind_others ? all.threads > 0 : !behind();
+}
+
+void Workers::drop() {
+    std::deque<Task> dropped;  // goes after the lock
+    const std::lock_guard lock(shared_->mutex);
+    dropped.swap(shared_->queue);
+}
+
+void Workers::wait() {
+    std::unique_lock lock(shared_->mutex);
+    shared_->changed.wait(lock, [this] { return shared_->queue.empty() && shared_->busy == 0; });
+}
+
+bool Workers::end() {
+    std::deque<Task> dropped;
+    std::unique_lock lock(shared_->mutex);
+    shared_->stopping = true;
+    dropped.swap(shared_->queue);
+    shared_->wake.notify_all();
+    shared_->hangs = !shared_->changed.wait_until(lock, shared_->last_begun + end_limit,
+                                                  [this] { return shared_->busy == 0; });
+    return !shared_->hangs;
+}
+
+void Workers::work(const std::shared_ptr<Shared>& shared) {
+    Shared& all = *shared;
+    if (all.first) all.first();
+    std::unique_lock lock(all.mutex);
+    for (;;) {
+        all.wake.wait(lock, [&all] { return all.stopping || !all.queue.empty(); });
+        if (all.queue.empty()) break;
+        Task task = std::move(all.queue.front());
+        all.queue.pop_front();
+        ++all.busy;
+        all.last_begun = std::chrono::steady_clock::now();
+        lock.unlock();
+        task();
+        task = nullptr;  // before its end is told
+        lock.lock();
+        --all.busy;
+        all.changed.notify_all();
+        if (all.queue.empty() && all.threads - all.busy > all.limits.idle) break;
+    }
+    --all.threads;
+    all.changed.notify_all();
+}
+
+// Tells of its end when it goes, whether it was carried out or not.
+struct TaskGroup::Part {
+    ~Part() {
+        task = nullptr;  // it may refer to what goes then
+        group->left_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    std::shared_ptr<TaskGroup> group;
+    Task task;
+};
+
+Result<std::shared_ptr<TaskGroup>> TaskGroup::run(Workers& workers, std::vector<Task> tasks) {
+    auto group = std::make_shared<TaskGroup>();
+    group->left_.store(tasks.size(), std::memory_order_relaxed);
+    std::vector<Workers::Task> parts;
+    for (Task& task : tasks)
+        parts.push_back([part = std::shared_ptr<Part>(new Part{group, std::move(task)})] {
+            const auto result = part->task();
+            if (result) return;
+            const std::lock_guard lock(part->group->mutex_);
+            if (!part->group->error_) part->group->error_ = result.error();
+        });
+    if (auto added = workers.add(std::move(parts)); !added) return added.error();
+    return group;
+}
+
+}  // namespace sidestep::base

@@ -1,0 +1,75 @@
+// Threads that work through a queue.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sidestep/result.hpp>
+
+namespace sidestep::base {
+
+// The one rule for threads that carry out tasks: they start as long as more is to be done than threads are at hand, up to a
+// bound; fewer than wished for will do, if there is one; they end with this object. First come, first served. Any
+// thread may call.
+class Workers {
+public:
+    struct Limits {
+        std::size_t threads = 1;
+        std::size_t idle = ~std::size_t{0};  // threads that are kept for what comes
+        std::size_t queued = 65536;          // tasks that no thread has begun
+        bool behind_others = true;           // a task may wait for a thread that is busy
+    };
+    using Task = std::function<void()>;
+
+    // `name` stands in errors. Each thread calls `first` before all else; empty: nothing.
+    Workers(Limits limits, std::string name, Task first = {});
+    // Waits until all is done. Where something may hang, end() comes first.
+    ~Workers();
+    Workers(const Workers&) = delete;
+    Workers& operator=(const Workers&) = delete;
+
+    // ErrorCode::out_of_memory where the queue is full, or no thread can be had that would do it: nothing was added then.
+    Result<void> add(Task task);
+    Result<void> add(std::vector<Task> tasks);
+    // Destroys the tasks that no thread has begun.
+    void drop();
+    // Until nothing is queued or being done.
+    void wait();
+    // Drops what nobody has begun, and waits for the rest until a second after the last was begun. False where something
+    // hangs then: its thread is let go, and what its task uses has to be kept (base::keep). To be called last.
+    bool end();
+
+private:
+    struct Shared;
+    static void work(const std::shared_ptr<Shared>& shared);
+    bool start_threads();  // with the mutex held; false where nobody would do what was added
+
+    const std::shared_ptr<Shared> shared_;
+};
+
+// Tasks that are waited for together.
+class TaskGroup {
+public:
+    using Task = std::function<Result<void>()>;
+    // Fails as Workers::add does.
+    static Result<std::shared_ptr<TaskGroup>> run(Workers& workers, std::vector<Task> tasks);
+
+    // All tasks have ended, or were dropped. Any thread.
+    bool ended() const { return left_.load(std::memory_order_acquire) == 0; }
+    // The first error, once ended() is true.
+    const std::optional<Error>& error() const { return error_; }
+
+private:
+    struct Part;
+    std::atomic<std::size_t> left_{0};
+    std::mutex mutex_;  // guards the error until all have ended
+    std::optional<Error> error_;
+};
+
+}  // namespace sidestep::base

@@ -1,0 +1,162 @@
+// The lifecycle of everything that moves bytes: a copy (Job), many copies (BatchJob), files spread over memories or
+// gathered from them (SpreadJob).
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <sidestep/options.hpp>
+#include "base/blocking_calls.hpp"
+#include "transfer/activity.hpp"
+#include "transfer/host_link_traffic.hpp"
+#include "transfer/plans.hpp"
+#include "transfer/progress_list.hpp"
+#include "transfer/registrations.hpp"
+#include "transfer/shared_memory.hpp"
+#include "transfer/staging.hpp"
+#include "transfer/stream_order.hpp"
+
+namespace sidestep::transfer {
+
+// What a movement works on; outlives it.
+struct Machine {
+    const Topology& topology;
+    const backend::Registry& registry;
+    Plans& plans;
+    StagingPool& pool;
+    HostLinkTraffic& traffic;
+    StreamOrder& streams;
+    base::BlockingCalls& calls;
+    Registrations& registrations;
+    ProgressList& progress_list;
+    SharedMemory* shared;  // null: published memory is refused
+    std::chrono::milliseconds drain_limit;
+};
+
+// Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
+inline constexpr std::chrono::milliseconds wait_for_file{10};
+
+// The states, and what leads from one to the next:
+//
+//   from        to          when
+//   opening     moving      what it needs is there: open files, memory made ready, a plan
+//   gated       moving      the caller's stream has reached it
+//   moving      verifying   every byte has arrived, and verification was asked for
+//   moving      committing  every byte has arrived
+//   verifying   committing  both ends are equal
+//   committing  ended       the targets are final
+//   any         draining    a piece failed, cancel, deadline or stall
+//   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, at once
+//
+// What asks a file system may take any time: where there is a deadline, or a flush, files are opened, made final and
+// closed by BlockingCalls, and whoever drives looks whether that is over.
+//
+// What is said to have ended while pieces are in flight goes on to be driven until they are over, or for ever: only then
+// is its memory let go.
+//
+// The gate of a stream opens when the bytes are there and, if asked for, verified. That of a movement that failed opens
+// when the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
+class Movement : public Activity {
+public:
+    bool step(bool may_block) final;
+    bool try_step(bool may_block) final;
+    void assist() final;
+    void hand_over(bool seen) final;
+
+protected:
+    using Clock = std::chrono::steady_clock;
+    enum class State { opening, gated, moving, verifying, committing, draining, ended };
+
+    // For errors: "the copy", what becomes of its bytes ("copied"), and its target or the call.
+    struct Names {
+        std::string what;
+        const char* done;
+        std::string where;
+    };
+
+    // `stream` is a caller's CUstream, or null.
+    Movement(const Machine& machine, const CopyOptions& options, void* stream, Names names);
+
+    // What differs from one kind to the next. All with the mutex held.
+
+    // Goes on in the states moving and verifying.
+    virtual bool go_on(bool may_block) = 0;
+    // Goes on with pieces in the state moving, on a thread of a backend.
+    virtual bool go_on_assisting() { return false; }
+    // Starts nothing new from now on. May come again.
+    virtual void stop() = 0;
+    // Looks at what is in flight; starts nothing.
+    virtual bool settle(bool may_block) = 0;
+    // Nothing is in flight.
+    virtual bool idle() const = 0;
+    // A call of its own, beside calling(), has yet to come back before it can be let go.
+    virtual bool waits_for_calls() const { return false; }
+    // Whether the stall limit counts in the state moving.
+    virtual bool may_stall() const { return true; }
+    // It moved something a moment ago and is worth another look at once.
+    virtual bool expects_more_soon() const { return false; }
+    // Every byte is there: gives files their names. May block, and may be made beside everything else. given_up() is
+    // true once nobody waits for it any more.
+    virtual Result<void> make_final() = 0;
+    virtual Receipt receipt() = 0;
+    // Lets go of everything. Nothing is in flight.
+    virtual void release() = 0;
+
+    // To be called by begin(), with the mutex held: makes the call that makes ready all that it needs, and goes on.
+    void open(base::BlockingCall::Work prepare, bool may_block);
+    void begin_moving(const Result<void>& prepared, bool may_block);
+    bool advance(bool may_block);
+    void fail(Error error);
+    void end();
+    // Every byte was read again and is equal.
+    void all_equal();
+    // Destroys `held`, aside where closing files may block for long.
+    void close(std::shared_ptr<void> held);
+    // To be called by the destructor of each kind.
+    void leave_progress_list() { progress_entry_.leave(); }
+
+    // To hand a call over takes 0.05 ms, as long as opening a file: what may take any time makes it itself.
+    base::BlockingCalls* aside() const;
+    bool calling() const { return call_.running(); }
+    bool given_up() const { return given_up_.load(std::memory_order_relaxed); }
+    double seconds_since_start() const;
+
+    const Machine machine_;
+    const CopyOptions options_;
+    void* const stream_;
+    const Clock::time_point started_ = Clock::now();
+    // Constant after begin().
+    bool asks_files_or_others_ = false;  // file systems, other processes: may take any time to answer
+    bool writes_files_ = false;
+
+    std::mutex mutex_;  // guards everything below that is not atomic; while calling(), the call has what it works on
+    State state_ = State::moving;
+    Names names_;
+    StreamPlace place_;  // on a caller's stream
+    std::optional<Error> failure_;
+    Receipt receipt_;
+    Clock::time_point last_move_ = started_;
+
+private:
+    bool commit(bool may_block);
+    void come_to_gate();
+    void watch(Clock::time_point now);
+    bool drain(bool may_block);
+    std::chrono::milliseconds patience() const;
+    bool holds_stream();
+
+    base::BlockingCall call_;
+    std::atomic<bool> given_up_{false};
+    bool late_ = false;
+    bool handed_over_ = false;
+    Clock::time_point drain_since_;
+    std::optional<Clock::time_point> sealing_;  // since when the targets are made final
+    Clock::time_point ended_at_;
+    ProgressList::Entry progress_entry_;
+};
+
+}  // namespace sidestep::transfer
