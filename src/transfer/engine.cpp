@@ -90,9 +90,7 @@ std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, c
     if (auto ours = check_process(); !ours) return refuse(ours.error());
     auto job = std::make_shared<Job>(machine(), options, stream);
     job->begin(from, to);
-    if (job->needs_driving()) enroll(job);
-    if (job->finished()) settle(job);
-    return job;
+    return begun(std::move(job));
 }
 
 std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies,
@@ -100,16 +98,21 @@ std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& cop
     if (auto ours = check_process(); !ours) return refuse(ours.error());
     auto batch = std::make_shared<BatchJob>(machine(), options, stream);
     batch->begin(copies);
-    if (batch->needs_driving()) enroll(batch);
-    return batch;
+    return begun(std::move(batch));
 }
 
 std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions& options) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
     auto job = std::make_shared<SpreadJob>(machine(), std::move(spread), options);
     job->begin();
-    if (job->needs_driving()) enroll(job);
-    return job;
+    return begun(std::move(job));
+}
+
+// One that ended at once may have something in flight all the same.
+std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity) {
+    if (activity->needs_driving()) enroll(activity);
+    if (activity->finished()) settle(activity);
+    return activity;
 }
 
 Result<void> Engine::check_process() const {

@@ -70,6 +70,7 @@ public:
 
 private:
     Machine machine();
+    std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
     void enroll(const std::shared_ptr<Activity>& job);
     void settle(const std::shared_ptr<Activity>& job);
 

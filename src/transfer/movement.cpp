@@ -79,7 +79,7 @@ bool Movement::advance(bool may_block) {
     if (state_ == State::gated) come_to_gate();
     if (state_ == State::moving || state_ == State::verifying) moved = go_on(may_block);
     if (state_ == State::committing) moved |= commit(may_block);
-    if (state_ >= State::draining) moved |= drain(may_block);
+    if (state_ >= State::draining && !drained()) moved |= drain(may_block);
     if (moved) last_move_ = Clock::now();
     return moved || expects_more_soon();
 }

@@ -144,15 +144,16 @@ Result<void> SpreadFiles::check_unchanged(std::size_t file) const {
     const std::string& path = spread_.files[file].path;
     SIDESTEP_TRY(const backend::Description now, describe(Buffer::file(path, 0, 0)));
     std::string how;
+    ErrorCode code = ErrorCode::io_error;
     if (now.size != then.size)
         how = fmt::format("it had {} bytes and has {}", then.size, now.size);
     else if (now.identity != then.identity)
         how = "another file has its name";
     else if (now.version != then.version)
-        how = "somebody wrote to it";
+        how = "somebody wrote to it", code = ErrorCode::mismatch;
     else
         return {};
-    return Error{ErrorCode::io_error, fmt::format("{} changed while it was read: {}", path, how), path,
+    return Error{code, fmt::format("{} changed while it was read: {}", path, how), path,
                  "load it again when nobody writes it"};
 }
 

@@ -343,7 +343,7 @@ TEST_F(Load, AFileThatShrinksAfterItWasOpened) {
     const Error error = error_of(checkpoint, {});
     EXPECT_EQ(error.code, ErrorCode::end_of_file);
     for (const std::string& word : {folder / "model.safetensors", std::string("tensor b"),
-                                    std::to_string(checkpoint.find("b")->offset)})
+                                    std::to_string(checkpoint.find("b")->offset + 100)})
         EXPECT_NE(error.to_string().find(word), std::string::npos) << error.to_string();
     fs::remove(folder / "model.safetensors");
     EXPECT_EQ(error_of(checkpoint, {}).code, ErrorCode::not_found);

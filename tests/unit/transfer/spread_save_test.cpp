@@ -203,10 +203,10 @@ TEST(SpreadSave, WhatGoesWithTheNames) {
         const char* message;  // the end of it; null: all is well
         std::size_t files;
     };
-    const Case cases[] = {{"nothing", "begin before after", nullptr, 2},
+    const Case cases[] = {{"nothing", "begin before after", nullptr, 3},
                           {"begin", "begin", "no begin", 0},
                           {"before", "begin before", "no before", 0},
-                          {"after", "begin before after", "no after", 2},
+                          {"after", "begin before after", "no after", 3},
                           {"/out0", "begin before without", "the name could not be given; and nor back", 0},
                           {"/out1", "begin before give-up", "the name could not be given", 1}};
     for (const Case& one : cases) {
