@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "backend/blocking_pieces.hpp"
 #include "backends/cufile/conditions.hpp"
 #include "backends/cufile/direct_gpus.hpp"
 #include "backends/cufile/file_registration.hpp"
-#include "backends/cufile/io_pool.hpp"
 #include "backends/cufile/proof.hpp"
 #include "base/kept.hpp"
 #include "base/try.hpp"
@@ -70,7 +70,7 @@ private:
         const std::unique_ptr<DirectGpus> gpus;
         Prover prover;
         MappedMemory memory;
-        IoPool pool{max_threads};  // last: destroyed first, while the rest is there
+        backend::BlockingPieces pool{max_threads, "cufile"};  // last: destroyed first, while the rest is there
     };
     Shared shared() const { return {opened_->cufile, opened_->prover, opened_->memory}; }
     Support load(const Topology& topology, const Conditions& conditions);

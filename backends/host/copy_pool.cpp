@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
-
-#include <fmt/format.h>
+#include <utility>
 
 #include "backends/host/block_copy.hpp"
 #include "driver/cpus.hpp"
@@ -14,8 +12,6 @@ namespace {
 
 // Small enough that threads end together, large enough that taking one costs nothing.
 constexpr Bytes block = 1_MiB;
-
-constexpr std::size_t max_jobs = 1 << 16;
 
 // Copies of a batch that a thread takes at a time.
 constexpr std::size_t spans_at_a_time = 16;
@@ -52,62 +48,16 @@ void CopyJob::help(Bytes around_caches_from) {
 
 CopyPool::CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from)
     : max_threads_(threads),
-      cpus_(std::move(cpus)),
-      around_caches_from_(around_caches_from > 0 ? around_caches_from : cache_share(threads)) {}
+      around_caches_from_(around_caches_from > 0 ? around_caches_from : cache_share(threads)),
+      workers_({static_cast<std::size_t>(threads)}, "host backend",
+               [cpus = std::move(cpus)] { driver::pin_this_thread(cpus); }) {}
 
-CopyPool::~CopyPool() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-}
-
-// With the mutex held. Fewer threads than wished for will do.
-bool CopyPool::start_threads() {
-    while (static_cast<int>(threads_.size()) < max_threads_) {
-        try {
-            threads_.emplace_back([this] { work(); });
-        } catch (const std::system_error&) {
-            break;
-        }
-    }
-    return !threads_.empty();
-}
-
+// As many threads go at it as there are blocks; each takes the next one until none is left.
 Result<void> CopyPool::submit(std::shared_ptr<CopyJob> job) {
-    const bool shared = job->bytes_ > block;
-    {
-        const std::lock_guard lock(mutex_);
-        if (jobs_.size() >= max_jobs) {
-            return Error{ErrorCode::out_of_memory,
-                         fmt::format("{} host copies are waiting already", max_jobs), "host backend",
-                         "wait for some of them before starting more"};
-        }
-        if (threads_.empty() && !start_threads()) {
-            return Error{ErrorCode::out_of_memory, "the system gives no thread for a host copy",
-                         "host backend", "raise the limit on processes (ulimit -u)"};
-        }
-        jobs_.push_back(std::move(job));
-    }
-    shared ? wake_.notify_all() : wake_.notify_one();
-    return {};
-}
-
-void CopyPool::work() {
-    driver::pin_this_thread(cpus_);
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-        if (jobs_.empty()) return;  // stopping, and nothing left to do
-        const std::shared_ptr<CopyJob> job = jobs_.front();
-        lock.unlock();
-        job->help(around_caches_from_);
-        lock.lock();
-        // No block is left to take. The first to notice makes room for the next job.
-        if (!jobs_.empty() && jobs_.front() == job) jobs_.pop_front();
-    }
+    const auto helpers = std::min<Bytes>((job->bytes_ + block - 1) / block, static_cast<Bytes>(max_threads_));
+    std::vector<base::Workers::Task> tasks(
+        helpers, [job = std::move(job), around = around_caches_from_] { job->help(around); });
+    return workers_.add(std::move(tasks));
 }
 
 }  // namespace sidestep::backends::host

@@ -2,15 +2,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
-#include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
+#include "base/workers.hpp"
 
 namespace sidestep::backends::host {
 
@@ -48,32 +44,20 @@ private:
     std::atomic<Bytes> left_;            // bytes that have not arrived
 };
 
-// A bounded queue of jobs and the threads that work on them, first come first served. The threads start
-// with the first job, stay for the pool's life and end with it; jobs still queued are finished first.
-// Any thread may submit.
+// Threads that work on jobs, first come first served. Ends when all jobs have. Any thread may submit.
 class CopyPool {
 public:
     // Up to `threads` threads, on the processors `cpus` (empty: on any). Copies of `around_caches_from` bytes
     // and more go around the caches; 0 for cache_share().
     CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from = 0);
-    ~CopyPool();
 
-    // Never waits for a job. ErrorCode::out_of_memory where the queue is full or no thread can start.
+    // Never waits for a job. Fails as base::Workers::add does.
     Result<void> submit(std::shared_ptr<CopyJob> job);
 
 private:
-    bool start_threads();
-    void work();
-
     const int max_threads_;
-    const std::vector<int> cpus_;
     const Bytes around_caches_from_;
-
-    std::mutex mutex_;  // guards what follows
-    std::condition_variable wake_;
-    std::deque<std::shared_ptr<CopyJob>> jobs_;
-    std::vector<std::thread> threads_;
-    bool stopping_ = false;
+    base::Workers workers_;
 };
 
 }  // namespace sidestep::backends::host

@@ -1,15 +1,17 @@
 #include "backends/p2pmem/p2pmem_backend.hpp"
 
+#include <cstring>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "backend/blocking_pieces.hpp"
 #include "backends/p2pmem/direct_file.hpp"
 #include "backends/p2pmem/direct_jobs.hpp"
-#include "backends/p2pmem/map_copies.hpp"
 #include "backends/p2pmem/peer_allocations.hpp"
 #include "backends/p2pmem/refusals.hpp"
+#include "backends/p2pmem/store_fence.hpp"
 #include "base/kept.hpp"
 #include "base/try.hpp"
 #include "driver/file_threads.hpp"
@@ -27,6 +29,9 @@ using driver::PeerMemory;
 // More than a drive needs to be busy with the pieces of a copy.
 constexpr unsigned depth = 64;
 constexpr unsigned max_threads = 8;
+
+// Contract: copies of up to this size may be done on the spot.
+constexpr Bytes on_the_spot = 64_KiB;
 
 // Prices, not measurements: what a drive on four lanes of PCIe gen3 can carry, posted writes of a processor
 // without caches, and its reads, each of 64 bytes waiting for a round trip of 0.6 microseconds. They put the
@@ -90,7 +95,9 @@ private:
     std::unique_ptr<driver::FileIoEngine> given_;
     std::string how_ = "nothing";  // reads and writes: part of every route
     std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
-    MapCopies copies_;
+    // One thread, for copies that are too long to be made on the spot: loads from such memory wait for the bus one by
+    // one, and more threads would only keep more processors waiting. Their tickets are odd.
+    backend::BlockingPieces copies_{1, "p2pmem backend"};
     std::shared_ptr<DirectJobs> jobs_;  // constant after probe()
 };
 
@@ -283,8 +290,18 @@ Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
     if (!inside(from, piece.from_offset, piece.size) || !inside(to, piece.to_offset, piece.size))
         return invalid("a piece reaches beyond its buffer", to.to_string());
     if (engine == read_file || engine == write_file) return start_file(piece, engine == write_file);
-    return copies_.start(static_cast<char*>(to.address()) + piece.to_offset,
-                         static_cast<const char*>(from.address()) + piece.from_offset, piece.size);
+    // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
+    const auto copy = [target = static_cast<char*>(to.address()) + piece.to_offset,
+                       source = static_cast<const char*>(from.address()) + piece.from_offset,
+                       bytes = piece.size]() -> Result<void> {
+        std::memcpy(target, source, bytes);
+        store_fence();
+        return {};
+    };
+    const auto started = piece.size > on_the_spot ? copies_.start(copy) : Result<backend::Ticket>(backend::Ticket{});
+    if (started && !started->done()) return backend::Ticket{2 * started->id + 1};
+    (void)copy();  // also where there is no thread: slow, but not wrong
+    return backend::Ticket{};
 }
 
 Result<backend::Ticket> P2pmemBackend::start_file(const backend::Piece& piece, bool write) {
@@ -302,7 +319,7 @@ Result<backend::Ticket> P2pmemBackend::start_file(const backend::Piece& piece, b
 
 Result<backend::Progress> P2pmemBackend::poll(backend::Ticket ticket) {
     if (ticket.id % 2 == 0) return jobs_->poll(ticket);
-    return copies_.poll(ticket);
+    return copies_.poll({ticket.id / 2});
 }
 
 }  // namespace
