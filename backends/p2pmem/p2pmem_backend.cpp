@@ -298,7 +298,8 @@ Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
         store_fence();
         return {};
     };
-    const auto started = piece.size > on_the_spot ? copies_.start(copy) : Result<backend::Ticket>(backend::Ticket{});
+    const auto started =
+        piece.size > on_the_spot ? copies_.start(copy) : Result<backend::Ticket>(backend::Ticket{});
     if (started && !started->done()) return backend::Ticket{2 * started->id + 1};
     (void)copy();  // also where there is no thread: slow, but not wrong
     return backend::Ticket{};

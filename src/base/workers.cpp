@@ -35,7 +35,8 @@ struct Workers::Shared {
 };
 
 Workers::Workers(Limits limits, std::string name, Task first)
-    : shared_(new Shared{limits, std::move(name), std::move(first), {}, {}, {}, {}, 0, 0, {}, false, false}) {}
+    : shared_(new Shared{limits, std::move(name), std::move(first), {}, {}, {}, {}, 0, 0, {}, false, false}) {
+}
 
 Workers::~Workers() {
     std::unique_lock lock(shared_->mutex);
@@ -58,7 +59,8 @@ Result<void> Workers::add(std::vector<Task> tasks) {
         if (count > shared_->limits.queued - std::min(queue.size(), shared_->limits.queued))
             return Error{ErrorCode::out_of_memory, fmt::format("{} tasks are waiting already", queue.size()),
                          shared_->name, "wait for some of them before starting more"};
-        queue.insert(queue.end(), std::make_move_iterator(tasks.begin()), std::make_move_iterator(tasks.end()));
+        queue.insert(queue.end(), std::make_move_iterator(tasks.begin()),
+                     std::make_move_iterator(tasks.end()));
         if (!start_threads()) {
             queue.resize(queue.size() - count);
             return Error{ErrorCode::out_of_memory, "no thread could be started", shared_->name,

@@ -96,9 +96,10 @@ void Movement::come_to_gate() {
 
 void Movement::watch(Clock::time_point now) {
     const auto told = [this](std::string message, std::string hint) {
-        return Error{ErrorCode::timed_out,
-                     fmt::format("{} with {} of {} bytes {}", message, bytes_done(), bytes_total(), names_.done),
-                     names_.where, std::move(hint)};
+        return Error{
+            ErrorCode::timed_out,
+            fmt::format("{} with {} of {} bytes {}", message, bytes_done(), bytes_total(), names_.done),
+            names_.where, std::move(hint)};
     };
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
@@ -119,8 +120,8 @@ bool Movement::commit(bool may_block) {
     if (!sealing_) {
         if (writes_files_ && !may_block && aside() == nullptr) return false;
         sealing_ = Clock::now();
-        call_.make(writes_files_ ? aside() : nullptr, [this] { return make_final(); },
-                   std::chrono::nanoseconds(0));
+        call_.make(
+            writes_files_ ? aside() : nullptr, [this] { return make_final(); }, std::chrono::nanoseconds(0));
     }
     const auto made_final = call_.take();
     if (!made_final) return false;
@@ -214,11 +215,10 @@ bool Movement::holds_stream() {
     const bool in_time = Clock::now() - ended_at_ <= machine_.drain_limit;
     if (!handed_over_ && !cancelled() && in_time) return true;
     if (!handed_over_ && !cancelled())
-        base::log(
-            base::LogLevel::error,
-            fmt::format("nobody asked what became of {}, and what is behind it on its stream goes on "
-                        "without its bytes: {}",
-                        names_.what, failure_->message));
+        base::log(base::LogLevel::error,
+                  fmt::format("nobody asked what became of {}, and what is behind it on its stream goes on "
+                              "without its bytes: {}",
+                              names_.what, failure_->message));
     place_.open();
     return false;
 }

@@ -133,7 +133,8 @@ protected:
     bool asks_files_or_others_ = false;  // file systems, other processes: may take any time to answer
     bool writes_files_ = false;
 
-    std::mutex mutex_;  // guards everything below that is not atomic; while calling(), the call has what it works on
+    std::mutex
+        mutex_;  // guards everything below that is not atomic; while calling(), the call has what it works on
     State state_ = State::moving;
     Names names_;
     StreamPlace place_;  // on a caller's stream

@@ -96,14 +96,14 @@ private:
     std::vector<std::size_t> slots_;
     Phase phase_ = Phase::waiting;
     bool stopped_ = false;
-    std::vector<Run> of_file_;           // parts of the file that are read or written as one
-    std::vector<Run> shared_;            // of every memory
-    std::vector<std::vector<Run>> own_;  // by lane
-    std::vector<std::size_t> owners_;    // by group: the lane that gets it first
-    std::vector<Part> parts_;            // in flight
-    std::shared_ptr<base::TaskGroup> tasks_;   // looked at, or compared
-    std::size_t checked_ = 0;            // the lane whose memory is fetched
-    bool verifying_ = false;             // counted as in flight by the stage
+    std::vector<Run> of_file_;                // parts of the file that are read or written as one
+    std::vector<Run> shared_;                 // of every memory
+    std::vector<std::vector<Run>> own_;       // by lane
+    std::vector<std::size_t> owners_;         // by group: the lane that gets it first
+    std::vector<Part> parts_;                 // in flight
+    std::shared_ptr<base::TaskGroup> tasks_;  // looked at, or compared
+    std::size_t checked_ = 0;                 // the lane whose memory is fetched
+    bool verifying_ = false;                  // counted as in flight by the stage
 };
 
 }  // namespace sidestep::transfer

@@ -23,11 +23,7 @@ Bytes end_of(const SpreadFile& file) {
 
 SpreadFiles::SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
                          const backend::AttachOptions& options)
-    : registry_(registry),
-      calls_(calls),
-      spread_(spread),
-      options_(options),
-      states_(spread.files.size()) {}
+    : registry_(registry), calls_(calls), spread_(spread), options_(options), states_(spread.files.size()) {}
 
 Result<backend::Description> SpreadFiles::describe(const Buffer& buffer) const {
     for (backend::Backend* backend : registry_.usable()) {
@@ -98,8 +94,9 @@ Result<void> SpreadFiles::attach(std::size_t file) {
     options.expected_size = reads() ? 0 : end_of(spread_.files[file]);
     options.identity = state.found.identity;
     options.version = state.found.version;
-    SIDESTEP_TRY(state.registration,
-                 backend_->attach(reads() ? Buffer::file(path, 0, state.found.size) : Buffer::file(path), options));
+    SIDESTEP_TRY(
+        state.registration,
+        backend_->attach(reads() ? Buffer::file(path, 0, state.found.size) : Buffer::file(path), options));
     return {};
 }
 

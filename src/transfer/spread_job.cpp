@@ -43,9 +43,8 @@ backend::Backend* writer_of(const backend::Registry& registry) {
 }  // namespace
 
 SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& options)
-    : Movement(
-          machine, options, nullptr,
-          {spread.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved", "spread"}),
+    : Movement(machine, options, nullptr,
+               {spread.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved", "spread"}),
       spread_(std::move(spread)),
       files_(machine.registry, machine.calls, spread_, file_options(options)),
       spare_processors_(usable_processors() >= processors_to_spare) {

@@ -114,7 +114,8 @@ TEST(TaskGroups, TheFirstErrorIsTold) {
     const auto failing = [](const char* how) -> TaskGroup::Task {
         return [how]() -> Result<void> { return Error{ErrorCode::io_error, how, "there", {}}; };
     };
-    const auto group = TaskGroup::run(workers, {[] { return Result<void>(); }, failing("one"), failing("two")});
+    const auto group =
+        TaskGroup::run(workers, {[] { return Result<void>(); }, failing("one"), failing("two")});
     ASSERT_TRUE(group);
     workers.wait();
     ASSERT_TRUE((*group)->ended());
@@ -155,11 +156,13 @@ TEST(BlockingCall, IsMadeHereOrAside) {
         EXPECT_EQ(by != here, aside);
     }
     Held held;
-    call.make(&calls, [&] { return held(), Result<void>(); }, 1ms);
+    call.make(
+        &calls, [&] { return held(), Result<void>(); }, 1ms);
     EXPECT_TRUE(call.running());
     EXPECT_FALSE(call.take());
     BlockingCall other;
-    other.make(&calls, [] { return Result<void>(); }, 10s);
+    other.make(
+        &calls, [] { return Result<void>(); }, 10s);
     EXPECT_TRUE(other.take()) << "none waits behind one that hangs";
     held.go_on = true;
     calls.wait();
