@@ -27,14 +27,15 @@ constexpr double kernel_us = 8;
 const MemorySet host_memory{MemoryKind::pinned, MemoryKind::managed};
 const MemorySet gpu_memory{MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed};
 
-Capability capability(PlaceKind from, PlaceKind to, Reach reach, const char* engine, const char* reason) {
+Capability capability(PlaceKind from, PlaceKind to, Reach reach, Prefer engine, const char* reason) {
     Capability made;
     made.from = from;
     made.to = to;
     made.from_memory = from == PlaceKind::host ? host_memory : gpu_memory;
     made.to_memory = to == PlaceKind::host ? host_memory : gpu_memory;
     made.reach = reach;
-    made.engine = engine;
+    made.engine = engine == Prefer::kernel ? "kernel" : "copy engine";
+    made.meets = engine;
     made.reason = reason;
     made.one_by_one = true;
     made.streams = true;
@@ -48,16 +49,17 @@ std::vector<Capability> capabilities(bool batch_call) {
     const PlaceKind host = PlaceKind::host;
     const PlaceKind gpu = PlaceKind::gpu;
     std::vector<Capability> all(6);
-    all[host_to_gpu] =
-        capability(host, gpu, Reach::host_link, "copy engine", "DMA from pinned memory, without the CPU");
+    all[host_to_gpu] = capability(host, gpu, Reach::host_link, Prefer::copy_engine,
+                                  "DMA from pinned memory, without the CPU");
     all[gpu_to_host] =
-        capability(gpu, host, Reach::host_link, "copy engine", "DMA to pinned memory, without the CPU");
+        capability(gpu, host, Reach::host_link, Prefer::copy_engine, "DMA to pinned memory, without the CPU");
     all[peer_copy] =
-        capability(gpu, gpu, Reach::peer_access, "copy engine", "peer DMA, without host memory or SMs");
-    all[peer_kernel] = capability(gpu, gpu, Reach::peer_access, "kernel",
+        capability(gpu, gpu, Reach::peer_access, Prefer::copy_engine, "peer DMA, without host memory or SMs");
+    all[peer_kernel] = capability(gpu, gpu, Reach::peer_access, Prefer::kernel,
                                   "loads over peer-mapped memory, without host memory");
-    all[local_copy] = capability(gpu, gpu, Reach::same_gpu, "copy engine", "DMA inside the GPU");
-    all[local_kernel] = capability(gpu, gpu, Reach::same_gpu, "kernel", "loads and stores inside the GPU");
+    all[local_copy] = capability(gpu, gpu, Reach::same_gpu, Prefer::copy_engine, "DMA inside the GPU");
+    all[local_kernel] =
+        capability(gpu, gpu, Reach::same_gpu, Prefer::kernel, "loads and stores inside the GPU");
 
     all[host_to_gpu].efficiency = all[gpu_to_host].efficiency = copy_engine_over_pcie;
     all[peer_copy].efficiency = copy_engine_over_nvlink;

@@ -86,6 +86,7 @@ Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel
     copy.to_memory = memory(to);
     copy.reach = reach;
     copy.engine = kernel ? "host-emulated kernel" : "host-emulated copy engine";
+    copy.meets = kernel ? Prefer::kernel : Prefer::copy_engine;
     copy.latency_us = kernel ? figures::kernel_latency_us : figures::copy_engine_latency_us;
     copy.reason = kernel ? "loads and stores of an emulated kernel" : "DMA of an emulated GPU";
     copy.batches = true;

@@ -98,6 +98,7 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.to_memory = to.memory;
     option.hop.backend = offer.name;
     option.hop.engine = capability.engine;
+    option.meets = capability.meets;
     option.hop.reason = capability.reason;
     if (!offer.support.usable) {
         refuse(option, offer.support.reason, offer.support.remedy);
@@ -152,6 +153,7 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
     for (std::size_t o = 0; o < offers.size(); ++o) {
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
+            if (capability.refused) continue;
             if (capability.from != from.place.kind() || capability.to != to.place.kind()) continue;
             // Inside one GPU and between two are different questions: the wrong one is no refusal.
             const bool same = from.place == to.place;

@@ -14,9 +14,10 @@ namespace sidestep::route {
 struct HopOption {
     Choice choice;
     Hop hop;
-    Path path;            // the links it crosses; empty inside one device
-    DeviceId start = 0;   // where the walk begins
-    std::string refusal;  // empty where the hop is possible
+    Prefer meets = Prefer::automatic;  // Capability::meets
+    Path path;                         // the links it crosses; empty inside one device
+    DeviceId start = 0;                // where the walk begins
+    std::string refusal;               // empty where the hop is possible
     std::string remedy;
 
     bool possible() const { return refusal.empty(); }

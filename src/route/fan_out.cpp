@@ -60,8 +60,7 @@ std::string engine_name(const Hop& hop) {
 }
 
 bool preferred(const HopOption& option, Prefer prefer) {
-    if (prefer == Prefer::automatic) return false;
-    return option.hop.engine.find(prefer == Prefer::kernel ? "kernel" : "copy engine") != std::string::npos;
+    return prefer != Prefer::automatic && option.meets == prefer;
 }
 
 // The quickest engine between two ends, of the preferred kind where there is one. Without any: the first

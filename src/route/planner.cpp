@@ -152,22 +152,14 @@ std::string why_slower(const Candidate& loser, const Candidate& winner) {
                        times < 10 ? fmt::format("{:.2g}", times) : fmt::format("{:.0f}", times));
 }
 
-bool is_kernel(const Candidate& candidate) {
-    return candidate.lane.hops.size() == 1 &&
-           candidate.lane.hops[0].engine.find("kernel") != std::string::npos;
-}
-
-bool is_copy_engine(const Candidate& candidate) {
-    return candidate.lane.hops.size() == 1 &&
-           candidate.lane.hops[0].engine.find("copy engine") != std::string::npos;
-}
-
 // Moves the candidates that a wish rules out to the refused ones. A wish that nothing meets is noted and
 // otherwise without effect; a requirement is a matter for the caller.
 void apply_preference(const Request& request, Found& found) {
     if (request.prefer == Prefer::automatic) return;
     const bool kernel = request.prefer == Prefer::kernel;
-    const auto wanted = kernel ? is_kernel : is_copy_engine;
+    const auto wanted = [&request](const Candidate& candidate) {
+        return candidate.options.size() == 1 && candidate.options[0].meets == request.prefer;
+    };
     const char* name = kernel ? "kernel" : "copy engine";
     if (std::none_of(found.candidates.begin(), found.candidates.end(), wanted)) {
         add_refusal(found.refused,

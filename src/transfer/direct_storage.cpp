@@ -137,8 +137,7 @@ std::vector<Offer> without(std::vector<Offer> offers, const std::vector<Objectio
         for (Capability& capability : offer->capabilities) {
             if (capability.reach != Reach::storage_gpu) continue;
             refused.capabilities.push_back(capability);
-            // No copy begins or ends at a shared place once its ends are resolved: nothing asks for this one.
-            capability.from = capability.to = PlaceKind::shared;
+            capability.refused = true;
         }
         offers.push_back(std::move(refused));
     }

@@ -10,13 +10,13 @@ namespace sidestep::transfer {
 namespace {
 
 // A wish that the route could not meet is said in the receipt, not only among the refused paths.
-std::string unmet_preference(const CopyOptions& options, const Route& route) {
+std::string unmet_preference(const CopyOptions& options, const ReadyPlan& plan) {
     if (options.prefer == Prefer::automatic) return {};
-    const char* wanted = options.prefer == Prefer::kernel ? "kernel" : "copy engine";
-    for (const auto& lane : route.lanes)
-        for (const Hop& hop : lane.hops)
-            if (hop.engine.find(wanted) != std::string::npos) return {};
-    return fmt::format("a {} was preferred, but none can carry these bytes", wanted);
+    for (const auto& lane : plan.lanes)
+        for (const ReadyHop& hop : lane)
+            if (hop.meets == options.prefer) return {};
+    return fmt::format("a {} was preferred, but none can carry these bytes",
+                       options.prefer == Prefer::kernel ? "kernel" : "copy engine");
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     const route::Request asked = request();
     SIDESTEP_TRY(plan_,
                  machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
-    if (auto note = unmet_preference(options_, plan_->route); !note.empty())
+    if (auto note = unmet_preference(options_, *plan_); !note.empty())
         receipt_.notes.push_back(std::move(note));
     // Both ends are attached, and errors found, before a byte moves.
     for (const auto& hops : plan_->lanes) {

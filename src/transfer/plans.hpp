@@ -17,6 +17,7 @@ struct ReadyHop {
     std::size_t capability = 0;
     bool one_by_one = false;  // as Capability's
     bool streams = false;     // the engine enqueues on a caller's stream
+    Prefer meets = Prefer::automatic;
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;
 };

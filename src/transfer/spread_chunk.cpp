@@ -306,7 +306,7 @@ SpreadChunk::Phase SpreadChunk::begin_fetching() {
     for (; checked_ < own_.size(); ++checked_) {
         const Mover& fetcher = setup.fetcher(checked_);
         for (const auto* runs : {&own_[checked_], &shared_})
-            add_part(fetcher, setup.memory_side(fetcher, Access::read, checked_),
+            add_part(fetcher, setup.fetched_side(checked_),
                      setup.slot_side(fetcher, Access::write, slots_[1], cell_.begin), *runs, work_.verifying,
                      checked_);
         if (!parts_.empty()) return Phase::fetching;

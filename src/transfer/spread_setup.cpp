@@ -337,7 +337,13 @@ MoveSide SpreadSetup::memory_side(const Mover& mover, Access access, std::size_t
     if (spread_.direction == SpreadDirection::to_memory)
         side.registration = find(mover, access, lane);
     else
-        side.by_memory = &mover == &links_[lane] ? &linked_ : &fetched_;
+        side.by_memory = &linked_;
+    return side;
+}
+
+MoveSide SpreadSetup::fetched_side(std::size_t lane) const {
+    MoveSide side = memory_side(fetchers_[lane], Access::read, lane);
+    if (spread_.direction == SpreadDirection::to_file) side.by_memory = &fetched_;
     return side;
 }
 

@@ -58,6 +58,7 @@ public:
     // The side of a move by that engine, which was attached for that access.
     MoveSide slot_side(const Mover& mover, backend::Access access, std::size_t slot, Bytes cell_begin) const;
     MoveSide memory_side(const Mover& mover, backend::Access access, std::size_t lane) const;
+    MoveSide fetched_side(std::size_t lane) const;  // of verification
 
     // Of a group, the place with the least bytes on the way to it; of equal ones the one that carried least.
     std::size_t owner_of(const std::vector<std::size_t>& group) const;

@@ -28,6 +28,8 @@ inline Capability capability(PlaceKind from, PlaceKind to, MemorySet reads, Memo
     made.to_memory = writes;
     made.reach = reach;
     made.engine = engine;
+    if (made.engine == "kernel") made.meets = Prefer::kernel;
+    if (made.engine == "copy engine") made.meets = Prefer::copy_engine;
     made.efficiency = efficiency;
     made.max_gb_per_s = max;
     made.latency_us = 2;
