@@ -64,7 +64,7 @@ void add_builtin(backend::Registry& registry, const Topology& topology,
 #else
         registry.add_absent(without_cuda());
 #endif
-        registry.add(p2pmem::create({.root = {}, .io = environment.file_io}), topology);
+        registry.add(p2pmem::create({}), topology);
     }
 #if SIDESTEP_HAVE_CUDA
     // Of an emulated machine too: its routes tell of the path that a real one may have.

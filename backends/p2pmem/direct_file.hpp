@@ -2,7 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "backend/backend.hpp"
 #include "driver/fd.hpp"
@@ -11,6 +14,25 @@
 #include "driver/replaced_file.hpp"
 
 namespace sidestep::backends::p2pmem {
+
+// One pread or pwrite: the bytes that it moved, or -errno.
+struct FileCall {
+    bool write = false;
+    int fd = -1;
+    char* address = nullptr;
+    Bytes size = 0;
+    Bytes offset = 0;  // in the file
+};
+using MakeFileCall = std::function<std::int64_t(const FileCall&)>;
+
+// A range of the file, and device memory.
+struct DirectRange {
+    char* address = nullptr;
+    std::string memory;  // its place, for messages
+    Bytes offset = 0;    // in the file
+    Bytes size = 0;
+    bool write = false;
+};
 
 // An open file, with O_DIRECT and without. One opened for writing can be read as well.
 class DirectFile final : public backend::Registration {
@@ -22,21 +44,10 @@ public:
 
     const std::string& path() const { return buffer().place().path(); }
     bool writable() const { return options_.access == backend::Access::write; }
-    bool strict() const { return options_.strict; }
-    const driver::Fd& fd(bool direct) const {
-        if (direct && direct_) return direct_;
-        return replaced_ ? replaced_->fd() : plain_;
-    }
-    // Whole blocks go directly. A page at least: bytes beside them that go through the page cache are in
-    // other pages then, and neither road sees what the other has half done.
-    Bytes block() const { return block_; }
-    // The alignment of addresses that the drive asks for.
-    Bytes address_unit() const { return address_unit_; }
 
-    // Counts bytes that arrived. Any thread.
-    void count(bool direct, Bytes bytes) {
-        (direct ? direct_bytes_ : cached_bytes_).fetch_add(bytes, std::memory_order_relaxed);
-    }
+    // Moves the range: whole blocks directly, what lies beside them through a small buffer of host memory. Blocks.
+    // ErrorCode::path_unavailable where the kernel keeps the drive away from the memory. Any thread.
+    Result<void> move(const DirectRange& range, const MakeFileCall& make);
 
     Result<void> commit() override;
     std::vector<std::string> notes() const override;
@@ -48,13 +59,21 @@ private:
     Result<void> open_source();
     Result<void> open_target();
     Result<void> go_direct(bool any_file);
+    const driver::Fd& fd(bool direct) const {
+        if (direct && direct_) return direct_;
+        return replaced_ ? replaced_->fd() : plain_;
+    }
+    Result<void> move(DirectRange range, bool direct, const MakeFileCall& make);
+    Error failed(const DirectRange& range, bool direct, int number) const;
 
     const backend::AttachOptions options_;
     driver::Fd plain_;                              // of a source, or a target written in place
     std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
     driver::Fd direct_;                             // the same file with O_DIRECT; none only with any_file
+    // Whole blocks go directly. A page at least: bytes beside them that go through the page cache are in
+    // other pages then, and neither road sees what the other has half done.
     Bytes block_ = 0;
-    Bytes address_unit_ = 1;
+    Bytes address_unit_ = 1;  // the alignment of addresses that the drive asks for
     std::atomic<Bytes> direct_bytes_{0};
     std::atomic<Bytes> cached_bytes_{0};
 };

@@ -1,5 +1,8 @@
 #include "backends/p2pmem/p2pmem_backend.hpp"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -7,16 +10,11 @@
 #include <fmt/format.h>
 
 #include "backend/blocking_pieces.hpp"
-#include "backends/p2pmem/direct_file.hpp"
-#include "backends/p2pmem/direct_jobs.hpp"
 #include "backends/p2pmem/peer_allocations.hpp"
 #include "backends/p2pmem/refusals.hpp"
 #include "backends/p2pmem/store_fence.hpp"
-#include "base/kept.hpp"
 #include "base/try.hpp"
-#include "driver/file_threads.hpp"
 #include "driver/memory_map.hpp"
-#include "driver/uring.hpp"
 
 namespace sidestep::backends::p2pmem {
 namespace {
@@ -27,8 +25,7 @@ using backend::Support;
 using driver::PeerMemory;
 
 // More than a drive needs to be busy with the pieces of a copy.
-constexpr unsigned depth = 64;
-constexpr unsigned max_threads = 8;
+constexpr std::size_t max_threads = 8;
 
 // Contract: copies of up to this size may be done on the spot.
 constexpr Bytes on_the_spot = 64_KiB;
@@ -64,11 +61,10 @@ bool inside(const Buffer& buffer, Bytes offset, Bytes size) {
 
 class P2pmemBackend final : public backend::Backend {
 public:
-    P2pmemBackend(P2pmemOptions options, std::unique_ptr<driver::FileIoEngine> engine)
-        : options_(std::move(options)), files_(options_.root), given_(std::move(engine)) {}
-    ~P2pmemBackend() override {
-        if (jobs_ && !jobs_->end()) base::keep(std::move(jobs_));
-    }
+    P2pmemBackend(P2pmemOptions options, MakeFileCall make)
+        : options_(std::move(options)), files_(options_.root), make_(std::move(make)) {}
+    // A call that hangs has all that it uses, but its file and memory, which whoever started it keeps.
+    ~P2pmemBackend() override { (void)(drive_.end() && copies_.end()); }
 
     std::string_view name() const override { return "p2pmem"; }
     Support probe(const Topology& topology) override;
@@ -85,41 +81,22 @@ public:
     Result<backend::Progress> poll(backend::Ticket ticket) override;
 
 private:
-    void start_engine();
     Result<PeerMemory> memory_at(const Place& place) const;
     Support try_out(const std::string& drive, const Place& memory) const;
     Result<backend::Ticket> start_file(const backend::Piece& piece, bool write);
 
     const P2pmemOptions options_;
     const driver::MachineFiles files_;
-    std::unique_ptr<driver::FileIoEngine> given_;
-    std::string how_ = "nothing";  // reads and writes: part of every route
+    const MakeFileCall make_;
     std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
     // One thread, for copies that are too long to be made on the spot: loads from such memory wait for the bus one by
     // one, and more threads would only keep more processors waiting. Their tickets are odd.
     backend::BlockingPieces copies_{1, "p2pmem backend"};
-    std::shared_ptr<DirectJobs> jobs_;  // constant after probe()
+    // Their tickets are even.
+    backend::BlockingPieces drive_{max_threads, "p2pmem backend"};
 };
 
-void P2pmemBackend::start_engine() {
-    if (given_) {
-        how_ = std::string(given_->name());
-        jobs_ = std::make_shared<DirectJobs>(std::move(given_));
-        return;
-    }
-    if (options_.io != base::FileIo::threads) {
-        if (auto ring = driver::create_uring_engine(depth, max_threads)) {
-            how_ = "io_uring";
-            jobs_ = std::make_shared<DirectJobs>(std::move(*ring));
-            return;
-        }
-    }
-    how_ = "threads";
-    jobs_ = std::make_shared<DirectJobs>(driver::create_thread_engine(depth, max_threads));
-}
-
 Support P2pmemBackend::probe(const Topology& topology) {
-    start_engine();
     std::string found;
     std::string closed;
     for (const PeerMemory& memory : driver::list_peer_memory(files_)) {
@@ -130,7 +107,7 @@ Support P2pmemBackend::probe(const Topology& topology) {
         list += (list.empty() ? "" : ", ") + words;
         if (!open) list += memory.allocatable ? "" : " (the kernel lets no program map it)";
     }
-    if (!found.empty()) return Support::yes(fmt::format("{}, files by {}", found, how_));
+    if (!found.empty()) return Support::yes(found);
     if (!closed.empty())
         return Support::no(
             fmt::format("this process may not map the peer-to-peer memory of this machine: {}", closed),
@@ -154,10 +131,10 @@ std::vector<Capability> P2pmemBackend::capabilities() const {
     read.engine = "drive DMA";
     read.max_gb_per_s = drive_gb_per_s;
     read.latency_us = drive_latency_us;
-    read.reason = fmt::format("read by {} with O_DIRECT, no byte in host memory", how_);
+    read.reason = "read with O_DIRECT, no byte in host memory";
     Capability& write = all[write_file] = read;
     std::swap(write.from_memory, write.to_memory);
-    write.reason = fmt::format("written by {} with O_DIRECT, no byte in host memory", how_);
+    write.reason = "written with O_DIRECT, no byte in host memory";
 
     Capability& to_device = all[store];
     to_device.from_memory = {MemoryKind::pageable, MemoryKind::pinned};
@@ -315,23 +292,29 @@ Result<backend::Ticket> P2pmemBackend::start_file(const backend::Piece& piece, b
     char* const address =
         static_cast<char*>(memory.address()) + (write ? piece.from_offset : piece.to_offset);
     const Bytes offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);
-    return jobs_->start(*file, write, {address, memory.place().to_string()}, offset, piece.size);
+    const DirectRange range{address, memory.place().to_string(), offset, piece.size, write};
+    SIDESTEP_TRY(const auto started,
+                 drive_.start([file, range, make = make_] { return file->move(range, make); }));
+    return backend::Ticket{2 * started.id};
 }
 
 Result<backend::Progress> P2pmemBackend::poll(backend::Ticket ticket) {
-    if (ticket.id % 2 == 0) return jobs_->poll(ticket);
-    return copies_.poll({ticket.id / 2});
+    return (ticket.id % 2 == 0 ? drive_ : copies_).poll({ticket.id / 2});
 }
 
 }  // namespace
 
 std::unique_ptr<backend::Backend> create(P2pmemOptions options) {
-    return std::make_unique<P2pmemBackend>(std::move(options), nullptr);
+    return create(std::move(options), [](const FileCall& call) -> std::int64_t {
+        const auto at = static_cast<off_t>(call.offset);
+        const ssize_t moved = call.write ? ::pwrite(call.fd, call.address, call.size, at)
+                                         : ::pread(call.fd, call.address, call.size, at);
+        return moved < 0 ? -errno : moved;
+    });
 }
 
-std::unique_ptr<backend::Backend> create(P2pmemOptions options,
-                                         std::unique_ptr<driver::FileIoEngine> engine) {
-    return std::make_unique<P2pmemBackend>(std::move(options), std::move(engine));
+std::unique_ptr<backend::Backend> create(P2pmemOptions options, MakeFileCall make) {
+    return std::make_unique<P2pmemBackend>(std::move(options), std::move(make));
 }
 
 }  // namespace sidestep::backends::p2pmem

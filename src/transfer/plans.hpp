@@ -17,9 +17,9 @@ struct ReadyHop {
     std::size_t capability = 0;
     bool one_by_one = false;  // as Capability's
     bool streams = false;     // the engine enqueues on a caller's stream
-    Prefer meets = Prefer::automatic;
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;
+    Prefer meets = Prefer::automatic;  // as Capability's
 };
 
 // A plan with the backends it names looked up.

@@ -2,10 +2,12 @@
 // refuse.
 #include "p2pmem_test.hpp"
 
+#include <atomic>
 #include <cstring>
-#include <deque>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -15,62 +17,48 @@ namespace sidestep::backends::p2pmem {
 namespace {
 
 using backend::Access;
-using driver::FileRequest;
 
 constexpr const char* device = "0000:03:00.0";
 constexpr std::size_t read_file = 0;
 constexpr std::size_t write_file = 1;
 
-// Moves bytes when it is reaped, unless the script answers.
-class ScriptedEngine final : public driver::FileIoEngine {
-public:
-    struct Script {
-        std::function<std::optional<std::int64_t>(const FileRequest&)> answer;
-        Bytes max = 1_GiB;  // bytes moved by one request
-        unsigned outstanding = 0;
-        std::vector<FileRequest> seen;
-        bool hangs = false;
-        bool gone = false;
-    };
-    explicit ScriptedEngine(std::shared_ptr<Script> script) : script_(std::move(script)) {}
-    ~ScriptedEngine() override { script_->gone = true; }
-    bool end() override { return !script_->hangs; }
+// Moves bytes, unless the script answers. Any thread.
+struct Script {
+    std::function<std::optional<std::int64_t>(const FileCall&)> answer;
+    Bytes max = 1_GiB;  // bytes moved by one call
+    std::mutex mutex;   // guards the next
+    std::vector<FileCall> seen;
+    std::atomic<unsigned> outstanding{0};
+    std::atomic<bool> hangs{false};
 
-    std::string_view name() const override { return "scripted"; }
-    unsigned depth() const override { return 2; }
-    void submit(const FileRequest& request) override {
-        queue_.push_back(request);
-        script_->seen.push_back(request);
-        ++script_->outstanding;
-    }
-    void flush() override {}
-    void reap(std::vector<driver::FileCompletion>& ended) override {
-        if (queue_.empty() || script_->hangs) return;
-        const FileRequest request = queue_.back();
-        queue_.pop_back();
-        --script_->outstanding;
-        auto result = script_->answer ? script_->answer(request) : std::nullopt;
+    std::int64_t make(const FileCall& call) {
+        {
+            const std::lock_guard lock(mutex);
+            seen.push_back(call);
+        }
+        ++outstanding;
+        while (hangs) std::this_thread::yield();
+        auto result = answer ? answer(call) : std::nullopt;
         if (!result) {
             // Whole blocks, as O_DIRECT wants it; less of them is told.
-            const auto bytes = std::min(request.size, (script_->max + 4_KiB - 1) / 4_KiB * 4_KiB);
-            const auto at = static_cast<off_t>(request.offset);
-            result = request.write ? ::pwrite(request.fd, request.address, bytes, at)
-                                   : ::pread(request.fd, request.address, bytes, at);
-            result = std::min(*result, static_cast<std::int64_t>(script_->max));
+            const auto bytes = std::min(call.size, (max + 4_KiB - 1) / 4_KiB * 4_KiB);
+            const auto at = static_cast<off_t>(call.offset);
+            result = call.write ? ::pwrite(call.fd, call.address, bytes, at)
+                                : ::pread(call.fd, call.address, bytes, at);
+            result = std::min(*result, static_cast<std::int64_t>(max));
         }
-        ended.push_back({request.tag, *result});
+        --outstanding;
+        return *result;
     }
-
-private:
-    std::shared_ptr<Script> script_;
-    std::deque<FileRequest> queue_;
 };
 
 class P2pmemFile : public P2pmemTest {
 protected:
     void SetUp() override {
         add_device(device, 16_MiB, 16_MiB);
-        ASSERT_TRUE(open(create(options(), std::make_unique<ScriptedEngine>(script_))).usable);
+        ASSERT_TRUE(open(create(options(), [script = script_](const FileCall& call) {
+                        return script->make(call);
+                    })).usable);
         put(*this / "x", text_);
         auto memory = backend_->allocate(Place::p2pmem(device), 8_MiB, MemoryKind::p2pmem);
         ASSERT_TRUE(memory.ok()) << memory.error().to_string();
@@ -88,7 +76,7 @@ protected:
         return move(*file_, 0, **target, 0, size, read_file);
     }
 
-    std::shared_ptr<ScriptedEngine::Script> script_ = std::make_shared<ScriptedEngine::Script>();
+    std::shared_ptr<Script> script_ = std::make_shared<Script>();
     const std::string text_ = text_of(3'000'001);
     Allocation memory_;
     std::unique_ptr<backend::Registration> file_;
@@ -110,7 +98,7 @@ TEST_F(P2pmemFile, WholeBlocksGoDirectlyAndTheRestThroughHostMemory) {
     EXPECT_EQ(bytes.total(), 100'000u);
     ASSERT_EQ(file_->notes().size(), 1u);
     EXPECT_TRUE(says(file_->notes()[0], "5792 bytes")) << file_->notes()[0];
-    for (const FileRequest& request : script_->seen) {
+    for (const FileCall& request : script_->seen) {
         const auto* at = static_cast<const char*>(request.address);
         const bool in_device = at >= address() && at < address() + 8_MiB;
         EXPECT_EQ(in_device, request.offset % 4_KiB == 0 && request.size % 4_KiB == 0) << request.offset;
@@ -128,17 +116,17 @@ TEST_F(P2pmemFile, WhatLiesDifferentlyInABlockGoesThroughHostMemoryOrIsRefused) 
 }
 
 // With it the host memory into which a drive reads what is no whole block.
-TEST_F(P2pmemFile, AnEngineOutlivesTheBackendWhereARequestHangs) {
+TEST_F(P2pmemFile, ACallThatHangsOutlivesTheBackend) {
     script_->hangs = true;  // nothing ends
     file_ = std::move(*attach(Buffer::file(*this / "x", 1, 100), Access::read));
     auto target = attach(memory_.buffer().slice(1, 100), Access::write);
     ASSERT_TRUE(backend_->start({file_.get(), 0, target->get(), 0, 100, read_file, nullptr}));
-    ASSERT_EQ(script_->outstanding, 1u);
-    target->reset();
-    memory_ = Allocation();
+    while (script_->outstanding == 0) std::this_thread::yield();
     backend_.reset();
-    EXPECT_FALSE(script_->gone);
+    EXPECT_EQ(script_->outstanding, 1u);
     std::memset(script_->seen.back().address, 1, script_->seen.back().size);
+    script_->hangs = false;
+    while (std::memcmp(address() + 1, text_.data() + 1, 100) != 0) std::this_thread::yield();
 }
 
 TEST_F(P2pmemFile, ShortTransfersAreCarriedOn) {
@@ -158,7 +146,7 @@ TEST_F(P2pmemFile, WhatTheKernelRefusesIsAReasonWithItsRule) {
          {Case{EINVAL, "share no PCIe switch", "below one PCIe switch"},
           Case{EREMOTEIO, "takes no pages of p2pmem:0000:03:00.0", "PCIe NVMe drive"},
           Case{EFAULT, "registered buffers", "plain reads"}, Case{EOPNOTSUPP, "no direct I/O", "ext4"}}) {
-        script_->answer = [&](const FileRequest& request) -> std::optional<std::int64_t> {
+        script_->answer = [&](const FileCall& request) -> std::optional<std::int64_t> {
             return request.size >= 4_KiB ? std::optional<std::int64_t>(-one.number) : std::nullopt;
         };
         const auto moved = read(0, 3'000'000, 0);
@@ -172,7 +160,7 @@ TEST_F(P2pmemFile, WhatTheKernelRefusesIsAReasonWithItsRule) {
 }
 
 TEST_F(P2pmemFile, AFaultOfTheDriveNamesFileAndBytes) {
-    script_->answer = [](const FileRequest&) { return -EIO; };
+    script_->answer = [](const FileCall&) { return -EIO; };
     const auto moved = read(8_KiB, 16_KiB, 0);
     ASSERT_FALSE(moved.ok());
     EXPECT_EQ(moved.error().code, ErrorCode::io_error);
@@ -197,7 +185,7 @@ TEST_F(P2pmemFile, AFileThatShrinksIsNoEndlessRead) {
 }
 
 TEST_F(P2pmemFile, AWriteThatGetsNowhereIsAFault) {
-    script_->answer = [](const FileRequest&) { return 0; };
+    script_->answer = [](const FileCall&) { return 0; };
     auto target = attach(Buffer::file(*this / "y"), Access::write);
     auto source = attach(memory_.buffer().slice(0, 16_KiB), Access::read);
     const auto moved = move(**source, 0, **target, 0, 16_KiB, write_file);
