@@ -18,8 +18,6 @@
 namespace sidestep::backends::cufile {
 namespace {
 
-using driver::FileType;
-
 // Mapping GPU memory takes longer than what a small copy gains; cuFile goes through mapped blocks of its own
 // then. Not measured: no machine with a direct path was at hand.
 constexpr Bytes min_mapped = 16_MiB;
@@ -47,9 +45,18 @@ void raise(std::atomic<Bytes>& max, Bytes value) {
 Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& shared, const Buffer& buffer,
                                                                  const backend::AttachOptions& options) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(shared, buffer, options));
-    SIDESTEP_CHECK(file->writable() ? file->open_target() : file->open_source());
-    const driver::Fd& fd = file->replaced_ ? file->replaced_->fd() : file->plain_;
-    auto direct = driver::open_direct(fd, file->writable() ? O_RDWR : O_RDONLY, file->path());
+    const bool write = file->writable();
+    // With a name of its own meanwhile: cuFile refuses files that were opened with O_TMPFILE (5019).
+    SIDESTEP_CHECK(
+        file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size, false}));
+    if (write && file->opened_.type() != driver::FileType::regular)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{} is a {}, which this path does not write to", file->path(),
+                                 driver::to_string(file->opened_.type())),
+                     buffer.to_string(),
+                     {}};
+    if (write) SIDESTEP_CHECK(file->opened_.reserve());
+    auto direct = driver::open_direct(file->opened_.fd(), write ? O_RDWR : O_RDONLY, file->path());
     if (!direct) return Error{ErrorCode::unsupported, direct.error().message, file->path(), {}};
     file->direct_ = std::move(*direct);
     auto handle = driver::CufileHandle::create(file->cufile_, file->direct_);
@@ -57,57 +64,6 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& s
         return Error{ErrorCode::unsupported, handle.error().message, buffer.to_string(), handle.error().hint};
     file->handle_ = std::move(*handle);
     return file;
-}
-
-Result<void> FileRegistration::open_source() {
-    SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
-    if (!facts)
-        return Error{
-            ErrorCode::not_found, fmt::format("{} does not exist", path()), buffer().to_string(), {}};
-    if (facts->type != FileType::regular && facts->type != FileType::block_device)
-        return Error{ErrorCode::invalid_argument,
-                     fmt::format("{} is a {}", path(), driver::to_string(facts->type)),
-                     buffer().to_string(),
-                     {}};
-    const Bytes end = buffer().size() == Buffer::whole ? facts->size : buffer().offset() + buffer().size();
-    if (end > facts->size)
-        return Error{ErrorCode::end_of_file,
-                     fmt::format("{} has {} bytes", path(), facts->size),
-                     buffer().to_string(),
-                     {}};
-    SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDONLY));
-    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
-    return {};
-}
-
-Result<void> FileRegistration::open_target() {
-    if (buffer().whole_file()) {
-        SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
-        if (facts && facts->type != FileType::regular)
-            return Error{ErrorCode::unsupported,
-                         fmt::format("{} is a {}, which this path does not write to", path(),
-                                     driver::to_string(facts->type)),
-                         buffer().to_string(),
-                         {}};
-        // With a name of its own meanwhile: cuFile refuses files that were opened with O_TMPFILE (5019).
-        SIDESTEP_TRY(auto replaced, driver::ReplacedFile::begin(path(), false));
-        replaced_.emplace(std::move(replaced));
-        return driver::reserve_space(replaced_->fd(), 0, options_.expected_size, false, path());
-    }
-    SIDESTEP_TRY(const auto facts, driver::file_facts(path()));
-    if (!facts || facts->type != FileType::regular)
-        return Error{facts ? ErrorCode::unsupported : ErrorCode::not_found,
-                     fmt::format("{} is {}", path(), facts ? driver::to_string(facts->type) : "not there"),
-                     buffer().to_string(),
-                     {}};
-    if (buffer().offset() > facts->size)
-        return Error{
-            ErrorCode::invalid_argument,
-            fmt::format("the range begins beyond the end of {}, which has {} bytes", path(), facts->size),
-            buffer().to_string(), "begin at the end at most"};
-    SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR));
-    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
-    return driver::reserve_space(plain_, buffer().offset(), buffer().size(), true, path());
 }
 
 // The account with one GPU; begun, and its path proven, with the first bytes.
@@ -180,7 +136,7 @@ Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
 Result<void> FileRegistration::move_through_host(const Range& range) {
     if (range.size == 0) return {};
     std::array<char, block> bytes;
-    const driver::Fd& fd = replaced_ ? replaced_->fd() : plain_;
+    const driver::Fd& fd = opened_.fd();
     char* const memory = static_cast<char*>(range.memory->buffer().address()) + range.memory_offset;
     DirectGpu& gpu = range.memory->gpu();
     if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), memory, range.size));
@@ -247,8 +203,7 @@ StorageBytes FileRegistration::storage_bytes() const {
 }
 
 std::vector<std::string> FileRegistration::notes() const {
-    std::vector<std::string> notes;
-    if (replaced_) notes = replaced_->notes();
+    std::vector<std::string> notes = opened_.notes();
     if (const Bytes bytes = through_host_.load(std::memory_order_relaxed); bytes != 0)
         notes.push_back(
             fmt::format("{} bytes of {} went through host memory: only whole blocks of {} go directly", bytes,
@@ -271,10 +226,7 @@ std::vector<std::string> FileRegistration::notes() const {
 }
 
 Result<void> FileRegistration::commit() {
-    if (!writable()) return {};
-    if (replaced_) return replaced_->commit(options_.sync_file);
-    if (options_.sync_file) return driver::flush_file(plain_, path());
-    return {};
+    return writable() ? opened_.commit(options_.sync_file) : Result<void>();
 }
 
 }  // namespace sidestep::backends::cufile

@@ -12,7 +12,7 @@
 #include "backends/cufile/direct_gpus.hpp"
 #include "backends/cufile/mapped_memory.hpp"
 #include "backends/cufile/proof.hpp"
-#include "driver/replaced_file.hpp"
+#include "driver/opened_file.hpp"
 
 namespace sidestep::backends::cufile {
 
@@ -74,8 +74,6 @@ private:
     FileRegistration(const Shared& shared, const Buffer& buffer, const backend::AttachOptions& options)
         : Registration(buffer), options_(options), cufile_(shared.cufile), shared_(shared) {}
     const std::string& path() const { return buffer().place().path(); }
-    Result<void> open_source();
-    Result<void> open_target();
     Result<Window*> window(DirectGpu& gpu, bool write);
     void register_memory(const MemoryRegistration& memory);
     Result<void> move_blocks(const Range& range, Window& window);
@@ -86,10 +84,9 @@ private:
     const backend::AttachOptions options_;
     const std::shared_ptr<const driver::Cufile> cufile_;
     const Shared shared_;
-    driver::Fd plain_;                              // of a source, or a target written in place
-    std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
-    driver::Fd direct_;                             // the same file with O_DIRECT
-    driver::CufileHandle handle_;                   // of direct_; goes first
+    driver::OpenedFile opened_;
+    driver::Fd direct_;            // the same file with O_DIRECT
+    driver::CufileHandle handle_;  // of direct_; goes first
 
     std::atomic<Bytes> through_host_{0};
     mutable std::mutex mutex_;  // guards what follows; the windows themselves stay

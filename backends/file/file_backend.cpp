@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "backends/file/file_buffers.hpp"
 #include "backends/file/file_jobs.hpp"
 #include "backends/file/file_registration.hpp"
 #include "backends/file/slices.hpp"
@@ -12,6 +11,7 @@
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/file_threads.hpp"
+#include "driver/opened_file.hpp"
 #include "driver/uring.hpp"
 
 namespace sidestep::backends::file {
@@ -182,7 +182,7 @@ std::vector<Capability> FileBackend::capabilities() const {
 
 Result<std::optional<backend::Description>> FileBackend::describe(const Buffer& buffer) {
     if (!buffer.place().is_file()) return std::optional<backend::Description>{};
-    SIDESTEP_TRY(const auto facts, inspect(buffer));
+    SIDESTEP_TRY(const auto facts, driver::inspect(buffer));
     backend::Description description;
     description.place = buffer.place();
     description.memory = MemoryKind::storage;

@@ -6,14 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "backends/file/file_buffers.hpp"
 #include "backends/file/slices.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::file {
-
-using driver::FileFacts;
-using driver::FileType;
 
 namespace {
 
@@ -26,18 +22,10 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
                                                                  const backend::AttachOptions& options,
                                                                  driver::CacheProbe probe, bool maps) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(buffer, options, probe));
-    if (!file->writable()) {
-        SIDESTEP_CHECK(file->open_source());
-    } else {
-        SIDESTEP_TRY(const auto facts, inspect(buffer));
-        if (buffer.whole_file() && (!facts || facts->type == FileType::regular)) {
-            SIDESTEP_CHECK(file->open_whole_target(maps));
-        } else {
-            // A whole block device is written in place too: there is nothing to rename.
-            SIDESTEP_CHECK(
-                file->open_in_place(*facts, buffer.whole_file() ? options.expected_size : buffer.size()));
-        }
-    }
+    const bool write = file->writable();
+    SIDESTEP_CHECK(
+        file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size}));
+    if (write) SIDESTEP_CHECK(file->make_room(maps));
     if (options.page_cache == PageCache::bypass) SIDESTEP_CHECK(file->go_direct());
     // Whoever starts pieces must not wait for a file system.
     if (file->wish(file->writable()) != Wish::cache && options.expected_size >= min_question) {
@@ -47,28 +35,11 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
     return file;
 }
 
-Result<void> FileRegistration::open_source() {
-    SIDESTEP_TRY(const auto facts, inspect(buffer()));
-    if (!facts) return missing(path());
-    SIDESTEP_CHECK(check_read_range(buffer(), *facts));
-    SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDONLY));
-    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
-    if (facts->type == FileType::regular && facts->size == 0 && driver::has_hidden_content(plain_)) {
-        return Error{ErrorCode::unsupported,
-                     fmt::format("{} has content, but says that its size is 0", path()),
-                     buffer().place().to_string(), "copy it to an ordinary file first, for example with cat"};
-    }
-    return {};
-}
-
-Result<void> FileRegistration::open_whole_target(bool maps) {
-    SIDESTEP_TRY(auto file, driver::ReplacedFile::begin(path()));
-    replaced_.emplace(std::move(file));
-    notes_ = replaced_->notes();
+Result<void> FileRegistration::make_room(bool maps) {
     const Bytes size = options_.expected_size;
-    if (!maps || size < min_mapped || !driver::lives_in_memory(replaced_->fd()))
-        return driver::reserve_space(replaced_->fd(), 0, size, false, path());
-    SIDESTEP_CHECK(driver::lengthen_in_memory(replaced_->fd(), size, path()));
+    if (!maps || !opened_.replaces() || size < min_mapped || !driver::lives_in_memory(opened_.fd()))
+        return opened_.reserve();
+    SIDESTEP_CHECK(driver::lengthen_in_memory(opened_.fd(), size, path()));
     map_target();
     return {};
 }
@@ -76,24 +47,11 @@ Result<void> FileRegistration::open_whole_target(bool maps) {
 // Only what is nobody else's business yet is mapped: a file that others may shorten would end the process
 // with a signal.
 void FileRegistration::map_target() {
-    auto map = driver::TargetMap::create(replaced_->fd(), options_.expected_size, path());
+    auto map = driver::TargetMap::create(opened_.fd(), options_.expected_size, path());
     if (map)
         map_.emplace(std::move(*map));
     else
         notes_.push_back(fmt::format("{}; pwrite takes turns there", map.error().message));
-}
-
-Result<void> FileRegistration::open_in_place(const FileFacts& facts, Bytes bytes) {
-    SIDESTEP_CHECK(check_write_range(buffer(), bytes, facts));
-    if (facts.type == FileType::block_device) {
-        // O_EXCL: the kernel refuses a device that is mounted, or part of another one.
-        SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR | O_EXCL));
-        SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
-        return {};
-    }
-    SIDESTEP_TRY(plain_, driver::open_file(path(), O_RDWR));
-    SIDESTEP_CHECK(driver::check_opened(plain_, path(), options_.identity, options_.version));
-    return driver::reserve_space(plain_, buffer().offset(), bytes, true, path());
 }
 
 FileRegistration::Wish FileRegistration::wish(bool write) const {
@@ -178,20 +136,12 @@ std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes s
 }
 
 Result<void> FileRegistration::commit() {
-    if (!writable()) return {};
-    if (replaced_) {
-        const std::size_t known = replaced_->notes().size();
-        SIDESTEP_CHECK(replaced_->commit(options_.sync_file));
-        notes_.insert(notes_.end(), replaced_->notes().begin() + static_cast<std::ptrdiff_t>(known),
-                      replaced_->notes().end());
-        return {};
-    }
-    if (options_.sync_file) return driver::flush_file(plain_, path());
-    return {};
+    return writable() ? opened_.commit(options_.sync_file) : Result<void>();
 }
 
 std::vector<std::string> FileRegistration::notes() const {
-    std::vector<std::string> notes = notes_;
+    std::vector<std::string> notes = opened_.notes();
+    notes.insert(notes.end(), notes_.begin(), notes_.end());
     const Bytes bytes = through_cache_.load(std::memory_order_relaxed);
     if (options_.page_cache == PageCache::bypass && direct_ && bytes != 0) {
         notes.push_back(

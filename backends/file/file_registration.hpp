@@ -7,9 +7,8 @@
 
 #include "backend/backend.hpp"
 #include "driver/fd.hpp"
-#include "driver/files.hpp"
+#include "driver/opened_file.hpp"
 #include "driver/page_cache.hpp"
-#include "driver/replaced_file.hpp"
 #include "driver/target_map.hpp"
 
 namespace sidestep::backends::file {
@@ -48,7 +47,7 @@ public:
 
     const driver::Fd& fd(bool around_cache) const {
         if (around_cache) return direct_;
-        return replaced_ ? replaced_->fd() : plain_;
+        return opened_.fd();
     }
 
     // Where a range to be written is mapped; null where it is not, or is not to be written that way any more.
@@ -77,18 +76,15 @@ public:
 private:
     FileRegistration(const Buffer& buffer, const backend::AttachOptions& options, driver::CacheProbe probe)
         : Registration(buffer), options_(options), probe_(probe) {}
-    Result<void> open_source();
-    Result<void> open_whole_target(bool maps);
+    Result<void> make_room(bool maps);
     void map_target();
-    Result<void> open_in_place(const driver::FileFacts& facts, Bytes bytes);
     Result<void> go_direct();
     Result<driver::Fd> open_around();
     void choose_probe();
 
     const backend::AttachOptions options_;
-    driver::Fd plain_;                              // of a source, or a target written in place
-    std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
-    std::optional<driver::TargetMap> map_;          // of it
+    driver::OpenedFile opened_;
+    std::optional<driver::TargetMap> map_;  // of a whole-file target
     std::atomic<bool> unmapped_{false};
     std::vector<std::string> notes_;
 

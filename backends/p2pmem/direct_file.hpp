@@ -9,9 +9,8 @@
 
 #include "backend/backend.hpp"
 #include "driver/fd.hpp"
-#include "driver/files.hpp"
+#include "driver/opened_file.hpp"
 #include "driver/p2pmem.hpp"
-#include "driver/replaced_file.hpp"
 
 namespace sidestep::backends::p2pmem {
 
@@ -56,20 +55,17 @@ public:
 private:
     DirectFile(const Buffer& buffer, const backend::AttachOptions& options)
         : Registration(buffer), options_(options) {}
-    Result<void> open_source();
-    Result<void> open_target();
     Result<void> go_direct(bool any_file);
     const driver::Fd& fd(bool direct) const {
         if (direct && direct_) return direct_;
-        return replaced_ ? replaced_->fd() : plain_;
+        return opened_.fd();
     }
     Result<void> move(DirectRange range, bool direct, const MakeFileCall& make);
     Error failed(const DirectRange& range, bool direct, int number) const;
 
     const backend::AttachOptions options_;
-    driver::Fd plain_;                              // of a source, or a target written in place
-    std::optional<driver::ReplacedFile> replaced_;  // a whole-file target
-    driver::Fd direct_;                             // the same file with O_DIRECT; none only with any_file
+    driver::OpenedFile opened_;
+    driver::Fd direct_;  // the same file with O_DIRECT; none only with any_file
     // Whole blocks go directly. A page at least: bytes beside them that go through the page cache are in
     // other pages then, and neither road sees what the other has half done.
     Bytes block_ = 0;
