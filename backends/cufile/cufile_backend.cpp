@@ -184,10 +184,6 @@ Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffe
     return Attached(std::make_unique<MemoryRegistration>(buffer, *gpu));
 }
 
-bool holds(const Buffer& buffer, Bytes offset, Bytes size) {
-    return buffer.size() == Buffer::whole || (offset <= buffer.size() && size <= buffer.size() - offset);
-}
-
 Result<backend::Ticket> CufileBackend::start(const backend::Piece& piece) {
     const bool write = piece.capability == gpu_to_file;
     auto* const file = dynamic_cast<FileRegistration*>(write ? piece.to : piece.from);
@@ -202,9 +198,7 @@ Result<backend::Ticket> CufileBackend::start(const backend::Piece& piece) {
     if (write && !file->writable())
         return Error{
             ErrorCode::invalid_argument, "the file was opened for reading", file->buffer().to_string(), {}};
-    if (!holds(piece.from->buffer(), piece.from_offset, piece.size) ||
-        !holds(piece.to->buffer(), piece.to_offset, piece.size))
-        return Error{ErrorCode::internal, "a piece reaches past its buffer", "cufile", {}};
+    SIDESTEP_CHECK(backend::check_within(piece));
     Range range;
     range.memory = memory;
     range.file_offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);

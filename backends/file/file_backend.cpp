@@ -204,12 +204,7 @@ Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer&
                      fmt::format("the file backend cannot reach {}", buffer.place().to_string()),
                      buffer.to_string(), "stage through host memory"};
     }
-    if (options.access == backend::Access::write && buffer.read_only()) {
-        return invalid("memory that was given as const cannot be a target", buffer.to_string());
-    }
-    if (buffer.address() == nullptr && buffer.size() != 0) {
-        return invalid("a null address holds no bytes", buffer.to_string());
-    }
+    SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
     return Attached(std::make_unique<MemoryRegistration>(buffer));
 }
 
@@ -238,12 +233,7 @@ Result<backend::Ticket> FileBackend::start(const backend::Piece& piece) {
 Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset,
                                            MemoryRegistration& memory, Bytes memory_offset,
                                            const backend::Piece& piece, bool write) {
-    const auto inside = [size = piece.size](const Buffer& buffer, Bytes offset) {
-        return offset <= buffer.size() && size <= buffer.size() - offset;
-    };
-    if (!inside(file.buffer(), file_offset) || !inside(memory.buffer(), memory_offset)) {
-        return invalid("a piece reaches beyond its buffer", file.path());
-    }
+    SIDESTEP_CHECK(backend::check_within(piece));
     Stretch stretch;
     stretch.address = static_cast<char*>(memory.buffer().address()) + memory_offset;
     stretch.offset = file.buffer().offset() + file_offset;

@@ -275,12 +275,7 @@ Result<std::unique_ptr<backend::Registration>> HostBackend::attach(const Buffer&
     if (place.is_file() || (place.is_gpu() && engines_.empty())) {
         return out_of_reach(fmt::format("the host backend cannot reach {}", place.to_string()));
     }
-    if (options.access == backend::Access::write && buffer.read_only()) {
-        return invalid("memory that was given as const cannot be a target", buffer.to_string());
-    }
-    if (buffer.address() == nullptr && buffer.size() != 0) {
-        return invalid("a null address holds no bytes", buffer.to_string());
-    }
+    SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
     MemoryKind kind = MemoryKind::pageable;
     if (emulated_) {
         SIDESTEP_TRY(const auto description, emulated_->describe(buffer));

@@ -55,10 +55,6 @@ Error invalid(std::string message, std::string where) {
     return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
 }
 
-bool inside(const Buffer& buffer, Bytes offset, Bytes size) {
-    return buffer.size() == Buffer::whole || (offset <= buffer.size() && size <= buffer.size() - offset);
-}
-
 class P2pmemBackend final : public backend::Backend {
 public:
     P2pmemBackend(P2pmemOptions options, MakeFileCall make)
@@ -242,10 +238,7 @@ Result<std::unique_ptr<backend::Registration>> P2pmemBackend::attach(const Buffe
         return Error{ErrorCode::unsupported,
                      fmt::format("the p2pmem backend cannot reach {}", place.to_string()), buffer.to_string(),
                      "stage through host memory"};
-    if (options.access == backend::Access::write && buffer.read_only())
-        return invalid("memory that was given as const cannot be a target", buffer.to_string());
-    if (buffer.address() == nullptr && buffer.size() != 0)
-        return invalid("a null address holds no bytes", buffer.to_string());
+    SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
     if (place.is_p2pmem()) {
         // A wrong address would be written to by a drive.
         SIDESTEP_CHECK(describe(buffer));
@@ -264,8 +257,7 @@ Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
                                  from.place().to_string(), to.place().to_string()),
                      "p2pmem backend",
                      {}};
-    if (!inside(from, piece.from_offset, piece.size) || !inside(to, piece.to_offset, piece.size))
-        return invalid("a piece reaches beyond its buffer", to.to_string());
+    SIDESTEP_CHECK(backend::check_within(piece));
     if (engine == read_file || engine == write_file) return start_file(piece, engine == write_file);
     // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
     const auto copy = [target = static_cast<char*>(to.address()) + piece.to_offset,

@@ -117,6 +117,10 @@ struct Ticket {
 
 enum class Progress { pending, done };
 
+// What every backend asks of memory that is attached, and of a piece.
+Result<void> check_memory(const Buffer& buffer, Access access);
+Result<void> check_within(const Piece& piece);
+
 // Holds back a caller's stream until a staged copy has ended (see sidestep/cuda.hpp).
 class Gate {
 public:

@@ -1,6 +1,31 @@
 #include "backend/registry.hpp"
 
+#include <utility>
+
 namespace sidestep::backend {
+
+Result<void> check_memory(const Buffer& buffer, Access access) {
+    const auto wrong = [&buffer](const char* message) {
+        return Error{ErrorCode::invalid_argument, message, buffer.to_string(), {}};
+    };
+    if (access == Access::write && buffer.read_only())
+        return wrong("memory that was given as const cannot be a target");
+    if (buffer.address() == nullptr && buffer.size() != 0) return wrong("a null address holds no bytes");
+    return {};
+}
+
+Result<void> check_within(const Piece& piece) {
+    for (const auto& [end, offset] :
+         {std::pair(piece.from, piece.from_offset), {piece.to, piece.to_offset}}) {
+        const Bytes size = end->buffer().size();
+        if (size != Buffer::whole && (offset > size || piece.size > size - offset))
+            return Error{ErrorCode::invalid_argument,
+                         "a piece reaches beyond its buffer",
+                         end->buffer().to_string(),
+                         {}};
+    }
+    return {};
+}
 
 Result<Allocation> Backend::allocate(const Place& place, Bytes, MemoryKind) {
     return Error{ErrorCode::unsupported,
@@ -57,6 +82,12 @@ void Registry::add(std::unique_ptr<Backend> backend, const Topology& topology) {
 void Registry::add_absent(Offer offer) {
     offer.support.usable = false;
     offers_.push_back(std::move(offer));
+}
+
+Result<std::optional<Description>> Registry::describe(const Buffer& buffer) const {
+    for (Backend* backend : usable_)
+        if (auto found = backend->describe(buffer); !found || *found) return found;
+    return std::optional<Description>{};
 }
 
 Backend* Registry::find(std::string_view name) const {

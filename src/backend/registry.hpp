@@ -21,6 +21,8 @@ public:
     const std::vector<Offer>& offers() const { return offers_; }
     // The usable backend of that name, or null.
     Backend* find(std::string_view name) const;
+    // What the first usable backend says that knows the buffer; nothing where none does. Fails as it does.
+    Result<std::optional<Description>> describe(const Buffer& buffer) const;
     // Every usable backend, in the order of registration.
     const std::vector<Backend*>& usable() const { return usable_; }
 

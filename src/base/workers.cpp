@@ -1,5 +1,6 @@
 #include "base/workers.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -94,6 +95,12 @@ void Workers::wait() {
     shared_->changed.wait(lock, [this] { return shared_->queue.empty() && shared_->busy == 0; });
 }
 
+bool Workers::wait_for(std::chrono::nanoseconds limit) {
+    std::unique_lock lock(shared_->mutex);
+    return shared_->changed.wait_for(lock, limit,
+                                     [this] { return shared_->queue.empty() && shared_->busy == 0; });
+}
+
 bool Workers::end() {
     std::deque<Task> dropped;
     std::unique_lock lock(shared_->mutex);
@@ -126,6 +133,18 @@ void Workers::work(const std::shared_ptr<Shared>& shared) {
     }
     --all.threads;
     all.changed.notify_all();
+}
+
+void in_parallel(std::size_t threads, std::size_t count, const std::function<void(std::size_t)>& work) {
+    std::atomic<std::size_t> next{0};
+    const auto take = [&] {
+        for (std::size_t i = next++; i < count; i = next++) work(i);
+    };
+    const std::size_t others = std::min(threads, count) - std::min<std::size_t>(count, 1);
+    Workers workers({others}, "work side by side");
+    for (std::size_t i = 0; i < others && workers.add(take); ++i) {
+    }
+    take();
 }
 
 // Tells of its end when it goes, whether it was carried out or not.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -41,6 +42,8 @@ public:
     void drop();
     // Until nothing is queued or being done.
     void wait();
+    // Or that long; answers whether nothing is.
+    bool wait_for(std::chrono::nanoseconds limit);
     // Drops what nobody has begun, and waits for the rest until a second after the last was begun. False where something
     // hangs then: its thread is let go, and what its task uses has to be kept (base::keep). To be called last.
     bool end();
@@ -52,6 +55,10 @@ private:
 
     const std::shared_ptr<Shared> shared_;
 };
+
+// Makes work(0) to work(count - 1), each once, by the caller's thread and others, as many as can be had up to `threads` in
+// all. Returns when all are done.
+void in_parallel(std::size_t threads, std::size_t count, const std::function<void(std::size_t)>& work);
 
 // Tasks that are waited for together.
 class TaskGroup {

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/workers.hpp"
 #include "checkpoint/files_reader.hpp"
 #include "checkpoint/manifest.hpp"
 #include "driver/cpus.hpp"
@@ -38,10 +37,7 @@ public:
 
     Result<ManifestRun> run(const Checkpoint::Progress& progress) {
         const auto begun = std::chrono::steady_clock::now();
-        start_threads();
-        if (threads_.empty()) work();
-        const bool go_on = wait(progress);
-        for (std::thread& thread : threads_) thread.join();
+        const bool go_on = read_all(progress);
         if (failure_) return failure_->second;
         if (!go_on) return Error{ErrorCode::cancelled, "the reading of the files was stopped", {}, {}};
         ManifestRun done;
@@ -57,38 +53,18 @@ private:
         Bytes begin = 0;
     };
 
-    void start_threads() {
+    // By several threads, or, where there are none, by this one. False where the caller wants no more.
+    bool read_all(const Checkpoint::Progress& progress) {
         const std::size_t wanted =
             std::min({max_threads, units_.size(), static_cast<std::size_t>(driver::usable_cpu_count())});
-        threads_.reserve(wanted);
-        try {
-            for (std::size_t i = 0; i < wanted; ++i) {
-                threads_.emplace_back([this] {
-                    work();
-                    const std::lock_guard lock(mutex_);
-                    ++ended_;
-                    changed_.notify_one();
-                });
-            }
-        } catch (const std::exception&) {
-            // With the threads there are, or else the caller's.
+        base::Workers workers({wanted}, "files");
+        if (!workers.add(std::vector<base::Workers::Task>(wanted, [this] { work(); }))) work();
+        while (!workers.wait_for(between_looks)) {
+            if (!progress || stop_.load() || progress(done_.load(), total_)) continue;
+            stop_ = true;
+            return workers.wait(), false;
         }
-    }
-
-    // False where the caller wants no more.
-    bool wait(const Checkpoint::Progress& progress) {
-        std::unique_lock lock(mutex_);
-        while (ended_ < threads_.size()) {
-            changed_.wait_for(lock, between_looks, [this] { return ended_ == threads_.size(); });
-            if (!progress || stop_.load()) continue;
-            lock.unlock();
-            if (!progress(done_.load(), total_)) {
-                stop_ = true;
-                cancelled_ = true;
-            }
-            lock.lock();
-        }
-        return !cancelled_;
+        return true;
     }
 
     void work() {
@@ -135,11 +111,7 @@ private:
     std::atomic<Bytes> done_{0};
     std::atomic<std::size_t> blocks_{0};
     std::atomic<bool> stop_{false};
-    bool cancelled_ = false;  // of the waiting thread
-    std::vector<std::thread> threads_;
     std::mutex mutex_;
-    std::condition_variable changed_;
-    std::size_t ended_ = 0;                                 // under mutex_
     std::optional<std::pair<std::size_t, Error>> failure_;  // under mutex_
 };
 

@@ -5,12 +5,12 @@
 #include <iterator>
 #include <new>
 #include <optional>
-#include <thread>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/workers.hpp"
 #include "checkpoint/files_reader.hpp"
 #include "checkpoint/folder_reader.hpp"
 #include "checkpoint/gguf.hpp"
@@ -96,29 +96,18 @@ Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& o
 Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths,
                                            const CheckpointOptions& options) {
     std::vector<std::optional<Result<FileHeader>>> read(paths.size());
-    std::atomic<std::size_t> next{0};
-    std::atomic<bool> failed{false};
-    const auto work = [&] {
-        // What is taken is read, so that nothing before a failure is left out.
-        while (!failed.load()) {
-            const std::size_t i = next++;
-            if (i >= paths.size()) return;
-            read[i] = read_file(paths[i], options);
-            if (!read[i]->ok()) failed = true;
-        }
-    };
+    std::atomic<std::size_t> failed{paths.size()};  // the first that did, so far
     const auto processors = static_cast<std::size_t>(driver::usable_cpu_count());
-    std::vector<std::thread> threads;
-    threads.reserve(max_threads);
-    try {
-        // Few files are read before a thread has started.
-        for (std::size_t i = 1; i < std::min({max_threads, processors, paths.size() / 4}); ++i)
-            threads.emplace_back(work);
-    } catch (const std::exception&) {
-        // With the threads there are.
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
+    // Few files are read before a thread has started.
+    const std::size_t threads =
+        std::min({max_threads, processors, std::max<std::size_t>(paths.size() / 4, 1)});
+    base::in_parallel(threads, paths.size(), [&](std::size_t i) {
+        std::size_t first = failed.load();
+        if (i > first) return;
+        read[i] = read_file(paths[i], options);
+        while (!read[i]->ok() && i < first && !failed.compare_exchange_weak(first, i)) {
+        }
+    });
     std::vector<FileHeader> headers;
     headers.reserve(paths.size());
     for (auto& one : read) {

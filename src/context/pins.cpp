@@ -17,11 +17,8 @@ Error wrong(const Buffer& buffer, std::string message, std::string hint = {}) {
 
 // Whether a backend says that the memory is pinned, by whoever allocated it or locked it.
 Result<bool> pinned_by_others(const backend::Registry& registry, const Buffer& buffer) {
-    for (backend::Backend* backend : registry.usable()) {
-        SIDESTEP_TRY(const auto found, backend->describe(buffer));
-        if (found) return found->memory == MemoryKind::pinned || found->memory == MemoryKind::managed;
-    }
-    return false;
+    SIDESTEP_TRY(const auto found, registry.describe(buffer));
+    return found && (found->memory == MemoryKind::pinned || found->memory == MemoryKind::managed);
 }
 
 // The lock of the first backend that locks memory at all.

@@ -13,14 +13,13 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "base/rounding.hpp"
 #include "base/try.hpp"
+#include "base/workers.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::driver {
@@ -52,16 +51,7 @@ bool populate_with(char* begin, Bytes length, int threads) {
     const auto fill = [&](Bytes offset) {
         if (populate(begin + offset, std::min(share, length - offset)) != 0) well = false;
     };
-    std::vector<std::thread> others;
-    for (Bytes offset = share; offset < length; offset += share) {
-        try {
-            others.emplace_back(fill, offset);
-        } catch (const std::system_error&) {  // no more threads for this process
-            fill(offset);
-        }
-    }
-    fill(0);
-    for (std::thread& other : others) other.join();
+    base::in_parallel(count, (length + share - 1) / share, [&](std::size_t i) { fill(i * share); });
     return well;
 }
 

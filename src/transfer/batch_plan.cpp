@@ -71,16 +71,6 @@ struct Side {
     std::vector<std::size_t> range_of;  // by the copy's place in the bucket; none: not described
 };
 
-std::optional<MemoryKind> describe(const backend::Registry& registry, const Buffer& buffer) {
-    for (backend::Backend* backend : registry.usable()) {
-        const auto found = backend->describe(buffer);
-        if (!found) return std::nullopt;
-        if (*found) return (*found)->memory;
-    }
-    if (buffer.place().is_host()) return MemoryKind::pageable;
-    return std::nullopt;
-}
-
 // Ranges of one side, tried from the lowest address on: as many ends at a time as were described together the
 // last time, fewer where that fails, and more again after a row of successes.
 class RangeFinder {
@@ -128,15 +118,16 @@ private:
             end = std::max(end, address_of(buffer) + buffer.size());
         }
         const Buffer memory = Buffer::memory(place_, reinterpret_cast<void*>(start), end - start);
-        auto kind = describe(registry_, memory);
-        if (!kind) return false;
+        const auto found = describe(registry_, memory);
+        if (!found) return false;
+        MemoryKind kind = found->memory;
         // Memory that is pinned in part counts as pageable, though each end may be pinned; and where managed
         // memory ends is not told.
-        const bool vague = (*kind == MemoryKind::pageable && kind_matters_) || *kind == MemoryKind::managed;
+        const bool vague = (kind == MemoryKind::pageable && kind_matters_) || kind == MemoryKind::managed;
         if (vague && count > 1) return false;
         if (!kind_matters_) kind = MemoryKind::pageable;  // as for a single copy: not asked
         for (std::size_t i = at; i < at + count; ++i) side_.range_of[order_[i]] = side_.ranges->size();
-        side_.ranges->push_back({memory, *kind});
+        side_.ranges->push_back({memory, kind});
         return true;
     }
 

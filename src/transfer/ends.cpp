@@ -31,21 +31,12 @@ int count_of(const Topology& topology, DeviceKind kind) {
     return count;
 }
 
-// What a buffer is. Host memory is described only where its kind matters: a copy with a GPU at the other
-// end, since asking costs as much as a small copy.
-Result<Description> describe(const backend::Registry& registry, const Buffer& buffer, bool other_is_gpu) {
-    const Description plain{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
-    if (buffer.place().is_host() && !other_is_gpu) return plain;
-    for (backend::Backend* backend : registry.usable()) {
-        SIDESTEP_TRY(auto found, backend->describe(buffer));
-        if (found) return *found;
-    }
-    if (buffer.place().is_host()) return plain;
-    if (buffer.place().is_file())
-        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
-    return Error{ErrorCode::path_unavailable,
-                 fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe",
-                 why_out_of_reach(registry, buffer.place())};
+// Host memory is described only where its kind matters: a copy with a GPU at the other end, since asking costs as
+// much as a small copy.
+Result<Description> describe_end(const backend::Registry& registry, const Buffer& buffer, bool other_is_gpu) {
+    if (buffer.place().is_host() && !other_is_gpu)
+        return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
+    return describe(registry, buffer);
 }
 
 Result<void> check_buffer(const Topology& topology, const Buffer& buffer) {
@@ -107,6 +98,17 @@ std::string why_out_of_reach(const backend::Registry& registry, const Place& pla
     return {};
 }
 
+Result<Description> describe(const backend::Registry& registry, const Buffer& buffer) {
+    SIDESTEP_TRY(const auto found, registry.describe(buffer));
+    if (found) return *found;
+    if (buffer.place().is_host()) return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
+    if (buffer.place().is_file())
+        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
+    return Error{ErrorCode::path_unavailable,
+                 fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe",
+                 why_out_of_reach(registry, buffer.place())};
+}
+
 Result<void> check_place(const Topology& topology, const Place& place) {
     if (!place.node().empty())
         return Error{
@@ -136,8 +138,8 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     SIDESTEP_CHECK(check_buffer(topology, to));
     if (to.read_only())
         return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
-    SIDESTEP_TRY(const Description source, describe(registry, from, to.place().is_gpu()));
-    SIDESTEP_TRY(const Description target, describe(registry, to, from.place().is_gpu()));
+    SIDESTEP_TRY(const Description source, describe_end(registry, from, to.place().is_gpu()));
+    SIDESTEP_TRY(const Description target, describe_end(registry, to, from.place().is_gpu()));
 
     if (from.whole_file() && source.identity == 0 && source.size == 0)
         return Error{ErrorCode::not_found, fmt::format("there is no file {}", from.place().path()),

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "transfer/ends.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -25,14 +26,6 @@ SpreadFiles::SpreadFiles(const backend::Registry& registry, base::BlockingCalls&
                          const backend::AttachOptions& options)
     : registry_(registry), calls_(calls), spread_(spread), options_(options), states_(spread.files.size()) {}
 
-Result<backend::Description> SpreadFiles::describe(const Buffer& buffer) const {
-    for (backend::Backend* backend : registry_.usable()) {
-        SIDESTEP_TRY(const auto found, backend->describe(buffer));
-        if (found) return *found;
-    }
-    return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
-}
-
 Result<void> SpreadFiles::inspect() {
     for (std::size_t file = 0; file < states_.size(); ++file) {
         Bytes before = 0;
@@ -48,7 +41,7 @@ Result<void> SpreadFiles::inspect() {
         if (reads()) {
             SIDESTEP_CHECK(inspect_source(file));
         } else {
-            SIDESTEP_CHECK(describe(Buffer::file(spread_.files[file].path)));
+            SIDESTEP_CHECK(describe(registry_, Buffer::file(spread_.files[file].path)));
         }
     }
     return {};
@@ -57,7 +50,7 @@ Result<void> SpreadFiles::inspect() {
 Result<void> SpreadFiles::inspect_source(std::size_t file) {
     const SpreadFile& asked = spread_.files[file];
     backend::Description& found = states_[file].found;
-    SIDESTEP_TRY(found, describe(Buffer::file(asked.path, 0, 0)));
+    SIDESTEP_TRY(found, describe(registry_, Buffer::file(asked.path, 0, 0)));
     if (asked.identity != 0 && found.identity != asked.identity)
         return Error{ErrorCode::io_error,
                      fmt::format("{} is another file than the one that was looked at first", asked.path),
@@ -139,7 +132,7 @@ void SpreadFiles::landed(std::size_t file, Bytes bytes) {
 Result<void> SpreadFiles::check_unchanged(std::size_t file) const {
     const backend::Description& then = states_[file].found;
     const std::string& path = spread_.files[file].path;
-    SIDESTEP_TRY(const backend::Description now, describe(Buffer::file(path, 0, 0)));
+    SIDESTEP_TRY(const backend::Description now, describe(registry_, Buffer::file(path, 0, 0)));
     std::string how;
     ErrorCode code = ErrorCode::io_error;
     if (now.size != then.size)

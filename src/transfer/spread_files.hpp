@@ -62,7 +62,6 @@ private:
         base::BlockingCall opening;
     };
 
-    Result<backend::Description> describe(const Buffer& buffer) const;
     Result<void> inspect_source(std::size_t file);
     Result<void> check_unchanged(std::size_t file) const;
     Result<void> attach(std::size_t file);

@@ -64,18 +64,6 @@ Bytes usual_ring(const Spread& spread, const CopyOptions& options, Bytes chunk) 
                       max_ring);
 }
 
-Result<MemoryKind> kind_of(const backend::Registry& registry, const Buffer& buffer) {
-    for (backend::Backend* backend : registry.usable()) {
-        SIDESTEP_TRY(const auto found, backend->describe(buffer));
-        if (found) return found->memory;
-    }
-    if (buffer.place().is_host()) return MemoryKind::pageable;
-    return Error{ErrorCode::path_unavailable,
-                 fmt::format("no backend reaches the memory of {}", buffer.place().to_string()),
-                 "describe",
-                 {}};
-}
-
 // Cells there are, at most.
 std::size_t cells_of(const Spread& spread, Bytes chunk) {
     std::size_t cells = 0;
@@ -158,8 +146,8 @@ Result<void> SpreadSetup::look_at_memories() {
         if (loads && memory.read_only())
             return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
                          "give it as non-const memory"};
-        SIDESTEP_TRY(const MemoryKind kind, kind_of(machine_.registry, memory));
-        const route::End end{place, kind};
+        SIDESTEP_TRY(const backend::Description found, describe(machine_.registry, memory));
+        const route::End end{place, found.memory};
         const auto known = loads ? ends_.end() : std::find(ends_.begin(), ends_.end(), end);
         lane_of_.push_back(static_cast<std::size_t>(known - ends_.begin()));
         if (known == ends_.end()) ends_.push_back(end);

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/blocking_calls.hpp"
 #include "tests/no_threads.hpp"
@@ -50,8 +52,9 @@ TEST(Workers, AsManyThreadsAsThereIsToDo) {
     held.wait_for(2);
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(held.begun, 2);
+    EXPECT_FALSE(workers.wait_for(1ms));
     held.go_on = true;
-    workers.wait();
+    EXPECT_TRUE(workers.wait_for(1min));
     EXPECT_EQ(held.ended, 3);
 }
 
@@ -107,6 +110,26 @@ TEST(Workers, TheirEndDoesNotWaitForATaskThatHangs) {
     while (held.ended == 0) std::this_thread::sleep_for(1ms);
     EXPECT_EQ(held.begun, 1);
     EXPECT_TRUE(Workers({.threads = 1}, "here").end());
+}
+
+TEST(InParallel, EachOnceWithAsManyThreadsAsThereAre) {
+    for (const bool alone : {false, true})
+        for (const std::size_t count : {0u, 1u, 2u, 100u}) {
+            std::optional<test::NoThreads> none;
+            if (alone) none.emplace();
+            std::vector<std::atomic<int>> made(count);
+            std::atomic<int> at_once{0};
+            std::atomic<int> most{0};
+            in_parallel(3, count, [&](std::size_t i) {
+                const int now = ++at_once;
+                for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+                }
+                ++made[i];
+                --at_once;
+            });
+            for (const auto& times : made) EXPECT_EQ(times, 1);
+            EXPECT_LE(most, alone ? 1 : 3);
+        }
 }
 
 TEST(TaskGroups, TheFirstErrorIsTold) {
