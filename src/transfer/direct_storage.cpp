@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "driver/files.hpp"
 #include "driver/page_cache.hpp"
@@ -107,10 +111,19 @@ std::vector<Objection> objections(const backend::Registry& registry, std::span<c
     std::vector<Objection> found;
     if (options.require == Require::host) return found;
     std::optional<Support> wish;  // asked once, and only where somebody could take the path
+    // Each question opens a file. Every file is asked about once, and of those in one folder, which are stored alike, one
+    // with every place.
     const auto objects = [&](backend::Backend& backend, const Offer& offer) -> std::optional<Support> {
+        std::set<std::string> files;
+        std::set<std::pair<std::string, Place>> pairs;
         for (const Buffer& source : from)
             for (const Buffer& target : to) {
                 if (!are_file_and_device(source, target) || !connects(offer, source, target)) continue;
+                const auto& [file, memory] =
+                    source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
+                const std::string& path = file.place().path();
+                const bool new_pair = pairs.emplace(driver::split_path(path).folder, memory.place()).second;
+                if (!files.insert(path).second && !new_pair) continue;
                 if (!wish) wish = wished(from, to, options);
                 if (!wish->usable) return wish;
                 if (Support answer = backend.reaches(source, target); !answer.usable) return answer;

@@ -77,6 +77,18 @@ protected:
                  host = Buffer::memory(Place::host(), nullptr, 0);
 };
 
+TEST_F(DirectStorage, IsAskedOnceForEachFileAndForEachFolderAndPlace) {
+    std::vector<Buffer> files;
+    for (const char* path : {"/a/yes1", "/a/yes2", "/a/yes3", "/b/yes4"}) files.push_back(Buffer::file(path));
+    std::vector<Buffer> memories{host};
+    for (const int number : {0, 0, 1, 2}) memories.push_back(Buffer::memory(Place::gpu(number), nullptr, 0));
+    EXPECT_TRUE(objections(registry, files, memories, {.page_cache = PageCache::bypass}).empty());
+    EXPECT_EQ(asked, 3 + 2 + 3)
+        << "a folder's first file with 3 GPUs, its 2 others with one, and the other folder's";
+    files.push_back(Buffer::file("/a/no"));
+    EXPECT_EQ(objections(registry, files, memories, {.page_cache = PageCache::bypass}).size(), 1u);
+}
+
 TEST_F(DirectStorage, IsAskedForFilesAndDeviceMemoryOnly) {
     EXPECT_TRUE(against(host, gpu).empty());
     EXPECT_TRUE(against(gpu, gpu).empty());
