@@ -104,6 +104,8 @@ LAYERS = [
     Layer(10, "tests/contract", "one suite that every backend passes",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
+    Layer(10, "tests/failure", "calls that fail, end short or hang, and what becomes of every activity", (),
+          ("fmt", "GoogleTest", "POSIX", "kernel", "sockets"), only=((r"driver_calls\.cpp", ("src/driver", "CUDA")),)),
     Layer(10, "tests/fake_cuda", "libraries that stand in for those of the GPU driver",
           ("src/base", "src/driver"), ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/fake_cufile", "a library that stands in for cuFile, and the tests over it",

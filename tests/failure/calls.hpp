@@ -26,6 +26,9 @@ std::string to_string(const Fault& fault);
 // nor another process does not hang.
 bool can(const std::string& call, How how);
 
+// Whether a call that the program counts and fails itself is the one that goes wrong.
+bool goes_wrong(const char* call);
+
 // From its construction to its end, calls of all threads are counted, and one of them goes wrong. One at a time.
 class Watch {
 public:

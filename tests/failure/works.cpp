@@ -107,8 +107,7 @@ public:
     void prepare() override {
         for (unsigned i = 0; i < 3; ++i) {
             put(at(std::to_string(i)), some_bytes(i, 100'000));
-            memories_.push_back(
-                filled(i == 0 ? Place::host() : Place::gpu(static_cast<int>(i)), std::string(100'000, 'o')));
+            memories_.push_back(filled(i == 0 ? Place::host() : gpu(i), std::string(100'000, 'o')));
         }
     }
     Result<void> run(std::chrono::milliseconds deadline) override {
@@ -135,8 +134,7 @@ public:
     void prepare() override {
         std::filesystem::create_directory(at("saved"));
         for (unsigned i = 0; i < 4; ++i)
-            tensors_.push_back(
-                filled(i % 2 == 0 ? Place::host() : Place::gpu(static_cast<int>(i)), some_bytes(i)));
+            tensors_.push_back(filled(i % 2 == 0 ? Place::host() : gpu(i), some_bytes(i)));
     }
     Result<void> run(std::chrono::milliseconds deadline) override { return save(at("saved"), deadline); }
     std::string wrong_bytes() override { return wrong_in(at("saved")); }
@@ -274,6 +272,10 @@ std::string Work::content_of(const Buffer& memory) const {
     std::string text(memory.size(), '\0');
     const auto copied = context_.copy(memory, Buffer::host(text.data(), text.size())).wait();
     return copied ? text : copied.error().to_string();
+}
+
+Place Work::gpu(unsigned number) const {
+    return Place::gpu(static_cast<int>(number) % context_.topology().gpu_count());
 }
 
 Allocation Work::filled(const Place& place, const std::string& with) const {

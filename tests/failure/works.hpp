@@ -42,6 +42,8 @@ protected:
     std::vector<std::string> names() const;
     std::string content_of(const Buffer& memory) const;
     Allocation filled(const Place& place, const std::string& with) const;
+    // One of those there are.
+    Place gpu(unsigned number) const;
 
     Result<void> result_of(Transfer transfer);
 
