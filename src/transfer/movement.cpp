@@ -10,7 +10,7 @@
 namespace sidestep::transfer {
 namespace {
 
-// For what is about to end anyway, behind a deadline.
+// For what is about to end, or to say so, anyway, behind a deadline.
 constexpr std::chrono::milliseconds grace(30);
 
 // Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
@@ -104,7 +104,10 @@ void Movement::watch(Clock::time_point now) {
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
         return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), names_.where, {}});
-    if (passed(options_.deadline, now - started_)) {
+    // Who opens published memory keeps the deadline itself, and says more.
+    const auto asking =
+        state_ == State::opening && options_.deadline.count() > 0 ? grace : std::chrono::milliseconds(0);
+    if (passed(options_.deadline + asking, now - started_)) {
         late_ = true;
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),
                          "raise the deadline"));
