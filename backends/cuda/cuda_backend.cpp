@@ -423,7 +423,12 @@ Result<Progress> CudaBackend::poll(Ticket ticket) {
         status =
             unmarked ? cuda_->cuStreamQuery(*flight->failure->unmarked) : cuda_->cuEventQuery(flight->event);
     }
-    if (status == CUDA_ERROR_NOT_READY) return Progress::pending;
+    // One question that fails tells nothing of the piece, which may be under way. Where the context is lost, and nothing is
+    // under way, all do.
+    const bool failed = status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY;
+    const bool doubted = std::exchange(flight->doubted, failed);
+    if (status == CUDA_ERROR_NOT_READY || (failed && !doubted)) return Progress::pending;
+    flight->doubted = false;
     const std::unique_ptr<const Failure> failure = std::move(flight->failure);
     flight->gpu->give_back(flight);
     if (failure) return failure->error;

@@ -32,6 +32,7 @@ struct Flight {
     CUevent event = nullptr;
     Flight* next_free = nullptr;
     std::unique_ptr<Failure> failure = nullptr;
+    bool doubted = false;  // the last question after it failed
 };
 
 // What work a stream is for. Each has streams of its own, so that opposite directions run side by side.
