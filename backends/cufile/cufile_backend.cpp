@@ -70,8 +70,8 @@ private:
         const std::unique_ptr<DirectGpus> gpus;
         Prover prover;
         MappedMemory memory;
-        backend::BlockingPieces pool{max_threads,
-                                     "cufile"};  // last: destroyed first, while the rest is there
+        // Last: destroyed first, while the rest is there.
+        backend::BlockingPieces pool{max_threads, "cufile"};
     };
     Shared shared() const { return {opened_->cufile, opened_->prover, opened_->memory}; }
     Support load(const Topology& topology, const Conditions& conditions);
