@@ -3,6 +3,7 @@
 #
 #     tests/fuzz/run.sh [SECONDS [TARGET...]]           30 seconds and every target
 #     tests/fuzz/run.sh --built PROGRAM TARGET SECONDS  runs one that is built
+#     tests/fuzz/run.sh --build                         builds every target and runs none
 #
 # What is found lies in build/fuzz/found/TARGET afterwards. Exit code 1 if anything was, 3 where there is no
 # clang with libFuzzer. The corpus in the tree is read only; new inputs are gathered in build/fuzz/corpus.
@@ -62,6 +63,8 @@ programs=()
 for target in $targets; do programs+=("fuzz_$target"); done
 ninja -C "$build" ${SIDESTEP_FUZZ_JOBS:+-j "$SIDESTEP_FUZZ_JOBS"} "${programs[@]}" >"$build/ninja.log" 2>&1 ||
     { tail -n 60 "$build/ninja.log"; exit 1; }
+
+if [ "$seconds" = --build ]; then exit; fi
 
 failed=0
 for target in $targets; do

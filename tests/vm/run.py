@@ -215,8 +215,8 @@ def run(parts, wanted, job, limit, keep=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--limit", type=float, default=float(os.environ.get("SIDESTEP_VM_LIMIT", "60")),
-                        help="seconds for one boot (SIDESTEP_VM_LIMIT, 60)")
+    parser.add_argument("--limit", type=float, default=float(os.environ.get("SIDESTEP_VM_LIMIT", "120")),
+                        help="seconds for one boot (SIDESTEP_VM_LIMIT, 120)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a variable in the job's environment")
     parser.add_argument("--keep", metavar="DIR", help="keep console, output and QEMU's command there")
