@@ -22,7 +22,6 @@ namespace {
 using backend::Piece;
 using backend::Progress;
 using backend::Support;
-using backend::Ticket;
 
 class CudaRegistration : public backend::Registration {
 public:
@@ -87,9 +86,9 @@ public:
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
-    Result<Ticket> start(const Piece& piece) override;
-    Result<Ticket> start_batch(std::span<const Piece> pieces) override;
-    Result<Progress> poll(Ticket ticket) override;
+    Result<Progress> start(const Piece& piece, backend::Flight& flight) override;
+    Result<Progress> start_batch(std::span<const Piece> pieces, backend::Flight& flight) override;
+    bool look() override;
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override { return pin_host(*gpus_, buffer); }
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override;
     std::optional<std::uint64_t> stream_key(void* stream) override;
@@ -106,10 +105,12 @@ private:
     Result<void> make_reachable(Work& work);
     Result<void> enqueue(const Work& work, CUstream stream) const;
     Result<void> enqueue_parts(const Work& work, CUstream stream) const;
-    Result<Ticket> capture(Work work, const CallersStream& stream) const;
-    Result<Ticket> launch(const Work& work, CUstream stream) const;
-    Result<Ticket> launch_on_callers_stream(Work work, void* stream);
-    Result<Ticket> launch_beside(const Work& work, const CallersStream& stream) const;
+    Result<void> capture(Work work, const CallersStream& stream) const;
+    Result<Progress> launch(const Work& work, CUstream stream, backend::Flight& flight) const;
+    Result<Progress> launch_on_callers_stream(Work work, void* stream, backend::Flight& flight);
+    Result<Progress> launch_beside(const Work& work, const CallersStream& stream,
+                                   backend::Flight& flight) const;
+    Result<Enqueued*> launch(const Work& work, CUstream stream) const;
 
     std::shared_ptr<const driver::Cuda> cuda_;
     std::unique_ptr<Gpus> gpus_;
@@ -313,32 +314,40 @@ Error at_ends(const Work& work, Error error) {
 }
 
 // Enqueues the work and the event that ends it on a stream of work.gpu's context. What fails when a part of it is
-// enqueued, which may be long before that part runs, is told by poll().
-Result<Ticket> CudaBackend::launch(const Work& work, CUstream stream) const {
+// enqueued, which may be long before that part runs, is told at its end.
+Result<Enqueued*> CudaBackend::launch(const Work& work, CUstream stream) const {
     driver::ScopedCudaContext current(*work.gpu->context());
-    SIDESTEP_TRY(Flight * flight, work.gpu->take_flight());
+    SIDESTEP_TRY(Enqueued * made, work.gpu->in_flight().take());
     const auto enqueued = enqueue(work, stream);
     if (!enqueued) {
         const Error error = at_ends(work, enqueued.error());
         if (work.parts.empty()) {  // a single piece is enqueued whole or not at all
-            work.gpu->give_back(flight);
+            work.gpu->in_flight().give_back(made);
             return error;
         }
-        flight->failure = std::make_unique<Failure>(Failure{error});
+        made->failure = std::make_unique<Failure>(Failure{error});
     }
-    const CUresult status = cuda_->cuEventRecord(flight->event, stream);
+    const CUresult status = cuda_->cuEventRecord(made->event, stream);
     if (status != CUDA_SUCCESS) {
-        if (!flight->failure)
-            flight->failure =
+        if (!made->failure)
+            made->failure =
                 std::make_unique<Failure>(Failure{at_ends(work, cuda_->error(status, "cuEventRecord"))});
-        flight->failure->unmarked = stream;
+        made->failure->unmarked = stream;
     }
-    return Ticket{reinterpret_cast<std::uint64_t>(flight)};
+    return made;
+}
+
+Result<Progress> CudaBackend::launch(const Work& work, CUstream stream, backend::Flight& flight) const {
+    SIDESTEP_TRY(Enqueued * made, launch(work, stream));
+    made->flight = &flight;
+    work.gpu->in_flight().add(made, stream);
+    return Progress::pending;
 }
 
 // A stream of another context than the one that carries the piece out: the piece goes on a stream of its
 // own, which waits for the caller's, and the caller's waits for the piece.
-Result<Ticket> CudaBackend::launch_beside(const Work& work, const CallersStream& callers) const {
+Result<Progress> CudaBackend::launch_beside(const Work& work, const CallersStream& callers,
+                                            backend::Flight& flight) const {
     SIDESTEP_TRY(auto own, driver::CudaStream::create(work.gpu->context()));
     {
         driver::ScopedCudaContext current(*cuda_, callers.context);
@@ -349,33 +358,38 @@ Result<Ticket> CudaBackend::launch_beside(const Work& work, const CallersStream&
         status = cuda_->cuStreamWaitEvent(own.get(), before.get(), CU_EVENT_WAIT_DEFAULT);
         SIDESTEP_CHECK(cuda_->check(status, "cuStreamWaitEvent"));
     }
-    SIDESTEP_TRY(const Ticket ticket, launch(work, own.get()));
-    auto* flight = reinterpret_cast<Flight*>(ticket.id);
-    if (flight->failure && flight->failure->unmarked) {
-        flight->failure->stream.emplace(std::move(own));
-        return ticket;
+    SIDESTEP_TRY(Enqueued * made, launch(work, own.get()));
+    made->flight = &flight;
+    const CUstream stream = own.get();
+    if (made->failure && made->failure->unmarked) {
+        made->failure->stream.emplace(std::move(own));
+    } else {
+        driver::ScopedCudaContext current(*cuda_, callers.context);
+        const CUresult status = cuda_->cuStreamWaitEvent(callers.stream, made->event, CU_EVENT_WAIT_DEFAULT);
+        if (status != CUDA_SUCCESS && !made->failure)
+            made->failure = std::make_unique<Failure>(
+                Failure{cuda_->error(status, "cuStreamWaitEvent", "caller's stream")});
     }
-    driver::ScopedCudaContext current(*cuda_, callers.context);
-    const CUresult status = cuda_->cuStreamWaitEvent(callers.stream, flight->event, CU_EVENT_WAIT_DEFAULT);
-    if (status != CUDA_SUCCESS && !flight->failure)
-        flight->failure =
-            std::make_unique<Failure>(Failure{cuda_->error(status, "cuStreamWaitEvent", "caller's stream")});
-    return ticket;
+    work.gpu->in_flight().add(made, stream);
+    return Progress::pending;
 }
 
-Result<Ticket> CudaBackend::launch_on_callers_stream(Work work, void* stream) {
+Result<Progress> CudaBackend::launch_on_callers_stream(Work work, void* stream, backend::Flight& flight) {
     SIDESTEP_TRY(const auto callers, callers_stream(*cuda_, stream, work.gpu->context()->get()));
     // Either end of a peer copy can carry it out; better the one whose stream it is.
     for (Gpu* end : {work.from->gpu(), work.to->gpu()})
         if (end && end->context()->get() == callers.context && !work.only_there) work.gpu = end;
-    if (callers.capturing) return capture(work, callers);
-    if (work.gpu->context()->get() == callers.context) return launch(work, callers.stream);
-    return launch_beside(work, callers);
+    if (callers.capturing) {
+        SIDESTEP_CHECK(capture(work, callers));
+        return Progress::done;
+    }
+    if (work.gpu->context()->get() == callers.context) return launch(work, callers.stream, flight);
+    return launch_beside(work, callers, flight);
 }
 
-// The work becomes a node of a graph. There is nothing to poll: an event that is recorded in a capture can be
-// asked by nobody.
-Result<Ticket> CudaBackend::capture(Work work, const CallersStream& callers) const {
+// The work becomes a node of a graph. There is no end to look for: nobody can ask after an event that is recorded in a
+// capture.
+Result<void> CudaBackend::capture(Work work, const CallersStream& callers) const {
     if (work.gpu->context()->get() != callers.context)
         return Error{
             ErrorCode::unsupported,
@@ -384,19 +398,18 @@ Result<Ticket> CudaBackend::capture(Work work, const CallersStream& callers) con
             "capture a stream of one of the copy's GPUs"};
     work.capturing = true;
     driver::ScopedCudaContext current(*work.gpu->context());
-    SIDESTEP_CHECK(enqueue(work, callers.stream));
-    return Ticket{};
+    return enqueue(work, callers.stream);
 }
 
-Result<Ticket> CudaBackend::start(const Piece& piece) {
+Result<Progress> CudaBackend::start(const Piece& piece, backend::Flight& flight) {
     SIDESTEP_TRY(Work work, plan(piece));
     SIDESTEP_CHECK(make_reachable(work));
-    if (piece.stream) return launch_on_callers_stream(work, piece.stream);
-    return launch(work, stream_of(work));
+    if (piece.stream) return launch_on_callers_stream(work, piece.stream, flight);
+    return launch(work, stream_of(work), flight);
 }
 
 // The pieces share an engine, and the GPU that it belongs to.
-Result<Ticket> CudaBackend::start_batch(std::span<const Piece> pieces) {
+Result<Progress> CudaBackend::start_batch(std::span<const Piece> pieces, backend::Flight& flight) {
     Work work;
     std::vector<BatchPart> parts;
     parts.reserve(pieces.size());
@@ -408,32 +421,17 @@ Result<Ticket> CudaBackend::start_batch(std::span<const Piece> pieces) {
         parts.push_back({one.target, one.source, one.size});
         if (work.gpu == nullptr) work = one;
     }
-    if (parts.empty()) return Ticket{};
+    if (parts.empty()) return Progress::done;
     work.parts = parts;
-    if (pieces[0].stream) return launch_on_callers_stream(work, pieces[0].stream);
-    return launch(work, stream_of(work));
+    if (pieces[0].stream) return launch_on_callers_stream(work, pieces[0].stream, flight);
+    return launch(work, stream_of(work), flight);
 }
 
-Result<Progress> CudaBackend::poll(Ticket ticket) {
-    auto* flight = reinterpret_cast<Flight*>(ticket.id);
-    CUresult status = CUDA_SUCCESS;
-    {
-        driver::ScopedCudaContext current(*flight->gpu->context());
-        const bool unmarked = flight->failure && flight->failure->unmarked;
-        status =
-            unmarked ? cuda_->cuStreamQuery(*flight->failure->unmarked) : cuda_->cuEventQuery(flight->event);
-    }
-    // One question that fails tells nothing of the piece, which may be under way. Where the context is lost, and nothing is
-    // under way, all do.
-    const bool failed = status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY;
-    const bool doubted = std::exchange(flight->doubted, failed);
-    if (status == CUDA_ERROR_NOT_READY || (failed && !doubted)) return Progress::pending;
-    flight->doubted = false;
-    const std::unique_ptr<const Failure> failure = std::move(flight->failure);
-    flight->gpu->give_back(flight);
-    if (failure) return failure->error;
-    if (status == CUDA_SUCCESS) return Progress::done;
-    return cuda_->error(status, "cuEventQuery", fmt::format("gpu:{}", flight->gpu->index()));
+bool CudaBackend::look() {
+    bool left = false;
+    for (std::size_t index = 0; index < gpus_->count(); ++index)
+        if (Gpu* gpu = gpus_->opened(static_cast<int>(index))) left |= gpu->in_flight().look();
+    return left;
 }
 
 Result<std::unique_ptr<backend::Gate>> CudaBackend::gate(void* stream) {

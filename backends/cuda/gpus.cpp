@@ -44,11 +44,6 @@ Result<std::unique_ptr<Gpu>> Gpu::open(std::shared_ptr<const driver::Cuda> cuda,
     return gpu;
 }
 
-Gpu::~Gpu() {
-    driver::ScopedCudaContext current(*context_);
-    for (const Flight& flight : flights_) context_->cuda().cuEventDestroy(flight.event);
-}
-
 CUstream Gpu::stream(Traffic traffic) const {
     const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
     const unsigned turn = lane.turn.fetch_add(1, std::memory_order_relaxed);
@@ -64,28 +59,6 @@ CUstream Gpu::link_stream(Traffic traffic, const void* host_memory) const {
     const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
     const std::size_t number = reinterpret_cast<std::uintptr_t>(host_memory) / alignof(std::max_align_t);
     return lane.streams[number % lane.streams.size()].get();
-}
-
-Result<Flight*> Gpu::take_flight() {
-    std::lock_guard lock(mutex_);
-    if (free_) {
-        Flight* flight = free_;
-        free_ = flight->next_free;
-        return flight;
-    }
-    if (flights_.size() >= max_flights)
-        return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", max_flights),
-                     fmt::format("gpu:{}", index_), "wait for some of them"};
-    CUevent event = nullptr;
-    const driver::Cuda& cuda = context_->cuda();
-    SIDESTEP_CHECK(cuda.check(cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
-    return &flights_.emplace_back(Flight{this, event});
-}
-
-void Gpu::give_back(Flight* flight) {
-    std::lock_guard lock(mutex_);
-    flight->next_free = free_;
-    free_ = flight;
 }
 
 Result<std::unique_ptr<Gpus>> Gpus::find(std::shared_ptr<const driver::Cuda> cuda, const Topology& topology) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,28 +11,10 @@
 #include "backend/support.hpp"
 #include "backends/cuda/batch.hpp"
 #include "backends/cuda/copy_kernel.hpp"
+#include "backends/cuda/in_flight.hpp"
 #include "driver/cuda_handles.hpp"
 
 namespace sidestep::backends::cuda {
-
-class Gpu;
-
-// What is told of a piece once what was enqueued of it has ended.
-struct Failure {
-    Error error;
-    // Where no event could be recorded: the stream, of which all counts, and its owner where that is not the caller.
-    std::optional<CUstream> unmarked = {};
-    std::optional<driver::CudaStream> stream = {};
-};
-
-// One piece in flight: the event that ends it. Belongs to a Gpu, which hands it out again and again.
-struct Flight {
-    Gpu* gpu = nullptr;
-    CUevent event = nullptr;
-    Flight* next_free = nullptr;
-    std::unique_ptr<Failure> failure = nullptr;
-    bool doubted = false;  // the last question after it failed
-};
 
 // What work a stream is for. Each has streams of its own, so that opposite directions run side by side.
 enum class Traffic { to_gpu, to_host, to_peer, local, kernel };
@@ -43,7 +24,6 @@ class Gpu {
 public:
     static Result<std::unique_ptr<Gpu>> open(std::shared_ptr<const driver::Cuda> cuda, int index,
                                              int ordinal);
-    ~Gpu();
     Gpu(const Gpu&) = delete;
     Gpu& operator=(const Gpu&) = delete;
 
@@ -62,23 +42,20 @@ public:
     // The same for batches.
     const Result<BatchKernel>& batch_kernel() const { return *batch_kernel_; }
 
-    // An event for a piece; the GPU's context is current. Fails when too many are in flight.
-    Result<Flight*> take_flight();
-    void give_back(Flight* flight);
+    InFlight& in_flight() { return in_flight_; }
 
 private:
     // Several streams hide the submission of one copy behind the run of another, and keep copies to
     // several peers from queueing behind each other.
     static constexpr std::size_t streams_a_traffic = 4;
     static constexpr std::size_t traffics = 5;
-    static constexpr std::size_t max_flights = 65536;
     struct Lane {
         std::vector<driver::CudaStream> streams;
         mutable std::atomic<unsigned> turn{0};
     };
 
     Gpu(int index, std::shared_ptr<const driver::CudaContext> context)
-        : index_(index), context_(std::move(context)) {}
+        : index_(index), context_(std::move(context)), in_flight_(context_, index) {}
 
     int index_;
     std::shared_ptr<const driver::CudaContext> context_;
@@ -86,9 +63,7 @@ private:
     Lane lanes_[traffics];
     std::optional<Result<CopyKernel>> kernel_;
     std::optional<Result<BatchKernel>> batch_kernel_;
-    std::mutex mutex_;
-    std::deque<Flight> flights_;
-    Flight* free_ = nullptr;
+    InFlight in_flight_;
 };
 
 // Every GPU of the topology; those that CUDA hides from this process are known as such.

@@ -37,7 +37,6 @@ Capability capability(PlaceKind from, PlaceKind to, Reach reach, Prefer engine, 
     made.engine = engine == Prefer::kernel ? "kernel" : "copy engine";
     made.meets = engine;
     made.reason = reason;
-    made.one_by_one = true;
     made.streams = true;
     made.batches = true;
     return made;

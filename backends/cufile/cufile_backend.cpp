@@ -58,8 +58,7 @@ public:
     Support reaches(const Buffer& from, const Buffer& to) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
-    Result<backend::Ticket> start(const backend::Piece& piece) override;
-    Result<backend::Progress> poll(backend::Ticket ticket) override { return opened_->pool.poll(ticket); }
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
 
 private:
     // What requests use, one that hangs too.
@@ -184,7 +183,7 @@ Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffe
     return Attached(std::make_unique<MemoryRegistration>(buffer, *gpu));
 }
 
-Result<backend::Ticket> CufileBackend::start(const backend::Piece& piece) {
+Result<backend::Progress> CufileBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     const bool write = piece.capability == gpu_to_file;
     auto* const file = dynamic_cast<FileRegistration*>(write ? piece.to : piece.from);
     auto* const memory = dynamic_cast<MemoryRegistration*>(write ? piece.from : piece.to);
@@ -205,7 +204,7 @@ Result<backend::Ticket> CufileBackend::start(const backend::Piece& piece) {
     range.memory_offset = write ? piece.from_offset : piece.to_offset;
     range.size = piece.size;
     range.write = write;
-    return opened_->pool.start([file, range] { return file->move(range); });
+    return opened_->pool.start([file, range] { return file->move(range); }, flight);
 }
 
 }  // namespace

@@ -35,10 +35,10 @@ constexpr int max_copying_threads = 48;
 constexpr unsigned many_copying_threads = 16;
 constexpr Bytes part_of_many = 1_MiB;
 
-// With so many of them and more they go on with the copies themselves (set_progress_callback), and every processor has
+// With so many of them and more they go on with the copies themselves (transfer::Lookout), and every processor has
 // one. With fewer a thread drives beside them, and of three processors has one to itself; two are shared,
 // since a reader less would halve the rate.
-constexpr int min_progressing_processors = 4;
+constexpr int min_driving_processors = 4;
 // Up to here. Beyond it one processor in eight is left to the rest of the program, as measured with more of
 // them: 48 threads of 64.
 constexpr int processors_without_rest = 16;
@@ -65,7 +65,7 @@ Error invalid(std::string message, std::string where) {
 }
 
 int copying_threads(int processors) {
-    if (processors < min_progressing_processors) return std::min(processors, 2);
+    if (processors < min_driving_processors) return std::min(processors, 2);
     return std::max(std::min(processors, processors_without_rest),
                     processors - processors / processors_a_rest);
 }
@@ -85,24 +85,23 @@ public:
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
-    Result<backend::Ticket> start(const backend::Piece& piece) override;
-    Result<backend::Progress> poll(backend::Ticket ticket) override;
-    void set_progress_callback(std::function<void()> call) override;
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
+    bool look() override { return jobs_->look(); }
 
 private:
     void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
     std::unique_ptr<driver::FileIoEngine> own_copier() const;
-    Result<backend::Ticket> start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
-                                  Bytes memory_offset, const backend::Piece& piece, bool write);
+    Result<backend::Progress> start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
+                                    Bytes memory_offset, const backend::Piece& piece, bool write,
+                                    backend::Flight& flight);
     Result<std::vector<Slice>> slices_of(FileRegistration& file, const Stretch& stretch, bool write) const;
 
     const FileOptions options_;
     std::unique_ptr<driver::FileIoEngine> given_;
-    std::string how_ = "nothing";    // the engine, and why no better one: part of every route
-    unsigned threads_ = 1;           // of the engine
-    unsigned copying_ = 1;           // that really run at once
-    bool maps_ = false;              // targets in memory
-    bool threads_progress_ = false;  // threads that copy go on with the copies themselves
+    std::string how_ = "nothing";  // the engine, and why no better one: part of every route
+    unsigned threads_ = 1;         // of the engine
+    unsigned copying_ = 1;         // that really run at once
+    bool maps_ = false;            // targets in memory
     driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
@@ -112,7 +111,6 @@ Support FileBackend::probe(const Topology&) {
     const int processors = driver::usable_cpu_count();
     threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, max_io_threads));
     copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, max_copying_threads));
-    threads_progress_ = options_.threads_progress.value_or(processors >= min_progressing_processors);
     maps_ = options_.maps.value_or(copying_ >= min_map_writers);
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
@@ -208,7 +206,7 @@ Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer&
     return Attached(std::make_unique<MemoryRegistration>(buffer));
 }
 
-Result<backend::Ticket> FileBackend::start(const backend::Piece& piece) {
+Result<backend::Progress> FileBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     if (piece.stream != nullptr || piece.capability > 1) {
         return Error{
             ErrorCode::unsupported, "the file backend knows no such engine, nor streams", "file backend", {}};
@@ -226,13 +224,14 @@ Result<backend::Ticket> FileBackend::start(const backend::Piece& piece) {
     }
     if (write && !file->writable())
         return invalid("a file that is open for reading was to be written", file->path());
-    return write ? start(*file, piece.to_offset, *memory, piece.from_offset, piece, true)
-                 : start(*file, piece.from_offset, *memory, piece.to_offset, piece, false);
+    return write ? start(*file, piece.to_offset, *memory, piece.from_offset, piece, true, flight)
+                 : start(*file, piece.from_offset, *memory, piece.to_offset, piece, false, flight);
 }
 
-Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_offset,
-                                           MemoryRegistration& memory, Bytes memory_offset,
-                                           const backend::Piece& piece, bool write) {
+Result<backend::Progress> FileBackend::start(FileRegistration& file, Bytes file_offset,
+                                             MemoryRegistration& memory, Bytes memory_offset,
+                                             const backend::Piece& piece, bool write,
+                                             backend::Flight& flight) {
     SIDESTEP_CHECK(backend::check_within(piece));
     Stretch stretch;
     stretch.address = static_cast<char*>(memory.buffer().address()) + memory_offset;
@@ -243,7 +242,7 @@ Result<backend::Ticket> FileBackend::start(FileRegistration& file, Bytes file_of
         stretch.room_after = std::min(piece.room_after, memory.buffer().size() - memory_offset - piece.size);
     }
     SIDESTEP_TRY(const std::vector<Slice> slices, slices_of(file, stretch, write));
-    return jobs_->start(file, memory, write, slices);
+    return jobs_->start(file, memory, write, slices, flight);
 }
 
 // Which bytes go around the page cache, decided as late as can be.
@@ -273,14 +272,6 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
         }
     }
     return slices;
-}
-
-Result<backend::Progress> FileBackend::poll(backend::Ticket ticket) {
-    return jobs_->poll(ticket);
-}
-
-void FileBackend::set_progress_callback(std::function<void()> call) {
-    if (jobs_ && threads_progress_) jobs_->set_progress_callback(std::move(call));
 }
 
 }  // namespace

@@ -19,9 +19,6 @@ struct FileOptions {
     // Whether whole-file targets that live in memory (tmpfs) are written through a map; nothing: where that
     // is quicker.
     std::optional<bool> maps = {};
-    // Whether threads that copy make the call of set_progress_callback(); nothing: where there are processors to spare
-    // for that.
-    std::optional<bool> threads_progress = {};
 };
 
 // Moves bytes between files or block devices and host memory.

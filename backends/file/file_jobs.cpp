@@ -53,10 +53,12 @@ FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& d
     ways_[around].depth.emplace(depths.around);
     ways_[copies].depth.emplace(depths.copies);
     ways_[written].depth.emplace(depths.written);
+    for (driver::FileIoEngine* each : {engine_.get(), copier_.get()})
+        if (each != nullptr) each->set_callback([this] { look(); });
 }
 
-Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistration& memory, bool write,
-                                        const std::vector<Slice>& slices) {
+Result<backend::Progress> FileJobs::start(FileRegistration& file, MemoryRegistration& memory, bool write,
+                                          const std::vector<Slice>& slices, backend::Flight& flight) {
     auto job = std::make_unique<Job>();
     job->file = &file;
     job->memory = &memory;
@@ -79,10 +81,14 @@ Result<backend::Ticket> FileJobs::start(FileRegistration& file, MemoryRegistrati
     }
     keep(memory, job->requests);
     pump();
-    if (job->ended() && !job->error) return backend::Ticket{};
-    const backend::Ticket ticket{next_ticket_++};
-    jobs_.emplace(ticket.id, std::move(job));
-    return ticket;
+    if (job->ended()) {
+        if (job->error) return *job->error;
+        return backend::Progress::done;
+    }
+    job->flight = &flight;
+    job->place = jobs_.insert(jobs_.end(), nullptr);
+    *job->place = std::move(job);
+    return backend::Progress::pending;
 }
 
 // Writes to one file take turns in the kernel, so that threads of our own would only wait for each other:
@@ -110,13 +116,11 @@ void FileJobs::keep(MemoryRegistration& memory, const std::vector<Request>& requ
         if (!copier_ || !may_be_copied(request)) memory.moved_ += request.asked();
 }
 
-void FileJobs::set_progress_callback(std::function<void()> call) {
-    if (copier_) copier_->set_progress_callback(std::move(call));
-}
-
+// Threads of an engine that ends may be at look(), which takes the mutex.
 bool FileJobs::end() {
-    const std::lock_guard lock(mutex_);
     const bool copied = !copier_ || copier_->end();
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (!engine_->calls_back()) lock.lock();
     return engine_->end() && copied;
 }
 
@@ -125,22 +129,17 @@ void FileJobs::forget(MemoryRegistration& memory) {
     engine_->drop_memory(memory.kept_);
 }
 
-Result<backend::Progress> FileJobs::poll(backend::Ticket ticket) {
-    if (ticket.done()) return backend::Progress::done;
-    const std::lock_guard lock(mutex_);
-    pump();
-    const auto found = jobs_.find(ticket.id);
-    if (found == jobs_.end()) {
-        return Error{ErrorCode::invalid_argument,
-                     fmt::format("ticket {} is not in flight", ticket.id),
-                     "file backend",
-                     {}};
+bool FileJobs::look() {
+    std::vector<Over> over;
+    bool left = false;
+    {
+        const std::lock_guard lock(mutex_);
+        if (with_engine_ > 0) pump();
+        over.swap(over_);
+        left = untold_ > 0;
     }
-    if (!found->second->ended()) return backend::Progress::pending;
-    const auto job = std::move(found->second);
-    jobs_.erase(found);
-    if (job->error) return *job->error;
-    return backend::Progress::done;
+    for (Over& each : over) each.flight->end(std::move(each.result));
+    return left;
 }
 
 void FileJobs::pump() {
@@ -199,7 +198,9 @@ void FileJobs::submit(Request& request) {
     request.copied = wished && copier_works_;
     if (wished && !request.copied) job.file->miss_threads();
     if (request.copied && job.write) order.mapped = job.file->mapped(request.offset, request.size);
-    (request.copied ? copier_ : engine_)->submit(order);
+    driver::FileIoEngine& engine = request.copied ? *copier_ : *engine_;
+    engine.submit(order);
+    if (!engine.calls_back()) ++untold_;
     ++with_engine_;
     ++job.with_engine;
 }
@@ -212,8 +213,13 @@ void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point no
     }
     --way.outstanding;
     --with_engine_;
-    --request.job->with_engine;
+    if (!(request.copied ? copier_ : engine_)->calls_back()) --untold_;
+    Job& job = *request.job;
+    --job.with_engine;
     finish(request, result);
+    if (!job.ended() || job.flight == nullptr) return;  // start() tells of one that it has yet to hand out
+    over_.push_back({job.flight, job.error ? Result<void>(std::move(*job.error)) : Result<void>()});
+    jobs_.erase(job.place);
 }
 
 void FileJobs::finish(Request& request, std::int64_t result) {

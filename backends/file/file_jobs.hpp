@@ -4,10 +4,9 @@
 #include <array>
 #include <chrono>
 #include <deque>
-#include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "backends/file/depth_controller.hpp"
@@ -18,8 +17,8 @@
 
 namespace sidestep::backends::file {
 
-// Feeds an engine slice by slice, carries on where a read or write fell short, and gathers what became
-// of each piece. Any thread may call; poll() is what moves things on.
+// Feeds an engine slice by slice, carries on where a read or write fell short, and ends each piece's flight. Any thread may
+// call; look() is what moves things on, and threads of the engines make it too.
 class FileJobs : public std::enable_shared_from_this<FileJobs> {
 public:
     // How many requests are outstanding at once: reads and writes around the page cache wait for a device,
@@ -32,15 +31,13 @@ public:
     // `copier` reads what the page cache holds and writes through maps, where it is given.
     FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
              std::unique_ptr<driver::FileIoEngine> copier = nullptr);
+    ~FileJobs() { end(); }
 
-    // Both registrations outlive the job. The ticket is done where all bytes moved at once.
-    Result<backend::Ticket> start(FileRegistration& file, MemoryRegistration& memory, bool write,
-                                  const std::vector<Slice>& slices);
-    // After an error nothing of the piece is with the engine any more.
-    Result<backend::Progress> poll(backend::Ticket ticket);
-
-    // Threads that copy make the call (driver::FileIoEngine::set_progress_callback).
-    void set_progress_callback(std::function<void()> call);
+    // Both registrations outlive the job. As backend::Backend::start().
+    Result<backend::Progress> start(FileRegistration& file, MemoryRegistration& memory, bool write,
+                                    const std::vector<Slice>& slices, backend::Flight& flight);
+    // As backend::Backend::look().
+    bool look();
 
     // driver::FileIoEngine::end() of both engines: where it answers false, this object is kept.
     bool end();
@@ -57,6 +54,8 @@ private:
         bool copied = false;  // by the copier
     };
     struct Job {
+        backend::Flight* flight = nullptr;
+        std::list<std::unique_ptr<Job>>::iterator place;  // in jobs_
         FileRegistration* file = nullptr;
         MemoryRegistration* memory = nullptr;
         bool write = false;
@@ -66,6 +65,11 @@ private:
         std::optional<Error> error;  // the first one
 
         bool ended() const { return error ? with_engine == 0 : unfinished == 0; }
+    };
+
+    struct Over {
+        backend::Flight* flight;
+        Result<void> result;
     };
 
     // Requests that wait for the same thing.
@@ -90,14 +94,15 @@ private:
     void fail(Job& job, Error error);
 
     std::mutex mutex_;  // guards what follows
-    std::unordered_map<std::uint64_t, std::unique_ptr<Job>> jobs_;
+    std::list<std::unique_ptr<Job>> jobs_;
+    std::vector<Over> over_;  // that look() has yet to tell
     // Reads around the page cache; copies that take a thread a while; those that end as soon as they are
     // submitted; writes around the page cache.
     std::array<Way, 4> ways_;
     std::size_t turn_ = 0;  // the way whose requests are submitted first
     std::vector<driver::FileCompletion> ended_;
     unsigned with_engine_ = 0;
-    std::uint64_t next_ticket_ = 1;
+    unsigned untold_ = 0;  // of those, that only reap() tells of
     // Last: destroyed first, while the jobs are there.
     std::unique_ptr<driver::FileIoEngine> copier_;  // may be null
     bool copier_works_ = copier_ != nullptr;

@@ -27,8 +27,12 @@ void CopyJob::help_spans() {
             std::memcpy(spans_[i].to, spans_[i].from, spans_[i].bytes);
             bytes += spans_[i].bytes;
         }
-        left_.fetch_sub(bytes, std::memory_order_acq_rel);
+        arrived(bytes);
     }
+}
+
+void CopyJob::arrived(Bytes bytes) {
+    if (left_.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) flight_.end({});
 }
 
 void CopyJob::help(Bytes around_caches_from) {
@@ -42,7 +46,7 @@ void CopyJob::help(Bytes around_caches_from) {
         } else {
             std::memcpy(to_ + at, from_ + at, bytes);
         }
-        left_.fetch_sub(bytes, std::memory_order_acq_rel);
+        arrived(bytes);
     }
 }
 

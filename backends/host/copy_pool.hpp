@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <sidestep/units.hpp>
+#include "backend/flight.hpp"
 #include "base/workers.hpp"
 
 namespace sidestep::backends::host {
@@ -18,23 +19,30 @@ struct CopySpan {
 };
 
 // One copy, or a batch of them, that several threads share: each takes the next block, or the next few
-// copies, until none is left.
+// copies, until none is left. The flight ends when every byte has arrived.
 class CopyJob {
 public:
-    CopyJob(void* to, const void* from, Bytes bytes)
-        : to_(static_cast<char*>(to)), from_(static_cast<const char*>(from)), bytes_(bytes), left_(bytes) {}
+    CopyJob(void* to, const void* from, Bytes bytes, backend::Flight& flight)
+        : to_(static_cast<char*>(to)),
+          from_(static_cast<const char*>(from)),
+          bytes_(bytes),
+          left_(bytes),
+          flight_(flight) {}
     // `bytes` is what the spans have together, above 0.
-    CopyJob(std::vector<CopySpan> spans, Bytes bytes)
-        : to_(nullptr), from_(nullptr), bytes_(bytes), spans_(std::move(spans)), left_(bytes) {}
-
-    // Whether every byte has arrived. Never blocks.
-    bool done() const { return left_.load(std::memory_order_acquire) == 0; }
+    CopyJob(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight)
+        : to_(nullptr),
+          from_(nullptr),
+          bytes_(bytes),
+          spans_(std::move(spans)),
+          left_(bytes),
+          flight_(flight) {}
 
 private:
     friend class CopyPool;
     // Copies blocks until the last one has been taken.
     void help(Bytes around_caches_from);
     void help_spans();
+    void arrived(Bytes bytes);
 
     char* const to_;
     const char* const from_;
@@ -42,6 +50,7 @@ private:
     const std::vector<CopySpan> spans_;  // of a batch
     std::atomic<Bytes> cursor_{0};       // where the next block begins; of a batch: the next span
     std::atomic<Bytes> left_;            // bytes that have not arrived
+    backend::Flight& flight_;
 };
 
 // Threads that work on jobs, first come first served. Ends when all jobs have. Any thread may submit.

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -119,9 +118,9 @@ public:
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
-    Result<backend::Ticket> start(const backend::Piece& piece) override;
-    Result<backend::Ticket> start_batch(std::span<const backend::Piece> pieces) override;
-    Result<backend::Progress> poll(backend::Ticket ticket) override;
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
+    Result<backend::Progress> start_batch(std::span<const backend::Piece> pieces,
+                                          backend::Flight& flight) override;
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override;
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override {
@@ -137,7 +136,7 @@ private:
                              const HostRegistration& to) const;
     Result<void> check_peer(int from, int to) const;
     Result<CopySpan> span_of(const backend::Piece& piece) const;
-    Result<backend::Ticket> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job);
+    Result<backend::Progress> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job);
     CopyPool& engine_for(const HostRegistration& from, const HostRegistration& to);
 
     // Constant after probe().
@@ -151,8 +150,6 @@ private:
     std::shared_ptr<EmulatedMemory> emulated_;  // null on the real machine
 
     std::mutex mutex_;  // guards what follows
-    std::unordered_map<std::uint64_t, std::shared_ptr<CopyJob>> in_flight_;
-    std::uint64_t next_ticket_ = 1;
     std::map<int, std::unique_ptr<CopyPool>> node_pools_;
 
     // After everything their threads use: destroyed first.
@@ -344,29 +341,27 @@ Result<CopySpan> HostBackend::span_of(const backend::Piece& piece) const {
     return CopySpan{target, source, piece.size};
 }
 
-Result<backend::Ticket> HostBackend::submit(const backend::Piece& first, std::shared_ptr<CopyJob> job) {
+Result<backend::Progress> HostBackend::submit(const backend::Piece& first, std::shared_ptr<CopyJob> job) {
     const auto& from = static_cast<const HostRegistration&>(*first.from);
     const auto& to = static_cast<const HostRegistration&>(*first.to);
-    SIDESTEP_CHECK(engine_for(from, to).submit(job));
-    const std::lock_guard lock(mutex_);
-    const backend::Ticket ticket{next_ticket_++};
-    in_flight_.emplace(ticket.id, std::move(job));
-    return ticket;
+    SIDESTEP_CHECK(engine_for(from, to).submit(std::move(job)));
+    return backend::Progress::pending;
 }
 
-Result<backend::Ticket> HostBackend::start(const backend::Piece& piece) {
+Result<backend::Progress> HostBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     SIDESTEP_TRY(const CopySpan span, span_of(piece));
     const auto& from = static_cast<const HostRegistration&>(*piece.from);
     const auto& to = static_cast<const HostRegistration&>(*piece.to);
     if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
         std::memcpy(span.to, span.from, span.bytes);
-        return backend::Ticket{};
+        return backend::Progress::done;
     }
-    return submit(piece, std::make_shared<CopyJob>(span.to, span.from, span.bytes));
+    return submit(piece, std::make_shared<CopyJob>(span.to, span.from, span.bytes, flight));
 }
 
 // By the engine, or the threads, of the first piece.
-Result<backend::Ticket> HostBackend::start_batch(std::span<const backend::Piece> pieces) {
+Result<backend::Progress> HostBackend::start_batch(std::span<const backend::Piece> pieces,
+                                                   backend::Flight& flight) {
     std::vector<CopySpan> spans;
     spans.reserve(pieces.size());
     Bytes bytes = 0;
@@ -375,19 +370,8 @@ Result<backend::Ticket> HostBackend::start_batch(std::span<const backend::Piece>
         spans.push_back(span);
         bytes += piece.size;
     }
-    if (bytes == 0) return backend::Ticket{};
-    return submit(pieces.front(), std::make_shared<CopyJob>(std::move(spans), bytes));
-}
-
-Result<backend::Progress> HostBackend::poll(backend::Ticket ticket) {
-    if (ticket.done()) return backend::Progress::done;
-    const std::lock_guard lock(mutex_);
-    const auto found = in_flight_.find(ticket.id);
-    if (found == in_flight_.end())
-        return invalid(fmt::format("ticket {} is not in flight", ticket.id), "host backend");
-    if (!found->second->done()) return backend::Progress::pending;
-    in_flight_.erase(found);
-    return backend::Progress::done;
+    if (bytes == 0) return backend::Progress::done;
+    return submit(pieces.front(), std::make_shared<CopyJob>(std::move(spans), bytes, flight));
 }
 
 // What the other process needs is the descriptor alone; the handle tells one memory from another.

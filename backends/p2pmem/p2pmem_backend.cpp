@@ -76,22 +76,20 @@ public:
     Support reaches(const Buffer& from, const Buffer& to) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
-    Result<backend::Ticket> start(const backend::Piece& piece) override;
-    Result<backend::Progress> poll(backend::Ticket ticket) override;
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
 
 private:
     Result<PeerMemory> memory_at(const Place& place) const;
     Support try_out(const std::string& drive, const Place& memory) const;
-    Result<backend::Ticket> start_file(const backend::Piece& piece, bool write);
+    Result<backend::Progress> start_file(const backend::Piece& piece, bool write, backend::Flight& flight);
 
     const P2pmemOptions options_;
     const driver::MachineFiles files_;
     const MakeFileCall make_;
     std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
     // One thread, for copies that are too long to be made on the spot: loads from such memory wait for the bus one by
-    // one, and more threads would only keep more processors waiting. Their tickets are odd.
+    // one, and more threads would only keep more processors waiting.
     backend::BlockingPieces copies_{1, "p2pmem backend"};
-    // Their tickets are even.
     backend::BlockingPieces drive_{max_threads, "p2pmem backend"};
 };
 
@@ -249,7 +247,7 @@ Result<std::unique_ptr<backend::Registration>> P2pmemBackend::attach(const Buffe
     return Attached(std::make_unique<MemoryRegistration>(buffer));
 }
 
-Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
+Result<backend::Progress> P2pmemBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     const Buffer& from = piece.from->buffer();
     const Buffer& to = piece.to->buffer();
     const std::size_t engine = piece.capability;
@@ -261,7 +259,7 @@ Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
                      "p2pmem backend",
                      {}};
     SIDESTEP_CHECK(backend::check_within(piece));
-    if (engine == read_file || engine == write_file) return start_file(piece, engine == write_file);
+    if (engine == read_file || engine == write_file) return start_file(piece, engine == write_file, flight);
     // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
     const auto copy = [target = static_cast<char*>(to.address()) + piece.to_offset,
                        source = static_cast<const char*>(from.address()) + piece.from_offset,
@@ -271,12 +269,13 @@ Result<backend::Ticket> P2pmemBackend::start(const backend::Piece& piece) {
         return {};
     };
     if (piece.size > on_the_spot)
-        if (const auto started = copies_.start(copy)) return backend::Ticket{2 * started->id + 1};
+        if (auto started = copies_.start(copy, flight)) return started;
     (void)copy();  // also where there is no thread: as quick, but whoever asked waits
-    return backend::Ticket{};
+    return backend::Progress::done;
 }
 
-Result<backend::Ticket> P2pmemBackend::start_file(const backend::Piece& piece, bool write) {
+Result<backend::Progress> P2pmemBackend::start_file(const backend::Piece& piece, bool write,
+                                                    backend::Flight& flight) {
     auto* const file = dynamic_cast<DirectFile*>(write ? piece.to : piece.from);
     const Buffer& memory = (write ? piece.from : piece.to)->buffer();
     if (file == nullptr)
@@ -287,13 +286,7 @@ Result<backend::Ticket> P2pmemBackend::start_file(const backend::Piece& piece, b
         static_cast<char*>(memory.address()) + (write ? piece.from_offset : piece.to_offset);
     const Bytes offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);
     const DirectRange range{address, memory.place().to_string(), offset, piece.size, write};
-    SIDESTEP_TRY(const auto started,
-                 drive_.start([file, range, make = make_] { return file->move(range, make); }));
-    return backend::Ticket{2 * started.id};
-}
-
-Result<backend::Progress> P2pmemBackend::poll(backend::Ticket ticket) {
-    return (ticket.id % 2 == 0 ? drive_ : copies_).poll({ticket.id / 2});
+    return drive_.start([file, range, make = make_] { return file->move(range, make); }, flight);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include <sidestep/topology.hpp>
 #include "backend/capability.hpp"
 #include "backend/collective.hpp"
+#include "backend/flight.hpp"
 
 namespace sidestep::backend {
 
@@ -109,13 +110,11 @@ struct Exported {
     std::shared_ptr<void> keeps;
 };
 
-// A piece in flight. The id 0 says that it ended, well, before start() returned.
-struct Ticket {
-    std::uint64_t id = 0;
-    bool done() const { return id == 0; }
+// What a call that begins a piece answers.
+enum class Progress {
+    pending,  // it is in flight
+    done,     // it ended, well, before the call returned, and its Flight was left alone
 };
-
-enum class Progress { pending, done };
 
 // What every backend asks of memory that is attached, and of a piece.
 Result<void> check_memory(const Buffer& buffer, Access access);
@@ -172,20 +171,16 @@ public:
 
     // Begins a piece. Does not wait for it, nor for anything else; copies of up to 64 KiB may be done on
     // the spot. Fails with ErrorCode::unsupported where the two ends are out of the engine's reach. An error means
-    // that nothing of the piece is in flight: what fails with a part of it under way is told by poll().
-    virtual Result<Ticket> start(const Piece& piece) = 0;
+    // that nothing of the piece is in flight: what fails with a part of it under way is told at its end.
+    // Flight::end() is called once the piece is over, and `flight` stays until then; after an error it is not.
+    virtual Result<Progress> start(const Piece& piece, Flight& flight) = 0;
 
-    // Begins many pieces of one capability, as one ticket. Only for capabilities with `batches`. Fails as start().
-    virtual Result<Ticket> start_batch(std::span<const Piece> pieces);
+    // Begins many pieces of one capability, as one flight. Only for capabilities with `batches`. Fails as start().
+    virtual Result<Progress> start_batch(std::span<const Piece> pieces, Flight& flight);
 
-    // Whether the piece has ended. Never blocks. After `done` or an error the ticket is spent. An error
-    // means that nothing of this piece is in flight any more.
-    virtual Result<Progress> poll(Ticket ticket) = 0;
-
-    // For backends whose own threads carry out pieces: they make the call after each, and while they look out
-    // for the next, so that whoever drives the copies need not look for the end of pieces all the time. It
-    // never blocks for long. An empty one: none.
-    virtual void set_progress_callback(std::function<void()>) {}
+    // For backends without threads of their own, which see an end only when they look: ends the flights that are over.
+    // Answers whether any are left. Never blocks; on any thread, with no lock held.
+    virtual bool look() { return false; }
 
     // Makes memory openable by other processes; nothing if it is not this backend's.
     virtual Result<std::optional<Exported>> share(const Buffer&) { return std::optional<Exported>{}; }

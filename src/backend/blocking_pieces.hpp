@@ -1,13 +1,8 @@
 // Pieces that are calls which block, carried out by threads.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 
 #include "backend/backend.hpp"
 #include "base/workers.hpp"
@@ -21,23 +16,21 @@ public:
 
     BlockingPieces(std::size_t max_threads, std::string name) : workers_({max_threads}, std::move(name)) {}
 
-    // Fails as base::Workers::add does.
-    Result<Ticket> start(Call call);
-    Result<Progress> poll(Ticket ticket);
+    // The flight ends when the call has returned, and is destroyed. Fails as base::Workers::add does.
+    Result<Progress> start(Call call, Flight& flight) {
+        auto added = workers_.add([call = std::move(call), &flight]() mutable {
+            const Result<void> result = std::exchange(call, nullptr)();
+            flight.end(result);
+        });
+        if (!added) return added.error();
+        return Progress::pending;
+    }
 
     // base::Workers::end(): where it is false, what the calls use has to be kept.
     bool end() { return workers_.end(); }
 
 private:
-    struct Piece {
-        Call call;
-        Result<void> result;
-        std::atomic<bool> over{false};
-    };
-    std::mutex mutex_;  // guards what follows
-    std::unordered_map<std::uint64_t, std::shared_ptr<Piece>> in_flight_;
-    std::uint64_t next_ = 1;
-    base::Workers workers_;  // last: destroyed first
+    base::Workers workers_;
 };
 
 }  // namespace sidestep::backend

@@ -43,7 +43,7 @@ Support Backend::reaches(const Buffer&, const Buffer&) {
     return Support::yes({});
 }
 
-Result<Ticket> Backend::start_batch(std::span<const Piece>) {
+Result<Progress> Backend::start_batch(std::span<const Piece>, Flight&) {
     return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend takes no batches", {}, {}};
 }
 

@@ -16,12 +16,15 @@ bool BlockingCalls::make(std::function<void()> call, std::chrono::nanoseconds pa
     };
     const auto made = std::make_shared<Made>();
     made->call = std::move(call);
-    const auto added = workers_.add([made] {
+    const auto added = workers_.add([this, made] {
         made->call();
         made->call = nullptr;  // nobody who waits may be the one to destroy what it holds
-        const std::lock_guard lock(made->mutex);
-        made->over = true;
-        made->changed.notify_all();
+        {
+            const std::lock_guard lock(made->mutex);
+            made->over = true;
+            made->changed.notify_all();
+        }
+        if (ended_) ended_();
     });
     if (!added) return made->call(), true;
     std::unique_lock lock(made->mutex);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "base/workers.hpp"
 
@@ -13,6 +14,9 @@ namespace sidestep::base {
 // Makes each call on a thread that has nothing else to do, so that none waits behind one that hangs. Any thread.
 class BlockingCalls {
 public:
+    // `ended` is called after each call.
+    explicit BlockingCalls(std::function<void()> ended = {}) : ended_(std::move(ended)) {}
+
     // Answers whether the call has ended, for which it waits that long; what it did is seen then. Where no thread can be
     // had the call is made here.
     bool make(std::function<void()> call, std::chrono::nanoseconds patience);
@@ -22,6 +26,7 @@ public:
 private:
     static constexpr std::size_t kept_idle = 8;
     static constexpr auto any_number = ~std::size_t{0};
+    const std::function<void()> ended_;
     Workers workers_{{any_number, kept_idle, any_number, false}, "calls that may block"};
 };
 

@@ -84,12 +84,6 @@ bool Workers::start_threads() {
     return all.limits.behind_others ? all.threads > 0 : !behind();
 }
 
-void Workers::drop() {
-    std::deque<Task> dropped;  // goes after the lock
-    const std::lock_guard lock(shared_->mutex);
-    dropped.swap(shared_->queue);
-}
-
 void Workers::wait() {
     std::unique_lock lock(shared_->mutex);
     shared_->changed.wait(lock, [this] { return shared_->queue.empty() && shared_->busy == 0; });
@@ -147,29 +141,29 @@ void in_parallel(std::size_t threads, std::size_t count, const std::function<voi
     take();
 }
 
-// Tells of its end when it goes, whether it was carried out or not.
-struct TaskGroup::Part {
-    ~Part() {
-        task = nullptr;  // it may refer to what goes then
-        group->left_.fetch_sub(1, std::memory_order_acq_rel);
-    }
-    std::shared_ptr<TaskGroup> group;
-    Task task;
-};
-
-Result<std::shared_ptr<TaskGroup>> TaskGroup::run(Workers& workers, std::vector<Task> tasks) {
-    auto group = std::make_shared<TaskGroup>();
-    group->left_.store(tasks.size(), std::memory_order_relaxed);
+Result<void> run_together(Workers& workers, std::vector<std::function<Result<void>()>> tasks,
+                          std::function<void(Result<void>)> over) {
+    // Goes with the last task, whether that was carried out or not.
+    struct Together {
+        ~Together() {
+            if (over) over(std::move(first));
+        }
+        std::function<void(Result<void>)> over;
+        std::mutex mutex;  // guards the error
+        Result<void> first;
+    };
+    const auto together = std::make_shared<Together>();
     std::vector<Workers::Task> parts;
-    for (Task& task : tasks)
-        parts.push_back([part = std::shared_ptr<Part>(new Part{group, std::move(task)})] {
-            const auto result = part->task();
-            if (result) return;
-            const std::lock_guard lock(part->group->mutex_);
-            if (!part->group->error_) part->group->error_ = result.error();
+    for (auto& task : tasks)
+        parts.push_back([together, task = std::move(task)]() mutable {
+            const Result<void> result = std::exchange(task, nullptr)();
+            const std::lock_guard lock(together->mutex);
+            if (together->first) together->first = result;
         });
-    if (auto added = workers.add(std::move(parts)); !added) return added.error();
-    return group;
+    together->over = std::move(over);
+    auto added = workers.add(std::move(parts));
+    if (!added) together->over = nullptr;
+    return added;
 }
 
 }  // namespace sidestep::base

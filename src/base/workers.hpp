@@ -38,8 +38,6 @@ public:
     // ErrorCode::out_of_memory where the queue is full, or no thread can be had that would do it: nothing was added then.
     Result<void> add(Task task);
     Result<void> add(std::vector<Task> tasks);
-    // Destroys the tasks that no thread has begun.
-    void drop();
     // Until nothing is queued or being done.
     void wait();
     // Or that long; answers whether nothing is.
@@ -60,23 +58,9 @@ private:
 // all. Returns when all are done.
 void in_parallel(std::size_t threads, std::size_t count, const std::function<void(std::size_t)>& work);
 
-// Tasks that are waited for together.
-class TaskGroup {
-public:
-    using Task = std::function<Result<void>()>;
-    // Fails as Workers::add does.
-    static Result<std::shared_ptr<TaskGroup>> run(Workers& workers, std::vector<Task> tasks);
-
-    // All tasks have ended, or were dropped. Any thread.
-    bool ended() const { return left_.load(std::memory_order_acquire) == 0; }
-    // The first error, once ended() is true.
-    const std::optional<Error>& error() const { return error_; }
-
-private:
-    struct Part;
-    std::atomic<std::size_t> left_{0};
-    std::mutex mutex_;  // guards the error until all have ended
-    std::optional<Error> error_;
-};
+// Tasks whose end is told once, with the first error: by the thread that makes the last of them, or drops it. Fails as
+// Workers::add does, and tells of nothing then.
+Result<void> run_together(Workers& workers, std::vector<std::function<Result<void>()>> tasks,
+                          std::function<void(Result<void>)> over);
 
 }  // namespace sidestep::base

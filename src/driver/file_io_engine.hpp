@@ -59,9 +59,11 @@ public:
     // when no request uses it any more.
     virtual int keep_memory(void*, Bytes) { return -1; }
     virtual void drop_memory(int) {}
-    // Threads of the engine's own make the call after each request that has ended, and while they look out
-    // for the next one. Engines without such threads ignore it.
-    virtual void set_progress_callback(std::function<void()>) {}
+    // Whether threads of the engine's own make the call of set_callback() after each request that has ended. Of others
+    // reap() tells alone.
+    virtual bool calls_back() const { return false; }
+    // To be called before the first request. end() waits for calls as for requests; none is made after it.
+    virtual void set_callback(std::function<void()>) {}
     // Appends what has ended since the last call. Never blocks.
     virtual void reap(std::vector<FileCompletion>& ended) = 0;
 };

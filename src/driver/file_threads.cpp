@@ -88,10 +88,10 @@ public:
     void submit(const FileRequest& request) override;
     void flush() override {}
     void reap(std::vector<FileCompletion>& ended) override;
-    void set_progress_callback(std::function<void()> call) override;
+    bool calls_back() const override { return true; }
+    void set_callback(std::function<void()> call) override { callback_ = std::move(call); }
 
 private:
-    using Call = std::shared_ptr<const std::function<void()>>;
     bool start_thread();
     bool start_threads(std::size_t wanted);
     bool left_to_others() const;
@@ -109,19 +109,19 @@ private:
     const Wake when_;
     const Bytes part_;
     std::vector<std::thread> threads_;  // only touched by the user of the engine
+    std::function<void()> callback_;    // constant once there are threads
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;
-    std::condition_variable part_ended_;  // told while stopping
+    std::condition_variable quiet_;  // told while stopping
     std::chrono::steady_clock::time_point last_begun_;
     std::deque<std::shared_ptr<Order>> waiting_;  // that have parts in line
     std::vector<FileCompletion> ended_;
-    Call callback_;  // null: none
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
-    unsigned woken_ = 0;  // of those asleep: told to wake, and not up yet
-    // Threads that will look for a part: just started, or at the call of set_progress_callback().
-    std::size_t coming_ = 0;
+    unsigned woken_ = 0;      // of those asleep: told to wake, and not up yet
+    std::size_t coming_ = 0;  // threads that will look for a part: just started, or calling
+    unsigned calling_ = 0;    // threads at the callback
     bool stopping_ = false;
     std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
     std::atomic<std::size_t> in_line_{0};   // parts of waiting_; read without the lock by those that look out
@@ -142,9 +142,8 @@ bool ThreadEngine::end() {
     stopping_ = true;
     waiting_.clear();
     count_line(0);
-    callback_ = nullptr;
     wake_.notify_all();
-    return part_ended_.wait_until(lock, last_begun_ + end_limit, [this] { return busy_ == 0; });
+    return quiet_.wait_until(lock, last_begun_ + end_limit, [this] { return busy_ + calling_ == 0; });
 }
 
 bool ThreadEngine::start_thread() {
@@ -207,6 +206,7 @@ void ThreadEngine::submit(const FileRequest& request) {
     bool wake = false;
     {
         const std::lock_guard lock(mutex_);
+        if (stopping_) return;
         waiting_.push_back(std::move(order));
         count_line(in_line_.load(std::memory_order_relaxed) + parts);
         if (left_to_others()) return;
@@ -237,33 +237,27 @@ void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
     ended_.clear();
 }
 
-void ThreadEngine::set_progress_callback(std::function<void()> call) {
-    const std::lock_guard lock(mutex_);
-    callback_ = call ? std::make_shared<const std::function<void()>>(std::move(call)) : nullptr;
-}
-
 // What has just ended is taken on before the next part: slots come free, and what is behind them is
 // submitted.
 void ThreadEngine::call_back(std::unique_lock<std::mutex>& lock) {
-    if (!callback_) return;
-    const Call call = callback_;
+    if (!callback_ || stopping_) return;
     ++coming_;
+    ++calling_;
     lock.unlock();
-    (*call)();
+    callback_();
     lock.lock();
+    --calling_;
     --coming_;
+    if (stopping_) quiet_.notify_all();
 }
 
 // Without the lock until there is a part, or it has been long enough.
 void ThreadEngine::look_out(std::unique_lock<std::mutex>& lock) {
     ++looking_out_;
-    const Call call = callback_;
     lock.unlock();
     const auto until = std::chrono::steady_clock::now() + looks_out_for;
-    while (in_line_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < until) {
-        if (call) (*call)();
+    while (in_line_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < until)
         std::this_thread::yield();
-    }
     lock.lock();
     --looking_out_;
 }
@@ -293,7 +287,7 @@ void ThreadEngine::work() {
         const std::int64_t result = carry_out(part);
         lock.lock();
         --busy_;
-        if (stopping_) part_ended_.notify_all();
+        if (stopping_) quiet_.notify_all();
         if (!order->end(part, result)) continue;
         ended_.push_back({order->request.tag, order->result()});
         any_ended_.store(true, std::memory_order_release);

@@ -16,6 +16,8 @@ namespace sidestep::transfer {
 // step() and try_step() may come from any thread; implementations serialise them.
 class Activity {
 public:
+    using Clock = std::chrono::steady_clock;
+
     virtual ~Activity() = default;
 
     // Goes on as far as it can without waiting; answers whether anything moved. With `may_block` it also
@@ -24,16 +26,15 @@ public:
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;
 
-    // Goes on with pieces if nobody else is driving right now, for threads of backends (ProgressList): never
-    // ends anything, so that nothing is freed on such a thread.
-    virtual void assist() {}
-    // Such a thread was at it since the last question, so whoever drives may sleep between two looks.
-    bool assisted() { return assisted_.exchange(false, std::memory_order_relaxed); }
+    // Threads of backends went on with it since the last question.
+    bool driven_beside() { return driven_beside_.exchange(false, std::memory_order_relaxed); }
+    // When it has to be stepped again, whatever happens before; as of the last step.
+    Clock::time_point wake_by() const { return wake_by_.load(std::memory_order_relaxed); }
 
     // Its steps begin whole copies, which may block for a while.
     virtual bool starts_copies() const { return false; }
 
-    void cancel() { cancel_.store(true, std::memory_order_relaxed); }
+    virtual void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
     // After the end: the caller has the result in hand, or (not `seen`) has let go of its handle.
     virtual void hand_over(bool seen) { static_cast<void>(seen); }
@@ -63,7 +64,7 @@ public:
 
     // How long it should take from its start by the route's prices; zero where it has no route, where it
     // moves in chunks, or where the machine is a model. Constant once the ends are open.
-    std::chrono::steady_clock::duration expected() const { return expected_; }
+    Clock::duration expected() const { return expected_; }
 
     // Adds to the Receipt's notes, by whoever submitted, before anybody else has the activity. Without effect
     // unless it has ended well by then.
@@ -92,8 +93,9 @@ protected:
     std::optional<Result<Receipt>> result_;
     std::atomic<bool> needs_driving_{true};
     bool on_stream_ = false;
-    std::atomic<bool> assisted_{false};
-    std::atomic<std::chrono::steady_clock::duration> expected_{std::chrono::steady_clock::duration(0)};
+    std::atomic<bool> driven_beside_{false};
+    std::atomic<Clock::time_point> wake_by_{Clock::time_point::max()};
+    std::atomic<Clock::duration> expected_{Clock::duration(0)};
     std::atomic<bool> touches_buffers_{false};
     std::atomic<bool> drained_{false};
     std::atomic<Bytes> done_{0};

@@ -58,10 +58,10 @@ void BatchJob::begin(const std::vector<BatchCopy>& copies) {
     begin_moving(prepared, true);
     needs_driving_ = !all_started() || !running_.empty();
     if (!needs_driving_ && calls_.size() == 1) {
-        const Route& route = calls_[0].bulk->group.plan->route;
+        const Route& route = calls_.front().bulk->group.plan->route;
         if (!route.emulated && route.expected_gb_per_s > 0)
             expected_ = std::chrono::nanoseconds(
-                static_cast<long>(static_cast<double>(calls_[0].bytes) / route.expected_gb_per_s));
+                static_cast<long>(static_cast<double>(calls_.front().bytes) / route.expected_gb_per_s));
     }
 }
 
@@ -125,7 +125,7 @@ Result<void> BatchJob::attach(Bulk& bulk) {
 }
 
 bool BatchJob::go_on(bool may_block) {
-    bool moved = poll_calls();
+    bool moved = look_at_calls();
     if (state_ == State::moving) moved |= start_calls();
     moved |= run_singles(may_block);
     publish_progress();
@@ -138,7 +138,7 @@ bool BatchJob::go_on(bool may_block) {
 }
 
 bool BatchJob::settle(bool may_block) {
-    const bool moved = poll_calls();
+    const bool moved = look_at_calls();
     return run_singles(may_block) || moved;
 }
 
@@ -147,18 +147,18 @@ void BatchJob::stop() {
     waiting_.clear();
 }
 
-bool BatchJob::poll_calls() {
+bool BatchJob::look_at_calls() {
     bool moved = false;
     std::erase_if(calls_, [&](const Call& call) {
-        auto progress = call.bulk->group.hop().backend->poll(call.ticket);
-        if (progress && *progress == backend::Progress::pending) return false;
+        if (!call.flight.over()) return false;
         moved = true;
         --call.bulk->calls;
         const auto& pieces = call.bulk->group.pieces;
-        if (progress)
+        const auto& result = call.flight.result();
+        if (result)
             land(call);
         else
-            fail(at_position(progress.error(), pieces[call.first].position, pieces[call.last].position));
+            fail(at_position(result.error(), pieces[call.first].position, pieces[call.last].position));
         return true;
     });
     return moved;
@@ -185,7 +185,8 @@ bool BatchJob::start_call(Bulk& bulk) {
     if (bulk.next == pieces.size()) return false;
     if (stream_ == nullptr && bulk.calls >= calls_in_flight) return false;
     const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
-    Call call{&bulk, bulk.next, bulk.next, 0, {}};
+    backend::PieceOwner& owner = *this;
+    Call& call = calls_.emplace_back(owner, bulk);
     scratch_.clear();
     while (bulk.next < pieces.size() && scratch_.size() < max) {
         const BatchPiece& piece = pieces[bulk.next];
@@ -196,18 +197,16 @@ bool BatchJob::start_call(Bulk& bulk) {
         call.bytes += piece.size;
         call.last = bulk.next++;
     }
-    auto ticket = bulk.group.hop().backend->start_batch(scratch_);
-    if (!ticket) {
-        fail(at_position(ticket.error(), pieces[call.first].position, pieces[call.last].position));
+    const auto begun = bulk.group.hop().backend->start_batch(scratch_, call.flight);
+    if (begun && *begun == backend::Progress::pending) {
+        ++bulk.calls;
         return true;
     }
-    call.ticket = *ticket;
-    if (ticket->done()) {
+    if (begun)
         land(call);
-        return true;
-    }
-    ++bulk.calls;
-    calls_.push_back(call);
+    else
+        fail(at_position(begun.error(), pieces[call.first].position, pieces[call.last].position));
+    calls_.pop_back();
     return true;
 }
 
@@ -237,6 +236,7 @@ bool BatchJob::run_singles(bool may_block) {
     std::optional<Error> failed;
     std::erase_if(running_, [&](Single& single) {
         moved |= single.job->step(may_block);
+        wake_no_later(single.job->wake_by());
         return look_at(single, failed);
     });
     if (failed) fail(std::move(*failed));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@ class BatchJob final : public Movement {
 public:
     BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
         : Movement(machine, options, stream, {"the batch", "copied", "copy_batch"}) {}
+    ~BatchJob() override { close(); }
 
     // Sorts the copies and starts the first of them. Called once, before all else.
     void begin(const std::vector<BatchCopy>& copies);
@@ -33,11 +35,13 @@ private:
         std::size_t calls = 0;  // in flight
     };
     struct Call {
-        Bulk* bulk = nullptr;
-        std::size_t first = 0;
-        std::size_t last = 0;
+        Call(backend::PieceOwner& owner, Bulk& of)
+            : bulk(&of), first(of.next), last(of.next), flight(owner) {}
+        Bulk* bulk;
+        std::size_t first;
+        std::size_t last;
         Bytes bytes = 0;
-        backend::Ticket ticket;
+        backend::Flight flight;
     };
     // A copy of its own.
     struct Single {
@@ -69,7 +73,7 @@ private:
     Receipt receipt() override;
     void release() override { bulks_.clear(); }
 
-    bool poll_calls();
+    bool look_at_calls();
     bool start_calls();
     bool start_call(Bulk& bulk);
     void land(const Call& call);
@@ -83,7 +87,7 @@ private:
     bool starts_copies_ = false;  // constant after begin()
     // With the mutex held.
     std::vector<std::unique_ptr<Bulk>> bulks_;
-    std::vector<Call> calls_;
+    std::list<Call> calls_;
     std::deque<Single> waiting_;
     std::vector<Single> running_;
     std::vector<backend::Piece> scratch_;

@@ -14,31 +14,51 @@ namespace sidestep::transfer {
 
 namespace {
 
-// The longest sleep: limits are seen so late, and whoever cancels waits so long. What comes behind on a caller's stream
-// does not.
-constexpr auto longest_pause = std::chrono::microseconds(40'000);
-constexpr auto longest_pause_of_streams = std::chrono::microseconds(1000);
+using std::chrono::microseconds;
 
-std::chrono::microseconds pause_of(Backoff::Clock::duration wanted, bool on_stream) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(
-        std::min<Backoff::Clock::duration>(wanted, on_stream ? longest_pause_of_streams : longest_pause));
-}
+// While threads that read or write go on with a movement, whoever drives it leaves its processor to them, and is there for
+// its end, and for what nobody else sees.
+constexpr auto rest_beside_others = microseconds(200);
+
+// The longest pause between two looks. What comes behind on a caller's stream does not wait so long.
+constexpr auto longest_pause = microseconds(40'000);
+constexpr auto longest_pause_of_streams = microseconds(1000);
+
+// So long after something moved looks follow one another without a pause: a sleep of 50 us lasts up to 110 (the kernel's
+// timer slack), in which slots stay full and readers wait. With few processors it is the readers who wait for this one.
+constexpr auto looks_for = microseconds(100);
+constexpr auto looks_for_beside_others = microseconds(500);
 
 }  // namespace
 
-std::chrono::microseconds Backoff::next(bool on_stream) {
-    using std::chrono::microseconds;
-    const auto still = Clock::now() - since_;
-    const auto longest_look = microseconds(100) + expected_ / 2;
-    // So an end is seen at most a sixteenth later than it could be, and what hangs costs nothing.
-    if (still > expected_ + longest_look)
-        return pause_of(std::max<Clock::duration>(still / 16, microseconds(100)), on_stream);
-    // A sleep of 50 us lasts up to 110 (the kernel's timer slack), hence the early wake.
+void Round::add(Activity& activity) {
+    driven_beside |= activity.driven_beside();
+    on_stream |= activity.on_stream();
+    wake_by = std::min(wake_by, activity.wake_by());
+}
+
+void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) {
+    const auto now = Clock::now();
+    if (round.moved || round.driven_beside) since_ = now;
+    if (round.moved && !round.driven_beside) return;
+    const auto pause_until = [&](Clock::duration pause) {
+        lookout.sleep(round.mark, std::min({until, round.wake_by, now + pause}));
+    };
+    if (round.driven_beside) return pause_until(rest_beside_others);
+    const auto still = now - since_;
+    const auto looks = (lookout.drives_beside() ? looks_for_beside_others : looks_for) + expected_ / 2;
     const auto asleep = expected_ * 9 / 10 - still - microseconds(250);
-    if (asleep > Clock::duration(0))
-        return pause_of(std::max<Clock::duration>(asleep / 2, microseconds(50)), on_stream);
-    std::this_thread::yield();
-    return std::chrono::microseconds(0);
+    if (still <= expected_ + looks) {
+        if (asleep > Clock::duration(0))
+            return pause_until(std::max<Clock::duration>(asleep / 2, microseconds(50)));
+        std::this_thread::yield();
+    } else if (!round.left) {
+        lookout.sleep(round.mark, std::min(until, round.wake_by));
+    } else {
+        // So an end is seen at most a sixteenth later than it could be, and what hangs costs nothing.
+        const Clock::duration longest = round.on_stream ? longest_pause_of_streams : longest_pause;
+        pause_until(std::min(std::max<Clock::duration>(still / 16, microseconds(100)), longest));
+    }
 }
 
 DrivingThread::~DrivingThread() {
@@ -53,7 +73,13 @@ void DrivingThread::add(std::shared_ptr<Activity> activity) {
         added_ = true;
         start();
     }
-    wake_.notify_one();
+    wake();
+}
+
+// It sleeps there while it has something to drive, and here while it has nothing.
+void DrivingThread::wake() {
+    wake_.notify_all();
+    lookout_->ring();
 }
 
 // With the mutex held. The next activity tries again.
@@ -72,7 +98,7 @@ std::vector<std::shared_ptr<Activity>> DrivingThread::stop() {
         std::lock_guard lock(mutex_);
         stop_ = true;
     }
-    wake_.notify_all();
+    wake();
     if (thread_.get_id() == std::this_thread::get_id()) {
         *gone_ = true;
         thread_.detach();
@@ -84,7 +110,8 @@ std::vector<std::shared_ptr<Activity>> DrivingThread::stop() {
 
 void DrivingThread::drive() {
     const std::shared_ptr<const bool> gone = gone_;
-    Backoff backoff;
+    const std::shared_ptr<Lookout> lookout = lookout_;
+    Rest rest;
     std::unique_lock lock(mutex_);
     while (!stop_) {
         std::erase_if(activities_, [](const auto& activity) {
@@ -92,34 +119,30 @@ void DrivingThread::drive() {
         });
         if (activities_.empty()) {
             wake_.wait(lock);
-            backoff.moved();
+            rest = Rest();
             continue;
         }
-        if (std::exchange(added_, false)) backoff.moved();
+        if (std::exchange(added_, false)) rest = Rest();
+        const Lookout::Mark mark = lookout->mark();
         auto activities = activities_;
-        const bool on_stream = std::any_of(activities.begin(), activities.end(),
-                                           [](const auto& activity) { return activity->on_stream(); });
         lock.unlock();
-        const Seen seen = step_all(std::move(activities));
+        Round round = step_all(std::move(activities), *lookout);
         if (*gone) return;
-        if (seen != Seen::nothing) backoff.moved();
-        const auto pause = seen == Seen::moved      ? std::chrono::microseconds(0)
-                           : seen == Seen::assisted ? rest_beside_assistants
-                                                    : backoff.next(on_stream);
+        round.mark = mark;
+        rest.after(round, *lookout);
         lock.lock();
-        if (pause.count() > 0) wake_.wait_for(lock, pause, [this] { return stop_ || added_; });
     }
 }
 
 // The calls come last, when nothing of this object or of an activity is held: they may end both.
-DrivingThread::Seen DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) {
-    Seen seen = Seen::nothing;
+Round DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities, Lookout& lookout) {
+    Round round;
+    round.left = lookout.look();
     std::vector<std::function<void()>> calls;
     for (auto& activity : activities) {
-        if (activity->waiters.load(std::memory_order_relaxed) == 0) {
-            const bool moved = activity->try_step(true);
-            const bool assisted = activity->assisted();
-            seen = std::max(seen, assisted ? Seen::assisted : moved ? Seen::moved : Seen::nothing);
+        if (activity->waiters.load() == 0) {
+            round.moved |= activity->try_step(true);
+            round.add(*activity);
         }
         if (!activity->finished()) continue;
         auto taken = activity->completion().take_calls();
@@ -128,7 +151,7 @@ DrivingThread::Seen DrivingThread::step_all(std::vector<std::shared_ptr<Activity
     }
     activities.clear();
     for (auto& call : calls) std::exchange(call, nullptr)();
-    return seen;
+    return round;
 }
 
 }  // namespace sidestep::transfer

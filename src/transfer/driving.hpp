@@ -1,7 +1,6 @@
 // Who drives activities that nobody waits for.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -9,28 +8,36 @@
 #include <vector>
 
 #include "transfer/activity.hpp"
+#include "transfer/lookout.hpp"
 
 namespace sidestep::transfer {
 
-// While threads that read or write go on with a copy, whoever drives it leaves its processor to them, and is there for
-// its end, and for what nobody else sees.
-constexpr auto rest_beside_assistants = std::chrono::microseconds(200);
+// What a driver saw in a round: a look, and a step of what it drives.
+struct Round {
+    Lookout::Mark mark = 0;  // read before
+    bool left = false;       // pieces are in flight whose ends only a look tells of
+    bool moved = false;
+    bool driven_beside = false;  // threads of backends went on with it
+    bool on_stream = false;      // something of it is on a caller's stream
+    Lookout::Clock::time_point wake_by = Lookout::Clock::time_point::max();
 
-// How long a driver that sees nothing move waits before it looks again. A copy is looked at again and
-// again from shortly before its expected end until well after it, so that the end is seen at once; at
-// other times the core is left to those who move bytes, and the longer nothing moves the longer.
-class Backoff {
+    void add(Activity& activity);  // after its step
+};
+
+// How a driver rests between two rounds. It sleeps until somebody rings, or a time limit is due. Ends that only a look
+// tells of it looks for: again and again from shortly before the expected end until well after it, so that it sees the
+// end at once; at other times it leaves the core to those who move bytes, and the longer nothing moves the longer.
+class Rest {
 public:
-    using Clock = std::chrono::steady_clock;
+    using Clock = Lookout::Clock;
 
-    explicit Backoff(Clock::duration expected = {}) : expected_(expected) {}
-    void moved() { since_ = Clock::now(); }
-    // Zero: look again at once. `on_stream`: something of what is driven is on a caller's stream.
-    std::chrono::microseconds next(bool on_stream);
+    explicit Rest(Clock::duration expected = {}) : expected_(expected) {}
+    // After a round; returns at once where another is worth while. Not beyond `until`.
+    void after(const Round& round, Lookout& lookout, Clock::time_point until = Clock::time_point::max());
 
 private:
     Clock::duration expected_;
-    Clock::time_point since_ = Clock::now();
+    Clock::time_point since_ = Clock::now();  // something moved
 };
 
 // A thread that steps activities until they have ended and nothing of them is in flight, and then makes the
@@ -38,7 +45,7 @@ private:
 // them, and calls wait for the next try. Safe to use from several threads.
 class DrivingThread {
 public:
-    DrivingThread() = default;
+    explicit DrivingThread(std::shared_ptr<Lookout> lookout) : lookout_(std::move(lookout)) {}
     ~DrivingThread();
 
     void add(std::shared_ptr<Activity> activity);
@@ -51,11 +58,11 @@ public:
 private:
     void start();
     void drive();
-    // What a round came to: the largest of its activities. Bytes that others move need no look.
-    enum class Seen { nothing, assisted, moved };
-    Seen step_all(std::vector<std::shared_ptr<Activity>> activities);
+    void wake();
+    static Round step_all(std::vector<std::shared_ptr<Activity>> activities, Lookout& lookout);
 
     const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // seen by the thread alone
+    const std::shared_ptr<Lookout> lookout_;
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;

@@ -26,11 +26,16 @@ public:
 };
 
 struct CountedWaiter {
-    explicit CountedWaiter(Activity& job) : job_(job) {
-        job_.waiters.fetch_add(1, std::memory_order_relaxed);
+    CountedWaiter(Activity& job, Lookout& lookout) : job_(job), lookout_(lookout) {
+        job_.waiters.fetch_add(1);
     }
-    ~CountedWaiter() { job_.waiters.fetch_sub(1, std::memory_order_relaxed); }
+    // Whoever drove it before sleeps, and has to take it on again.
+    ~CountedWaiter() {
+        job_.waiters.fetch_sub(1);
+        if (job_.needs_driving() || !job_.drained()) lookout_.ring();
+    }
     Activity& job_;
+    Lookout& lookout_;
 };
 
 // What Context::allocate gives at a place, for routes that are asked for without buffers.
@@ -52,17 +57,15 @@ Buffer buffer_at(const Place& place) {
 }  // namespace
 
 Engine::Engine(const Topology& topology, const backend::Registry& registry,
-               std::chrono::milliseconds drain_limit)
+               std::chrono::milliseconds drain_limit, std::optional<bool> drive_beside)
     : topology_(topology),
       registry_(registry),
       drain_limit_(drain_limit),
       plans_(topology, registry),
       pool_(registry, topology.gpu_count()),
+      lookout_(std::make_shared<Lookout>(registry, drive_beside)),
       traffic_(topology.gpu_count()),
-      streams_(registry) {
-    for (backend::Backend* backend : registry.usable())
-        backend->set_progress_callback([all = progress_list_] { all->progress(); });
-}
+      streams_(registry) {}
 
 Engine::~Engine() {
     std::vector<std::shared_ptr<Activity>> left = thread_.stop();
@@ -71,11 +74,12 @@ Engine::~Engine() {
     const auto give_up = Clock::now() + std::chrono::seconds(1);
     const auto drained = [](const auto& job) { return job->drained(); };
     while (std::erase_if(left, drained), !left.empty() && Clock::now() < give_up) {
+        lookout_->look();
         bool moved = false;
         for (const auto& job : left) moved |= job->step(true);
         if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    progress_list_->close();
+    lookout_->close();
     calls_.wait();
     // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
     for (auto& job : left) {
@@ -130,35 +134,41 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
 }
 
 Machine Engine::machine() {
-    return Machine{topology_, registry_,       plans_,          pool_,   traffic_,    streams_,
-                   calls_,    *registrations_, *progress_list_, shared_, drain_limit_};
+    return Machine{topology_, registry_,       plans_,   pool_,   traffic_,    streams_,
+                   calls_,    *registrations_, lookout_, shared_, drain_limit_};
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
     if (job->finished() || abandoned(*job)) return true;
-    const CountedWaiter waiter(*job);
-    const auto until = Clock::now() + limit;
-    Backoff backoff(job->expected());
+    const CountedWaiter waiter(*job, *lookout_);
+    const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
+    Rest rest(job->expected());
     while (!job->finished()) {
-        const bool moved = job->step(true);
-        const bool assisted = job->assisted();
+        const Round round = go_on(*job);
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
-        if (limit.count() > 0 && Clock::now() >= until) return false;
-        if (moved || assisted) backoff.moved();
-        if (assisted) std::this_thread::sleep_for(rest_beside_assistants);
-        if (moved || assisted) continue;
-        std::chrono::nanoseconds pause = backoff.next(job->on_stream());
-        if (limit.count() > 0) pause = std::min<std::chrono::nanoseconds>(pause, until - Clock::now());
-        if (pause.count() > 0) std::this_thread::sleep_for(pause);
+        if (Clock::now() >= until) return false;
+        rest.after(round, *lookout_, until);
     }
     settle(job);
     return true;
 }
 
+Round Engine::go_on(Activity& job) {
+    Round round;
+    round.mark = lookout_->mark();
+    round.left = lookout_->look();
+    round.moved = job.step(true);
+    round.add(job);
+    return round;
+}
+
 bool Engine::poll(const std::shared_ptr<Activity>& job) {
     if (abandoned(*job)) return true;
-    if (!job->finished()) job->try_step(false);
+    if (!job->finished()) {
+        lookout_->look();
+        job->try_step(false);
+    }
     if (!job->finished()) return false;
     settle(job);
     return true;
@@ -173,9 +183,9 @@ void Engine::let_go(Activity& job) {
     if (owner_.forked()) return;
     job.hand_over(false);
     // The buffers may go now.
-    for (Backoff backoff; job.touches_buffers();) {
-        if (job.step(true)) backoff.moved();
-        if (job.touches_buffers()) std::this_thread::sleep_for(backoff.next(false));
+    for (Rest rest; job.touches_buffers();) {
+        const Round round = go_on(job);
+        if (job.touches_buffers()) rest.after(round, *lookout_);
     }
 }
 

@@ -1,6 +1,7 @@
 // Runs the copies of one Context: submission, waiting, and the thread that drives what nobody waits for.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/owner_process.hpp"
@@ -19,8 +20,10 @@ struct BatchCopy;  // transfer/batch_plan.hpp
 class Engine {
 public:
     // `drain_limit`: how long a failed copy waits for its pieces in flight before it reports all the same.
+    // `drive_beside`: as Lookout's.
     Engine(const Topology& topology, const backend::Registry& registry,
-           std::chrono::milliseconds drain_limit = std::chrono::seconds(10));
+           std::chrono::milliseconds drain_limit = std::chrono::seconds(10),
+           std::optional<bool> drive_beside = {});
     ~Engine();
 
     // Starts a copy. `stream` is a caller's CUstream, or null.
@@ -73,6 +76,7 @@ private:
     std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
     void enroll(const std::shared_ptr<Activity>& job);
     void settle(const std::shared_ptr<Activity>& job);
+    Round go_on(Activity& job);
 
     const Topology& topology_;
     const backend::Registry& registry_;
@@ -80,18 +84,18 @@ private:
     const base::OwnerProcess owner_;
     Plans plans_;
     StagingPool pool_;
-    const std::shared_ptr<ProgressList> progress_list_ = std::make_shared<ProgressList>();
+    const std::shared_ptr<Lookout> lookout_;
     const std::shared_ptr<Registrations> registrations_ = std::make_shared<Registrations>();
     HostLinkTraffic traffic_;
     StreamOrder streams_;
     SharedMemory* shared_ = nullptr;
-    base::BlockingCalls calls_;
+    base::BlockingCalls calls_{[lookout = lookout_] { lookout->ring(); }};
 
-    DrivingThread thread_;
+    DrivingThread thread_{lookout_};
     // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver
     // may block whoever frees memory while a stream is held at a gate: the other thread must be free to open
     // it.
-    DrivingThread starting_thread_;
+    DrivingThread starting_thread_{lookout_};
 };
 
 }  // namespace sidestep::transfer

@@ -193,7 +193,7 @@ void Job::release() {
         std::unique_ptr<Verifier> verifier;
     };
     Open open{std::exchange(attached_, {}), std::move(verifier_)};
-    if (aside() != nullptr) close(std::make_shared<Open>(std::move(open)));
+    if (aside() != nullptr) let_go(std::make_shared<Open>(std::move(open)));
 }
 
 bool Job::idle() const {

@@ -14,7 +14,7 @@ class Job final : public Movement {
 public:
     Job(const Machine& machine, const CopyOptions& options, void* stream)
         : Movement(machine, options, stream, {"the copy", "copied", {}}) {}
-    ~Job() override { leave_progress_list(); }
+    ~Job() override { close(); }
 
     // Resolves both ends, plans, attaches and starts the first pieces. Called once, before all else.
     void begin(const Buffer& from, const Buffer& to);
@@ -27,7 +27,8 @@ private:
     };
 
     bool go_on(bool may_block) override;
-    bool go_on_assisting() override { return move(); }
+    bool go_on_beside() override { return move(); }
+    bool needs_driver() const override { return state_ != State::moving || idle(); }
     void stop() override;
     bool settle(bool may_block) override;
     bool idle() const override;

@@ -98,6 +98,7 @@ LaneSetup Job::shape_of(std::size_t lane) const {
 Result<void> Job::add_lane(std::size_t lane) {
     const auto& hops = plan_->lanes[lane];
     LaneSetup setup = shape_of(lane);
+    setup.owner = this;
     setup.hops = &hops;
     setup.phase = phase_of(ends_.from, ends_.to);
     setup.yields_to = yields_to(lane);
@@ -135,7 +136,7 @@ Result<void> Job::add_verifier() {
         for (const Attached& attached : attached_)
             if (attached.access == backend::Access::write) written = attached.registration.get();
     const double before = seconds_since_start();
-    SIDESTEP_TRY(verifier_, Verifier::create(machine_.plans, machine_.pool, ends_, written));
+    SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_.plans, machine_.pool, ends_, written));
     receipt_.verify_seconds = seconds_since_start() - before;
     return {};
 }

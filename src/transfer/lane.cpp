@@ -66,15 +66,8 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
         stopped_ = true;
         if (!failure) failure = result.error();
     };
-    // The chunk furthest along first, so that slots come free for those behind it. Where an engine works one
-    // by one, a look at those behind one that is still running would only cost time.
-    waiting_.assign(setup_.hops->size(), false);
-    for (Flight& flight : flights_) {
-        if (waiting_[flight.hop] && flight.running) continue;
-        note(advance(flight));
-        if (!flight.ended && flight.running && (*setup_.hops)[flight.hop].one_by_one)
-            waiting_[flight.hop] = true;
-    }
+    // The chunk furthest along first, so that slots come free for those behind it.
+    for (Flight& flight : flights_) note(advance(flight));
     std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
 
     const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * slots_;
@@ -82,11 +75,11 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
     // deadline and its waiters in between.
     for (std::size_t taken = 0; taken < std::min(limit, setup_.max_new); ++taken) {
         if (flights_.size() >= limit || !may_take(cursor)) break;
-        Flight flight;
+        Flight& flight = flights_.emplace_back();
         flight.span = cursor.take(setup_.chunk);
         note(advance(flight));
         moved = true;
-        if (!flight.ended) flights_.push_back(flight);
+        if (flight.ended) flights_.pop_back();
     }
     for (const Cursor::Span& span : dropped_) cursor.give_back(span);
     dropped_.clear();
@@ -104,35 +97,33 @@ bool LaneRunner::may_take(const Cursor& cursor) const {
 Result<bool> LaneRunner::advance(Flight& flight) {
     bool moved = false;
     while (!flight.ended) {
-        if (!flight.running) {
-            if (stopped_) {
-                drop(flight);
-                return true;
-            }
-            auto begun = begin(flight);
-            if (!begun) {
-                drop(flight);
-                return begun.error();
-            }
-            if (!*begun) return moved;
-            moved = true;
+        auto went = flight.piece ? landed(flight) : begin(flight);
+        if (!went) {
+            if (!flight.ended) drop(flight);
+            return went.error();
         }
-        if (!flight.ticket.done()) {
-            auto progress = (*setup_.hops)[flight.hop].backend->poll(flight.ticket);
-            if (!progress) {
-                drop(flight);
-                return progress.error();
-            }
-            if (*progress == backend::Progress::pending) return moved;
-        }
+        if (!*went) return moved;
         moved = true;
-        SIDESTEP_CHECK(land(flight));
     }
     return moved;
 }
 
-// Starts the flight's next hop; false where no slot is free to receive it.
+// False while the piece is in flight.
+Result<bool> LaneRunner::landed(Flight& flight) {
+    if (!flight.piece->over()) return false;
+    const Result<void> result = flight.piece->result();
+    flight.piece.reset();
+    SIDESTEP_CHECK(result);
+    SIDESTEP_CHECK(land(flight));
+    return true;
+}
+
+// Starts the flight's next hop, or drops the chunk; false where no slot is free to receive it.
 Result<bool> LaneRunner::begin(Flight& flight) {
+    if (stopped_) {
+        drop(flight);
+        return true;
+    }
     const ReadyHop& hop = (*setup_.hops)[flight.hop];
     backend::Piece piece;
     piece.size = flight.span.size;
@@ -157,14 +148,16 @@ Result<bool> LaneRunner::begin(Flight& flight) {
         piece.room_before = piece.to_offset - *flight.target_slot * setup_.chunk;
         piece.room_after = setup_.chunk - piece.room_before - piece.size;
     }
-    SIDESTEP_TRY(flight.ticket, hop.backend->start(piece));
-    flight.running = true;
+    auto started = hop.backend->start(piece, flight.piece.emplace(*setup_.owner));
+    if (started && *started == backend::Progress::pending) return true;
+    flight.piece.reset();
+    SIDESTEP_CHECK(started);
+    SIDESTEP_CHECK(land(flight));
     return true;
 }
 
 // The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.
 Result<void> LaneRunner::land(Flight& flight) {
-    flight.running = false;
     if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
     flight.source_slot = flight.target_slot;
     flight.target_slot.reset();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -46,6 +47,7 @@ using Sink = std::function<Result<void>(Bytes offset, const void* data, Bytes si
 
 // How a lane is set up.
 struct LaneSetup {
+    backend::PieceOwner* owner = nullptr;         // of its pieces; outlives the lane
     const std::vector<ReadyHop>* hops = nullptr;  // outlives the lane
     backend::Registration* from = nullptr;        // attached to the first hop's backend; outlives the lane
     backend::Registration* to = nullptr;          // attached to the last hop's backend; null with a sink
@@ -66,7 +68,7 @@ class LaneRunner {
 public:
     static Result<std::unique_ptr<LaneRunner>> create(LaneSetup setup, StagingPool& pool);
 
-    // Polls what is in flight, moves arrived chunks on, takes new ones from the cursor as long as slots
+    // Looks at what is in flight, moves arrived chunks on, takes new ones from the cursor as long as slots
     // are free. Answers whether anything moved. After an error no new piece is started; step() then only
     // waits for the pieces in flight.
     Result<bool> step(Cursor& cursor);
@@ -91,8 +93,7 @@ private:
         std::size_t hop = 0;
         std::optional<std::size_t> source_slot;  // of the stop before `hop`
         std::optional<std::size_t> target_slot;  // of the stop after `hop`
-        backend::Ticket ticket;
-        bool running = false;
+        std::optional<backend::Flight> piece;    // in flight
         bool ended = false;
     };
 
@@ -101,6 +102,7 @@ private:
     Result<void> add_stop(std::size_t hop, StagingPool& pool);
     Result<bool> advance(Flight& flight);
     Result<bool> begin(Flight& flight);
+    Result<bool> landed(Flight& flight);
     Result<void> land(Flight& flight);
     void drop(Flight& flight);
     Bytes place_in(std::size_t slot, Bytes offset) const;
@@ -109,8 +111,7 @@ private:
     LaneSetup setup_;
     std::vector<Stop> stops_;
     std::size_t slots_ = 0;  // of each stop
-    std::vector<Flight> flights_;
-    std::vector<bool> waiting_;          // step()'s own: by hop, whether one that runs was seen
+    std::list<Flight> flights_;
     std::vector<Cursor::Span> dropped_;  // on the way back to the cursor
     Bytes arrived_ = 0;
     bool stopped_ = false;

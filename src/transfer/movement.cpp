@@ -13,6 +13,9 @@ namespace {
 // For what is about to end, or to say so, anyway, behind a deadline.
 constexpr std::chrono::milliseconds grace(30);
 
+// What comes behind on a caller's stream waits so long at most for somebody to see that the stream has come here.
+constexpr std::chrono::milliseconds look_at_stream(1);
+
 // Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
 // nanoseconds.
 bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration spent) {
@@ -47,24 +50,59 @@ void Movement::begin_moving(const Result<void>& prepared, bool may_block) {
     if (state_ == State::opening) state_ = State::moving;
     last_move_ = Clock::now();  // neither opening files nor pinning staging memory is a stall
     advance(may_block);
-    if (asks_files_or_others_ && needs_driving()) progress_entry_ = machine_.progress_list.enter(*this);
 }
 
 bool Movement::step(bool may_block) {
-    std::lock_guard lock(mutex_);
-    return advance(may_block);
+    std::unique_lock lock(mutex_);
+    return look_again(advance_locked(may_block), lock);
 }
 
 bool Movement::try_step(bool may_block) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && advance(may_block);
+    if (!lock.owns_lock()) return false;
+    const bool moved = look_again(advance_locked(may_block), lock);
+    // What is left may be for one who may block.
+    if (moved && !may_block) machine_.lookout->ring();
+    return moved;
 }
 
-void Movement::assist() {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() || state_ != State::moving) return;
-    assisted_.store(true, std::memory_order_relaxed);
-    if (go_on_assisting()) last_move_ = Clock::now();
+bool Movement::advance_locked(bool may_block) {
+    news_.store(false);
+    next_wake_ = Clock::time_point::max();
+    const bool moved = advance(may_block);
+    set_wake();
+    wake_by_.store(next_wake_, std::memory_order_relaxed);
+    return moved;
+}
+
+// Who came meanwhile, and found the mutex taken, left it to whoever had it.
+bool Movement::look_again(bool moved, std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    return news_.load() || moved;
+}
+
+void Movement::ended() {
+    news_.store(true);
+    Lookout& lookout = *machine_.lookout;
+    if (!lookout.drives_beside()) return lookout.ring();
+    lookout.look();
+    while (news_.load()) {
+        std::unique_lock lock(mutex_, std::try_to_lock);
+        if (!lock.owns_lock()) return;
+        news_.store(false);
+        if (state_ == State::moving && go_on_beside()) {
+            last_move_ = Clock::now();
+            driven_beside_.store(true, std::memory_order_relaxed);
+        }
+        const bool left = state_ != State::moving || needs_driver();
+        lock.unlock();
+        if (left) lookout.ring();
+    }
+}
+
+void Movement::cancel() {
+    Activity::cancel();
+    machine_.lookout->ring();
 }
 
 bool Movement::advance(bool may_block) {
@@ -81,7 +119,38 @@ bool Movement::advance(bool may_block) {
     if (state_ == State::committing) moved |= commit(may_block);
     if (state_ >= State::draining && !drained()) moved |= drain(may_block);
     if (moved) last_move_ = Clock::now();
-    return moved || expects_more_soon();
+    return moved;
+}
+
+// The next time limit.
+void Movement::set_wake() {
+    if (state_ == State::ended && drained()) return;
+    const auto now = Clock::now();
+    const auto after = [&](Clock::time_point from, std::chrono::milliseconds limit) {
+        if (limit.count() == 0) return;
+        const auto left = limit - std::chrono::floor<std::chrono::milliseconds>(now - from);
+        wake_no_later(
+            now + std::clamp<std::chrono::milliseconds>(left, std::chrono::milliseconds(0), longest_sleep));
+    };
+    wake_no_later(now + longest_sleep);
+    if (on_stream_) wake_no_later(now + look_at_stream);
+    if (state_ < State::draining) {
+        after(started_, options_.deadline + asking());
+        if (stalls()) after(last_move_, options_.stall_limit);
+        return;
+    }
+    if (state_ == State::draining) after(drain_since_, patience());
+    if (touches_buffers()) after(drain_since_, machine_.drain_limit);
+}
+
+// Who opens published memory keeps the deadline itself, and says more.
+std::chrono::milliseconds Movement::asking() const {
+    return state_ == State::opening && options_.deadline.count() > 0 ? grace : std::chrono::milliseconds(0);
+}
+
+// Until the stream comes to the gate nothing moves, and a device may take any time to flush what it has.
+bool Movement::stalls() const {
+    return state_ != State::gated && state_ != State::committing && may_stall();
 }
 
 // What held the stream up before is no stall.
@@ -104,17 +173,12 @@ void Movement::watch(Clock::time_point now) {
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
         return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), names_.where, {}});
-    // Who opens published memory keeps the deadline itself, and says more.
-    const auto asking =
-        state_ == State::opening && options_.deadline.count() > 0 ? grace : std::chrono::milliseconds(0);
-    if (passed(options_.deadline + asking, now - started_)) {
+    if (passed(options_.deadline + asking(), now - started_)) {
         late_ = true;
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),
                          "raise the deadline"));
     }
-    // Until the stream comes to the gate nothing moves, and a device may take any time to flush what it has.
-    const bool waits = state_ == State::gated || state_ == State::committing;
-    if (!waits && may_stall() && passed(options_.stall_limit, now - last_move_))
+    if (stalls() && passed(options_.stall_limit, now - last_move_))
         fail(told(fmt::format("nothing moved for {} ms,", options_.stall_limit.count()),
                   "a device or file system hangs: see the kernel's log"));
 }
@@ -193,13 +257,13 @@ void Movement::end() {
     if (!calling() && idle() && !waits_for_calls() && !holds_stream()) {
         touches_buffers_.store(false, std::memory_order_release);
         release();
-        progress_entry_.leave();
         drained_.store(true, std::memory_order_release);
     }
     finish();
+    if (needs_driving_.load(std::memory_order_relaxed)) machine_.lookout->ring();
 }
 
-void Movement::close(std::shared_ptr<void> held) {
+void Movement::let_go(std::shared_ptr<void> held) {
     if (base::BlockingCalls* calls = aside())
         calls->make([held = std::move(held)]() mutable { held.reset(); }, wait_for_file);
 }
@@ -210,6 +274,7 @@ void Movement::hand_over(bool seen) {
     if (failure_ && (seen || cancelled())) place_.tell();
     handed_over_ = true;
     advance(false);
+    machine_.lookout->ring();
 }
 
 // Whether the work behind a movement that failed is still kept from running.

@@ -2,6 +2,8 @@
 // gathered from them (SpreadJob).
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -13,8 +15,8 @@
 #include "base/blocking_calls.hpp"
 #include "transfer/activity.hpp"
 #include "transfer/host_link_traffic.hpp"
+#include "transfer/lookout.hpp"
 #include "transfer/plans.hpp"
-#include "transfer/progress_list.hpp"
 #include "transfer/registrations.hpp"
 #include "transfer/shared_memory.hpp"
 #include "transfer/staging.hpp"
@@ -32,10 +34,13 @@ struct Machine {
     StreamOrder& streams;
     base::BlockingCalls& calls;
     Registrations& registrations;
-    ProgressList& progress_list;
+    const std::shared_ptr<Lookout> lookout;
     SharedMemory* shared;  // null: published memory is refused
     std::chrono::milliseconds drain_limit;
 };
+
+// One that nothing else wakes looks all the same.
+inline constexpr std::chrono::milliseconds longest_sleep{1000};
 
 // Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
 inline constexpr std::chrono::milliseconds wait_for_file{10};
@@ -60,15 +65,18 @@ inline constexpr std::chrono::milliseconds wait_for_file{10};
 //
 // The gate of a stream opens when the bytes are there and, if asked for, verified. That of a movement that failed opens
 // when the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
-class Movement : public Activity {
+//
+// Threads of backends end its pieces, and go on with it where the machine has processors to spare (Lookout): what has just
+// been read is handed on at once, and slots that came free are filled. They never end it, so that nothing is freed on such
+// a thread, which may be one of a backend that the movement keeps.
+class Movement : public Activity, protected backend::PieceOwner {
 public:
     bool step(bool may_block) final;
     bool try_step(bool may_block) final;
-    void assist() final;
+    void cancel() final;
     void hand_over(bool seen) final;
 
 protected:
-    using Clock = std::chrono::steady_clock;
     enum class State { opening, gated, moving, verifying, committing, draining, ended };
 
     // For errors: "the copy", what becomes of its bytes ("copied"), and its target or the call.
@@ -86,7 +94,9 @@ protected:
     // Goes on in the states moving and verifying.
     virtual bool go_on(bool may_block) = 0;
     // Goes on with pieces in the state moving, on a thread of a backend.
-    virtual bool go_on_assisting() { return false; }
+    virtual bool go_on_beside() { return false; }
+    // After that: what comes next is left to who drives.
+    virtual bool needs_driver() const { return true; }
     // Starts nothing new from now on. May come again.
     virtual void stop() = 0;
     // Looks at what is in flight; starts nothing.
@@ -97,8 +107,6 @@ protected:
     virtual bool waits_for_calls() const { return false; }
     // Whether the stall limit counts in the state moving.
     virtual bool may_stall() const { return true; }
-    // It moved something a moment ago and is worth another look at once.
-    virtual bool expects_more_soon() const { return false; }
     // Every byte is there: gives files their names. May block, and may be made beside everything else. given_up() is
     // true once nobody waits for it any more.
     virtual Result<void> make_final() = 0;
@@ -115,9 +123,9 @@ protected:
     // Every byte was read again and is equal.
     void all_equal();
     // Destroys `held`, aside where closing files may block for long.
-    void close(std::shared_ptr<void> held);
-    // To be called by the destructor of each kind.
-    void leave_progress_list() { progress_entry_.leave(); }
+    void let_go(std::shared_ptr<void> held);
+    // Another time at which it has to be looked at.
+    void wake_no_later(Clock::time_point time) { next_wake_ = std::min(next_wake_, time); }
 
     // To hand a call over takes 0.05 ms, as long as opening a file: what may take any time makes it itself.
     base::BlockingCalls* aside() const;
@@ -143,6 +151,12 @@ protected:
     Clock::time_point last_move_ = started_;
 
 private:
+    void ended() final;
+    bool advance_locked(bool may_block);
+    bool look_again(bool moved, std::unique_lock<std::mutex>& lock);
+    void set_wake();
+    std::chrono::milliseconds asking() const;
+    bool stalls() const;
     bool commit(bool may_block);
     void come_to_gate();
     void watch(Clock::time_point now);
@@ -157,7 +171,8 @@ private:
     Clock::time_point drain_since_;
     std::optional<Clock::time_point> sealing_;  // since when the targets are made final
     Clock::time_point ended_at_;
-    ProgressList::Entry progress_entry_;
+    Clock::time_point next_wake_;
+    std::atomic<bool> news_{false};  // a piece has ended that nobody has looked at yet
 };
 
 }  // namespace sidestep::transfer

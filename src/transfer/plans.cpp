@@ -47,8 +47,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
                 return Error{
                     ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
             const backend::Capability& engine = offers[offer].capabilities[capability];
-            hops.push_back({backend, capability, engine.one_by_one, engine.streams, hop.to, hop.to_memory,
-                            engine.meets});
+            hops.push_back({backend, capability, engine.streams, hop.to, hop.to_memory, engine.meets});
         }
         ready->lanes.push_back(std::move(hops));
     }

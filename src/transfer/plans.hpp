@@ -15,8 +15,7 @@ namespace sidestep::transfer {
 struct ReadyHop {
     backend::Backend* backend = nullptr;
     std::size_t capability = 0;
-    bool one_by_one = false;  // as Capability's
-    bool streams = false;     // the engine enqueues on a caller's stream
+    bool streams = false;  // the engine enqueues on a caller's stream
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;
     Prefer meets = Prefer::automatic;  // as Capability's

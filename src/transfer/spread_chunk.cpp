@@ -93,13 +93,14 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
 Result<bool> SpreadChunk::step() {
     SIDESTEP_TRY(bool moved, step_parts());
     while (!stopped_ && !ended() && parts_.empty()) {
-        if (tasks_) {
-            if (!tasks_->ended()) return moved;
-            if (tasks_->error()) {
+        if (looking_) {
+            if (!looking_->over()) return moved;
+            const Result<void> seen = looking_->result();
+            looking_.reset();
+            if (!seen) {
                 stop();
-                return *tasks_->error();
+                return seen.error();
             }
-            tasks_.reset();
         }
         if (auto next = next_phase(); !next) {
             stop();
@@ -148,7 +149,7 @@ void SpreadChunk::stop() {
 }
 
 bool SpreadChunk::idle() const {
-    return (!tasks_ || tasks_->ended()) &&
+    return (!looking_ || looking_->over()) &&
            std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.move->idle(); });
 }
 
@@ -156,7 +157,7 @@ void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveS
                            const std::vector<Run>& runs, std::size_t stage, std::optional<std::size_t> lane) {
     if (runs.empty()) return;
     Part part;
-    part.move = std::make_unique<Move>(mover, from, to, runs);
+    part.move = std::make_unique<Move>(work_.owner, mover, from, to, runs);
     part.stage = stage;
     part.lane = lane;
     if (lane) part.where = work_.setup.place(*lane).to_string();
@@ -235,7 +236,7 @@ SpreadChunk::Phase SpreadChunk::begin_filling() {
 
 Result<SpreadChunk::Phase> SpreadChunk::begin_looking() {
     if (!work_.spread.look) return begin_emptying();
-    std::vector<base::TaskGroup::Task> tasks;
+    std::vector<std::function<Result<void>()>> tasks;
     const char* data = work_.setup.slot_data(slots_[0]);
     for (const FileRange& part : cell_.parts)
         for (Bytes from = part.begin; from < part.end;) {
@@ -245,8 +246,21 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_looking() {
             });
             from = to;
         }
-    SIDESTEP_TRY(tasks_, base::TaskGroup::run(work_.workers, std::move(tasks)));
+    SIDESTEP_CHECK(look(std::move(tasks)));
     return Phase::looking;
+}
+
+// By the workers, while those who drive the spread go on.
+Result<void> SpreadChunk::look(std::vector<std::function<Result<void>()>> tasks) {
+    for (auto& task : tasks)
+        task = [&stopped = work_.stopped, task = std::move(task)] {
+            return stopped.load(std::memory_order_relaxed) ? Result<void>() : task();
+        };
+    backend::Flight& flight = looking_.emplace(work_.owner);
+    auto begun = base::run_together(work_.workers, std::move(tasks),
+                                    [&flight](Result<void> seen) { flight.end(std::move(seen)); });
+    if (!begun) looking_.reset();
+    return begun;
 }
 
 // Storage reaches the memories: to one of each group.
@@ -331,7 +345,7 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
             }
         return {};
     };
-    SIDESTEP_TRY(tasks_, base::TaskGroup::run(work_.workers, {compare}));
+    SIDESTEP_CHECK(look({compare}));
     return Phase::comparing;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +20,8 @@ namespace sidestep::transfer {
 struct SpreadWork {
     const Spread& spread;
     SpreadSetup& setup;
+    backend::PieceOwner& owner;         // of pieces, and of what the workers do
+    std::atomic<bool> stopped = false;  // nothing has to be looked at any more
     // Look at bytes while those who drive the spread go on.
     base::Workers workers{{std::min<std::size_t>(usable_processors(), 8)}, "spread"};
     SpreadStages stages = {};
@@ -82,6 +86,7 @@ private:
     Phase begin_emptying();
     void begin_direct();
     Phase begin_handing_on();
+    Result<void> look(std::vector<std::function<Result<void>()>> tasks);
     Phase begin_fetching();
     Result<Phase> begin_comparing();
     void end();
@@ -101,7 +106,7 @@ private:
     std::vector<std::vector<Run>> own_;       // by lane
     std::vector<std::size_t> owners_;         // by group: the lane that gets it first
     std::vector<Part> parts_;                 // in flight
-    std::shared_ptr<base::TaskGroup> tasks_;  // looked at, or compared
+    std::optional<backend::Flight> looking_;  // bytes are looked at, or compared
     std::size_t checked_ = 0;                 // the lane whose memory is fetched
     bool verifying_ = false;                  // counted as in flight by the stage
 };

@@ -36,6 +36,7 @@ public:
     // Looks at the sources whose bytes have all been moved: one that changed meanwhile is an error. Closes
     // them, by `aside`, or, where it is null, here.
     Result<bool> close_finished(base::BlockingCalls* aside);
+    bool may_close() const { return !finished_.empty(); }
     bool all_closed() const { return open_ == 0 && !closing_; }
     // Files are being opened, or closed: this object has to stay meanwhile.
     bool calling() const;

@@ -18,10 +18,6 @@ constexpr std::size_t chunks_without_slot = 32;
 constexpr std::size_t filling_of = 5;
 constexpr std::size_t filling_in = 8;
 
-// How long a job that moved something is looked at without a pause, where processors are to spare for that.
-constexpr auto looks_for = std::chrono::microseconds(500);
-constexpr unsigned processors_to_spare = 4;
-
 backend::AttachOptions file_options(const CopyOptions& options) {
     backend::AttachOptions made;
     made.page_cache = options.page_cache;
@@ -46,8 +42,7 @@ SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& o
     : Movement(machine, options, nullptr,
                {spread.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved", "spread"}),
       spread_(std::move(spread)),
-      files_(machine.registry, machine.calls, spread_, file_options(options)),
-      spare_processors_(usable_processors() >= processors_to_spare) {
+      files_(machine.registry, machine.calls, spread_, file_options(options)) {
     asks_files_or_others_ = true;
     writes_files_ = spread_.direction == SpreadDirection::to_file;
 }
@@ -61,7 +56,7 @@ Result<void> SpreadJob::prepare() {
     if (spread_.closing) SIDESTEP_CHECK(spread_.closing->begin());
     SIDESTEP_CHECK(files_.inspect());
     SIDESTEP_TRY(setup_, SpreadSetup::make(machine_, spread_, options_));
-    work_.reset(new SpreadWork{spread_, *setup_});
+    work_.reset(new SpreadWork{spread_, *setup_, *this});
     work_->arrived.resize(setup_->lanes());
     total_.store(setup_->bytes().memories, std::memory_order_relaxed);
     name_stages();
@@ -105,11 +100,15 @@ void SpreadJob::start_pass(backend::Backend& backend) {
     max_filling_ = std::max<std::size_t>(setup_->slots() * filling_of / filling_in, 1);
 }
 
-bool SpreadJob::go_on_assisting() {
+bool SpreadJob::go_on_beside() {
     bool moved = step_chunks();
     if (state_ == State::moving) moved |= take_chunks(true);
     publish_progress();
     return moved;
+}
+
+bool SpreadJob::needs_driver() const {
+    return files_.may_close() || (cursor_.empty() && chunks_.empty());
 }
 
 bool SpreadJob::go_on(bool may_block) {
@@ -124,13 +123,6 @@ bool SpreadJob::settle(bool) {
     const bool moved = step_chunks();
     publish_progress();
     return moved;
-}
-
-// While bytes flow the caller goes on looking: a sleep of 50 us lasts up to 160, in which slots stay full and
-// readers wait.
-bool SpreadJob::expects_more_soon() const {
-    if (!spare_processors_ || state_ != State::moving) return false;
-    return Clock::now() - last_move_ < looks_for;
 }
 
 // The oldest first, so that slots come free for those behind.
@@ -238,7 +230,7 @@ Result<void> SpreadJob::make_final() {
 
 void SpreadJob::stop() {
     for (auto& chunk : chunks_) chunk->stop();
-    if (work_) work_->workers.drop();
+    if (work_) work_->stopped.store(true, std::memory_order_relaxed);
 }
 
 Receipt SpreadJob::receipt() {
@@ -266,7 +258,7 @@ void SpreadJob::release() {
     chunks_.clear();
     work_.reset();
     setup_.reset();
-    close(files_.take_open());
+    let_go(files_.take_open());
 }
 
 void SpreadJob::publish_progress() {

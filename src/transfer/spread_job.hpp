@@ -17,7 +17,7 @@ namespace sidestep::transfer {
 class SpreadJob final : public Movement {
 public:
     SpreadJob(const Machine& machine, Spread spread, const CopyOptions& options);
-    ~SpreadJob() override { leave_progress_list(); }
+    ~SpreadJob() override { close(); }
 
     // Looks at files and memories, plans, takes staging memory and starts the first chunks. Called once,
     // before all else.
@@ -25,12 +25,12 @@ public:
 
 private:
     bool go_on(bool may_block) override;
-    bool go_on_assisting() override;
+    bool go_on_beside() override;
     void stop() override;
     bool settle(bool may_block) override;
     bool idle() const override;
     bool waits_for_calls() const override { return files_.calling(); }
-    bool expects_more_soon() const override;
+    bool needs_driver() const override;
     Result<void> make_final() override;
     Receipt receipt() override;
     void release() override;
@@ -55,7 +55,6 @@ private:
     std::vector<std::unique_ptr<SpreadChunk>> chunks_;  // in flight
     std::size_t max_chunks_ = 0;
     std::size_t max_filling_ = 0;
-    const bool spare_processors_;
 };
 
 }  // namespace sidestep::transfer

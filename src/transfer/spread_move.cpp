@@ -6,8 +6,9 @@
 
 namespace sidestep::transfer {
 
-Move::Move(const Mover& mover, const MoveSide& from, const MoveSide& to, std::span<const Run> runs)
-    : mover_(mover), from_(from), to_(to), runs_(runs) {
+Move::Move(backend::PieceOwner& owner, const Mover& mover, const MoveSide& from, const MoveSide& to,
+           std::span<const Run> runs)
+    : owner_(owner), mover_(mover), from_(from), to_(to), runs_(runs) {
     for (const Run& run : runs) bytes_ += run.size;
 }
 
@@ -35,13 +36,10 @@ Result<bool> Move::step() {
     bool moved = false;
     std::optional<Error> failure;
     std::erase_if(flights_, [&](const Flight& flight) {
-        if (mover_.one_by_one && flight.number >= mover_.ended + looked_at) return false;
-        auto progress = mover_.backend->poll(flight.ticket);
-        if (progress && *progress == backend::Progress::pending) return false;
-        ++mover_.ended;
+        if (!flight.piece.over()) return false;
         moved = true;
-        if (!progress && !failure) {
-            failure = progress.error();
+        if (!flight.piece.result() && !failure) {
+            failure = flight.piece.result().error();
             failed_at_ = flight.file_offset;
         }
         return true;
@@ -62,22 +60,23 @@ Result<bool> Move::step() {
 Result<void> Move::start_next() {
     failed_at_ = runs_[next_].file_offset;
     const std::size_t left = runs_.size() - next_;
-    Result<backend::Ticket> ticket = backend::Ticket{};
+    backend::Flight& flight = flights_.emplace_back(owner_, failed_at_).piece;
+    Result<backend::Progress> begun = backend::Progress::done;
     std::size_t count = 1;
     if (mover_.batches && left > 1) {
         count = std::min(left, max_in_batch);
         std::vector<backend::Piece> pieces;
         pieces.reserve(count);
         for (std::size_t i = 0; i < count; ++i) pieces.push_back(piece_of(next_ + i));
-        ticket = mover_.backend->start_batch(pieces);
+        begun = mover_.backend->start_batch(pieces, flight);
     } else {
-        ticket = mover_.backend->start(piece_of(next_));
+        begun = mover_.backend->start(piece_of(next_), flight);
     }
-    if (!ticket) {
+    if (!begun || *begun == backend::Progress::done) flights_.pop_back();
+    if (!begun) {
         stopped_ = true;
-        return ticket.error();
+        return begun.error();
     }
-    if (!ticket->done()) flights_.push_back({*ticket, runs_[next_].file_offset, mover_.started++});
     next_ += count;
     return {};
 }

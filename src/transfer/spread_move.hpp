@@ -1,6 +1,7 @@
 // Runs of a chunk on their way between two registrations.
 #pragma once
 
+#include <list>
 #include <span>
 #include <vector>
 
@@ -14,10 +15,6 @@ struct Mover {
     backend::Backend* backend = nullptr;
     std::size_t capability = 0;
     bool batches = false;
-    bool one_by_one = false;  // as Capability's
-    // Flights that were started, and of those that ended.
-    mutable std::uint64_t started = 0;
-    mutable std::uint64_t ended = 0;
 };
 
 // One side of a move, and where a run lies there.
@@ -45,10 +42,11 @@ struct MoveSide {
 // a time; must be idle before it is destroyed.
 class Move {
 public:
-    // `mover` and `runs` outlive the move; no run is empty.
-    Move(const Mover& mover, const MoveSide& from, const MoveSide& to, std::span<const Run> runs);
+    // `owner`, `mover` and `runs` outlive the move; no run is empty.
+    Move(backend::PieceOwner& owner, const Mover& mover, const MoveSide& from, const MoveSide& to,
+         std::span<const Run> runs);
 
-    // Polls what is in flight and starts what may be started; answers whether anything moved. After an error
+    // Looks at what is in flight and starts what may be started; answers whether anything moved. After an error
     // nothing new is started, and step() only waits for what is in flight.
     Result<bool> step();
     void stop() { stopped_ = true; }
@@ -62,13 +60,10 @@ public:
 
 private:
     struct Flight {
-        backend::Ticket ticket;
-        Bytes file_offset = 0;
-        std::uint64_t number = 0;  // of the mover's flights
+        Flight(backend::PieceOwner& owner, Bytes offset) : piece(owner), file_offset(offset) {}
+        backend::Flight piece;
+        Bytes file_offset;
     };
-    // Of an engine that works one by one only the oldest flight is looked at: more looks would only cost
-    // time, half a microsecond each with CUDA.
-    static constexpr std::uint64_t looked_at = 1;
     // Of one move: the rest follows as these end, so that a chunk of many small runs stays bounded.
     static constexpr std::size_t max_flights = 16;
     static constexpr std::size_t max_in_batch = 4080;
@@ -76,13 +71,14 @@ private:
     Result<void> start_next();
     backend::Piece piece_of(std::size_t run) const;
 
+    backend::PieceOwner& owner_;
     const Mover& mover_;
     const MoveSide from_;
     const MoveSide to_;
     const std::span<const Run> runs_;
     Bytes bytes_ = 0;
     std::size_t next_ = 0;
-    std::vector<Flight> flights_;
+    std::list<Flight> flights_;
     Bytes failed_at_ = 0;
     bool stopped_ = false;
 };

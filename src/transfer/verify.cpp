@@ -22,16 +22,17 @@ Verifier::Verifier(const Ends& ends)
       phase_(phase_of(ends.from, ends.to)),
       blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
 
-Result<std::unique_ptr<Verifier>> Verifier::create(Plans& plans, StagingPool& pool, const Ends& ends,
+Result<std::unique_ptr<Verifier>> Verifier::create(backend::PieceOwner& owner, Plans& plans,
+                                                   StagingPool& pool, const Ends& ends,
                                                    backend::Registration* written) {
     std::unique_ptr<Verifier> verifier(new Verifier(ends));
-    SIDESTEP_CHECK(verifier->open(0, plans, pool, ends.from, ends.from_end, nullptr));
-    SIDESTEP_CHECK(verifier->open(1, plans, pool, ends.to, ends.to_end, written));
+    SIDESTEP_CHECK(verifier->open(owner, 0, plans, pool, ends.from, ends.from_end, nullptr));
+    SIDESTEP_CHECK(verifier->open(owner, 1, plans, pool, ends.to, ends.to_end, written));
     return verifier;
 }
 
-Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buffer& buffer,
-                            const route::End& end, backend::Registration* written) {
+Result<void> Verifier::open(backend::PieceOwner& owner, int side, Plans& plans, StagingPool& pool,
+                            const Buffer& buffer, const route::End& end, backend::Registration* written) {
     route::Request request;
     request.from = end;
     request.to = {Place::host(), end.place.is_gpu() ? MemoryKind::pinned : MemoryKind::pageable};
@@ -42,6 +43,7 @@ Result<void> Verifier::open(int side, Plans& plans, StagingPool& pool, const Buf
     mine.cursor = Cursor(bytes_, phase_);
 
     LaneSetup setup;
+    setup.owner = &owner;
     setup.hops = &mine.plan->lanes[0];
     setup.chunk = block_size;
     setup.phase = phase_;

@@ -14,7 +14,8 @@ class Verifier {
 public:
     // `written`, where it is not null, is the target's registration with the backend that wrote it: a file
     // that has no name yet can only be read through it.
-    static Result<std::unique_ptr<Verifier>> create(Plans& plans, StagingPool& pool, const Ends& ends,
+    static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Plans& plans,
+                                                    StagingPool& pool, const Ends& ends,
                                                     backend::Registration* written);
 
     // Reads on. Fails with ErrorCode::mismatch, naming the offset, once a block differs.
@@ -39,8 +40,8 @@ private:
     };
 
     explicit Verifier(const Ends& ends);
-    Result<void> open(int side, Plans& plans, StagingPool& pool, const Buffer& buffer, const route::End& end,
-                      backend::Registration* written);
+    Result<void> open(backend::PieceOwner& owner, int side, Plans& plans, StagingPool& pool,
+                      const Buffer& buffer, const route::End& end, backend::Registration* written);
     Result<void> see(int side, Bytes offset, const void* data, Bytes size);
 
     Bytes bytes_ = 0;

@@ -2,13 +2,14 @@
 
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <filesystem>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "contract_ends.hpp"
 #include "driver/files.hpp"
+#include "tests/started_piece.hpp"
 
 namespace sidestep::contract {
 namespace {
@@ -16,9 +17,8 @@ namespace {
 using backend::Access;
 using backend::Capability;
 using backend::Piece;
-using backend::Progress;
 using backend::Registration;
-using backend::Ticket;
+using test::StartedPiece;
 
 // A backend that has been probed.
 struct Opened {
@@ -46,24 +46,15 @@ std::unique_ptr<Registration> attach(backend::Backend& backend, const Buffer& bu
     return nullptr;
 }
 
-// Waits for a piece, at most a minute.
-testing::AssertionResult finish(backend::Backend& backend, Ticket ticket) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (!ticket.done()) {
-        const auto progress = backend.poll(ticket);
-        if (!progress) return testing::AssertionFailure() << progress.error().to_string();
-        if (*progress == Progress::done) break;
-        if (std::chrono::steady_clock::now() > limit)
-            return testing::AssertionFailure() << "still pending after 60 s";
-        std::this_thread::yield();
-    }
+testing::AssertionResult finish(StartedPiece& piece) {
+    const auto moved = piece.wait();
+    if (!moved) return testing::AssertionFailure() << moved.error().to_string();
     return testing::AssertionSuccess();
 }
 
 testing::AssertionResult move(backend::Backend& backend, const Piece& piece) {
-    const auto ticket = backend.start(piece);
-    if (!ticket) return testing::AssertionFailure() << ticket.error().to_string();
-    return finish(backend, *ticket);
+    StartedPiece started(backend, piece);
+    return finish(started);
 }
 
 testing::AssertionResult equal(const Content& expected, const Content& found) {
@@ -184,19 +175,14 @@ TEST_P(BackendContract, ManyPiecesAreInFlightAtOnce) {
         const auto reading = attach(*opened.backend, source.buffer(), Access::read);
         const auto writing = attach(*opened.backend, target.buffer(), Access::write);
         ASSERT_TRUE(reading && writing);
-        std::vector<Ticket> tickets;
-        std::set<std::uint64_t> pending;
+        std::deque<StartedPiece> pieces;
         for (std::size_t n = 0; n < count; ++n) {
-            const auto ticket =
-                opened.backend->start({reading.get(), n * size, writing.get(), n * size, size, i, nullptr});
-            ASSERT_TRUE(ticket.ok()) << ticket.error().to_string();
-            tickets.push_back(*ticket);
-            if (!ticket->done()) {
-                EXPECT_TRUE(pending.insert(ticket->id).second) << "two tickets of one id";
-            }
+            pieces.emplace_back(*opened.backend,
+                                Piece{reading.get(), n * size, writing.get(), n * size, size, i, nullptr});
+            ASSERT_TRUE(pieces.back().begun().ok()) << pieces.back().begun().error().to_string();
         }
-        // Ended in another order than begun.
-        for (std::size_t n = count; n > 0; --n) EXPECT_TRUE(finish(*opened.backend, tickets[n - 1]));
+        // Looked at in another order than begun.
+        for (std::size_t n = count; n > 0; --n) EXPECT_TRUE(finish(pieces[n - 1]));
         EXPECT_TRUE(equal(bytes, target.read()));
     });
 }
@@ -231,9 +217,8 @@ TEST_P(BackendContract, BatchesMoveEveryPieceAndNothingElse) {
                 at += size + n % 5 + n % 3;
                 ASSERT_LT(at + 400'000, room);
             }
-            const auto ticket = opened.backend->start_batch(batch);
-            ASSERT_TRUE(ticket.ok()) << ticket.error().to_string();
-            ASSERT_TRUE(finish(*opened.backend, *ticket));
+            StartedPiece started(*opened.backend, batch);
+            ASSERT_TRUE(finish(started));
             ASSERT_TRUE(equal(expected, target.read())) << pieces << " pieces";
         }
         EXPECT_TRUE(equal(bytes, source.read())) << "the source has changed";
@@ -255,7 +240,7 @@ TEST_P(BackendContract, ABatchWithAPieceThatIsTooLongIsRefused) {
         ASSERT_TRUE(reading && writing);
         const Piece batch[] = {{reading.get(), 0, writing.get(), 0, 4_KiB, i, nullptr},
                                {reading.get(), 4_KiB, writing.get(), 60_KiB + 1, 4_KiB, i, nullptr}};
-        EXPECT_FALSE(opened.backend->start_batch(batch).ok());
+        EXPECT_FALSE(StartedPiece(*opened.backend, batch).begun().ok());
         EXPECT_TRUE(equal(before, target.read())) << "nothing of it was begun";
     });
 }
@@ -305,10 +290,12 @@ TEST_P(BackendContract, OutOfReachIsRefused) {
         options.access = Access::write;
         const auto writing = opened.backend->attach(target.buffer(), options);
         if (!reading || !writing) return;  // refused even earlier
-        const auto ticket = opened.backend->start({reading->get(), 0, writing->get(), 0, 4_KiB, i, nullptr});
-        ASSERT_FALSE(ticket.ok());
-        EXPECT_EQ(ticket.error().code, ErrorCode::unsupported) << ticket.error().to_string();
-        EXPECT_NE(ticket.error().message, "");
+        const StartedPiece started(*opened.backend,
+                                   Piece{reading->get(), 0, writing->get(), 0, 4_KiB, i, nullptr});
+        ASSERT_FALSE(started.begun().ok());
+        EXPECT_EQ(started.begun().error().code, ErrorCode::unsupported)
+            << started.begun().error().to_string();
+        EXPECT_NE(started.begun().error().message, "");
         EXPECT_TRUE(equal(before, target.read()));
     });
 }

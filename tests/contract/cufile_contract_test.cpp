@@ -27,8 +27,9 @@ public:
                                                           const backend::AttachOptions& options) override {
         return cufile_->attach(buffer, options);
     }
-    Result<backend::Ticket> start(const backend::Piece& piece) override { return cufile_->start(piece); }
-    Result<backend::Progress> poll(backend::Ticket ticket) override { return cufile_->poll(ticket); }
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
+        return cufile_->start(piece, flight);
+    }
 
 private:
     std::unique_ptr<backend::Backend> memory_ = backends::cuda::create();

@@ -1,5 +1,6 @@
 // Pieces by every engine, between every two places, of every kind of memory.
 #include <fmt/format.h>
+#include <deque>
 
 #include "tests/gpu/raw_memory.hpp"
 
@@ -168,7 +169,7 @@ TEST_F(Copies, ManyPiecesInFlight) {
     auto source = backend().attach(from.buffer(), {});
     auto target = backend().attach(to.buffer(), {backend::Access::write});
     ASSERT_TRUE(source && target);
-    std::vector<backend::Ticket> tickets;
+    std::deque<test::StartedPiece> started;
     for (Bytes i = 0; i < count; ++i) {
         backend::Piece piece;
         piece.from = source->get();
@@ -176,12 +177,11 @@ TEST_F(Copies, ManyPiecesInFlight) {
         piece.from_offset = piece.to_offset = i * chunk;
         piece.size = chunk;
         piece.capability = Engine::host_to_gpu;
-        auto ticket = backend().start(piece);
-        ASSERT_TRUE(ticket) << ticket.error().to_string();
-        tickets.push_back(*ticket);
+        const auto& begun = started.emplace_back(backend(), piece).begun();
+        ASSERT_TRUE(begun) << begun.error().to_string();
     }
-    for (const auto& ticket : tickets) {
-        auto ended = await(backend(), ticket);
+    for (auto& each : started) {
+        auto ended = each.wait();
         EXPECT_TRUE(ended) << ended.error().to_string();
     }
     expect_pattern(to.buffer(), 77);

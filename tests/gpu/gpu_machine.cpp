@@ -89,17 +89,6 @@ void expect_success(CUresult status, const char* call) {
     if (status != CUDA_SUCCESS) ADD_FAILURE() << Machine::get().cuda().error(status, call).to_string();
 }
 
-Result<void> await(backend::Backend& backend, backend::Ticket ticket) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!ticket.done()) {
-        SIDESTEP_TRY(const auto progress, backend.poll(ticket));
-        if (progress == backend::Progress::done) return {};
-        if (std::chrono::steady_clock::now() > limit)
-            return Error{ErrorCode::timed_out, "the piece has not ended in 60 s", "gpu tests", {}};
-    }
-    return {};
-}
-
 Result<void> move(backend::Backend& backend, backend::Registration& from, Bytes from_offset,
                   backend::Registration& to, Bytes to_offset, Bytes size, std::size_t engine, void* stream) {
     backend::Piece piece;
@@ -110,8 +99,7 @@ Result<void> move(backend::Backend& backend, backend::Registration& from, Bytes 
     piece.size = size;
     piece.capability = engine;
     piece.stream = stream;
-    SIDESTEP_TRY(const auto ticket, backend.start(piece));
-    return await(backend, ticket);
+    return test::StartedPiece(backend, piece).wait();
 }
 
 Result<void> move(backend::Backend& backend, const Buffer& from, const Buffer& to, std::size_t engine,

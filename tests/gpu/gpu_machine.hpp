@@ -13,6 +13,7 @@
 #include "backend/backend.hpp"
 #include "backends/cuda/offers.hpp"
 #include "driver/cuda_handles.hpp"
+#include "tests/started_piece.hpp"
 
 namespace sidestep::gpu_tests {
 
@@ -87,8 +88,5 @@ Result<void> move(backend::Backend& backend, backend::Registration& from, Bytes 
 // The same from the start of one buffer to the start of another, attached for this piece.
 Result<void> move(backend::Backend& backend, const Buffer& from, const Buffer& to, std::size_t engine,
                   void* stream = nullptr);
-
-// Polls until the piece has ended, for at most 60 s.
-Result<void> await(backend::Backend& backend, backend::Ticket ticket);
 
 }  // namespace sidestep::gpu_tests

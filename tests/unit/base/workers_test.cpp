@@ -132,36 +132,61 @@ TEST(InParallel, EachOnceWithAsManyThreadsAsThereAre) {
         }
 }
 
-TEST(TaskGroups, TheFirstErrorIsTold) {
+// The end of tasks that are made together, and how often it was told.
+struct Told {
+    std::function<void(Result<void>)> over() {
+        return [this](Result<void> result) {
+            first = std::move(result);
+            ++times;
+        };
+    }
+    Result<void> first;
+    std::atomic<int> times{0};
+};
+
+TEST(RunTogether, TheFirstErrorIsTold) {
+    Told told;
     Workers workers({.threads = 1}, "here");
-    const auto failing = [](const char* how) -> TaskGroup::Task {
+    const auto failing = [](const char* how) -> std::function<Result<void>()> {
         return [how]() -> Result<void> { return Error{ErrorCode::io_error, how, "there", {}}; };
     };
-    const auto group =
-        TaskGroup::run(workers, {[] { return Result<void>(); }, failing("one"), failing("two")});
-    ASSERT_TRUE(group);
+    ASSERT_TRUE(
+        run_together(workers, {[] { return Result<void>(); }, failing("one"), failing("two")}, told.over()));
     workers.wait();
-    ASSERT_TRUE((*group)->ended());
-    ASSERT_TRUE((*group)->error());
-    EXPECT_EQ((*group)->error()->message, "one");
+    EXPECT_EQ(told.times, 1);
+    ASSERT_FALSE(told.first);
+    EXPECT_EQ(told.first.error().message, "one");
 }
 
-TEST(TaskGroups, WhatIsDroppedCountsAsEnded) {
+TEST(RunTogether, WhatIsDroppedCountsAsEnded) {
     Held held;
-    Workers workers({.threads = 1}, "here");
-    const TaskGroup::Task task = [&] {
-        held();
-        return Result<void>();
-    };
-    const auto group = TaskGroup::run(workers, {task, task, task});
-    ASSERT_TRUE(group);
-    held.wait_for(1);
-    workers.drop();
-    EXPECT_FALSE((*group)->ended());
-    held.go_on = true;
-    workers.wait();
-    EXPECT_TRUE((*group)->ended());
+    Told told;
+    {
+        Workers workers({.threads = 1}, "here");
+        const auto task = [&] {
+            held();
+            return Result<void>();
+        };
+        ASSERT_TRUE(run_together(workers, {task, task, task}, told.over()));
+        held.wait_for(1);
+        EXPECT_EQ(told.times, 0);
+        std::thread opener([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            held.go_on = true;
+        });
+        EXPECT_TRUE(workers.end());
+        opener.join();
+    }
+    EXPECT_EQ(told.times, 1);
     EXPECT_EQ(held.ended, 1);
+}
+
+TEST(RunTogether, NothingIsToldOfWhatWasNotAdded) {
+    Told told;
+    Workers workers({.threads = 1, .queued = 1}, "here");
+    EXPECT_FALSE(
+        run_together(workers, {[] { return Result<void>(); }, [] { return Result<void>(); }}, told.over()));
+    EXPECT_EQ(told.times, 0);
 }
 
 TEST(BlockingCall, IsMadeHereOrAside) {

@@ -66,8 +66,7 @@ public:
                                                           const backend::AttachOptions&) override {
         return Error{};
     }
-    Result<backend::Ticket> start(const backend::Piece&) override { return Error{}; }
-    Result<backend::Progress> poll(backend::Ticket) override { return Error{}; }
+    Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override { return Error{}; }
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
         for (backend::Backend* backend : real_.usable())
             if (auto seat = backend->seat(request))

@@ -34,8 +34,10 @@ public:
         if (theirs && meanwhile) std::exchange(meanwhile, nullptr)();
         return real_.attach(buffer, options);
     }
-    Result<backend::Ticket> start(const backend::Piece& piece) override { return real_.start(piece); }
-    Result<backend::Progress> poll(backend::Ticket ticket) override { return real_.poll(ticket); }
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
+        return real_.start(piece, flight);
+    }
+    bool look() override { return real_.look(); }
 
     std::string path;                 // before that file is opened,
     std::function<void()> meanwhile;  // this happens, once

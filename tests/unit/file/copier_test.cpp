@@ -76,27 +76,23 @@ TEST_F(CopierTest, NoRequestIsForgotten) {
     }
 }
 
-// From its own threads, after each request has ended, and not once it was taken back.
+// From its own threads, after each request has ended, and not once it was told to end.
 TEST_F(CopierTest, ThreadsMakeTheCallAfterEachRequest) {
     for (const Wake wake : {Wake::always, Wake::when_behind}) {
         std::atomic<int> calls{0}, own{0};
         const auto engine = driver::create_thread_engine(128, 5, wake);
         const auto user = std::this_thread::get_id();
-        engine->set_progress_callback([&] {
+        engine->set_callback([&] {
             ++calls;
             own += std::this_thread::get_id() == user;
         });
         read(*engine, 0, 40);
         const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
         while (calls < 40 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-        EXPECT_GE(calls, 40);
+        EXPECT_EQ(calls, 40);
         EXPECT_EQ(own, 0);
-        engine->set_progress_callback({});
-        int before = -1;  // one that looks out may still make it for a while
-        while (std::exchange(before, calls) != calls)
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        read(*engine, 0, 40);
-        EXPECT_EQ(calls, before);
+        EXPECT_TRUE(engine->end());
+        EXPECT_EQ(calls, 40);
     }
 }
 
@@ -118,7 +114,7 @@ TEST_F(CopierTest, AThreadAtTheCallIsStillCountedOn) {
         request.tag = next++;
         engine->submit(request);
     };
-    engine->set_progress_callback([&] {
+    engine->set_callback([&] {
         const std::lock_guard lock(mutex);
         threads.insert(std::this_thread::get_id());
         if (next < all) submit_next();
@@ -254,13 +250,18 @@ protected:
         if (!file) return file.error();
         MemoryRegistration memory(Buffer::host(back_.data(), size));
         const Stretch stretch{back_.data(), 0, size, 0, 0};
-        auto ticket = jobs.start(**file, memory, write, cut(stretch, false));
-        if (!ticket) return ticket.error();
+        struct Owner final : backend::PieceOwner {
+            void ended() override {}
+        } owner;
+        backend::Flight flight(owner);
+        const auto begun = jobs.start(**file, memory, write, cut(stretch, false), flight);
+        if (!begun) return begun.error();
+        notes_ = (*file)->notes();
+        if (*begun == backend::Progress::done) return {};
         for (int i = 0; i < 1000; ++i) {
-            const auto progress = jobs.poll(*ticket);
-            if (!progress) return progress.error();
+            jobs.look();
             notes_ = (*file)->notes();
-            if (*progress == backend::Progress::done) return {};
+            if (flight.over()) return flight.result();
         }
         return Error{ErrorCode::timed_out, "it does not end", {}, {}};
     }
@@ -297,32 +298,6 @@ TEST_F(TwoEnginesTest, WithoutThreadsTheOtherEngineReads) {
     EXPECT_EQ(engine_.reads, 3u);
     ASSERT_EQ(notes_.size(), 1u);
     EXPECT_TRUE(says(notes_[0], "no thread could be started")) << notes_[0];
-}
-
-class ProgressCallbackTest : public FileTest {
-protected:
-    // Whether threads of the backend made the call while a file in the page cache was read.
-    bool calls(bool threads_progress) {
-        std::atomic<int> made{0};
-        FileOptions options;
-        options.threads_progress = threads_progress;
-        open(create(options));
-        backend_->set_progress_callback([&made] { ++made; });
-        put(folder_ / "x", text_of(4_MiB));
-        backend::AttachOptions through_cache;
-        through_cache.page_cache = PageCache::use;
-        auto file = attach(Buffer::file(folder_ / "x", 0, 4_MiB), backend::Access::read, through_cache);
-        std::string back(4_MiB, '\0');
-        EXPECT_TRUE(move(**file, 0, back.data(), back.size(), false).ok());
-        file->reset();
-        backend_.reset();  // its threads have ended
-        return made > 0;
-    }
-};
-
-TEST_F(ProgressCallbackTest, TheBackendsThreadsMakeTheCallWhereTheyAreTo) {
-    EXPECT_TRUE(calls(true));
-    EXPECT_FALSE(calls(false));
 }
 
 }  // namespace

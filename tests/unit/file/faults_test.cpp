@@ -158,18 +158,14 @@ TEST_F(FaultsTest, AnErrorWaitsForWhatIsInFlight) {
     };
     auto memory = attach(Buffer::host(back_.data(), back_.size()), Access::write);
     script_->held = true;
-    const auto ticket = backend_->start({file_.get(), 0, memory->get(), 0, back_.size(), 0, nullptr});
-    ASSERT_TRUE(ticket.ok() && !ticket->done());
-    EXPECT_EQ(*backend_->poll(*ticket), Progress::pending);
+    test::StartedPiece started(*backend_, {file_.get(), 0, memory->get(), 0, back_.size(), 0, nullptr});
+    ASSERT_FALSE(started.over());
     script_->held = false;
     // One fails, three more are with the engine; none of those that wait is sent after them.
-    int polls = 0;
-    auto progress = backend_->poll(*ticket);
-    for (; progress.ok(); progress = backend_->poll(*ticket)) ASSERT_LT(++polls, 100);
-    EXPECT_EQ(progress.error().code, ErrorCode::io_error);
+    for (int looks = 0; !started.over(); ++looks) ASSERT_LT(looks, 100);
+    EXPECT_EQ(started.wait().error().code, ErrorCode::io_error);
     EXPECT_EQ(ended, 4u);
     EXPECT_EQ(script_->submitted, 4u);
-    EXPECT_EQ(backend_->poll(*ticket).error().code, ErrorCode::invalid_argument);  // spent
 }
 
 TEST_F(FaultsTest, AnEngineOutlivesTheBackendWhereARequestHangs) {
@@ -178,7 +174,8 @@ TEST_F(FaultsTest, AnEngineOutlivesTheBackendWhereARequestHangs) {
         script_->gone = false;
         SetUp();
         auto memory = attach(Buffer::host(back_.data(), back_.size()), Access::write);
-        ASSERT_TRUE(backend_->start({file_.get(), 0, memory->get(), 0, 1_MiB, 0, nullptr}));
+        const test::StartedPiece started(*backend_, {file_.get(), 0, memory->get(), 0, 1_MiB, 0, nullptr});
+        ASSERT_TRUE(started.begun().ok());
         backend_.reset();
         EXPECT_NE(script_->gone, hangs);
     }
@@ -245,9 +242,7 @@ protected:
         backend::Piece piece{file_.get(), 0, memory_.get(), at, size};
         piece.room_before = at;
         piece.room_after = slot_size - at - size;
-        const auto ticket = backend_->start(piece);
-        if (!ticket) return ticket.error();
-        return finish(*ticket);
+        return move(piece);
     }
     bool right() const { return text_.compare(offset, size, std::string(slot_.get() + at, size)) == 0; }
     static bool goes_around(const FileRequest& request) {
@@ -347,11 +342,11 @@ TEST_F(AroundTest, TheQueueStartsModestHoweverMuchTheEngineTakes) {
         static_cast<char*>(std::aligned_alloc(4096, 80_MiB)), &std::free);
     const auto memory = attach(Buffer::host(pages.get(), 80_MiB), Access::write);
     script_->held = true;
-    const auto ticket = backend_->start({file->get(), 0, memory->get(), 0, 80_MiB});
-    ASSERT_TRUE(ticket.ok());
+    test::StartedPiece started(*backend_, {file->get(), 0, memory->get(), 0, 80_MiB});
+    ASSERT_TRUE(started.begun().ok());
     EXPECT_EQ(script_->outstanding, 16u) << "of 40 slices";
     script_->held = false;
-    ASSERT_TRUE(finish(*ticket).ok());
+    ASSERT_TRUE(started.wait().ok());
     EXPECT_EQ(std::string(pages.get(), text_.size()), text_);
     EXPECT_EQ((*file)->storage_bytes().o_direct, 80_MiB);
 }
@@ -368,8 +363,8 @@ TEST_F(AroundTest, WritesAreCutSmallerAndAreMore) {
     std::memset(pages.get(), 7, 80_MiB);
     const auto memory = attach(Buffer::host(pages.get(), 80_MiB), Access::read);
     script_->held = true;
-    const auto ticket = backend_->start({memory->get(), 0, file->get(), 0, 80_MiB, 1});
-    ASSERT_TRUE(ticket.ok()) << ticket.error().to_string();
+    test::StartedPiece started(*backend_, {memory->get(), 0, file->get(), 0, 80_MiB, 1});
+    ASSERT_TRUE(started.begun().ok()) << started.begun().error().to_string();
     EXPECT_EQ(script_->outstanding, 32u);
     Bytes largest = 0;
     script_->answer = [&](const FileRequest& request) -> std::optional<std::int64_t> {
@@ -377,7 +372,7 @@ TEST_F(AroundTest, WritesAreCutSmallerAndAreMore) {
         return std::nullopt;
     };
     script_->held = false;
-    ASSERT_TRUE(finish(*ticket).ok());
+    ASSERT_TRUE(started.wait().ok());
     EXPECT_EQ(largest, 1_MiB);
     EXPECT_EQ((*file)->storage_bytes().o_direct, 80_MiB);
 }
@@ -399,8 +394,8 @@ TEST_F(AroundTest, MemoryIsKeptAfterItsFirstPassUntilItGoes) {
 TEST_F(FaultsTest, PiecesThatMakeNoSenseAreRefused) {
     auto memory = attach(Buffer::host(back_.data(), 100), Access::write);
     const auto code = [&](const backend::Piece& piece) {
-        const auto ticket = backend_->start(piece);
-        return ticket ? ErrorCode::internal : ticket.error().code;
+        const test::StartedPiece started(*backend_, piece);
+        return started.begun() ? ErrorCode::internal : started.begun().error().code;
     };
     EXPECT_EQ(code({file_.get(), 0, memory->get(), 1, 100, 0, nullptr}), ErrorCode::invalid_argument);
     EXPECT_EQ(code({file_.get(), text_.size(), memory->get(), 0, 1, 0, nullptr}),

@@ -14,6 +14,7 @@
 
 #include "backends/file/file_backend.hpp"
 #include "driver/fd.hpp"
+#include "tests/started_piece.hpp"
 
 namespace sidestep::backends::file {
 
@@ -101,25 +102,16 @@ protected:
         return backend_->attach(buffer, options);
     }
 
-    // Moves bytes between a file and memory; the answer of the last poll.
+    // Moves bytes between a file and memory.
     Result<void> move(backend::Registration& file, Bytes file_at, void* memory, Bytes size, bool write) {
         const auto access = write ? backend::Access::read : backend::Access::write;
         auto other = attach(Buffer::host(memory, size), access);
         if (!other) return other.error();
         backend::Piece piece{&file, file_at, other->get(), 0, size, 0, nullptr};
         if (write) piece = {other->get(), 0, &file, file_at, size, 1, nullptr};
-        const auto ticket = backend_->start(piece);
-        if (!ticket) return ticket.error();
-        return finish(*ticket);
+        return move(piece);
     }
-    Result<void> finish(backend::Ticket ticket) {
-        for (;;) {
-            const auto progress = backend_->poll(ticket);
-            if (!progress) return progress.error();
-            if (*progress == backend::Progress::done) return {};
-            std::this_thread::yield();
-        }
-    }
+    Result<void> move(const backend::Piece& piece) { return test::StartedPiece(*backend_, piece).wait(); }
 
     // Writes `text` as a whole file, up to and including commit().
     Result<void> replace(const std::string& path, std::string text, backend::AttachOptions options = {}) {

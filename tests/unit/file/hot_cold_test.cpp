@@ -67,9 +67,7 @@ protected:
         backend::Piece piece{file->get(), 0, memory->get(), at, size};
         piece.room_before = before;
         piece.room_after = after;
-        const auto ticket = backend_->start(piece);
-        if (!ticket) return ticket.error();
-        if (auto moved = finish(*ticket); !moved) return moved.error();
+        if (auto moved = move(piece); !moved) return moved.error();
         notes_ = (*file)->notes();
         return (*file)->storage_bytes();
     }
@@ -149,8 +147,7 @@ TEST_P(HotColdTest, RoomBeyondTheMemoryIsNone) {
     backend::Piece piece{file->get(), 0, memory->get(), 50, size};
     piece.room_before = 1_MiB;
     piece.room_after = 1_MiB;
-    const auto ticket = backend_->start(piece);
-    ASSERT_TRUE(ticket.ok() && finish(*ticket).ok());
+    ASSERT_TRUE(move(piece).ok());
     EXPECT_EQ(pages.text(offset, size), text_.substr(offset, size));
     EXPECT_TRUE(pages.untouched(0, offset - 50) && pages.untouched(offset + size + 50, pages.size()));
     EXPECT_EQ((*file)->storage_bytes().o_direct, 2_MiB - 8_KiB);
@@ -307,9 +304,7 @@ TEST_P(HotColdTest, MemoryThatIsUsedAgainAndAgain) {
         for (int pass = 0; pass < 12; ++pass) {
             const Bytes offset = static_cast<Bytes>(pass % 4) * 2_MiB;
             std::memset(pages.at(), 0, pages.size());
-            const auto ticket = backend_->start({file->get(), offset, memory->get(), 0, 2_MiB});
-            ASSERT_TRUE(ticket.ok());
-            ASSERT_TRUE(finish(*ticket).ok());
+            ASSERT_TRUE(move(backend::Piece{file->get(), offset, memory->get(), 0, 2_MiB}).ok());
             EXPECT_EQ(pages.text(0, 2_MiB), text_.substr(offset, 2_MiB)) << pass;
         }
         EXPECT_EQ((*file)->storage_bytes().o_direct, 24_MiB);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <deque>
 
 #include "backends/file/file_registration.hpp"
 #include "driver/files.hpp"
@@ -119,7 +120,8 @@ TEST_F(MappedTargetTest, PiecesThatNobodyWaitsForEndBeforeTheMapGoes) {
     auto file = target("x", text.size());
     auto source = attach(Buffer::host(text.data(), text.size()), Access::read);
     ASSERT_TRUE(file.ok() && source.ok());
-    ASSERT_TRUE(backend_->start({source->get(), 0, file->get(), 0, text.size(), 1, nullptr}).ok());
+    const test::StartedPiece started(*backend_, {source->get(), 0, file->get(), 0, text.size(), 1, nullptr});
+    ASSERT_TRUE(started.begun().ok());
     backend_.reset();
     file->reset();
     EXPECT_TRUE(shm_->names().empty());
@@ -129,15 +131,16 @@ TEST_F(MappedTargetTest, SeveralFilesAtOnce) {
     std::string text = text_of(6'000'000);
     std::vector<std::unique_ptr<backend::Registration>> files;
     std::vector<std::unique_ptr<backend::Registration>> sources;
-    std::vector<backend::Ticket> tickets;
+    std::deque<test::StartedPiece> started;
     for (std::size_t i = 0; i < 5; ++i) {
         const Bytes size = text.size() - 1000 * i;
         files.push_back(std::move(*target(std::to_string(i), size)));
         sources.push_back(std::move(*attach(Buffer::host(text.data() + i, size), Access::read)));
-        tickets.push_back(*backend_->start({sources[i].get(), 0, files[i].get(), 0, size, 1, nullptr}));
+        started.emplace_back(*backend_,
+                             backend::Piece{sources[i].get(), 0, files[i].get(), 0, size, 1, nullptr});
     }
     for (std::size_t i = 0; i < files.size(); ++i) {
-        ASSERT_TRUE(finish(tickets[i]).ok());
+        ASSERT_TRUE(started[i].wait().ok());
         ASSERT_TRUE(files[i]->commit().ok());
         EXPECT_EQ(get(*shm_ / std::to_string(i)), text.substr(i, text.size() - 1000 * i));
     }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <optional>
 
 #include "driver/files.hpp"
 #include "driver/uring.hpp"
@@ -78,11 +79,11 @@ TEST_F(SystemTest, APieceOutlivesTheThreadThatStartedIt) {
     std::string back(text.size(), '\0');
     auto memory = attach(Buffer::host(back.data(), back.size()), Access::write);
     ASSERT_TRUE(file.ok() && memory.ok());
-    backend::Ticket ticket;
+    std::optional<test::StartedPiece> started;
     in_a_thread([&] {
-        ticket = *backend_->start({file->get(), 0, memory->get(), 0, back.size(), 0, nullptr});
+        started.emplace(*backend_, backend::Piece{file->get(), 0, memory->get(), 0, back.size(), 0, nullptr});
     });
-    const auto moved = finish(ticket);
+    const auto moved = started->wait();
     ASSERT_TRUE(moved.ok()) << moved.error().to_string();
     EXPECT_EQ(back, text);
 }
@@ -205,8 +206,7 @@ TEST_F(SystemTest, WithoutLeaveToLockMemoryItGoesOn) {
         auto file = attach(Buffer::file(folder_ / "x", 0, text.size()), Access::read);
         auto memory = attach(Buffer::host(back_.get(), 2_MiB), Access::write);
         for (Bytes at = 0; at < text.size(); at += 2_MiB) {
-            const auto ticket = backend_->start({file->get(), at, memory->get(), 0, 2_MiB});
-            EXPECT_TRUE(ticket.ok() && finish(*ticket).ok());
+            EXPECT_TRUE(move(backend::Piece{file->get(), at, memory->get(), 0, 2_MiB}).ok());
             EXPECT_EQ(text.compare(at, 2_MiB, std::string(back_.get(), 2_MiB)), 0);
         }
     }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "backends/p2pmem/p2pmem_backend.hpp"
+#include "tests/started_piece.hpp"
 
 namespace sidestep::backends::p2pmem {
 
@@ -79,15 +80,7 @@ protected:
     // By the engine with that number.
     Result<void> move(backend::Registration& from, Bytes from_at, backend::Registration& to, Bytes to_at,
                       Bytes size, std::size_t engine) {
-        const auto ticket = backend_->start({&from, from_at, &to, to_at, size, engine, nullptr});
-        if (!ticket) return ticket.error();
-        while (!ticket->done()) {
-            const auto progress = backend_->poll(*ticket);
-            if (!progress) return progress.error();
-            if (*progress == backend::Progress::done) break;
-            std::this_thread::yield();
-        }
-        return {};
+        return test::StartedPiece(*backend_, {&from, from_at, &to, to_at, size, engine, nullptr}).wait();
     }
 
     std::string folder_;

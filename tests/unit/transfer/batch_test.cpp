@@ -76,7 +76,7 @@ Error broken() {
 }
 
 TEST(Batch, ManySmallCopiesAreAFewCalls) {
-    Rig rig({.polls = 2}, 40_MiB);
+    Rig rig({.looks = 2}, 40_MiB);
     const auto batch = rig.items(10'000, 4_KiB, 4_KiB);
     const auto receipt = rig.copy(batch);
     ASSERT_TRUE(receipt) << receipt.error().to_string();
@@ -120,7 +120,7 @@ TEST(Batch, AllocationsSideBySideAreNotTakenForOne) {
 }
 
 TEST(Batch, KindsOfMemoryAreToldApart) {
-    Rig rig({.polls = 1});
+    Rig rig({.looks = 1});
     const Allocation pageable = *rig.fake->allocate(Place::host(), 1_MiB, MemoryKind::pageable);
     std::memset(pageable.address(), 0x31, 1_MiB);
     std::vector<Item> batch = rig.items(40, 8_KiB, 8_KiB);
@@ -175,7 +175,7 @@ TEST(Batch, ErrorsNameThePosition) {
 }
 
 TEST(Batch, AFailedCallEndsTheBatchAndNamesItsCopies) {
-    Rig rig({.polls = 1, .fail_poll = [](std::size_t number) -> std::optional<Error> {
+    Rig rig({.looks = 1, .fail_end = [](std::size_t number) -> std::optional<Error> {
                  if (number == 1) return broken();
                  return std::nullopt;
              }});
@@ -189,7 +189,7 @@ TEST(Batch, AFailedCallEndsTheBatchAndNamesItsCopies) {
 
 TEST(Batch, CancelStopsWithinTheCallsInFlight) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }}, 32_MiB);
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }}, 32_MiB);
     auto job = rig.start(rig.items(30'000, 1_KiB, 1_KiB));
     EXPECT_FALSE(rig.engine->wait(job, 1ms));
     EXPECT_EQ(rig.fake->batches.size(), 4u) << "bounded";
@@ -206,7 +206,7 @@ TEST(Batch, CancelStopsWithinTheCallsInFlight) {
 
 TEST(Batch, NothingHangsBeyondTheDeadline) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }}, 1_MiB, 20ms);
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }}, 1_MiB, 20ms);
     CopyOptions options;
     options.deadline = 500ms;  // long enough for the calls to begin on a busy machine
     auto job = rig.start(rig.items(100, 1_KiB, 1_KiB), options);
@@ -243,7 +243,7 @@ TEST(Batch, VerifiedBatchesAreVerifiedCopyByCopy) {
 }
 
 TEST(Batch, CopiesOfTheirOwnRunSideBySideButNotAllAtOnce) {
-    Rig rig({.polls = 1}, 16_MiB);
+    Rig rig({.looks = 1}, 16_MiB);
     CopyOptions options;
     options.verify = true;  // makes each a copy of its own
     std::atomic<bool> hang{true};
@@ -266,7 +266,7 @@ TEST(Batch, OneEndsOneRunsAndOneFails) {
         std::vector<Bytes> sizes;
         bool begun = false, failed = false;
         int looks = 0;
-        rig.fake->script.polls_of = [&](const backend::Piece& piece) {
+        rig.fake->script.looks_of = [&](const backend::Piece& piece) {
             sizes.push_back(piece.size);
             return 1;
         };
@@ -275,7 +275,7 @@ TEST(Batch, OneEndsOneRunsAndOneFails) {
             if (sizes[number] == runs) return !failed;
             return sizes[number] == fails && !(begun && looks++ >= passes);
         };
-        rig.fake->script.fail_poll = [&](std::size_t number) -> std::optional<Error> {
+        rig.fake->script.fail_end = [&](std::size_t number) -> std::optional<Error> {
             if (sizes[number] != fails) return std::nullopt;
             failed = true;
             return broken();
@@ -294,7 +294,7 @@ TEST(Batch, OneEndsOneRunsAndOneFails) {
 }
 
 TEST(Batch, RunsOnWhenNobodyLooks) {
-    Rig rig({.polls = 3}, 32_MiB);
+    Rig rig({.looks = 3}, 32_MiB);
     const auto batch = rig.items(30'000, 1_KiB, 1_KiB);
     auto job = rig.start(batch);
     for (int i = 0; i < 5000 && !job->finished(); ++i) std::this_thread::sleep_for(1ms);

@@ -138,7 +138,7 @@ TEST(Completion, CallsAreKeptUntilTheEndAndTakenOnce) {
 
 TEST(EventFd, BecomesReadableWhenTheCopyHasEnded) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Transfer transfer = rig.copy();
     const auto descriptor = transfer.event_fd();
     ASSERT_TRUE(descriptor) << descriptor.error().to_string();
@@ -163,7 +163,7 @@ TEST(EventFd, AskedForAfterTheEnd) {
 
 TEST(EventFd, TellsOfFailureAndCancellation) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Transfer transfer = rig.copy();
     const auto descriptor = transfer.event_fd();
     ASSERT_TRUE(descriptor);
@@ -188,7 +188,7 @@ TEST(EventFd, GoesWithItsTransfer) {
 
 TEST(Coroutine, GoesOnOnTheEnginesThread) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     wait_for(rig.copy(), seen);
     EXPECT_EQ(seen.times, 0) << "it waits";
@@ -211,7 +211,7 @@ TEST(Coroutine, DoesNotWaitForWhatHasEnded) {
 }
 
 TEST(Coroutine, GetsTheError) {
-    Rig rig({.polls = 3, .fail_poll = [](std::size_t) -> std::optional<Error> {
+    Rig rig({.looks = 3, .fail_end = [](std::size_t) -> std::optional<Error> {
                  return Error{ErrorCode::device_error, "scripted failure", "fake", {}};
              }});
     Seen seen;
@@ -224,7 +224,7 @@ TEST(Coroutine, GetsTheError) {
 
 TEST(Coroutine, MayDropTheLastHandleOfTheEngine) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     Signal gone;
     std::thread::id where;
@@ -245,7 +245,7 @@ TEST(Coroutine, MayDropTheLastHandleOfTheEngine) {
 
 TEST(Coroutine, GoesOnWhereTheExecutorSays) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     std::function<void()> posted;
     Signal told;
@@ -269,7 +269,7 @@ TEST(Coroutine, GoesOnWhereTheExecutorSays) {
 
 TEST(Coroutine, AFrameThatIsDestroyedIsNotResumed) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     std::function<void()> posted;
     Signal told;
@@ -289,7 +289,7 @@ TEST(Coroutine, AFrameThatIsDestroyedIsNotResumed) {
 
 TEST(Coroutine, DestroyingAFrameThatWaitsCancelsAndDrains) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     Signal told;
     const Task task = wait_on(

@@ -53,8 +53,7 @@ public:
                                                           const backend::AttachOptions&) override {
         return Error{};
     }
-    Result<backend::Ticket> start(const backend::Piece&) override { return Error{}; }
-    Result<backend::Progress> poll(backend::Ticket) override { return Error{}; }
+    Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override { return Error{}; }
 
 private:
     int& asked_;

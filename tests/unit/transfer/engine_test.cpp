@@ -20,7 +20,7 @@ using Rig = test::EngineRig;
 
 // The longest time limits have no nanoseconds.
 TEST(Engine, EndlessLimitsHaveNotPassed) {
-    Rig rig({.polls = 3});
+    Rig rig({.looks = 3});
     CopyOptions options = small_chunks();
     options.deadline = options.stall_limit = std::chrono::milliseconds::max();
     const auto receipt = rig.copy(options);
@@ -30,14 +30,14 @@ TEST(Engine, EndlessLimitsHaveNotPassed) {
 // Whoever waits moves the bytes.
 TEST(Engine, CopiesWithoutAThread) {
     const test::NoThreads none;
-    Rig rig({.polls = 3});
+    Rig rig({.looks = 3});
     const auto receipt = rig.copy(small_chunks());
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.equal());
 }
 
 TEST(Engine, CopiesThroughStagingChunkByChunk) {
-    Rig rig({.polls = 3});
+    Rig rig({.looks = 3});
     const auto receipt = rig.copy(small_chunks());
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.equal());
@@ -52,7 +52,7 @@ TEST(Engine, CopiesThroughStagingChunkByChunk) {
 
 TEST(Engine, OddSizesArriveWhole) {
     for (const Bytes size : {Bytes{1}, Bytes{4097}, 64_KiB, 64_KiB + 1, 300_KiB + 7}) {
-        Rig rig({.polls = 2}, size);
+        Rig rig({.looks = 2}, size);
         ASSERT_TRUE(rig.copy(small_chunks()));
         EXPECT_TRUE(rig.equal()) << size;
     }
@@ -69,7 +69,7 @@ TEST(Engine, NothingIsAValidSize) {
 }
 
 TEST(Engine, StagingStaysUnderItsBound) {
-    Rig rig({.polls = 5}, 4_MiB);
+    Rig rig({.looks = 5}, 4_MiB);
     const Bytes before = rig.fake->allocated;
     CopyOptions options = small_chunks();
     options.max_staging = 200_KiB;
@@ -99,7 +99,7 @@ TEST(Engine, DirectIsRequiredAndRefused) {
 }
 
 TEST(Engine, AFailedStartEndsTheCopyAndDrains) {
-    Rig rig({.polls = 4, .fail_start = [](std::size_t piece) -> std::optional<Error> {
+    Rig rig({.looks = 4, .fail_start = [](std::size_t piece) -> std::optional<Error> {
                  if (piece == 5) return broken();
                  return std::nullopt;
              }});
@@ -112,7 +112,7 @@ TEST(Engine, AFailedStartEndsTheCopyAndDrains) {
 }
 
 TEST(Engine, AFailedPieceEndsTheCopyAndDrains) {
-    Rig rig({.polls = 4, .fail_poll = [](std::size_t piece) -> std::optional<Error> {
+    Rig rig({.looks = 4, .fail_end = [](std::size_t piece) -> std::optional<Error> {
                  if (piece == 7) return broken(ErrorCode::device_error);
                  return std::nullopt;
              }});
@@ -140,7 +140,7 @@ TEST(Engine, WhatTheEndOfACopyHasToSayIsInItsReceipt) {
 
 TEST(Engine, CancelStopsWithinTheChunksInFlight) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }}, 8_MiB);
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }}, 8_MiB);
     auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr);
     EXPECT_FALSE(rig.engine->wait(job, 1ms));
     job->cancel();
@@ -158,7 +158,7 @@ TEST(Engine, CancelStopsWithinTheChunksInFlight) {
 
 TEST(Engine, TheDeadlineEndsACopy) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     CopyOptions options;
     options.deadline = 5ms;
     auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
@@ -173,7 +173,7 @@ TEST(Engine, TheDeadlineEndsACopy) {
 
 TEST(Engine, AStallIsNoticedAndNamesHowFarItGot) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t piece) { return piece == 6 && hang; }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t piece) { return piece == 6 && hang; }});
     CopyOptions options = small_chunks();
     options.stall_limit = 20ms;
     auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
@@ -188,7 +188,7 @@ TEST(Engine, AStallIsNoticedAndNamesHowFarItGot) {
 
 TEST(Engine, ADeviceThatNeverComesBackIsReportedAndItsMemoryKept) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 0, .hang = [&](std::size_t piece) { return piece == 2 && hang; }});
+    Rig rig({.looks = 0, .hang = [&](std::size_t piece) { return piece == 2 && hang; }});
     rig.engine = std::make_unique<Engine>(rig.topology, rig.registry, 30ms);
     CopyOptions options = small_chunks();
     options.stall_limit = 20ms;
@@ -208,8 +208,8 @@ TEST(Engine, ADeviceThatNeverComesBackIsReportedAndItsMemoryKept) {
 TEST(Engine, AHungPiecesSlotOutlivesEverything) {
     for (const Bytes slabs : {64_MiB, Bytes{0}}) {
         std::atomic<char*> slot{nullptr};
-        Rig rig({.polls = 0, .hang = [](std::size_t piece) { return piece == 2; }});
-        rig.fake->script.polls_of = [&](const backend::Piece& piece) {
+        Rig rig({.looks = 0, .hang = [](std::size_t piece) { return piece == 2; }});
+        rig.fake->script.looks_of = [&](const backend::Piece& piece) {
             if (rig.fake->pieces.size() == 3)
                 slot = static_cast<char*>(piece.to->buffer().address()) + piece.to_offset;
             return 0;
@@ -237,7 +237,7 @@ TEST(Engine, AHungPiecesSlotOutlivesEverything) {
 // The second is for all of them: one that ends has its time beside one that hangs.
 TEST(Engine, TheEndWaitsForTheCopiesThatDoEnd) {
     std::atomic<bool> busy{true};
-    Rig rig({.polls = 0});
+    Rig rig({.looks = 0});
     rig.fake->script.hang = [&](std::size_t piece) { return piece == 0 || busy; };
     rig.engine = std::make_unique<Engine>(rig.topology, rig.registry, 1ms);
     CopyOptions options = small_chunks();
@@ -259,7 +259,7 @@ TEST(Engine, TheEndWaitsForTheCopiesThatDoEnd) {
 }
 
 TEST(Engine, VerifyPassesOnEqualBytes) {
-    Rig rig({.polls = 1}, 9_MiB + 5);
+    Rig rig({.looks = 1}, 9_MiB + 5);
     CopyOptions options;
     options.verify = true;
     const auto receipt = rig.copy(options);
@@ -268,8 +268,8 @@ TEST(Engine, VerifyPassesOnEqualBytes) {
 }
 
 TEST(Engine, VerifyFindsAFlippedBitAndSaysWhere) {
-    // Piece 3 is the second chunk's copy into the GPU or the staging memory: either way it lies at 4 MiB.
-    Rig rig({.polls = 0, .corrupt = [](std::size_t piece) { return piece == 3; }}, 12_MiB);
+    // Pieces 0 to 2 are the copies into the staging memory, 4 the second chunk's from there to the GPU.
+    Rig rig({.looks = 0, .corrupt = [](std::size_t piece) { return piece == 4; }}, 12_MiB);
     CopyOptions options;
     options.verify = true;
     options.chunk = 4_MiB;
@@ -281,7 +281,7 @@ TEST(Engine, VerifyFindsAFlippedBitAndSaysWhere) {
 }
 
 TEST(Engine, ACopyRunsOnWhenNobodyLooks) {
-    Rig rig({.polls = 10});
+    Rig rig({.looks = 10});
     auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr);
     for (int i = 0; i < 5000 && !job->finished(); ++i) std::this_thread::sleep_for(1ms);
     ASSERT_TRUE(job->finished());
@@ -289,7 +289,7 @@ TEST(Engine, ACopyRunsOnWhenNobodyLooks) {
 }
 
 TEST(Engine, ManyCopiesAtOnceFromManyThreads) {
-    Rig rig({.polls = 2}, 2_MiB);
+    Rig rig({.looks = 2}, 2_MiB);
     std::vector<std::thread> threads;
     std::atomic<int> good{0};
     for (int t = 0; t < 4; ++t)

@@ -25,20 +25,20 @@ inline Topology machine() {
 }
 
 // One gpu (number 0) with memory that is host memory, one host; pieces between them are started, and end
-// with the script's answer once poll() has been asked `polls` times.
+// with the script's answer at the look after the first `looks`.
 class FakeBackend final : public backend::Backend {
 public:
     struct Script {
-        int polls = 1;  // pending answers before a piece ends
+        int looks = 1;  // before a piece ends
         std::optional<Error> fail_attach;
         std::optional<Error> fail_commit;
         std::string commit_note;  // what commit() has to say
         std::function<std::optional<Error>(std::size_t piece)> fail_start;
-        std::function<std::optional<Error>(std::size_t piece)> fail_poll;
+        std::function<std::optional<Error>(std::size_t piece)> fail_end;
         std::function<bool(std::size_t piece)> hang;  // never ends
         std::function<bool(std::size_t piece)> corrupt;
         std::function<std::optional<Error>(const backend::Piece&)> fail_piece;  // when it should have ended
-        std::function<int(const backend::Piece&)> polls_of;                     // instead of `polls`
+        std::function<int(const backend::Piece&)> looks_of;                     // instead of `looks`
         bool peers = false;       // GPUs of any number, with peer access
         bool stage_only = false;  // no direct gpu <-> pageable host
         bool batches = false;     // takes start_batch(), and knows where its memory ends
@@ -126,17 +126,18 @@ public:
         return std::unique_ptr<backend::Registration>(std::make_unique<FakeRegistration>(*this, buffer));
     }
 
-    Result<backend::Ticket> start(const backend::Piece& piece) override {
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
         std::lock_guard lock(mutex_);
         const std::size_t number = pieces.size();
         pieces.push_back(piece.size);
         if (script.fail_start)
             if (auto error = script.fail_start(number)) return *error;
-        return fly({piece});
+        return fly({piece}, flight);
     }
 
     // One flight, and one number for the script.
-    Result<backend::Ticket> start_batch(std::span<const backend::Piece> batch) override {
+    Result<backend::Progress> start_batch(std::span<const backend::Piece> batch,
+                                          backend::Flight& flight) override {
         std::lock_guard lock(mutex_);
         const std::size_t number = pieces.size();
         Bytes bytes = 0;
@@ -145,27 +146,25 @@ public:
         batches.push_back(batch.size());
         if (script.fail_start)
             if (auto error = script.fail_start(number)) return *error;
-        return fly({batch.begin(), batch.end()});
+        return fly({batch.begin(), batch.end()}, flight);
     }
 
-    Result<backend::Progress> poll(backend::Ticket ticket) override {
-        std::lock_guard lock(mutex_);
-        Flight& flight = flights_[ticket.id - 1];
-        const std::size_t number = ticket.id - 1;
-        if (script.hang && script.hang(number)) return backend::Progress::pending;
-        if (flight.polls-- > 0) return backend::Progress::pending;
-        --in_flight;
-        if (script.fail_poll)
-            if (auto error = script.fail_poll(number)) return *error;
-        if (script.fail_piece)
-            if (auto error = script.fail_piece(flight.pieces.front())) return *error;
-        for (const backend::Piece& piece : flight.pieces) {
-            auto* to = static_cast<char*>(piece.to->buffer().address()) + piece.to_offset;
-            const auto* from = static_cast<const char*>(piece.from->buffer().address()) + piece.from_offset;
-            std::memcpy(to, from, piece.size);
-            if (script.corrupt && script.corrupt(number)) to[piece.size / 2] ^= 1;
+    bool look() override {
+        std::vector<std::pair<backend::Flight*, Result<void>>> over;
+        bool left = false;
+        {
+            std::lock_guard lock(mutex_);
+            std::erase_if(flights_, [&](Flying& flying) {
+                const bool hangs = script.hang && script.hang(flying.number);
+                if (hangs || flying.looks-- > 0) return false;
+                over.emplace_back(flying.flight, move(flying));
+                return true;
+            });
+            in_flight -= static_cast<int>(over.size());
+            left = !flights_.empty();
         }
-        return backend::Progress::done;
+        for (auto& [flight, result] : over) flight->end(std::move(result));
+        return left;
     }
 
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override {
@@ -203,23 +202,37 @@ public:
     Bytes max_allocated = 0;
 
 private:
-    struct Flight {
+    struct Flying {
+        std::size_t number;
         std::vector<backend::Piece> pieces;
-        int polls;
-        bool ended;
+        int looks;
+        backend::Flight* flight;
     };
     struct Range {
         Bytes bytes;
         MemoryKind kind;
     };
 
-    // With the mutex held, like the next.
-    backend::Ticket fly(std::vector<backend::Piece> started) {
-        const int polls = script.polls_of ? script.polls_of(started.front()) : script.polls;
-        flights_.push_back({std::move(started), polls, false});
+    // With the mutex held, like the next two.
+    backend::Progress fly(std::vector<backend::Piece> started, backend::Flight& flight) {
+        const int looks = script.looks_of ? script.looks_of(started.front()) : script.looks;
+        flights_.push_back({pieces.size() - 1, std::move(started), looks, &flight});
         ++in_flight;
         max_in_flight = std::max(max_in_flight, in_flight);
-        return backend::Ticket{flights_.size()};
+        return backend::Progress::pending;
+    }
+    Result<void> move(const Flying& flying) const {
+        if (script.fail_end)
+            if (auto error = script.fail_end(flying.number)) return *error;
+        if (script.fail_piece)
+            if (auto error = script.fail_piece(flying.pieces.front())) return *error;
+        for (const backend::Piece& piece : flying.pieces) {
+            auto* to = static_cast<char*>(piece.to->buffer().address()) + piece.to_offset;
+            const auto* from = static_cast<const char*>(piece.from->buffer().address()) + piece.from_offset;
+            std::memcpy(to, from, piece.size);
+            if (script.corrupt && script.corrupt(flying.number)) to[piece.size / 2] ^= 1;
+        }
+        return {};
     }
     Result<std::optional<backend::Description>> describe_within(const Buffer& buffer) const {
         auto* address = static_cast<char*>(buffer.address());
@@ -250,7 +263,7 @@ private:
     }
 
     std::mutex mutex_;
-    std::deque<Flight> flights_;
+    std::deque<Flying> flights_;
     std::set<void*> pinned_;
     std::map<char*, Range> ranges_;
 };

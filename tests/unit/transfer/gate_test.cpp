@@ -74,7 +74,7 @@ struct StreamRig : test::EngineRig {
 // The stall limit of both is shorter than what the stream does before it comes to the copy.
 TEST(Gates, TheStreamsEarlierWorkIsNoStall) {
     std::atomic<bool> busy{true};
-    StreamRig rig({.polls = 0, .hang = [&](std::size_t) { return busy.load(); }});
+    StreamRig rig({.looks = 0, .hang = [&](std::size_t) { return busy.load(); }});
     CopyOptions options = small_chunks();
     options.stall_limit = 1s;
     const Job staged = rig.staged(rig.here, options);
@@ -92,7 +92,7 @@ TEST(Gates, TheStreamsEarlierWorkIsNoStall) {
 
 TEST(Gates, BehindTheGateTheStallLimitCounts) {
     std::atomic<bool> hangs{true};
-    StreamRig rig({.polls = 0, .hang = [&](std::size_t piece) { return piece == 6 && hangs; }});
+    StreamRig rig({.looks = 0, .hang = [&](std::size_t piece) { return piece == 6 && hangs; }});
     CopyOptions options = small_chunks();
     options.stall_limit = 300ms;
     const Job job = rig.staged(rig.here, options);
@@ -113,8 +113,8 @@ class FailedGates : public testing::TestWithParam<Opened> {};
 
 TEST_P(FailedGates, StayClosedUntilTheFailureIsKnown) {
     const bool timed = GetParam() == Opened::by_time;
-    StreamRig rig({.polls = 2,
-                   .fail_poll = [](std::size_t piece) -> std::optional<Error> {
+    StreamRig rig({.looks = 2,
+                   .fail_end = [](std::size_t piece) -> std::optional<Error> {
                        if (piece == 7) return broken();
                        return std::nullopt;
                    }},
@@ -162,7 +162,7 @@ TEST(Gates, VerificationComesBeforeTheWorkBehind) {
     for (const bool differs : {false, true}) {
         constexpr std::size_t moving = 32;  // 16 chunks, two hops each
         std::atomic<bool> verifies{false};
-        StreamRig rig({.polls = 0,
+        StreamRig rig({.looks = 0,
                        .hang = [&](std::size_t piece) { return piece >= moving && !verifies; },
                        .corrupt = [&](std::size_t piece) { return differs && piece == 5; }});
         CopyOptions options = small_chunks();
@@ -184,7 +184,7 @@ TEST(Gates, VerificationComesBeforeTheWorkBehind) {
 // Of copies that were put on the stream while the first one waited, and of those after it, until somebody knows.
 TEST(Gates, CopiesBehindOneThatFailedFailToo) {
     std::atomic<bool> held{true};  // what is on the streams themselves
-    StreamRig rig({.polls = 0, .hang = [&](std::size_t) { return held.load(); }, .batches = true});
+    StreamRig rig({.looks = 0, .hang = [&](std::size_t) { return held.load(); }, .batches = true});
     CopyOptions options = small_chunks();
     options.deadline = 2s;  // all of them are on the stream by then
     const Job first = rig.staged(rig.here, options);
@@ -222,7 +222,7 @@ TEST(Gates, CopiesBehindOneThatFailedFailToo) {
 
 // One that comes behind does not make the stream wait for its caller as well.
 TEST(Gates, OnlyTheFirstFailureHoldsTheStream) {
-    StreamRig rig({.polls = 0});
+    StreamRig rig({.looks = 0});
     CopyOptions options = small_chunks();
     options.deadline = 2s;  // all of them are on the stream by then
     const Job first = rig.staged(rig.here, options);
@@ -239,7 +239,7 @@ TEST(Gates, OnlyTheFirstFailureHoldsTheStream) {
 }
 
 TEST(Gates, AFailureThatNobodyLookedAtComesUpAtTheNextCopy) {
-    StreamRig rig({.polls = 0});
+    StreamRig rig({.looks = 0});
     CopyOptions options = small_chunks();
     options.deadline = 5ms;
     const Job job = rig.staged(rig.here, options);
@@ -255,7 +255,7 @@ TEST(Gates, AFailureThatNobodyLookedAtComesUpAtTheNextCopy) {
 
 // Who cancels knows.
 TEST(Gates, ACancelledCopyLeavesTheStreamAsItWas) {
-    StreamRig rig({.polls = 0});
+    StreamRig rig({.looks = 0});
     const Job job = rig.staged(rig.here);
     job->cancel();
     rig.engine->wait(job, 0ns);

@@ -80,7 +80,7 @@ std::size_t lane_through(const Receipt& receipt, int gpu) {
 }
 
 TEST(Lanes, CarryTheBytesTogether) {
-    Rig rig({.polls = 2});
+    Rig rig({.looks = 2});
     const auto receipt = rig.copy();
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.equal());
@@ -93,7 +93,7 @@ TEST(Lanes, CarryTheBytesTogether) {
 }
 
 TEST(Lanes, OneThatFallsBehindLeavesItsChunksToTheOthers) {
-    Rig rig({.polls_of = [](const backend::Piece& piece) { return touches(piece, 2) ? 40 : 1; }});
+    Rig rig({.looks_of = [](const backend::Piece& piece) { return touches(piece, 2) ? 40 : 1; }});
     const auto receipt = rig.copy();
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.equal());
@@ -163,7 +163,7 @@ TEST(Lanes, AHungLaneEndsWithTheDeadlineAndTheDrainLimit) {
 
 TEST(Lanes, CancelStopsAllOfThem) {
     std::atomic<bool> hang{true};
-    Rig rig({.polls = 3, .hang = [&](std::size_t piece) { return piece > 20 && hang; }});
+    Rig rig({.looks = 3, .hang = [&](std::size_t piece) { return piece > 20 && hang; }});
     CopyOptions options;
     options.chunk = 256_KiB;
     auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
@@ -181,7 +181,7 @@ TEST(Lanes, CancelStopsAllOfThem) {
 }
 
 TEST(Lanes, RelayMemoryIsBoundedAndOneWithoutAnyIsLeftOut) {
-    Rig rig({.polls = 1});
+    Rig rig({.looks = 1});
     rig.engine->pool().set_relay_limit(1, 0);
     const auto receipt = rig.copy();
     ASSERT_TRUE(receipt) << receipt.error().to_string();
@@ -192,7 +192,7 @@ TEST(Lanes, RelayMemoryIsBoundedAndOneWithoutAnyIsLeftOut) {
 }
 
 TEST(Lanes, MaxStagingBoundsAllRingsTogether) {
-    Rig rig({.polls = 1});
+    Rig rig({.looks = 1});
     const Bytes before = rig.fake->max_allocated;
     CopyOptions options;
     options.max_staging = 6_MiB;
@@ -203,7 +203,7 @@ TEST(Lanes, MaxStagingBoundsAllRingsTogether) {
 }
 
 TEST(Lanes, OneLaneWhenOneIsAskedFor) {
-    Rig rig({.polls = 1});
+    Rig rig({.looks = 1});
     CopyOptions options;
     options.lanes = 1;
     const auto receipt = rig.copy(options);
@@ -231,7 +231,7 @@ TEST(Lanes, MakeWayForCopiesOfTheGpuTheyPassThrough) {
 }
 
 TEST(Lanes, BytesAreVerified) {
-    Rig rig({.polls = 1, .corrupt = [](std::size_t piece) { return piece == 100; }});
+    Rig rig({.looks = 1, .corrupt = [](std::size_t piece) { return piece == 100; }});
     CopyOptions options;
     options.verify = true;
     const auto receipt = rig.copy(options);
@@ -240,7 +240,7 @@ TEST(Lanes, BytesAreVerified) {
 }
 
 // Notes pieces, all of which end on the spot.
-class NotingBackend final : public backend::Backend {
+class NotingBackend final : public backend::Backend, public backend::PieceOwner {
 public:
     std::string_view name() const override { return "noting"; }
     backend::Support probe(const Topology&) override { return backend::Support::yes({}); }
@@ -249,11 +249,12 @@ public:
                                                           const backend::AttachOptions&) override {
         return std::make_unique<backend::Registration>(buffer);
     }
-    Result<backend::Ticket> start(const backend::Piece& piece) override {
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight&) override {
         pieces.push_back(piece);
-        return backend::Ticket{};
+        return backend::Progress::done;
     }
-    Result<backend::Progress> poll(backend::Ticket) override { return backend::Progress::done; }
+
+    void ended() override {}
 
     std::vector<backend::Piece> pieces;
 };
@@ -263,13 +264,14 @@ TEST(Lanes, ChunksLieInTheirSlotsAsInTheFile) {
     constexpr Bytes offset = 5000, size = 300'001, chunk = 64_KiB, phase = offset % 4096;
     Rig rig({});
     NotingBackend noting;
-    const std::vector<transfer::ReadyHop> hops{{&noting, 0, false, false, Place::host(), MemoryKind::pinned},
-                                               {&noting, 1, false, false, Place::gpu(0), MemoryKind::device}};
+    const std::vector<transfer::ReadyHop> hops{{&noting, 0, false, Place::host(), MemoryKind::pinned},
+                                               {&noting, 1, false, Place::gpu(0), MemoryKind::device}};
     const Buffer from = Buffer::file("/x", offset, size);
     const Buffer to = Buffer::gpu(0, rig.target.address(), size);
     backend::Registration source(from), target(to);
     EXPECT_EQ(transfer::phase_of(from, to), phase);
     transfer::LaneSetup setup;
+    setup.owner = &noting;
     setup.hops = &hops;
     setup.from = &source;
     setup.to = &target;
@@ -306,7 +308,7 @@ TEST(Lanes, ChunksLieInTheirSlotsAsInTheFile) {
 TEST(Lanes, MoveAtLeastOneByteAtATime) {
     Rig rig({});
     NotingBackend noting;
-    const std::vector<transfer::ReadyHop> hops{{&noting, 0, false, false, Place::gpu(0), MemoryKind::device}};
+    const std::vector<transfer::ReadyHop> hops{{&noting, 0, false, Place::gpu(0), MemoryKind::device}};
     transfer::LaneSetup setup;
     setup.hops = &hops;
     setup.chunk = 0;

@@ -35,8 +35,9 @@ public:
                                                           const backend::AttachOptions&) override {
         return Error{ErrorCode::unsupported, "moves nothing", {}, {}};
     }
-    Result<backend::Ticket> start(const backend::Piece&) override { return backend::Ticket{}; }
-    Result<backend::Progress> poll(backend::Ticket) override { return backend::Progress::done; }
+    Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override {
+        return backend::Progress::done;
+    }
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
         if (exported.scheme != "test") return std::optional<Allocation>();
         const int number = ++counts_.opened;

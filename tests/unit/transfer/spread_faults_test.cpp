@@ -204,7 +204,7 @@ TEST(SpreadFaults, VerificationFindsAFlippedByte) {
     rig.files->files["/file0"].bytes[600'000] = 'a';
     bool flipped = false;
     // The second GPU's memory goes wrong after its bytes came.
-    rig.fake->script.polls_of = [&](const backend::Piece& piece) {
+    rig.fake->script.looks_of = [&](const backend::Piece& piece) {
         if (piece.to->buffer().place().is_host() && !flipped) {
             static_cast<char*>(rig.memories[1].address())[600'000] = 'b';
             flipped = true;
@@ -223,7 +223,7 @@ TEST(SpreadFaults, VerificationFindsAFlippedByte) {
 // Cancels once that many bytes were read. Nothing ends between that and the cancellation: the engine's thread
 // drives the job too, and could end it first.
 void expect_cancelled(const CopyOptions& options, Bytes after) {
-    SpreadRig rig({.gpus = 2, .files = {.polls = 3, .hang_after = after}});
+    SpreadRig rig({.gpus = 2, .files = {.looks = 3, .hang_after = after}});
     two_tensors(rig);
     auto job = rig.submit(options);
     while (rig.files->bytes_read < after) job->step(true);
@@ -377,7 +377,7 @@ TEST(SpreadFaults, TheRingOutlivesStorageThatHangs) {
 }
 
 TEST(SpreadFaults, TheEnginesThreadDrivesWhatNobodyWaitsFor) {
-    SpreadRig rig({.gpus = 2, .files = {.polls = 3}});
+    SpreadRig rig({.gpus = 2, .files = {.looks = 3}});
     two_tensors(rig);
     auto job = rig.submit(chunks_of(64_KiB));
     while (!rig.engine->poll(job)) std::this_thread::sleep_for(1ms);

@@ -28,7 +28,7 @@ class SpreadOver : public testing::TestWithParam<Machine> {};
 
 TEST_P(SpreadOver, ReplicatesWhatIsReadOnce) {
     const auto [gpus, nvlink] = GetParam();
-    SpreadRig rig({.gpus = gpus, .nvlink = nvlink, .files = {.polls = 2}, .gpu = {.polls = 3}});
+    SpreadRig rig({.gpus = gpus, .nvlink = nvlink, .files = {.looks = 2}, .gpu = {.looks = 3}});
     rig.add_gpus(gpus, 3_MiB + 100);
     rig.replicate(3_MiB + 100);
     const auto receipt = rig.run(chunks_of(64_KiB));
@@ -60,11 +60,11 @@ INSTANTIATE_TEST_SUITE_P(Machines, SpreadOver,
                          });
 
 TEST(Spread, OwnersTakeTurns) {
-    SpreadRig rig({.gpus = 4, .gpu = {.polls = 2}});
+    SpreadRig rig({.gpus = 4, .gpu = {.looks = 2}});
     rig.add_gpus(4, 4_MiB);
     rig.replicate(4_MiB);
     std::vector<Bytes> fed(4);
-    rig.fake->script.polls_of = [&](const backend::Piece& piece) {
+    rig.fake->script.looks_of = [&](const backend::Piece& piece) {
         if (piece.from->buffer().place().is_host())
             fed[static_cast<std::size_t>(piece.to->buffer().place().index())] += piece.size;
         return 2;
@@ -169,7 +169,7 @@ TEST(Spread, PartsOfOneSlotDoNotReachIntoOneAnother) {
 }
 
 TEST(Spread, ManyFilesAreOpenOnlyAFewAtATime) {
-    SpreadRig rig({.gpus = 2, .files = {.polls = 5}});
+    SpreadRig rig({.gpus = 2, .files = {.looks = 5}});
     rig.add_gpus(2, 300 * 1024);
     for (Bytes i = 0; i < 300; ++i) {
         const Bytes size = 100 + i * 3;
@@ -244,7 +244,7 @@ TEST(Spread, PlacesOfAFileForSeveralMemoriesAreWalkedAtOnce) {
 }
 
 TEST(Spread, SharesOfOneFileReachAllGpusFromTheFirstChunksOn) {
-    SpreadRig rig({.gpus = 4, .gpu = {.polls = 2}});
+    SpreadRig rig({.gpus = 4, .gpu = {.looks = 2}});
     rig.add_gpus(4, 1_MiB);
     const auto file = rig.add_file(4_MiB, {{0, 4_MiB}});
     for (std::uint32_t memory = 0; memory < 4; ++memory) rig.row(file, memory * 1_MiB, 1_MiB, memory, 0);
@@ -274,7 +274,7 @@ TEST(Spread, NothingIsAValidSpread) {
 
 TEST(Spread, StagingStaysWithinItsBound) {
     for (const Bytes max : {Bytes{4096}, 64_KiB, 200_KiB}) {
-        SpreadRig rig({.files = {.polls = 3}, .gpu = {.polls = 3}});
+        SpreadRig rig({.files = {.looks = 3}, .gpu = {.looks = 3}});
         rig.add_gpus(1, 1_MiB);
         rig.replicate(1_MiB);
         const Bytes before = rig.fake->allocated;
@@ -300,7 +300,7 @@ TEST(Spread, StagingStaysWithinItsBound) {
 // Some slots are left to the copies out of them, however slow the files are.
 TEST(Spread, NotAllSlotsAreFilledAtOnce) {
     std::size_t max = 0;
-    SpreadRig rig({.files = {.polls = 40, .before = [&](auto& files, std::size_t) {
+    SpreadRig rig({.files = {.looks = 40, .before = [&](auto& files, std::size_t) {
                                  max = std::max(max, files.in_flight() + 1);
                              }}});
     rig.add_gpus(1, 4_MiB);
@@ -329,7 +329,7 @@ TEST(Spread, HostMemoryIsFedFromTheSameSlots) {
 }
 
 TEST(Spread, StorageThatReachesGpusNeedsNoSlots) {
-    SpreadRig rig({.gpus = 2, .files = {.polls = 2, .direct = true}});
+    SpreadRig rig({.gpus = 2, .files = {.looks = 2, .direct = true}});
     rig.add_gpus(2, 1_MiB);
     rig.replicate(1_MiB);
     const Bytes before = rig.fake->allocated;
@@ -362,7 +362,7 @@ TEST(Spread, DirectIsRefusedWithTheReason) {
 }
 
 TEST(Spread, VerificationReadsEverythingAgain) {
-    SpreadRig rig({.gpus = 3, .files = {.polls = 2}});
+    SpreadRig rig({.gpus = 3, .files = {.looks = 2}});
     rig.add_gpus(3, 1_MiB);
     rig.replicate(1_MiB);
     CopyOptions options = chunks_of(64_KiB);
@@ -413,9 +413,9 @@ TEST(Spread, RandomPlansArriveWhole) {
         const int gpus = 1 + static_cast<int>(up_to(4));
         SpreadRig rig({.gpus = gpus,
                        .nvlink = random() % 2 == 0,
-                       .files = {.polls = static_cast<int>(up_to(3))},
+                       .files = {.looks = static_cast<int>(up_to(3))},
                        .gpu = {.batches = random() % 2 == 0}});
-        rig.fake->script.polls_of = [&](const backend::Piece&) { return static_cast<int>(up_to(4)); };
+        rig.fake->script.looks_of = [&](const backend::Piece&) { return static_cast<int>(up_to(4)); };
         std::vector<Bytes> next(static_cast<std::size_t>(gpus));
         for (Bytes files = up_to(5); files-- > 0;) {
             std::vector<transfer::FileRange> ranges;

@@ -19,11 +19,11 @@
 
 namespace sidestep::test {
 
-// Files that live in this object. Pieces end with the script's answer once poll() was asked `polls` times.
+// Files that live in this object. Pieces end with the script's answer at the look after the first `looks`.
 class FakeFiles final : public backend::Backend {
 public:
     struct Script {
-        int polls = 1;
+        int looks = 1;
         std::function<std::optional<Error>(const std::string& path, Bytes offset, Bytes size)>
             fail;                                                         // a piece
         std::function<void(FakeFiles& files, std::size_t piece)> before;  // each piece
@@ -128,31 +128,39 @@ public:
         return std::unique_ptr<backend::Registration>(std::move(made));
     }
 
-    Result<backend::Ticket> start(const backend::Piece& piece) override {
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
         const std::size_t number = pieces.size();
         pieces.push_back(piece);
         if (script.before) script.before(*this, number);
-        flights_[++last_] = {piece, script.polls};
-        return backend::Ticket{last_};
+        const std::lock_guard lock(flying_);
+        flights_.push_back({piece, script.looks, &flight});
+        return backend::Progress::pending;
     }
 
-    Result<backend::Progress> poll(backend::Ticket ticket) override {
-        Flight& flight = flights_.at(ticket.id);
-        if ((hangs && bytes_moved >= *script.hang_after) || flight.polls-- > 0)
-            return backend::Progress::pending;
-        const backend::Piece piece = flight.piece;
-        flights_.erase(ticket.id);
-        auto moved = move(piece);
-        if (!moved) return moved.error();
-        return backend::Progress::done;
+    bool look() override {
+        std::vector<Flying> over;
+        bool left = false;
+        {
+            const std::lock_guard lock(flying_);
+            Bytes moved = bytes_moved;
+            std::erase_if(flights_, [&](Flying& flying) {
+                if ((hangs && moved >= *script.hang_after) || flying.looks-- > 0) return false;
+                moved += flying.piece.size;
+                over.push_back(flying);
+                return true;
+            });
+            left = !flights_.empty();
+        }
+        for (const Flying& flying : over) flying.flight->end(move(flying.piece));
+        return left;
     }
 
-    void set_progress_callback(std::function<void()> call) override { progress = std::move(call); }
-
-    std::size_t in_flight() const { return flights_.size(); }
+    std::size_t in_flight() const {
+        const std::lock_guard lock(flying_);
+        return flights_.size();
+    }
 
     Script script;
-    std::function<void()> progress;  // what a thread of a real backend calls after a piece
     std::atomic<bool> hangs;
     std::mutex mutex;  // guards the files, which a test may change meanwhile
     std::map<std::string, File> files;
@@ -167,9 +175,10 @@ public:
     std::atomic<int> attached{0};
 
 private:
-    struct Flight {
+    struct Flying {
         backend::Piece piece;
-        int polls = 0;
+        int looks = 0;
+        backend::Flight* flight = nullptr;
     };
 
     Result<void> move(const backend::Piece& piece) {
@@ -199,8 +208,8 @@ private:
         return {};
     }
 
-    std::map<std::uint64_t, Flight> flights_;
-    std::uint64_t last_ = 0;
+    mutable std::mutex flying_;  // guards what follows
+    std::vector<Flying> flights_;
 };
 
 // A plan as a table: stretches of files and where they belong, in the order of the files.
@@ -268,6 +277,7 @@ struct SpreadRig {
         bool nvlink = true;
         FakeFiles::Script files = {};
         FakeBackend::Script gpu = {};
+        std::optional<bool> drive_beside = {};  // as transfer::Lookout's
     };
 
     explicit SpreadRig(Setup setup) : topology(machine_of(setup.gpus, setup.nvlink)) {
@@ -278,7 +288,8 @@ struct SpreadRig {
         auto owned = std::make_unique<FakeBackend>(std::move(setup.gpu));
         fake = owned.get();
         registry.add(std::move(owned), topology);
-        engine = std::make_unique<transfer::Engine>(topology, registry, std::chrono::milliseconds(200));
+        engine = std::make_unique<transfer::Engine>(topology, registry, std::chrono::milliseconds(200),
+                                                    setup.drive_beside);
         spread.placement = table;
     }
 
@@ -313,6 +324,10 @@ struct SpreadRig {
     // A file that every memory gets whole.
     void replicate(Bytes size) { row(add_file(size, {{0, size}}), 0, size, every, 0); }
 
+    // Ends pieces, as threads of backends do.
+    void end_pieces() {
+        for (backend::Backend* backend : registry.usable()) backend->look();
+    }
     std::shared_ptr<transfer::Activity> submit(const CopyOptions& options = {}) {
         return engine->submit_spread(spread, options);
     }

@@ -244,7 +244,7 @@ TEST(SpreadSave, BytesAreLookedAtBeforeTheyAreWritten) {
 }
 
 TEST(SpreadSave, CancelledItLeavesNoFile) {
-    SaveRig rig({.gpus = 2, .files = {.polls = 3, .hang_after = 100'000}});
+    SaveRig rig({.gpus = 2, .files = {.looks = 3, .hang_after = 100'000}});
     auto job = rig.submit(chunks_of(16_KiB));
     while (rig.files->bytes_moved < 100'000) job->step(true);
     job->cancel();
@@ -259,7 +259,10 @@ TEST(SpreadSave, CancelledItLeavesNoFile) {
 TEST(SpreadSave, OnceAFileHasItsNameCancelComesTooLate) {
     SaveRig rig;
     auto job = rig.submit(chunks_of(64_KiB));
-    while (rig.files->named == 0) job->step(true);
+    while (rig.files->named == 0) {
+        rig.end_pieces();
+        job->step(true);
+    }
     job->cancel();
     rig.engine->wait(job, 0ns);
     ASSERT_TRUE(job->result()) << job->result().error().to_string();

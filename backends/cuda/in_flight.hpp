@@ -1,0 +1,79 @@
+// What is enqueued on the streams of one GPU, and has not ended yet.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/flight.hpp"
+#include "driver/cuda_handles.hpp"
+
+namespace sidestep::backends::cuda {
+
+// What is told of a piece once what was enqueued of it has ended.
+struct Failure {
+    Error error;
+    // Where no event could be recorded: the stream, of which all counts, and its owner where that is not the caller.
+    std::optional<CUstream> unmarked = {};
+    std::optional<driver::CudaStream> stream = {};
+};
+
+// A piece, and the event that ends it. Belongs to an InFlight, which hands it out again and again.
+struct Enqueued {
+    CUevent event = nullptr;
+    backend::Flight* flight = nullptr;
+    std::unique_ptr<Failure> failure = nullptr;
+    bool doubted = false;      // the last question after it failed
+    Enqueued* next = nullptr;  // of those that are free, or behind it on its stream
+};
+
+// Safe to use from several threads.
+class InFlight {
+public:
+    // `gpu`: its number, for errors.
+    InFlight(std::shared_ptr<const driver::CudaContext> context, int gpu)
+        : context_(std::move(context)), gpu_(gpu) {}
+    ~InFlight();
+
+    // One to be filled in; the GPU's context is current. Fails when too many are in flight.
+    Result<Enqueued*> take();
+    // One that was not added.
+    void give_back(Enqueued* work);
+    // From now on look() asks after it, once what was added before on that stream has ended.
+    void add(Enqueued* work, CUstream stream);
+
+    // Ends what is over. Answers whether anything is left.
+    bool look();
+
+private:
+    static constexpr std::size_t max_in_flight = 65536;
+    // Streams of callers come and go: beyond so many the empty queues are dropped.
+    static constexpr std::size_t max_idle_queues = 64;
+    // In the order in which they were enqueued, so that only the first is asked after: half a microsecond each.
+    struct Queue {
+        Enqueued* first = nullptr;
+        Enqueued* last = nullptr;
+    };
+    struct Ended {
+        backend::Flight* flight;
+        Result<void> result;
+    };
+
+    void look_at(Queue& queue, std::vector<Ended>& ended);
+    std::optional<Result<void>> outcome(Enqueued& work) const;
+
+    const std::shared_ptr<const driver::CudaContext> context_;
+    const int gpu_;
+    std::mutex looking_;  // held while the driver is asked; before the other
+    std::mutex mutex_;    // guards what follows; the first of a queue is taken off by who looks alone
+    std::deque<Enqueued> all_;
+    Enqueued* free_ = nullptr;
+    std::unordered_map<CUstream, Queue> queues_;
+    std::atomic<std::size_t> count_{0};  // of those in queues
+};
+
+}  // namespace sidestep::backends::cuda

@@ -1,0 +1,48 @@
+// Pieces in flight, and who is told of their ends.
+#pragma once
+
+#include <atomic>
+
+#include <sidestep/result.hpp>
+
+namespace sidestep::backend {
+
+// Somebody who starts pieces. Has to live until all of them have ended, and then until close() has returned.
+class PieceOwner {
+public:
+    virtual ~PieceOwner() = default;
+
+protected:
+    // A piece has ended, or more than one. On the thread that ended it, and on several at once: it does not block for long,
+    // and it does not destroy this object. It may start other pieces.
+    virtual void ended() = 0;
+    // Waits until no thread is in ended(). To be called before anything goes that ended() uses.
+    void close() const;
+
+private:
+    friend class Flight;
+    std::atomic<unsigned> inside_{0};
+};
+
+// One piece in flight, or one batch: what start() is given. Stays where it is until it is over.
+class Flight {
+public:
+    explicit Flight(PieceOwner& owner) : owner_(owner) {}
+    Flight(const Flight&) = delete;
+    Flight& operator=(const Flight&) = delete;
+
+    // For the backend, once, after start() or while it runs: nothing of the piece is in flight any more. On any thread, with
+    // no lock held; never from within start(). Afterwards the flight may be gone.
+    void end(Result<void> result);
+
+    // For the owner. Once true, result() is there, and what the piece wrote is seen.
+    bool over() const { return over_.load(std::memory_order_acquire); }
+    const Result<void>& result() const { return result_; }
+
+private:
+    PieceOwner& owner_;
+    Result<void> result_;
+    std::atomic<bool> over_{false};
+};
+
+}  // namespace sidestep::backend

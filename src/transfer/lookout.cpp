@@ -1,0 +1,55 @@
+#include "transfer/lookout.hpp"
+
+#include <thread>
+
+#include "driver/cpus.hpp"
+
+namespace sidestep::transfer {
+namespace {
+
+// As many as the readers of files take for themselves and leave one to each other (backends/file).
+constexpr int processors_to_spare = 4;
+
+// A look that ends a piece goes on with its movement on the same thread, which does not look again.
+thread_local bool looking_here = false;
+
+}  // namespace
+
+Lookout::Lookout(const backend::Registry& registry, std::optional<bool> drive_beside)
+    : backends_(registry.usable()),
+      drives_beside_(drive_beside.value_or(driver::usable_cpu_count() >= processors_to_spare)) {}
+
+bool Lookout::look() {
+    if (looking_here) return false;
+    looking_.fetch_add(1);
+    bool left = false;
+    if (!closed_.load()) {
+        looking_here = true;
+        for (backend::Backend* backend : backends_) left |= backend->look();
+        looking_here = false;
+    }
+    looking_.fetch_sub(1);
+    return left;
+}
+
+void Lookout::close() {
+    closed_.store(true);
+    while (looking_.load() > 0) std::this_thread::yield();
+}
+
+// Either the sleeper sees the ring, or the ringer the sleeper.
+void Lookout::ring() {
+    rings_.fetch_add(1);
+    if (sleepers_.load() == 0) return;
+    const std::lock_guard lock(mutex_);
+    rung_.notify_all();
+}
+
+void Lookout::sleep(Mark mark, Clock::time_point until) {
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1);
+    rung_.wait_until(lock, until, [&] { return rings_.load() != mark; });
+    sleepers_.fetch_sub(1);
+}
+
+}  // namespace sidestep::transfer

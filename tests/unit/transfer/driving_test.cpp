@@ -1,0 +1,234 @@
+// Who goes on with movements: threads of backends that have ended a piece, how far, and whoever drives, when.
+#include "transfer/driving.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "spread_rig.hpp"
+
+namespace sidestep {
+namespace {
+
+using namespace std::chrono_literals;
+using test::chunks_of;
+using test::SpreadRig;
+using transfer::Activity;
+using transfer::Lookout;
+
+// Ends pieces as a backend's thread would until every byte is there; false where that never happens.
+bool end_pieces_until_there(SpreadRig& rig, const Activity& job) {
+    const auto limit = std::chrono::steady_clock::now() + 30s;
+    while (job.bytes_done() < job.bytes_total() && std::chrono::steady_clock::now() < limit) rig.end_pieces();
+    return job.bytes_done() == job.bytes_total();
+}
+
+// The engine's own thread holds still, as one that sleeps, from now on until this is destroyed: it is in a
+// call of a copy that has ended. The rig has a file and a memory.
+class EngineHeld {
+public:
+    explicit EngineHeld(SpreadRig& rig) {
+        const auto hold = [state = state_] {
+            state->held = true;
+            while (!state->over) std::this_thread::yield();
+        };
+        const Buffer to = rig.spread.memories[0].slice(0, 4_KiB);
+        while (
+            !rig.engine->submit(Buffer::file("/file0", 0, 4_KiB), to, {}, nullptr)->completion().keep(hold)) {
+        }
+        while (!state_->held) std::this_thread::yield();
+    }
+    ~EngineHeld() { state_->over = true; }
+    EngineHeld(const EngineHeld&) = delete;
+    EngineHeld& operator=(const EngineHeld&) = delete;
+
+private:
+    struct State {
+        std::atomic<bool> held{false}, over{false};
+    };
+    const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+void expect_only_the_end_is_left(SpreadRig& rig, const std::shared_ptr<Activity>& job) {
+    ASSERT_TRUE(end_pieces_until_there(rig, *job)) << job->bytes_done() << " of " << job->bytes_total();
+    EXPECT_TRUE(job->driven_beside());
+    EXPECT_FALSE(job->driven_beside()) << "nobody was at it since";
+    EXPECT_FALSE(job->finished()) << "what a copy holds must not be freed on a thread of a backend";
+    rig.engine->wait(job, 0ns);
+    ASSERT_TRUE(job->result()) << job->result().error().to_string();
+}
+
+TEST(Driving, TakesALoadToItsLastByteAndNoFurther) {
+    SpreadRig rig({.gpus = 1, .files = {.looks = 2}, .gpu = {.looks = 3}, .drive_beside = true});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    {
+        const EngineHeld held(rig);
+        expect_only_the_end_is_left(rig, rig.submit(chunks_of(64_KiB)));
+    }
+    EXPECT_TRUE(rig.arrived());
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+TEST(Driving, TakesACopyOfAFileToItsLastByteAndNoFurther) {
+    SpreadRig rig({.gpus = 1, .files = {.looks = 2}, .gpu = {.looks = 3}, .drive_beside = true});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    CopyOptions options = chunks_of(64_KiB);
+    options.max_staging = 512_KiB;  // more than its start submits
+    const EngineHeld held(rig);
+    expect_only_the_end_is_left(
+        rig, rig.engine->submit(Buffer::file("/file0", 0, 4_MiB), rig.spread.memories[0], options, nullptr));
+    EXPECT_TRUE(rig.arrived());
+}
+
+TEST(Driving, WhatItMeetsIsToldByWhoeverWaits) {
+    SpreadRig rig({.gpus = 1,
+                   .files = {.looks = 1,
+                             .fail = [](const std::string&, Bytes offset, Bytes) -> std::optional<Error> {
+                                 if (offset < 2_MiB) return std::nullopt;
+                                 return Error{ErrorCode::io_error, "scripted", {}, {}};
+                             }},
+                   .drive_beside = true});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    std::optional<EngineHeld> held(std::in_place, rig);
+    const auto job = rig.submit(chunks_of(64_KiB));
+    for (int i = 0; i < 1000; ++i) rig.end_pieces();
+    EXPECT_FALSE(job->finished());
+    held.reset();
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::io_error);
+    EXPECT_TRUE(rig.nothing_left());
+}
+
+// A wait beside a thread that drives all the time.
+TEST(Driving, SomebodyMayWaitMeanwhile) {
+    for (int round = 0; round < 20; ++round) {
+        SpreadRig rig({.gpus = 2, .files = {.looks = 2}, .gpu = {.looks = 3}, .drive_beside = true});
+        rig.add_gpus(2, 2_MiB);
+        rig.replicate(2_MiB);
+        std::atomic<bool> over{false};
+        std::thread helper([&] {
+            while (!over) rig.end_pieces();
+        });
+        const auto receipt = rig.run(chunks_of(64_KiB));
+        over = true;
+        helper.join();
+        ASSERT_TRUE(receipt) << receipt.error().to_string();
+        EXPECT_TRUE(rig.arrived());
+        EXPECT_TRUE(rig.nothing_left());
+    }
+}
+
+// Where processors are few nobody goes on with it but whoever drives, who is woken.
+TEST(Driving, ThreadsOfBackendsLeaveItAloneWhereProcessorsAreFew) {
+    SpreadRig rig({.gpus = 1, .files = {.looks = 0}, .gpu = {.looks = 0}, .drive_beside = false});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    CopyOptions options = chunks_of(64_KiB);
+    options.max_staging = 512_KiB;
+    const EngineHeld held(rig);
+    const auto job = rig.submit(options);
+    const std::size_t started = rig.files->pieces.size();
+    for (int i = 0; i < 100; ++i) rig.end_pieces();
+    EXPECT_EQ(rig.files->pieces.size(), started);
+    EXPECT_FALSE(job->driven_beside());
+    rig.engine->wait(job, 0ns);
+    EXPECT_TRUE(rig.arrived());
+}
+
+// Threads of a backend go on with it all the time, and it ends after so many looks.
+class DrivenBeside final : public Activity {
+public:
+    explicit DrivenBeside(int looks) : looks_(looks) {}
+    bool step(bool) override {
+        driven_beside_.store(true);
+        if (--looks_ > 0) return true;
+        result_ = Receipt{};
+        drained_.store(true);
+        finish();
+        return true;
+    }
+    bool try_step(bool may_block) override { return step(may_block); }
+
+private:
+    int looks_;
+};
+
+// Its processor is theirs meanwhile: with eight, an H200 was loaded a tenth more slowly where it looked on.
+TEST(Driving, WhoWaitsRestsWhileOthersGoOn) {
+    SpreadRig rig({.gpus = 1});
+    constexpr int looks = 20;
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(rig.engine->wait(std::make_shared<DrivenBeside>(looks), 0ns));
+    EXPECT_GE(std::chrono::steady_clock::now() - start, (looks - 1) * 200us);
+}
+
+TEST(Driving, PiecesMayEndBeforeAndAfterAndWithoutAnEngine) {
+    SpreadRig rig({.gpus = 1, .drive_beside = true});
+    rig.add_gpus(1, 1_MiB);
+    rig.replicate(1_MiB);
+    rig.end_pieces();
+    auto job = rig.submit(chunks_of(64_KiB));
+    rig.engine->wait(job, 0ns);
+    rig.end_pieces();
+    job.reset();
+    rig.engine.reset();
+    rig.end_pieces();
+}
+
+TEST(Lookout, ARingBetweenMarkAndSleepIsNotMissed) {
+    const backend::Registry registry;
+    Lookout lookout(registry);
+    const auto mark = lookout.mark();
+    lookout.ring();
+    lookout.sleep(mark, Lookout::Clock::time_point::max());  // returns
+    const auto start = Lookout::Clock::now();
+    lookout.sleep(lookout.mark(), start + 5ms);
+    EXPECT_GE(Lookout::Clock::now() - start, 5ms);
+    const auto sleeping = lookout.mark();
+    std::thread ringer([&] {
+        std::this_thread::sleep_for(5ms);
+        lookout.ring();
+    });
+    lookout.sleep(sleeping, Lookout::Clock::time_point::max());
+    ringer.join();
+}
+
+// Whoever sees the end may let the owner go, and that waits for the thread that told of it.
+TEST(Flight, AnOwnerStaysUntilItHasBeenTold) {
+    struct Owner final : backend::PieceOwner {
+        ~Owner() override { close(); }
+        void ended() override {
+            told = true;
+            while (!go_on) std::this_thread::yield();
+            *left = true;
+        }
+        std::atomic<bool> told{false}, go_on{false};
+        std::atomic<bool>* left = nullptr;
+    };
+    std::atomic<bool> left{false};
+    auto owner = std::make_unique<Owner>();
+    owner->left = &left;
+    backend::Flight flight(*owner);
+    std::thread backend([&] { flight.end(Error{ErrorCode::io_error, "scripted", {}, {}}); });
+    while (!owner->told) std::this_thread::yield();
+    EXPECT_TRUE(flight.over());
+    EXPECT_EQ(flight.result().error().code, ErrorCode::io_error);
+    std::thread opener([told = owner.get()] {
+        std::this_thread::sleep_for(5ms);
+        told->go_on = true;
+    });
+    owner.reset();
+    EXPECT_TRUE(left);
+    opener.join();
+    backend.join();
+}
+
+}  // namespace
+}  // namespace sidestep
