@@ -99,7 +99,7 @@ LAYERS = [
     Layer(9, "cli", "the command, one file a verb", ("bench",), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
           only=((r"ranks\.cpp", ("kernel", "sockets")),)),
     # tests/unit/X may include what X may include, and X: see layer_of_test().
-    Layer(10, "tests", "programs over the public API, and what all tests may use", (),
+    Layer(10, "tests", "programs over the public API, and what all tests may use", ("src/backend",),
           ("fmt", "nlohmann-json", "GoogleTest", "POSIX", "kernel", "sockets")),
     Layer(10, "tests/contract", "one suite that every backend passes",
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),

@@ -54,7 +54,7 @@ FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& d
     ways_[copies].depth.emplace(depths.copies);
     ways_[written].depth.emplace(depths.written);
     for (driver::FileIoEngine* each : {engine_.get(), copier_.get()})
-        if (each != nullptr) each->set_callback([this] { look(); });
+        if (each != nullptr) each->set_callback([this] { tell(); });
 }
 
 Result<backend::Progress> FileJobs::start(FileRegistration& file, MemoryRegistration& memory, bool write,
@@ -81,6 +81,7 @@ Result<backend::Progress> FileJobs::start(FileRegistration& file, MemoryRegistra
     }
     keep(memory, job->requests);
     pump();
+    to_look_for_.store(untold_ + over_.size(), std::memory_order_relaxed);
     if (job->ended()) {
         if (job->error) return *job->error;
         return backend::Progress::done;
@@ -129,14 +130,15 @@ void FileJobs::forget(MemoryRegistration& memory) {
     engine_->drop_memory(memory.kept_);
 }
 
-bool FileJobs::look() {
+bool FileJobs::tell() {
     std::vector<Over> over;
     bool left = false;
     {
         const std::lock_guard lock(mutex_);
-        if (with_engine_ > 0) pump();
+        pump();
         over.swap(over_);
         left = untold_ > 0;
+        to_look_for_.store(untold_, std::memory_order_relaxed);
     }
     for (Over& each : over) each.flight->end(std::move(each.result));
     return left;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <list>
@@ -37,7 +38,7 @@ public:
     Result<backend::Progress> start(FileRegistration& file, MemoryRegistration& memory, bool write,
                                     const std::vector<Slice>& slices, backend::Flight& flight);
     // As backend::Backend::look().
-    bool look();
+    bool look() { return to_look_for_.load(std::memory_order_relaxed) > 0 && tell(); }
 
     // driver::FileIoEngine::end() of both engines: where it answers false, this object is kept.
     bool end();
@@ -79,6 +80,7 @@ private:
         std::optional<DepthController> depth;  // nothing: what the engine takes
     };
 
+    bool tell();  // what has ended, by threads of engines too
     // All with the mutex held.
     void pump();
     void submit_ready();
@@ -102,7 +104,8 @@ private:
     std::size_t turn_ = 0;  // the way whose requests are submitted first
     std::vector<driver::FileCompletion> ended_;
     unsigned with_engine_ = 0;
-    unsigned untold_ = 0;  // of those, that only reap() tells of
+    unsigned untold_ = 0;                      // of those, that only reap() tells of
+    std::atomic<std::size_t> to_look_for_{0};  // untold_, and what over_ has: read without the mutex
     // Last: destroyed first, while the jobs are there.
     std::unique_ptr<driver::FileIoEngine> copier_;  // may be null
     bool copier_works_ = copier_ != nullptr;

@@ -2,13 +2,13 @@
 
 #include <thread>
 
-#include "driver/cpus.hpp"
+#include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
 namespace {
 
 // As many as the readers of files take for themselves and leave one to each other (backends/file).
-constexpr int processors_to_spare = 4;
+constexpr unsigned processors_to_spare = 4;
 
 // A look that ends a piece goes on with its movement on the same thread, which does not look again.
 thread_local bool looking_here = false;
@@ -17,7 +17,7 @@ thread_local bool looking_here = false;
 
 Lookout::Lookout(const backend::Registry& registry, std::optional<bool> drive_beside)
     : backends_(registry.usable()),
-      drives_beside_(drive_beside.value_or(driver::usable_cpu_count() >= processors_to_spare)) {}
+      drives_beside_(drive_beside.value_or(usable_processors() >= processors_to_spare)) {}
 
 bool Lookout::look() {
     if (looking_here) return false;
