@@ -33,10 +33,6 @@ struct Ground {
     // Part of the bytes that a place gets or gives.
     double own(std::size_t place) const { return place < request.own.size() ? request.own[place] : 0; }
     double part(std::size_t place) const { return request.shared + own(place); }
-    // Hops of loading, turned around for saving.
-    std::vector<HopOption> options(const End& from, const End& to) const {
-        return writes() ? hop_options(topology, offers, to, from) : hop_options(topology, offers, from, to);
-    }
 };
 
 struct Way {
@@ -54,27 +50,26 @@ void find_slots(Ground& ground) {
     const auto gpu =
         std::find_if(places.begin(), places.end(), [](const End& end) { return end.place.is_gpu(); });
     const End& beside = gpu == places.end() ? places.front() : *gpu;
-    std::vector<Refused> refused;
-    const auto find = [&](const End& from, const End& to, std::vector<HopOption>& found) {
-        const auto options = ground.options(from, to);
-        if (const HopOption* best = best_of(options, ground.request.prefer))
-            found.push_back(*best);
-        else if (!options.empty())
-            refused.push_back(
-                {by_words(options.front().hop), options.front().refusal, options.front().remedy, 0});
-    };
+    HopOption missing;
     for (const End& slots : host_stops(ground.topology, ground.offers, ground.file, beside)) {
-        std::vector<HopOption> hops;
-        find(ground.file, slots, hops);
-        for (const End& place : places) find(slots, place, hops);
-        if (hops.size() <= ground.count()) continue;
+        const auto find = [&](const End& before, const End& after) {
+            const End& from = ground.writes() ? after : before;
+            const End& to = ground.writes() ? before : after;
+            HopOption best = best_hop(ground.topology, ground.offers, from, to, ground.request.prefer);
+            if (!best.possible() && missing.possible()) missing = best;
+            return best;
+        };
         ground.slots = slots;
-        ground.storage = hops.front();
-        ground.links.assign(hops.begin() + 1, hops.end());
-        return;
+        ground.storage = find(ground.file, slots);
+        for (const End& place : places) ground.links.push_back(find(slots, place));
+        const auto possible = [](const HopOption& hop) { return hop.possible(); };
+        if (ground.storage.possible() && std::all_of(ground.links.begin(), ground.links.end(), possible))
+            return;
+        ground.links.clear();
     }
-    refused.push_back({"through host memory", "no backend moves these bytes", "", 0});
-    refuse(ground.refused, refused.front());
+    if (missing.possible()) missing.refusal = "no backend has memory for the bytes to wait in";
+    refuse(ground.refused, missing.hop.engine.empty() ? "through host memory" : hop_words(missing.hop),
+           missing.refusal, missing.remedy);
 }
 
 // Storage that reaches device memory by itself.
@@ -82,20 +77,21 @@ void find_direct(Ground& ground) {
     std::vector<HopOption> direct;
     for (const End& place : ground.request.places) {
         if (!place.place.is_gpu()) continue;
-        const auto options = ground.options(ground.file, place);
-        for (const HopOption& option : options) {
+        const End& from = ground.writes() ? place : ground.file;
+        const End& to = ground.writes() ? ground.file : place;
+        for (const HopOption& option : hop_options(ground.topology, ground.offers, from, to)) {
             if (option.possible() && !ground.writes()) continue;
             const std::string gpu = place.place.to_string();
             refuse(ground.refused,
-                   {(ground.writes() ? gpu + " -> file by " : "file -> " + gpu + " by ") +
-                        engine_words(option.hop),
-                    option.possible()
-                        ? "a chunk of a file comes from several tensors, and is put together in host memory"
-                        : option.refusal,
-                    option.remedy, 0});
+                   (ground.writes() ? gpu + " -> file by " : "file -> " + gpu + " by ") +
+                       engine_words(option.hop),
+                   option.possible()
+                       ? "a chunk of a file comes from several tensors, and is put together in host memory"
+                       : option.refusal,
+                   option.remedy);
         }
-        const HopOption* best = best_of(options);
-        if (best != nullptr && !ground.writes()) direct.push_back(*best);
+        HopOption best = best_hop(ground.topology, ground.offers, from, to);
+        if (best.possible() && !ground.writes()) direct.push_back(std::move(best));
     }
     if (direct.empty()) return;
     const char* reason = direct.size() < ground.count() ? "it does not reach all of these places"
@@ -103,7 +99,7 @@ void find_direct(Ground& ground) {
                          : ground.request.require == Require::host ? "a path through host memory is required"
                                                                    : nullptr;
     if (reason != nullptr)
-        refuse(ground.refused, {"file -> GPU by " + engine_words(direct.front().hop), reason, "", 0});
+        refuse(ground.refused, "file -> GPU by " + engine_words(direct.front().hop), reason);
     else
         ground.direct = std::move(direct);
 }
@@ -117,23 +113,16 @@ void find_peers(Ground& ground) {
             const Place& from = places[a].place;
             const Place& to = places[b].place;
             if (!from.is_gpu() || !to.is_gpu() || from == to) continue;
-            const auto options = hop_options(ground.topology, ground.offers, places[a], places[b]);
-            const HopOption* best = best_of(options, ground.request.prefer);
-            if (best != nullptr && best->path.all_nvlink && !best->path.links.empty()) {
-                ground.peers[{a, b}] = *best;
-                continue;
-            }
-            Refused why{fmt::format("{} -> {}", from.to_string(), to.to_string()),
-                        "no backend copies between the two", "", 0};
-            if (best != nullptr) {
-                why.reason =
-                    "a share handed on over PCIe would take the links that copies out of host memory need";
-                why.gb_per_s = best->hop.gb_per_s;
-            } else if (!options.empty()) {
-                why.reason = options.front().refusal;
-                why.remedy = options.front().remedy;
-            }
-            refuse(ground.refused, std::move(why));
+            HopOption best =
+                best_hop(ground.topology, ground.offers, places[a], places[b], ground.request.prefer);
+            if (!best.possible())
+                refuse(ground.refused, arrows({from, to}), best.refusal, best.remedy);
+            else if (!best.path.all_nvlink || best.path.links.empty())
+                refuse(ground.refused, arrows({from, to}),
+                       "a share handed on over PCIe would take the links that copies out of host memory need",
+                       "", best.hop.gb_per_s);
+            else
+                ground.peers[{a, b}] = std::move(best);
         }
 }
 
@@ -209,7 +198,7 @@ std::vector<Way> ways_of(Ground& ground) {
                 way.name += ground.count() == 1 ? "the place" : "all places";
             way.limit = limit_of(ground, way);
             if (!direct && ground.request.require == Require::direct)
-                refuse(ground.refused, {way.name, "a direct path is required", "", way.rate()});
+                refuse(ground.refused, way.name, "a direct path is required", "", way.rate());
             else
                 ways.push_back(std::move(way));
         }
@@ -272,11 +261,9 @@ std::vector<Refused> refused_of(const Ground& ground, const std::vector<Way>& wa
     std::vector<Refused> refused;
     for (const Way& way : ways) {
         if (&way == &best) continue;
-        const double times = best.limit.seconds > 0 ? way.limit.seconds / best.limit.seconds : 1;
-        const std::string reason =
-            times < 1.05 ? "no faster than the way taken" : fmt::format("{:.2g} times as long", times);
+        const std::string slower = slower_words(way.limit.seconds, best.limit.seconds, "way");
         refused.push_back(
-            {way.name, fmt::format("{}: {} is the limit", reason, way.limit.name), "", way.rate()});
+            {way.name, fmt::format("{}: {} is the limit", slower, way.limit.name), "", way.rate()});
     }
     refused.insert(refused.end(), ground.refused.begin(), ground.refused.end());
     return refused;

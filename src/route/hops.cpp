@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -64,7 +65,8 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     if (capability.reach == Reach::storage || capability.reach == Reach::storage_gpu ||
         capability.reach == Reach::same_gpu)
         return;
-    if (capability.reach == Reach::peer_access) {
+    const bool peers = capability.reach == Reach::peer_access;
+    if (peers) {
         const PeerAccess access = topology.peer_access(from.place.index(), to.place.index());
         if (!access.allowed)
             return refuse(option,
@@ -84,12 +86,12 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     const bool nvlink = topology.pair_class(*a, *b).links > 0;
     if (topology.device(*a).node != topology.device(*b).node && !nvlink)
         return refuse(option, "the two are in different machines, and no backend here uses a network");
-    const Fabric first = capability.reach == Reach::peer_access ? Fabric::nvlink : Fabric::any;
-    auto path = topology.path(*a, *b, first);
-    if (!path && first != Fabric::any) path = topology.path(*a, *b, Fabric::any);
-    if (!path && mapped) return;
-    if (!path) return refuse(option, "the topology knows no links between the two");
-    option.path = *path;
+    auto path = topology.path(*a, *b, peers ? Fabric::nvlink : Fabric::any);
+    if (!path && peers) path = topology.path(*a, *b);
+    if (path)
+        option.path = *path;
+    else if (!mapped)
+        refuse(option, "the topology knows no links between the two");
 }
 
 HopOption make_option(const Topology& topology, const Offer& offer, const Capability& capability,
@@ -101,26 +103,23 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.to_memory = to.memory;
     option.hop.backend = offer.name;
     option.hop.engine = capability.engine;
-    option.meets = capability.meets;
     option.hop.reason = capability.reason;
-    if (!offer.support.usable) {
-        refuse(option, offer.support.reason, offer.support.remedy);
-        return option;
-    }
-    check_reach(option, topology, capability, from, to);
+    option.meets = capability.meets;
+    if (!offer.support.usable) refuse(option, offer.support.reason, offer.support.remedy);
+    if (option.possible()) check_reach(option, topology, capability, from, to);
     if (option.possible()) check_memory(option, offer, capability, from, to);
     if (!option.possible()) return option;
     option.hop.link = option.path.links.empty() ? "" : topology.describe(option.path);
     if (option.path.redirected()) option.hop.link += ", turned around at the host bridge by ACS";
     option.hop.latency_us = capability.latency_us + option.path.latency_us;
-    option.hop.gb_per_s = option.path.gb_per_s * capability.efficiency;
+    double& rate = option.hop.gb_per_s;
+    rate = option.path.gb_per_s * capability.efficiency;
     // An engine's efficiency between peers is that over NVLink; PCIe gives peers what it gives the host.
     if (capability.reach == Reach::peer_access && !option.path.all_nvlink)
-        option.hop.gb_per_s = option.path.gb_per_s * topology::reached_part(LinkKind::pcie) *
-                              topology::peer_part(topology, option.start, option.path);
-    if (capability.max_gb_per_s > 0 &&
-        (option.path.links.empty() || option.hop.gb_per_s > capability.max_gb_per_s))
-        option.hop.gb_per_s = capability.max_gb_per_s;
+        rate = option.path.gb_per_s * topology::reached_part(LinkKind::pcie) *
+               topology::peer_part(topology, option.start, option.path);
+    const double max = capability.max_gb_per_s;
+    if (max > 0 && (option.path.links.empty() || rate > max)) rate = max;
     return option;
 }
 
@@ -146,30 +145,33 @@ bool linked(const Topology& topology, int relay, const Place& gpu) {
 std::vector<HopOption> hop_options(const Topology& topology, const std::vector<Offer>& offers,
                                    const End& from, const End& to) {
     std::vector<HopOption> options;
-    for (std::size_t o = 0; o < offers.size(); ++o) {
+    const bool same = from.place == to.place;
+    for (std::size_t o = 0; o < offers.size(); ++o)
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
-            if (capability.refused) continue;
-            if (capability.from != from.place.kind() || capability.to != to.place.kind()) continue;
             // Inside one GPU and between two are different questions: the wrong one is no refusal.
-            const bool same = from.place == to.place;
-            if (capability.reach == Reach::same_gpu && !same) continue;
-            if (capability.reach == Reach::peer_access && same) continue;
+            if (capability.refused || capability.from != from.place.kind() ||
+                capability.to != to.place.kind() || (capability.reach == Reach::same_gpu && !same) ||
+                (capability.reach == Reach::peer_access && same))
+                continue;
             options.push_back(make_option(topology, offers[o], capability, from, to));
             options.back().choice = {o, c};
         }
-    }
     return options;
 }
 
-const HopOption* best_of(const std::vector<HopOption>& options, Prefer prefer) {
+HopOption best_hop(const Topology& topology, const std::vector<Offer>& offers, const End& from, const End& to,
+                   Prefer prefer) {
     const auto rank = [prefer](const HopOption& option) {
-        return std::pair(prefer != Prefer::automatic && option.meets == prefer, option.hop.gb_per_s);
+        const bool preferred = prefer != Prefer::automatic && option.meets == prefer;
+        return std::tuple(option.possible(), option.possible() && preferred, option.hop.gb_per_s);
     };
-    const HopOption* best = nullptr;
-    for (const HopOption& option : options)
-        if (option.possible() && (best == nullptr || rank(option) > rank(*best))) best = &option;
-    return best;
+    HopOption none;
+    refuse(none, "no backend moves these bytes");
+    const auto options = hop_options(topology, offers, from, to);
+    const auto best = std::max_element(options.begin(), options.end(),
+                                       [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    return best == options.end() ? none : *best;
 }
 
 std::vector<End> host_stops(const Topology& topology, const std::vector<backend::Offer>& offers,

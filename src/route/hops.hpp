@@ -25,9 +25,10 @@ struct HopOption {
 std::vector<HopOption> hop_options(const Topology& topology, const std::vector<backend::Offer>& offers,
                                    const End& from, const End& to);
 
-// The quickest of those that are possible, of the preferred kind where there is one; null where none is. Of
-// equal ones the first.
-const HopOption* best_of(const std::vector<HopOption>& options, Prefer prefer = Prefer::automatic);
+// The quickest that is possible, of the preferred kind where there is one; of equal ones the first. Where none
+// is possible, one that says why.
+HopOption best_hop(const Topology& topology, const std::vector<backend::Offer>& offers, const End& from,
+                   const End& to, Prefer prefer = Prefer::automatic);
 
 // The stops in host memory worth a look, best first: pinned, pageable. Empty where both ends are host
 // memory.

@@ -1,6 +1,7 @@
 #include "route/lanes.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -21,19 +22,18 @@ constexpr double worth_a_lane = 0.02;
 // bytes a second; share[l] becomes its part of the bytes.
 double finish(Bytes bytes, const std::vector<double>& start, const std::vector<double>& rate,
               std::vector<double>& share) {
-    // Between two starts the bytes delivered grow linearly with time.
+    // Between two starts the bytes delivered grow linearly with time. Lanes that begin after the end do not help.
     std::vector<std::size_t> order(start.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return start[a] < start[b]; });
     const double all = static_cast<double>(bytes);
     double speed = 0;
     double credit = 0;  // speed x start, summed
-    double end = 0;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-        speed += rate[order[i]];
-        credit += rate[order[i]] * start[order[i]];
-        end = (all + credit) / speed;
-        if (i + 1 < order.size() && end <= start[order[i + 1]]) break;
+    double end = std::numeric_limits<double>::infinity();
+    for (std::size_t lane : order) {
+        speed += rate[lane];
+        credit += rate[lane] * start[lane];
+        end = std::min(end, (all + credit) / speed);
     }
     for (std::size_t i = 0; i < share.size(); ++i) share[i] = std::max(0.0, end - start[i]) * rate[i] / all;
     return end;

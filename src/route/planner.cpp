@@ -24,12 +24,9 @@ struct Search {
     std::vector<Candidate> relays;  // one for each neighbour GPU; the quickest is among the candidates
     std::vector<Refused> refused;
 
-    std::string ends() const {
-        return request.from.place.to_string() + " -> " + request.to.place.to_string();
-    }
-    std::string ends_by_way_of(const End& stop) const {
-        return fmt::format("{} -> {} -> {}", request.from.place.to_string(), stop.place.to_string(),
-                           request.to.place.to_string());
+    std::string words() const { return arrows({request.from.place, request.to.place}); }
+    std::string words(const End& stop) const {
+        return arrows({request.from.place, stop.place, request.to.place});
     }
 };
 
@@ -40,11 +37,10 @@ void add_direct(Search& search) {
         if (option.possible())
             search.candidates.push_back(price(search.topology, {option}, search.request.bytes));
         else
-            refuse(search.refused, {by_words(option.hop), option.refusal, option.remedy, 0});
+            refuse(search.refused, hop_words(option.hop), option.refusal, option.remedy);
     }
     if (options.empty())
-        refuse(search.refused,
-               {search.ends(), "no backend moves bytes between these two without staging", "", 0});
+        refuse(search.refused, search.words(), "no backend moves bytes between these two without staging");
 }
 
 // Through staging memory at one stop, the best engine for each hop. False, with the reason noted in
@@ -56,16 +52,13 @@ bool add_staged(const Search& search, const End& stop, std::vector<Candidate>& c
     const auto seen = [&](int i) { return seen_from(search.topology, request.from, request.to, *stops[i]); };
     std::vector<HopOption> hops;
     for (int i = 0; i < 2; ++i) {
-        const auto options = hop_options(search.topology, search.offers, seen(i), seen(i + 1));
-        const HopOption* best = best_of(options);
-        if (best == nullptr) {
-            const bool known = !options.empty();
-            refuse(refused, {search.ends_by_way_of(stop),
-                             known ? options.front().refusal : "no backend moves these bytes",
-                             known ? options.front().remedy : "", 0});
+        const HopOption& best =
+            hops.emplace_back(best_hop(search.topology, search.offers, seen(i), seen(i + 1)));
+        if (!best.possible()) {
+            refuse(refused, search.words(stop), best.refusal, best.remedy);
             return false;
         }
-        Hop& hop = hops.emplace_back(*best).hop;
+        Hop& hop = hops.back().hop;
         hop.from = stops[i]->place;
         hop.to = stops[i + 1]->place;
         hop.reason =
@@ -80,7 +73,7 @@ void add_through_host(Search& search) {
     std::vector<Refused> refused;
     for (const End& stop : host_stops(search.topology, search.offers, search.request.from, search.request.to))
         if (add_staged(search, stop, search.candidates, refused)) return;
-    for (Refused& other : refused) refuse(search.refused, std::move(other));
+    for (const Refused& other : refused) refuse(search.refused, other.path, other.reason, other.remedy);
 }
 
 // The quickest of the relays, standing for all.
@@ -98,10 +91,9 @@ void add_through_gpus(Search& search) {
     for (const End& stop : gpu_stops(search.topology, request.from, request.to)) {
         const auto relay = static_cast<std::size_t>(stop.place.index());
         if (relay < request.relay_memory.size() && request.relay_memory[relay] < 2 * min_lane_chunk)
-            refuse(search.refused,
-                   {search.ends_by_way_of(stop),
-                    fmt::format("{} lends copies of others no memory", stop.place.to_string()),
-                    "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY", 0});
+            refuse(search.refused, search.words(stop),
+                   stop.place.to_string() + " lends copies of others no memory",
+                   "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY");
         else
             add_staged(search, stop, search.relays, search.refused);
     }
@@ -111,11 +103,10 @@ void add_through_gpus(Search& search) {
 void refuse_candidate(std::vector<Refused>& list, const Candidate& candidate, std::string reason,
                       std::string remedy = {}) {
     const std::vector<Hop>& hops = candidate.lane.hops;
-    std::string name = way_words(hops);
-    if (hops.size() == 1) name += " by " + engine_words(hops[0]);
+    std::string name = hops.size() == 1 ? hop_words(hops[0]) : arrows(hops);
     const int others = candidate.alternatives;
     if (others > 0) name += fmt::format(" (or {} other GPU{})", others, others == 1 ? "" : "s");
-    refuse(list, {std::move(name), std::move(reason), std::move(remedy), candidate.lane.gb_per_s});
+    refuse(list, std::move(name), std::move(reason), std::move(remedy), candidate.lane.gb_per_s);
 }
 
 // What a candidate that works is, in words: the reason it lost is that it is slower.
@@ -125,10 +116,7 @@ std::string why_slower(const Candidate& loser, const Candidate& winner) {
                                  ? hops[0].engine
                                  : fmt::format("{} copies through {}", hops.size(),
                                                hops[0].to.is_host() ? "host memory" : hops[0].to.to_string());
-    const double times = winner.seconds > 0 ? loser.seconds / winner.seconds : 1;
-    if (times < 1.05) return what + ", no faster than the path taken";
-    return fmt::format("{}, {} times as long", what,
-                       times < 10 ? fmt::format("{:.2g}", times) : fmt::format("{:.0f}", times));
+    return what + ", " + slower_words(loser.seconds, winner.seconds, "path");
 }
 
 // A wish that nothing meets is noted and otherwise without effect; a requirement is a matter for the caller.
@@ -140,9 +128,8 @@ void apply_preference(Search& search) {
     };
     const char* name = prefer == Prefer::kernel ? "kernel" : "copy engine";
     if (std::all_of(search.candidates.begin(), search.candidates.end(), unwanted))
-        return refuse(search.refused,
-                      {search.ends() + " by " + name,
-                       fmt::format("a {} was preferred, and none can carry these bytes", name), "", 0});
+        return refuse(search.refused, search.words() + " by " + name,
+                      fmt::format("a {} was preferred, and none can carry these bytes", name));
     std::erase_if(search.candidates, [&](const Candidate& candidate) {
         if (!unwanted(candidate)) return false;
         refuse_candidate(search.refused, candidate, fmt::format("a {} is preferred", name));
@@ -226,7 +213,8 @@ std::vector<Refused> losers(const Search& search, const LaneSet& set) {
                           : "; as a further lane, no gain";
         refuse_candidate(refused, loser, std::move(reason));
     }
-    for (const Refused& other : search.refused) refuse(refused, other);
+    for (const Refused& other : search.refused)
+        refuse(refused, other.path, other.reason, other.remedy, other.gb_per_s);
     return refused;
 }
 

@@ -80,6 +80,17 @@ TEST_F(FlowsTest, WhatTakesLongestIsNamed) {
     EXPECT_EQ(flows.limit().name, "the host -> gpu:1 copies");
 }
 
+// Equal ways are told from one another by what comes first, so their rates are to be equal to the last digit.
+TEST_F(FlowsTest, AHopAloneHasItsOwnRateToTheLastDigit) {
+    for (int rate = 1; rate <= 100; ++rate) {
+        route::HopOption hop = wide;
+        hop.hop.gb_per_s = rate / 3.0;
+        route::Flows alone{topology};
+        alone.cross(0, hop);
+        EXPECT_EQ(alone.fair_rates()[0], hop.hop.gb_per_s);
+    }
+}
+
 TEST_F(FlowsTest, WhatNobodyKnowsBoundsNothing) {
     route::HopOption unknown = wide;
     unknown.hop.gb_per_s = 0;
