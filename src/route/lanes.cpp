@@ -1,8 +1,11 @@
 #include "route/lanes.hpp"
 
 #include <algorithm>
-#include <map>
+#include <limits>
+#include <numeric>
 #include <utility>
+
+#include "route/flows.hpp"
 
 namespace sidestep::route {
 namespace {
@@ -15,59 +18,32 @@ constexpr double clear_win = 0.9;
 // A further lane stays where it takes at least this part off the time.
 constexpr double worth_a_lane = 0.02;
 
-struct SharedLink {
-    double left = 0;                                    // GB/s nobody has taken yet
-    std::vector<std::pair<std::size_t, double>> users;  // lane, GB/s of the link for each GB/s of the lane
-};
-
-std::map<DirectedLink, SharedLink> links_of(const Topology& topology, const std::vector<Candidate>& lanes) {
-    std::map<DirectedLink, SharedLink> links;
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane)
-        for (const HopOption& hop : lanes[lane].options) {
-            if (hop.path.links.empty() || hop.path.gb_per_s <= 0 || hop.hop.gb_per_s <= 0) continue;
-            const double load = hop.path.gb_per_s / hop.hop.gb_per_s;
-            for (const DirectedLink& crossed : directed(topology, hop)) {
-                SharedLink& link = links[crossed];
-                link.left =
-                    std::max({link.left, topology.links()[crossed.first].gb_per_s, hop.path.gb_per_s});
-                link.users.emplace_back(lane, load);
-            }
-        }
-    return links;
-}
-
-// How much every running lane may still rise before a link is full.
-double room(const SharedLink& link, const std::vector<bool>& running) {
-    double load = 0;
-    for (const auto& [lane, part] : link.users)
-        if (running[lane]) load += part;
-    return load > 0 ? link.left / load : -1;
-}
-
 // Seconds until `bytes` are there when lane l begins to deliver after start[l] and then delivers rate[l]
 // bytes a second; share[l] becomes its part of the bytes.
 double finish(Bytes bytes, const std::vector<double>& start, const std::vector<double>& rate,
               std::vector<double>& share) {
-    // Between two starts the bytes delivered grow linearly with time.
+    // Between two starts the bytes delivered grow linearly with time. Lanes that begin after the end do not help.
     std::vector<std::size_t> order(start.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return start[a] < start[b]; });
     const double all = static_cast<double>(bytes);
     double speed = 0;
     double credit = 0;  // speed x start, summed
-    double end = 0;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-        speed += rate[order[i]];
-        credit += rate[order[i]] * start[order[i]];
-        end = (all + credit) / speed;
-        if (i + 1 < order.size() && end <= start[order[i + 1]]) break;
+    double end = std::numeric_limits<double>::infinity();
+    for (std::size_t lane : order) {
+        speed += rate[lane];
+        credit += rate[lane] * start[lane];
+        end = std::min(end, (all + credit) / speed);
     }
     for (std::size_t i = 0; i < share.size(); ++i) share[i] = std::max(0.0, end - start[i]) * rate[i] / all;
     return end;
 }
 
 LaneSet price_set(const Topology& topology, std::vector<Candidate> lanes, Bytes bytes) {
-    const std::vector<double> rates = fair_rates(topology, lanes);
+    Flows flows(topology);
+    for (std::size_t i = 0; i < lanes.size(); ++i)
+        for (const HopOption& hop : lanes[i].options) flows.cross(i, hop);
+    const std::vector<double> rates = flows.fair_rates();
     const double chunk = static_cast<double>(std::min(bytes, lane_chunk(bytes, lanes.size())));
     std::vector<double> start, rate, share(lanes.size());
     LaneSet set;
@@ -91,33 +67,25 @@ LaneSet price_set(const Topology& topology, std::vector<Candidate> lanes, Bytes 
 
 }  // namespace
 
-std::vector<double> fair_rates(const Topology& topology, const std::vector<Candidate>& lanes) {
-    auto links = links_of(topology, lanes);
-    std::vector<double> rates(lanes.size(), 0);
-    std::vector<bool> running(lanes.size(), true);
-    while (std::find(running.begin(), running.end(), true) != running.end()) {
-        double rise = -1;
-        const auto bound = [&](double by) { rise = rise < 0 ? by : std::min(rise, by); };
-        for (std::size_t i = 0; i < lanes.size(); ++i)
-            if (running[i]) bound(std::max(0.0, lanes[i].lane.gb_per_s - rates[i]));
-        for (const auto& [at, link] : links)
-            if (const double by = room(link, running); by >= 0) bound(by);
-        for (auto& [at, link] : links)
-            for (const auto& [lane, load] : link.users)
-                if (running[lane]) link.left -= rise * load;
-        // Freeze what cannot rise any more; a hair of a link left counts as none.
-        std::vector<bool> still = running;
-        for (std::size_t i = 0; i < lanes.size(); ++i) {
-            if (running[i]) rates[i] += rise;
-            if (rates[i] >= lanes[i].lane.gb_per_s * (1 - 1e-9)) still[i] = false;
-        }
-        for (const auto& [at, link] : links)
-            if (link.left <= 1e-9)
-                for (const auto& [lane, load] : link.users) still[lane] = false;
-        if (still == running) break;
-        running = still;
+Candidate price(const Topology& topology, std::vector<HopOption> hops, Bytes bytes) {
+    Flows flows(topology);
+    for (std::size_t i = 0; i < hops.size(); ++i) flows.cross(i, hops[i]);
+    const std::vector<double> rates = flows.fair_rates();
+    Candidate candidate;
+    Lane& lane = candidate.lane;
+    const double first_chunk = static_cast<double>(std::min(bytes, staged_chunk));
+    for (std::size_t i = 0; i < hops.size(); ++i) {
+        lane.hops.push_back(hops[i].hop);
+        lane.hops.back().gb_per_s = rates[i];
+        lane.latency_us += hops[i].hop.latency_us;
+        lane.gb_per_s = lane.gb_per_s == 0 ? rates[i] : std::min(lane.gb_per_s, rates[i]);
+        if (rates[i] > 0) candidate.seconds += first_chunk / (rates[i] * 1e9);
     }
-    return rates;
+    candidate.options = std::move(hops);
+    candidate.seconds += lane.latency_us * 1e-6;
+    if (lane.gb_per_s > 0)
+        candidate.seconds += (static_cast<double>(bytes) - first_chunk) / (lane.gb_per_s * 1e9);
+    return candidate;
 }
 
 bool may_share_the_work(const Candidate& candidate) {
@@ -150,7 +118,6 @@ LaneSet combine(const Topology& topology, const Candidate& best, std::vector<Can
     for (auto other = others.begin() + 1; other != others.end(); ++other) {
         if (set.lanes.size() >= max) break;
         std::vector<Candidate> wider = set.lanes;
-        for (Candidate& lane : wider) lane.lane.gb_per_s = lane.gb_per_s_alone;
         wider.push_back(*other);
         LaneSet tried = price_set(topology, std::move(wider), bytes);
         if (tried.seconds < set.seconds * (1 - worth_a_lane)) set = std::move(tried);

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "route/candidate.hpp"
 #include "route/lanes.hpp"
+#include "route/words.hpp"
 
 namespace sidestep::route {
 namespace {
@@ -15,93 +15,65 @@ using backend::Offer;
 // As many lanes as a copy may have: the GPUs of one machine, of the largest modelled kind.
 constexpr std::size_t max_lanes = 16;
 
-struct Found {
+// A question and what was found so far.
+struct Search {
+    const Topology& topology;
+    const std::vector<Offer>& offers;
+    const Request& request;
     std::vector<Candidate> candidates;
     std::vector<Candidate> relays;  // one for each neighbour GPU; the quickest is among the candidates
     std::vector<Refused> refused;
+
+    std::string words() const { return arrows({request.from.place, request.to.place}); }
+    std::string words(const End& stop) const {
+        return arrows({request.from.place, stop.place, request.to.place});
+    }
 };
 
-// "cuda copy engine"; an emulated engine names its backend itself.
-std::string engine_name(const Hop& hop) {
-    return hop.engine.starts_with(hop.backend) ? hop.engine : hop.backend + " " + hop.engine;
-}
-
-std::string by(const Hop& hop) {
-    return fmt::format("{} -> {} by {}", hop.from.to_string(), hop.to.to_string(), engine_name(hop));
-}
-
-void add_refusal(std::vector<Refused>& list, Refused refused) {
-    const bool known = std::any_of(list.begin(), list.end(), [&](const Refused& other) {
-        return other.path == refused.path && other.reason == refused.reason;
-    });
-    if (!known) list.push_back(std::move(refused));
-}
-
 // Straight from one end to the other: every engine that could do it is a candidate of its own.
-void add_direct(const Topology& topology, const std::vector<Offer>& offers, const Request& request,
-                Found& found) {
-    const auto options = hop_options(topology, offers, request.from, request.to);
+void add_direct(Search& search) {
+    const auto options = hop_options(search.topology, search.offers, search.request.from, search.request.to);
     for (const HopOption& option : options) {
         if (option.possible())
-            found.candidates.push_back(price(topology, {option}, request.bytes));
+            search.candidates.push_back(price(search.topology, {option}, search.request.bytes));
         else
-            add_refusal(found.refused, {by(option.hop), option.refusal, option.remedy, 0});
+            refuse(search.refused, hop_words(option.hop), option.refusal, option.remedy);
     }
     if (options.empty())
-        add_refusal(found.refused, {name_of({request.from, request.to}),
-                                    "no backend moves bytes between these two without staging", "", 0});
-}
-
-// Host memory of no node in particular is taken to lie beside the GPU at the other end of the copy, whichever
-// GPU reads it.
-End seen_from(const Topology& topology, const Request& request, const End& end) {
-    if (!end.place.is_host() || end.place.index() >= 0) return end;
-    for (const End* other : {&request.from, &request.to}) {
-        const auto gpu = other->place.is_gpu() ? topology.find(other->place) : std::nullopt;
-        const auto cpu = gpu ? topology.cpu_of(*gpu) : std::nullopt;
-        if (cpu) return {Place::host(topology.device(*cpu).index), end.memory};
-    }
-    return end;
+        refuse(search.refused, search.words(), "no backend moves bytes between these two without staging");
 }
 
 // Through staging memory at one stop, the best engine for each hop. False, with the reason noted in
 // `refused`, where nobody carries out one of the hops.
-bool add_staged(const Topology& topology, const std::vector<Offer>& offers, const Request& request,
-                const End& stop, std::vector<Candidate>& candidates, std::vector<Refused>& refused) {
-    const End stops[] = {request.from, stop, request.to};
+bool add_staged(const Search& search, const End& stop, std::vector<Candidate>& candidates,
+                std::vector<Refused>& refused) {
+    const Request& request = search.request;
+    const End* stops[] = {&request.from, &stop, &request.to};
+    const auto seen = [&](int i) { return seen_from(search.topology, request.from, request.to, *stops[i]); };
     std::vector<HopOption> hops;
     for (int i = 0; i < 2; ++i) {
-        const auto options = hop_options(topology, offers, seen_from(topology, request, stops[i]),
-                                         seen_from(topology, request, stops[i + 1]));
-        const HopOption* best = nullptr;
-        for (const HopOption& option : options)
-            if (option.possible() && (best == nullptr || option.hop.gb_per_s > best->hop.gb_per_s))
-                best = &option;
-        if (best == nullptr) {
-            const bool known = !options.empty();
-            add_refusal(refused, {name_of({request.from, stop, request.to}),
-                                  known ? options.front().refusal : "no backend moves these bytes",
-                                  known ? options.front().remedy : "", 0});
+        const HopOption& best =
+            hops.emplace_back(best_hop(search.topology, search.offers, seen(i), seen(i + 1)));
+        if (!best.possible()) {
+            refuse(refused, search.words(stop), best.refusal, best.remedy);
             return false;
         }
-        hops.push_back(*best);
-        hops.back().hop.from = stops[i].place;
-        hops.back().hop.to = stops[i + 1].place;
+        Hop& hop = hops.back().hop;
+        hop.from = stops[i]->place;
+        hop.to = stops[i + 1]->place;
+        hop.reason =
+            joined(hop.reason, stop.place.is_gpu() ? "staged in a neighbour GPU" : "staged in host memory");
     }
-    const char* where = stop.place.is_gpu() ? "staged in a neighbour GPU" : "staged in host memory";
-    for (HopOption& hop : hops)
-        hop.hop.reason = hop.hop.reason.empty() ? where : hop.hop.reason + "; " + where;
-    candidates.push_back(price(topology, hops, request.bytes));
+    candidates.push_back(price(search.topology, std::move(hops), request.bytes));
     return true;
 }
 
 // The first kind of host memory that works; the others would only be slower.
-void add_through_host(const Topology& topology, const std::vector<Offer>& offers, const Request& request,
-                      Found& found) {
+void add_through_host(Search& search) {
     std::vector<Refused> refused;
-    for (const End& stop : host_stops(topology, offers, request))
-        if (add_staged(topology, offers, request, stop, found.candidates, refused)) return;
-    for (Refused& other : refused) add_refusal(found.refused, std::move(other));
+    for (const End& stop : host_stops(search.topology, search.offers, search.request.from, search.request.to))
+        if (add_staged(search, stop, search.candidates, refused)) return;
+    for (const Refused& other : refused) refuse(search.refused, other.path, other.reason, other.remedy);
 }
 
 // The quickest of the relays, standing for all.
@@ -114,68 +86,55 @@ Candidate quickest(const std::vector<Candidate>& relays) {
 }
 
 // The quickest neighbour; those that are no quicker are counted, not listed.
-void add_through_gpus(const Topology& topology, const std::vector<Offer>& offers, const Request& request,
-                      Found& found) {
-    for (const End& stop : gpu_stops(topology, request)) {
+void add_through_gpus(Search& search) {
+    const Request& request = search.request;
+    for (const End& stop : gpu_stops(search.topology, request.from, request.to)) {
         const auto relay = static_cast<std::size_t>(stop.place.index());
         if (relay < request.relay_memory.size() && request.relay_memory[relay] < 2 * min_lane_chunk)
-            add_refusal(found.refused,
-                        {name_of({request.from, stop, request.to}),
-                         fmt::format("{} lends copies of others no memory", stop.place.to_string()),
-                         "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY", 0});
+            refuse(search.refused, search.words(stop),
+                   stop.place.to_string() + " lends copies of others no memory",
+                   "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY");
         else
-            add_staged(topology, offers, request, stop, found.relays, found.refused);
+            add_staged(search, stop, search.relays, search.refused);
     }
-    if (!found.relays.empty()) found.candidates.push_back(quickest(found.relays));
+    if (!search.relays.empty()) search.candidates.push_back(quickest(search.relays));
 }
 
-std::string candidate_name(const Candidate& candidate) {
-    std::string text = candidate.lane.hops.front().from.to_string();
-    for (const Hop& hop : candidate.lane.hops) text += " -> " + hop.to.to_string();
-    if (candidate.lane.hops.size() == 1) text += " by " + engine_name(candidate.lane.hops[0]);
+void refuse_candidate(std::vector<Refused>& list, const Candidate& candidate, std::string reason,
+                      std::string remedy = {}) {
+    const std::vector<Hop>& hops = candidate.lane.hops;
+    std::string name = hops.size() == 1 ? hop_words(hops[0]) : arrows(hops);
     const int others = candidate.alternatives;
-    if (others > 0) text += fmt::format(" (or {} other GPU{})", others, others == 1 ? "" : "s");
-    return text;
+    if (others > 0) name += fmt::format(" (or {} other GPU{})", others, others == 1 ? "" : "s");
+    refuse(list, std::move(name), std::move(reason), std::move(remedy), candidate.lane.gb_per_s);
 }
 
 // What a candidate that works is, in words: the reason it lost is that it is slower.
 std::string why_slower(const Candidate& loser, const Candidate& winner) {
-    const std::size_t hops = loser.lane.hops.size();
-    const bool host = loser.lane.hops[0].to.is_host();
-    const std::string what = hops == 1
-                                 ? loser.lane.hops[0].engine
-                                 : fmt::format("{} copies through {}", hops,
-                                               host ? "host memory" : loser.lane.hops[0].to.to_string());
-    const double times = winner.seconds > 0 ? loser.seconds / winner.seconds : 1;
-    if (times < 1.05) return what + ", no faster than the path taken";
-    return fmt::format("{}, {} times as long", what,
-                       times < 10 ? fmt::format("{:.2g}", times) : fmt::format("{:.0f}", times));
+    const std::vector<Hop>& hops = loser.lane.hops;
+    const std::string what = hops.size() == 1
+                                 ? hops[0].engine
+                                 : fmt::format("{} copies through {}", hops.size(),
+                                               hops[0].to.is_host() ? "host memory" : hops[0].to.to_string());
+    return what + ", " + slower_words(loser.seconds, winner.seconds, "path");
 }
 
-// Moves the candidates that a wish rules out to the refused ones. A wish that nothing meets is noted and
-// otherwise without effect; a requirement is a matter for the caller.
-void apply_preference(const Request& request, Found& found) {
-    if (request.prefer == Prefer::automatic) return;
-    const bool kernel = request.prefer == Prefer::kernel;
-    const auto wanted = [&request](const Candidate& candidate) {
-        return candidate.options.size() == 1 && candidate.options[0].meets == request.prefer;
+// A wish that nothing meets is noted and otherwise without effect; a requirement is a matter for the caller.
+void apply_preference(Search& search) {
+    const Prefer prefer = search.request.prefer;
+    if (prefer == Prefer::automatic) return;
+    const auto unwanted = [prefer](const Candidate& candidate) {
+        return candidate.options.size() != 1 || candidate.options[0].meets != prefer;
     };
-    const char* name = kernel ? "kernel" : "copy engine";
-    if (std::none_of(found.candidates.begin(), found.candidates.end(), wanted)) {
-        add_refusal(found.refused,
-                    {name_of({request.from, request.to}) + " by " + name,
-                     fmt::format("a {} was preferred, and none can carry these bytes", name), "", 0});
-        return;
-    }
-    std::vector<Candidate> kept;
-    for (Candidate& candidate : found.candidates) {
-        if (wanted(candidate))
-            kept.push_back(std::move(candidate));
-        else
-            add_refusal(found.refused, {candidate_name(candidate), fmt::format("a {} is preferred", name), "",
-                                        candidate.lane.gb_per_s});
-    }
-    found.candidates = std::move(kept);
+    const char* name = prefer == Prefer::kernel ? "kernel" : "copy engine";
+    if (std::all_of(search.candidates.begin(), search.candidates.end(), unwanted))
+        return refuse(search.refused, search.words() + " by " + name,
+                      fmt::format("a {} was preferred, and none can carry these bytes", name));
+    std::erase_if(search.candidates, [&](const Candidate& candidate) {
+        if (!unwanted(candidate)) return false;
+        refuse_candidate(search.refused, candidate, fmt::format("a {} is preferred", name));
+        return true;
+    });
 }
 
 bool through_host(const Candidate& candidate) {
@@ -184,81 +143,66 @@ bool through_host(const Candidate& candidate) {
            std::any_of(hops.begin(), hops.end(), [](const Hop& hop) { return hop.to.is_host(); });
 }
 
-void apply_requirement(const Request& request, Found& found) {
-    std::vector<Candidate> kept;
-    for (Candidate& candidate : found.candidates) {
-        const std::size_t hops = candidate.lane.hops.size();
-        if (request.require == Require::direct && hops > 1)
-            add_refusal(found.refused, {candidate_name(candidate), "a direct path is required", "",
-                                        candidate.lane.gb_per_s});
+void apply_requirement(Search& search) {
+    const Request& request = search.request;
+    std::erase_if(search.candidates, [&](const Candidate& candidate) {
+        const Bytes staging = (candidate.lane.hops.size() - 1) * min_stop;
+        if (request.require == Require::direct && staging > 0)
+            refuse_candidate(search.refused, candidate, "a direct path is required");
         else if (request.require == Require::host && !through_host(candidate))
-            add_refusal(found.refused, {candidate_name(candidate), "a path through host memory is required",
-                                        "", candidate.lane.gb_per_s});
-        else if (request.max_staging < (hops - 1) * min_stop)
-            add_refusal(found.refused,
-                        {candidate_name(candidate),
-                         fmt::format("{} of staging memory are allowed, and it takes {}",
-                                     format_bytes(request.max_staging), format_bytes((hops - 1) * min_stop)),
-                         "raise max_staging", candidate.lane.gb_per_s});
+            refuse_candidate(search.refused, candidate, "a path through host memory is required");
+        else if (request.max_staging < staging)
+            refuse_candidate(search.refused, candidate,
+                             fmt::format("{} of staging memory are allowed, and it takes {}",
+                                         format_bytes(request.max_staging), format_bytes(staging)),
+                             "raise max_staging");
         else
-            kept.push_back(std::move(candidate));
-    }
-    found.candidates = std::move(kept);
-}
-
-Error nothing_left(const Request& request, const Found& found) {
-    std::string message =
-        fmt::format("no {}path from {} to {}{}", request.require == Require::direct ? "direct " : "",
-                    request.from.place.to_string(), request.to.place.to_string(),
-                    request.require == Require::host ? " through host memory" : "");
-    std::string hint;
-    for (const Refused& refused : found.refused) {
-        message += fmt::format("; {}: {}", refused.path, refused.reason);
-        if (hint.empty()) hint = refused.remedy;
-    }
-    return Error{ErrorCode::path_unavailable, std::move(message), "route", std::move(hint)};
+            return false;
+        return true;
+    });
 }
 
 // The best candidate, which comes first, and what makes the copy quicker beside it.
-LaneSet lanes_of(const Topology& topology, const Request& request, const Found& found) {
-    const Candidate& best = found.candidates.front();
+LaneSet lanes_of(const Search& search) {
+    const Request& request = search.request;
+    const Candidate& best = search.candidates.front();
     const bool staging = request.require == Require::any && request.prefer != Prefer::kernel;
     std::size_t max = request.lanes > 0 ? static_cast<std::size_t>(request.lanes) : max_lanes;
     max = std::min<std::size_t>(max, 1 + request.max_staging / (2 * min_lane_chunk));
     if (!staging || max == 1) return {{best}, best.lane.gb_per_s, best.seconds};
     // Of the engines between the same two ends one is enough: they share all links.
     std::vector<Candidate> others;
-    for (const Candidate& other : found.candidates)
+    for (const Candidate& other : search.candidates)
         if (other.lane.hops.size() == 1 && best.lane.hops.size() != 1 && others.empty())
             others.push_back(other);
-    for (const Candidate& relay : found.relays)
+    for (const Candidate& relay : search.relays)
         if (best.lane.hops.size() == 1 || relay.lane.hops[0].to != best.lane.hops[0].to)
             others.push_back(relay);
-    return combine(topology, best, std::move(others), request.bytes, max);
+    return combine(search.topology, best, std::move(others), request.bytes, max);
 }
 
 bool in_set(const LaneSet& set, const Candidate& candidate) {
+    const auto same = [](const HopOption& a, const HopOption& b) {
+        return a.choice == b.choice && a.hop.to == b.hop.to;
+    };
     return std::any_of(set.lanes.begin(), set.lanes.end(), [&](const Candidate& lane) {
-        if (lane.choices.size() != candidate.choices.size()) return false;
-        for (std::size_t i = 0; i < lane.choices.size(); ++i)
-            if (lane.lane.hops[i].to != candidate.lane.hops[i].to ||
-                lane.lane.hops[i].engine != candidate.lane.hops[i].engine)
-                return false;
-        return true;
+        return std::equal(lane.options.begin(), lane.options.end(), candidate.options.begin(),
+                          candidate.options.end(), same);
     });
 }
 
 // Every candidate that was not taken, with the reason.
-std::vector<Refused> losers(const Request& request, const Found& found, const LaneSet& set) {
+std::vector<Refused> losers(const Search& search, const LaneSet& set) {
+    const Request& request = search.request;
     const Candidate& best = set.lanes.front();
     std::vector<Refused> refused;
-    for (const Candidate& loser : found.candidates) {
+    for (const Candidate& loser : search.candidates) {
         const bool relay = loser.lane.hops.size() == 2 && loser.lane.hops[0].to.is_gpu();
         if (relay || in_set(set, loser)) continue;
-        add_refusal(refused, {candidate_name(loser), why_slower(loser, best), "", loser.lane.gb_per_s});
+        refuse_candidate(refused, loser, why_slower(loser, best));
     }
     std::vector<Candidate> unused;
-    for (const Candidate& relay : found.relays)
+    for (const Candidate& relay : search.relays)
         if (!in_set(set, relay)) unused.push_back(relay);
     if (!unused.empty() && request.require == Require::any && request.max_staging > 0) {
         const Candidate loser = quickest(unused);
@@ -267,30 +211,36 @@ std::vector<Refused> losers(const Request& request, const Found& found, const La
             reason += request.lanes == 1
                           ? "; not tried as a further lane: one was asked for, or the copy is on a stream"
                           : "; as a further lane, no gain";
-        add_refusal(refused, {candidate_name(loser), std::move(reason), "", loser.lane.gb_per_s});
+        refuse_candidate(refused, loser, std::move(reason));
     }
-    for (const Refused& other : found.refused) add_refusal(refused, other);
+    for (const Refused& other : search.refused)
+        refuse(refused, other.path, other.reason, other.remedy, other.gb_per_s);
     return refused;
 }
 
 }  // namespace
 
 Result<Plan> plan(const Topology& topology, const std::vector<Offer>& offers, const Request& request) {
-    Found found;
-    add_direct(topology, offers, request, found);
-    add_through_gpus(topology, offers, request, found);
-    add_through_host(topology, offers, request, found);
-    apply_preference(request, found);
-    apply_requirement(request, found);
-    if (found.candidates.empty()) return nothing_left(request, found);
+    Search search{topology, offers, request, {}, {}, {}};
+    add_direct(search);
+    add_through_gpus(search);
+    add_through_host(search);
+    apply_preference(search);
+    apply_requirement(search);
+    if (search.candidates.empty())
+        return nothing_left(
+            fmt::format("no {}path from {} to {}{}", request.require == Require::direct ? "direct " : "",
+                        request.from.place.to_string(), request.to.place.to_string(),
+                        request.require == Require::host ? " through host memory" : ""),
+            search.refused);
 
     // Quickest first; of equally quick ones the one with fewer hops, then the one found first.
-    std::stable_sort(found.candidates.begin(), found.candidates.end(),
+    std::stable_sort(search.candidates.begin(), search.candidates.end(),
                      [](const Candidate& a, const Candidate& b) {
                          if (a.seconds != b.seconds) return a.seconds < b.seconds;
                          return a.lane.hops.size() < b.lane.hops.size();
                      });
-    const LaneSet set = lanes_of(topology, request, found);
+    const LaneSet set = lanes_of(search);
     Plan plan;
     plan.route.from = request.from.place;
     plan.route.to = request.to.place;
@@ -298,9 +248,10 @@ Result<Plan> plan(const Topology& topology, const std::vector<Offer>& offers, co
     plan.route.emulated = topology.emulated();
     plan.route.expected_gb_per_s = set.gb_per_s;
     plan.route.expected_seconds = set.seconds;
-    plan.route.refused = losers(request, found, set);
+    plan.route.refused = losers(search, set);
     for (const Candidate& lane : set.lanes) {
-        plan.choices.push_back(lane.choices);
+        auto& choices = plan.choices.emplace_back();
+        for (const HopOption& option : lane.options) choices.push_back(option.choice);
         plan.route.lanes.push_back(lane.lane);
     }
     return plan;

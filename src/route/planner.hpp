@@ -34,6 +34,8 @@ struct Request {
 struct Choice {
     std::size_t offer = 0;
     std::size_t capability = 0;
+
+    bool operator==(const Choice&) const = default;
 };
 
 // A Route for people, and the same route for the executor: `choices[l][h]` belongs to

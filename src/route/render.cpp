@@ -4,24 +4,19 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sidestep/receipt.hpp>
+#include "route/words.hpp"
 
 namespace sidestep {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string hop_words(const Hop& hop) {
-    // An emulated engine names its backend itself.
-    std::string text = hop.engine.starts_with(hop.backend) ? hop.engine : hop.backend + " " + hop.engine;
-    if (!hop.link.empty()) text += " over " + hop.link;
-    return text;
-}
-
 std::string lane_lines(const Lane& lane, const char* indent) {
     std::string text;
     for (std::size_t i = 0; i < lane.hops.size(); ++i) {
         const Hop& hop = lane.hops[i];
-        text += fmt::format("{}{}  {}", indent, i + 1, hop_words(hop));
+        text += fmt::format("{}{}  {}", indent, i + 1, route::engine_words(hop));
+        if (!hop.link.empty()) text += " over " + hop.link;
         if (lane.hops.size() > 1) text += fmt::format(", {} -> {}", hop.from.to_string(), hop.to.to_string());
         text += fmt::format(", {}", format_rate(hop.gb_per_s));
         if (!hop.reason.empty()) text += fmt::format(" ({})", hop.reason);
@@ -43,10 +38,6 @@ std::string refused_lines(const std::vector<Refused>& refused) {
         if (!other.remedy.empty()) text += fmt::format("  {:<{}}  remedy: {}\n", "", width, other.remedy);
     }
     return text;
-}
-
-std::string hops_word(std::size_t count) {
-    return fmt::format("{} hop{}", count, count == 1 ? "" : "s");
 }
 
 Json hop_json(const Hop& hop) {
@@ -95,9 +86,15 @@ std::string dump(const Json& json) {
     return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string path_words(const Lane& lane) {
-    std::string text = lane.hops.front().from.to_string();
-    for (const Hop& hop : lane.hops) text += " -> " + hop.to.to_string();
+// "6 MiB by O_DIRECT, 4 KiB through the page cache"
+std::string storage_words(const StorageBytes& storage) {
+    std::string text;
+    const auto add = [&text](Bytes bytes, const char* how) {
+        if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_bytes(bytes), how);
+    };
+    add(storage.gpu_direct, "between storage and device memory");
+    add(storage.o_direct, "by O_DIRECT");
+    add(storage.page_cache, "through the page cache");
     return text;
 }
 
@@ -109,7 +106,9 @@ bool Route::direct() const {
 
 std::string Route::to_string() const {
     std::string text = fmt::format("{} -> {}   ", from.to_string(), to.to_string());
-    text += lanes.size() == 1 ? hops_word(lanes[0].hops.size()) : fmt::format("{} lanes", lanes.size());
+    text += lanes.size() == 1
+                ? fmt::format("{} hop{}", lanes[0].hops.size(), lanes[0].hops.size() == 1 ? "" : "s")
+                : fmt::format("{} lanes", lanes.size());
     text += fmt::format(", expected {}{}\n", format_rate(expected_gb_per_s), emulated ? " (modelled)" : "");
     for (std::size_t i = 0; i < lanes.size(); ++i) {
         if (lanes.size() > 1)
@@ -136,7 +135,7 @@ std::string Receipt::summary() const {
         fmt::format("{} in {}, {}", format_bytes(bytes), format_seconds(seconds), format_rate(gb_per_s()));
     if (route) {
         for (std::size_t i = 0; i < route->lanes.size(); ++i)
-            text += (i == 0 ? ", " : " + ") + path_words(route->lanes[i]);
+            text += (i == 0 ? ", " : " + ") + route::arrows(route->lanes[i].hops);
         if (route->emulated)
             text += fmt::format(", emulated: the model expects {}", format_rate(route->expected_gb_per_s));
         else if (const double share = share_of_expected(); share > 0)
@@ -146,22 +145,6 @@ std::string Receipt::summary() const {
     if (verified) text += ", verified";
     return text;
 }
-
-namespace {
-
-// "6 MiB by O_DIRECT, 4 KiB through the page cache"
-std::string storage_words(const StorageBytes& storage) {
-    std::string text;
-    const auto add = [&text](Bytes bytes, const char* how) {
-        if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_bytes(bytes), how);
-    };
-    add(storage.gpu_direct, "between storage and device memory");
-    add(storage.o_direct, "by O_DIRECT");
-    add(storage.page_cache, "through the page cache");
-    return text;
-}
-
-}  // namespace
 
 std::string Receipt::explain() const {
     std::string text = summary() + "\n";

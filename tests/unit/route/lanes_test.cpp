@@ -249,33 +249,5 @@ TEST(Lanes, SharesSumToOneAndFollowTheRates) {
     EXPECT_NEAR(route.lanes[0].share, 0.5, 0.05) << "two of four links";
 }
 
-// A link that two lanes want is divided; what one cannot use, the other gets.
-TEST(FairRates, ASharedLinkIsDividedMaxMinFairly) {
-    Topology::Parts parts;
-    parts.name = "fair";
-    parts.devices = {{DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0},
-                     {DeviceKind::pcie_switch, 0, "pcie_switch:0", "", "", 0, 0},
-                     {DeviceKind::gpu, 0, "gpu:0", "", "", 0, 1_GiB},
-                     {DeviceKind::gpu, 1, "gpu:1", "", "", 0, 1_GiB}};
-    parts.links = {{0, 1, LinkKind::pcie, 16, 100, 0.5},
-                   {1, 2, LinkKind::pcie, 16, 80, 0.5},
-                   {1, 3, LinkKind::pcie, 4, 20, 0.5}};
-    const Topology machine = *Topology::create(std::move(parts));
-    std::vector<route::Candidate> lanes;
-    for (int gpu : {0, 1}) {
-        const auto options = route::hop_options(machine, offers(), {Place::host(), MemoryKind::pinned},
-                                                {Place::gpu(gpu), MemoryKind::device});
-        lanes.push_back(route::price(machine, {options.front()}, 1_GiB));
-    }
-    const std::vector<double> rates = route::fair_rates(machine, lanes);
-    EXPECT_NEAR(rates[0], 72, 1e-6) << "80 of the link, 0.9 of it by the engine";
-    EXPECT_NEAR(rates[1], 18, 1e-6);
-    lanes.push_back(lanes[0]);  // the wide link twice: 72 for both, and 90 up to the host
-    const std::vector<double> three = route::fair_rates(machine, lanes);
-    EXPECT_NEAR(three[0], 36, 1e-6);
-    EXPECT_NEAR(three[2], 36, 1e-6);
-    EXPECT_NEAR(three[1], 18, 1e-6);
-}
-
 }  // namespace
 }  // namespace sidestep

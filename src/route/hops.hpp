@@ -1,9 +1,7 @@
-// The ways a copy could go, before they are compared.
+// What could carry out a hop, and where bytes could stop on their way.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "route/planner.hpp"
@@ -23,40 +21,26 @@ struct HopOption {
     bool possible() const { return refusal.empty(); }
 };
 
-// A lane that works, priced.
-struct Candidate {
-    Lane lane;
-    std::vector<Choice> choices;
-    std::vector<HopOption> options;  // of the hops
-    double seconds = 0;
-    double gb_per_s_alone = 0;  // lane.gb_per_s when no other lane runs
-    int alternatives = 0;       // neighbours that would serve as well
-};
-
 // Every capability of every offer that moves this kind of place to that kind, possible or not.
 std::vector<HopOption> hop_options(const Topology& topology, const std::vector<backend::Offer>& offers,
                                    const End& from, const End& to);
 
+// The quickest that is possible, of the preferred kind where there is one; of equal ones the first. Where none
+// is possible, one that says why.
+HopOption best_hop(const Topology& topology, const std::vector<backend::Offer>& offers, const End& from,
+                   const End& to, Prefer prefer = Prefer::automatic);
+
 // The stops in host memory worth a look, best first: pinned, pageable. Empty where both ends are host
 // memory.
 std::vector<End> host_stops(const Topology& topology, const std::vector<backend::Offer>& offers,
-                            const Request& request);
+                            const End& from, const End& to);
 
 // The GPUs that could pass the bytes on: with peer access to both ends where both are GPUs, to the one that
 // is where the other end is pinned host memory.
-std::vector<End> gpu_stops(const Topology& topology, const Request& request);
+std::vector<End> gpu_stops(const Topology& topology, const End& from, const End& to);
 
-// A link walked in one direction: its position, and whether from a to b.
-using DirectedLink = std::pair<std::uint32_t, bool>;
-
-std::vector<DirectedLink> directed(const Topology& topology, const HopOption& hop);
-
-// Rates, latency and seconds of a lane made of these hops: rate = min over hops, links that several hops
-// of the lane cross in the same direction divided among them; seconds = latencies + first chunk through
-// every hop + the rest at the lane's rate.
-Candidate price(const Topology& topology, const std::vector<HopOption>& hops, Bytes bytes);
-
-// "gpu:0 -> host -> gpu:5".
-std::string name_of(const std::vector<End>& stops);
+// Host memory of no node in particular is taken to lie beside the GPU at the other end of the copy, whichever
+// GPU reads it.
+End seen_from(const Topology& topology, const End& from, const End& to, const End& stop);
 
 }  // namespace sidestep::route

@@ -1,6 +1,8 @@
-#include "route/candidate.hpp"
+#include "route/hops.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -22,22 +24,26 @@ std::optional<DeviceId> find_device(const Topology& topology, const Place& place
     return std::nullopt;
 }
 
-// The device that holds an end's bytes; host memory without a node is taken to lie beside `other`.
+// The cpu beside a GPU or peer-to-peer memory.
+std::optional<DeviceId> cpu_beside(const Topology& topology, const Place& place) {
+    if (!place.is_gpu() && !place.is_p2pmem()) return std::nullopt;
+    const auto device = find_device(topology, place);
+    return device ? topology.cpu_of(*device) : std::nullopt;
+}
+
+bool of_no_node(const Place& place) {
+    return place.is_host() && place.index() < 0;
+}
+
+// The device that holds an end's bytes; host memory of no node is taken to lie beside `other`.
 std::optional<DeviceId> device_of(const Topology& topology, const Place& place, const Place& other) {
-    if (place.is_host() && place.index() < 0 && (other.is_gpu() || other.is_p2pmem()))
-        if (const auto device = find_device(topology, other)) return topology.cpu_of(*device);
-    return find_device(topology, place);
+    const auto beside = of_no_node(place) ? cpu_beside(topology, other) : std::nullopt;
+    return beside ? beside : find_device(topology, place);
 }
 
 void refuse(HopOption& option, std::string reason, std::string remedy = {}) {
     option.refusal = std::move(reason);
     option.remedy = std::move(remedy);
-}
-
-std::string memory_refusal(const Offer& offer, const Capability& capability, const End& end,
-                           const char* verb) {
-    return fmt::format("the {} of the {} backend cannot {} {} memory", capability.engine, offer.name, verb,
-                       to_string(end.memory));
 }
 
 // Whether the memory at both ends is of a kind the engine takes.
@@ -47,21 +53,20 @@ void check_memory(HopOption& option, const Offer& offer, const Capability& capab
     if (reads && capability.to_memory.has(to.memory)) return;
     const End& bad = reads ? to : from;
     const bool pageable = bad.memory == MemoryKind::pageable;
-    refuse(option, memory_refusal(offer, capability, bad, reads ? "write" : "read"),
+    refuse(option,
+           fmt::format("the {} of the {} backend cannot {} {} memory", capability.engine, offer.name,
+                       reads ? "write" : "read", to_string(bad.memory)),
            pageable ? "use pinned host memory: Context::allocate, cudaHostAlloc or cudaHostRegister" : "");
 }
 
 // Whether the two places are related as the capability needs, and over which links.
 void check_reach(HopOption& option, const Topology& topology, const Capability& capability, const End& from,
                  const End& to) {
-    const bool same = from.place == to.place;
-    if (capability.reach == Reach::storage || capability.reach == Reach::storage_gpu) return;
-    if (capability.reach == Reach::same_gpu) {
-        if (!same) refuse(option, "the engine works inside one GPU only");
+    if (capability.reach == Reach::storage || capability.reach == Reach::storage_gpu ||
+        capability.reach == Reach::same_gpu)
         return;
-    }
-    if (capability.reach == Reach::peer_access) {
-        if (same) return refuse(option, "both ends are the same GPU");
+    const bool peers = capability.reach == Reach::peer_access;
+    if (peers) {
         const PeerAccess access = topology.peer_access(from.place.index(), to.place.index());
         if (!access.allowed)
             return refuse(option,
@@ -81,12 +86,12 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     const bool nvlink = topology.pair_class(*a, *b).links > 0;
     if (topology.device(*a).node != topology.device(*b).node && !nvlink)
         return refuse(option, "the two are in different machines, and no backend here uses a network");
-    const Fabric first = capability.reach == Reach::peer_access ? Fabric::nvlink : Fabric::any;
-    auto path = topology.path(*a, *b, first);
-    if (!path && first != Fabric::any) path = topology.path(*a, *b, Fabric::any);
-    if (!path && mapped) return;
-    if (!path) return refuse(option, "the topology knows no links between the two");
-    option.path = *path;
+    auto path = topology.path(*a, *b, peers ? Fabric::nvlink : Fabric::any);
+    if (!path && peers) path = topology.path(*a, *b);
+    if (path)
+        option.path = *path;
+    else if (!mapped)
+        refuse(option, "the topology knows no links between the two");
 }
 
 HopOption make_option(const Topology& topology, const Offer& offer, const Capability& capability,
@@ -98,42 +103,32 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.to_memory = to.memory;
     option.hop.backend = offer.name;
     option.hop.engine = capability.engine;
-    option.meets = capability.meets;
     option.hop.reason = capability.reason;
-    if (!offer.support.usable) {
-        refuse(option, offer.support.reason, offer.support.remedy);
-        return option;
-    }
-    check_reach(option, topology, capability, from, to);
+    option.meets = capability.meets;
+    if (!offer.support.usable) refuse(option, offer.support.reason, offer.support.remedy);
+    if (option.possible()) check_reach(option, topology, capability, from, to);
     if (option.possible()) check_memory(option, offer, capability, from, to);
     if (!option.possible()) return option;
     option.hop.link = option.path.links.empty() ? "" : topology.describe(option.path);
     if (option.path.redirected()) option.hop.link += ", turned around at the host bridge by ACS";
     option.hop.latency_us = capability.latency_us + option.path.latency_us;
-    option.hop.gb_per_s = option.path.gb_per_s * capability.efficiency;
+    double& rate = option.hop.gb_per_s;
+    rate = option.path.gb_per_s * capability.efficiency;
     // An engine's efficiency between peers is that over NVLink; PCIe gives peers what it gives the host.
     if (capability.reach == Reach::peer_access && !option.path.all_nvlink)
-        option.hop.gb_per_s = option.path.gb_per_s * topology::reached_part(LinkKind::pcie) *
-                              topology::peer_part(topology, option.start, option.path);
-    if (capability.max_gb_per_s > 0 &&
-        (option.path.links.empty() || option.hop.gb_per_s > capability.max_gb_per_s))
-        option.hop.gb_per_s = capability.max_gb_per_s;
+        rate = option.path.gb_per_s * topology::reached_part(LinkKind::pcie) *
+               topology::peer_part(topology, option.start, option.path);
+    const double max = capability.max_gb_per_s;
+    if (max > 0 && (option.path.links.empty() || rate > max)) rate = max;
     return option;
 }
 
-bool any_allocates(const std::vector<Offer>& offers, MemoryKind kind) {
-    return std::any_of(offers.begin(), offers.end(), [&](const Offer& offer) {
-        return offer.support.usable && offer.host_memory.has(kind);
-    });
-}
-
-// The host memory where a device's bytes wait: its own NUMA node's.
-Place staging_place(const Topology& topology, const Request& request) {
-    for (const End* end : {&request.from, &request.to}) {
-        if (!end->place.is_gpu() && !end->place.is_p2pmem()) continue;
-        const auto device = find_device(topology, end->place);
-        if (!device || topology.device(*device).numa_node < 0) continue;
-        if (const auto cpu = topology.cpu_of(*device)) return Place::host(topology.device(*cpu).index);
+// The host memory where bytes wait: that of the NUMA node of the GPU or peer-to-peer memory at an end.
+Place staging_place(const Topology& topology, const End& from, const End& to) {
+    for (const End* end : {&from, &to}) {
+        const auto cpu = cpu_beside(topology, end->place);
+        if (cpu && topology.device(*find_device(topology, end->place)).numa_node >= 0)
+            return Place::host(topology.device(*cpu).index);
     }
     return Place::host();
 }
@@ -150,39 +145,56 @@ bool linked(const Topology& topology, int relay, const Place& gpu) {
 std::vector<HopOption> hop_options(const Topology& topology, const std::vector<Offer>& offers,
                                    const End& from, const End& to) {
     std::vector<HopOption> options;
-    for (std::size_t o = 0; o < offers.size(); ++o) {
+    const bool same = from.place == to.place;
+    for (std::size_t o = 0; o < offers.size(); ++o)
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
-            if (capability.refused) continue;
-            if (capability.from != from.place.kind() || capability.to != to.place.kind()) continue;
             // Inside one GPU and between two are different questions: the wrong one is no refusal.
-            const bool same = from.place == to.place;
-            if (capability.reach == Reach::same_gpu && !same) continue;
-            if (capability.reach == Reach::peer_access && same) continue;
+            if (capability.refused || capability.from != from.place.kind() ||
+                capability.to != to.place.kind() || (capability.reach == Reach::same_gpu && !same) ||
+                (capability.reach == Reach::peer_access && same))
+                continue;
             options.push_back(make_option(topology, offers[o], capability, from, to));
             options.back().choice = {o, c};
         }
-    }
     return options;
 }
 
-std::vector<End> host_stops(const Topology& topology, const std::vector<Offer>& offers,
-                            const Request& request) {
+HopOption best_hop(const Topology& topology, const std::vector<Offer>& offers, const End& from, const End& to,
+                   Prefer prefer) {
+    const auto rank = [prefer](const HopOption& option) {
+        const bool preferred = prefer != Prefer::automatic && option.meets == prefer;
+        return std::tuple(option.possible(), option.possible() && preferred, option.hop.gb_per_s);
+    };
+    HopOption none;
+    refuse(none, "no backend moves these bytes");
+    const auto options = hop_options(topology, offers, from, to);
+    const auto best = std::max_element(options.begin(), options.end(),
+                                       [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    return best == options.end() ? none : *best;
+}
+
+std::vector<End> host_stops(const Topology& topology, const std::vector<backend::Offer>& offers,
+                            const End& from, const End& to) {
     std::vector<End> stops;
-    if (request.from.place.is_host() && request.to.place.is_host()) return stops;
-    const Place place = staging_place(topology, request);
+    if (from.place.is_host() && to.place.is_host()) return stops;
+    const Place place = staging_place(topology, from, to);
     for (MemoryKind kind : {MemoryKind::pinned, MemoryKind::pageable})
-        if (any_allocates(offers, kind)) stops.push_back({place, kind});
+        if (std::any_of(offers.begin(), offers.end(), [kind](const Offer& offer) {
+                return offer.support.usable && offer.host_memory.has(kind);
+            }))
+            stops.push_back({place, kind});
     return stops;
 }
 
-std::vector<End> gpu_stops(const Topology& topology, const Request& request) {
+std::vector<End> gpu_stops(const Topology& topology, const End& from_end, const End& to_end) {
     std::vector<End> stops;
-    const Place& from = request.from.place;
-    const Place& to = request.to.place;
+    const Place& from = from_end.place;
+    const Place& to = to_end.place;
+    const bool gpus = from.is_gpu() && to.is_gpu();
     if (from == to || from.is_file() || to.is_file() || (from.is_host() && to.is_host())) return stops;
     if (from.is_p2pmem() || to.is_p2pmem()) return stops;  // no GPU maps it
-    for (const End* end : {&request.from, &request.to})
+    for (const End* end : {&from_end, &to_end})
         if (end->place.is_host() && end->memory != MemoryKind::pinned) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.
     constexpr int max_relays = 16;
@@ -191,16 +203,18 @@ std::vector<End> gpu_stops(const Topology& topology, const Request& request) {
         if (place == from || place == to) continue;
         if (from.is_gpu() && !topology.peer_access(from.index(), relay).allowed) continue;
         if (to.is_gpu() && !topology.peer_access(relay, to.index()).allowed) continue;
-        if (!(from.is_gpu() && to.is_gpu()) && !linked(topology, relay, from.is_gpu() ? from : to)) continue;
+        if (!gpus && !linked(topology, relay, from.is_gpu() ? from : to)) continue;
         stops.push_back({place, MemoryKind::device});
     }
     return stops;
 }
 
-std::string name_of(const std::vector<End>& stops) {
-    std::string text;
-    for (const End& stop : stops) text += (text.empty() ? "" : " -> ") + stop.place.to_string();
-    return text;
+End seen_from(const Topology& topology, const End& from, const End& to, const End& stop) {
+    if (!of_no_node(stop.place)) return stop;
+    for (const End* end : {&from, &to})
+        if (const auto cpu = end->place.is_gpu() ? cpu_beside(topology, end->place) : std::nullopt)
+            return {Place::host(topology.device(*cpu).index), stop.memory};
+    return stop;
 }
 
 }  // namespace sidestep::route
