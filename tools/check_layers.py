@@ -22,7 +22,7 @@ GROUPS = [
     ("CUDA", r"cuda\w*\.(h|hpp)|cuda/.*|nvml\.h|cufile\.h|nvrtc\.h"),
     ("liburing", r"liburing\.h|liburing/.*"),
     ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|infiniband/.*|rdma/.*"),
-    ("kernel", r"linux/.*|dlfcn\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd)\.h"),
+    ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd)\.h"),
     ("POSIX", r"(unistd|fcntl|dirent|grp|sched|pthread|signal|termios|poll|spawn)\.h"
               r"|sys/(stat|types|wait|ioctl|time|statvfs|vfs|file)\.h"),
     ("intrinsics", r"(x86|imm|emm|xmm)intrin\.h"),

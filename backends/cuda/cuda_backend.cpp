@@ -452,8 +452,11 @@ Result<std::optional<backend::Exported>> CudaBackend::share(const Buffer& buffer
     if (!buffer.place().is_host() && !buffer.place().is_gpu()) return std::optional<backend::Exported>();
     SIDESTEP_TRY(const auto pointer, look_up(*gpus_, buffer));
     if (!pointer) return std::optional<backend::Exported>();
-    SIDESTEP_TRY(auto exported, ipc_->share(buffer, *pointer));
-    return std::optional(std::move(exported));
+    auto exported = ipc_->share(buffer, *pointer);
+    if (exported) return std::optional(std::move(*exported));
+    Error error = exported.error();
+    if (error.where.empty()) error.where = buffer.to_string();
+    return error;
 }
 
 }  // namespace

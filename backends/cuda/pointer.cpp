@@ -36,9 +36,9 @@ CUresult ask(const driver::Cuda& cuda, CUdeviceptr address, Attributes& attribut
 
 // The driver may want a current context to answer: then any open GPU's is used, else that of `to_open`
 // (-1: none) is opened. Without either, nothing is known.
-Result<Attributes> attributes_of(Gpus& gpus, const void* pointer, int to_open) {
+Result<Attributes> attributes_of(Gpus& gpus, const Buffer& buffer, int to_open) {
     const driver::Cuda& cuda = *gpus.cuda();
-    const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+    const auto address = reinterpret_cast<CUdeviceptr>(buffer.address());
     Attributes attributes;
     CUresult status = ask(cuda, address, attributes);
     if (status == CUDA_ERROR_INVALID_CONTEXT) {
@@ -51,7 +51,7 @@ Result<Attributes> attributes_of(Gpus& gpus, const void* pointer, int to_open) {
         status = ask(cuda, address, attributes);
         if (status == CUDA_ERROR_INVALID_CONTEXT) return Attributes{};
     }
-    SIDESTEP_CHECK(cuda.check(status, "cuPointerGetAttributes"));
+    if (status != CUDA_SUCCESS) return cuda.error(status, "cuPointerGetAttributes", buffer.to_string());
     return attributes;
 }
 
@@ -169,17 +169,17 @@ Result<std::optional<Pointer>> look_up(Gpus& gpus, const Buffer& buffer) {
                                  ? Pointer{MemoryKind::device, buffer.place().index(), nullptr, 0}
                                  : Pointer{});
     const int to_open = buffer.place().is_gpu() ? buffer.place().index() : -1;
-    SIDESTEP_TRY(const Attributes attributes, attributes_of(gpus, buffer.address(), to_open));
+    SIDESTEP_TRY(const Attributes attributes, attributes_of(gpus, buffer, to_open));
     if (buffer.place().is_gpu()) return look_up_gpu(gpus, buffer, attributes);
     return look_up_host(gpus, buffer, attributes);
 }
 
 Result<backend::Description> locate(Gpus& gpus, const void* address, Bytes bytes) {
     SIDESTEP_TRY(Gpu * near, gpus.open_near(-1));
-    SIDESTEP_TRY(const Attributes attributes, attributes_of(gpus, address, near->index()));
+    Buffer buffer = Buffer::host(address, bytes);
+    SIDESTEP_TRY(const Attributes attributes, attributes_of(gpus, buffer, near->index()));
     backend::Description found;
     found.size = bytes;
-    Buffer buffer = Buffer::host(address, bytes);
     std::optional<int> gpu;
     if (attributes.managed)
         gpu = preferred_gpu(gpus, address);

@@ -20,6 +20,24 @@ CudaContext::~CudaContext() {
     cuda_->cuDevicePrimaryCtxRelease(device_);
 }
 
+void ScopedCudaContext::set_aside() {
+    CUcontext current = nullptr;
+    while (cuda_.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr &&
+           cuda_.cuCtxPopCurrent(&current) == CUDA_SUCCESS)
+        set_aside_.push_back(current);
+}
+
+void ScopedCudaContext::put_back() {
+    for (; !set_aside_.empty(); set_aside_.pop_back()) cuda_.cuCtxPushCurrent(set_aside_.back());
+}
+
+// A call may fail for what other work has done, and have done its own: what was current before was another one.
+void ScopedCudaContext::pop_again() {
+    CUcontext current = nullptr;
+    if (cuda_.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == pushed_)
+        cuda_.cuCtxPopCurrent(&current);
+}
+
 Result<CudaStream> CudaStream::create(std::shared_ptr<const CudaContext> context) {
     const Cuda& cuda = context->cuda();
     ScopedCudaContext current(*context);

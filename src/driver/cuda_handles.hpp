@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "driver/cuda.hpp"
 
@@ -33,31 +34,46 @@ private:
 };
 
 // Makes a context current on this thread until the end of the scope, whatever was current before. If
-// that fails, the calls in the scope fail and say so.
+// that fails, none is current, so that the calls in the scope fail and say so: in another context they would go
+// well, on the wrong GPU.
 //
 // The scope is in the relaxed mode of stream capture too: a caller, or any thread of the program, may be
 // capturing a stream of its own in the default mode, in which calls such as cuEventQuery and cuMemAlloc are
 // refused to every thread and spoil the capture.
 class ScopedCudaContext {
 public:
-    ScopedCudaContext(const Cuda& cuda, CUcontext context)
-        : cuda_(cuda), pushed_(cuda.cuCtxPushCurrent(context) == CUDA_SUCCESS) {
-        cuda_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
+    ScopedCudaContext(const Cuda& cuda, CUcontext context) : cuda_(cuda) {
+        CUcontext before = nullptr;
+        cuda_.cuCtxGetCurrent(&before);
+        if (before != context) {
+            if (cuda_.cuCtxPushCurrent(context) == CUDA_SUCCESS)
+                pushed_ = context;
+            else
+                set_aside();
+        }
+        relaxed_ = cuda_.cuThreadExchangeStreamCaptureMode(&capture_mode_) == CUDA_SUCCESS;
     }
     explicit ScopedCudaContext(const CudaContext& context)
         : ScopedCudaContext(context.cuda(), context.get()) {}
     ~ScopedCudaContext() {
-        cuda_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
+        if (relaxed_) cuda_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
         CUcontext popped = nullptr;
-        if (pushed_) cuda_.cuCtxPopCurrent(&popped);
+        if (pushed_ && cuda_.cuCtxPopCurrent(&popped) != CUDA_SUCCESS) pop_again();
+        if (!set_aside_.empty()) put_back();
     }
     ScopedCudaContext(const ScopedCudaContext&) = delete;
     ScopedCudaContext& operator=(const ScopedCudaContext&) = delete;
 
 private:
+    void set_aside();
+    void put_back();
+    void pop_again();
+
     const Cuda& cuda_;
-    bool pushed_;
+    CUcontext pushed_ = nullptr;        // null: it was current already, or could not be made so
+    std::vector<CUcontext> set_aside_;  // the thread's contexts meanwhile, from the uppermost down
     CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the one before
+    bool relaxed_ = false;
 };
 
 // A stream that does not wait for the default stream.

@@ -82,21 +82,24 @@ Result<Import> SharedMemory::connect(const std::string& name, std::chrono::milli
     entry.connection = offered.connection;
     entry.publication = offer.publication;
     entry.key = {offer.publisher, offer.scheme, offer.handle, offer.identity};
-    if (!offered.connection->same_process() || !use_own_address(offer, entry))
-        SIDESTEP_CHECK(map(offered, entry));
+    const bool ours = offered.connection->same_process();
+    const Result<bool> as_it_is = ours ? use_own_address(offer, entry) : false;
+    if (!as_it_is || !*as_it_is) {
+        const auto mapped = map(offered, entry);
+        if (!mapped) return as_it_is ? mapped.error() : as_it_is.error();
+    }
     keep(name, entry);
     return Import{std::move(entry.buffer), std::move(entry.mapping)};
 }
 
 // In the process that published it memory is used as it is; CUDA even refuses to map it there. Another
-// Context's emulated memory is mapped all the same, since only that Context knows the address.
-bool SharedMemory::use_own_address(const peer::MemoryOffer& offer, Entry& entry) const {
+// Context's emulated memory is mapped all the same, since only that Context knows the address: to the others it is an error.
+Result<bool> SharedMemory::use_own_address(const peer::MemoryOffer& offer, Entry& entry) const {
     const Buffer buffer = Buffer::memory(offer.place, reinterpret_cast<void*>(offer.address), offer.size);
     bool known = offer.place.is_host() && offer.memory == MemoryKind::pageable;
     for (backend::Backend* backend : registry_.usable()) {
-        const auto description = backend->describe(buffer);
-        if (!description) return false;
-        if (*description) known = (*description)->memory == offer.memory;
+        SIDESTEP_TRY(const auto description, backend->describe(buffer));
+        if (description) known = description->memory == offer.memory;
     }
     if (!known) return false;
     entry.buffer = buffer;

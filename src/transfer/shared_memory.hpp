@@ -75,7 +75,7 @@ private:
     Result<Import> connect(const std::string& name, std::chrono::milliseconds limit);
     Result<void> map(const peer::Offered& offered, Entry& entry);
     Result<std::shared_ptr<const Mapping>> open(const peer::Offered& offered, const Key& key);
-    bool use_own_address(const peer::MemoryOffer& offer, Entry& entry) const;
+    Result<bool> use_own_address(const peer::MemoryOffer& offer, Entry& entry) const;
     void keep(const std::string& name, Entry& entry);
     static bool ended(const Entry& entry);
     template <typename Condition>

@@ -26,6 +26,8 @@
 #include <optional>
 #include <set>
 
+#include <fmt/format.h>
+
 namespace sidestep::failure {
 namespace {
 
@@ -45,7 +47,8 @@ const char* to_string(How how) {
 }
 
 std::string to_string(const Fault& fault) {
-    return "call " + std::to_string(fault.number) + " of " + fault.call + " " + to_string(fault.how);
+    const std::string where = fault.call.site == 0 ? "" : fmt::format(" from {:x}", fault.call.site);
+    return fmt::format("call {} of {}{} {}", fault.number, fault.call.name, where, to_string(fault.how));
 }
 
 bool can(const std::string& call, How how) {
@@ -59,13 +62,14 @@ struct Watch::State {
     Fault fault;
     mutable std::mutex mutex;  // guards what follows
     std::condition_variable changed;
-    std::map<std::string, unsigned> made;
+    std::map<Call, unsigned> made;
     bool struck = false;
     bool hanging = false;
     bool released = false;
 
     // How this call goes; nothing: as always.
-    std::optional<How> next(const char* call) {
+    std::optional<How> next(const char* name, std::size_t site = 0) {
+        const Call call{name, site};
         const std::lock_guard lock(mutex);
         const unsigned number = ++made[call];
         if (struck || number != fault.number || fault.call != call) return std::nullopt;
@@ -90,7 +94,10 @@ namespace {
 std::mutex mutex;  // guards the next
 std::shared_ptr<Watch::State> watching;
 
+thread_local int unwatched = 0;
+
 std::shared_ptr<Watch::State> watch() {
+    if (unwatched > 0) return nullptr;
     const std::lock_guard lock(mutex);
     return watching;
 }
@@ -144,9 +151,17 @@ ssize_t move(const char* name, std::size_t bytes, Real real) {
 
 }  // namespace
 
-bool goes_wrong(const char* call) {
+bool goes_wrong(const char* call, std::size_t site) {
     const auto state = watch();
-    return state && state->next(call).has_value();
+    return state && state->next(call, site).has_value();
+}
+
+Unwatched::Unwatched() {
+    ++unwatched;
+}
+
+Unwatched::~Unwatched() {
+    --unwatched;
 }
 
 Watch::Watch(Fault fault) : state_(std::make_shared<State>()) {
@@ -161,7 +176,7 @@ Watch::~Watch() {
     watching.reset();
 }
 
-std::map<std::string, unsigned> Watch::made() const {
+std::map<Call, unsigned> Watch::made() const {
     const std::lock_guard lock(state_->mutex);
     return state_->made;
 }

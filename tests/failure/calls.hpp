@@ -1,6 +1,8 @@
 // Calls of the operating system that fail, end short or hang, in a program that is linked with calls.cpp.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,9 +16,17 @@ enum class How {
 };
 const char* to_string(How how);
 
-// Which one: the `number`-th of the name, from 1 on.
+// Calls of one name; those of CUDA's driver also from one place in the program, since how often some are made
+// is a matter of time.
+struct Call {
+    std::string name;
+    std::size_t site = 0;
+    auto operator<=>(const Call&) const = default;
+};
+
+// Which one: the `number`-th, from 1 on.
 struct Fault {
-    std::string call;
+    Call call;
     unsigned number = 0;
     How how = How::fails;
 };
@@ -27,7 +37,16 @@ std::string to_string(const Fault& fault);
 bool can(const std::string& call, How how);
 
 // Whether a call that the program counts and fails itself is the one that goes wrong.
-bool goes_wrong(const char* call);
+bool goes_wrong(const char* call, std::size_t site);
+
+// What this thread calls meanwhile is not the library's: calls of the driver's own, as of the stand-in for it.
+class Unwatched {
+public:
+    Unwatched();
+    ~Unwatched();
+    Unwatched(const Unwatched&) = delete;
+    Unwatched& operator=(const Unwatched&) = delete;
+};
 
 // From its construction to its end, calls of all threads are counted, and one of them goes wrong. One at a time.
 class Watch {
@@ -38,7 +57,7 @@ public:
     Watch& operator=(const Watch&) = delete;
 
     // How often each call has been made.
-    std::map<std::string, unsigned> made() const;
+    std::map<Call, unsigned> made() const;
     // Whether the fault has come about, and whether its call still hangs.
     bool struck() const;
     bool hangs() const;

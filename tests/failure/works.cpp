@@ -11,12 +11,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <sidestep/cuda.hpp>
+#include "tests/failure/driver_calls.hpp"
+
 namespace sidestep::failure {
 namespace {
 
 // No whole number of pages, and more than one chunk.
 constexpr Bytes size = (3 << 20) + 1234;
 constexpr Bytes chunk = 1 << 20;
+// Of each of the four: two make a file of more than one chunk.
+constexpr Bytes tensor_size = chunk + 1234;
 
 std::string some_bytes(unsigned seed, Bytes bytes = size) {
     std::string text(bytes, '\0');
@@ -33,8 +38,8 @@ std::string get(const std::string& path) {
 std::string unlike(const std::string& what, const std::string& is, const std::string& should) {
     if (is == should) return {};
     const auto differs = std::mismatch(is.begin(), is.end(), should.begin(), should.end());
-    return fmt::format("{}: {} bytes for {}, the first other one at {}", what, is.size(), should.size(),
-                       differs.first - is.begin());
+    return fmt::format("{}: {} bytes for {}, the first other one at {}: {}", what, is.size(), should.size(),
+                       differs.first - is.begin(), std::string(differs.first, is.end()).substr(0, 8));
 }
 CopyOptions with_deadline(std::chrono::milliseconds deadline) {
     CopyOptions options;
@@ -127,6 +132,48 @@ private:
     std::vector<Allocation> memories_;
 };
 
+#ifdef SIDESTEP_FAILURE_OVER_DRIVER
+// A copy in the order of a caller's stream, and a copy of the driver's own behind it. Staged: the stream waits at a gate.
+class OnStream : public Work {
+public:
+    OnStream(const Context& context, bool staged, bool verifies)
+        : Work(context), staged_(staged), verifies_(verifies) {}
+    void prepare() override {
+        put(at("from"), content_);
+        from_ = filled(Place::host(), content_);  // pinned
+        memory_ = filled(Place::gpu(0), std::string(size, 'o'));
+        seen_ = filled(Place::host(), std::string(size, 'n'));
+    }
+    Result<void> run(std::chrono::milliseconds deadline) override {
+        CopyOptions options = with_deadline(deadline);
+        options.verify = verifies_;
+        const Buffer from = staged_ ? Buffer::file(at("from"), 0, size) : from_.buffer();
+        stream_.hold();
+        held_up_ = true;
+        Transfer copy = cuda::copy(context_, from, memory_.buffer(), stream_.get(), options);
+        held_up_ = false;
+        stream_.copy(seen_.address(), memory_.address(), size);
+        stream_.let_go();
+        return result_of(std::move(copy));
+    }
+    std::string wrong_bytes() override {
+        if (const std::string waits = left_over(); !waits.empty()) return waits;
+        return unlike("memory", content_of(memory_.buffer()), content_) +
+               unlike("what the stream saw", content_of(seen_.buffer()), content_);
+    }
+    std::string left_over() override {
+        return stream_.ends_within(std::chrono::seconds(2)) ? "" : "the stream still waits";
+    }
+
+private:
+    const bool staged_;
+    const bool verifies_;
+    const std::string content_ = some_bytes(3);
+    Allocation from_, memory_, seen_;
+    CallersStream stream_;
+};
+#endif
+
 // Tensors in GPU and host memory, in two files with an index.
 class Saved : public Work {
 public:
@@ -134,7 +181,7 @@ public:
     void prepare() override {
         std::filesystem::create_directory(at("saved"));
         for (unsigned i = 0; i < 4; ++i)
-            tensors_.push_back(filled(i % 2 == 0 ? Place::host() : gpu(i), some_bytes(i)));
+            tensors_.push_back(filled(i % 2 == 0 ? Place::host() : gpu(i), some_bytes(i, tensor_size)));
     }
     Result<void> run(std::chrono::milliseconds deadline) override { return save(at("saved"), deadline); }
     std::string wrong_bytes() override { return wrong_in(at("saved")); }
@@ -147,15 +194,15 @@ public:
     }
 
 protected:
-    Result<void> save(const std::string& to, std::chrono::milliseconds deadline) {
+    Result<void> save(const std::string& to, std::chrono::milliseconds deadline, bool flushes = true) {
         SaveOptions options;
-        options.shard_bytes = 2 * size;
-        options.sync_file = true;
+        options.shard_bytes = 2 * tensor_size;
+        options.sync_file = flushes;
         options.deadline = deadline;
         options.chunk = chunk;
         std::vector<TensorToSave> all;
         for (unsigned i = 0; i < 4; ++i)
-            all.push_back({fmt::format("t{}", i), Dtype::u8, {size}, tensors_[i].buffer()});
+            all.push_back({fmt::format("t{}", i), Dtype::u8, {tensor_size}, tensors_[i].buffer()});
         return result_of(context_.save(all, to, options));
     }
     std::string wrong_in(const std::string& folder) {
@@ -171,7 +218,8 @@ protected:
         for (unsigned i = 0; i < 4; ++i)
             for (const Place& place : loaded.places()) {
                 const LoadedTensor* tensor = loaded.find(fmt::format("t{}", i), place);
-                all += tensor ? unlike(fmt::format("t{}", i), content_of(tensor->buffer), some_bytes(i))
+                all += tensor ? unlike(fmt::format("t{}", i), content_of(tensor->buffer),
+                                       some_bytes(i, tensor_size))
                               : fmt::format("no t{}", i);
             }
         return all;
@@ -186,7 +234,7 @@ public:
     LoadedBack(const Context& context, bool verifies) : Saved(context), verifies_(verifies) {}
     void prepare() override {
         Saved::prepare();
-        const auto saved = save(at("saved"), {});
+        const auto saved = save(at("saved"), {}, false);
         if (!saved) std::abort();
     }
     Result<void> run(std::chrono::milliseconds deadline) override {
@@ -221,12 +269,16 @@ public:
         if (beforehand_) publication_ = context_.publish(name_, from_).value();
     }
     Result<void> run(std::chrono::milliseconds deadline) override {
+        held_up_ = !beforehand_;
         const Result<Publication> publication = beforehand_ ? Publication() : context_.publish(name_, from_);
+        held_up_ = false;
         if (!publication) return publication.error();
         return result_of(context_.copy(Buffer::shared(name_), to_.buffer(), with_deadline(deadline)));
     }
     std::string wrong_bytes() override { return unlike("memory", content_of(to_.buffer()), content_); }
-    std::vector<std::string> words() const override { return {name_, "published", "shared", "memfd"}; }
+    std::vector<std::string> words() const override {
+        return {name_, "published", "shared", "memfd", "gpu:0 0x"};
+    }
     // Of the connection.
     std::size_t kept_descriptors() const override { return 4; }
 
@@ -310,6 +362,23 @@ const std::vector<Kind>& kinds() {
         {"Found", [](const Context& c) -> Made { return std::make_unique<Published>(c, true); }},
         {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c, false); },
          "publish() has no deadline"}};
+    return all;
+}
+
+const std::vector<Kind>& kinds_on_stream() {
+    using Made = std::unique_ptr<Work>;
+    [[maybe_unused]] constexpr const char* opens_first =
+        "files are opened before the gate is put, and that before the call returns";
+    static const std::vector<Kind> all{
+#ifdef SIDESTEP_FAILURE_OVER_DRIVER
+        {"OneHop", [](const Context& c) -> Made { return std::make_unique<OnStream>(c, false, false); }, "",
+         false},
+        {"Gated", [](const Context& c) -> Made { return std::make_unique<OnStream>(c, true, false); },
+         opens_first},
+        {"GatedVerified", [](const Context& c) -> Made { return std::make_unique<OnStream>(c, true, true); },
+         opens_first},
+#endif
+    };
     return all;
 }
 

@@ -31,6 +31,8 @@ public:
 
     // The result is there; run() goes on to drop what it has, which waits for pieces in flight.
     bool told() const { return told_.load(); }
+    // It is in a call that keeps no deadline: see Kind::holds_up.
+    bool held_up() const { return held_up_.load(); }
     // Descriptors that the library keeps for the next time, or not, as it comes.
     virtual std::size_t kept_descriptors() const { return 0; }
     // An error tells by one of these what it is about, if not by the call.
@@ -49,6 +51,7 @@ protected:
 
     const Context& context_;
     std::atomic<bool> told_{false};
+    std::atomic<bool> held_up_{false};
 
 private:
     std::string folder_;
@@ -57,11 +60,14 @@ private:
 struct Kind {
     const char* name;
     std::unique_ptr<Work> (*make)(const Context& context);
-    const char* held_up_by = nullptr;  // why nothing hangs in it
+    const char* holds_up = "";  // why a call of it may hang as long as what it calls
+    bool asks_files_or_others = true;
 };
 inline void PrintTo(const Kind& kind, std::ostream* out) {
     *out << kind.name;
 }
 const std::vector<Kind>& kinds();
+// On a caller's stream; of them there are none on emulated GPUs.
+const std::vector<Kind>& kinds_on_stream();
 
 }  // namespace sidestep::failure
