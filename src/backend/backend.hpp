@@ -23,7 +23,7 @@
 #include <sidestep/storage_bytes.hpp>
 #include <sidestep/topology.hpp>
 #include "backend/capability.hpp"
-#include "backend/collective.hpp"
+#include "backend/seat.hpp"
 
 namespace sidestep::backend {
 

@@ -10,8 +10,8 @@
 namespace sidestep::gpu_tests {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Shape;
 
 class HostArenas : public ContextTest {
 protected:
@@ -61,7 +61,7 @@ TEST_F(HostArenas, BothGpusReachThem) {
         const auto moved = seats[rank]->move_arena_to_host();
         ASSERT_TRUE(moved.ok()) << moved.error().to_string();
         EXPECT_TRUE(seats[rank]->arena().place().is_host());
-        EXPECT_GE((*moved)->size, backend::ArenaLayout{2}.bytes());
+        EXPECT_GE((*moved)->size, protocol::ArenaLayout{2}.bytes());
         EXPECT_GE((*moved)->descriptor, 0);
         memory[rank] = std::move(backend().allocate(place, 2 * block, MemoryKind::device).value());
     }

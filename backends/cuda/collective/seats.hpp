@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/collective.hpp"
+#include "backend/seat.hpp"
 #include "backends/cuda/collective/control.hpp"
 #include "backends/cuda/collective/kernels.hpp"
 #include "backends/cuda/collective/shared_streams.hpp"

@@ -10,9 +10,9 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::CollectiveTask;
 using backend::Seat;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Shape;
 
 class SeatTest : public testing::Test {
 protected:
@@ -38,7 +38,7 @@ TEST_F(SeatTest, TheArenaIsZeroedMemoryOfTheGpu) {
     const auto made = seat(1, 2);
     ASSERT_NE(made, nullptr);
     EXPECT_EQ(made->arena().place(), Place::gpu(1));
-    EXPECT_EQ(made->arena().size(), backend::ArenaLayout{2}.bytes());
+    EXPECT_EQ(made->arena().size(), protocol::ArenaLayout{2}.bytes());
     Values bytes(1 << 20, 1);
     rig_->read(bytes.data(), made->arena().address(), bytes.size());
     EXPECT_EQ(bytes, Values(1 << 20, 0));
@@ -80,7 +80,7 @@ TEST_F(SeatTest, ASeatThatCannotBeIsRefused) {
     backend::Backend& backend = rig_->backend();
     EXPECT_FALSE(backend.seat({0, 0, Place::gpu(0)}).ok());
     EXPECT_FALSE(backend.seat({2, 2, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({0, backend::max_ranks + 1, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seat({0, protocol::max_ranks + 1, Place::gpu(0)}).ok());
     EXPECT_FALSE(backend.seat({0, 1, Place::host()}).ok());
     EXPECT_FALSE(backend.seat({0, 1, Place::gpu(99)}).ok());
 }
@@ -89,8 +89,8 @@ TEST_F(SeatTest, SlotsThatAreNotThere) {
     const auto made = seat(0, 2);
     ASSERT_NE(made, nullptr);
     EXPECT_FALSE(made->reach(2, 0, {}).ok());
-    EXPECT_FALSE(made->reach(0, backend::max_slots, {}).ok());
-    EXPECT_TRUE(made->reach(1, backend::max_slots - 1, {}).ok());
+    EXPECT_FALSE(made->reach(0, protocol::max_slots, {}).ok());
+    EXPECT_TRUE(made->reach(1, protocol::max_slots - 1, {}).ok());
 }
 
 TEST_F(SeatTest, IdleBeforeTheFirstTaskAndAfterTheLast) {
@@ -147,8 +147,8 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
             CollectiveTask task;
             task.shape = shape;
             task.signature = 1;
-            task.element = backend::Element::f32;
-            task.combine = backend::Combine::sum;
+            task.element = protocol::Element::f32;
+            task.combine = protocol::Combine::sum;
             task.send = memory[rank].address();
             task.recv = static_cast<char*>(memory[rank].address()) + 512;
             task.send_token = {1, 0};

@@ -35,7 +35,7 @@ public:
     Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override {
         return check_alive(), seat_->reach(rank, slot, memory);
     }
-    Result<void> run(const backend::CollectiveTask& task, void* stream) override {
+    Result<void> run(const protocol::CollectiveTask& task, void* stream) override {
         return check_alive(), seat_->run(task, stream);
     }
     Result<bool> idle() override {
@@ -44,7 +44,7 @@ public:
         check_alive();
         return seat_->idle();
     }
-    std::optional<backend::FaultRecord> fault() const override { return check_alive(), seat_->fault(); }
+    std::optional<protocol::FaultRecord> fault() const override { return check_alive(), seat_->fault(); }
     void abort() noexcept override { check_alive(), seat_->abort(); }
     void set_deadline(std::uint64_t ns) override { check_alive(), seat_->set_deadline(ns); }
 
