@@ -39,7 +39,6 @@ Capability capability(PlaceKind from, PlaceKind to, Reach reach, Prefer engine, 
     made.reason = reason;
     made.one_by_one = true;
     made.streams = true;
-    made.batches = true;
     return made;
 }
 

@@ -54,7 +54,6 @@ struct Capability {
     // A piece seldom ends before one between the same ends that was started earlier, so that only the oldest
     // is worth a look.
     bool one_by_one = false;
-    bool batches = false;  // takes start_batch()
     bool streams = false;  // takes Piece::stream: enqueues on a caller's stream
     bool refused = false;  // not to be chosen: a second Offer of the name, which is not usable, says why
     std::string reason;    // one clause for Hop::reason: "DMA without the CPU"

@@ -29,7 +29,7 @@ struct Extent {
     Buffer whole;
     std::uint64_t identity = 0;  // another one where the address was given out again
     // Sharing it with another process leaves the bytes where they are. False on emulated GPUs: there the
-    // first Backend::share() moves them, so nobody may write meanwhile.
+    // first Sharer::share() moves them, so nobody may write meanwhile.
     bool shares_in_place = true;
     // It is one of several mappings in one range of addresses, so that a buffer may go on behind it.
     bool goes_on = false;
@@ -53,14 +53,14 @@ class Seat {
 public:
     virtual ~Seat() = default;
 
-    // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Backend::share).
+    // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Sharer::share).
     virtual const Buffer& arena() const = 0;
 
     // The allocation that holds `address`. ErrorCode::invalid_argument for what is not memory of this seat's
     // GPU.
     virtual Result<Extent> extent(const void* address) = 0;
 
-    // Memory that another process shared (Backend::share), mapped for this seat's GPU until the Allocation is
+    // Memory that another process shared (Sharer::share), mapped for this seat's GPU until the Allocation is
     // dropped. May block.
     virtual Result<Allocation> open(const Exported& exported) = 0;
 

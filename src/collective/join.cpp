@@ -49,11 +49,12 @@ Result<std::unique_ptr<backend::Seat>> make_seat(const JoinRequest& request) {
     Error refused{
         ErrorCode::unsupported, "no backend here runs collectives", request.seating.place.to_string(), {}};
     for (backend::Backend* backend : request.registry.usable()) {
-        auto seat = backend->seat(wanted);
+        backend::Seats* const seats = backend->seats();
+        if (seats == nullptr) continue;
+        auto seat = seats->seat(wanted);
         if (seat) ending::prepare_for(backend->name());
-        if (seat) return seat;
-        if (seat.error().code != ErrorCode::unsupported) return seat.error();
-        if (backend->name() == "cuda") refused = seat.error();
+        if (seat || seat.error().code != ErrorCode::unsupported) return seat;
+        refused = seat.error();
     }
     return refused;
 }

@@ -196,7 +196,7 @@ bool BatchJob::start_call(Bulk& bulk) {
         call.bytes += piece.size;
         call.last = bulk.next++;
     }
-    auto ticket = bulk.group.hop().backend->start_batch(scratch_);
+    auto ticket = bulk.group.hop().backend->batcher()->start_batch(scratch_);
     if (!ticket) {
         fail(at_position(ticket.error(), pieces[call.first].position, pieces[call.last].position));
         return true;

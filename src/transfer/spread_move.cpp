@@ -64,12 +64,13 @@ Result<void> Move::start_next() {
     const std::size_t left = runs_.size() - next_;
     Result<backend::Ticket> ticket = backend::Ticket{};
     std::size_t count = 1;
-    if (mover_.batches && left > 1) {
+    backend::Batcher* const batcher = mover_.backend->batcher();
+    if (batcher != nullptr && left > 1) {
         count = std::min(left, max_in_batch);
         std::vector<backend::Piece> pieces;
         pieces.reserve(count);
         for (std::size_t i = 0; i < count; ++i) pieces.push_back(piece_of(next_ + i));
-        ticket = mover_.backend->start_batch(pieces);
+        ticket = batcher->start_batch(pieces);
     } else {
         ticket = mover_.backend->start(piece_of(next_));
     }

@@ -13,7 +13,6 @@ namespace sidestep::transfer {
 struct Mover {
     backend::Backend* backend = nullptr;
     std::size_t capability = 0;
-    bool batches = false;
     bool one_by_one = false;  // as Capability's
     // Flights that were started, and of those that ended.
     mutable std::uint64_t started = 0;

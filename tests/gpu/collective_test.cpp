@@ -358,10 +358,10 @@ TEST_F(Collectives, MoreThanFourGigabytes) {
 
 // Growing memory of pools and of mappings, as frameworks have it.
 TEST_F(Collectives, ExtentsOfOtherMemory) {
-    const auto seat = backend().seat({0, 1, Place::gpu(0)});
+    const auto seat = backend().seats()->seat({0, 1, Place::gpu(0)});
     ASSERT_TRUE(seat.ok()) << seat.error().to_string();
     for (const MemoryKind kind : {MemoryKind::device, MemoryKind::vmm, MemoryKind::pool}) {
-        const auto memory = backend().allocate(Place::gpu(0), 3_MiB, kind);
+        const auto memory = backend().allocator()->allocate(Place::gpu(0), 3_MiB, kind);
         ASSERT_TRUE(memory.ok());
         const auto extent = (*seat)->extent(static_cast<char*>(memory->address()) + 5000);
         ASSERT_TRUE(extent.ok()) << to_string(kind) << ": " << extent.error().to_string();
@@ -376,7 +376,7 @@ TEST_F(Collectives, ExtentsOfOtherMemory) {
     ASSERT_TRUE(first.ok()) << first.error().to_string();
     EXPECT_LT(first->whole.size(), 9_MiB);
     EXPECT_TRUE(first->goes_on);
-    const auto pinned = backend().allocate(Place::host(), 4096, MemoryKind::pinned);
+    const auto pinned = backend().allocator()->allocate(Place::host(), 4096, MemoryKind::pinned);
     ASSERT_TRUE(pinned.ok());
     const auto own = (*seat)->extent(pinned->address());
     ASSERT_TRUE(own.ok()) << own.error().to_string();
@@ -390,7 +390,7 @@ TEST_F(Collectives, ExtentsOfOtherMemory) {
 // A stream of a GPU that is not the rank's.
 TEST_F(Collectives, AStreamOfAnotherGpuIsRefused) {
     if (machine().gpus() < 2) GTEST_SKIP() << "needs two GPUs, this machine has one";
-    const auto seat = backend().seat({0, 1, Place::gpu(0)});
+    const auto seat = backend().seats()->seat({0, 1, Place::gpu(0)});
     ASSERT_TRUE(seat.ok());
     const auto rig = collective_seat::make_rig(2);
     CollectiveTask task;

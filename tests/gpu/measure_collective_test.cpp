@@ -29,7 +29,7 @@ protected:
         // The first one loads the kernels.
         for (const char* which : {"first", "next"}) {
             const auto began = std::chrono::steady_clock::now();
-            const auto seat = backend().seat({0, n_, Place::gpu(0)});
+            const auto seat = backend().seats()->seat({0, n_, Place::gpu(0)});
             ASSERT_TRUE(seat.ok());
             fmt::print(
                 "{} seat: {:.1f} ms\n", which,

@@ -28,8 +28,8 @@ Crew::Crew(unsigned ranks, std::uint64_t deadline_ns, std::size_t heap_bytes)
     if (rig_ == nullptr) return;
     for (unsigned rank = 0; rank < ranks; ++rank) {
         const Place place = rig_->place(rank);
-        auto heap = rig_->backend().allocate(place, heap_bytes, MemoryKind::device);
-        auto seat = rig_->backend().seat({rank, ranks, place, deadline_ns});
+        auto heap = rig_->backend().allocator()->allocate(place, heap_bytes, MemoryKind::device);
+        auto seat = rig_->backend().seats()->seat({rank, ranks, place, deadline_ns});
         if (!heap || !seat) {
             ADD_FAILURE() << (heap ? seat.error() : heap.error()).to_string();
             return;

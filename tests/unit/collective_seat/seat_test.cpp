@@ -21,12 +21,12 @@ protected:
         if (rig_ == nullptr) GTEST_SKIP() << "there are fewer than 2 GPUs";
     }
     Allocation allocate(int gpu, Bytes bytes) {
-        auto memory = rig_->backend().allocate(Place::gpu(gpu), bytes, MemoryKind::device);
+        auto memory = rig_->backend().allocator()->allocate(Place::gpu(gpu), bytes, MemoryKind::device);
         EXPECT_TRUE(memory.ok()) << memory.error().to_string();
         return memory ? std::move(*memory) : Allocation();
     }
     std::unique_ptr<Seat> seat(unsigned rank, unsigned ranks) {
-        auto made = rig_->backend().seat({rank, ranks, Place::gpu(static_cast<int>(rank))});
+        auto made = rig_->backend().seats()->seat({rank, ranks, Place::gpu(static_cast<int>(rank))});
         EXPECT_TRUE(made.ok()) << made.error().to_string();
         return made ? std::move(*made) : nullptr;
     }
@@ -78,11 +78,11 @@ TEST_F(SeatTest, ExtentKnowsWhatIsNoMemoryOfItsGpu) {
 
 TEST_F(SeatTest, ASeatThatCannotBeIsRefused) {
     backend::Backend& backend = rig_->backend();
-    EXPECT_FALSE(backend.seat({0, 0, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({2, 2, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({0, protocol::max_ranks + 1, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({0, 1, Place::host()}).ok());
-    EXPECT_FALSE(backend.seat({0, 1, Place::gpu(99)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, 0, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({2, 2, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, protocol::max_ranks + 1, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, 1, Place::host()}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, 1, Place::gpu(99)}).ok());
 }
 
 TEST_F(SeatTest, SlotsThatAreNotThere) {
@@ -115,8 +115,8 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
     std::vector<Allocation> opened;
     for (unsigned rank = 0; rank < 2; ++rank) {
         const Place place = Place::gpu(static_cast<int>(rank));
-        auto made = rigs[rank]->backend().seat({rank, 2, place});
-        auto allocated = rigs[rank]->backend().allocate(place, 1 << 20, MemoryKind::device);
+        auto made = rigs[rank]->backend().seats()->seat({rank, 2, place});
+        auto allocated = rigs[rank]->backend().allocator()->allocate(place, 1 << 20, MemoryKind::device);
         ASSERT_TRUE(made.ok() && allocated.ok());
         seats[rank] = std::move(*made);
         memory[rank] = std::move(*allocated);
@@ -126,7 +126,7 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
         const unsigned other = 1 - rank;
         unsigned slot = 0;
         for (const Buffer& buffer : {seats[other]->arena(), memory[other].buffer()}) {
-            auto exported = rigs[other]->backend().share(buffer);
+            auto exported = rigs[other]->backend().sharer()->share(buffer);
             ASSERT_TRUE(exported.ok() && exported->has_value());
             auto mapped = seats[rank]->open(**exported);
             ASSERT_TRUE(mapped.ok()) << mapped.error().to_string();

@@ -52,7 +52,7 @@ private:
     std::unique_ptr<backend::Seat> seat_;
 };
 
-class StrictBackend : public backend::Backend {
+class StrictBackend : public backend::Backend, public backend::Seats {
 public:
     explicit StrictBackend(const backend::Registry& real) : real_(real) {}
     std::string_view name() const override { return "strict"; }
@@ -68,10 +68,12 @@ public:
     }
     Result<backend::Ticket> start(const backend::Piece&) override { return Error{}; }
     Result<backend::Progress> poll(backend::Ticket) override { return Error{}; }
+    backend::Seats* seats() override { return this; }
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
         for (backend::Backend* backend : real_.usable())
-            if (auto seat = backend->seat(request))
-                return std::unique_ptr<backend::Seat>(std::make_unique<StrictSeat>(std::move(*seat)));
+            if (backend->seats() != nullptr)
+                if (auto seat = backend->seats()->seat(request))
+                    return std::unique_ptr<backend::Seat>(std::make_unique<StrictSeat>(std::move(*seat)));
         return Error{};
     }
 
