@@ -29,10 +29,7 @@ struct LoadCommand {
     std::vector<std::string> only;
     std::string manifest;
     bool lenient = false;
-    bool direct_io = false;
-    Bytes chunk = 0;
-    std::optional<Bytes> max_staging;
-    std::chrono::milliseconds deadline{0};
+    LimitFlags limits;
 };
 
 // "gpu:0,gpu:1", "gpu:all", "host".
@@ -79,12 +76,8 @@ Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& comm
     if (command.layout == "replicate") options.layout = Layout::replicate;
     if (command.layout == "tensor") options.layout = Layout::by_tensor;
     if (command.layout == "axis") options.layout = Layout::by_axis;
-    options.verify = globals.verify;
     options.manifest = command.manifest;
-    if (command.direct_io) options.page_cache = PageCache::bypass;
-    options.chunk = command.chunk;
-    if (command.max_staging) options.max_staging = *command.max_staging;
-    options.deadline = command.deadline;
+    command.limits.set(globals, options);
     return options;
 }
 
@@ -193,16 +186,7 @@ void add_load_flags(CLI::App& app, const std::shared_ptr<LoadCommand>& command) 
         ->type_name("FILE");
     app.add_flag("--lenient", command->lenient,
                  "take padding and unknown types instead of refusing the file");
-    app.add_flag("--direct-io", command->direct_io, "read files around the page cache");
-    add_bytes(
-        app, "--chunk", [command](Bytes bytes) { command->chunk = bytes; },
-        "bytes read at a time (default: chosen by the library)");
-    add_bytes(
-        app, "--max-staging", [command](Bytes bytes) { command->max_staging = bytes; },
-        "staging memory for each place (default: 256MiB)");
-    add_duration(
-        app, "--deadline", [command](std::chrono::milliseconds time) { command->deadline = time; },
-        "fail when the load takes longer, such as 30s or 2m (default: none)");
+    add_limit_flags(app, command->limits);
 }
 
 }  // namespace
