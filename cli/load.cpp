@@ -18,9 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// How often the load is looked at: for the bar, and for Ctrl-C.
-constexpr std::chrono::milliseconds glance{50};
-
 struct LoadCommand {
     std::vector<std::string> paths;
     std::string to = "gpu:0";
@@ -89,23 +86,6 @@ Result<Checkpoint> open_checkpoint(const LoadCommand& command) {
     return checkpoint->only(command.only);
 }
 
-Result<Loaded> load(const Context& context, Interrupt& interrupt, const Checkpoint& checkpoint,
-                    const LoadOptions& options, bool bar) {
-    const Interrupt::Cancellable cancellable(interrupt);
-    Progress progress(bar);
-    Loading loading = context.load(checkpoint, options);
-    bool cancelled = false;
-    for (;;) {
-        auto ended = loading.wait_for(glance);
-        if (ended) return std::move(*ended);
-        if (interrupt.requested() && !cancelled) {
-            loading.cancel();
-            cancelled = true;
-        }
-        progress.update(loading.bytes_done(), loading.bytes_total());
-    }
-}
-
 Json stages_of(const Receipt& receipt) {
     Json stages = Json::array();
     for (const Stage& stage : receipt.stages)
@@ -158,7 +138,8 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     if (!options) return options.error();
     const auto checkpoint = open_checkpoint(command);
     if (!checkpoint) return checkpoint.error();
-    const auto loaded = load(*context, interrupt, *checkpoint, *options, !globals.quiet && !globals.json);
+    const auto loaded = watch(interrupt, !globals.quiet && !globals.json,
+                              [&] { return context->load(*checkpoint, *options); });
     if (!loaded) return loaded.error();
     if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
     if (globals.json) return print(json_of(command, *checkpoint, *loaded));
