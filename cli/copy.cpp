@@ -19,9 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// How often the copy is looked at: for the bar, and for Ctrl-C.
-constexpr std::chrono::milliseconds glance{50};
-
 struct CopyCommand {
     std::string from;
     std::string to;
@@ -45,19 +42,7 @@ Result<void> refuse_remote(const Context& context, const Operand& from, const Op
 
 Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Buffer& from, const Buffer& to,
                           const CopyOptions& options, bool bar) {
-    const Interrupt::Cancellable cancellable(interrupt);
-    Progress progress(bar);
-    Transfer transfer = context.copy(from, to, options);
-    bool cancelled = false;
-    for (;;) {
-        auto ended = transfer.wait_for(glance);
-        if (ended) return std::move(*ended);
-        if (interrupt.requested() && !cancelled) {
-            transfer.cancel();
-            cancelled = true;
-        }
-        progress.update(transfer.bytes_done(), transfer.bytes_total());
-    }
+    return watch(interrupt, bar, [&] { return context.copy(from, to, options); });
 }
 
 // The first copy over a path pays for what later ones find ready, such as peer access between two GPUs

@@ -69,6 +69,19 @@ void add_globals(CLI::App& app, Globals& globals) {
     app.add_flag("--quiet", globals.quiet, "no progress bar, no result line, no notes; only errors");
 }
 
+void add_limit_flags(CLI::App& app, LimitFlags& flags) {
+    add_bytes(
+        app, "--chunk", [&flags](Bytes value) { flags.chunk = value; },
+        "bytes moved at a time (default: chosen by the library)");
+    add_bytes(
+        app, "--max-staging", [&flags](Bytes value) { flags.max_staging = value; },
+        "staging memory at once, of a load for each place (default: 256MiB)");
+    add_duration(
+        app, "--deadline", [&flags](std::chrono::milliseconds value) { flags.deadline = value; },
+        "fail when it takes longer, such as 500ms, 30s or 2m (default: none)");
+    app.add_flag("--direct-io", flags.direct_io, "read and write files around the page cache");
+}
+
 void add_copy_flags(CLI::App& app, CopyFlags& flags) {
     add_bytes(
         app, "--size", [&flags](Bytes value) { flags.size = value; },
@@ -80,16 +93,7 @@ void add_copy_flags(CLI::App& app, CopyFlags& flags) {
         app, "--lanes", parse_lanes, [&flags](int lanes) { flags.lanes = lanes; },
         "paths at once: 1, at most N, or all that make it quicker (default: all)")
         ->type_name("1|all|N");
-    add_bytes(
-        app, "--chunk", [&flags](Bytes value) { flags.chunk = value; },
-        "bytes moved at a time through a staged path (default: chosen by the library)");
-    add_bytes(
-        app, "--max-staging", [&flags](Bytes value) { flags.max_staging = value; },
-        "staging memory the copy may hold at once (default: 256MiB)");
-    add_duration(
-        app, "--deadline", [&flags](std::chrono::milliseconds value) { flags.deadline = value; },
-        "fail when the copy takes longer, such as 500ms, 30s or 2m (default: none)");
-    app.add_flag("--direct-io", flags.direct_io, "read and write files around the page cache");
+    add_limit_flags(app, flags.limits);
     app.add_flag("--sync", flags.sync, "flush a written file to its device before it gets its name");
 }
 
@@ -100,12 +104,8 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags) {
     if (flags.prefer == "copy-engine") options.prefer = Prefer::copy_engine;
     if (flags.prefer == "kernel") options.prefer = Prefer::kernel;
     options.lanes = flags.lanes;
-    options.verify = globals.verify;
-    options.deadline = flags.deadline;
-    if (flags.max_staging) options.max_staging = *flags.max_staging;
-    options.chunk = flags.chunk;
     options.sync_file = flags.sync;
-    if (flags.direct_io) options.page_cache = PageCache::bypass;
+    flags.limits.set(globals, options);
     return options;
 }
 

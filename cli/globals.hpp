@@ -24,15 +24,29 @@ struct Globals {
     std::vector<std::string> program;
 };
 
-// What a copy and its route can be asked beyond that.
-struct CopyFlags {
-    std::optional<Bytes> size;  // of memory sources
-    std::string prefer;         // empty: whatever the prices say
-    int lanes = 0;              // 0: all that make it quicker
+// What copies and loads can be asked alike beyond that.
+struct LimitFlags {
     Bytes chunk = 0;
     std::optional<Bytes> max_staging;
     std::chrono::milliseconds deadline{0};
     bool direct_io = false;
+
+    template <typename Options>
+    void set(const Globals& globals, Options& options) const {
+        options.verify = globals.verify;
+        options.deadline = deadline;
+        if (max_staging) options.max_staging = *max_staging;
+        options.chunk = chunk;
+        if (direct_io) options.page_cache = PageCache::bypass;
+    }
+};
+
+// And a copy and its route.
+struct CopyFlags {
+    std::optional<Bytes> size;  // of memory sources
+    std::string prefer;         // empty: whatever the prices say
+    int lanes = 0;              // 0: all that make it quicker
+    LimitFlags limits;
     bool sync = false;
 };
 
@@ -46,6 +60,7 @@ CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes
 CLI::Option* add_duration(CLI::App& app, const char* name,
                           std::function<void(std::chrono::milliseconds)> store, const char* text);
 void add_globals(CLI::App& app, Globals& globals);
+void add_limit_flags(CLI::App& app, LimitFlags& flags);
 void add_copy_flags(CLI::App& app, CopyFlags& flags);
 CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
 

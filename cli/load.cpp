@@ -18,9 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// How often the load is looked at: for the bar, and for Ctrl-C.
-constexpr std::chrono::milliseconds glance{50};
-
 struct LoadCommand {
     std::vector<std::string> paths;
     std::string to = "gpu:0";
@@ -29,10 +26,7 @@ struct LoadCommand {
     std::vector<std::string> only;
     std::string manifest;
     bool lenient = false;
-    bool direct_io = false;
-    Bytes chunk = 0;
-    std::optional<Bytes> max_staging;
-    std::chrono::milliseconds deadline{0};
+    LimitFlags limits;
 };
 
 // "gpu:0,gpu:1", "gpu:all", "host".
@@ -79,12 +73,8 @@ Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& comm
     if (command.layout == "replicate") options.layout = Layout::replicate;
     if (command.layout == "tensor") options.layout = Layout::by_tensor;
     if (command.layout == "axis") options.layout = Layout::by_axis;
-    options.verify = globals.verify;
     options.manifest = command.manifest;
-    if (command.direct_io) options.page_cache = PageCache::bypass;
-    options.chunk = command.chunk;
-    if (command.max_staging) options.max_staging = *command.max_staging;
-    options.deadline = command.deadline;
+    command.limits.set(globals, options);
     return options;
 }
 
@@ -94,23 +84,6 @@ Result<Checkpoint> open_checkpoint(const LoadCommand& command) {
     auto checkpoint = Checkpoint::open(command.paths, options);
     if (!checkpoint || command.only.empty()) return checkpoint;
     return checkpoint->only(command.only);
-}
-
-Result<Loaded> load(const Context& context, Interrupt& interrupt, const Checkpoint& checkpoint,
-                    const LoadOptions& options, bool bar) {
-    const Interrupt::Cancellable cancellable(interrupt);
-    Progress progress(bar);
-    Loading loading = context.load(checkpoint, options);
-    bool cancelled = false;
-    for (;;) {
-        auto ended = loading.wait_for(glance);
-        if (ended) return std::move(*ended);
-        if (interrupt.requested() && !cancelled) {
-            loading.cancel();
-            cancelled = true;
-        }
-        progress.update(loading.bytes_done(), loading.bytes_total());
-    }
 }
 
 Json stages_of(const Receipt& receipt) {
@@ -165,7 +138,8 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     if (!options) return options.error();
     const auto checkpoint = open_checkpoint(command);
     if (!checkpoint) return checkpoint.error();
-    const auto loaded = load(*context, interrupt, *checkpoint, *options, !globals.quiet && !globals.json);
+    const auto loaded = watch(interrupt, !globals.quiet && !globals.json,
+                              [&] { return context->load(*checkpoint, *options); });
     if (!loaded) return loaded.error();
     if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
     if (globals.json) return print(json_of(command, *checkpoint, *loaded));
@@ -193,16 +167,7 @@ void add_load_flags(CLI::App& app, const std::shared_ptr<LoadCommand>& command) 
         ->type_name("FILE");
     app.add_flag("--lenient", command->lenient,
                  "take padding and unknown types instead of refusing the file");
-    app.add_flag("--direct-io", command->direct_io, "read files around the page cache");
-    add_bytes(
-        app, "--chunk", [command](Bytes bytes) { command->chunk = bytes; },
-        "bytes read at a time (default: chosen by the library)");
-    add_bytes(
-        app, "--max-staging", [command](Bytes bytes) { command->max_staging = bytes; },
-        "staging memory for each place (default: 256MiB)");
-    add_duration(
-        app, "--deadline", [command](std::chrono::milliseconds time) { command->deadline = time; },
-        "fail when the load takes longer, such as 30s or 2m (default: none)");
+    add_limit_flags(app, command->limits);
 }
 
 }  // namespace

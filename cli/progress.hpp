@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include <sidestep/units.hpp>
+
+#include "interrupt.hpp"
 
 namespace sidestep::cli {
 
@@ -28,5 +31,23 @@ private:
     bool drawn_ = false;
     std::chrono::steady_clock::time_point begun_;
 };
+
+// Waits for the Transfer or Loading that `begin` starts; Ctrl-C cancels it.
+template <typename Begin>
+auto watch(Interrupt& interrupt, bool bar, Begin begin) {
+    const Interrupt::Cancellable cancellable(interrupt);
+    Progress progress(bar);
+    auto running = begin();
+    bool cancelled = false;
+    for (;;) {
+        auto ended = running.wait_for(std::chrono::milliseconds(50));
+        if (ended) return std::move(*ended);
+        if (interrupt.requested() && !cancelled) {
+            running.cancel();
+            cancelled = true;
+        }
+        progress.update(running.bytes_done(), running.bytes_total());
+    }
+}
 
 }  // namespace sidestep::cli

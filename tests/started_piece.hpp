@@ -15,7 +15,7 @@ public:
     StartedPiece(backend::Backend& backend, const backend::Piece& piece)
         : backend_(backend), begun_(backend.start(piece, flight_)) {}
     StartedPiece(backend::Backend& backend, std::span<const backend::Piece> batch)
-        : backend_(backend), begun_(backend.start_batch(batch, flight_)) {}
+        : backend_(backend), begun_(backend.batcher()->start_batch(batch, flight_)) {}
     ~StartedPiece() override { close(); }
 
     // What start() answered.

@@ -71,13 +71,24 @@ struct Work {
     bool capturing = false;                 // the stream is
 };
 
-class CudaBackend : public backend::Backend {
+class CudaBackend final : public backend::Backend,
+                          public backend::Allocator,
+                          public backend::Batcher,
+                          public backend::Sharer,
+                          public backend::GpuAddresses,
+                          public backend::Streams {
 public:
     std::string_view name() const override { return "cuda"; }
     Support probe(const Topology& topology) override;
     std::vector<backend::Capability> capabilities() const override {
         return cuda::capabilities(!cuda_ || cuda_->has_batch_copy());
     }
+    backend::Allocator* allocator() override { return this; }
+    backend::Batcher* batcher() override { return this; }
+    backend::Sharer* sharer() override { return this; }
+    backend::GpuAddresses* gpu_addresses() override { return this; }
+    backend::Seats* seats() override { return seats_.get(); }
+    backend::Streams* streams() override { return this; }
     backend::MemorySet allocates(PlaceKind kind) const override;
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
     Result<backend::Description> locate(const void* address, Bytes bytes) override {
@@ -92,9 +103,6 @@ public:
     Result<std::shared_ptr<void>> pin(const Buffer& buffer) override { return pin_host(*gpus_, buffer); }
     Result<std::unique_ptr<backend::Gate>> gate(void* stream) override;
     std::optional<std::uint64_t> stream_key(void* stream) override;
-    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
-        return seats_->seat(request);
-    }
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
         return ipc_->open(exported);

@@ -38,7 +38,6 @@ Capability capability(PlaceKind from, PlaceKind to, Reach reach, Prefer engine, 
     made.meets = engine;
     made.reason = reason;
     made.streams = true;
-    made.batches = true;
     return made;
 }
 

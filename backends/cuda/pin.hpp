@@ -8,7 +8,7 @@
 
 namespace sidestep::backends::cuda {
 
-// See backend::Backend::pin. Every GPU reaches the memory; the lock goes on through the context of a GPU near
+// See backend::GpuAddresses::pin. Every GPU reaches the memory; the lock goes on through the context of a GPU near
 // the buffer's NUMA node.
 Result<std::shared_ptr<void>> pin_host(Gpus& gpus, const Buffer& buffer);
 

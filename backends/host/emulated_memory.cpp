@@ -141,7 +141,7 @@ Result<backend::Description> EmulatedMemory::describe(const Buffer& buffer) cons
     return within(*range, begin, buffer.size());
 }
 
-Result<backend::Description> EmulatedMemory::locate(const void* address, Bytes bytes) const {
+Result<backend::Description> EmulatedMemory::locate(const void* address, Bytes bytes) {
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     const std::shared_lock lock(mutex_);
     const Range* range = range_at(begin);

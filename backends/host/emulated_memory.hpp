@@ -14,7 +14,8 @@
 namespace sidestep::backends::host {
 
 // Any thread may call. Its Allocations keep it alive.
-class EmulatedMemory : public std::enable_shared_from_this<EmulatedMemory> {
+class EmulatedMemory final : public backend::GpuAddresses,
+                             public std::enable_shared_from_this<EmulatedMemory> {
 public:
     // `gpu_bytes`: what each GPU may hand out, 0: whatever this machine has.
     EmulatedMemory(std::vector<Bytes> gpu_bytes, std::shared_ptr<MachineMemory> machine);
@@ -25,7 +26,7 @@ public:
 
     // Makes host memory that was allocated elsewhere count as pinned until the holder lets go.
     // ErrorCode::invalid_argument where part of it is pinned already.
-    Result<std::shared_ptr<void>> pin(const Buffer& buffer);
+    Result<std::shared_ptr<void>> pin(const Buffer& buffer) override;
 
     // Memory of a process that emulates the same machine, mapped here at `address` for as long as `held`
     // lives. It counts as used in the process that allocated it.
@@ -38,7 +39,7 @@ public:
     Result<backend::Description> describe(const Buffer& buffer) const;
 
     // What lies at an address, whatever its place.
-    Result<backend::Description> locate(const void* address, Bytes bytes) const;
+    Result<backend::Description> locate(const void* address, Bytes bytes) override;
 
     // The allocation of a GPU that an address lies in; its identity is never given twice.
     Result<backend::Extent> extent(const void* address) const;

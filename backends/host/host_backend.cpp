@@ -39,13 +39,11 @@ public:
     HostRegistration(const Buffer& of, int on_gpu, MemoryKind memory, CopyPool* copied_by)
         : Registration(of),
           base(static_cast<char*>(of.address())),
-          size(of.size()),
           gpu(on_gpu),
           kind(memory),
           pool(copied_by) {}
 
     char* const base;
-    const Bytes size;
     const int gpu;
     const MemoryKind kind;
     CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
@@ -70,7 +68,6 @@ Capability memcpy_capability(int threads) {
         std::min(figures::memcpy_gb_per_s_per_thread * threads, figures::memcpy_gb_per_s_ceiling);
     copy.latency_us = figures::memcpy_latency_us;
     copy.reason = "copied by the CPU's own threads";
-    copy.batches = true;
     return copy;
 }
 
@@ -88,7 +85,6 @@ Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel
     copy.meets = kernel ? Prefer::kernel : Prefer::copy_engine;
     copy.latency_us = kernel ? figures::kernel_latency_us : figures::copy_engine_latency_us;
     copy.reason = kernel ? "loads and stores of an emulated kernel" : "DMA of an emulated GPU";
-    copy.batches = true;
     if (reach == Reach::host_link) copy.efficiency = figures::pcie_copy_engine;
     if (reach == Reach::peer_access) {
         copy.efficiency = kernel ? figures::nvlink_kernel : figures::nvlink_copy_engine;
@@ -105,16 +101,24 @@ Error out_of_reach(std::string message, std::string hint = {}) {
     return {ErrorCode::unsupported, std::move(message), "host backend", std::move(hint)};
 }
 
-class HostBackend final : public backend::Backend {
+class HostBackend final : public backend::Backend,
+                          public backend::Allocator,
+                          public backend::Batcher,
+                          public backend::Sharer,
+                          public backend::Seats {
 public:
     explicit HostBackend(HostOptions options) : options_(options) {}
 
     std::string_view name() const override { return "host"; }
     backend::Support probe(const Topology& topology) override;
     std::vector<Capability> capabilities() const override { return capabilities_; }
+    backend::Allocator* allocator() override { return this; }
+    backend::Batcher* batcher() override { return this; }
+    backend::Sharer* sharer() override { return this; }
+    backend::GpuAddresses* gpu_addresses() override { return emulated_.get(); }
+    backend::Seats* seats() override { return engines_.empty() ? nullptr : this; }
     MemorySet allocates(PlaceKind kind) const override;
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
-    Result<backend::Description> locate(const void* address, Bytes bytes) override;
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override;
@@ -123,9 +127,6 @@ public:
                                           backend::Flight& flight) override;
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override;
-    Result<std::shared_ptr<void>> pin(const Buffer& buffer) override {
-        return emulated_ ? emulated_->pin(buffer) : Backend::pin(buffer);
-    }
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override;
 
 private:
@@ -215,11 +216,6 @@ Result<std::optional<backend::Description>> HostBackend::describe(const Buffer& 
     if (!emulated_ || buffer.place().is_file()) return std::optional<backend::Description>{};
     SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
     return std::optional(description);
-}
-
-Result<backend::Description> HostBackend::locate(const void* address, Bytes bytes) {
-    if (!emulated_) return Backend::locate(address, bytes);
-    return emulated_->locate(address, bytes);
 }
 
 // The node to bind memory to, -1 for none. A model's nodes are not this machine's: its memory comes from
@@ -324,12 +320,7 @@ CopyPool& HostBackend::engine_for(const HostRegistration& from, const HostRegist
 Result<CopySpan> HostBackend::span_of(const backend::Piece& piece) const {
     const auto& from = static_cast<const HostRegistration&>(*piece.from);
     const auto& to = static_cast<const HostRegistration&>(*piece.to);
-    const auto inside = [&piece](const HostRegistration& end, Bytes offset) {
-        return offset <= end.size && piece.size <= end.size - offset;
-    };
-    if (!inside(from, piece.from_offset) || !inside(to, piece.to_offset)) {
-        return invalid("a piece reaches beyond its buffer", "host backend");
-    }
+    SIDESTEP_CHECK(backend::check_within(piece));
     char* const target = to.base + piece.to_offset;
     const char* const source = from.base + piece.from_offset;
     if (target < source + piece.size && source < target + piece.size) {
@@ -418,7 +409,6 @@ Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exp
 }
 
 Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequest& request) {
-    if (engines_.empty()) return Backend::seat(request);
     if (!request.place.is_gpu()) return invalid("a rank of a group sits on a GPU", request.place.to_string());
     SIDESTEP_CHECK(emulated_->describe(Buffer::memory(request.place, nullptr, 0)));  // is that GPU there
     SeatSurroundings surroundings;

@@ -55,7 +55,7 @@ Error invalid(std::string message, std::string where) {
     return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
 }
 
-class P2pmemBackend final : public backend::Backend {
+class P2pmemBackend final : public backend::Backend, public backend::Allocator {
 public:
     P2pmemBackend(P2pmemOptions options, MakeFileCall make)
         : options_(std::move(options)), files_(options_.root), make_(std::move(make)) {}
@@ -68,6 +68,7 @@ public:
     std::string_view name() const override { return "p2pmem"; }
     Support probe(const Topology& topology) override;
     std::vector<Capability> capabilities() const override;
+    backend::Allocator* allocator() override { return this; }
     backend::MemorySet allocates(PlaceKind kind) const override {
         return kind == PlaceKind::p2pmem ? backend::MemorySet{MemoryKind::p2pmem} : backend::MemorySet{};
     }

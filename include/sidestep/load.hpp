@@ -46,13 +46,12 @@ struct LoadOptions {
     // compared with its checksums. ErrorCode::mismatch names file and block. Empty: none.
     std::string manifest;
 
-    PageCache page_cache = PageCache::automatic;
-    // Pinned host memory that the load may hold at once, for each place.
-    Bytes max_staging = Bytes{256} << 20;
-    // As those of CopyOptions. Of chunk: bytes read at a time.
-    Bytes chunk = 0;
-    std::chrono::milliseconds deadline{0};
-    std::chrono::milliseconds stall_limit{60'000};
+    // As those of CopyOptions; max_staging is pinned host memory for each place, chunk what is read at a time.
+    PageCache page_cache = CopyOptions{}.page_cache;
+    Bytes max_staging = CopyOptions{}.max_staging;
+    Bytes chunk = CopyOptions{}.chunk;
+    std::chrono::milliseconds deadline = CopyOptions{}.deadline;
+    std::chrono::milliseconds stall_limit = CopyOptions{}.stall_limit;
 };
 
 // A load in flight, move-only. Runs on whether or not anybody looks; dropping it cancels the load, waits for

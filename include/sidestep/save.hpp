@@ -30,13 +30,14 @@ struct SaveOptions {
     Bytes shard_bytes = 0;
     // Also writes PATH.manifest.json with the checksums of the files (docs/checkpoint.md).
     bool manifest = false;
-    bool sync_file = false;  // flushed to the device before they get their names
-    bool verify = false;     // reads files and tensors again and compares
-    PageCache page_cache = PageCache::automatic;
-    Bytes max_staging = Bytes{256} << 20;           // pinned memory of each GPU that is saved from, at most
-    Bytes chunk = 0;                                // bytes written at a time; 0: the library chooses
-    std::chrono::milliseconds deadline{0};          // of the whole save; 0: none
-    std::chrono::milliseconds stall_limit{60'000};  // without a byte written; 0: none
+    // As those of CopyOptions; max_staging is pinned memory for each GPU that is saved from, chunk what is written at a time.
+    bool sync_file = CopyOptions{}.sync_file;
+    bool verify = CopyOptions{}.verify;
+    PageCache page_cache = CopyOptions{}.page_cache;
+    Bytes max_staging = CopyOptions{}.max_staging;
+    Bytes chunk = CopyOptions{}.chunk;
+    std::chrono::milliseconds deadline = CopyOptions{}.deadline;
+    std::chrono::milliseconds stall_limit = CopyOptions{}.stall_limit;
 };
 
 }  // namespace sidestep

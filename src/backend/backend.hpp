@@ -2,7 +2,8 @@
 //
 // A backend answers questions about the machine and about buffers, and carries out single pieces. It
 // knows nothing of routes, chunks, staging or retries: `transfer` does all that, once, for every
-// backend. What each method promises is tested by tests/contract/ for every backend alike.
+// backend. What else some backends do is a role of its own. What each method promises is tested by
+// tests/contract/ for every backend alike.
 //
 // Threads: all methods may be called from several threads at once. The calls that concern one ticket
 // never overlap, but may come from different threads.
@@ -23,8 +24,8 @@
 #include <sidestep/storage_bytes.hpp>
 #include <sidestep/topology.hpp>
 #include "backend/capability.hpp"
-#include "backend/collective.hpp"
 #include "backend/flight.hpp"
+#include "backend/seat.hpp"
 
 namespace sidestep::backend {
 
@@ -130,6 +131,68 @@ public:
     virtual void open() = 0;
 };
 
+// The roles that a backend may have besides that of moving bytes. Their objects live as long as it does.
+
+// Gives memory.
+class Allocator {
+public:
+    virtual ~Allocator() = default;
+    // The kinds of memory allocate() gives at a kind of place. Constant.
+    virtual MemorySet allocates(PlaceKind) const = 0;
+    // Memory of a kind that allocates() lists (never `automatic`). The Allocation frees itself and does
+    // not keep the backend alive.
+    virtual Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) = 0;
+};
+
+// Begins many pieces in one call.
+class Batcher {
+public:
+    virtual ~Batcher() = default;
+    // Pieces of one capability, as one flight. As Backend::start().
+    virtual Result<Progress> start_batch(std::span<const Piece> pieces, Flight& flight) = 0;
+};
+
+// Shares memory between processes.
+class Sharer {
+public:
+    virtual ~Sharer() = default;
+    // Makes memory openable by other processes; nothing if it is not this backend's.
+    virtual Result<std::optional<Exported>> share(const Buffer& buffer) = 0;
+    // Opens memory that another process shared; nothing if the scheme is not this backend's. The Allocation
+    // unmaps it. The descriptor is only borrowed. May block.
+    virtual Result<std::optional<Allocation>> open(const Exported& exported) = 0;
+};
+
+// What GPUs know of addresses.
+class GpuAddresses {
+public:
+    virtual ~GpuAddresses() = default;
+    // What lies at an address of unknown kind. Plain host memory is pageable memory at Place::host().
+    virtual Result<Description> locate(const void* address, Bytes bytes) = 0;
+    // Page-locks ordinary host memory for every GPU, from the first page that the buffer touches to the last;
+    // unlocked when the last holder lets go, who may outlive the backend. Memory mapped for reading only is
+    // locked for reading. ErrorCode::invalid_argument where part of it is locked already. May block.
+    virtual Result<std::shared_ptr<void>> pin(const Buffer& buffer) = 0;
+};
+
+// Runs collectives on GPUs.
+class Seats {
+public:
+    virtual ~Seats() = default;
+    // A seat for one rank of a group. Loads all code that tasks need, so that no task waits for it.
+    virtual Result<std::unique_ptr<Seat>> seat(const SeatRequest& request) = 0;
+};
+
+// Knows callers' streams.
+class Streams {
+public:
+    virtual ~Streams() = default;
+    virtual Result<std::unique_ptr<Gate>> gate(void* stream) = 0;
+    // Tells streams apart, those too that have the same name one after the other, or on several threads; nothing where
+    // the backend cannot, as while the stream is captured.
+    virtual std::optional<std::uint64_t> stream_key(void* stream) = 0;
+};
+
 class Backend {
 public:
     virtual ~Backend() = default;
@@ -143,8 +206,13 @@ public:
     // What it can move. Constant after probe().
     virtual std::vector<Capability> capabilities() const = 0;
 
-    // The kinds of memory allocate() gives at a kind of place. Constant after probe().
-    virtual MemorySet allocates(PlaceKind) const { return {}; }
+    // Its roles, constant after probe(); null: it has not got that one.
+    virtual Allocator* allocator() { return nullptr; }
+    virtual Batcher* batcher() { return nullptr; }
+    virtual Sharer* sharer() { return nullptr; }
+    virtual GpuAddresses* gpu_addresses() { return nullptr; }
+    virtual Seats* seats() { return nullptr; }
+    virtual Streams* streams() { return nullptr; }
 
     // What the buffer is, if this backend is the one that knows; nothing if it is not. Fails where the
     // buffer cannot be what its Place claims: a file that is not there, an address of another GPU.
@@ -152,18 +220,10 @@ public:
         return std::optional<Description>{};
     }
 
-    // What lies at an address of unknown kind, for backends that allocate GPU memory. Plain host memory is
-    // pageable memory at Place::host().
-    virtual Result<Description> locate(const void* address, Bytes bytes);
-
-    // Memory of a kind that allocates() lists (never `automatic`). The Allocation frees itself and does
-    // not keep the backend alive.
-    virtual Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind);
-
     // Whether bytes go between these two, a file and device memory, as the capabilities with
     // Reach::storage_gpu say. Asked before a copy or route is planned, for backends where that depends on the
     // very file; may block and try it out. The memory may be no more than its place: null address, size 0.
-    virtual Support reaches(const Buffer& from, const Buffer& to);
+    virtual Support reaches(const Buffer&, const Buffer&) { return Support::yes({}); }
 
     // Makes a buffer ready. The buffer's size is known (not `whole`) except for whole-file targets.
     virtual Result<std::unique_ptr<Registration>> attach(const Buffer& buffer,
@@ -175,35 +235,9 @@ public:
     // Flight::end() is called once the piece is over, and `flight` stays until then; after an error it is not.
     virtual Result<Progress> start(const Piece& piece, Flight& flight) = 0;
 
-    // Begins many pieces of one capability, as one flight. Only for capabilities with `batches`. Fails as start().
-    virtual Result<Progress> start_batch(std::span<const Piece> pieces, Flight& flight);
-
     // For backends without threads of their own, which see an end only when they look: ends the flights that are over.
     // Answers whether any are left. Never blocks; on any thread, with no lock held.
     virtual bool look() { return false; }
-
-    // Makes memory openable by other processes; nothing if it is not this backend's.
-    virtual Result<std::optional<Exported>> share(const Buffer&) { return std::optional<Exported>{}; }
-
-    // Opens memory that another process shared; nothing if the scheme is not this backend's. The Allocation
-    // unmaps it. The descriptor is only borrowed. May block.
-    virtual Result<std::optional<Allocation>> open(const Exported&) { return std::optional<Allocation>{}; }
-
-    // Page-locks ordinary host memory for every GPU, from the first page that the buffer touches to the last;
-    // unlocked when the last holder lets go, who may outlive the backend. Memory mapped for reading only is
-    // locked for reading. ErrorCode::invalid_argument where part of it is locked already. May block.
-    virtual Result<std::shared_ptr<void>> pin(const Buffer& buffer);
-
-    // A seat for one rank of a group, for backends that run collectives on GPUs. Loads all code that tasks
-    // need, so that no task waits for it. ErrorCode::unsupported elsewhere.
-    virtual Result<std::unique_ptr<Seat>> seat(const SeatRequest& request);
-
-    // A gate on a caller's stream, for backends that know streams.
-    virtual Result<std::unique_ptr<Gate>> gate(void* stream);
-
-    // Tells streams apart, those too that have the same name one after the other, or on several threads; nothing where
-    // the backend cannot, as while the stream is captured.
-    virtual std::optional<std::uint64_t> stream_key(void*) { return std::nullopt; }
 };
 
 }  // namespace sidestep::backend

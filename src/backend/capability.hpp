@@ -51,7 +51,6 @@ struct Capability {
     double efficiency = 1;             // share of the links' rate that the engine reaches
     double max_gb_per_s = 0;           // ceiling of the engine itself, 0: only the links limit it
     double latency_us = 0;             // of one piece, links left out
-    bool batches = false;              // takes start_batch()
     bool streams = false;              // takes Piece::stream: enqueues on a caller's stream
     bool refused = false;  // not to be chosen: a second Offer of the name, which is not usable, says why
     std::string reason;    // one clause for Hop::reason: "DMA without the CPU"

@@ -27,53 +27,15 @@ Result<void> check_within(const Piece& piece) {
     return {};
 }
 
-Result<Allocation> Backend::allocate(const Place& place, Bytes, MemoryKind) {
-    return Error{ErrorCode::unsupported,
-                 "the " + std::string(name()) + " backend allocates no memory",
-                 place.to_string(),
-                 {}};
-}
-
-Result<Description> Backend::locate(const void*, Bytes) {
-    return Error{
-        ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no addresses", {}, {}};
-}
-
-Support Backend::reaches(const Buffer&, const Buffer&) {
-    return Support::yes({});
-}
-
-Result<Progress> Backend::start_batch(std::span<const Piece>, Flight&) {
-    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend takes no batches", {}, {}};
-}
-
-Result<std::shared_ptr<void>> Backend::pin(const Buffer& buffer) {
-    return Error{ErrorCode::unsupported,
-                 "the " + std::string(name()) + " backend pins no memory",
-                 buffer.to_string(),
-                 {}};
-}
-
-Result<std::unique_ptr<Seat>> Backend::seat(const SeatRequest& request) {
-    return Error{ErrorCode::unsupported,
-                 "the " + std::string(name()) + " backend runs no collectives",
-                 request.place.to_string(),
-                 {}};
-}
-
-Result<std::unique_ptr<Gate>> Backend::gate(void*) {
-    return Error{ErrorCode::unsupported, "the " + std::string(name()) + " backend knows no streams", {}, {}};
-}
-
 void Registry::add(std::unique_ptr<Backend> backend, const Topology& topology) {
     Offer offer;
     offer.name = backend->name();
     offer.support = backend->probe(topology);
     offer.capabilities = backend->capabilities();
-    if (offer.support.usable) {
-        offer.host_memory = backend->allocates(PlaceKind::host);
-        offer.gpu_memory = backend->allocates(PlaceKind::gpu);
-        usable_.push_back(backend.get());
+    if (offer.support.usable) usable_.push_back(backend.get());
+    if (const Allocator* allocator = offer.support.usable ? backend->allocator() : nullptr) {
+        offer.host_memory = allocator->allocates(PlaceKind::host);
+        offer.gpu_memory = allocator->allocates(PlaceKind::gpu);
     }
     offers_.push_back(std::move(offer));
     owned_.push_back(std::move(backend));
@@ -88,6 +50,12 @@ Result<std::optional<Description>> Registry::describe(const Buffer& buffer) cons
     for (Backend* backend : usable_)
         if (auto found = backend->describe(buffer); !found || *found) return found;
     return std::optional<Description>{};
+}
+
+Result<std::optional<Exported>> Registry::share(const Buffer& buffer) const {
+    for (Sharer* sharer : with(&Backend::sharer))
+        if (auto exported = sharer->share(buffer); !exported || *exported) return exported;
+    return std::optional<Exported>{};
 }
 
 Backend* Registry::find(std::string_view name) const {

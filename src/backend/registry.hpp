@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -23,8 +24,16 @@ public:
     Backend* find(std::string_view name) const;
     // What the first usable backend says that knows the buffer; nothing where none does. Fails as it does.
     Result<std::optional<Description>> describe(const Buffer& buffer) const;
+    // As what the first usable backend shares that can; nothing where none does. Fails as it does.
+    Result<std::optional<Exported>> share(const Buffer& buffer) const;
     // Every usable backend, in the order of registration.
     const std::vector<Backend*>& usable() const { return usable_; }
+    // A role of those that have it, as in with(&Backend::sharer).
+    template <typename Role>
+    auto with(Role* (Backend::*role)()) const {
+        return usable_ | std::views::transform(role) |
+               std::views::filter([](Role* one) { return one != nullptr; });
+    }
 
 private:
     std::vector<std::unique_ptr<Backend>> owned_;

@@ -70,12 +70,12 @@ bool unpack(std::uint64_t what, Noted& noted) {
     const auto collective = static_cast<unsigned>(what & 0xff);
     const auto element = static_cast<unsigned>(what >> 8 & 0xff);
     const auto combine = static_cast<unsigned>(what >> 16 & 0xff);
-    if (collective > static_cast<unsigned>(Collective::barrier) || element >= backend::elements ||
-        combine > static_cast<unsigned>(backend::Combine::scaled_sum))
+    if (collective > static_cast<unsigned>(Collective::barrier) || element >= protocol::elements ||
+        combine > static_cast<unsigned>(protocol::Combine::scaled_sum))
         return false;
     noted.collective = static_cast<Collective>(collective);
-    noted.element = static_cast<backend::Element>(element);
-    noted.combine = static_cast<backend::Combine>(combine);
+    noted.element = static_cast<protocol::Element>(element);
+    noted.combine = static_cast<protocol::Combine>(combine);
     noted.root = static_cast<std::uint8_t>(what >> 24 & 0xff);
     noted.peers = static_cast<std::uint16_t>(what >> 32 & 0xffff);
     noted.calls = static_cast<std::uint8_t>(what >> 48 & 0xff);
@@ -116,7 +116,7 @@ Noted note_of(const Operation& operation) {
 std::string Noted::text() const {
     Operation operation{
         .collective = collective, .count = count, .element = element, .combine = combine, .root = root};
-    for (int rank = 0; rank < static_cast<int>(backend::max_ranks); ++rank)
+    for (int rank = 0; rank < static_cast<int>(protocol::max_ranks); ++rank)
         if ((peers >> rank & 1) != 0) operation.pairs.push_back({true, rank, nullptr, 0});
     operation.coalesced.resize(calls);
     return describe(operation);

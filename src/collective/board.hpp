@@ -15,12 +15,12 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/copy_exchange.hpp"
 #include "collective/board_copy.hpp"
 #include "collective/ending.hpp"
 #include "collective/operation.hpp"
 #include "driver/process.hpp"
 #include "driver/shared_pages.hpp"
+#include "protocol/copy_exchange.hpp"
 
 namespace sidestep::collective {
 
@@ -32,8 +32,8 @@ struct Noted {
     std::uint64_t count = 0;
     std::uint32_t signature = 0;
     Collective collective = Collective::barrier;
-    backend::Element element = backend::Element::u8;
-    backend::Combine combine = backend::Combine::none;
+    protocol::Element element = protocol::Element::u8;
+    protocol::Combine combine = protocol::Combine::none;
     std::uint8_t root = 0;
     std::uint16_t peers = 0;  // of send_recv: bit r: with rank r
     std::uint8_t calls = 0;   // that are coalesced; 0: it is one
@@ -95,7 +95,7 @@ struct BoardFile {
         Number counts;    // 1: `done` is raised while others still run; 0: only once none does
         // Blocks of all send_recv so far, to and from each rank. The k-th one sent to a rank is the k-th one
         // that it receives.
-        Number sent[backend::max_ranks], received[backend::max_ranks];
+        Number sent[protocol::max_ranks], received[protocol::max_ranks];
         BoardText<64> place;
         BoardText<512> error;
         Cell cells[remembered];
@@ -104,15 +104,15 @@ struct BoardFile {
     Number magic, ranks, aborted;
     BoardText<64> id;
     BoardText<128> name;
-    Row rows[backend::max_ranks];
+    Row rows[protocol::max_ranks];
     // What the ranks tell each other: Seat::meet(). The copy is without it.
-    backend::CopyRow copies[backend::max_ranks];
+    protocol::CopyRow copies[protocol::max_ranks];
     static constexpr std::size_t shown_bytes();
 
     // What `ranks` says, but never more than there can be.
     unsigned how_many() const {
         return static_cast<unsigned>(
-            std::min<std::uint64_t>(ranks.load(std::memory_order_relaxed), backend::max_ranks));
+            std::min<std::uint64_t>(ranks.load(std::memory_order_relaxed), protocol::max_ranks));
     }
     // The operation of a rank with that number; nothing where it has been written over.
     std::optional<Noted> find(unsigned rank, std::uint64_t number) const;
@@ -174,7 +174,7 @@ private:
     driver::Fd memory_;
     driver::SharedMap map_;
     std::unique_ptr<BoardCopy> copy_;
-    std::array<Changing, backend::max_ranks> shown_{};
+    std::array<Changing, protocol::max_ranks> shown_{};
     unsigned rank_ = 0;  // whose row is this process's, once it has joined
     bool joined_ = false;
     ending::Maker maker_;

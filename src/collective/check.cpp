@@ -9,11 +9,11 @@
 
 namespace sidestep::collective {
 
-using backend::Combine;
+using protocol::Combine;
 
 namespace {
 
-// Offsets of tokens (src/backend/collective_task.hpp), and of any address of today's machines, stay below.
+// Offsets of tokens (src/protocol/collective_task.hpp), and of any address of today's machines, stay below.
 constexpr std::uint64_t max_bytes = std::uint64_t{1} << 47;
 
 // One call as seen by one rank.
@@ -101,9 +101,9 @@ std::string in_place_words(const Call& call) {
 }
 
 Result<void> check_group(const Call& call) {
-    if (call.ranks < 1 || call.ranks > static_cast<int>(backend::max_ranks))
+    if (call.ranks < 1 || call.ranks > static_cast<int>(protocol::max_ranks))
         return call.error(
-            fmt::format("a group of {} ranks: from 1 to {} are possible", call.ranks, backend::max_ranks));
+            fmt::format("a group of {} ranks: from 1 to {} are possible", call.ranks, protocol::max_ranks));
     if (call.rank < 0 || call.rank >= call.ranks)
         return call.error(fmt::format("rank {} of a group of {}", call.rank, call.ranks));
     const int root = call.operation.root;
@@ -119,7 +119,7 @@ Result<void> check_combine(const Call& call) {
     if (!wanted && given)
         return call.error(
             fmt::format("combines nothing, but was given {}", to_string(call.operation.combine)));
-    if (static_cast<unsigned>(call.operation.element) >= backend::elements)
+    if (static_cast<unsigned>(call.operation.element) >= protocol::elements)
         return call.error("unknown element type");
     return {};
 }

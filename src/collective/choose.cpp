@@ -8,15 +8,15 @@
 
 #include <fmt/format.h>
 
-#include "backend/pair_blocks.hpp"
 #include "collective/prices.hpp"
 #include "collective/tasks.hpp"
 #include "collective/work.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::collective {
 
-using backend::ArenaLayout;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::Shape;
 
 namespace {
 
@@ -103,7 +103,7 @@ private:
     // The largest block, of half of them each time, for which a hop less is worth the flags between the
     // bytes: not where links are slow. Of one block for each other rank, whatever the operation has.
     std::uint64_t eager_max() const {
-        const std::uint64_t in_room = room() / std::max<std::uint64_t>(others(), 1) * backend::eager_share;
+        const std::uint64_t in_room = room() / std::max<std::uint64_t>(others(), 1) * protocol::eager_share;
         std::uint64_t max = std::min(ArenaLayout{ranks_}.eager_payload(), in_room);
         const auto dearer = [this](std::uint64_t each) {
             return price(Shape::pairs, eager_pairs(others() * each, each)) >
@@ -172,7 +172,7 @@ private:
     }
 
     std::string why_no_lamport() const {
-        if (!backend::has_lamport(operation_.element))
+        if (!protocol::has_lamport(operation_.element))
             return fmt::format("no 32 bits of {} are free to say that nothing has come yet",
                                to_string(operation_.element));
         const std::uint64_t held = ArenaLayout{ranks_}.lamport_payload();
@@ -273,7 +273,7 @@ private:
     // them have to run at a time, beside those of another group.
     std::uint64_t room() const {
         const std::uint64_t all = facts_.multiprocessors == 0
-                                      ? backend::max_blocks
+                                      ? protocol::max_blocks
                                       : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
         return std::min(all, cap());
     }
@@ -282,10 +282,10 @@ private:
 
     // As the program wants it.
     bool capped() const {
-        return facts_.max_blocks > 0 && facts_.max_blocks < static_cast<int>(backend::max_blocks);
+        return facts_.max_blocks > 0 && facts_.max_blocks < static_cast<int>(protocol::max_blocks);
     }
     std::uint64_t cap() const {
-        return capped() ? static_cast<std::uint64_t>(facts_.max_blocks) : backend::max_blocks;
+        return capped() ? static_cast<std::uint64_t>(facts_.max_blocks) : protocol::max_blocks;
     }
 
     int max_blocks() const {
@@ -301,8 +301,8 @@ private:
             const std::uint64_t each =
                 is(Collective::all_to_all_v) || is(Collective::send_recv) ? pairs_bytes() / peers : block();
             return static_cast<int>(std::min<std::uint64_t>(
-                backend::pair_blocks(each, ranks_, eager_max_, pair_blocks_max()) * peers,
-                backend::max_blocks));
+                protocol::pair_blocks(each, ranks_, eager_max_, pair_blocks_max()) * peers,
+                protocol::max_blocks));
         }
         if (work.packets)
             return count_of(work.each,

@@ -63,14 +63,14 @@ struct GroupFacts {
 
 // What was chosen: enough to make the tasks.
 struct Choice {
-    backend::Shape shape = backend::Shape::packets;
+    protocol::Shape shape = protocol::Shape::packets;
     int blocks = 1;
     double expected_us = 0;
     std::string algorithm;  // as CollectivePlan's
     std::string reason;
     std::vector<Refused> refused;
     std::uint64_t eager_max = ~std::uint64_t{0};  // of pairs, as CollectiveTask's, and the next one
-    std::uint64_t pair_blocks_max = backend::max_blocks;
+    std::uint64_t pair_blocks_max = protocol::max_blocks;
     bool eager = false;  // of pairs: all blocks are, as far as this rank knows
 };
 

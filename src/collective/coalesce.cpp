@@ -13,7 +13,7 @@ namespace {
 // Each rank has factors of its own, so by them ranks would decide differently.
 bool can_share(const Operation& a, const Operation& b) {
     const auto kind = [](const Operation& o) { return std::tuple(o.collective, o.element, o.combine); };
-    return carries(backend::Shape::coalesced, a.collective) && a.combine != backend::Combine::scaled_sum &&
+    return carries(protocol::Shape::coalesced, a.collective) && a.combine != protocol::Combine::scaled_sum &&
            a.count > 0 && b.count > 0 && kind(a) == kind(b);
 }
 
@@ -31,11 +31,11 @@ Operation together(std::span<const Operation> calls) {
 std::size_t neighbours(std::span<const Operation> calls, unsigned ranks) {
     std::uint64_t bytes = 0;
     std::size_t count = 0;
-    while (count < std::min<std::size_t>(calls.size(), backend::max_coalesced)) {
+    while (count < std::min<std::size_t>(calls.size(), protocol::max_coalesced)) {
         const Operation& next = calls[count];
         if (!can_share(calls.front(), next)) break;
         bytes += rounded_to_packets(next.count * size_of(next.element));
-        if (bytes > backend::ArenaLayout{ranks}.packet_payload()) break;
+        if (bytes > protocol::ArenaLayout{ranks}.packet_payload()) break;
         ++count;
     }
     return count;

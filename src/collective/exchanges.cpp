@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "backend/collective_task.hpp"
 #include "base/try.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::collective {
 namespace {
@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds telling_limit{80};
 // The number of an exchange: its kind, its members, and how manieth of those it is.
 constexpr unsigned members_at = 32;
 constexpr unsigned kind_at = 48;
-static_assert(backend::max_ranks <= kind_at - members_at);
+static_assert(protocol::max_ranks <= kind_at - members_at);
 
 std::uint64_t key_of(Exchanges::Kind kind, std::uint32_t members) {
     return static_cast<std::uint64_t>(kind) << kind_at | std::uint64_t{members} << members_at;

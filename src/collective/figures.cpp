@@ -103,7 +103,7 @@ Result<void> take(const std::string& key, const Json& value, Figures& figures) {
         return {};
     }
     if (key == "max_blocks") {
-        SIDESTEP_TRY(const std::uint64_t blocks, whole("max_blocks", value, 1, backend::staging_blocks));
+        SIDESTEP_TRY(const std::uint64_t blocks, whole("max_blocks", value, 1, protocol::staging_blocks));
         figures.max_blocks = static_cast<int>(blocks);
         return {};
     }

@@ -28,8 +28,9 @@ Result<void> check_request(const JoinRequest& request) {
     const auto wrong = [](std::string message, std::string hint) {
         return Error{ErrorCode::invalid_argument, std::move(message), "group", std::move(hint)};
     };
-    if (seating.ranks < 1 || seating.ranks > static_cast<int>(backend::max_ranks))
-        return wrong(fmt::format("a group has 1 to {} ranks, not {}", backend::max_ranks, seating.ranks), "");
+    if (seating.ranks < 1 || seating.ranks > static_cast<int>(protocol::max_ranks))
+        return wrong(fmt::format("a group has 1 to {} ranks, not {}", protocol::max_ranks, seating.ranks),
+                     "");
     if (seating.rank < 0 || seating.rank >= seating.ranks)
         return wrong(fmt::format("a group of {} ranks has no rank {}", seating.ranks, seating.rank),
                      "ranks count from 0");
@@ -48,11 +49,12 @@ Result<std::unique_ptr<backend::Seat>> make_seat(const JoinRequest& request) {
     Error refused{
         ErrorCode::unsupported, "no backend here runs collectives", request.seating.place.to_string(), {}};
     for (backend::Backend* backend : request.registry.usable()) {
-        auto seat = backend->seat(wanted);
+        backend::Seats* const seats = backend->seats();
+        if (seats == nullptr) continue;
+        auto seat = seats->seat(wanted);
         if (seat) ending::prepare_for(backend->name());
-        if (seat) return seat;
-        if (seat.error().code != ErrorCode::unsupported) return seat.error();
-        if (backend->name() == "cuda") refused = seat.error();
+        if (seat || seat.error().code != ErrorCode::unsupported) return seat;
+        refused = seat.error();
     }
     return refused;
 }
@@ -82,7 +84,7 @@ public:
         own_->seat->ask([reachability = own_->reachability.get()](const void* address, Bytes bytes) {
             bool asked = false;  // the service thread comes by in any case
             const auto token = reachability->token(address, bytes, asked);
-            return token ? *token : backend::Token{};
+            return token ? *token : protocol::Token{};
         });
         return std::move(service_);
     }
@@ -96,7 +98,7 @@ public:
     const std::string& figures() const { return figures_; }
     int multiprocessors() const { return static_cast<int>(multiprocessors_); }
     int max_blocks() const {
-        return static_cast<int>(std::min<std::uint64_t>(max_blocks_, backend::max_blocks));
+        return static_cast<int>(std::min<std::uint64_t>(max_blocks_, protocol::max_blocks));
     }
     // Empty where every rank has a GPU of its own, or shares it with ranks of its own process.
     const std::string& shared_gpu_of_ranks() const { return shared_gpu_; }

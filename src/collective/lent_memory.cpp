@@ -34,12 +34,8 @@ Result<std::string> Lent::offer(bool same_process) const {
 
 Result<std::shared_ptr<const backend::Exported>> export_memory(const backend::Registry& registry,
                                                                const Buffer& buffer) {
-    for (backend::Backend* backend : registry.usable()) {
-        SIDESTEP_TRY(auto exported, backend->share(buffer));
-        if (exported)
-            return std::shared_ptr<const backend::Exported>(
-                std::make_shared<backend::Exported>(std::move(*exported)));
-    }
+    SIDESTEP_TRY(auto exported, registry.share(buffer));
+    if (exported) return std::make_shared<const backend::Exported>(std::move(*exported));
     return Error{ErrorCode::unsupported, "this memory cannot be shared with other processes",
                  buffer.to_string(), "use memory of Context::allocate"};
 }

@@ -105,38 +105,38 @@ Result<Member::Decided*> Member::decide(const Operation& operation) {
     decided->signature = signature_of(operation);
     decided->operation = operation;
     decided->tasks = tasks_of(operation, decided->choice, rank(), ranks());
-    for (backend::CollectiveTask& task : decided->tasks) task.signature = decided->signature;
+    for (protocol::CollectiveTask& task : decided->tasks) task.signature = decided->signature;
     decided->has_tasks = true;
     return decided;
 }
 
-Result<backend::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
+Result<protocol::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
     // Nobody looks there, so nothing has to be carried through the arena because of it.
-    if (address == nullptr) return backend::Token{0, 0};
+    if (address == nullptr) return protocol::Token{0, 0};
     return own().reachability->token(address, bytes, asked);
 }
 
-Result<void> Member::set_tokens(backend::CollectiveTask& task, bool& asked) {
-    const bool slices = task.shape == backend::Shape::slices || task.shape == backend::Shape::pushed_slices;
-    const bool copies = task.shape == backend::Shape::copies;
-    if (!slices && !copies && task.shape != backend::Shape::pairs) return {};
+Result<void> Member::set_tokens(protocol::CollectiveTask& task, bool& asked) {
+    const bool slices = task.shape == protocol::Shape::slices || task.shape == protocol::Shape::pushed_slices;
+    const bool copies = task.shape == protocol::Shape::copies;
+    if (!slices && !copies && task.shape != protocol::Shape::pairs) return {};
     const Touched touched =
         touched_by_others(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()));
-    if (task.shape == backend::Shape::slices && task.recv == task.send) {
+    if (task.shape == protocol::Shape::slices && task.recv == task.send) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, std::max(touched.send, touched.recv), asked));
         task.send_token = task.recv_token;
         return {};
     }
     if (slices) {
-        if (task.shape == backend::Shape::slices) {
+        if (task.shape == protocol::Shape::slices) {
             SIDESTEP_TRY(task.send_token, token_of(task.send, touched.send, asked));
         }
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
         return {};
     }
     // Copies tell blocks apart that lie in each other's way: a broadcast is handed on from where it comes to.
-    const bool through_arena = copies ? backend::send_overlaps_recv(task, static_cast<unsigned>(rank()),
-                                                                    static_cast<unsigned>(ranks()))
+    const bool through_arena = copies ? protocol::send_overlaps_recv(task, static_cast<unsigned>(rank()),
+                                                                     static_cast<unsigned>(ranks()))
                                       : task.send == task.recv;
     if (task.device_recv_offsets != nullptr) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
@@ -204,7 +204,7 @@ Result<void> Member::run_together(std::vector<Operation> calls, void* stream) {
 Result<void> Member::carry_out(const Operation& operation, void* stream) {
     SIDESTEP_TRY(Decided * decided, decide(operation));
     bool asked = false;
-    for (backend::CollectiveTask& task : decided->tasks) SIDESTEP_CHECK(set_tokens(task, asked));
+    for (protocol::CollectiveTask& task : decided->tasks) SIDESTEP_CHECK(set_tokens(task, asked));
 
     Noted noted = note_of(operation);
     noted.number = number_ + 1;
@@ -218,17 +218,17 @@ Result<void> Member::carry_out(const Operation& operation, void* stream) {
 }
 
 // What is refused as a whole never was, here or on the board, so that this rank stays in step with the others.
-Result<void> Member::enqueue(std::vector<backend::CollectiveTask>& tasks, const Noted& noted, void* stream) {
+Result<void> Member::enqueue(std::vector<protocol::CollectiveTask>& tasks, const Noted& noted, void* stream) {
     Board& board = *own().board;
     const auto me = static_cast<unsigned>(rank());
     board.note(me, noted);
     Result<void> state;
-    for (backend::CollectiveTask& task : tasks) {
+    for (protocol::CollectiveTask& task : tasks) {
         task.number = noted.number;
         state = own().seat->run(task, stream);
         if (state) continue;
         const auto fault = own().seat->fault();
-        const bool partly = fault && fault->kind == backend::FaultKind::aborted;
+        const bool partly = fault && fault->kind == protocol::FaultKind::aborted;
         if (&task == tasks.data() && !partly) {
             board.refused(me, noted);
             return state;
@@ -271,15 +271,15 @@ Touched Member::touched_of(const Operation& operation, const Choice& choice) con
 
 Result<CollectivePlan> Member::explain(const Operation& operation) const {
     SIDESTEP_TRY(const Choice choice, choose(operation, facts_, options_.policy));
-    std::string memory = choice.shape == backend::Shape::lines ? "not needed: the data travels in lines"
-                                                               : "not needed: the data travels in packets";
-    if (choice.shape == backend::Shape::lamport) memory = "not needed: the data travels through the arenas";
-    if (choice.shape == backend::Shape::ring)
+    std::string memory = choice.shape == protocol::Shape::lines ? "not needed: the data travels in lines"
+                                                                : "not needed: the data travels in packets";
+    if (choice.shape == protocol::Shape::lamport) memory = "not needed: the data travels through the arenas";
+    if (choice.shape == protocol::Shape::ring)
         memory = "not needed: pieces pass through the arenas of neighbours";
-    const bool copies = choice.shape == backend::Shape::copies;
-    const bool pairs = (choice.shape == backend::Shape::pairs && !choice.eager) || copies;
-    const bool fetches = choice.shape == backend::Shape::slices;
-    if (fetches || choice.shape == backend::Shape::pushed_slices || pairs) {
+    const bool copies = choice.shape == protocol::Shape::copies;
+    const bool pairs = (choice.shape == protocol::Shape::pairs && !choice.eager) || copies;
+    const bool fetches = choice.shape == protocol::Shape::slices;
+    if (fetches || choice.shape == protocol::Shape::pushed_slices || pairs) {
         const bool in_place_pairs = pairs && operation.send == operation.recv &&
                                     (!copies || operation.collective == Collective::all_to_all);
         const Touched touched = touched_of(operation, choice);
@@ -290,7 +290,7 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
         std::string recv = described(operation.recv, touched.recv);
         // Its blocks write units of 16 bytes (collective_task.hpp, pushed_slices).
         const bool misaligned = reinterpret_cast<std::uintptr_t>(operation.recv) % 16 != 0;
-        if (choice.shape == backend::Shape::pushed_slices && misaligned && recv == "yes")
+        if (choice.shape == protocol::Shape::pushed_slices && misaligned && recv == "yes")
             recv = "no, carried through the arena: off a boundary of 16 bytes";
         if (in_place_pairs && operation.send != nullptr)
             memory = "no, carried through the arena: send and receive buffer are the same";

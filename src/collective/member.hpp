@@ -80,7 +80,7 @@ private:
         bool valid = false;
         Choice choice;
         bool has_tasks = false;
-        std::vector<backend::CollectiveTask> tasks;
+        std::vector<protocol::CollectiveTask> tasks;
     };
 
     Member(Seating seating, GroupOptions options, GroupFacts facts, std::unique_ptr<ServiceThread> service)
@@ -94,10 +94,10 @@ private:
     Result<Decided*> decide(const Operation& operation);
     Result<void> check_state() const;
     Result<void> carry_out(const Operation& operation, void* stream);
-    Result<void> set_tokens(backend::CollectiveTask& task, bool& asked);
-    Result<backend::Token> token_of(const void* address, Bytes bytes, bool& asked);
+    Result<void> set_tokens(protocol::CollectiveTask& task, bool& asked);
+    Result<protocol::Token> token_of(const void* address, Bytes bytes, bool& asked);
     Touched touched_of(const Operation& operation, const Choice& choice) const;
-    Result<void> enqueue(std::vector<backend::CollectiveTask>& tasks, const Noted& noted, void* stream);
+    Result<void> enqueue(std::vector<protocol::CollectiveTask>& tasks, const Noted& noted, void* stream);
     Result<void> check_peers(const Operation& operation) const;
     GroupId derived_id(std::uint64_t number, std::uint64_t color) const;
 

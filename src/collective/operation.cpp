@@ -8,8 +8,8 @@
 
 namespace sidestep::collective {
 
-using backend::Combine;
-using backend::Element;
+using protocol::Combine;
+using protocol::Element;
 
 namespace {
 

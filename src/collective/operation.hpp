@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <sidestep/collective.hpp>
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::collective {
 
@@ -30,9 +30,9 @@ struct Operation {
     const void* send = nullptr;
     void* recv = nullptr;
     std::uint64_t count = 0;  // as the call's own: of a rank for all_gather and its like
-    backend::Element element = backend::Element::u8;
-    backend::Combine combine = backend::Combine::none;  // of the reducing ones
-    std::uint64_t scale = 0;                            // as CollectiveTask's
+    protocol::Element element = protocol::Element::u8;
+    protocol::Combine combine = protocol::Combine::none;  // of the reducing ones
+    std::uint64_t scale = 0;                              // as CollectiveTask's
     const void* device_scale = nullptr;
     int root = 0;
     BlockLists blocks;                     // all_to_all_v, in elements
@@ -42,9 +42,9 @@ struct Operation {
 
 // The element type, or why collectives do not take it. f8_e4m3, f8_e5m2, f16, bf16, f32, f64, and integers of
 // 8, 32 and 64 bits; `boolean` counts as u8. Collectives that combine nothing take every type of whole bytes.
-Result<backend::Element> element_of(Dtype dtype, bool combines);
-std::string_view to_string(backend::Element element);
-std::string_view to_string(backend::Combine combine);
+Result<protocol::Element> element_of(Dtype dtype, bool combines);
+std::string_view to_string(protocol::Element element);
+std::string_view to_string(protocol::Combine combine);
 
 // all_reduce, reduce and reduce_scatter.
 bool combines(Collective collective);

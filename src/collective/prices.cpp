@@ -4,8 +4,8 @@
 
 namespace sidestep::collective {
 
-using backend::ArenaLayout;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::Shape;
 
 namespace {
 
@@ -59,7 +59,7 @@ double Prices::packets_us(const Work& work) const {
 // the flags. Warps that have more rows than one wait for the others with each.
 double Prices::lines_us(const Work& work) const {
     const auto first = static_cast<double>(std::min(work.each, lines_a_block));
-    const double link = figures_.link_gb_per_s * backend::row_payload / backend::row_bytes;
+    const double link = figures_.link_gb_per_s * protocol::row_payload / protocol::row_bytes;
     const int max = std::max(figures_.max_blocks, 1);
     const double blocks = figures_.block_gb_per_s * max;
     const double turns = static_cast<double>(work.each) / (static_cast<double>(lines_turn) * max);

@@ -17,10 +17,10 @@ constexpr std::uint64_t pairs_a_block = 8 << 10;
 constexpr double packets_part = 1.0 / 3;
 constexpr double one_shot_part = 1.0 / 2;
 // The same of lines: five rows, fitted to all_reduce among four H200 in a graph.
-constexpr std::uint64_t lines_a_block = 5 * backend::row_payload;
+constexpr std::uint64_t lines_a_block = 5 * protocol::row_payload;
 constexpr double lines_part = 1.0 / 4;
 // What all warps of a thread block carry at a time.
-constexpr std::uint64_t lines_turn = backend::line_warps * backend::row_payload;
+constexpr std::uint64_t lines_turn = protocol::line_warps * protocol::row_payload;
 // Of a ring, which has two of each where it combines; these are plenty for the links that it is for.
 constexpr int max_ring_blocks = 16;
 // Of one-shot packets; more of them only take longer to begin. Of lamport, and of lines in one phase, above
@@ -50,7 +50,7 @@ public:
     double lines_us(const Work& work) const;
     double lamport_us(const Work& work) const;
     double hops_us(const Work& work) const;
-    double direct_us(backend::Shape shape, const Work& work) const;
+    double direct_us(protocol::Shape shape, const Work& work) const;
     static int max_packet_blocks(const Work& work, int max);
 
 private:
@@ -59,6 +59,6 @@ private:
 };
 
 // As CollectivePlan names them.
-std::string_view name_of(backend::Shape shape);
+std::string_view name_of(protocol::Shape shape);
 
 }  // namespace sidestep::collective

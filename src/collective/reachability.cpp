@@ -18,7 +18,7 @@ constexpr std::chrono::microseconds idle_pause{200};
 
 Error no_slot(const Buffer& whole) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("{} allocations of this rank are mapped already", backend::max_slots - 1),
+                 fmt::format("{} allocations of this rank are mapped already", protocol::max_slots - 1),
                  whole.to_string(), "free or detach some"};
 }
 
@@ -56,9 +56,9 @@ std::optional<unsigned> Reachability::find(const backend::Extent& extent) {
 }
 
 Result<unsigned> Reachability::take(const backend::Extent& extent) {
-    for (unsigned tried = 1; tried < backend::max_slots; ++tried) {
+    for (unsigned tried = 1; tried < protocol::max_slots; ++tried) {
         const unsigned at = next_;
-        next_ = next_ + 1 == backend::max_slots ? 1 : next_ + 1;
+        next_ = next_ + 1 == protocol::max_slots ? 1 : next_ + 1;
         Slot& slot = slots_[at];
         if (slot.state != State::free) continue;
         slot = Slot{};
@@ -79,20 +79,20 @@ bool Reachability::full() const {
     });
 }
 
-Result<backend::Token> Reachability::token(const void* address, Bytes bytes, bool& asked) {
+Result<protocol::Token> Reachability::token(const void* address, Bytes bytes, bool& asked) {
     SIDESTEP_TRY(const backend::Extent extent, seat_.extent(address));
-    if (why_never(extent, address, bytes) != nullptr) return backend::Token{};
+    if (why_never(extent, address, bytes) != nullptr) return protocol::Token{};
     const std::lock_guard lock(mutex_);
     if (const auto known = find(extent)) {
-        if (slots_[*known].state != State::valid) return backend::Token{};
-        return backend::Token{static_cast<std::uint16_t>(*known), offset_in(extent.whole, address)};
+        if (slots_[*known].state != State::valid) return protocol::Token{};
+        return protocol::Token{static_cast<std::uint16_t>(*known), offset_in(extent.whole, address)};
     }
     std::shared_ptr<const backend::Exported> exported;
     std::string why;
     if (moves(extent)) {
         // Only while nothing runs that may write there, and nothing does once this call has returned.
         const auto idle = seat_.idle();
-        if (!idle || !*idle) return backend::Token{};
+        if (!idle || !*idle) return protocol::Token{};
         auto shared = export_memory(registry_, extent.whole);
         if (shared)
             exported = std::move(*shared);
@@ -100,15 +100,15 @@ Result<backend::Token> Reachability::token(const void* address, Bytes bytes, boo
             why = shared.error().to_string();
     }
     const auto taken = take(extent);
-    if (!taken) return backend::Token{};  // describe() says why
+    if (!taken) return protocol::Token{};  // describe() says why
     slots_[*taken].lent.exported = std::move(exported);
     if (!why.empty()) {
         slots_[*taken].state = State::refused;
         slots_[*taken].why = why;
-        return backend::Token{};
+        return protocol::Token{};
     }
     asked = true;
-    return backend::Token{};
+    return protocol::Token{};
 }
 
 // The slot of the allocation, once it has one.
@@ -217,7 +217,7 @@ void Reachability::work(bool idle, const Sender& send) {
         const std::lock_guard lock(mutex_);
         if (!due_) return;
         due_ = false;
-        for (unsigned at = 1; at < backend::max_slots; ++at) {
+        for (unsigned at = 1; at < protocol::max_slots; ++at) {
             if (slots_[at].state == State::wanted) wanted.push_back(at);
             if (slots_[at].state != State::withdrawn) continue;
             if (idle && slots_[at].pending == 0)
@@ -302,7 +302,7 @@ void Reachability::settle(unsigned at) {
 
 void Reachability::shared(unsigned rank, std::uint32_t at, const std::string& why_not) {
     const std::lock_guard lock(mutex_);
-    if (at == 0 || at >= backend::max_slots || (slots_[at].pending >> rank & 1) == 0) return;
+    if (at == 0 || at >= protocol::max_slots || (slots_[at].pending >> rank & 1) == 0) return;
     Slot& slot = slots_[at];
     slot.pending &= ~(1u << rank);
     if (why_not.empty())
@@ -314,7 +314,7 @@ void Reachability::shared(unsigned rank, std::uint32_t at, const std::string& wh
 
 void Reachability::dropped(unsigned rank, std::uint32_t at) {
     const std::lock_guard lock(mutex_);
-    if (at == 0 || at >= backend::max_slots || slots_[at].state != State::dropping) return;
+    if (at == 0 || at >= protocol::max_slots || slots_[at].state != State::dropping) return;
     slots_[at].pending &= ~(1u << rank);
     settle(at);
 }
@@ -322,7 +322,7 @@ void Reachability::dropped(unsigned rank, std::uint32_t at) {
 void Reachability::gone(unsigned rank) {
     const std::lock_guard lock(mutex_);
     gone_ |= 1u << rank;
-    for (unsigned at = 1; at < backend::max_slots; ++at) {
+    for (unsigned at = 1; at < protocol::max_slots; ++at) {
         slots_[at].pending &= ~(1u << rank);
         slots_[at].has &= ~(1u << rank);
         settle(at);
@@ -331,7 +331,7 @@ void Reachability::gone(unsigned rank) {
 
 void Reachability::look() {
     const std::lock_guard lock(mutex_);
-    for (unsigned at = 1; at < backend::max_slots; ++at) {
+    for (unsigned at = 1; at < protocol::max_slots; ++at) {
         const Slot& slot = slots_[at];
         if (slot.state != State::valid && slot.state != State::refused) continue;
         const auto extent = seat_.extent(slot.lent.whole.address());
@@ -343,7 +343,7 @@ void Reachability::look() {
 
 Result<void> Imports::add(unsigned rank, std::uint32_t slot, const std::string& offer, int descriptor,
                           bool same_process) {
-    if (slot >= backend::max_slots)
+    if (slot >= protocol::max_slots)
         return Error{ErrorCode::io_error, "another rank's slot makes no sense", "group", {}};
     SIDESTEP_TRY(Borrowed borrowed, borrow(seat_, offer, descriptor, same_process));
     if (slot == 0 && borrowed.memory.size() < seat_.arena().size())

@@ -37,7 +37,7 @@ public:
     // By whoever runs operations: where the others find so many bytes (Touched::unknown: as many as a buffer
     // there can have) from that address on; unreachable as long as they do not. Asks for the memory to be
     // lent, and sets `asked` where the service thread has something to do.
-    Result<backend::Token> token(const void* address, Bytes bytes, bool& asked);
+    Result<protocol::Token> token(const void* address, Bytes bytes, bool& asked);
 
     // Lends the allocation that holds the buffer, and waits until all ranks have mapped it or cannot. `wake`
     // is called before waiting; `going` ends the wait with its error.
@@ -95,7 +95,7 @@ private:
 
     mutable std::mutex mutex_;  // guards what follows
     std::condition_variable changed_;
-    std::array<Slot, backend::max_slots> slots_;  // 0 is the arena's, and not used here
+    std::array<Slot, protocol::max_slots> slots_;  // 0 is the arena's, and not used here
     std::unordered_map<const void*, unsigned>
         by_address_;  // first byte -> slot, of those that are not withdrawn
     unsigned next_ = 1;

@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "backend/collective_task.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::collective {
 namespace {
@@ -239,7 +239,7 @@ struct Rendezvous::Meeting {
 
     // A rank says at once who it is: of many that are silent the oldest makes way.
     Result<void> accept() {
-        constexpr std::size_t max_silent = 4 * backend::max_ranks;
+        constexpr std::size_t max_silent = 4 * protocol::max_ranks;
         for (std::size_t taken = 0; taken < max_silent; ++taken) {
             auto socket = at.listener_.accept();
             if (!socket) return fails(socket.error());

@@ -55,7 +55,7 @@ std::unique_ptr<BoardFile> read_board(const driver::Fd& fd) {
     auto board = std::make_unique<BoardFile>();
     std::memcpy(static_cast<void*>(board.get()), bytes.data(), at);
     const std::uint64_t ranks = board->ranks.load();
-    if (board->magic.load() != BoardFile::right_magic || ranks < 1 || ranks > backend::max_ranks)
+    if (board->magic.load() != BoardFile::right_magic || ranks < 1 || ranks > protocol::max_ranks)
         return nullptr;
     return board;
 }
@@ -268,7 +268,7 @@ Result<std::vector<RunningGroup>> running_groups(const std::string& peer_folder)
     if (!listing) return driver::system_error(errno, "the folder of groups cannot be read", folder->path());
     std::set<std::string> names;
     for (const dirent* entry = ::readdir(listing.get()); entry != nullptr; entry = ::readdir(listing.get()))
-        if (entry->d_name[0] != '.' && names.size() < max_groups * backend::max_ranks)
+        if (entry->d_name[0] != '.' && names.size() < max_groups * protocol::max_ranks)
             names.insert(entry->d_name);
     std::vector<RunningGroup> groups;
     for (const std::string& name : names) {

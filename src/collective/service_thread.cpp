@@ -181,7 +181,7 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
     RankResources& own = *own_;
     switch (message.word) {
         case Word::share: {
-            if (message.slot == 0 || message.slot >= backend::max_slots ||
+            if (message.slot == 0 || message.slot >= protocol::max_slots ||
                 own.imports->has(rank, message.slot))
                 return fail(lies(rank, "shares a slot that is not free"));
             const auto added = take_share(rank, message, received);
@@ -192,7 +192,7 @@ void ServiceThread::handle(unsigned rank, const Message& message, driver::LocalM
         case Word::shared:
             return own.reachability->shared(rank, message.slot, message.text);
         case Word::drop:
-            if (message.slot == 0 || message.slot >= backend::max_slots)
+            if (message.slot == 0 || message.slot >= protocol::max_slots)
                 return fail(lies(rank, "drops a slot that it did not share"));
             own.imports->drop(rank, message.slot);
             return queue(rank, Message{.word = Word::dropped, .slot = message.slot});
@@ -268,7 +268,7 @@ void ServiceThread::on_disconnect(unsigned rank) {
 void ServiceThread::settle_fault() {
     if (own_->verdict.failed() || ending::begun()) return;
     const auto record = own_->seat->fault();
-    if (!record || record->kind == backend::FaultKind::none) return;
+    if (!record || record->kind == protocol::FaultKind::none) return;
     const unsigned peer = record->peer < own_->ranks ? record->peer : own_->rank;
     fail(explain_fault({*record, own_->rank, own_->name, own_->name_of_rank(peer),
                         static_cast<double>(own_->timeout.count()) / 1000},

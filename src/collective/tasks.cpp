@@ -3,19 +3,19 @@
 
 #include <algorithm>
 
-#include "backend/pair_blocks.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::collective {
 
-using backend::ArenaLayout;
-using backend::Block;
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
-using backend::Share;
-using backend::share_of;
-using backend::Slice;
+using protocol::ArenaLayout;
+using protocol::Block;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
+using protocol::Share;
+using protocol::share_of;
+using protocol::Slice;
 
 namespace {
 
@@ -102,7 +102,7 @@ private:
         task.eager_max = choice_.eager_max;
         task.pair_blocks_max = choice_.pair_blocks_max;
         task.blocks =
-            static_cast<std::uint8_t>(std::clamp(choice_.blocks, 1, static_cast<int>(backend::max_blocks)));
+            static_cast<std::uint8_t>(std::clamp(choice_.blocks, 1, static_cast<int>(protocol::max_blocks)));
         task.signature = signature_of(operation_);
         task.send = operation_.send;
         task.recv = operation_.recv;
@@ -201,9 +201,9 @@ private:
         task.recv_blocks = !combines(collective);
         std::uint64_t unit = 0;
         for (const CoalescedItem& item : operation_.coalesced) {
-            const backend::CoalescedCall call{address(item.send) - address(task.send),
-                                              address(item.recv) - address(task.recv),
-                                              item.count * size_of(operation_.element), unit};
+            const protocol::CoalescedCall call{address(item.send) - address(task.send),
+                                               address(item.recv) - address(task.recv),
+                                               item.count * size_of(operation_.element), unit};
             task.set_call(task.calls++, call);
             unit = call.end();
         }
@@ -384,15 +384,15 @@ private:
     }
     std::uint8_t pair_blocks(std::uint64_t bytes) const {
         return static_cast<std::uint8_t>(
-            backend::pair_blocks(bytes, ranks_, choice_.eager_max, choice_.pair_blocks_max));
+            protocol::pair_blocks(bytes, ranks_, choice_.eager_max, choice_.pair_blocks_max));
     }
 
     // The k-th block to or from each rank goes with task k, on both of its ends, so that no rank is in a
     // later task than the one that waits for it needs.
     std::vector<CollectiveTask> rounds() const {
         std::vector<Round> rounds;
-        unsigned sends[backend::max_ranks] = {};
-        unsigned receives[backend::max_ranks] = {};
+        unsigned sends[protocol::max_ranks] = {};
+        unsigned receives[protocol::max_ranks] = {};
         for (const PairItem& item : operation_.pairs) {
             if (item.bytes == 0) continue;
             const unsigned round = (item.sends ? sends : receives)[item.peer]++;
@@ -405,8 +405,8 @@ private:
     }
 
     struct Round {
-        const PairItem* sends[backend::max_ranks] = {};
-        const PairItem* receives[backend::max_ranks] = {};
+        const PairItem* sends[protocol::max_ranks] = {};
+        const PairItem* receives[protocol::max_ranks] = {};
     };
 
     CollectiveTask round_task(const Round& round) const {
@@ -422,7 +422,7 @@ private:
         return task;
     }
 
-    static void* lowest(const PairItem* const (&items)[backend::max_ranks]) {
+    static void* lowest(const PairItem* const (&items)[protocol::max_ranks]) {
         void* found = nullptr;
         for (const PairItem* item : items)
             if (item != nullptr && (found == nullptr || address(item->data) < address(found)))
@@ -483,8 +483,8 @@ bool cuts_broadcast_of_copies(std::uint64_t bytes, unsigned ranks) {
     return ranks > 2 && bytes >= min_cut_broadcast;
 }
 
-std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,
-                                              int ranks) {
+std::vector<protocol::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,
+                                               int ranks) {
     return Maker(operation, choice, rank, ranks).make();
 }
 

@@ -8,7 +8,7 @@
 namespace sidestep::collective {
 
 // Whether tasks_of() knows how to carry the collective in this shape.
-bool carries(backend::Shape shape, Collective collective);
+bool carries(protocol::Shape shape, Collective collective);
 
 // Among how many ranks what is reduced or broadcast is shared out; 1 where each owner has a slice of the size
 // of the call's.
@@ -27,7 +27,7 @@ constexpr std::uint64_t rounded_to_packets(std::uint64_t bytes) {
 // whoever knows them (`send` and `recv` of the task say for which memory); `number` too. Empty for an
 // operation that moves nothing on any rank, and for a shape that does not carry it. Each rank gets what fits
 // what the others get from the same operation. The operation has passed check().
-std::vector<backend::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,
-                                              int ranks);
+std::vector<protocol::CollectiveTask> tasks_of(const Operation& operation, const Choice& choice, int rank,
+                                               int ranks);
 
 }  // namespace sidestep::collective

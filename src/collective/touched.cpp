@@ -4,12 +4,12 @@
 
 namespace sidestep::collective {
 
-Touched touched_by_others(const backend::CollectiveTask& task, unsigned rank, unsigned ranks) {
+Touched touched_by_others(const protocol::CollectiveTask& task, unsigned rank, unsigned ranks) {
     Touched touched;
     if (task.device_recv_offsets != nullptr) return {0, Touched::unknown};
-    const Bytes size = backend::size_of(task.element);
+    const Bytes size = protocol::size_of(task.element);
     for (unsigned r = 0; r < ranks; ++r) {
-        const backend::Slice& slice = task.slices[r];
+        const protocol::Slice& slice = task.slices[r];
         if (slice.count > 0 && (slice.sources >> rank & 1) != 0)
             touched.send = std::max(touched.send, (slice.source_offset + slice.count) * size);
         if (slice.count > 0 && (slice.targets >> rank & 1) != 0)

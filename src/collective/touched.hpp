@@ -2,7 +2,7 @@
 #pragma once
 
 #include <sidestep/units.hpp>
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::collective {
 
@@ -15,6 +15,6 @@ struct Touched {
 };
 
 // Of tasks that post tokens: slices, pushed slices, pairs and copies.
-Touched touched_by_others(const backend::CollectiveTask& task, unsigned rank, unsigned ranks);
+Touched touched_by_others(const protocol::CollectiveTask& task, unsigned rank, unsigned ranks);
 
 }  // namespace sidestep::collective

@@ -157,9 +157,9 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
     const std::string what = own ? own->text() : fmt::format("operation {}", fault.record.number);
     const std::string numbered = own ? own->numbered() : what;
     switch (fault.record.kind) {
-        case backend::FaultKind::timed_out:
+        case protocol::FaultKind::timed_out:
             return timed_out(fault, board, own);
-        case backend::FaultKind::mismatch: {
+        case protocol::FaultKind::mismatch: {
             if (fault.record.peer_signature == fault.record.signature && fault.record.peer_signature != 0) {
                 // What is mapped of a rank goes when it leaves.
                 if (board.rows[fault.record.peer].state.load() == BoardFile::left)
@@ -180,12 +180,12 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
                             own ? own->label() : fault.record.number, fault.me, what),
                 fault.me, hint_of_mismatch};
         }
-        case backend::FaultKind::size_mismatch:  // which the sender finds
+        case protocol::FaultKind::size_mismatch:  // which the sender finds
             return Error{ErrorCode::mismatch,
                          fmt::format("{} sends {} bytes to {}, which expects {}, in {}", fault.me,
                                      fault.record.bytes, fault.peer, fault.record.peer_bytes, numbered),
                          fault.me, "what one rank sends is what the other one receives"};
-        case backend::FaultKind::overlapped:
+        case protocol::FaultKind::overlapped:
             return Error{ErrorCode::internal,
                          fmt::format("{} was at work on two operations at the same time, one of them {}",
                                      fault.me, numbered),

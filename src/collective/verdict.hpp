@@ -38,7 +38,7 @@ private:
 
 // What a task of `rank` gave up for, in words that are true on every rank.
 struct FaultSeen {
-    backend::FaultRecord record;
+    protocol::FaultRecord record;
     unsigned rank = 0;
     std::string me;
     std::string peer;

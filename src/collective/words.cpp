@@ -51,27 +51,27 @@ std::string_view to_string(ReduceOp op) {
 
 namespace collective {
 
-std::string_view to_string(backend::Element element) {
-    constexpr std::string_view names[backend::elements] = {"i8",  "u8",  "i32", "u32",  "i64",     "u64",
-                                                           "f16", "f32", "f64", "bf16", "f8_e4m3", "f8_e5m2"};
+std::string_view to_string(protocol::Element element) {
+    constexpr std::string_view names[protocol::elements] = {
+        "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "f8_e4m3", "f8_e5m2"};
     return names[static_cast<unsigned>(element)];
 }
 
-std::string_view to_string(backend::Combine combine) {
+std::string_view to_string(protocol::Combine combine) {
     switch (combine) {
-        case backend::Combine::none:
+        case protocol::Combine::none:
             return "none";
-        case backend::Combine::sum:
+        case protocol::Combine::sum:
             return "sum";
-        case backend::Combine::prod:
+        case protocol::Combine::prod:
             return "prod";
-        case backend::Combine::min:
+        case protocol::Combine::min:
             return "min";
-        case backend::Combine::max:
+        case protocol::Combine::max:
             return "max";
-        case backend::Combine::avg:
+        case protocol::Combine::avg:
             return "avg";
-        case backend::Combine::scaled_sum:
+        case protocol::Combine::scaled_sum:
             return "scaled_sum";
     }
     return "?";

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "backend/pair_blocks.hpp"
 #include "collective/tasks.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::collective {
 
-using backend::ArenaLayout;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::Shape;
 
 namespace {
 
@@ -66,7 +66,7 @@ Work Works::work(Shape shape) const {
 Work Works::ring_work() const {
     const std::uint64_t all = is(Collective::reduce_scatter) ? ranks_ * block() : block();
     const std::uint64_t up =
-        all / size_of(operation_.element) * backend::accumulator_size_of(operation_.element);
+        all / size_of(operation_.element) * protocol::accumulator_size_of(operation_.element);
     const int length = static_cast<int>(others());
     Work work;
     work.local = all;
@@ -162,7 +162,7 @@ Work Works::slices_through_host_memory() const {
 
 Work Works::pairs_work() const {
     const std::uint64_t max = longest_pair();
-    const bool eager = ranks_ > 1 && max > 0 && backend::is_eager(max, ranks_, eager_max_);
+    const bool eager = ranks_ > 1 && max > 0 && protocol::is_eager(max, ranks_, eager_max_);
     return eager ? eager_pairs(pairs_bytes(), max) : direct_pairs(pairs_bytes(), block());
 }
 

@@ -37,7 +37,7 @@ protected:
     // What goes out or comes in, whichever is more, as far as this rank knows.
     std::uint64_t pairs_bytes() const;
 
-    Work work(backend::Shape shape) const;
+    Work work(protocol::Shape shape) const;
     // Of pairs: `bytes` altogether, of which `each` for each other rank.
     static Work eager_pairs(std::uint64_t bytes, std::uint64_t each);
     static Work direct_pairs(std::uint64_t bytes, std::uint64_t local);

@@ -44,9 +44,8 @@ constexpr const char* in_a_graph =
 
 Result<Buffer> buffer(const Context& context, const void* pointer, Bytes bytes) {
     auto& impl = ContextAccess::impl(context);
-    for (backend::Backend* backend : impl.registry.usable()) {
-        if (!backend->allocates(PlaceKind::gpu).has(MemoryKind::device)) continue;
-        SIDESTEP_TRY(const auto found, backend->locate(pointer, bytes));
+    for (backend::GpuAddresses* addresses : impl.registry.with(&backend::Backend::gpu_addresses)) {
+        SIDESTEP_TRY(const auto found, addresses->locate(pointer, bytes));
         return Buffer::memory(found.place, const_cast<void*>(pointer), bytes);
     }
     Error error{ErrorCode::unsupported, "no backend here knows GPU pointers", "cuda::buffer", {}};

@@ -54,22 +54,22 @@ struct GroupAccess {
 
 namespace {
 
-backend::Combine combine_of(ReduceOp op) {
+protocol::Combine combine_of(ReduceOp op) {
     switch (op) {
         case ReduceOp::sum:
-            return backend::Combine::sum;
+            return protocol::Combine::sum;
         case ReduceOp::prod:
-            return backend::Combine::prod;
+            return protocol::Combine::prod;
         case ReduceOp::min:
-            return backend::Combine::min;
+            return protocol::Combine::min;
         case ReduceOp::max:
-            return backend::Combine::max;
+            return protocol::Combine::max;
         case ReduceOp::avg:
-            return backend::Combine::avg;
+            return protocol::Combine::avg;
         case ReduceOp::scaled_sum:
-            return backend::Combine::scaled_sum;
+            return protocol::Combine::scaled_sum;
     }
-    return backend::Combine::none;
+    return protocol::Combine::none;
 }
 
 struct Call {
@@ -91,7 +91,7 @@ Result<Operation> operation_of(const Call& call) {
     SIDESTEP_TRY(operation.element, collective::element_of(call.dtype, call.reduction != nullptr));
     if (call.reduction == nullptr) return operation;
     operation.combine = combine_of(call.reduction->op);
-    if (operation.combine == backend::Combine::scaled_sum) {
+    if (operation.combine == protocol::Combine::scaled_sum) {
         std::memcpy(&operation.scale, call.reduction->scale.data(), sizeof(operation.scale));
         operation.device_scale = call.reduction->device_scale;
     }
@@ -128,7 +128,7 @@ Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Se
 }
 
 Result<std::uint64_t> bytes_of(std::size_t count, Dtype dtype) {
-    SIDESTEP_TRY(const backend::Element element, collective::element_of(dtype, false));
+    SIDESTEP_TRY(const protocol::Element element, collective::element_of(dtype, false));
     if (count > Buffer::whole / size_of(element))
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} elements are more bytes than there are", count),
@@ -151,9 +151,9 @@ Result<Group> Group::join(const Context& context, const Seating& seating, const 
 
 Result<std::vector<Group>> Group::local(const Context& context, const std::vector<Place>& places,
                                         const GroupOptions& options) {
-    if (places.empty() || places.size() > backend::max_ranks)
+    if (places.empty() || places.size() > protocol::max_ranks)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("a group has 1 to {} ranks, not {}", backend::max_ranks, places.size()),
+                     fmt::format("a group has 1 to {} ranks, not {}", protocol::max_ranks, places.size()),
                      "group",
                      {}};
     SIDESTEP_TRY(const GroupId id, GroupId::create());

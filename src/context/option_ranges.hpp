@@ -11,8 +11,7 @@
 
 namespace sidestep::context {
 
-// ErrorCode::invalid_argument names the first option that is out of its range, its value and the range. Loads and
-// saves are asked what they share with copies as copy_options() has it.
+// ErrorCode::invalid_argument names the first option that is out of its range, its value and the range.
 Result<void> check(const CopyOptions& options);
 Result<void> check(const LoadOptions& options);
 Result<void> check(const SaveOptions& options);
@@ -21,10 +20,12 @@ Result<void> check(const GroupOptions& options);
 // The same for one value, before it goes into a member that may not hold it.
 Result<void> check(std::string_view option, std::uint64_t value);
 
-// What loads and saves ask for as copies do.
+// What loads and saves ask for as copies do: no base of theirs, or callers could not name a member of it where they
+// write LoadOptions{.verify = true}.
 template <typename Options>
 CopyOptions copy_options(const Options& options) {
     CopyOptions copy;
+    if constexpr (requires { options.sync_file; }) copy.sync_file = options.sync_file;
     copy.verify = options.verify;
     copy.page_cache = options.page_cache;
     copy.max_staging = options.max_staging;

@@ -21,12 +21,10 @@ Result<bool> pinned_by_others(const backend::Registry& registry, const Buffer& b
     return found && (found->memory == MemoryKind::pinned || found->memory == MemoryKind::managed);
 }
 
-// The lock of the first backend that locks memory at all.
+// The lock of the first backend that locks memory.
 Result<std::shared_ptr<void>> lock_by_any(const backend::Registry& registry, const Buffer& buffer) {
-    for (backend::Backend* backend : registry.usable()) {
-        auto lock = backend->pin(buffer);
-        if (lock || lock.error().code != ErrorCode::unsupported) return lock;
-    }
+    for (backend::GpuAddresses* addresses : registry.with(&backend::Backend::gpu_addresses))
+        return addresses->pin(buffer);
     Error error{ErrorCode::unsupported, "no usable backend page-locks memory", buffer.to_string(), {}};
     for (const backend::Offer& offer : registry.offers())
         if (!offer.support.usable && offer.name == "cuda")

@@ -57,10 +57,8 @@ Result<void> refuse_pinned(const backend::Registry& registry, const Topology& to
 }
 
 Result<backend::Exported> share(const backend::Registry& registry, const Buffer& buffer) {
-    for (backend::Backend* backend : registry.usable()) {
-        SIDESTEP_TRY(auto exported, backend->share(buffer));
-        if (exported) return std::move(*exported);
-    }
+    SIDESTEP_TRY(auto exported, registry.share(buffer));
+    if (exported) return std::move(*exported);
     return Error{ErrorCode::unsupported, "this memory cannot be shared", buffer.to_string(),
                  buffer.place().is_host() ? "publish memory of Context::allocate(Place::host(), bytes, "
                                             "MemoryKind::pageable): other host memory is this process's own"

@@ -16,10 +16,9 @@ Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::stri
         plan->spread.look = [closing](std::size_t file, Bytes offset, const void* data, Bytes size) {
             return closing->look(file, offset, data, size);
         };
-    CopyOptions how = context::copy_options(options);
-    how.sync_file = options.sync_file;
     std::shared_ptr<transfer::Engine> engine(impl_, impl_->engine.get());
-    std::shared_ptr<transfer::Activity> activity = engine->submit_spread(std::move(plan->spread), how);
+    std::shared_ptr<transfer::Activity> activity =
+        engine->submit_spread(std::move(plan->spread), context::copy_options(options));
     return ContextAccess::follow(std::move(engine), std::move(activity));
 }
 

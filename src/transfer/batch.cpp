@@ -197,7 +197,7 @@ bool BatchJob::start_call(Bulk& bulk) {
         call.bytes += piece.size;
         call.last = bulk.next++;
     }
-    const auto begun = bulk.group.hop().backend->start_batch(scratch_, call.flight);
+    const auto begun = bulk.group.hop().backend->batcher()->start_batch(scratch_, call.flight);
     if (begun && *begun == backend::Progress::pending) {
         ++bulk.calls;
         return true;

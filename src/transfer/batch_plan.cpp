@@ -153,7 +153,7 @@ bool plan_group(const BatchRequest& request, BatchGroup& group) {
                            preference(group, options.prefer), options.max_staging, 1, request.relay_memory});
     if (!plan || (*plan)->lanes.size() != 1 || (*plan)->lanes[0].size() != 1) return false;
     const ReadyHop& hop = (*plan)->lanes[0][0];
-    if (!hop.backend->capabilities()[hop.capability].batches) return false;
+    if (hop.backend->batcher() == nullptr) return false;
     if (request.on_stream && !hop.streams) return false;
     group.plan = std::move(*plan);
     return true;

@@ -139,8 +139,8 @@ Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const pe
     forget([&](const Entry& entry) { return entry.key.same_handle(key); });
 
     const backend::Exported exported = exported_of(offered);
-    for (backend::Backend* backend : registry_.usable()) {
-        SIDESTEP_TRY(auto opened, backend->open(exported));
+    for (backend::Sharer* sharer : registry_.with(&backend::Backend::sharer)) {
+        SIDESTEP_TRY(auto opened, sharer->open(exported));
         if (!opened) continue;
         auto mapping = std::make_shared<const Mapping>(Mapping{std::move(*opened)});
         return std::shared_ptr<const Mapping>(std::move(mapping));

@@ -63,12 +63,13 @@ Result<void> Move::start_next() {
     backend::Flight& flight = flights_.emplace_back(owner_, failed_at_).piece;
     Result<backend::Progress> begun = backend::Progress::done;
     std::size_t count = 1;
-    if (mover_.batches && left > 1) {
+    backend::Batcher* const batcher = mover_.backend->batcher();
+    if (batcher != nullptr && left > 1) {
         count = std::min(left, max_in_batch);
         std::vector<backend::Piece> pieces;
         pieces.reserve(count);
         for (std::size_t i = 0; i < count; ++i) pieces.push_back(piece_of(next_ + i));
-        begun = mover_.backend->start_batch(pieces, flight);
+        begun = batcher->start_batch(pieces, flight);
     } else {
         begun = mover_.backend->start(piece_of(next_), flight);
     }

@@ -14,7 +14,6 @@ namespace sidestep::transfer {
 struct Mover {
     backend::Backend* backend = nullptr;
     std::size_t capability = 0;
-    bool batches = false;
 };
 
 // One side of a move, and where a run lies there.

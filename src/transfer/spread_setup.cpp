@@ -161,7 +161,7 @@ Result<Mover> SpreadSetup::mover(const std::vector<backend::Offer>& offers,
     backend::Backend* backend = machine_.registry.find(offer.name);
     if (backend == nullptr)
         return Error{ErrorCode::internal, "the planner chose a backend that is not usable", offer.name, {}};
-    return Mover{backend, choice.capability, offer.capabilities[choice.capability].batches};
+    return Mover{backend, choice.capability};
 }
 
 Result<void> SpreadSetup::plan() {

@@ -30,8 +30,9 @@ constexpr Bytes max_sensible = Bytes{1} << 60;
 Result<Allocation> allocate(const backend::Registry& registry, const Place& place, Bytes bytes,
                             MemoryKind kind) {
     for (MemoryKind wanted : kinds_to_try(place, kind))
-        for (backend::Backend* backend : registry.usable())
-            if (backend->allocates(place.kind()).has(wanted)) return backend->allocate(place, bytes, wanted);
+        for (backend::Allocator* allocator : registry.with(&backend::Backend::allocator))
+            if (allocator->allocates(place.kind()).has(wanted))
+                return allocator->allocate(place, bytes, wanted);
 
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend allocates {} memory at {}", to_string(kind), place.to_string()),

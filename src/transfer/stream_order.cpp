@@ -78,8 +78,8 @@ std::shared_ptr<GateRecord> StreamOrder::enter(void* stream, std::shared_ptr<Gat
 }
 
 std::optional<std::uint64_t> StreamOrder::key_of(void* stream) const {
-    for (backend::Backend* backend : registry_.usable())
-        if (const auto key = backend->stream_key(stream)) return key;
+    for (backend::Streams* streams : registry_.with(&backend::Backend::streams))
+        if (const auto key = streams->stream_key(stream)) return key;
     return std::nullopt;
 }
 
@@ -96,8 +96,8 @@ Result<void> StreamPlace::join(StreamOrder& order, void* stream) {
 
 Result<void> StreamPlace::hold(StreamOrder& order, const backend::Registry& registry, void* stream) {
     Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream", {}};
-    for (backend::Backend* backend : registry.usable()) {
-        auto gate = backend->gate(stream);
+    for (backend::Streams* streams : registry.with(&backend::Backend::streams)) {
+        auto gate = streams->gate(stream);
         if (!gate) {
             last = gate.error();
             continue;

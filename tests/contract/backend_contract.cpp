@@ -191,12 +191,11 @@ TEST_P(BackendContract, ManyPiecesAreInFlightAtOnce) {
 TEST_P(BackendContract, BatchesMoveEveryPieceAndNothingElse) {
     SIDESTEP_SKIP_CONTRACT();
     const auto opened = open_backend(GetParam());
-    const auto capabilities = opened.backend->capabilities();
     constexpr Bytes sizes[] = {1, 2, 15, 16, 17, 4095, 4096, 4097, 8192, 20'001, 300'000};
     constexpr std::size_t count = 1500;  // above the 1360 entries of a table of the cuda backend's kernel
     constexpr Bytes room = 16_MiB;
     for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
-        if (!capabilities[i].batches) return;
+        if (opened.backend->batcher() == nullptr) return;
         TestBuffer source(GetParam(), *opened.backend, from, room);
         TestBuffer target(GetParam(), *opened.backend, to, room);
         const Content bytes = pattern(room, i + 21);
@@ -228,9 +227,8 @@ TEST_P(BackendContract, BatchesMoveEveryPieceAndNothingElse) {
 TEST_P(BackendContract, ABatchWithAPieceThatIsTooLongIsRefused) {
     SIDESTEP_SKIP_CONTRACT();
     const auto opened = open_backend(GetParam());
-    const auto capabilities = opened.backend->capabilities();
     for_each_pair(GetParam(), opened, true, [&](std::size_t i, const End& from, const End& to) {
-        if (!capabilities[i].batches) return;
+        if (opened.backend->batcher() == nullptr) return;
         TestBuffer source(GetParam(), *opened.backend, from, 64_KiB);
         TestBuffer target(GetParam(), *opened.backend, to, 64_KiB);
         const Content before(64_KiB, 0xEE);
@@ -360,7 +358,9 @@ TEST_P(BackendContract, EmptyBuffersCanBeAttached) {
 }
 
 // Every place of the pairs at which the backend allocates, with every kind it gives there.
-std::vector<End> allocated_ends(const BackendUnderTest& under_test, const backend::Backend& backend) {
+std::vector<End> allocated_ends(const BackendUnderTest& under_test, backend::Backend& backend) {
+    const backend::Allocator* const allocator = backend.allocator();
+    if (allocator == nullptr) return {};
     constexpr MemoryKind kinds[] = {MemoryKind::pageable, MemoryKind::pinned, MemoryKind::device,
                                     MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed,
                                     MemoryKind::p2pmem};
@@ -369,7 +369,8 @@ std::vector<End> allocated_ends(const BackendUnderTest& under_test, const backen
     std::vector<End> ends;
     for (const Place& place : places) {
         for (const MemoryKind kind : kinds) {
-            if (!place.is_file() && backend.allocates(place.kind()).has(kind)) ends.push_back({place, kind});
+            if (!place.is_file() && allocator->allocates(place.kind()).has(kind))
+                ends.push_back({place, kind});
         }
     }
     return ends;
@@ -381,7 +382,7 @@ TEST_P(BackendContract, AllocatesAlignedMemoryThatItKnowsAgain) {
     for (const End& end : allocated_ends(GetParam(), *opened.backend)) {
         SCOPED_TRACE(end.place.to_string() + " " + std::string(to_string(end.memory)));
         for (const Bytes size : {Bytes{1}, 4_KiB, 5_MiB + 1}) {
-            const auto memory = opened.backend->allocate(end.place, size, end.memory);
+            const auto memory = opened.backend->allocator()->allocate(end.place, size, end.memory);
             ASSERT_TRUE(memory.ok()) << memory.error().to_string();
             const auto address = reinterpret_cast<std::uintptr_t>(memory->address());
             EXPECT_EQ(address % (end.place.is_host() ? 4096 : 256), 0u);
@@ -401,7 +402,7 @@ TEST_P(BackendContract, MemoryThatIsNotThereIsRefused) {
     SIDESTEP_SKIP_CONTRACT();
     const auto opened = open_backend(GetParam());
     for (const End& end : allocated_ends(GetParam(), *opened.backend)) {
-        const auto memory = opened.backend->allocate(end.place, Bytes{1} << 50, end.memory);
+        const auto memory = opened.backend->allocator()->allocate(end.place, Bytes{1} << 50, end.memory);
         ASSERT_FALSE(memory.ok()) << end.place.to_string();
         EXPECT_EQ(memory.error().code, ErrorCode::out_of_memory) << memory.error().to_string();
         EXPECT_NE(memory.error().message.find("1024 TiB"), std::string::npos) << memory.error().to_string();
@@ -413,7 +414,7 @@ TEST_P(BackendContract, AllocationsOutliveTheBackend) {
     auto opened = open_backend(GetParam());
     std::vector<Allocation> kept;
     for (const End& end : allocated_ends(GetParam(), *opened.backend)) {
-        auto memory = opened.backend->allocate(end.place, 64_KiB, end.memory);
+        auto memory = opened.backend->allocator()->allocate(end.place, 64_KiB, end.memory);
         ASSERT_TRUE(memory.ok()) << memory.error().to_string();
         kept.push_back(std::move(*memory));
     }

@@ -38,8 +38,9 @@ TestBuffer::TestBuffer(const BackendUnderTest& under_test, backend::Backend& bac
         std::ofstream(path, std::ios::binary).close();
         std::filesystem::resize_file(path, size);
         buffer_ = Buffer::file(path, 0, size);
-    } else if (backend.allocates(end.place.kind()).has(end.memory)) {
-        auto allocation = backend.allocate(end.place, size, end.memory);
+    } else if (backend::Allocator* const allocator = backend.allocator();
+               allocator != nullptr && allocator->allocates(end.place.kind()).has(end.memory)) {
+        auto allocation = allocator->allocate(end.place, size, end.memory);
         if (!allocation) {
             ADD_FAILURE() << allocation.error().to_string();
             return;

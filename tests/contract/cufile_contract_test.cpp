@@ -6,7 +6,7 @@ namespace sidestep::contract {
 namespace {
 
 // The backend, with GPU memory from the one that allocates it.
-class WithMemory final : public backend::Backend {
+class WithMemory final : public backend::Backend, public backend::Allocator {
 public:
     std::string_view name() const override { return cufile_->name(); }
     backend::Support probe(const Topology& topology) override {
@@ -14,14 +14,15 @@ public:
         return cufile_->probe(topology);
     }
     std::vector<backend::Capability> capabilities() const override { return cufile_->capabilities(); }
+    backend::Allocator* allocator() override { return this; }
     backend::MemorySet allocates(PlaceKind kind) const override {
-        return kind == PlaceKind::gpu ? memory_->allocates(kind) : backend::MemorySet{};
+        return kind == PlaceKind::gpu ? memory_->allocator()->allocates(kind) : backend::MemorySet{};
     }
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
         return memory_->describe(buffer);
     }
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
-        return memory_->allocate(place, bytes, kind);
+        return memory_->allocator()->allocate(place, bytes, kind);
     }
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override {

@@ -55,7 +55,8 @@ protected:
         registry_->add(backends::cuda::create(), *topology_);
         registry_->add(make(), *topology_);
         engine_ = std::make_unique<transfer::Engine>(*topology_, *registry_);
-        memory_ = registry_->find("cuda")->allocate(Place::gpu(0), size, MemoryKind::device).value();
+        memory_ =
+            registry_->find("cuda")->allocator()->allocate(Place::gpu(0), size, MemoryKind::device).value();
         std::memset(memory_.address(), 0x11, size);
     }
     backend::Support support() const { return registry_->offers().back().support; }
@@ -318,7 +319,8 @@ TEST_F(Copies, PoolMemoryAndSmallFilesAreStaged) {
     ASSERT_TRUE(small) << small.error().to_string();
     EXPECT_NE(words(*small).find("only whole blocks of 4 KiB go directly"), std::string::npos)
         << words(*small);
-    auto pool = registry_->find("cuda")->allocate(Place::gpu(0), 1_MiB, MemoryKind::pool).value();
+    auto pool =
+        registry_->find("cuda")->allocator()->allocate(Place::gpu(0), 1_MiB, MemoryKind::pool).value();
     write_file("source", content(1_MiB, 10));
     const auto into_pool = copy(Buffer::file(path("source")), pool.buffer());
     ASSERT_TRUE(into_pool) << into_pool.error().to_string();

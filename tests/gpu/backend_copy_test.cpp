@@ -149,8 +149,8 @@ TEST_F(PeerCopies, ReachesTheLibrarysOwnMemory) {
     unsigned seed = 500;
     for (MemoryKind kind : {MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed}) {
         SCOPED_TRACE(sidestep::to_string(kind));
-        auto from = backend().allocate(Place::gpu(0), 12_MiB, kind);
-        auto to = backend().allocate(Place::gpu(1), 12_MiB, kind);
+        auto from = backend().allocator()->allocate(Place::gpu(0), 12_MiB, kind);
+        auto to = backend().allocator()->allocate(Place::gpu(1), 12_MiB, kind);
         ASSERT_TRUE(from && to);
         Ends ends(std::move(*from), std::move(*to));
         ends.run({8_MiB, 0, 0}, Engine::peer_copy, ++seed);

@@ -71,7 +71,7 @@ TEST_F(Memory, DescribesEveryKindGotByHand) {
             ASSERT_TRUE(*described);
             EXPECT_EQ((*described)->memory, kind_of(raw));
             EXPECT_EQ((*described)->place, memory.place());
-            auto located = backend().locate(memory.address(), size);
+            auto located = backend().gpu_addresses()->locate(memory.address(), size);
             ASSERT_TRUE(located) << located.error().to_string();
             EXPECT_EQ(located->memory, kind_of(raw));
             if (raw != Raw::managed) {
@@ -86,7 +86,7 @@ TEST_F(Memory, LeavesPageableMemoryToOthers) {
     auto described = backend().describe(memory.buffer());
     ASSERT_TRUE(described) << described.error().to_string();
     EXPECT_FALSE(*described);
-    auto located = backend().locate(memory.address(), size);
+    auto located = backend().gpu_addresses()->locate(memory.address(), size);
     ASSERT_TRUE(located) << located.error().to_string();
     EXPECT_EQ(located->memory, MemoryKind::pageable);
     EXPECT_EQ(located->place, Place::host());
@@ -147,8 +147,8 @@ TEST_F(Memory, GivesEveryKindItLists) {
     for (int gpu = 0; gpu < machine().gpus(); ++gpu) {
         for (MemoryKind kind : {MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed}) {
             SCOPED_TRACE(fmt::format("{} of gpu:{}", sidestep::to_string(kind), gpu));
-            ASSERT_TRUE(backend().allocates(PlaceKind::gpu).has(kind));
-            auto memory = backend().allocate(Place::gpu(gpu), size, kind);
+            ASSERT_TRUE(backend().allocator()->allocates(PlaceKind::gpu).has(kind));
+            auto memory = backend().allocator()->allocate(Place::gpu(gpu), size, kind);
             ASSERT_TRUE(memory) << memory.error().to_string();
             EXPECT_EQ(memory->kind(), kind);
             EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->address()) % 256, 0u);
@@ -160,7 +160,7 @@ TEST_F(Memory, GivesEveryKindItLists) {
         }
     }
     for (const Place& place : {Place::host(), Place::host(0)}) {
-        auto memory = backend().allocate(place, size, MemoryKind::pinned);
+        auto memory = backend().allocator()->allocate(place, size, MemoryKind::pinned);
         ASSERT_TRUE(memory) << memory.error().to_string();
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->address()) % 4096, 0u);
         auto described = backend().describe(memory->buffer());
@@ -174,13 +174,13 @@ TEST_F(Memory, GivesEveryKindItLists) {
 TEST_F(Memory, SaysWhatWasAskedAndWhatIsFree) {
     for (MemoryKind kind : {MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed}) {
         SCOPED_TRACE(sidestep::to_string(kind));
-        auto memory = backend().allocate(Place::gpu(0), Bytes{1} << 42, kind);
+        auto memory = backend().allocator()->allocate(Place::gpu(0), Bytes{1} << 42, kind);
         ASSERT_FALSE(memory);
         EXPECT_EQ(memory.error().code, ErrorCode::out_of_memory) << memory.error().to_string();
         EXPECT_NE(memory.error().message.find("4 TiB"), std::string::npos) << memory.error().to_string();
         EXPECT_NE(memory.error().message.find("free"), std::string::npos) << memory.error().to_string();
     }
-    auto pinned = backend().allocate(Place::host(), Bytes{1} << 46, MemoryKind::pinned);
+    auto pinned = backend().allocator()->allocate(Place::host(), Bytes{1} << 46, MemoryKind::pinned);
     ASSERT_FALSE(pinned);
     EXPECT_EQ(pinned.error().code, ErrorCode::out_of_memory) << pinned.error().to_string();
 }
@@ -190,8 +190,8 @@ TEST_F(Memory, OutlivesTheBackend) {
     ASSERT_TRUE(own->probe(machine().topology()).usable);
     std::vector<Allocation> kept;
     for (MemoryKind kind : {MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed})
-        kept.push_back(own->allocate(Place::gpu(0), size, kind).value());
-    kept.push_back(own->allocate(Place::host(), size, MemoryKind::pinned).value());
+        kept.push_back(own->allocator()->allocate(Place::gpu(0), size, kind).value());
+    kept.push_back(own->allocator()->allocate(Place::host(), size, MemoryKind::pinned).value());
     own.reset();
     for (const Allocation& memory : kept) {
         fill(memory.buffer(), 9);
@@ -206,10 +206,10 @@ TEST_F(Memory, ReturnsWhatItFrees) {
         std::size_t free_before = 0;
         std::size_t free_after = 0;
         std::size_t total = 0;
-        { auto warm_up = backend().allocate(Place::gpu(0), 64_MiB, kind); }
+        { auto warm_up = backend().allocator()->allocate(Place::gpu(0), 64_MiB, kind); }
         expect_success(cuda().cuMemGetInfo(&free_before, &total), "cuMemGetInfo");
         for (int i = 0; i < 20; ++i) {
-            auto memory = backend().allocate(Place::gpu(0), 64_MiB, kind);
+            auto memory = backend().allocator()->allocate(Place::gpu(0), 64_MiB, kind);
             ASSERT_TRUE(memory) << memory.error().to_string();
         }
         expect_success(cuda().cuMemGetInfo(&free_after, &total), "cuMemGetInfo");

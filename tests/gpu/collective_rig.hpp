@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 #include "tests/gpu/gpu_machine.hpp"
 #include "tests/unit/collective_seat/jobs.hpp"
 

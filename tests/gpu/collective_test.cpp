@@ -12,14 +12,14 @@
 namespace sidestep::gpu_tests {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::FaultKind;
-using backend::Shape;
 using collective_seat::Crew;
 using collective_seat::even_slice;
 using collective_seat::Values;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::FaultKind;
+using protocol::Shape;
 
 constexpr unsigned ranks = 4;
 constexpr std::size_t send_at = 4096;
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Copies, CollectiveGraphs,
 
 // Tasks behind the one that waits are let go too.
 TEST(CopyGraphs, AllButOneAbortedInsideOfReplays) {
-    const std::uint64_t lane = backend::ArenaLayout{ranks}.copy_lane_bytes();
+    const std::uint64_t lane = protocol::ArenaLayout{ranks}.copy_lane_bytes();
     Crew crew(ranks, 0, (std::size_t{1} << 20) + 2 * ranks * lane * 3);
     if (!crew.ready()) GTEST_SKIP() << Machine::get().missing();
     std::vector<CapturedTasks> graphs;
@@ -174,7 +174,7 @@ TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
         crew.seat(rank).ask([&crew, &mapped, rank](const void* address, Bytes) {
             const auto offset =
                 static_cast<std::uint64_t>(static_cast<const char*>(address) - crew.at(rank, 0));
-            return mapped ? backend::Token{1, offset} : backend::Token{};
+            return mapped ? protocol::Token{1, offset} : protocol::Token{};
         });
         crew.fill(rank, send_at, 4000, static_cast<char>('a' + rank));
     }
@@ -185,7 +185,7 @@ TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
         });
     const auto in_arena = [&](unsigned rank) {
         Values found(4000);
-        const backend::ArenaLayout layout{2};
+        const protocol::ArenaLayout layout{2};
         crew.rig().read(
             found.data(),
             static_cast<char*>(crew.seat(rank).arena().address()) + layout.copy_lane(0, rank, 1 - rank),
@@ -358,10 +358,10 @@ TEST_F(Collectives, MoreThanFourGigabytes) {
 
 // Growing memory of pools and of mappings, as frameworks have it.
 TEST_F(Collectives, ExtentsOfOtherMemory) {
-    const auto seat = backend().seat({0, 1, Place::gpu(0)});
+    const auto seat = backend().seats()->seat({0, 1, Place::gpu(0)});
     ASSERT_TRUE(seat.ok()) << seat.error().to_string();
     for (const MemoryKind kind : {MemoryKind::device, MemoryKind::vmm, MemoryKind::pool}) {
-        const auto memory = backend().allocate(Place::gpu(0), 3_MiB, kind);
+        const auto memory = backend().allocator()->allocate(Place::gpu(0), 3_MiB, kind);
         ASSERT_TRUE(memory.ok());
         const auto extent = (*seat)->extent(static_cast<char*>(memory->address()) + 5000);
         ASSERT_TRUE(extent.ok()) << to_string(kind) << ": " << extent.error().to_string();
@@ -376,7 +376,7 @@ TEST_F(Collectives, ExtentsOfOtherMemory) {
     ASSERT_TRUE(first.ok()) << first.error().to_string();
     EXPECT_LT(first->whole.size(), 9_MiB);
     EXPECT_TRUE(first->goes_on);
-    const auto pinned = backend().allocate(Place::host(), 4096, MemoryKind::pinned);
+    const auto pinned = backend().allocator()->allocate(Place::host(), 4096, MemoryKind::pinned);
     ASSERT_TRUE(pinned.ok());
     const auto own = (*seat)->extent(pinned->address());
     ASSERT_TRUE(own.ok()) << own.error().to_string();
@@ -390,7 +390,7 @@ TEST_F(Collectives, ExtentsOfOtherMemory) {
 // A stream of a GPU that is not the rank's.
 TEST_F(Collectives, AStreamOfAnotherGpuIsRefused) {
     if (machine().gpus() < 2) GTEST_SKIP() << "needs two GPUs, this machine has one";
-    const auto seat = backend().seat({0, 1, Place::gpu(0)});
+    const auto seat = backend().seats()->seat({0, 1, Place::gpu(0)});
     ASSERT_TRUE(seat.ok());
     const auto rig = collective_seat::make_rig(2);
     CollectiveTask task;

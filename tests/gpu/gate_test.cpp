@@ -20,7 +20,7 @@ TEST_F(Gates, HoldsTheStreamUntilOpened) {
     std::atomic<bool> behind{false};
     stream.sleep(milliseconds(200));
     stream.run([&before] { before = true; });
-    auto gate = backend().gate(stream.get());
+    auto gate = backend().streams()->gate(stream.get());
     ASSERT_TRUE(gate) << gate.error().to_string();
     stream.run([&behind] { behind = true; });
     for (;;) {
@@ -39,17 +39,17 @@ TEST_F(Gates, HoldsTheStreamUntilOpened) {
 TEST_F(Gates, WithoutEventsTheDriversWordsAreTold) {
     SlowStream stream(0);
     ::setenv("FAKE_CUDA_NO_EVENTS", "1", 1);
-    auto gate = backend().gate(stream.get());
+    auto gate = backend().streams()->gate(stream.get());
     ::unsetenv("FAKE_CUDA_NO_EVENTS");
     if (gate) GTEST_SKIP() << "the driver of this machine makes events all the same";
     EXPECT_NE(gate.error().message.find("711"), std::string::npos) << gate.error().to_string();
-    EXPECT_TRUE(backend().gate(stream.get())) << "its word came back";
+    EXPECT_TRUE(backend().streams()->gate(stream.get())) << "its word came back";
 }
 
 TEST_F(Gates, OpensWhenDestroyed) {
     SlowStream stream(0);
     {
-        auto gate = backend().gate(stream.get());
+        auto gate = backend().streams()->gate(stream.get());
         ASSERT_TRUE(gate) << gate.error().to_string();
         EXPECT_FALSE(stream.drained(milliseconds(100)));
     }
@@ -62,10 +62,10 @@ TEST_F(Gates, OpenedEarlyStaysOpen) {
     SlowStream other(0);
     stream.sleep(milliseconds(300));
     {
-        auto early = backend().gate(stream.get());
+        auto early = backend().streams()->gate(stream.get());
         ASSERT_TRUE(early) << early.error().to_string();
     }
-    auto closed = backend().gate(other.get());
+    auto closed = backend().streams()->gate(other.get());
     ASSERT_TRUE(closed) << closed.error().to_string();
     EXPECT_TRUE(stream.drained(milliseconds(30'000)));
     EXPECT_FALSE(other.drained(milliseconds(50)));
@@ -75,7 +75,7 @@ TEST_F(Gates, OpenedEarlyStaysOpen) {
 TEST_F(Gates, ManyOneAfterTheOther) {
     SlowStream stream(0);
     for (int i = 0; i < 5000; ++i) {
-        auto gate = backend().gate(stream.get());
+        auto gate = backend().streams()->gate(stream.get());
         ASSERT_TRUE(gate) << i << ": " << gate.error().to_string();
     }
     EXPECT_TRUE(stream.drained(milliseconds(30'000)));
@@ -85,7 +85,7 @@ TEST_F(Gates, TooManyAtATimeAreRefused) {
     SlowStream stream(0);
     std::vector<std::unique_ptr<backend::Gate>> gates;
     for (int i = 0; i < 150; ++i) {
-        auto gate = backend().gate(stream.get());
+        auto gate = backend().streams()->gate(stream.get());
         if (!gate) {
             EXPECT_EQ(gate.error().code, ErrorCode::unsupported) << gate.error().to_string();
             break;
@@ -112,7 +112,7 @@ protected:
         ::setenv("FAKE_CUDA_OWN_QUEUE", "1", 1);
         stream_.emplace(0);
         ::unsetenv("FAKE_CUDA_OWN_QUEUE");
-        auto gate = backend().gate(stream_->get());
+        auto gate = backend().streams()->gate(stream_->get());
         ASSERT_TRUE(gate) << gate.error().to_string();
         gate_ = std::move(*gate);
     }
@@ -156,7 +156,7 @@ TEST_F(ClosedGate, LetsPiecesThrough) {
 TEST_F(ClosedGate, LetsAllocationsThrough) {
     std::vector<Allocation> kept;
     const auto allocate = [&](const Place& place, MemoryKind kind) {
-        auto memory = backend().allocate(place, 8_MiB, kind);
+        auto memory = backend().allocator()->allocate(place, 8_MiB, kind);
         ASSERT_TRUE(memory) << memory.error().to_string();
         kept.push_back(std::move(*memory));
     };
@@ -174,9 +174,9 @@ TEST_F(ClosedGate, FreeingIsObserved) {
     for (MemoryKind kind : {MemoryKind::device, MemoryKind::vmm, MemoryKind::pool, MemoryKind::pinned}) {
         gate_->open();
         const Place place = kind == MemoryKind::pinned ? Place::host() : Place::gpu(0);
-        auto memory = backend().allocate(place, 8_MiB, kind);
+        auto memory = backend().allocator()->allocate(place, 8_MiB, kind);
         ASSERT_TRUE(memory) << memory.error().to_string();
-        auto gate = backend().gate(stream_->get());
+        auto gate = backend().streams()->gate(stream_->get());
         ASSERT_TRUE(gate) << gate.error().to_string();
         gate_ = std::move(*gate);
         comes_back(fmt::format("freeing {} memory", sidestep::to_string(kind)).c_str(),
@@ -188,7 +188,7 @@ TEST_F(ClosedGate, OpensAnotherGpu) {
     if (machine().gpus() < 2) GTEST_SKIP() << "needs two GPUs, this machine has one";
     const int other = machine().gpus() - 1;
     EXPECT_TRUE(comes_back("opening another GPU", [&] {
-        auto memory = backend().allocate(Place::gpu(other), 1_MiB, MemoryKind::device);
+        auto memory = backend().allocator()->allocate(Place::gpu(other), 1_MiB, MemoryKind::device);
         ASSERT_TRUE(memory) << memory.error().to_string();
         if (!machine().topology().peer_access(0, other).allowed) return;
         auto moved = move(backend(), gpu_.buffer(), memory->buffer(), Engine::peer_copy);

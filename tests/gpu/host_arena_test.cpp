@@ -10,8 +10,8 @@
 namespace sidestep::gpu_tests {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Shape;
 
 class HostArenas : public ContextTest {
 protected:
@@ -55,15 +55,16 @@ TEST_F(HostArenas, BothGpusReachThem) {
     Allocation memory[2];
     for (unsigned rank = 0; rank < 2; ++rank) {
         const Place place = Place::gpu(static_cast<int>(rank));
-        auto seat = backend().seat({rank, 2, place, 30'000'000'000});
+        auto seat = backend().seats()->seat({rank, 2, place, 30'000'000'000});
         ASSERT_TRUE(seat.ok()) << seat.error().to_string();
         seats[rank] = std::move(*seat);
         const auto moved = seats[rank]->move_arena_to_host();
         ASSERT_TRUE(moved.ok()) << moved.error().to_string();
         EXPECT_TRUE(seats[rank]->arena().place().is_host());
-        EXPECT_GE((*moved)->size, backend::ArenaLayout{2}.bytes());
+        EXPECT_GE((*moved)->size, protocol::ArenaLayout{2}.bytes());
         EXPECT_GE((*moved)->descriptor, 0);
-        memory[rank] = std::move(backend().allocate(place, 2 * block, MemoryKind::device).value());
+        memory[rank] =
+            std::move(backend().allocator()->allocate(place, 2 * block, MemoryKind::device).value());
     }
     for (const auto& seat : seats)
         for (unsigned rank = 0; rank < 2; ++rank) {

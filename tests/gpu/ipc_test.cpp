@@ -62,7 +62,9 @@ Allocation exportable_pieces(int gpu, Bytes bytes) {
 Allocation memory_of(const std::string& kind, int gpu, Bytes bytes) {
     if (kind == "pieces") return exportable_pieces(gpu, bytes);
     if (kind == "vmm")
-        return std::move(Machine::get().backend().allocate(Place::gpu(gpu), bytes, MemoryKind::vmm)).value();
+        return std::move(
+                   Machine::get().backend().allocator()->allocate(Place::gpu(gpu), bytes, MemoryKind::vmm))
+            .value();
     return raw_memory(Raw::device, gpu, bytes);
 }
 

@@ -10,12 +10,12 @@
 namespace sidestep::gpu_tests {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
 using collective_seat::Crew;
 using collective_seat::even_slice;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
 
 constexpr std::uint64_t largest = 512_MiB;
 
@@ -29,7 +29,7 @@ protected:
         // The first one loads the kernels.
         for (const char* which : {"first", "next"}) {
             const auto began = std::chrono::steady_clock::now();
-            const auto seat = backend().seat({0, n_, Place::gpu(0)});
+            const auto seat = backend().seats()->seat({0, n_, Place::gpu(0)});
             ASSERT_TRUE(seat.ok());
             fmt::print(
                 "{} seat: {:.1f} ms\n", which,
@@ -75,7 +75,7 @@ protected:
 
     // As the library cuts them, with rank 0 as the root.
     void set_slice(CollectiveTask& task, What what, unsigned r, std::uint64_t bytes) const {
-        const std::uint64_t count = bytes / backend::size_of(task.element);
+        const std::uint64_t count = bytes / protocol::size_of(task.element);
         const std::uint64_t part = count / n_;
         const auto all = static_cast<std::uint16_t>((1u << n_) - 1);
         const auto only = static_cast<std::uint16_t>(1u << r);
@@ -118,7 +118,7 @@ protected:
     // A line of a table: one size, several numbers of blocks.
     void row(const char* name, What what, Shape shape, std::uint64_t bytes,
              const std::vector<unsigned>& blocks, Element element = Element::f32, bool staged = false) {
-        const backend::ArenaLayout layout{n_};
+        const protocol::ArenaLayout layout{n_};
         if (shape == Shape::packets && bytes > layout.packet_payload()) return;
         if (shape == Shape::lamport && bytes > layout.lamport_payload()) return;
         if (shape == Shape::packets_two_phase && bytes / n_ > layout.packet_payload()) return;

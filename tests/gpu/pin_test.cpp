@@ -181,7 +181,7 @@ TEST_F(Pin, RegisteredAgainHasAnotherIdentity) {
     const Pages memory(1_MiB);
     std::set<std::uint64_t> seen;
     for (int round = 0; round < 4; ++round) {
-        const auto held = backend().pin(memory.buffer());
+        const auto held = backend().gpu_addresses()->pin(memory.buffer());
         ASSERT_TRUE(held) << held.error().to_string();
         const auto now = identity(memory.buffer());
         EXPECT_TRUE(now == 0 || seen.insert(now).second) << "given twice";
@@ -222,7 +222,7 @@ TEST_F(Pin, AMappingThatIsReplacedChangesTheIdentityOfAllThatHoldsIt) {
 }
 
 TEST_F(Pin, PinnedMemoryLiesOnHugePages) {
-    const auto memory = backend().allocate(Place::host(), 64_MiB, MemoryKind::pinned);
+    const auto memory = backend().allocator()->allocate(Place::host(), 64_MiB, MemoryKind::pinned);
     ASSERT_TRUE(memory) << memory.error().to_string();
     EXPECT_TRUE(pinned(memory->buffer()));
     const Bytes huge = driver::huge_bytes(memory->address(), memory->size());

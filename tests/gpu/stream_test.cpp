@@ -163,7 +163,7 @@ TEST_F(BackendStream, ACapturedStreamTakesPiecesButNoGate) {
     expect_success(cuda().cuStreamBeginCapture(stream.get(), CU_STREAM_CAPTURE_MODE_RELAXED),
                    "cuStreamBeginCapture");
     auto moved = move(backend(), ends.from.buffer(), ends.to.buffer(), Engine::local_copy, stream.get());
-    auto gate = backend().gate(stream.get());
+    auto gate = backend().streams()->gate(stream.get());
     CUgraph graph = nullptr;
     expect_success(cuda().cuStreamEndCapture(stream.get(), &graph), "cuStreamEndCapture");
     cuda().cuGraphDestroy(graph);

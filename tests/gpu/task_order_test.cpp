@@ -12,13 +12,13 @@
 namespace sidestep::gpu_tests {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::FaultKind;
-using backend::Shape;
 using collective_seat::Crew;
 using collective_seat::Values;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::FaultKind;
+using protocol::Shape;
 
 // Streams that wait share the queues of a GPU, eight by default.
 unsigned ranks_of(Shape shape) {

@@ -12,10 +12,10 @@
 namespace sidestep::gpu_tests {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Shape;
 using collective_seat::Crew;
 using collective_seat::Values;
+using protocol::CollectiveTask;
+using protocol::Shape;
 
 constexpr std::uint64_t block = 10'000;
 constexpr std::uint64_t recv_at = 1 << 20;

@@ -47,7 +47,7 @@ private:
         const CollectiveTask& task = kernel_.task;
         unsigned i = 0;
         while (i + 1u < task.calls && task.call(i + 1).unit <= at) ++i;
-        const backend::CoalescedCall call = task.call(i);
+        const protocol::CoalescedCall call = task.call(i);
         const uint64_t begin = (at - call.unit) * unit;
         return {static_cast<const char*>(task.send) + call.send + begin,
                 static_cast<char*>(task.recv) + call.recv + begin, task.send_blocks ? call.bytes : 0,

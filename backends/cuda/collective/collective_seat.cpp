@@ -16,8 +16,8 @@
 namespace sidestep::backends::cuda {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Shape;
 
 // How long tasks may take to notice an abort: a look at the host's words every 16384 polls takes some 10 ms.
 constexpr std::chrono::seconds max_for_an_abort{5};
@@ -42,7 +42,7 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     auto held = std::make_unique<Held>();
     held->kernels = std::move(kernels);
     // Mappings, since freeing them waits for nothing; other processes open the arena by a descriptor.
-    const backend::ArenaLayout layout{ranks_};
+    const protocol::ArenaLayout layout{ranks_};
     const Bytes bytes = layout.bytes();
     SIDESTEP_TRY(held->arena, allocate_on_gpu(gpu_, bytes, MemoryKind::vmm));
     SIDESTEP_TRY(held->control, allocate_on_gpu(gpu_, sizeof(SeatControl), MemoryKind::vmm));
@@ -60,7 +60,7 @@ Result<void> CollectiveSeat::set_up(std::shared_ptr<const CollectiveKernels> ker
     SIDESTEP_CHECK(cuda().check(cuda().cuMemsetD8Async(arena, 0, bytes, stream_->get()), "cuMemsetD8Async"));
     const CUdeviceptr empty = arena + layout.lamport(0, 0);
     status =
-        cuda().cuMemsetD8Async(empty, backend::lamport_empty & 0xff, layout.lamport_bytes(), stream_->get());
+        cuda().cuMemsetD8Async(empty, protocol::lamport_empty & 0xff, layout.lamport_bytes(), stream_->get());
     SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
     status = cuda().cuMemsetD8Async(control(), 0, sizeof(SeatControl), stream_->get());
     SIDESTEP_CHECK(cuda().check(status, "cuMemsetD8Async"));
@@ -227,9 +227,9 @@ unsigned CollectiveSeat::multiprocessors() const {
 Result<std::shared_ptr<const backend::Exported>> CollectiveSeat::move_arena_to_host() {
     SIDESTEP_TRY(HostArena made, make_host_arena(gpu_, held_->arena.size()));
     held_->arena = std::move(made.memory);
-    const backend::ArenaLayout layout{ranks_};
+    const protocol::ArenaLayout layout{ranks_};
     std::memset(static_cast<char*>(held_->arena.address()) + layout.lamport(0, 0),
-                backend::lamport_empty & 0xff, layout.lamport_bytes());
+                protocol::lamport_empty & 0xff, layout.lamport_bytes());
     return std::move(made.exported);
 }
 
@@ -263,7 +263,7 @@ Result<void> CollectiveSeat::write_control(std::uint64_t offset, const void* fro
 }
 
 Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, std::span<char> memory) {
-    if (rank >= ranks_ || slot >= backend::max_slots)
+    if (rank >= ranks_ || slot >= protocol::max_slots)
         return Error{
             ErrorCode::internal, fmt::format("no table holds slot {} of rank {}", slot, rank), "cuda", {}};
     std::lock_guard lock(tables_);
@@ -271,7 +271,7 @@ Result<void> CollectiveSeat::reach(unsigned rank, unsigned slot, std::span<char>
     slots_.set(rank, slot, memory);
     slot_->reach = {memory.data(), memory.size()};
     const std::uint64_t at =
-        offsetof(SeatControl, reaches) + (std::uint64_t{slot} * backend::max_ranks + rank) * sizeof(Reach);
+        offsetof(SeatControl, reaches) + (std::uint64_t{slot} * protocol::max_ranks + rank) * sizeof(Reach);
     SIDESTEP_CHECK(write_control(at, &slot_->reach, sizeof(Reach)));
     return cuda().check(cuda().cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
 }
@@ -346,13 +346,13 @@ Result<bool> CollectiveSeat::idle() {
     return true;
 }
 
-std::optional<backend::FaultRecord> CollectiveSeat::fault() const {
-    using backend::FaultKind;
+std::optional<protocol::FaultRecord> CollectiveSeat::fault() const {
+    using protocol::FaultKind;
     const std::atomic_ref kind(slot_->words.fault.kind);
     if (kind.load(std::memory_order_acquire) != FaultKind::none) return slot_->words.fault;
     if (std::atomic_ref(slot_->words.abort).load(std::memory_order_acquire) == 0) return std::nullopt;
     // No task was there to write it.
-    backend::FaultRecord record;
+    protocol::FaultRecord record;
     record.kind = FaultKind::aborted;
     return record;
 }
@@ -361,7 +361,7 @@ std::optional<backend::FaultRecord> CollectiveSeat::fault() const {
 void CollectiveSeat::abort() noexcept {
     std::atomic_ref(slot_->words.abort).store(1);
     if (copies()) copies()->stop();
-    if (std::atomic_ref(slot_->words.fault.kind).load(std::memory_order_acquire) != backend::FaultKind::none)
+    if (std::atomic_ref(slot_->words.fault.kind).load(std::memory_order_acquire) != protocol::FaultKind::none)
         return;
     driver::ScopedCudaContext current(*gpu_.context());
     static_cast<void>(write_control(offsetof(SeatControl, failed), &slot_->failed, sizeof(slot_->failed)));

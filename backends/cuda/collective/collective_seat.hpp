@@ -33,14 +33,14 @@ public:
     unsigned multiprocessors() const override;
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override;
-    Result<void> run(const backend::CollectiveTask& task, void* stream) override;
+    Result<void> run(const protocol::CollectiveTask& task, void* stream) override;
     Result<bool> idle() override;
-    std::optional<backend::FaultRecord> fault() const override;
+    std::optional<protocol::FaultRecord> fault() const override;
     void abort() noexcept override;
     void set_deadline(std::uint64_t ns) override;
-    void meet(backend::CopyRow* rows) override { rows_ = rows; }
+    void meet(protocol::CopyRow* rows) override { rows_ = rows; }
     Result<void> prepare_copies() override;
-    void ask(std::function<backend::Token(const void*, Bytes)> where) override { where_ = std::move(where); }
+    void ask(std::function<protocol::Token(const void*, Bytes)> where) override { where_ = std::move(where); }
     void halt() noexcept override;
 
     // As if `count` tasks had gone before, on an idle seat: for tests of counters that wrap around.
@@ -80,16 +80,16 @@ private:
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
     CUdeviceptr control() const { return reinterpret_cast<CUdeviceptr>(held_->control.address()); }
 
-    Launch plan(const backend::CollectiveTask& task) const;
-    void plan_slices(const backend::CollectiveTask& task, Launch& launch) const;
-    std::uint32_t grain_of(const backend::CollectiveTask& task) const;
-    void plan_packets(const backend::CollectiveTask& task, Launch& launch) const;
-    void plan_lines(const backend::CollectiveTask& task, Launch& launch) const;
-    void plan_pairs(const backend::CollectiveTask& task, Launch& launch) const;
+    Launch plan(const protocol::CollectiveTask& task) const;
+    void plan_slices(const protocol::CollectiveTask& task, Launch& launch) const;
+    std::uint32_t grain_of(const protocol::CollectiveTask& task) const;
+    void plan_packets(const protocol::CollectiveTask& task, Launch& launch) const;
+    void plan_lines(const protocol::CollectiveTask& task, Launch& launch) const;
+    void plan_pairs(const protocol::CollectiveTask& task, Launch& launch) const;
     Result<void> check_access(const Place& place) const;
-    Result<void> launch(const backend::CollectiveTask& task, Launch& launch, CUstream stream);
+    Result<void> launch(const protocol::CollectiveTask& task, Launch& launch, CUstream stream);
     CopyPost copy_post();
-    Result<void> run_copies(const backend::CollectiveTask& task, CUstream stream, bool captures);
+    Result<void> run_copies(const protocol::CollectiveTask& task, CUstream stream, bool captures);
     // Null before the first task that is made of copies.
     Copies* copies() const { return copies_.load(); }
     Result<backend::Extent> look_up_extent(CUdeviceptr address, std::uint64_t id);
@@ -105,9 +105,9 @@ private:
     HostWords* words_on_gpu_ = nullptr;
     std::optional<driver::CudaStream> stream_;  // for what the host writes
     std::mutex tables_;                         // slot_->reach, slot_->value
-    backend::SlotTable slots_;
-    backend::CopyRow* rows_ = nullptr;
-    std::function<backend::Token(const void*, Bytes)> where_;
+    protocol::SlotTable slots_;
+    protocol::CopyRow* rows_ = nullptr;
+    std::function<protocol::Token(const void*, Bytes)> where_;
     std::atomic<Copies*> copies_{nullptr};
 
     std::mutex enqueuing_;  // of run(): guards what follows

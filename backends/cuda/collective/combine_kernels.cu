@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 
 // Of types that have it; kernels of others do nothing.
 template <int group, bool plain>
 __device__ void lamport(const CollectiveTask& task, const Station& station) {
-    if constexpr (backend::has_lamport(element)) Lamport<element, group, plain>(task, station).run();
+    if constexpr (protocol::has_lamport(element)) Lamport<element, group, plain>(task, station).run();
 }
 
 extern "C" __global__ void __launch_bounds__(max_line_threads + header_threads, 1)

@@ -2,7 +2,7 @@
 // kernels' parameters. Included by device code, so nothing but built-in types.
 #pragma once
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -12,7 +12,7 @@ struct HostWords {
     uint32_t abort = 0;
     uint32_t unused = 0;
     uint64_t deadline_ns = 0;  // 0: none
-    backend::FaultRecord fault;
+    protocol::FaultRecord fault;
 };
 
 // Values of SeatControl::failed.
@@ -39,7 +39,7 @@ struct Reach {
 struct SeatControl {
     uint64_t epoch;
     uint32_t failed;   // not 0: a task gave up, and no later one begins
-    uint32_t lamport;  // see backend::lamport_set
+    uint32_t lamport;  // see protocol::lamport_set
     uint32_t done;     // thread blocks of the packet task that know its epoch
     uint32_t ended;    // and that have ended, where the last one wipes
     uint32_t unused[26];
@@ -47,10 +47,10 @@ struct SeatControl {
     uint64_t at_work;
     uint64_t unused_too[15];
     // Of slot s, rank r: reaches[s][r]. Slot 0 is the arenas.
-    Reach reaches[backend::max_slots][backend::max_ranks];
-    uint64_t round[backend::max_blocks];
-    uint64_t sent[backend::max_blocks][backend::max_ranks];
-    uint64_t received[backend::max_blocks][backend::max_ranks];
+    Reach reaches[protocol::max_slots][protocol::max_ranks];
+    uint64_t round[protocol::max_blocks];
+    uint64_t sent[protocol::max_blocks][protocol::max_ranks];
+    uint64_t received[protocol::max_blocks][protocol::max_ranks];
 };
 
 // Behind the task, the second parameter of every kernel.
@@ -70,7 +70,7 @@ struct Station {
     uint32_t alike;
     uint32_t grain;  // of lamport: what all its blocks are aligned to and multiples of, 16, 4 or 1
     // Of `pairs`, grid y: whom its blocks deal with; this rank itself for a copy on the spot.
-    uint8_t peers[backend::max_ranks];
+    uint8_t peers[protocol::max_ranks];
 };
 
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
@@ -84,7 +84,7 @@ constexpr unsigned max_pair_threads = 256;
 // has more. Other lines among up to four do not.
 constexpr unsigned max_line_threads = max_data_threads - header_threads;
 constexpr unsigned line_threads(bool of_8_bits, unsigned ranks) {
-    return ranks <= 4 && !of_8_bits ? 32 * backend::line_warps : max_line_threads;
+    return ranks <= 4 && !of_8_bits ? 32 * protocol::line_warps : max_line_threads;
 }
 
 }  // namespace sidestep::backends::cuda

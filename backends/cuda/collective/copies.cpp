@@ -9,10 +9,10 @@
 namespace sidestep::backends::cuda {
 namespace {
 
-using backend::CollectiveTask;
-using backend::CopyExchange;
-using backend::FaultKind;
-using backend::FaultRecord;
+using protocol::CollectiveTask;
+using protocol::CopyExchange;
+using protocol::FaultKind;
+using protocol::FaultRecord;
 
 // A gate is closed while its highest bit is set: a stream waits until the word, as a signed number, is not
 // below 0.
@@ -210,10 +210,10 @@ void Copies::wait_for_copies() {
 
 // What the others did not find when the task was captured they may find now.
 void Copies::look_up(CollectiveTask& task) {
-    if (!post_.where || backend::send_overlaps_recv(task, post_.rank, post_.ranks)) return;
+    if (!post_.where || protocol::send_overlaps_recv(task, post_.rank, post_.ranks)) return;
     for (unsigned r = 0; r < post_.ranks; ++r) {
         if (r == post_.rank || task.from[r].bytes == 0) continue;
-        if (task.from_tokens[r].slot == backend::Token::unreachable)
+        if (task.from_tokens[r].slot == protocol::Token::unreachable)
             task.from_tokens[r] =
                 post_.where(static_cast<const char*>(task.recv) + task.from[r].offset, task.from[r].bytes);
     }

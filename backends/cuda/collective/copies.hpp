@@ -30,7 +30,7 @@ public:
 
     // Enqueues the task; by one thread at a time, in the GPU's context. Waits where a stream's queue is about
     // to be full of tasks that wait for the others, with ErrorCode::timed_out after the deadline.
-    Result<void> run(const backend::CollectiveTask& task, CUstream stream, bool captures);
+    Result<void> run(const protocol::CollectiveTask& task, CUstream stream, bool captures);
 
     // The next ones: any thread.
 
@@ -46,7 +46,7 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
     struct Plan {
-        backend::CollectiveTask task;
+        protocol::CollectiveTask task;
         bool captured = false;  // stays: its graph may be launched again
     };
     static constexpr std::uint64_t open_gate = 0;
@@ -61,26 +61,26 @@ private:
         return std::chrono::nanoseconds(std::atomic_ref(words_.deadline_ns).load(std::memory_order_acquire));
     }
 
-    std::uint64_t keep(const backend::CollectiveTask& task, bool captures);
+    std::uint64_t keep(const protocol::CollectiveTask& task, bool captures);
     void forget(std::uint64_t code);
     Plan* find(std::uint64_t code);
     Result<void> wait_for_room();
     Result<void> close_gate(std::uint64_t code, CUstream stream);
-    Result<void> wait_at_gate(const backend::CollectiveTask& task, CUstream stream);
+    Result<void> wait_at_gate(const protocol::CollectiveTask& task, CUstream stream);
 
     // Of the thread.
     void serve() noexcept;
     void rest(Clock::time_point& since);
     void carry_out(std::uint64_t code);
-    void look_up(backend::CollectiveTask& task);
+    void look_up(protocol::CollectiveTask& task);
     void let_stream_wait(const Plan& plan, std::uint64_t code);
     bool exchange(const Plan& plan, std::uint64_t code);
     void say_held_up();
     void wait_for_copies();
     void beat() { beat_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 
-    void give_up(const backend::FaultRecord& record, std::uint64_t code);
-    void write_fault(backend::FaultRecord record, std::uint64_t code);
+    void give_up(const protocol::FaultRecord& record, std::uint64_t code);
+    void write_fault(protocol::FaultRecord record, std::uint64_t code);
 
     Seats& seats_;
     Gpu& gpu_;
@@ -89,8 +89,8 @@ private:
     std::unique_ptr<CopyStreams> streams_;
     std::uint64_t* gate_ = nullptr;
     CUdeviceptr gate_on_gpu_ = 0;
-    backend::CopyCounters counters_;  // of the thread, like the next one
-    Clock::time_point moved_at_;      // when something of the task went on last
+    protocol::CopyCounters counters_;  // of the thread, like the next one
+    Clock::time_point moved_at_;       // when something of the task went on last
     std::atomic<bool> stopped_{false};
     std::atomic<bool> halts_{false};
     std::atomic<Clock::rep> beat_{0};  // when the thread was seen last

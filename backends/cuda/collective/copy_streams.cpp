@@ -60,11 +60,11 @@ Result<void> CopyStreams::check(const Gpu& gpu) {
 Result<const std::uint64_t*> CopyStreams::prime(Seats& seats, const Gpu& gpu, const CopyPost& post) {
     const auto spare = [&](unsigned rank) {  // used on emulated GPUs only
         return reinterpret_cast<CUdeviceptr>(post.slots->find(rank, 0)) +
-               backend::ArenaLayout{post.ranks}.copy_row();
+               protocol::ArenaLayout{post.ranks}.copy_row();
     };
     const auto take = [&seats] { return seats.pages.take(); };
     using Direction = SharedStreams::Direction;
-    const auto next_line = spare(post.rank) + sizeof(backend::CopyLine);
+    const auto next_line = spare(post.rank) + sizeof(protocol::CopyLine);
     SIDESTEP_CHECK(seats.shared_streams.prime(gpu, Direction::home, next_line, spare(post.rank), take));
     for (unsigned rank = 0; rank < post.ranks; ++rank)
         if (!is_near(gpu, post, rank))

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/copy_exchange.hpp"
-#include "backend/slot_table.hpp"
 #include "backends/cuda/collective/seats.hpp"
+#include "protocol/copy_exchange.hpp"
+#include "protocol/slot_table.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -24,13 +24,13 @@ namespace sidestep::backends::cuda {
 struct CopyPost {
     unsigned rank = 0;
     unsigned ranks = 1;
-    backend::CopyRow* rows = nullptr;  // of all ranks, in memory of the host that they share
-    const backend::SlotTable* slots = nullptr;
-    std::function<backend::Token(const void*, Bytes)> where;  // Seat::ask()
+    protocol::CopyRow* rows = nullptr;  // of all ranks, in memory of the host that they share
+    const protocol::SlotTable* slots = nullptr;
+    std::function<protocol::Token(const void*, Bytes)> where;  // Seat::ask()
 };
 
 // By one thread, in the GPU's context.
-class CopyStreams final : public backend::CopyEngine {
+class CopyStreams final : public protocol::CopyEngine {
 public:
     // All arenas are mapped.
     static Result<std::unique_ptr<CopyStreams>> create(Seats& seats, Gpu& gpu, const CopyPost& post);
@@ -56,7 +56,7 @@ public:
     char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t bytes) override {
         return post_.slots->find(rank, slot, offset, bytes);
     }
-    backend::CopyRow& row(unsigned rank) override { return post_.rows[rank]; }
+    protocol::CopyRow& row(unsigned rank) override { return post_.rows[rank]; }
 
     // No copy is to come: from then on quiet() says whether all have ended.
     void close();
@@ -99,7 +99,7 @@ private:
     Gpu& gpu_;
     const CopyPost post_;
     std::atomic<std::uint64_t>& waits_;
-    std::array<bool, backend::max_ranks> near_{};
+    std::array<bool, protocol::max_ranks> near_{};
     const std::uint64_t* primed_ = nullptr;  // SharedStreams::prime(); null where all ranks have this GPU
     std::array<std::shared_ptr<const SharedStreams::List>, 3> streams_;  // by kind
     std::array<Use, all> uses_;
@@ -107,7 +107,7 @@ private:
         unsigned stream = 0;              // the one it uses now
         Clock::time_point waits_since{};  // none has answered; the epoch: one has, or nobody asks
     };
-    std::array<Lane, backend::CopyEngine::lanes> lanes_{};
+    std::array<Lane, protocol::CopyEngine::lanes> lanes_{};
     std::uint64_t* ended_ = nullptr;  // pinned; written by the streams, each behind this rank's copies
     CUdeviceptr ended_on_gpu_ = 0;
 };

@@ -40,7 +40,7 @@ protected:
         const bool well = __all_sync(~0u, kernel_.well(head.at[2], kernel_.rank));
         lamport_ = next_lamport_ = head.at[3];
         epoch_ = head.at[0] | static_cast<uint64_t>(head.at[1]) << 32;
-        flag_ = backend::packet_flag(epoch_);
+        flag_ = protocol::packet_flag(epoch_);
         parity_ = epoch_ & 1;
         if (is_data_thread() || !well) say_epoch_is_read();
         if (!well) kernel_.report();
@@ -155,7 +155,7 @@ protected:
         return kernel_.failed() == 0;
     }
     static __device__ uint64_t* scales() {
-        __shared__ uint64_t of_ranks[backend::max_ranks];
+        __shared__ uint64_t of_ranks[protocol::max_ranks];
         return of_ranks;
     }
 

@@ -23,17 +23,17 @@ extern const unsigned char ring_image[];
 
 namespace {
 
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
 
-// In the order of backend::Element.
-const std::array<const unsigned char*, backend::elements> combine_images{
+// In the order of protocol::Element.
+const std::array<const unsigned char*, protocol::elements> combine_images{
     combine_i8_image,  combine_u8_image,   combine_i32_image,     combine_u32_image,
     combine_i64_image, combine_u64_image,  combine_f16_image,     combine_f32_image,
     combine_f64_image, combine_bf16_image, combine_f8_e4m3_image, combine_f8_e5m2_image};
 
-constexpr std::array<const char*, backend::elements> ring_names{
+constexpr std::array<const char*, protocol::elements> ring_names{
     "sidestep_ring_i8",  "sidestep_ring_u8",   "sidestep_ring_i32",     "sidestep_ring_u32",
     "sidestep_ring_i64", "sidestep_ring_u64",  "sidestep_ring_f16",     "sidestep_ring_f32",
     "sidestep_ring_f64", "sidestep_ring_bf16", "sidestep_ring_f8_e4m3", "sidestep_ring_f8_e5m2"};
@@ -54,13 +54,13 @@ Result<void> CollectiveKernels::load_all() {
         &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, context_->device());
     SIDESTEP_CHECK(context_->cuda().check(status, "cuDeviceGetAttribute"));
     overlaps_ = major >= 9;
-    for (unsigned e = 0; e < backend::elements; ++e) {
+    for (unsigned e = 0; e < protocol::elements; ++e) {
         SIDESTEP_CHECK(load_module(combine_images[e]));
         SIDESTEP_CHECK(find(combining_[e].packets[0], "sidestep_packets_4"));
         SIDESTEP_CHECK(find(combining_[e].packets[1], "sidestep_packets_16"));
         SIDESTEP_CHECK(find(combining_[e].coalesced[0], "sidestep_coalesced_4"));
         SIDESTEP_CHECK(find(combining_[e].coalesced[1], "sidestep_coalesced_16"));
-        if (backend::has_lamport(static_cast<Element>(e))) {
+        if (protocol::has_lamport(static_cast<Element>(e))) {
             SIDESTEP_CHECK(find(combining_[e].lamport[0], "sidestep_lamport_4"));
             SIDESTEP_CHECK(find(combining_[e].lamport[1], "sidestep_lamport_16"));
             SIDESTEP_CHECK(find(combining_[e].some_lamport[0], "sidestep_some_lamport_4"));
@@ -80,7 +80,7 @@ Result<void> CollectiveKernels::load_all() {
     SIDESTEP_CHECK(find(pairs_, "sidestep_pairs"));
     SIDESTEP_CHECK(find(eager_pairs_, "sidestep_eager_pairs"));
     SIDESTEP_CHECK(load_module(ring_image));
-    for (unsigned e = 0; e < backend::elements; ++e) SIDESTEP_CHECK(find(rings_[e], ring_names[e]));
+    for (unsigned e = 0; e < protocol::elements; ++e) SIDESTEP_CHECK(find(rings_[e], ring_names[e]));
     return find(ring_move_, "sidestep_ring_move");
 }
 
@@ -103,7 +103,7 @@ CollectiveKernels::~CollectiveKernels() {
     for (unsigned i = 0; i < loaded_; ++i) context_->cuda().cuModuleUnload(modules_[i]);
 }
 
-CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsigned ranks, bool plain) const {
+CUfunction CollectiveKernels::kernel(const protocol::CollectiveTask& task, unsigned ranks, bool plain) const {
     const unsigned size = ranks <= 4 ? 0 : 1;
     // What combines nothing moves bytes, whatever they are.
     const bool combines = task.combine != Combine::none;
@@ -129,7 +129,7 @@ CUfunction CollectiveKernels::kernel(const backend::CollectiveTask& task, unsign
     }
 }
 
-bool CollectiveKernels::may_come_early(const backend::CollectiveTask& task, unsigned blocks) const {
+bool CollectiveKernels::may_come_early(const protocol::CollectiveTask& task, unsigned blocks) const {
     constexpr unsigned max_early_blocks = 32;
     const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
                          task.shape == Shape::coalesced || task.shape == Shape::lamport ||

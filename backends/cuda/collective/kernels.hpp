@@ -4,8 +4,8 @@
 #include <array>
 #include <memory>
 
-#include "backend/collective_task.hpp"
 #include "driver/cuda_handles.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -22,15 +22,15 @@ public:
     // The kernel that runs such a task. `plain`: the shorter one will do, where there are two. Of lamport:
     // all ranks are sent the same whole, aligned units, which this one combines; of lines: all ranks are
     // sources and targets of every slice; of pairs: all that leaves this GPU or comes to it is eager.
-    CUfunction kernel(const backend::CollectiveTask& task, unsigned ranks, bool plain) const;
+    CUfunction kernel(const protocol::CollectiveTask& task, unsigned ranks, bool plain) const;
     // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still
     // runs: packets and pairs of few blocks. More could take the room that kernels of another group need, for
     // which this one's peers wait.
-    bool may_come_early(const backend::CollectiveTask& task, unsigned blocks) const;
+    bool may_come_early(const protocol::CollectiveTask& task, unsigned blocks) const;
 
 private:
     struct Combining {
-        CUfunction packets[2] = {};       // for up to four ranks, and for more
+        CUfunction packets[2] = {};  // for up to four ranks, and for more
         CUfunction coalesced[2] = {};
         CUfunction lamport[2] = {};       // of types that have it
         CUfunction some_lamport[2] = {};  // that is not plain
@@ -46,15 +46,15 @@ private:
     Result<void> load_all();
 
     std::shared_ptr<const driver::CudaContext> context_;
-    std::array<CUmodule, backend::elements + 2> modules_{};
+    std::array<CUmodule, protocol::elements + 2> modules_{};
     unsigned loaded_ = 0;
-    bool overlaps_ = false;                                 // the GPU takes such launches
-    std::array<Combining, backend::elements> combining_{};  // by element
+    bool overlaps_ = false;                                  // the GPU takes such launches
+    std::array<Combining, protocol::elements> combining_{};  // by element
     CUfunction lines_copy_[2] = {};
     CUfunction slices_copy_ = nullptr;
     CUfunction pairs_ = nullptr;
     CUfunction eager_pairs_ = nullptr;
-    std::array<CUfunction, backend::elements> rings_{};  // by element
+    std::array<CUfunction, protocol::elements> rings_{};  // by element
     CUfunction ring_move_ = nullptr;
 };
 

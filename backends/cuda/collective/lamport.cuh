@@ -24,7 +24,7 @@ public:
 
     __device__ void run() {
         if (!Base::enter(Base::look())) return;
-        next_lamport_ = backend::lamport_after(lamport_, units_of(target().bytes));
+        next_lamport_ = protocol::lamport_after(lamport_, units_of(target().bytes));
         if (Base::is_data_thread())
             data_of_any_grain();
         else
@@ -40,7 +40,7 @@ private:
     using Base::own_;
     using Base::rank_at;
     using Base::scales;
-    static constexpr unsigned size = backend::lamport_unit;
+    static constexpr unsigned size = protocol::lamport_unit;
 
     // A unit of this rank's own block that a thread has sent, or would send to itself.
     struct Own {
@@ -49,7 +49,7 @@ private:
     };
 
     static __device__ uint64_t units_of(uint64_t bytes) { return (bytes + size - 1) / size; }
-    __device__ const backend::Block& target() const { return kernel_.task.from[kernel_.rank]; }
+    __device__ const protocol::Block& target() const { return kernel_.task.from[kernel_.rank]; }
 
     // Of a block's unit: 16, fewer at its end, 0 behind it.
     template <Grain grain>
@@ -90,7 +90,7 @@ private:
         Words sent;
 #pragma unroll
         for (unsigned w = 0; w < 4; ++w)
-            sent.at[w] = value.at[w] == backend::lamport_empty ? backend::lamport_instead : value.at[w];
+            sent.at[w] = value.at[w] == protocol::lamport_empty ? protocol::lamport_instead : value.at[w];
         store_words(lane + size * at, sent);
     }
 
@@ -124,16 +124,16 @@ private:
 
     template <Grain grain>
     __device__ void send(Own& own, uint64_t at) {
-        const backend::Block source = kernel_.task.to[kernel_.rank];
+        const protocol::Block source = kernel_.task.to[kernel_.rank];
         const char* const send = static_cast<const char*>(kernel_.task.send);
-        const uint64_t lane = kernel_.layout.lamport(backend::lamport_set(lamport_), kernel_.rank);
+        const uint64_t lane = kernel_.layout.lamport(protocol::lamport_set(lamport_), kernel_.rank);
         own.bytes = bytes_at<grain>(target().bytes, at);
         if (own.bytes) own.unit = load<grain>(send + source.offset + at * size, own.bytes);
         each_peer([&](int, unsigned rank, char* arena) {
             if constexpr (plain) {
                 if (own.bytes) put(arena + lane, at, own.unit);
             } else {
-                const backend::Block block = kernel_.task.to[rank];
+                const protocol::Block block = kernel_.task.to[rank];
                 const unsigned bytes = bytes_at<grain>(block.bytes, at);
                 if (bytes) put(arena + lane, at, load<grain>(send + block.offset + at * size, bytes));
             }
@@ -142,9 +142,9 @@ private:
 
     // What the lamport task before was sent, which it has read.
     __device__ void empty() const {
-        constexpr uint32_t none = backend::lamport_empty;
-        const uint64_t units = backend::lamport_left(lamport_);
-        char* const lanes = own_ + kernel_.layout.lamport(backend::lamport_stale_set(lamport_), 0);
+        constexpr uint32_t none = protocol::lamport_empty;
+        const uint64_t units = protocol::lamport_left(lamport_);
+        char* const lanes = own_ + kernel_.layout.lamport(protocol::lamport_stale_set(lamport_), 0);
 #pragma unroll 1
         for (uint64_t at = first_; at < units; at += stride_)
 #pragma unroll 1
@@ -154,8 +154,8 @@ private:
     }
 
     static __device__ bool is_here(const Words& unit) {
-        return unit.at[0] != backend::lamport_empty && unit.at[1] != backend::lamport_empty &&
-               unit.at[2] != backend::lamport_empty && unit.at[3] != backend::lamport_empty;
+        return unit.at[0] != protocol::lamport_empty && unit.at[1] != protocol::lamport_empty &&
+               unit.at[2] != protocol::lamport_empty && unit.at[3] != protocol::lamport_empty;
     }
 
     // False: leave.
@@ -178,7 +178,7 @@ private:
         Words units[group];
         const unsigned wanted = Base::others_with([&](unsigned) { return own.bytes; }, begin);
         const char* const lanes =
-            own_ + kernel_.layout.lamport(backend::lamport_set(lamport_), begin) + size * at;
+            own_ + kernel_.layout.lamport(protocol::lamport_set(lamport_), begin) + size * at;
         if (!Base::poll(units, wanted, begin, lanes, kernel_.layout.lamport_payload(), is_here)) return false;
         if (!own.bytes) return true;
 #pragma unroll

@@ -1,16 +1,16 @@
 // Which threads run a task on a GPU, and what they are told beside it.
 #include <algorithm>
 
-#include "backend/pair_blocks.hpp"
 #include "backends/cuda/collective/collective_seat.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::backends::cuda {
 namespace {
 
-using backend::Block;
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Shape;
+using protocol::Block;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Shape;
 
 constexpr std::uint64_t endless = std::uint64_t{1} << 60;
 
@@ -21,7 +21,7 @@ bool has_device_lists(const CollectiveTask& task) {
 // Whether all ranks are sources and targets of every slice.
 bool are_everybodys(const CollectiveTask& task, unsigned ranks) {
     const unsigned all = (1u << ranks) - 1;
-    return std::all_of(task.slices, task.slices + ranks, [&](const backend::Slice& slice) {
+    return std::all_of(task.slices, task.slices + ranks, [&](const protocol::Slice& slice) {
         return slice.count == 0 || (slice.sources == all && slice.targets == all);
     });
 }
@@ -49,20 +49,20 @@ std::uint32_t CollectiveSeat::grain_of(const CollectiveTask& task) const {
 // Threads enough for every unit, and one warp for the headers.
 void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) const {
     const bool two_phase = task.shape == Shape::packets_two_phase;
-    const unsigned size = backend::size_of(task.element);
+    const unsigned size = protocol::size_of(task.element);
     const auto block = [&](const Block* list, unsigned r) {
         if (!two_phase) return list[r];
-        const backend::Slice& slice = task.slices[r];
+        const protocol::Slice& slice = task.slices[r];
         return Block{slice.source_offset * size, slice.count * size};
     };
-    const std::uint64_t unit = task.shape == Shape::lamport ? backend::lamport_unit : 8;
+    const std::uint64_t unit = task.shape == Shape::lamport ? protocol::lamport_unit : 8;
     const auto units = [unit](std::uint64_t bytes) { return (bytes + unit - 1) / unit; };
     const unsigned next = (rank_ + 1) % ranks_;
     Station& station = launch.station;
     station.alike = 1;
     if (task.shape == Shape::lamport) {
         station.grain = grain_of(task);
-        launch.plain = station.grain == backend::lamport_unit && sends_all_the_same(task, ranks_);
+        launch.plain = station.grain == protocol::lamport_unit && sends_all_the_same(task, ranks_);
     }
     const bool coalesced = task.shape == Shape::coalesced;
     if (coalesced) station.send_units = task.call(task.calls - 1).end();
@@ -87,18 +87,18 @@ void CollectiveSeat::plan_packets(const CollectiveTask& task, Launch& launch) co
 
 // A warp for every row, as far as they go, and one for the headers.
 void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) const {
-    const unsigned size = backend::size_of(task.element);
+    const unsigned size = protocol::size_of(task.element);
     Station& station = launch.station;
     launch.plain = are_everybodys(task, ranks_);
     station.whole_rows = endless;
     std::uint64_t own = 0;
     for (unsigned r = 0; r < ranks_; ++r) {
-        const backend::Slice& slice = task.slices[r];
+        const protocol::Slice& slice = task.slices[r];
         const std::uint64_t bytes = slice.count * size;
         if (bytes == 0) continue;
         const bool sends = (slice.sources >> rank_ & 1) != 0;
         const bool receives = (slice.targets >> rank_ & 1) != 0;
-        const std::uint64_t rows = (bytes + backend::row_payload - 1) / backend::row_payload;
+        const std::uint64_t rows = (bytes + protocol::row_payload - 1) / protocol::row_payload;
         const std::uint64_t from = reinterpret_cast<std::uintptr_t>(task.send) + slice.source_offset * size;
         const std::uint64_t to = reinterpret_cast<std::uintptr_t>(task.recv) + slice.target_offset * size;
         if (((sends ? from : 0) | (receives ? to : 0)) % 8 != 0) station.whole_rows = 0;
@@ -107,7 +107,7 @@ void CollectiveSeat::plan_lines(const CollectiveTask& task, Launch& launch) cons
         if (r != rank_ && sends) station.send_units = std::max(station.send_units, rows);
         if (r != rank_ && receives) station.receive_units = std::max(station.receive_units, rows);
     }
-    const std::uint64_t local = (task.local_bytes + backend::row_payload - 1) / backend::row_payload;
+    const std::uint64_t local = (task.local_bytes + protocol::row_payload - 1) / protocol::row_payload;
     const std::uint64_t max = std::max({own, station.send_units, station.receive_units, local});
     const std::uint64_t a_block = (max + launch.blocks - 1) / launch.blocks;
     const unsigned max_threads = line_threads(task.combine != Combine::none && size == 1, ranks_);
@@ -125,24 +125,24 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
     const bool lists = has_device_lists(task);
     // Of blocks that are known on the GPU alone: the largest that is eager, too.
     const std::uint64_t eager =
-        lists ? std::min(task.eager_max, backend::ArenaLayout{ranks_}.eager_payload()) : 0;
+        lists ? std::min(task.eager_max, protocol::ArenaLayout{ranks_}.eager_payload()) : 0;
     launch.plain = !lists;
     for (unsigned round = 0; round < ranks_; ++round) {
-        const unsigned peer = backend::pair_partner(round, rank_, ranks_);
+        const unsigned peer = protocol::pair_partner(round, rank_, ranks_);
         const std::uint64_t out = lists ? endless : task.to[peer].bytes;
         const std::uint64_t in = lists ? endless : task.from[peer].bytes;
         if (out == 0 && in == 0) continue;
         // An eager block may have more thread blocks than a larger one that is not.
         for (const std::uint64_t bytes : {out, in, eager})
             launch.blocks = std::max(
-                launch.blocks, backend::pair_blocks(bytes, ranks_, task.eager_max, task.pair_blocks_max));
+                launch.blocks, protocol::pair_blocks(bytes, ranks_, task.eager_max, task.pair_blocks_max));
         launch.station.peers[launch.rows++] = static_cast<std::uint8_t>(peer);
         longest = std::max({longest, out, in});
         launch.plain =
-            launch.plain && (peer == rank_ || backend::is_eager(std::max(out, in), ranks_, task.eager_max));
+            launch.plain && (peer == rank_ || protocol::is_eager(std::max(out, in), ranks_, task.eager_max));
     }
     const std::uint64_t share = launch.blocks == 0 ? 0 : longest / launch.blocks;
-    const std::uint64_t units = launch.plain ? std::min(share, backend::eager_share) / 8 + 1 : share / 64;
+    const std::uint64_t units = launch.plain ? std::min(share, protocol::eager_share) / 8 + 1 : share / 64;
     const unsigned min = launch.plain ? 32 : 64;
     const unsigned max = launch.plain ? max_data_threads : max_pair_threads;
     launch.threads = static_cast<unsigned>(std::clamp<std::uint64_t>((units + 31) / 32 * 32, min, max));
@@ -153,7 +153,7 @@ void CollectiveSeat::plan_pairs(const CollectiveTask& task, Launch& launch) cons
 void CollectiveSeat::plan_slices(const CollectiveTask& task, Launch& launch) const {
     std::uint64_t max = task.local_bytes;
     for (unsigned r = 0; r < ranks_; ++r)
-        max = std::max(max, task.slices[r].count * backend::size_of(task.element));
+        max = std::max(max, task.slices[r].count * protocol::size_of(task.element));
     const std::uint64_t units = max / launch.blocks / 16;
     // Of pushed slices two blocks share a multiprocessor and its registers, so that those of two groups find
     // room.
@@ -168,7 +168,7 @@ CollectiveSeat::Launch CollectiveSeat::plan(const CollectiveTask& task) const {
     launch.station.host = words_on_gpu_;
     launch.station.rank = rank_;
     launch.station.ranks = ranks_;
-    launch.blocks = std::clamp<unsigned>(task.blocks, 1, backend::max_blocks);
+    launch.blocks = std::clamp<unsigned>(task.blocks, 1, protocol::max_blocks);
     if (task.shape == Shape::pairs)
         plan_pairs(task, launch);
     else if (task.shape == Shape::lines)

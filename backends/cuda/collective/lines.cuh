@@ -49,7 +49,7 @@ public:
         const bool loads_ahead = Base::is_data_thread() && is_whole(first_);
         if (loads_ahead) fetch<true>(ahead, 1, first_);
         if (!Base::enter(head)) return;
-        flag_ = backend::line_flag(Base::epoch_);
+        flag_ = protocol::line_flag(Base::epoch_);
         if (Base::is_data_thread())
             data(ahead, loads_ahead);
         else
@@ -68,8 +68,8 @@ private:
     static constexpr bool every = kind == LinesOf::all;
     static constexpr bool moves = kind == LinesOf::one_source;
     static constexpr int others = group - 1;  // that are sent to at a time
-    static constexpr unsigned units_a_line = backend::line_payload / unit;
-    static constexpr unsigned units_a_row = backend::row_payload / unit;
+    static constexpr unsigned units_a_line = protocol::line_payload / unit;
+    static constexpr unsigned units_a_row = protocol::row_payload / unit;
 
     // Whether all units of the row are whole and aligned.
     __device__ bool is_whole(uint64_t row) const { return row < kernel_.station.whole_rows; }
@@ -85,7 +85,7 @@ private:
         // A warp stays or leaves as a whole, since its threads wait for each other.
         const bool scaled = kernel_.task.combine == Combine::scaled_sum;
         if (scaled && !__all_sync(~0u, Base::learn_scales())) return;
-        const uint64_t own = (bytes_of(kernel_.rank) + backend::row_payload - 1) / backend::row_payload;
+        const uint64_t own = (bytes_of(kernel_.rank) + protocol::row_payload - 1) / protocol::row_payload;
         if (!each_row(first_, own, [this](auto whole, uint64_t row) { return reduce(whole, row); })) return;
         if (!each_row(first_, kernel_.station.receive_units,
                       [this](auto whole, uint64_t row) { return receive(whole, row); }))
@@ -143,7 +143,7 @@ private:
 
     // Whether a slice reaches into this thread's line of a row. Alike for the eight threads of a line.
     __device__ bool reaches(uint64_t bytes, uint64_t row) const {
-        return (row * backend::row_lines + line_) * backend::line_payload < bytes;
+        return (row * protocol::row_lines + line_) * protocol::line_payload < bytes;
     }
 
     // This thread's part of a line: unit `place_` of the row, and the one 8 further on, or room for the flag
@@ -181,7 +181,7 @@ private:
 
     // Where this thread's part of a row lies in a lane.
     static __device__ uint64_t place_of(uint64_t row) {
-        return row * backend::row_bytes + threadIdx.x % 32 * sizeof(Words);
+        return row * protocol::row_bytes + threadIdx.x % 32 * sizeof(Words);
     }
 
     __device__ void seal(Words& part) const {

@@ -5,13 +5,13 @@
 
 namespace sidestep::backends::cuda {
 
-using backend::ArenaLayout;
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::Share;
-using backend::Slice;
-using backend::Token;
+using protocol::ArenaLayout;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Share;
+using protocol::Slice;
+using protocol::Token;
 
 // Where the launch allows that this kernel begins while the one before it in the stream still runs: nothing
 // of that one is to be seen before this returns. By every thread, first of all.
@@ -112,16 +112,16 @@ __device__ inline void store_unit(char* to, Unit value) {
     *reinterpret_cast<volatile Unit*>(to) = value;
 }
 
-// backend::share_of with a granule of 16, in bytes: by divisions of 32 bits where that will do, which take a
+// protocol::share_of with a granule of 16, in bytes: by divisions of 32 bits where that will do, which take a
 // tenth of the time.
 __device__ inline Share share_of_bytes(uint64_t bytes, unsigned block, unsigned blocks) {
     const uint64_t granules = (bytes + 15) / 16;
-    if (granules >= 1u << 25) return backend::share_of(bytes, block, blocks, 16);
+    if (granules >= 1u << 25) return protocol::share_of(bytes, block, blocks, 16);
     const uint64_t begin = uint64_t{static_cast<uint32_t>(granules) * block / blocks} * 16;
     const uint64_t end = uint64_t{static_cast<uint32_t>(granules) * (block + 1) / blocks} * 16;
     return {begin < bytes ? begin : bytes, end < bytes ? end : bytes};
 }
-static_assert(backend::max_blocks == 128, "granules times blocks fit into 32 bits");
+static_assert(protocol::max_blocks == 128, "granules times blocks fit into 32 bits");
 
 __device__ inline unsigned misalignment(const void* address) {
     return static_cast<unsigned>(reinterpret_cast<uint64_t>(address) & 15);

@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(max_data_threads, 1)
     sidestep_slices_copy(const __grid_constant__ CollectiveTask task,
                          const __grid_constant__ Station station) {
     __shared__ Meeting meeting;
-    Slices<Copying>(task, station, meeting, Copying(), backend::size_of(task.element)).run();
+    Slices<Copying>(task, station, meeting, Copying(), protocol::size_of(task.element)).run();
 }
 
 extern "C" __global__ void __launch_bounds__(line_threads(false, 4) + header_threads, 1)

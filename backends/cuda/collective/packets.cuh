@@ -16,7 +16,7 @@ class Packets : Exchange<element, group> {
 public:
     __device__ Packets(const CollectiveTask& task, const Station& station)
         : Base(task, station),
-          two_phase_(task.shape == backend::Shape::packets_two_phase),
+          two_phase_(task.shape == protocol::Shape::packets_two_phase),
           first_(Base::first_unit()),
           stride_(Base::unit_stride()) {}
 
@@ -48,12 +48,12 @@ private:
         if (!combines || two_phase_) receive(two_phase_ ? 1 : 0);
     }
 
-    __device__ backend::Block outgoing(unsigned rank) const {
+    __device__ protocol::Block outgoing(unsigned rank) const {
         if (!two_phase_) return kernel_.task.to[rank];
         const Slice& slice = kernel_.task.slices[rank];
         return {slice.source_offset * sizeof(Bits), slice.count * sizeof(Bits)};
     }
-    __device__ backend::Block incoming(unsigned rank) const {
+    __device__ protocol::Block incoming(unsigned rank) const {
         if (!two_phase_) return kernel_.task.from[rank];
         const Slice& slice = kernel_.task.slices[rank];
         return {slice.target_offset * sizeof(Bits), slice.count * sizeof(Bits)};
@@ -73,7 +73,7 @@ private:
     }
 
     __device__ void send_alike(const char* send, uint64_t lane) {
-        const backend::Block block = outgoing(rank_at(1));
+        const protocol::Block block = outgoing(rank_at(1));
 #pragma unroll 1
         for (uint64_t at = first_; at < kernel_.station.send_units; at += stride_) {
             const unsigned bytes = bytes_at(block.bytes, at);
@@ -88,7 +88,7 @@ private:
         for (uint64_t at = first_; at < kernel_.station.send_units; at += stride_) {
             uint64_t value[group];
             const auto load = [&](unsigned rank) -> uint64_t {
-                const backend::Block block = outgoing(rank);
+                const protocol::Block block = outgoing(rank);
                 const unsigned bytes = bytes_at(block.bytes, at);
                 return bytes ? load_up_to_8(send + block.offset + at * unit, bytes) : 0;
             };
@@ -112,8 +112,8 @@ private:
 
     // Combines everybody's block, or slice, and in two phases sends the result to all. False: leave.
     __device__ bool reduce() {
-        const backend::Block source = outgoing(kernel_.rank);
-        const backend::Block target = incoming(kernel_.rank);
+        const protocol::Block source = outgoing(kernel_.rank);
+        const protocol::Block target = incoming(kernel_.rank);
         const char* const send = static_cast<const char*>(kernel_.task.send) + source.offset;
         char* const recv = static_cast<char*>(kernel_.task.recv) + target.offset;
         const Rule<element> rule(kernel_.task, kernel_.ranks);
@@ -156,8 +156,8 @@ private:
     }
 
     __device__ void copy_own() const {
-        const backend::Block from = kernel_.task.to[kernel_.rank];
-        const backend::Block to = kernel_.task.from[kernel_.rank];
+        const protocol::Block from = kernel_.task.to[kernel_.rank];
+        const protocol::Block to = kernel_.task.from[kernel_.rank];
         const char* const send = static_cast<const char*>(kernel_.task.send) + from.offset;
         char* const recv = static_cast<char*>(kernel_.task.recv) + to.offset;
         if (send == recv) return;

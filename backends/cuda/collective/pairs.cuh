@@ -3,9 +3,9 @@
 // all others are pushed to where the receiver's line says, one hop later.
 #pragma once
 
-#include "backend/pair_blocks.hpp"
 #include "backends/cuda/collective/range.cuh"
 #include "backends/cuda/collective/wait.cuh"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -41,18 +41,18 @@ private:
     }
 
     // What goes to the peer, or comes from it.
-    __device__ backend::Block block(const uint64_t* offsets, const uint64_t* counts,
-                                    const backend::Block* list) const {
+    __device__ protocol::Block block(const uint64_t* offsets, const uint64_t* counts,
+                                     const protocol::Block* list) const {
         if (!device_lists()) return list[peer_];
-        const uint64_t size = backend::size_of(kernel_.task.element);
+        const uint64_t size = protocol::size_of(kernel_.task.element);
         return {load_word(offsets + peer_) * size, load_word(counts + peer_) * size};
     }
-    __device__ unsigned blocks_of(const backend::Block& whole) const {
+    __device__ unsigned blocks_of(const protocol::Block& whole) const {
         const CollectiveTask& task = kernel_.task;
-        return backend::pair_blocks(whole.bytes, kernel_.ranks, task.eager_max, task.pair_blocks_max);
+        return protocol::pair_blocks(whole.bytes, kernel_.ranks, task.eager_max, task.pair_blocks_max);
     }
     // This block's share, of which it takes no part where there is none. Divisions take as long as a load.
-    __device__ Share share(const backend::Block& whole) const {
+    __device__ Share share(const protocol::Block& whole) const {
         const unsigned blocks = blocks_of(whole);
         if (block_ >= blocks) return {0, 0};
         return blocks == 1 ? Share{0, whole.bytes} : share_of_bytes(whole.bytes, block_, blocks);
@@ -72,8 +72,9 @@ private:
         in_share_ = share(in_);
         sends_ = out_share_.begin < out_share_.end;
         receives_ = in_share_.begin < in_share_.end;
-        eager_out_ = sends_ && (eager_alone || backend::is_eager(out_.bytes, kernel_.ranks, task.eager_max));
-        eager_in_ = receives_ && (eager_alone || backend::is_eager(in_.bytes, kernel_.ranks, task.eager_max));
+        eager_out_ = sends_ && (eager_alone || protocol::is_eager(out_.bytes, kernel_.ranks, task.eager_max));
+        eager_in_ =
+            receives_ && (eager_alone || protocol::is_eager(in_.bytes, kernel_.ranks, task.eager_max));
         if (eager_alone && sends_ && peer_ != kernel_.rank && threadIdx.x < carriers())
             first_ = load_unit(threadIdx.x);
     }
@@ -102,7 +103,7 @@ private:
     __device__ void post() const {
         const uint64_t words[4] = {own_token(), in_.bytes, kernel_.task.signature, 0};
         store_line(far_ + kernel_.layout.post(received_ + 1, block_, kernel_.rank), words,
-                   backend::packet_flag(received_ + 1));
+                   protocol::packet_flag(received_ + 1));
     }
     __device__ uint64_t own_token() const {
         const CollectiveTask& task = kernel_.task;
@@ -114,7 +115,7 @@ private:
     // The sender learns it; `words` gets the line. One thread. False: leave.
     __device__ bool hear(uint64_t (&words)[4]) {
         if (!wait_line(kernel_, own_ + kernel_.layout.post(sent_ + 1, block_, peer_), words,
-                       backend::packet_flag(sent_ + 1), peer_))
+                       protocol::packet_flag(sent_ + 1), peer_))
             return false;
         if (!runs_the_same(words[2])) return false;
         if (words[1] != out_.bytes) give_up_of_size(peer_, words[1]);
@@ -157,7 +158,7 @@ private:
     __device__ void push_header() const {
         const uint32_t bytes = static_cast<uint32_t>(out_.bytes);
         store_packet(far_ + kernel_.layout.eager(sent_ + 1, block_, kernel_.rank), kernel_.task.signature,
-                     bytes, backend::packet_flag(sent_ + 1));
+                     bytes, protocol::packet_flag(sent_ + 1));
     }
     // Of another length nothing is received: the sender has heard what is expected, and says so.
     __device__ bool hear_header() {
@@ -165,7 +166,7 @@ private:
         Wait wait;
         do {
             const Words packet = load_packet(at);
-            if (!flagged(packet, backend::packet_flag(received_ + 1))) continue;
+            if (!flagged(packet, protocol::packet_flag(received_ + 1))) continue;
             if (!runs_the_same(packet.at[0])) return false;
             if (packet.at[2] == in_.bytes) return true;
         } while (wait.go_on(kernel_, peer_));
@@ -175,7 +176,7 @@ private:
     // By all carriers. `value`: this thread's first unit.
     __device__ void push_eager(uint64_t value) const {
         const uint64_t bytes = out_share_.end - out_share_.begin;
-        const uint32_t flag = backend::packet_flag(sent_ + 1);
+        const uint32_t flag = protocol::packet_flag(sent_ + 1);
         char* const lane =
             far_ + kernel_.layout.eager(sent_ + 1, block_, kernel_.rank) + ArenaLayout::eager_header;
 #pragma unroll 1
@@ -187,7 +188,7 @@ private:
     // False: leave.
     __device__ bool take_eager() {
         const uint64_t bytes = in_share_.end - in_share_.begin;
-        const uint32_t flag = backend::packet_flag(received_ + 1);
+        const uint32_t flag = protocol::packet_flag(received_ + 1);
         const char* const lane =
             own_ + kernel_.layout.eager(received_ + 1, block_, peer_) + ArenaLayout::eager_header;
         char* const to = static_cast<char*>(kernel_.task.recv) + in_.offset + in_share_.begin;
@@ -225,7 +226,7 @@ private:
     // Of the other kernel: eager bytes leave first, and are taken last, so that no two ranks wait for each
     // other.
     __device__ bool exchange() {
-        if (receives_ && !eager_in_ && backend::wipes_eager(received_ + 1)) {
+        if (receives_ && !eager_in_ && protocol::wipes_eager(received_ + 1)) {
             wipe(received_);
             wipe(received_ + 1);
             __threadfence_system();
@@ -337,7 +338,7 @@ private:
 
     __device__ void end() const {
         if (eager_alone && counts()) store_counters();
-        if (!eager_in_ || !backend::wipes_eager(received_ + 1)) return;
+        if (!eager_in_ || !protocol::wipes_eager(received_ + 1)) return;
         __syncthreads();
         wipe(received_ + 1);
     }
@@ -355,8 +356,8 @@ private:
     Ends& ends_;
     const unsigned peer_;
     const unsigned block_;
-    backend::Block out_;  // in bytes from `send`
-    backend::Block in_;   // and from `recv`
+    protocol::Block out_;  // in bytes from `send`
+    protocol::Block in_;   // and from `recv`
     Share out_share_;
     Share in_share_;
     bool sends_ = false;

@@ -9,9 +9,9 @@ namespace sidestep::backends::cuda {
 // Where a range lies at its sources, in the order in which they are combined, and at its targets. In shared
 // memory.
 struct Ends {
-    const char* from[backend::max_ranks];
-    char* to[backend::max_ranks];
-    uint64_t scale[backend::max_ranks];  // of each source, for scaled_sum
+    const char* from[protocol::max_ranks];
+    char* to[protocol::max_ranks];
+    uint64_t scale[protocol::max_ranks];  // of each source, for scaled_sum
     unsigned sources;
     unsigned targets;
 };

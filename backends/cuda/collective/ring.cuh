@@ -3,9 +3,9 @@
 // lines.
 #pragma once
 
-#include "backend/ring_path.hpp"
 #include "backends/cuda/collective/elements.cuh"
 #include "backends/cuda/collective/wait.cuh"
+#include "protocol/ring_path.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -103,7 +103,7 @@ public:
         : kernel_(task, station),
           work_(work),
           size_(size),
-          piece_(backend::ring_piece_elements(task, station.ranks)),
+          piece_(protocol::ring_piece_elements(task, station.ranks)),
           down_(blockIdx.y == 1),
           last_(station.rank + 1 == station.ranks) {}
 
@@ -153,7 +153,7 @@ private:
         const CollectiveTask& task = kernel_.task;
         round_ = load_word(&kernel_.station.control->round[blockIdx.x]) + 1;
         const unsigned parity = round_ & 1;
-        const uint32_t flag = backend::packet_flag(round_);
+        const uint32_t flag = protocol::packet_flag(round_);
         const unsigned peer = threadIdx.x;
         const bool meets = peer < ranks() && peer != rank();
         uint64_t words[4] = {0, 0, task.signature, 0};
@@ -191,7 +191,7 @@ private:
 #pragma unroll 1
         for (unsigned r = 0; r < ranks(); ++r) {
             const Share part = share(r);
-            const bool gives = !last_ || backend::ring_descends(slice(r), rank());
+            const bool gives = !last_ || protocol::ring_descends(slice(r), rank());
 #pragma unroll 1
             for (uint64_t at = part.begin; at < part.end; at += piece_)
                 if (!pass(r, at, part.end, rank() > 0, gives, last_ && wants(slice(r)))) return false;
@@ -204,9 +204,9 @@ private:
         if (last_) return true;
 #pragma unroll 1
         for (unsigned r = 0; r < ranks(); ++r) {
-            if (!backend::ring_descends(slice(r), rank() + 1)) continue;
+            if (!protocol::ring_descends(slice(r), rank() + 1)) continue;
             const Share part = share(r);
-            const bool gives = backend::ring_descends(slice(r), rank());
+            const bool gives = protocol::ring_descends(slice(r), rank());
 #pragma unroll 1
             for (uint64_t at = part.begin; at < part.end; at += piece_)
                 if (!pass(r, at, part.end, true, gives, wants(slice(r)))) return false;
@@ -230,9 +230,9 @@ private:
                 for (unsigned r = 0; r < ranks(); ++r) {
                     const Share part = share(r);
                     if (part.begin + done >= part.end) continue;
-                    if (backend::ring_distance(slice(r), rank(), ranks()) != distance) continue;
-                    if (distance > 0 && !backend::ring_goes_on(slice(r), before, ranks())) continue;
-                    const bool gives = backend::ring_goes_on(slice(r), rank(), ranks());
+                    if (protocol::ring_distance(slice(r), rank(), ranks()) != distance) continue;
+                    if (distance > 0 && !protocol::ring_goes_on(slice(r), before, ranks())) continue;
+                    const bool gives = protocol::ring_goes_on(slice(r), rank(), ranks());
                     if (!pass(r, part.begin + done, part.end, distance > 0, gives, wants(slice(r))))
                         return false;
                 }
@@ -245,9 +245,9 @@ private:
         if (threadIdx.x == 0) {
             if (takes)
                 well = wait_flag(kernel_, own_ + layout().arrived(blockIdx.x, from_), received_ + 1, from_);
-            if (well && gives && sent_ - first_sent_ >= backend::ring_slots)
+            if (well && gives && sent_ - first_sent_ >= protocol::ring_slots)
                 well = wait_flag(kernel_, own_ + layout().credit(blockIdx.x, to_),
-                                 sent_ + 1 - backend::ring_slots, to_);
+                                 sent_ + 1 - protocol::ring_slots, to_);
         }
         if (__syncthreads_or(!well)) return false;
         const CollectiveTask& task = kernel_.task;

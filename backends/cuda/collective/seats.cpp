@@ -53,10 +53,10 @@ Result<std::unique_ptr<backend::Seat>> Seats::seat(const backend::SeatRequest& r
     if (!request.place.is_gpu())
         return Error{
             ErrorCode::unsupported, "only GPUs take part in collectives", request.place.to_string(), {}};
-    if (request.ranks == 0 || request.ranks > backend::max_ranks || request.rank >= request.ranks)
+    if (request.ranks == 0 || request.ranks > protocol::max_ranks || request.rank >= request.ranks)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("rank {} of {} cannot be: a group has up to {} ranks", request.rank,
-                                 request.ranks, backend::max_ranks),
+                                 request.ranks, protocol::max_ranks),
                      request.place.to_string(),
                      {}};
     SIDESTEP_TRY(Gpu * gpu, gpus.open(request.place.index()));

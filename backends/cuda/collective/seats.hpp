@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/collective.hpp"
+#include "backend/backend.hpp"
 #include "backends/cuda/collective/control.hpp"
 #include "backends/cuda/collective/kernels.hpp"
 #include "backends/cuda/collective/shared_streams.hpp"
@@ -37,13 +37,13 @@ private:
 };
 
 // What seats have in common; outlives them.
-class Seats {
+class Seats final : public backend::Seats {
 public:
     Seats(Gpus& all, Peers& between, std::mutex& of_grants, Ipc& shared, const Topology& topology);
 
     // ErrorCode::unsupported for a place that is no GPU of this process, invalid_argument for ranks out of
     // range. The first seat on a GPU loads the kernels.
-    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request);
+    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override;
 
     // By the topology's numbers. False for GPUs that it does not have.
     bool over_nvlink(int gpu, int other) const { return nvlinks_.count({gpu, other}) != 0; }

@@ -10,18 +10,18 @@ namespace sidestep::backends::cuda {
 
 // Of a block, in shared memory.
 struct Meeting {
-    char* arena[backend::max_ranks];
+    char* arena[protocol::max_ranks];
     // The buffers of all ranks, where they are used and reachable.
-    const char* send[backend::max_ranks];
-    char* recv[backend::max_ranks];
-    uint64_t scale[backend::max_ranks];
+    const char* send[protocol::max_ranks];
+    char* recv[protocol::max_ranks];
+    uint64_t scale[protocol::max_ranks];
     Ends ends;
     // Of pushed slices: what a turn combines and pushes, filled in while others still work on the one before.
     struct Turn {
         Ends combined;
         uint64_t combined_bytes;
-        Ends pushed[backend::max_ranks];
-        uint64_t pushed_bytes[backend::max_ranks];
+        Ends pushed[protocol::max_ranks];
+        uint64_t pushed_bytes[protocol::max_ranks];
     };
     Turn turns[2];
 };
@@ -103,12 +103,12 @@ private:
         ++round_;
         const CollectiveTask& task = kernel_.task;
         const unsigned parity = round_ & 1;
-        const uint32_t flag = backend::packet_flag(round_);
+        const uint32_t flag = protocol::packet_flag(round_);
         const unsigned peer = threadIdx.x;
         const bool meets = peer < ranks();
         uint64_t words[4] = {packed(task.send_token), packed(task.recv_token), task.signature, 0};
         if (meets) {
-            if (lies_misaligned()) words[2] |= backend::misaligned;
+            if (lies_misaligned()) words[2] |= protocol::misaligned;
             words[3] = own_scale();
             if (peer != rank())
                 store_line(meeting_.arena[peer] + layout().entry(parity, blockIdx.x, rank()), words, flag);
@@ -124,9 +124,9 @@ private:
                                        words, flag, peer);
             if (well) well = meet(peer, words, needs);
         }
-        pushed_ = __syncthreads_or(needs & push) || task.shape == backend::Shape::pushed_slices;
+        pushed_ = __syncthreads_or(needs & push) || task.shape == protocol::Shape::pushed_slices;
         staged_in_ = __syncthreads_or(needs & stage_in) && pushed_;
-        if (staged_in_ && blocks_ > backend::staging_blocks) blocks_ = backend::staging_blocks;
+        if (staged_in_ && blocks_ > protocol::staging_blocks) blocks_ = protocol::staging_blocks;
         return !__syncthreads_or(!well);
     }
 
@@ -136,7 +136,7 @@ private:
         const uint32_t peer_signature = static_cast<uint32_t>(words[2]);
         if (sends_to_others(peer) && unreachable(words[0])) needs |= push;
         if (receives_from_others(peer) && unreachable(words[1])) needs |= push | stage_in;
-        if (words[2] & backend::misaligned) needs |= stage_in;
+        if (words[2] & protocol::misaligned) needs |= stage_in;
         meeting_.scale[peer] = words[3];
         meeting_.send[peer] = static_cast<const char*>(task.send);
         meeting_.recv[peer] = static_cast<char*>(task.recv);

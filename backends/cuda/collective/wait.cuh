@@ -9,7 +9,7 @@
 
 namespace sidestep::backends::cuda {
 
-using backend::FaultKind;
+using protocol::FaultKind;
 
 struct Difference {
     uint32_t peer_signature;
@@ -40,7 +40,7 @@ public:
     // So many bytes from `offset` on in a slot of rank `of`, all of which that rank has said; null where not all of
     // them are mapped here.
     __device__ char* find(unsigned of, unsigned slot, uint64_t offset, uint64_t bytes) const {
-        if (slot >= backend::max_slots) return nullptr;
+        if (slot >= protocol::max_slots) return nullptr;
         const Reach& reach = station.control->reaches[slot][of];
         const uint64_t base = load_word(&reach.base);
         const uint64_t mapped = load_word(&reach.bytes);
@@ -86,7 +86,7 @@ public:
     // By all threads, when they leave: the one that gave up first writes the record.
     __device__ void report() {
         if (fault_ == 0) return;
-        volatile backend::FaultRecord* record = &station.host->fault;
+        volatile protocol::FaultRecord* record = &station.host->fault;
         // The host's abort may have come after another fault.
         if (record->kind != FaultKind::none) return;
         const Difference& difference = difference_of_block();

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::backends::host {
 
@@ -64,10 +64,10 @@ inline bool load_line(const char* at, std::uint32_t flag, Line& line) {
            load_packet(at + 3 * packet_bytes, flag, line.scale);
 }
 
-inline std::uint64_t to_word(backend::Token token) {
+inline std::uint64_t to_word(protocol::Token token) {
     return std::uint64_t{token.slot} << 48 | token.offset;
 }
-inline backend::Token to_token(std::uint64_t word) {
+inline protocol::Token to_token(std::uint64_t word) {
     return {static_cast<std::uint16_t>(word >> 48), word & ((std::uint64_t{1} << 48) - 1)};
 }
 

@@ -10,8 +10,8 @@
 namespace sidestep::backends::host {
 namespace {
 
-using backend::Combine;
-using backend::Element;
+using protocol::Combine;
+using protocol::Element;
 
 // A type as it is stored, and the one that it is added up in. Integers wrap: they are added and multiplied
 // without sign, in at least 32 bits, since anything smaller would be promoted to a signed type.

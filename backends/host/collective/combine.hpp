@@ -4,16 +4,16 @@
 #include <cstdint>
 #include <span>
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::backends::host {
 
 struct Reduction {
-    backend::Element element = backend::Element::u8;
-    backend::Combine combine = backend::Combine::sum;
+    protocol::Element element = protocol::Element::u8;
+    protocol::Combine combine = protocol::Combine::sum;
     unsigned ranks = 1;  // what avg divides by
     // Of scaled_sum: what each source is multiplied by, one element in the first bytes of each entry.
-    std::uint64_t scales[backend::max_ranks] = {};
+    std::uint64_t scales[protocol::max_ranks] = {};
 };
 
 // Combines `count` elements of every source, in their order, into `out`: `numbers[i]` is the rank of source
@@ -24,7 +24,7 @@ void combine(const Reduction& reduction, std::span<const char* const> sources,
 
 // One rank's share in a sum that goes from rank to rank.
 struct RingStep {
-    // In the accumulator's type (backend::accumulator_size_of); null: nothing yet.
+    // In the accumulator's type (protocol::accumulator_size_of); null: nothing yet.
     const char* so_far = nullptr;
     const char* elements = nullptr;  // of this rank
     unsigned rank = 0;

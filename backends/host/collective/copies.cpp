@@ -1,16 +1,16 @@
 // Shape::copies: what copy engines do on a real GPU, this thread does here.
-#include "backend/copy_exchange.hpp"
 #include "backends/host/collective/rank_state.hpp"
+#include "protocol/copy_exchange.hpp"
 
 namespace sidestep::backends::host {
 namespace {
 
-using backend::CollectiveTask;
-using backend::CopyExchange;
-using backend::FaultKind;
+using protocol::CollectiveTask;
+using protocol::CopyExchange;
+using protocol::FaultKind;
 
 // A copy has ended when the call returns. Lines lie in the arenas.
-class OwnCopies final : public backend::CopyEngine {
+class OwnCopies final : public protocol::CopyEngine {
 public:
     OwnCopies(RankState& state, const CollectiveTask& task) : state_(state), task_(task) {}
 
@@ -25,8 +25,8 @@ public:
     char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t bytes) override {
         return state_.slots.find(rank, slot, offset, bytes);
     }
-    backend::CopyRow& row(unsigned rank) override {
-        return *reinterpret_cast<backend::CopyRow*>(state_.arena_of(rank) + state_.layout.copy_row());
+    protocol::CopyRow& row(unsigned rank) override {
+        return *reinterpret_cast<protocol::CopyRow*>(state_.arena_of(rank) + state_.layout.copy_row());
     }
 
 private:

@@ -10,9 +10,9 @@
 namespace sidestep::backends::host {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Shape;
 
 // Some 25 MB of tasks.
 constexpr std::size_t max_waiting = 1 << 14;
@@ -23,11 +23,11 @@ Error invalid(std::string message) {
 
 // What a task of packets, or of lamport, sends and takes has to fit in its lanes.
 Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned ranks) {
-    const backend::ArenaLayout layout{ranks};
+    const protocol::ArenaLayout layout{ranks};
     const bool lamport = task.shape == Shape::lamport;
     const std::uint64_t max = lamport ? layout.lamport_payload() : layout.packet_payload();
     const bool moves = task.combine == Combine::none;
-    if (lamport && (moves || !backend::has_lamport(task.element)))
+    if (lamport && (moves || !protocol::has_lamport(task.element)))
         return invalid("lamport combines floats of 8 to 32 bits");
     for (unsigned r = 0; r < ranks; ++r)
         if (std::max(task.to[r].bytes, task.from[r].bytes) > max && (r != rank || !moves))
@@ -42,7 +42,7 @@ Result<void> check_packets(const CollectiveTask& task, unsigned rank, unsigned r
 }
 
 Result<void> check_coalesced(const CollectiveTask& task, unsigned ranks) {
-    if (task.calls == 0 || task.calls > backend::max_coalesced)
+    if (task.calls == 0 || task.calls > protocol::max_coalesced)
         return invalid(fmt::format("{} calls are coalesced", task.calls));
     if (task.recv_blocks != (task.combine == Combine::none))
         return invalid("what is combined has one block, and what is moved one of each rank");
@@ -50,7 +50,7 @@ Result<void> check_coalesced(const CollectiveTask& task, unsigned ranks) {
     for (unsigned i = 0; i < task.calls; ++i) {
         if (task.call(i).unit != unit) return invalid("the packets of calls lie one behind the other");
         unit = task.call(i).end();
-        if (unit > backend::ArenaLayout{ranks}.packet_payload() / 8)
+        if (unit > protocol::ArenaLayout{ranks}.packet_payload() / 8)
             return invalid(fmt::format("{} packets are more than the lanes hold", unit));
     }
     return {};
@@ -58,7 +58,7 @@ Result<void> check_coalesced(const CollectiveTask& task, unsigned ranks) {
 
 Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
     for (unsigned r = 0; r < ranks; ++r) {
-        const backend::Slice& slice = task.slices[r];
+        const protocol::Slice& slice = task.slices[r];
         if (slice.count == 0) continue;
         if (slice.sources == 0 || (task.combine == Combine::none && !std::has_single_bit(slice.sources)))
             return invalid(fmt::format("slice {} has {} sources", r, std::popcount(slice.sources)));
@@ -71,13 +71,13 @@ Result<void> check_slices(const CollectiveTask& task, unsigned ranks) {
 // Of two-phase packets and of lines.
 Result<void> check_two_phases(const CollectiveTask& task, unsigned ranks) {
     SIDESTEP_CHECK(check_slices(task, ranks));
-    const backend::ArenaLayout layout{ranks};
+    const protocol::ArenaLayout layout{ranks};
     const bool lines = task.shape == Shape::lines;
     const std::uint64_t max = lines ? layout.lines_payload() : layout.packet_payload();
     const unsigned all = (1u << ranks) - 1;
     for (unsigned r = 0; r < ranks; ++r) {
-        const backend::Slice& slice = task.slices[r];
-        const std::uint64_t bytes = slice.count * backend::size_of(task.element);
+        const protocol::Slice& slice = task.slices[r];
+        const std::uint64_t bytes = slice.count * protocol::size_of(task.element);
         if (bytes > max)
             return invalid(fmt::format("{} bytes are more than the lanes hold, which is {}", bytes, max));
         if (task.combine != Combine::none && bytes > 0 && slice.sources != all)
@@ -113,13 +113,13 @@ Result<void> check_copies(const CollectiveTask& task, unsigned rank) {
 
 // Memory that other processes can map without its bytes being moved, as tasks expect it at first.
 Result<Allocation> fresh_arena(const SeatSurroundings& surroundings, const Place& place,
-                               const backend::ArenaLayout& layout) {
+                               const protocol::ArenaLayout& layout) {
     const Bytes bytes = layout.bytes();
     const MemoryKind kind = place.is_gpu() ? MemoryKind::device : MemoryKind::pinned;
     SIDESTEP_TRY(auto arena, surroundings.memory->allocate(place, bytes, kind));
     // Now, since it moves the bytes, and later others write flags into them.
     SIDESTEP_CHECK(surroundings.machine->share(arena.address(), bytes));
-    std::memset(static_cast<char*>(arena.address()) + layout.lamport(0, 0), backend::lamport_empty & 0xff,
+    std::memset(static_cast<char*>(arena.address()) + layout.lamport(0, 0), protocol::lamport_empty & 0xff,
                 layout.lamport_bytes());
     return arena;
 }
@@ -206,7 +206,7 @@ Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_hos
 }
 
 Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, std::span<char> memory) {
-    if (rank >= state_.ranks || slot >= backend::max_slots)
+    if (rank >= state_.ranks || slot >= protocol::max_slots)
         return invalid(fmt::format("there is no slot {} of rank {}", slot, rank));
     state_.slots.set(rank, slot, memory);
     return {};
@@ -214,8 +214,8 @@ Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, std::span<char> m
 
 Result<void> EmulatedSeat::check(const CollectiveTask& task) const {
     if (task.signature == 0) return invalid("a task has a signature");
-    if (task.blocks == 0 || task.blocks > backend::max_blocks)
-        return invalid(fmt::format("a task has 1 to {} blocks, not {}", backend::max_blocks, task.blocks));
+    if (task.blocks == 0 || task.blocks > protocol::max_blocks)
+        return invalid(fmt::format("a task has 1 to {} blocks, not {}", protocol::max_blocks, task.blocks));
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (state_.arena_of(rank) == nullptr)
             return invalid(fmt::format("the arena of rank {} is not mapped", rank));
@@ -272,13 +272,13 @@ void EmulatedSeat::work() {
 void EmulatedSeat::run_one(const CollectiveTask& task) {
     if (state_.stop.gave_up()) return;
     if (state_.stop.aborted()) {
-        state_.give_up(task, backend::FaultKind::aborted, state_.me);
+        state_.give_up(task, protocol::FaultKind::aborted, state_.me);
         return;
     }
     // They were mapped when the task was enqueued.
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (state_.arena_of(rank) != nullptr) continue;
-        state_.give_up(task, backend::FaultKind::aborted, rank);
+        state_.give_up(task, protocol::FaultKind::aborted, rank);
         return;
     }
     begun_.store(task.number, std::memory_order_release);
@@ -309,9 +309,9 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
 void EmulatedSeat::start_counters_at(std::uint64_t count) {
     Counters& counters = state_.counters;
     counters.epoch = count;
-    for (unsigned block = 0; block < backend::max_blocks; ++block) {
+    for (unsigned block = 0; block < protocol::max_blocks; ++block) {
         counters.round[block] = count;
-        for (unsigned rank = 0; rank < backend::max_ranks; ++rank) {
+        for (unsigned rank = 0; rank < protocol::max_ranks; ++rank) {
             counters.sent[block][rank] = counters.received[block][rank] = count;
         }
     }
@@ -319,10 +319,10 @@ void EmulatedSeat::start_counters_at(std::uint64_t count) {
 
 Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
                                                  SeatSurroundings surroundings) {
-    if (request.ranks == 0 || request.ranks > backend::max_ranks || request.rank >= request.ranks)
+    if (request.ranks == 0 || request.ranks > protocol::max_ranks || request.rank >= request.ranks)
         return invalid(fmt::format("there is no rank {} of {}; a group has at most {}", request.rank,
-                                   request.ranks, backend::max_ranks));
-    const backend::ArenaLayout layout{request.ranks};
+                                   request.ranks, protocol::max_ranks));
+    const protocol::ArenaLayout layout{request.ranks};
     SIDESTEP_TRY(auto arena, fresh_arena(surroundings, request.place, layout));
     return std::unique_ptr<backend::Seat>(
         std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(arena)));

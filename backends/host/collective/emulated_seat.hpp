@@ -32,7 +32,7 @@ public:
     // As many as are given up in a row by whoever shares and takes back while one task waits.
     bool full() const {
         const std::lock_guard lock(mutex_);
-        return kept_.size() >= backend::max_slots;
+        return kept_.size() >= protocol::max_slots;
     }
     void take(Allocation mapping) {
         const std::lock_guard lock(mutex_);
@@ -73,14 +73,14 @@ public:
     Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override;
     // ErrorCode::out_of_memory where too many tasks wait already: waiting for room would mean waiting for
     // other ranks.
-    Result<void> run(const backend::CollectiveTask& task, void* stream) override;
+    Result<void> run(const protocol::CollectiveTask& task, void* stream) override;
     Result<bool> idle() override { return unfinished_.load(std::memory_order_acquire) == 0; }
     // Tasks with the number of the one that began last may still come.
     std::optional<std::uint64_t> ended() const override {
         const std::uint64_t begun = begun_.load(std::memory_order_acquire);
         return begun == 0 ? 0 : begun - 1;
     }
-    std::optional<backend::FaultRecord> fault() const override { return state_.stop.fault(); }
+    std::optional<protocol::FaultRecord> fault() const override { return state_.stop.fault(); }
     void abort() noexcept override { state_.stop.abort(); }
     void set_deadline(std::uint64_t ns) override { state_.stop.set_deadline(ns); }
 
@@ -88,10 +88,10 @@ public:
     void start_counters_at(std::uint64_t count);
 
 private:
-    Result<void> check(const backend::CollectiveTask& task) const;
+    Result<void> check(const protocol::CollectiveTask& task) const;
     Result<void> check_reach(const Place& place) const;
     void work();
-    void run_one(const backend::CollectiveTask& task);
+    void run_one(const protocol::CollectiveTask& task);
 
     const Place place_;
     const SeatSurroundings surroundings_;
@@ -103,7 +103,7 @@ private:
 
     std::mutex mutex_;  // guards what follows
     std::condition_variable wake_;
-    std::deque<backend::CollectiveTask> waiting_;
+    std::deque<protocol::CollectiveTask> waiting_;
     bool stopping_ = false;
     std::thread thread_;
 };

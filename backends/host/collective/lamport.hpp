@@ -8,7 +8,7 @@
 
 namespace sidestep::backends::host {
 
-constexpr unsigned words_a_unit = backend::lamport_unit / 4;
+constexpr unsigned words_a_unit = protocol::lamport_unit / 4;
 
 inline std::atomic_ref<std::uint32_t> lamport_word(char* unit, unsigned number) {
     return std::atomic_ref(reinterpret_cast<std::uint32_t*>(unit)[number]);
@@ -19,8 +19,8 @@ inline void store_unit(char* unit, const char* from, std::uint64_t bytes) {
     std::uint32_t words[words_a_unit] = {};
     std::memcpy(words, from, bytes);
     for (unsigned w = 0; w < words_a_unit; ++w)
-        lamport_word(unit, w).store(words[w] == backend::lamport_empty ? backend::lamport_instead : words[w],
-                                    Order::relaxed);
+        lamport_word(unit, w).store(
+            words[w] == protocol::lamport_empty ? protocol::lamport_instead : words[w], Order::relaxed);
 }
 
 // Whether the unit is there; then also what it carries.
@@ -28,7 +28,7 @@ inline bool load_unit(char* unit, char* to, std::uint64_t bytes) {
     std::uint32_t words[words_a_unit];
     for (unsigned w = 0; w < words_a_unit; ++w) {
         words[w] = lamport_word(unit, w).load(Order::relaxed);
-        if (words[w] == backend::lamport_empty) return false;
+        if (words[w] == protocol::lamport_empty) return false;
     }
     std::memcpy(to, words, bytes);
     return true;
@@ -37,7 +37,7 @@ inline bool load_unit(char* unit, char* to, std::uint64_t bytes) {
 inline void empty_units(char* lane, std::uint64_t units) {
     for (std::uint64_t w = 0; w < units * words_a_unit; ++w)
         std::atomic_ref(reinterpret_cast<std::uint32_t*>(lane)[w])
-            .store(backend::lamport_empty, Order::relaxed);
+            .store(protocol::lamport_empty, Order::relaxed);
 }
 
 }  // namespace sidestep::backends::host

@@ -12,12 +12,12 @@ namespace sidestep::backends::host {
 constexpr unsigned word_of_unit(unsigned unit) {
     return unit < 8 ? 2 * unit : 2 * (unit - 8) + 1;
 }
-constexpr unsigned units_a_line = backend::line_payload / 8;
+constexpr unsigned units_a_line = protocol::line_payload / 8;
 constexpr std::uint64_t flag_of_line = 15 * 8;
 static_assert(word_of_unit(units_a_line - 1) < 15);
 
 inline char* line_at(char* lane, std::uint64_t number) {
-    return lane + number * (backend::row_bytes / backend::row_lines);
+    return lane + number * (protocol::row_bytes / protocol::row_lines);
 }
 
 // Up to line_payload bytes; the rest of the last unit is filled up with zeros.

@@ -10,10 +10,10 @@
 namespace sidestep::backends::host {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::FaultKind;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::FaultKind;
+using protocol::Shape;
 
 // Every so many packet tasks stale packets are wiped, long before their flags wrap around.
 constexpr std::uint64_t wiped_every = std::uint64_t{1} << 30;
@@ -25,8 +25,8 @@ public:
         : state_(state),
           task_(task),
           parity_(static_cast<unsigned>(state.counters.epoch & 1)),
-          flag_(backend::packet_flag(state.counters.epoch)),
-          size_(backend::size_of(task.element)) {}
+          flag_(protocol::packet_flag(state.counters.epoch)),
+          size_(protocol::size_of(task.element)) {}
 
     bool one_shot();
     bool two_phase();
@@ -44,13 +44,13 @@ private:
     bool take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
     bool take_lamport(unsigned rank, char* to, std::uint64_t bytes);
     void empty_lamport() const;
-    unsigned lamport_set() const { return backend::lamport_set(state_.counters.lamport); }
+    unsigned lamport_set() const { return protocol::lamport_set(state_.counters.lamport); }
     // Until ready() says so; false: give up.
     template <typename Ready>
     bool await(unsigned rank, Ready ready);
     bool combine_all(const char* own, char* out, std::uint64_t bytes, std::uint64_t unit = 0);
-    const char* coalesced_send(const backend::CoalescedCall& call, unsigned rank) const;
-    char* coalesced_recv(const backend::CoalescedCall& call, unsigned rank) const;
+    const char* coalesced_send(const protocol::CoalescedCall& call, unsigned rank) const;
+    char* coalesced_recv(const protocol::CoalescedCall& call, unsigned rank) const;
     bool own_slice();
     std::uint64_t bytes_of(unsigned owner, std::uint16_t set, unsigned rank) const;
     const char* source_of(unsigned owner, std::uint64_t bytes) const;
@@ -87,15 +87,15 @@ void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint
 
 void PacketTask::push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
     char* const lane = state_.arena_of(rank) + state_.layout.lines(phase, parity_, state_.me);
-    for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number)
-        store_payload(line_at(lane, number), from + at, std::min(backend::line_payload, bytes - at),
-                      backend::line_flag(state_.counters.epoch));
+    for (std::uint64_t at = 0, number = 0; at < bytes; at += protocol::line_payload, ++number)
+        store_payload(line_at(lane, number), from + at, std::min(protocol::line_payload, bytes - at),
+                      protocol::line_flag(state_.counters.epoch));
 }
 
 void PacketTask::push_lamport(unsigned rank, const char* from, std::uint64_t bytes) const {
     char* to = state_.arena_of(rank) + state_.layout.lamport(lamport_set(), state_.me);
-    for (std::uint64_t at = 0; at < bytes; at += backend::lamport_unit, to += backend::lamport_unit)
-        store_unit(to, from + at, std::min<std::uint64_t>(backend::lamport_unit, bytes - at));
+    for (std::uint64_t at = 0; at < bytes; at += protocol::lamport_unit, to += protocol::lamport_unit)
+        store_unit(to, from + at, std::min<std::uint64_t>(protocol::lamport_unit, bytes - at));
 }
 
 bool PacketTask::await_headers() {
@@ -135,9 +135,9 @@ bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t byt
 
 bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
     char* const lane = state_.arena + state_.layout.lines(phase, parity_, rank);
-    const std::uint64_t flag = backend::line_flag(state_.counters.epoch);
-    for (std::uint64_t at = 0, number = 0; at < bytes; at += backend::line_payload, ++number) {
-        const std::uint64_t length = std::min(backend::line_payload, bytes - at);
+    const std::uint64_t flag = protocol::line_flag(state_.counters.epoch);
+    for (std::uint64_t at = 0, number = 0; at < bytes; at += protocol::line_payload, ++number) {
+        const std::uint64_t length = std::min(protocol::line_payload, bytes - at);
         if (!await(rank, [&] { return load_payload(line_at(lane, number), to + at, length, flag); }))
             return false;
     }
@@ -146,8 +146,8 @@ bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64
 
 bool PacketTask::take_lamport(unsigned rank, char* to, std::uint64_t bytes) {
     char* from = state_.arena + state_.layout.lamport(lamport_set(), rank);
-    for (std::uint64_t at = 0; at < bytes; at += backend::lamport_unit, from += backend::lamport_unit) {
-        const std::uint64_t length = std::min<std::uint64_t>(backend::lamport_unit, bytes - at);
+    for (std::uint64_t at = 0; at < bytes; at += protocol::lamport_unit, from += protocol::lamport_unit) {
+        const std::uint64_t length = std::min<std::uint64_t>(protocol::lamport_unit, bytes - at);
         if (!await(rank, [&] { return load_unit(from, to + at, length); })) return false;
     }
     return true;
@@ -157,16 +157,16 @@ bool PacketTask::take_lamport(unsigned rank, char* to, std::uint64_t bytes) {
 void PacketTask::empty_lamport() const {
     const std::uint32_t lamport = state_.counters.lamport;
     for (unsigned rank = 0; rank < state_.ranks; ++rank)
-        empty_units(state_.arena + state_.layout.lamport(backend::lamport_stale_set(lamport), rank),
-                    backend::lamport_left(lamport));
+        empty_units(state_.arena + state_.layout.lamport(protocol::lamport_stale_set(lamport), rank),
+                    protocol::lamport_left(lamport));
 }
 
 // What every rank sent in phase 0, and `own` of this one.
 bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes, std::uint64_t unit) {
     if (bytes == 0) return true;
     state_.scratch.resize(std::max<std::size_t>(state_.scratch.size(), bytes * state_.ranks));
-    const char* sources[backend::max_ranks];
-    unsigned numbers[backend::max_ranks];
+    const char* sources[protocol::max_ranks];
+    unsigned numbers[protocol::max_ranks];
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         char* const taken = state_.scratch.data() + rank * bytes;
         if (rank != state_.me && !take(0, rank, taken, bytes, unit)) return false;
@@ -179,36 +179,36 @@ bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes, st
 
 bool PacketTask::one_shot() {
     reduction_ = {task_.element, task_.combine, state_.ranks, {}};
-    const backend::Block& mine = task_.to[state_.me];
+    const protocol::Block& mine = task_.to[state_.me];
     const char* const own = part(task_.send, mine.offset, mine.bytes);
     if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned rank = state_.other(i);
         push_header(rank);
-        const backend::Block& to = task_.to[rank];
+        const protocol::Block& to = task_.to[rank];
         push(0, rank, part(task_.send, to.offset, to.bytes), to.bytes);
     }
     if (task_.shape == Shape::lamport) empty_lamport();
     if (!await_headers()) return false;
     if (task_.combine != Combine::none) {
-        const backend::Block& to = task_.from[state_.me];
+        const protocol::Block& to = task_.from[state_.me];
         return combine_all(own, part(task_.recv, to.offset, to.bytes), to.bytes);
     }
-    const backend::Block& kept = task_.from[state_.me];
+    const protocol::Block& kept = task_.from[state_.me];
     const std::uint64_t copied = std::min(mine.bytes, kept.bytes);
     if (!copy_bytes(state_, task_, part(task_.recv, kept.offset, copied), own, copied)) return false;
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned rank = state_.other(i);
-        const backend::Block& from = task_.from[rank];
+        const protocol::Block& from = task_.from[rank];
         if (!take(0, rank, part(task_.recv, from.offset, from.bytes), from.bytes)) return false;
     }
     return true;
 }
 
-const char* PacketTask::coalesced_send(const backend::CoalescedCall& call, unsigned rank) const {
+const char* PacketTask::coalesced_send(const protocol::CoalescedCall& call, unsigned rank) const {
     return part(task_.send, call.send + (task_.send_blocks ? rank * call.bytes : 0), call.bytes);
 }
-char* PacketTask::coalesced_recv(const backend::CoalescedCall& call, unsigned rank) const {
+char* PacketTask::coalesced_recv(const protocol::CoalescedCall& call, unsigned rank) const {
     return part(task_.recv, call.recv + (task_.recv_blocks ? rank * call.bytes : 0), call.bytes);
 }
 
@@ -219,13 +219,13 @@ bool PacketTask::coalesced() {
         const unsigned rank = state_.other(i);
         push_header(rank);
         for (unsigned c = 0; c < task_.calls; ++c) {
-            const backend::CoalescedCall call = task_.call(c);
+            const protocol::CoalescedCall call = task_.call(c);
             push(0, rank, coalesced_send(call, rank), call.bytes, call.unit);
         }
     }
     if (!await_headers()) return false;
     for (unsigned c = 0; c < task_.calls; ++c) {
-        const backend::CoalescedCall call = task_.call(c);
+        const protocol::CoalescedCall call = task_.call(c);
         const char* const own = coalesced_send(call, state_.me);
         char* const to = coalesced_recv(call, state_.me);
         if (task_.combine != Combine::none) {
@@ -262,7 +262,7 @@ bool PacketTask::two_phase() {
 
 // What the sources have of this rank's slice, combined, to the targets.
 bool PacketTask::own_slice() {
-    const backend::Slice& mine = task_.slices[state_.me];
+    const protocol::Slice& mine = task_.slices[state_.me];
     const std::uint64_t bytes = mine.count * size_;
     if (bytes == 0) return true;
     char* const kept =
@@ -304,8 +304,8 @@ void PacketTask::end() {
     ++state_.counters.epoch;
     if (task_.shape != Shape::lamport) return;
     const std::uint64_t units =
-        (task_.from[state_.me].bytes + backend::lamport_unit - 1) / backend::lamport_unit;
-    state_.counters.lamport = backend::lamport_after(state_.counters.lamport, units);
+        (task_.from[state_.me].bytes + protocol::lamport_unit - 1) / protocol::lamport_unit;
+    state_.counters.lamport = protocol::lamport_after(state_.counters.lamport, units);
 }
 
 }  // namespace

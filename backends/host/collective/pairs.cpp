@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/pair_blocks.hpp"
 #include "backends/host/collective/rank_state.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::backends::host {
 namespace {
 
-using backend::Block;
-using backend::CollectiveTask;
-using backend::FaultKind;
-using backend::FaultRecord;
-using backend::Token;
+using protocol::Block;
+using protocol::CollectiveTask;
+using protocol::FaultKind;
+using protocol::FaultRecord;
+using protocol::Token;
 
 constexpr std::uint64_t granule_bytes = 16;
 // What a flow moves in one step, into memory that is mapped.
@@ -82,13 +82,13 @@ private:
 
     RankState& state_;
     const CollectiveTask& task_;
-    Block to_[backend::max_ranks];
-    Block from_[backend::max_ranks];
+    Block to_[protocol::max_ranks];
+    Block from_[protocol::max_ranks];
     std::vector<Flow> flows_;
 };
 
 void PairTask::read_device_lists() {
-    const std::uint64_t size = backend::size_of(task_.element);
+    const std::uint64_t size = protocol::size_of(task_.element);
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         to_[rank] = {task_.device_send_offsets[rank] * size, task_.device_send_counts[rank] * size};
         from_[rank] = {task_.device_recv_offsets[rank] * size, task_.device_recv_counts[rank] * size};
@@ -126,15 +126,15 @@ bool PairTask::copy_own() {
 void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
     if (block.bytes == 0) return;
     const unsigned blocks =
-        backend::pair_blocks(block.bytes, state_.ranks, task_.eager_max, task_.pair_blocks_max);
+        protocol::pair_blocks(block.bytes, state_.ranks, task_.eager_max, task_.pair_blocks_max);
     for (unsigned number = 0; number < blocks; ++number) {
-        const auto [begin, end] = backend::share_of(block.bytes, number, blocks, granule_bytes);
+        const auto [begin, end] = protocol::share_of(block.bytes, number, blocks, granule_bytes);
         Flow flow;
         flow.peer = peer;
         flow.block = number;
         flow.sends = sends;
         flow.total = block.bytes;
-        flow.eager = backend::is_eager(block.bytes, state_.ranks, task_.eager_max);
+        flow.eager = protocol::is_eager(block.bytes, state_.ranks, task_.eager_max);
         flow.begin = begin;
         flow.bytes = end - begin;
         if (sends) {
@@ -153,12 +153,12 @@ void PairTask::post(Flow& flow) {
     const Line line{to_word(token), flow.total, task_.signature, 0};
     const std::uint64_t number = state_.counters.received[flow.block][flow.peer] + 1;
     // No slot is written to before the sender has this line.
-    if (!flow.eager && backend::wipes_eager(number)) {
+    if (!flow.eager && protocol::wipes_eager(number)) {
         wipe(flow, number);
         wipe(flow, number + 1);
     }
     store_line(state_.arena_of(flow.peer) + state_.layout.post(number, flow.block, state_.me), line,
-               backend::packet_flag(number));
+               protocol::packet_flag(number));
 }
 
 // A block may be sent from the very bytes that it is received into: piece k goes out before piece k comes in.
@@ -212,7 +212,7 @@ bool PairTask::agrees(const Flow& flow, const Line& line) {
 bool PairTask::hear(const Flow& flow, Line& line) const {
     const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
     return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer),
-                     backend::packet_flag(number), line);
+                     protocol::packet_flag(number), line);
 }
 
 Step PairTask::open_send(Flow& flow) {
@@ -271,10 +271,10 @@ Step PairTask::send_step(Flow& flow) {
 
 void PairTask::push_eager(Flow& flow) {
     const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
-    const std::uint32_t flag = backend::packet_flag(number);
+    const std::uint32_t flag = protocol::packet_flag(number);
     char* const slot = state_.arena_of(flow.peer) + state_.layout.eager(number, flow.block, state_.me);
     store_packet(slot, task_.signature | flow.total << 32, flag);
-    char* to = slot + backend::ArenaLayout::eager_header;
+    char* to = slot + protocol::ArenaLayout::eager_header;
     for (std::uint64_t at = 0; at < flow.bytes; at += 8, to += packet_bytes) {
         std::uint64_t value = 0;
         std::memcpy(&value, flow.send + at, std::min<std::uint64_t>(8, flow.bytes - at));
@@ -300,7 +300,7 @@ Step PairTask::send_eager(Flow& flow) {
 Step PairTask::receive_eager(Flow& flow) {
     if (!may_copy_out(flow)) return Step::waits;
     std::uint64_t& received = state_.counters.received[flow.block][flow.peer];
-    const std::uint32_t flag = backend::packet_flag(received + 1);
+    const std::uint32_t flag = protocol::packet_flag(received + 1);
     const char* const slot = state_.arena + state_.layout.eager(received + 1, flow.block, flow.peer);
     std::uint64_t header = 0;
     if (!flow.announced && load_packet(slot, flag, header)) {
@@ -311,7 +311,7 @@ Step PairTask::receive_eager(Flow& flow) {
     const std::uint64_t before = flow.moved;
     while (flow.moved < flow.bytes) {
         std::uint64_t value = 0;
-        const char* const packet = slot + backend::ArenaLayout::eager_header + flow.moved / 8 * packet_bytes;
+        const char* const packet = slot + protocol::ArenaLayout::eager_header + flow.moved / 8 * packet_bytes;
         if (!load_packet(packet, flag, value, Order::relaxed))
             return flow.moved > before ? Step::moved : Step::waits;
         const std::uint64_t bytes = std::min<std::uint64_t>(8, flow.bytes - flow.moved);
@@ -320,7 +320,7 @@ Step PairTask::receive_eager(Flow& flow) {
     }
     if (!flow.announced) return flow.moved > before ? Step::moved : Step::waits;
     received += 1;
-    if (backend::wipes_eager(received)) wipe(flow, received);
+    if (protocol::wipes_eager(received)) wipe(flow, received);
     return Step::ended;
 }
 
@@ -328,7 +328,7 @@ Step PairTask::receive_eager(Flow& flow) {
 void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
     if (flow.block >= state_.layout.eager_blocks()) return;
     char* const slot = state_.arena + state_.layout.eager(number, flow.block, flow.peer);
-    for (std::uint64_t at = 0; at < backend::ArenaLayout::eager_slot; at += 8)
+    for (std::uint64_t at = 0; at < protocol::ArenaLayout::eager_slot; at += 8)
         store_word(slot + at, 0, Order::relaxed);
 }
 

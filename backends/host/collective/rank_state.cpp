@@ -6,9 +6,9 @@
 namespace sidestep::backends::host {
 namespace {
 
-using backend::CollectiveTask;
-using backend::FaultKind;
-using backend::FaultRecord;
+using protocol::CollectiveTask;
+using protocol::FaultKind;
+using protocol::FaultRecord;
 
 constexpr unsigned looks_before_sleep = 64;
 constexpr std::chrono::microseconds nap{50};
@@ -74,7 +74,7 @@ bool copy_bytes(RankState& state, const CollectiveTask& task, char* to, const ch
 std::uint64_t scale_of(const CollectiveTask& task) {
     if (task.device_scale == nullptr) return task.scale;
     std::uint64_t scale = 0;
-    std::memcpy(&scale, task.device_scale, backend::size_of(task.element));
+    std::memcpy(&scale, task.device_scale, protocol::size_of(task.element));
     return scale;
 }
 

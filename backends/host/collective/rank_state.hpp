@@ -10,11 +10,11 @@
 #include <optional>
 #include <vector>
 
-#include "backend/collective_task.hpp"
-#include "backend/copy_exchange.hpp"
-#include "backend/slot_table.hpp"
 #include "backends/host/collective/arena_words.hpp"
 #include "backends/host/collective/combine.hpp"
+#include "protocol/collective_task.hpp"
+#include "protocol/copy_exchange.hpp"
+#include "protocol/slot_table.hpp"
 
 namespace sidestep::backends::host {
 
@@ -29,32 +29,32 @@ public:
     std::uint64_t deadline_ns() const { return deadline_ns_.load(std::memory_order_relaxed); }
 
     // By the seat's thread, once.
-    void give_up(const backend::FaultRecord& record) {
+    void give_up(const protocol::FaultRecord& record) {
         record_ = record;
         gave_up_.store(true, std::memory_order_release);
     }
     bool gave_up() const { return gave_up_.load(std::memory_order_acquire); }
     // An abort counts before a task has come across it.
-    std::optional<backend::FaultRecord> fault() const {
+    std::optional<protocol::FaultRecord> fault() const {
         if (gave_up()) return record_;
-        return aborted() ? std::optional(backend::FaultRecord{backend::FaultKind::aborted}) : std::nullopt;
+        return aborted() ? std::optional(protocol::FaultRecord{protocol::FaultKind::aborted}) : std::nullopt;
     }
 
 private:
     std::atomic<bool> aborted_{false};
     std::atomic<std::uint64_t> deadline_ns_;
     std::atomic<bool> gave_up_{false};
-    backend::FaultRecord record_;  // constant once gave_up_
+    protocol::FaultRecord record_;  // constant once gave_up_
 };
 
 // What a rank counts for itself: see ArenaLayout.
 struct Counters {
     std::uint64_t epoch = 0;
     std::uint32_t lamport = 0;
-    std::uint64_t round[backend::max_blocks] = {};
-    std::uint64_t sent[backend::max_blocks][backend::max_ranks] = {};
-    std::uint64_t received[backend::max_blocks][backend::max_ranks] = {};
-    backend::CopyCounters copies;
+    std::uint64_t round[protocol::max_blocks] = {};
+    std::uint64_t sent[protocol::max_blocks][protocol::max_ranks] = {};
+    std::uint64_t received[protocol::max_blocks][protocol::max_ranks] = {};
+    protocol::CopyCounters copies;
 };
 
 // Of the seat's thread, except for what says otherwise.
@@ -64,10 +64,10 @@ struct RankState {
 
     const unsigned me;
     const unsigned ranks;
-    const backend::ArenaLayout layout;
-    char* arena;               // constant once the first task has come
-    backend::SlotTable slots;  // any thread
-    StopSign stop;             // any thread
+    const protocol::ArenaLayout layout;
+    char* arena;                // constant once the first task has come
+    protocol::SlotTable slots;  // any thread
+    StopSign stop;              // any thread
     Counters counters;
     std::vector<char> scratch;
 
@@ -77,8 +77,8 @@ struct RankState {
     char* arena_of(unsigned rank) const { return rank == me ? arena : slots.find(rank, 0); }
 
     // Of the running task: ends it, and every one after it. Always false.
-    bool give_up(const backend::CollectiveTask& task, backend::FaultKind kind, unsigned peer);
-    bool give_up_of_mismatch(const backend::CollectiveTask& task, unsigned peer,
+    bool give_up(const protocol::CollectiveTask& task, protocol::FaultKind kind, unsigned peer);
+    bool give_up_of_mismatch(const protocol::CollectiveTask& task, unsigned peer,
                              std::uint64_t peer_signature);
 };
 
@@ -86,9 +86,9 @@ struct RankState {
 class Wait {
 public:
     // After a look that found nothing: gives the processor away. Anything but `none`: no use waiting on.
-    backend::FaultKind pause(const StopSign& stop);
+    protocol::FaultKind pause(const StopSign& stop);
     // The same without giving the processor away, for one of many waits.
-    backend::FaultKind check(const StopSign& stop);
+    protocol::FaultKind check(const StopSign& stop);
     void restart() { looks_ = 0; }
 
 private:
@@ -102,7 +102,7 @@ void rest(unsigned looks);
 // Waits until `ready(r)` says so for every other rank r; false: the task gave up. A `ready` that gives up
 // itself ends the wait too.
 template <typename Ready>
-bool wait_for_others(RankState& state, const backend::CollectiveTask& task, Ready ready) {
+bool wait_for_others(RankState& state, const protocol::CollectiveTask& task, Ready ready) {
     unsigned missing = ((1u << state.ranks) - 1) & ~(1u << state.me);
     Wait wait;
     for (;;) {
@@ -113,28 +113,28 @@ bool wait_for_others(RankState& state, const backend::CollectiveTask& task, Read
         }
         if (missing == 0) return true;
         const auto why = wait.pause(state.stop);
-        if (why == backend::FaultKind::none) continue;
+        if (why == protocol::FaultKind::none) continue;
         return state.give_up(task, why, static_cast<unsigned>(std::countr_zero(missing)));
     }
 }
 
 // Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
-bool copy_bytes(RankState& state, const backend::CollectiveTask& task, char* to, const char* from,
+bool copy_bytes(RankState& state, const protocol::CollectiveTask& task, char* to, const char* from,
                 std::uint64_t bytes);
 
 // Each runs one task of its shape; false: it gave up, and `state.stop` says why.
-bool run_packets(RankState& state, const backend::CollectiveTask& task);
-bool run_slices(RankState& state, const backend::CollectiveTask& task);
-bool run_pairs(RankState& state, const backend::CollectiveTask& task);
-bool run_copies(RankState& state, const backend::CollectiveTask& task);
-bool run_ring(RankState& state, const backend::CollectiveTask& task);
+bool run_packets(RankState& state, const protocol::CollectiveTask& task);
+bool run_slices(RankState& state, const protocol::CollectiveTask& task);
+bool run_pairs(RankState& state, const protocol::CollectiveTask& task);
+bool run_copies(RankState& state, const protocol::CollectiveTask& task);
+bool run_ring(RankState& state, const protocol::CollectiveTask& task);
 
-inline bool has_device_lists(const backend::CollectiveTask& task) {
+inline bool has_device_lists(const protocol::CollectiveTask& task) {
     return task.device_send_counts != nullptr;
 }
 
 // The scale of this rank, as the task has it or as GPU memory does.
-std::uint64_t scale_of(const backend::CollectiveTask& task);
+std::uint64_t scale_of(const protocol::CollectiveTask& task);
 
 // `bytes` bytes from `offset` on in memory that is null where there are none.
 inline const char* part(const void* memory, std::uint64_t offset, std::uint64_t bytes) {

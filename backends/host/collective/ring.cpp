@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/ring_path.hpp"
 #include "backends/host/collective/rank_state.hpp"
+#include "protocol/ring_path.hpp"
 
 namespace sidestep::backends::host {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::FaultKind;
-using backend::ring_slots;
-using backend::Slice;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::FaultKind;
+using protocol::ring_slots;
+using protocol::Slice;
 
 constexpr std::uint64_t granule_bytes = 16;
 
@@ -38,8 +38,8 @@ public:
     RingTask(RankState& state, const CollectiveTask& task)
         : state_(state),
           task_(task),
-          size_(backend::size_of(task.element)),
-          piece_elements_(backend::ring_piece_elements(task, state.ranks)) {
+          size_(protocol::size_of(task.element)),
+          piece_elements_(protocol::ring_piece_elements(task, state.ranks)) {
         reduction_ = {task.element, task.combine, state.ranks, {}};
         if (task.combine == Combine::scaled_sum) reduction_.scales[state.me] = scale_of(task);
         scratch_.resize(piece_elements_ * size_);
@@ -89,14 +89,14 @@ bool RingTask::exchange() {
         for (unsigned i = 0; i < state_.others(); ++i)
             store_line(state_.arena_of(state_.other(i)) +
                            state_.layout.entry(static_cast<unsigned>(round & 1), block, state_.me),
-                       own, backend::packet_flag(round));
+                       own, protocol::packet_flag(round));
     }
     for (unsigned block = 0; block < task_.blocks; ++block) {
         const std::uint64_t round = state_.counters.round[block];
         const bool well = wait_for_others(state_, task_, [&](unsigned rank) {
             Line line;
             if (!load_line(state_.arena + state_.layout.entry(static_cast<unsigned>(round & 1), block, rank),
-                           backend::packet_flag(round), line))
+                           protocol::packet_flag(round), line))
                 return false;
             if (line.signature != task_.signature) state_.give_up_of_mismatch(task_, rank, line.signature);
             return true;
@@ -108,14 +108,14 @@ bool RingTask::exchange() {
 
 RingTask::Part RingTask::part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const {
     const auto [begin, end] =
-        backend::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
+        protocol::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
     const std::uint64_t before = std::min(end - begin, piece * piece_elements_);
     return {begin + before, std::min(piece_elements_, end - begin - before)};
 }
 
 std::uint64_t RingTask::pieces_of(const Flow& flow, unsigned slice) const {
     const auto [begin, end] =
-        backend::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
+        protocol::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
     return (end - begin + piece_elements_ - 1) / piece_elements_;
 }
 
@@ -132,9 +132,9 @@ bool RingTask::takes(const Flow& flow) const {
 
 bool RingTask::gives(const Flow& flow) const {
     const Slice& slice = task_.slices[flow.slice];
-    if (flow.way == Way::around) return backend::ring_goes_on(slice, state_.me, state_.ranks);
+    if (flow.way == Way::around) return protocol::ring_goes_on(slice, state_.me, state_.ranks);
     if (flow.way == Way::up && !last()) return true;
-    return backend::ring_descends(slice, state_.me);
+    return protocol::ring_descends(slice, state_.me);
 }
 
 unsigned RingTask::from_of(const Flow& flow) const {
@@ -152,11 +152,11 @@ bool RingTask::concerns(const Flow& flow) const {
     const Slice& slice = task_.slices[flow.slice];
     if (flow.piece >= pieces_of(flow, flow.slice)) return false;
     if (flow.way == Way::up) return true;
-    if (flow.way == Way::down) return backend::ring_descends(slice, state_.me + 1);
-    if (backend::ring_distance(slice, state_.me, state_.ranks) != flow.distance) return false;
+    if (flow.way == Way::down) return protocol::ring_descends(slice, state_.me + 1);
+    if (protocol::ring_distance(slice, state_.me, state_.ranks) != flow.distance) return false;
     const unsigned before = (state_.me + state_.ranks - 1) % state_.ranks;
-    if (flow.distance > 0) return backend::ring_goes_on(slice, before, state_.ranks);
-    return wants(slice) || backend::ring_goes_on(slice, state_.me, state_.ranks);
+    if (flow.distance > 0) return protocol::ring_goes_on(slice, before, state_.ranks);
+    return wants(slice) || protocol::ring_goes_on(slice, state_.me, state_.ranks);
 }
 
 // The place behind this one, whatever is there; false: there is none.

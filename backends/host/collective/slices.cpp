@@ -8,10 +8,10 @@
 namespace sidestep::backends::host {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Slice;
-using backend::Token;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Slice;
+using protocol::Token;
 
 constexpr std::uint64_t granule_bytes = 16;
 // Combined at a time, before it is written to the targets: a source may be a target too.
@@ -20,7 +20,7 @@ constexpr std::uint64_t chunk_bytes = std::uint64_t{64} << 10;
 class SliceTask {
 public:
     SliceTask(RankState& state, const CollectiveTask& task)
-        : state_(state), task_(task), size_(backend::size_of(task.element)), blocks_(task.blocks) {
+        : state_(state), task_(task), size_(protocol::size_of(task.element)), blocks_(task.blocks) {
         reduction_ = {task.element, task.combine, state.ranks, {}};
         if (state.scratch.size() < chunk_bytes) state.scratch.resize(chunk_bytes);
     }
@@ -59,13 +59,13 @@ private:
     unsigned blocks_;  // that have a share
     bool stages_in_ = false;
     Reduction reduction_;
-    Token sends_[backend::max_ranks];
-    Token recvs_[backend::max_ranks];
+    Token sends_[protocol::max_ranks];
+    Token recvs_[protocol::max_ranks];
 };
 
 SliceTask::Part SliceTask::share(unsigned rank, unsigned block) const {
     const auto [begin, end] =
-        backend::share_of(task_.slices[rank].count, block, blocks_, granule_bytes / size_);
+        protocol::share_of(task_.slices[rank].count, block, blocks_, granule_bytes / size_);
     return {begin * size_, (end - begin) * size_};
 }
 
@@ -91,7 +91,7 @@ bool SliceTask::exchange() {
         for (unsigned i = 0; i < state_.others(); ++i) {
             char* const at = state_.arena_of(state_.other(i)) +
                              state_.layout.entry(static_cast<unsigned>(round & 1), block, state_.me);
-            store_line(at, own, backend::packet_flag(round));
+            store_line(at, own, protocol::packet_flag(round));
         }
     }
     sends_[state_.me] = task_.send_token;
@@ -102,7 +102,7 @@ bool SliceTask::exchange() {
             const auto parity = static_cast<unsigned>(round & 1);
             Line line;
             if (!load_line(state_.arena + state_.layout.entry(parity, block, rank),
-                           backend::packet_flag(round), line))
+                           protocol::packet_flag(round), line))
                 return false;
             if (line.signature != task_.signature) state_.give_up_of_mismatch(task_, rank, line.signature);
             sends_[rank] = to_token(line.first);
@@ -132,10 +132,10 @@ bool SliceTask::out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) con
 bool SliceTask::combine_to(const char* const* sources, char* const* targets, std::uint64_t bytes,
                            const Slice& slice) {
     for (std::uint64_t at = 0; at < bytes; at += chunk_bytes) {
-        if (state_.stop.aborted()) return state_.give_up(task_, backend::FaultKind::aborted, state_.me);
+        if (state_.stop.aborted()) return state_.give_up(task_, protocol::FaultKind::aborted, state_.me);
         const std::uint64_t these = std::min(chunk_bytes, bytes - at);
-        const char* from[backend::max_ranks];
-        unsigned numbers[backend::max_ranks];
+        const char* from[protocol::max_ranks];
+        unsigned numbers[protocol::max_ranks];
         unsigned count = 0;
         for (unsigned rank = 0; rank < state_.ranks; ++rank) {
             if (!is_source(slice, rank)) continue;
@@ -167,8 +167,8 @@ bool SliceTask::fetched() {
     const Slice& slice = task_.slices[state_.me];
     const std::uint64_t bytes = slice.count * size_;
     if (bytes == 0) return true;
-    const char* sources[backend::max_ranks] = {};
-    char* targets[backend::max_ranks] = {};
+    const char* sources[protocol::max_ranks] = {};
+    char* targets[protocol::max_ranks] = {};
     for (unsigned rank = 0; rank < state_.ranks; ++rank) {
         if (is_source(slice, rank)) {
             sources[rank] =
@@ -215,8 +215,8 @@ bool SliceTask::combine_pushed(std::uint64_t number) {
     for (unsigned block = 0; block < blocks_; ++block) {
         const Part piece_of = piece(state_.me, block, number);
         if (piece_of.bytes == 0) continue;
-        const char* sources[backend::max_ranks] = {};
-        char* targets[backend::max_ranks] = {};
+        const char* sources[protocol::max_ranks] = {};
+        char* targets[protocol::max_ranks] = {};
         for (unsigned rank = 0; rank < state_.ranks; ++rank) {
             sources[rank] = rank == state_.me ? part(task_.send, mine.source_offset * size_ + piece_of.begin,
                                                      piece_of.bytes)
@@ -274,8 +274,8 @@ bool SliceTask::run() {
     if (!exchange()) return false;
     const bool no_source = out_of_reach(&SliceTask::is_source, sends_);
     stages_in_ = out_of_reach(&SliceTask::is_target, recvs_);
-    if (stages_in_) blocks_ = std::min(blocks_, backend::staging_blocks);
-    if (no_source || stages_in_ || task_.shape == backend::Shape::pushed_slices) return pushed();
+    if (stages_in_) blocks_ = std::min(blocks_, protocol::staging_blocks);
+    if (no_source || stages_in_ || task_.shape == protocol::Shape::pushed_slices) return pushed();
     if (!fetched()) return false;
     for (unsigned block = 0; block < blocks_; ++block) say(block);
     for (unsigned block = 0; block < blocks_; ++block) {

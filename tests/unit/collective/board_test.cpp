@@ -164,7 +164,7 @@ TEST_F(Boards, OfManyRanksTheOddOneIsNamed) {
                           .count = 100,
                           .signature = combines ? 7u : 9u,
                           .collective = collective,
-                          .combine = combines ? backend::Combine::sum : backend::Combine::none};
+                          .combine = combines ? protocol::Combine::sum : protocol::Combine::none};
         board->file().rows[rank].process.store(100 + rank);
         board->file().rows[rank].place.store("gpu:" + std::to_string(rank));
         board->note(rank, noted);
@@ -173,7 +173,7 @@ TEST_F(Boards, OfManyRanksTheOddOneIsNamed) {
     for (unsigned rank = 0; rank < 8; ++rank)
         call(rank, rank == 5 ? Collective::broadcast : Collective::all_reduce);
     const auto seen_by = [&](unsigned rank, unsigned peer) {
-        const FaultSeen fault{{.kind = backend::FaultKind::mismatch,
+        const FaultSeen fault{{.kind = protocol::FaultKind::mismatch,
                                .peer = peer,
                                .number = 1,
                                .signature = rank == 5 ? 9u : 7u,
@@ -278,7 +278,7 @@ TEST_F(BusyBoards, OnlyGrows) {
 // A task that waited for one gives up after the deadline: the other is not said to hang.
 TEST_F(BusyBoards, WhoLeftDoesNotHang) {
     const FaultSeen fault{
-        {.kind = backend::FaultKind::timed_out, .peer = 1, .number = 10}, 0, "rank 0", "rank 1", 60};
+        {.kind = protocol::FaultKind::timed_out, .peer = 1, .number = 10}, 0, "rank 0", "rank 1", 60};
     EXPECT_NE(
         explain_fault(fault, boards[0].file()).message.find("rank 1 enqueued operation 10, barrier too"),
         std::string::npos);
@@ -294,7 +294,7 @@ TEST_F(BusyBoards, WhoLeftDoesNotHang) {
     }
     // One that found its memory gone has not waited.
     FaultSeen gone = fault;
-    gone.record.kind = backend::FaultKind::mismatch;
+    gone.record.kind = protocol::FaultKind::mismatch;
     gone.record.signature = gone.record.peer_signature = 5;
     const Error error = explain_fault(gone, boards[0].file());
     EXPECT_EQ(error.code, ErrorCode::io_error);
@@ -316,7 +316,7 @@ TEST_F(BusyBoards, NumbersThatNobodyCountedTo) {
 
 TEST_F(BusyBoards, MemoryThatIsNotThereNamesWhoNamedIt) {
     const FaultSeen fault{
-        {.kind = backend::FaultKind::mismatch, .peer = 1, .number = 10, .signature = 7, .peer_signature = 7},
+        {.kind = protocol::FaultKind::mismatch, .peer = 1, .number = 10, .signature = 7, .peer_signature = 7},
         0,
         "rank 0",
         "rank 1",

@@ -8,7 +8,7 @@
 namespace sidestep::collective {
 namespace {
 
-using backend::Element;
+using protocol::Element;
 
 // Between two H200 512 KiB to each take 5.1 us with 48 to 64 thread blocks, and 6.2 with 32; 256 KiB are as
 // quick with 32.

@@ -3,14 +3,14 @@
 
 #include <fmt/format.h>
 
-#include "backend/pair_blocks.hpp"
+#include "protocol/pair_blocks.hpp"
 #include "tests/unit/collective/choosing.hpp"
 
 namespace sidestep::collective {
 namespace {
 
-using backend::ArenaLayout;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::Shape;
 
 // Thread blocks wait for those of the same number on other GPUs: all of them run at a time, beside another group's.
 TEST(Choose, AllThreadBlocksFindRoomOnTheSmallestGpu) {
@@ -32,9 +32,10 @@ TEST(Choose, AllThreadBlocksFindRoomOnTheSmallestGpu) {
                         const auto half = static_cast<unsigned>(multiprocessors) / 2, others = ranks - 1;
                         const std::uint64_t eager =
                             std::min(choice.eager_max, ArenaLayout{ranks}.eager_payload());
-                        EXPECT_LE(backend::pair_blocks(eager, ranks, eager) * others, std::max(half, others));
-                        EXPECT_LE(backend::pair_blocks(~std::uint64_t{0} >> 1, ranks, choice.eager_max,
-                                                       choice.pair_blocks_max) *
+                        EXPECT_LE(protocol::pair_blocks(eager, ranks, eager) * others,
+                                  std::max(half, others));
+                        EXPECT_LE(protocol::pair_blocks(~std::uint64_t{0} >> 1, ranks, choice.eager_max,
+                                                        choice.pair_blocks_max) *
                                       others,
                                   std::max(2 * half, others));
                         const bool two_share = choice.shape == Shape::pushed_slices;
@@ -75,7 +76,7 @@ TEST(Choose, NoMoreThreadBlocksThanTheProgramAllows) {
     // As many as there are at all are no bound.
     GroupFacts facts = group_of(4);
     const Operation operation = operation_of(Collective::all_reduce, std::uint64_t{1} << 30);
-    facts.max_blocks = backend::max_blocks;
+    facts.max_blocks = protocol::max_blocks;
     EXPECT_EQ(choice_of(operation, facts).blocks, choice_of(operation, group_of(4)).blocks);
     EXPECT_EQ(choice_of(operation, facts).shape, Shape::pushed_slices);
 }

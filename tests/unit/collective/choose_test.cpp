@@ -12,9 +12,9 @@
 namespace sidestep::collective {
 namespace {
 
-using backend::ArenaLayout;
-using backend::Element;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::Element;
+using protocol::Shape;
 
 TEST(Choose, SmallMiddleAndLargeAllReduces) {
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 8, 4), "one-shot packets");
@@ -91,7 +91,7 @@ TEST(Choose, GrowsWithTheBytes) {
                     if (choice.shape == shape) {
                         ASSERT_GE(choice.blocks, blocks) << describe(operation);
                     }
-                    ASSERT_LE(choice.blocks, static_cast<int>(backend::max_blocks));
+                    ASSERT_LE(choice.blocks, static_cast<int>(protocol::max_blocks));
                     ASSERT_TRUE(carries(choice.shape, collective));
                     us = choice.expected_us;
                     shape = choice.shape;

@@ -19,8 +19,8 @@ inline Operation operation_of(Collective collective, std::uint64_t bytes) {
     Operation operation;
     operation.collective = collective;
     operation.count = bytes;
-    operation.element = backend::Element::u8;
-    operation.combine = combines(collective) ? backend::Combine::sum : backend::Combine::none;
+    operation.element = protocol::Element::u8;
+    operation.combine = combines(collective) ? protocol::Combine::sum : protocol::Combine::none;
     return operation;
 }
 
@@ -46,7 +46,7 @@ inline const Refused* refused_of(const Choice& choice, const std::string& name) 
     return found == choice.refused.end() ? nullptr : &*found;
 }
 
-inline Operation reduction_of(Collective collective, std::uint64_t bytes, backend::Element element) {
+inline Operation reduction_of(Collective collective, std::uint64_t bytes, protocol::Element element) {
     Operation operation = operation_of(collective, bytes);
     operation.element = element;
     operation.count = bytes / size_of(element);

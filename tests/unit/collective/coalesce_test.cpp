@@ -7,8 +7,8 @@
 namespace sidestep::collective {
 namespace {
 
-using backend::Combine;
-using backend::Element;
+using protocol::Combine;
+using protocol::Element;
 
 Operation f32(Collective collective, std::uint64_t count) {
     return reduction_of(collective, count * 4, Element::f32);
@@ -38,7 +38,7 @@ std::vector<Case> cases() {
     Operation scaled = sum(8);
     scaled.combine = Combine::scaled_sum;
     Operation bytes = operation_of(Collective::all_reduce, 8);
-    const std::uint64_t held = backend::ArenaLayout{2}.packet_payload() / 4;
+    const std::uint64_t held = protocol::ArenaLayout{2}.packet_payload() / 4;
     return {
         {"one call", {sum(8)}, {1}},
         {"of all sizes", {sum(1), sum(1000), sum(3)}, {3}},

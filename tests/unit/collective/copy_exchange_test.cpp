@@ -2,7 +2,7 @@
 // written that is not free, nobody writes to a rank that has not come, everybody comes to an end, and the
 // next task finds all as the first one did. Addresses are made up; what is copied is looked at, and nothing
 // is moved.
-#include "backend/copy_exchange.hpp"
+#include "protocol/copy_exchange.hpp"
 
 #include <deque>
 #include <map>
@@ -15,10 +15,10 @@
 namespace sidestep::collective {
 namespace {
 
-using backend::ArenaLayout;
-using backend::CollectiveTask;
-using backend::CopyExchange;
-using backend::FaultKind;
+using protocol::ArenaLayout;
+using protocol::CollectiveTask;
+using protocol::CopyExchange;
+using protocol::FaultKind;
 
 using Lists = std::vector<std::vector<std::uint64_t>>;  // bytes from rank a to rank b
 
@@ -43,7 +43,7 @@ Spot spot(const void* at) {
 // With a bit of `mapped` for each rank whose receive buffer the others reach.
 CollectiveTask task_of(const Lists& bytes, unsigned rank, unsigned mapped, std::uint32_t signature = 7) {
     CollectiveTask task;
-    task.shape = backend::Shape::copies;
+    task.shape = protocol::Shape::copies;
     task.signature = signature;
     task.number = 3;
     task.send = address(send, rank);
@@ -58,7 +58,7 @@ CollectiveTask task_of(const Lists& bytes, unsigned rank, unsigned mapped, std::
 
 struct World;
 
-class Engine final : public backend::CopyEngine {
+class Engine final : public protocol::CopyEngine {
 public:
     Engine(World& world, unsigned rank) : world_(world), rank_(rank) {}
     Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) override;
@@ -72,7 +72,7 @@ public:
     char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t) override {
         return address(slot == 0 ? arena : recv, rank) + offset;
     }
-    backend::CopyRow& row(unsigned rank) override;
+    protocol::CopyRow& row(unsigned rank) override;
     // Ends what is first in some lane.
     void go_on(unsigned by_chance);
 
@@ -149,8 +149,8 @@ struct World {
     std::map<std::tuple<std::size_t, unsigned, std::uint64_t>, std::uint64_t>
         sent;  // of a task, a rank and a block
     std::mt19937 random;
-    std::vector<backend::CopyRow> rows;
-    std::vector<backend::CopyCounters> counters;
+    std::vector<protocol::CopyRow> rows;
+    std::vector<protocol::CopyCounters> counters;
     std::vector<std::size_t> number;                                  // of the task that a rank is in
     std::vector<std::size_t> come = std::vector<std::size_t>(ranks);  // tasks that a rank has begun
     std::vector<std::unique_ptr<Engine>> engines;
@@ -180,7 +180,7 @@ Result<void> Engine::copy(unsigned lane, char* to, const char* from, std::uint64
     return {};
 }
 
-backend::CopyRow& Engine::row(unsigned rank) {
+protocol::CopyRow& Engine::row(unsigned rank) {
     return world_.rows[rank];
 }
 
@@ -282,7 +282,7 @@ TEST(CopyExchange, BlocksOfOneRankAlone) {
 }
 
 // Counts what it is asked for, and ends nothing.
-struct Counting final : backend::CopyEngine {
+struct Counting final : protocol::CopyEngine {
     bool near(unsigned) override { return false; }
     Result<bool> ready(unsigned lane) override { return asked.insert(lane), is_ready; }
     Result<void> copy(unsigned lane, char*, const char*, std::uint64_t) override {
@@ -294,12 +294,12 @@ struct Counting final : backend::CopyEngine {
     char* find(unsigned rank, unsigned slot, std::uint64_t offset, std::uint64_t) override {
         return address(slot == 0 ? arena : recv, rank) + offset;
     }
-    backend::CopyRow& row(unsigned rank) override { return rows[rank]; }
+    protocol::CopyRow& row(unsigned rank) override { return rows[rank]; }
     std::map<unsigned, int> copies;
     int marks = 0;
     bool is_ready = true;
     std::set<unsigned> asked;
-    std::vector<backend::CopyRow> rows = std::vector<backend::CopyRow>(4);
+    std::vector<protocol::CopyRow> rows = std::vector<protocol::CopyRow>(4);
 };
 
 // A block that goes straight is one copy. Small ones follow each other and share a mark, large ones follow
@@ -313,7 +313,7 @@ TEST(CopyExchange, GoesStraightWhereItCan) {
         Lists bytes(4, std::vector<std::uint64_t>(4, size));
         for (unsigned r = 0; r < 4; ++r) bytes[r][r] = 0;
         std::vector<CollectiveTask> tasks;
-        std::vector<backend::CopyCounters> counters(4);
+        std::vector<protocol::CopyCounters> counters(4);
         for (unsigned rank = 0; rank < 4; ++rank) tasks.push_back(task_of(bytes, rank, 0xf));
         for (unsigned rank = 1; rank < 4; ++rank) CopyExchange(tasks[rank], rank, 4, counters[rank], engine);
         CopyExchange first(tasks[0], 0, 4, counters[0], engine);
@@ -328,7 +328,7 @@ TEST(CopyExchange, GoesStraightWhereItCan) {
 // Lanes to others are asked for at once, so that it is known whether they move once the others come.
 TEST(CopyExchange, AsksForALaneBeforeItIsNeeded) {
     Counting engine;
-    std::vector<backend::CopyCounters> counters(4);
+    std::vector<protocol::CopyCounters> counters(4);
     const Lists bytes(4, std::vector<std::uint64_t>(4, 1 << 20));
     std::vector<CollectiveTask> tasks;
     for (unsigned rank = 0; rank < 4; ++rank) tasks.push_back(task_of(bytes, rank, 0xf));
@@ -351,7 +351,7 @@ TEST(CopyExchange, LargeBlocksGoInOrder) {
     for (const std::uint64_t size : {1u << 20, 64u << 20}) {
         Counting engine;
         std::vector<CollectiveTask> tasks;
-        std::vector<backend::CopyCounters> counters(4);
+        std::vector<protocol::CopyCounters> counters(4);
         Lists bytes(4, std::vector<std::uint64_t>(4, size));
         for (unsigned r = 0; r < 4; ++r) bytes[r][r] = 0;
         for (unsigned rank = 0; rank < 4; ++rank) tasks.push_back(task_of(bytes, rank, 0xf));
@@ -367,7 +367,7 @@ TEST(CopyExchange, LargeBlocksGoInOrder) {
 }
 
 TEST(CopyExchange, LanesLieBesideEachOther) {
-    for (unsigned ranks = 2; ranks <= backend::max_ranks; ++ranks) {
+    for (unsigned ranks = 2; ranks <= protocol::max_ranks; ++ranks) {
         const ArenaLayout layout{ranks};
         std::map<std::uint64_t, std::uint64_t> ranges;
         for (unsigned parity = 0; parity < 2; ++parity)
@@ -380,8 +380,8 @@ TEST(CopyExchange, LanesLieBesideEachOther) {
             end = begin + bytes;
         }
         EXPECT_LE(end, layout.copy_row());
-        EXPECT_EQ(layout.copy_row() % alignof(backend::CopyRow), 0u);
-        EXPECT_EQ(layout.copy_row() + sizeof(backend::CopyRow), layout.bytes());
+        EXPECT_EQ(layout.copy_row() % alignof(protocol::CopyRow), 0u);
+        EXPECT_EQ(layout.copy_row() + sizeof(protocol::CopyRow), layout.bytes());
         EXPECT_GE(layout.copy_lane_bytes(), 512u << 10);
     }
 }
@@ -424,20 +424,20 @@ TEST(CopyExchange, ABlockOfTwoLengths) {
 TEST(CopyExchange, WhatLiesInItsOwnWay) {
     const Lists bytes(3, std::vector<std::uint64_t>(3, 100));
     CollectiveTask task = task_of(bytes, 0, 7);
-    EXPECT_FALSE(backend::send_overlaps_recv(task, 0, 3));
+    EXPECT_FALSE(protocol::send_overlaps_recv(task, 0, 3));
     task.send = task.recv;
-    EXPECT_TRUE(backend::send_overlaps_recv(task, 0, 3));
+    EXPECT_TRUE(protocol::send_overlaps_recv(task, 0, 3));
     // A part that is handed on beside those that come.
     for (unsigned r = 0; r < 3; ++r) task.to[r] = {0, 100};
-    EXPECT_FALSE(backend::send_overlaps_recv(task, 0, 3));
+    EXPECT_FALSE(protocol::send_overlaps_recv(task, 0, 3));
     task.to[2].bytes = block_bytes + 1;
-    EXPECT_TRUE(backend::send_overlaps_recv(task, 0, 3));
+    EXPECT_TRUE(protocol::send_overlaps_recv(task, 0, 3));
 }
 
 // Whoever waits for it gives up in the end: a word that goes to and fro is no news.
 TEST(CopyExchange, WhoTakesBackWhatItSaidMovesNothing) {
     Counting engine;
-    backend::CopyCounters counters;
+    protocol::CopyCounters counters;
     const CollectiveTask task = task_of({{0, 0}, {1000, 0}}, 0, 3);
     CopyExchange exchange(task, 0, 2, counters, engine);
     EXPECT_EQ(*exchange.step(), CopyExchange::State::waiting);

@@ -69,7 +69,7 @@ FakeRank::FakeRank(std::string folder, const GroupId& id, unsigned rank, unsigne
       rank_(rank),
       ranks_(ranks),
       until_(Clock::now() + std::chrono::minutes(1)),
-      arena_(make_memory(backend::ArenaLayout{ranks}.bytes(), 0, F_SEAL_SHRINK)),
+      arena_(make_memory(protocol::ArenaLayout{ranks}.bytes(), 0, F_SEAL_SHRINK)),
       sockets_(ranks),
       hellos_(ranks),
       arenas_(ranks) {
@@ -86,7 +86,7 @@ std::string FakeRank::arena_offer() const {
     offer.scheme = "memfd";
     offer.handle = std::string(8, '\1');
     offer.place = Place::gpu(static_cast<int>(rank_));
-    offer.size = backend::ArenaLayout{ranks_}.bytes();
+    offer.size = protocol::ArenaLayout{ranks_}.bytes();
     offer.has_descriptor = true;
     return peer::to_message(offer).value();
 }
@@ -163,7 +163,7 @@ bool FakeRank::take_arena(unsigned from) {
     const auto message = received ? parse_message(received->bytes) : Result<Message>(Error{});
     if (!message || message->word != Word::arena) return false;
     if (!received->descriptor) return true;  // to one of its own process a rank says an address
-    auto map = driver::SharedMap::open(received->descriptor.get(), backend::ArenaLayout{ranks_}.bytes());
+    auto map = driver::SharedMap::open(received->descriptor.get(), protocol::ArenaLayout{ranks_}.bytes());
     if (map) arenas_[from].emplace(std::move(*map));
     return map.ok();
 }

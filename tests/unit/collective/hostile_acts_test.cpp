@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "backend/pair_blocks.hpp"
 #include "collective/exchanges.hpp"
+#include "protocol/pair_blocks.hpp"
 #include "tests/unit/collective/hostile.hpp"
 #include "tests/unit/group/ranks.hpp"
 
@@ -106,9 +106,9 @@ TEST_F(HostileActs, OffersOfMemory) {
                         for (int i = 0; i < 3; ++i) share(fake, 7, fake.arena_offer(), fake.arena());
                     }});
     acts.push_back({"every slot, and none", [=](FakeRank& fake) {
-                        for (std::uint32_t slot = 1; slot < backend::max_slots; ++slot)
+                        for (std::uint32_t slot = 1; slot < protocol::max_slots; ++slot)
                             share(fake, slot, fake.arena_offer(), fake.arena());
-                        for (std::uint32_t slot = 1; slot < backend::max_slots; ++slot)
+                        for (std::uint32_t slot = 1; slot < protocol::max_slots; ++slot)
                             fake.say_to_all({.word = Word::drop, .slot = slot});
                         let_them_look();
                     }});
@@ -179,11 +179,11 @@ TEST_F(HostileActs, DropsWhatIsInUse) {
             while (const auto answer = fake.hear(0, until))
                 if (answer->word == Word::shared) break;
             // The lines of a receiver: everything goes to the start of that memory.
-            const backend::ArenaLayout layout{ranks};
+            const protocol::ArenaLayout layout{ranks};
             Operation pair{.collective = Collective::send_recv};
             const std::uint64_t words[4] = {std::uint64_t{slot} << 48, bytes, signature_of(pair), 0};
-            const std::uint64_t flag = std::uint64_t{backend::packet_flag(1)} << 32;
-            for (unsigned block = 0; block < backend::staging_blocks; ++block)
+            const std::uint64_t flag = std::uint64_t{protocol::packet_flag(1)} << 32;
+            for (unsigned block = 0; block < protocol::staging_blocks; ++block)
                 for (unsigned word = 0; word < 4; ++word) {
                     auto* const packet = reinterpret_cast<std::atomic<std::uint64_t>*>(
                         fake.arena_of(0) + layout.post(1, block, liar) + 16 * word);

@@ -9,12 +9,12 @@
 
 namespace sidestep::collective::test {
 
-using backend::ArenaLayout;
-using backend::Block;
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Shape;
-using backend::Slice;
+using protocol::ArenaLayout;
+using protocol::Block;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Shape;
+using protocol::Slice;
 
 Bytes RankMemory::part(std::uint64_t begin, std::uint64_t count) const {
     return {bytes.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -55,7 +55,7 @@ public:
             EXPECT_EQ(task->signature, first.signature);
             EXPECT_EQ(task->combine, first.combine);
             EXPECT_GE(task->blocks, 1);
-            EXPECT_LE(task->blocks, backend::max_blocks);
+            EXPECT_LE(task->blocks, protocol::max_blocks);
             if (first.shape != Shape::pairs) {
                 EXPECT_EQ(task->blocks, first.blocks);
             }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::collective::test {
 
@@ -31,7 +31,7 @@ enum class Order { ascending, descending, staged };
 
 // tasks[r][k] is task k of rank r. Test failures name what a task did wrong: bytes outside of buffers, blocks
 // on whose size two ranks disagree, packets larger than their lane.
-void run(std::vector<RankMemory>& ranks, const std::vector<std::vector<backend::CollectiveTask>>& tasks,
+void run(std::vector<RankMemory>& ranks, const std::vector<std::vector<protocol::CollectiveTask>>& tasks,
          Order order);
 
 // Elements of `size` bytes combined in order, so that a source left out, taken twice or out of turn shows:

@@ -8,8 +8,8 @@
 namespace sidestep::collective {
 namespace {
 
-using backend::Combine;
-using backend::Element;
+using protocol::Combine;
+using protocol::Element;
 
 struct CheckOf : testing::Test {
     std::vector<std::uint8_t> memory = std::vector<std::uint8_t>(4096);

@@ -7,16 +7,16 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/pair_blocks.hpp"
+#include "protocol/pair_blocks.hpp"
 #include "tests/unit/collective/choosing.hpp"
 #include "tests/unit/collective/interpreter.hpp"
 
 namespace sidestep::collective {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Element;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Element;
+using protocol::Shape;
 using test::Bytes;
 using test::Order;
 using test::RankMemory;
@@ -216,31 +216,31 @@ TEST(SendRecv, OneBlockForEachRankIsOneTask) {
 
 // Thread blocks of all pairs run at a time, in two groups, and the arena has lines for so many.
 TEST(PairBlocks, FollowTheBytesUpToWhatRunsAtATime) {
-    for (unsigned ranks = 2; ranks <= backend::max_ranks; ++ranks) {
-        EXPECT_EQ(backend::pair_blocks(1, ranks), 1u);
-        const std::uint64_t eager = backend::ArenaLayout{ranks}.eager_payload();
-        EXPECT_EQ(backend::pair_blocks(eager, ranks), eager / backend::eager_share);
-        EXPECT_LE(eager / backend::eager_share * (ranks - 1), 64u)
+    for (unsigned ranks = 2; ranks <= protocol::max_ranks; ++ranks) {
+        EXPECT_EQ(protocol::pair_blocks(1, ranks), 1u);
+        const std::uint64_t eager = protocol::ArenaLayout{ranks}.eager_payload();
+        EXPECT_EQ(protocol::pair_blocks(eager, ranks), eager / protocol::eager_share);
+        EXPECT_LE(eager / protocol::eager_share * (ranks - 1), 64u)
             << "of 132 multiprocessors, for two groups";
-        EXPECT_EQ(backend::pair_blocks(eager + 1, ranks), eager / backend::eager_share);
-        EXPECT_EQ(backend::pair_blocks(5000, ranks, 1000), 2u);
-        const unsigned max = backend::pair_blocks(std::uint64_t{1} << 47, ranks);
-        EXPECT_LE(max, backend::max_blocks);
+        EXPECT_EQ(protocol::pair_blocks(eager + 1, ranks), eager / protocol::eager_share);
+        EXPECT_EQ(protocol::pair_blocks(5000, ranks, 1000), 2u);
+        const unsigned max = protocol::pair_blocks(std::uint64_t{1} << 47, ranks);
+        EXPECT_LE(max, protocol::max_blocks);
         EXPECT_LE(max * (ranks - 1), 128u);
         EXPECT_GE(max, 8u);
     }
-    EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 2), 64u);
-    EXPECT_EQ(backend::pair_blocks(std::uint64_t{1} << 47, 4), 42u);
+    EXPECT_EQ(protocol::pair_blocks(std::uint64_t{1} << 47, 2), 64u);
+    EXPECT_EQ(protocol::pair_blocks(std::uint64_t{1} << 47, 4), 42u);
 }
 
 // Each pair meets in one round, and both of them in the same.
 TEST(PairBlocks, RoundsBringEachPairTogetherOnce) {
-    for (unsigned ranks = 1; ranks <= backend::max_ranks; ++ranks)
+    for (unsigned ranks = 1; ranks <= protocol::max_ranks; ++ranks)
         for (unsigned rank = 0; rank < ranks; ++rank) {
             unsigned met = 0;
             for (unsigned round = 0; round < ranks; ++round) {
-                const unsigned partner = backend::pair_partner(round, rank, ranks);
-                EXPECT_EQ(backend::pair_partner(round, partner, ranks), rank);
+                const unsigned partner = protocol::pair_partner(round, rank, ranks);
+                EXPECT_EQ(protocol::pair_partner(round, partner, ranks), rank);
                 met |= 1u << partner;
             }
             EXPECT_EQ(met, (1u << ranks) - 1);
@@ -255,7 +255,7 @@ TEST(Eager, EndsWhereAHopIsWorthLessThanTheFlags) {
     std::uint8_t byte = 0;
     operation.pairs.push_back({true, 1, &byte, 100});
     for (const int ranks : {2, 4, 8, 16}) {
-        const std::uint64_t held = backend::ArenaLayout{static_cast<unsigned>(ranks)}.eager_payload();
+        const std::uint64_t held = protocol::ArenaLayout{static_cast<unsigned>(ranks)}.eager_payload();
         GroupFacts facts = group_of(ranks);
         const Choice nvlink = choice_of(operation, facts);
         EXPECT_EQ(nvlink.eager_max, held) << ranks;
@@ -299,7 +299,7 @@ TEST(SendRecv, ThreadBlocksFollowFromTheLargestBlock) {
     operation.collective = Collective::send_recv;
     operation.pairs.push_back({true, 1, bytes.data(), 200 << 10});
     operation.pairs.push_back({false, 2, bytes.data(), 3});
-    EXPECT_EQ(tasks_of(operation, pairs(), 0, 4)[0].blocks, backend::pair_blocks(200 << 10, 4));
+    EXPECT_EQ(tasks_of(operation, pairs(), 0, 4)[0].blocks, protocol::pair_blocks(200 << 10, 4));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace sidestep::collective {
 namespace {
 
-using backend::Element;
+using protocol::Element;
 
 TEST(Sizes, AsNcclTestsCountsThem) {
     Operation operation = operation_of(Collective::all_reduce, 100);

@@ -1,11 +1,11 @@
 // Where memory of ranks lies here, and what another rank says of its own.
-#include "backend/slot_table.hpp"
+#include "protocol/slot_table.hpp"
 
 #include <array>
 
 #include <gtest/gtest.h>
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 namespace {
 
 TEST(SlotTable, NothingOutsideOfWhatIsMappedIsFound) {
@@ -35,4 +35,4 @@ TEST(SlotTable, NothingOutsideOfWhatIsMappedIsFound) {
 }
 
 }  // namespace
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol

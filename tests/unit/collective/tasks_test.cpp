@@ -9,18 +9,18 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "backend/pair_blocks.hpp"
 #include "base/try.hpp"
+#include "protocol/pair_blocks.hpp"
 #include "tests/unit/collective/interpreter.hpp"
 
 namespace sidestep::collective {
 namespace {
 
-using backend::ArenaLayout;
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
 using test::Bytes;
 using test::Order;
 using test::RankMemory;
@@ -301,7 +301,7 @@ TEST(Tasks, SlicesCoverCountsBeyondFourGigabytesWithoutAGap) {
             ASSERT_EQ(tasks.size(), 1u);
             std::uint64_t next = 0, min = count, max = 0;
             for (int rank = 0; rank < ranks; ++rank) {
-                const backend::Slice& slice = tasks[0].slices[rank];
+                const protocol::Slice& slice = tasks[0].slices[rank];
                 EXPECT_EQ(slice.source_offset, next);
                 EXPECT_EQ(slice.target_offset, next);
                 EXPECT_EQ(slice.source_offset * 4 % 128, 0u) << "cut in the middle of a line of memory";
@@ -354,9 +354,11 @@ TEST(Tasks, ThreadBlocksAreThoseOfTheChoiceOrFollowFromThePairs) {
     EXPECT_EQ(tasks_of(operation, choice_of(Shape::slices), 0, 4)[0].blocks, 4);
     operation.collective = Collective::all_to_all;
     operation.combine = Combine::none;
-    EXPECT_EQ(tasks_of(operation, choice_of(Shape::pairs), 0, 4)[0].blocks, backend::pair_blocks(400'000, 4));
+    EXPECT_EQ(tasks_of(operation, choice_of(Shape::pairs), 0, 4)[0].blocks,
+              protocol::pair_blocks(400'000, 4));
     operation.collective = Collective::gather;
-    EXPECT_EQ(tasks_of(operation, choice_of(Shape::pairs), 3, 4)[0].blocks, backend::pair_blocks(400'000, 4));
+    EXPECT_EQ(tasks_of(operation, choice_of(Shape::pairs), 3, 4)[0].blocks,
+              protocol::pair_blocks(400'000, 4));
 }
 
 TEST(Tasks, ABarrierIsPacketsWithoutBytes) {

@@ -8,10 +8,10 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
 
 enum class What { all_reduce, reduce_scatter, all_gather, all_to_all };
 
@@ -35,7 +35,7 @@ std::vector<std::uint64_t> counts_of(unsigned size, unsigned ranks) {
     std::vector<std::uint64_t> counts{1, 1000, 3, 64, 17, 9, 250};
     std::uint64_t used = 0;
     for (const std::uint64_t count : counts) used += (count * size + 7) / 8 * 8;
-    counts.push_back((backend::ArenaLayout{ranks}.packet_payload() - used) / size);
+    counts.push_back((protocol::ArenaLayout{ranks}.packet_payload() - used) / size);
     return counts;
 }
 
@@ -50,7 +50,7 @@ protected:
     }
     unsigned n() const { return std::get<0>(GetParam()); }
     const Kind& kind() const { return std::get<1>(GetParam()); }
-    unsigned size() const { return backend::size_of(kind().element); }
+    unsigned size() const { return protocol::size_of(kind().element); }
 
     struct Call {
         std::size_t send = 0;

@@ -12,10 +12,10 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::CollectiveTask;
-using backend::FaultKind;
-using backend::FaultRecord;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::FaultKind;
+using protocol::FaultRecord;
+using protocol::Shape;
 
 constexpr std::uint64_t deadline_ns = 30'000'000'000;
 constexpr std::size_t sends_at = 4096;
@@ -110,7 +110,7 @@ TEST_P(Copies, BlocksOfAllSizes) {
 // One rank sends pieces to all others, another one an odd piece back: the rest of the pairs have had enough
 // by then.
 TEST_P(Copies, SeveralPieces) {
-    const std::uint64_t lane = backend::ArenaLayout{n()}.copy_lane_bytes();
+    const std::uint64_t lane = protocol::ArenaLayout{n()}.copy_lane_bytes();
     open((n() - 1) * (3 * lane + 5) + 4096);
     if (IsSkipped()) return;
     Sizes sizes(n(), std::vector<std::uint64_t>(n(), 3));
@@ -152,7 +152,7 @@ TEST_P(Copies, OneTaskAfterTheOther) {
 // In place, of several pieces: each has gone before another one takes its place.
 TEST_P(Copies, InPlaceOfSeveralPieces) {
     if (n() > 3) return;  // two ranks and three say as much
-    const std::uint64_t bytes = 5 * backend::ArenaLayout{n()}.copy_lane_bytes() / 2 + 3;
+    const std::uint64_t bytes = 5 * protocol::ArenaLayout{n()}.copy_lane_bytes() / 2 + 3;
     open(n() * bytes);
     if (IsSkipped()) return;
     const Sizes sizes(n(), std::vector<std::uint64_t>(n(), bytes));

@@ -28,8 +28,8 @@ Crew::Crew(unsigned ranks, std::uint64_t deadline_ns, std::size_t heap_bytes)
     if (rig_ == nullptr) return;
     for (unsigned rank = 0; rank < ranks; ++rank) {
         const Place place = rig_->place(rank);
-        auto heap = rig_->backend().allocate(place, heap_bytes, MemoryKind::device);
-        auto seat = rig_->backend().seat({rank, ranks, place, deadline_ns});
+        auto heap = rig_->backend().allocator()->allocate(place, heap_bytes, MemoryKind::device);
+        auto seat = rig_->backend().seats()->seat({rank, ranks, place, deadline_ns});
         if (!heap || !seat) {
             ADD_FAILURE() << (heap ? seat.error() : heap.error()).to_string();
             return;
@@ -88,12 +88,12 @@ Values Crew::read(unsigned rank, std::size_t offset, std::size_t bytes) {
     return values;
 }
 
-void Crew::start(unsigned rank, const backend::CollectiveTask& task) {
+void Crew::start(unsigned rank, const protocol::CollectiveTask& task) {
     const auto started = seats_[rank]->run(task, rig_->stream(rank));
     ASSERT_TRUE(started.ok()) << started.error().to_string();
 }
 
-void Crew::run(const std::vector<backend::CollectiveTask>& tasks) {
+void Crew::run(const std::vector<protocol::CollectiveTask>& tasks) {
     for (unsigned rank = 0; rank < ranks_; ++rank) start(rank, tasks[rank]);
     finish();
 }
@@ -117,7 +117,7 @@ void Crew::finish() {
     }
 }
 
-std::string to_string(const backend::FaultRecord& fault) {
+std::string to_string(const protocol::FaultRecord& fault) {
     return fmt::format("fault {} with rank {} in operation {}, signatures {:#x} {:#x}, bytes {} {}",
                        static_cast<unsigned>(fault.kind), fault.peer, fault.number, fault.signature,
                        fault.peer_signature, fault.bytes, fault.peer_bytes);

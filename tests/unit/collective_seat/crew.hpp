@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/collective_task.hpp"
-#include "backend/copy_exchange.hpp"
+#include "protocol/collective_task.hpp"
+#include "protocol/copy_exchange.hpp"
 #include "rig.hpp"
 #include "values.hpp"
 
@@ -33,7 +33,7 @@ public:
 
     // An address in a rank's memory, and its token.
     char* at(unsigned rank, std::size_t offset) const;
-    backend::Token token(unsigned offset) const { return {1, offset}; }
+    protocol::Token token(unsigned offset) const { return {1, offset}; }
     std::size_t heap_bytes() const { return heap_bytes_; }
 
     void write(unsigned rank, std::size_t offset, const Values& values);
@@ -42,9 +42,9 @@ public:
         write(rank, offset, Values(bytes, with));
     }
 
-    void start(unsigned rank, const backend::CollectiveTask& task);
+    void start(unsigned rank, const protocol::CollectiveTask& task);
     // tasks[r] on rank r, and waits for all.
-    void run(const std::vector<backend::CollectiveTask>& tasks);
+    void run(const std::vector<protocol::CollectiveTask>& tasks);
     // Until all have ended; a fault, or more than two minutes, is a failure.
     void finish();
     // Until one rank has nothing more to do, however it ended. False: it took more than two minutes.
@@ -53,12 +53,12 @@ public:
 private:
     const unsigned ranks_;
     const std::size_t heap_bytes_;
-    std::vector<backend::CopyRow> rows_;
+    std::vector<protocol::CopyRow> rows_;
     std::unique_ptr<Rig> rig_;
     std::vector<Allocation> heaps_;
     std::vector<std::unique_ptr<backend::Seat>> seats_;
 };
 
-std::string to_string(const backend::FaultRecord& fault);
+std::string to_string(const protocol::FaultRecord& fault);
 
 }  // namespace sidestep::collective_seat

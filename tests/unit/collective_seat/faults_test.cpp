@@ -10,12 +10,12 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::FaultKind;
-using backend::FaultRecord;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::FaultKind;
+using protocol::FaultRecord;
+using protocol::Shape;
 
 constexpr std::uint64_t never = 0;
 constexpr std::uint64_t soon_ns = 100'000'000;
@@ -196,7 +196,7 @@ CollectiveTask one_pair(Crew& crew, unsigned rank, std::uint64_t bytes) {
 // The sender sees it, whatever is eager, and the receiver receives nothing: it is told by whoever looks after
 // the group.
 TEST(PairFaults, SenderAndReceiverDisagreeOnTheSize) {
-    const std::uint64_t eager = backend::ArenaLayout{2}.eager_payload();
+    const std::uint64_t eager = protocol::ArenaLayout{2}.eager_payload();
     struct Sizes {
         std::uint64_t sent, expected;
     };

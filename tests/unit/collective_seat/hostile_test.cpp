@@ -14,11 +14,11 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::ArenaLayout;
-using backend::CollectiveTask;
-using backend::CopyLine;
-using backend::CopyRow;
-using backend::Shape;
+using protocol::ArenaLayout;
+using protocol::CollectiveTask;
+using protocol::CopyLine;
+using protocol::CopyRow;
+using protocol::Shape;
 
 constexpr unsigned ranks = 3;
 constexpr unsigned liar = 1;
@@ -79,7 +79,8 @@ private:
 
     // Of what is lent, of what is not, and of neither.
     std::uint64_t token() {
-        const std::uint64_t slots[] = {0, 1, 1, 1, 1, 2, backend::max_slots - 1, backend::max_slots, 0xffff};
+        const std::uint64_t slots[] = {0,     1, 1, 1, 1, 2, protocol::max_slots - 1, protocol::max_slots,
+                                       0xffff};
         const std::uint64_t offsets[] = {0,
                                          receives,
                                          lent - kind_.bytes,
@@ -98,12 +99,12 @@ private:
     // With the flags that the first tasks look for.
     void line(std::uint64_t at, std::uint64_t first, std::uint64_t second) {
         const std::uint64_t values[4] = {first, second, some_signature(), chance_.number()};
-        const std::uint32_t flag = backend::packet_flag(chance_.below(3));
+        const std::uint32_t flag = protocol::packet_flag(chance_.below(3));
         for (unsigned i = 0; i < 4; ++i) store_packet(at + 16 * i, values[i], flag);
     }
     void packet(std::uint64_t at) {
         store_packet(at, some_signature() | (chance_.below(2) == 0 ? kind_.bytes << 32 : 0),
-                     backend::packet_flag(chance_.below(3)));
+                     protocol::packet_flag(chance_.below(3)));
     }
     void words(std::uint64_t at, unsigned count) {
         for (unsigned i = 0; i < count; ++i)
@@ -137,8 +138,8 @@ protected:
         const std::uint64_t bytes = GetParam().bytes;
         CollectiveTask task;
         task.shape = GetParam().shape;
-        task.element = backend::Element::f32;
-        if (task.shape != Shape::pairs && task.shape != Shape::copies) task.combine = backend::Combine::sum;
+        task.element = protocol::Element::f32;
+        if (task.shape != Shape::pairs && task.shape != Shape::copies) task.combine = protocol::Combine::sum;
         task.blocks = 2;
         task.signature = signature;
         task.number = 1;
@@ -206,9 +207,9 @@ TEST_P(HostileWords, TouchNothingButWhatIsLent) {
 class HostileTokens : public HostileWords {};
 
 TEST_P(HostileTokens, PastWhatIsLentAreNamed) {
-    for (const backend::Token token :
-         {backend::Token{1, lent - 16}, backend::Token{1, lent}, backend::Token{1, heap},
-          backend::Token{1, (1ull << 48) - 1}, backend::Token{2, 0}, backend::Token{backend::max_slots, 0}}) {
+    for (const protocol::Token token : {protocol::Token{1, lent - 16}, protocol::Token{1, lent},
+                                        protocol::Token{1, heap}, protocol::Token{1, (1ull << 48) - 1},
+                                        protocol::Token{2, 0}, protocol::Token{protocol::max_slots, 0}}) {
         SCOPED_TRACE(fmt::format("slot {}, offset {}", token.slot, token.offset));
         Crew crew(ranks, 5'000'000'000, heap);
         if (!crew.ready()) GTEST_SKIP() << "there are fewer than " << ranks << " GPUs";
@@ -225,7 +226,7 @@ TEST_P(HostileTokens, PastWhatIsLentAreNamed) {
             ASSERT_TRUE(crew.wait_idle(rank));
             const auto fault = crew.seat(rank).fault();
             ASSERT_TRUE(fault.has_value()) << "rank " << rank;
-            EXPECT_EQ(fault->kind, backend::FaultKind::mismatch) << to_string(*fault);
+            EXPECT_EQ(fault->kind, protocol::FaultKind::mismatch) << to_string(*fault);
             EXPECT_EQ(fault->peer, liar);
             EXPECT_EQ(fault->signature, fault->peer_signature);
         }

@@ -9,12 +9,12 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::Block;
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Shape;
-using backend::Slice;
-using backend::Token;
+using protocol::Block;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Shape;
+using protocol::Slice;
+using protocol::Token;
 
 constexpr std::size_t guard = 64;
 constexpr char guard_byte = 0x5a;
@@ -47,7 +47,7 @@ std::uint32_t moving_signature(unsigned kind, std::uint64_t bytes) {
 
 // As calls for a part of the elements each, where their packets fit into a lane.
 void cut_into_calls(CollectiveTask& task, std::uint64_t count, unsigned size, unsigned ranks) {
-    const bool fits = (count * size + 16) / 8 * 8 + 16 <= backend::ArenaLayout{ranks}.packet_payload();
+    const bool fits = (count * size + 16) / 8 * 8 + 16 <= protocol::ArenaLayout{ranks}.packet_payload();
     std::uint64_t done = 0;
     std::uint64_t unit = 0;
     for (const std::uint64_t end : {fits ? count / 3 : count, fits ? count / 2 : count, count}) {
@@ -64,7 +64,7 @@ void invite(std::vector<CollectiveTask>& tasks) {
     const auto n = static_cast<unsigned>(tasks.size());
     for (unsigned rank = 0; rank < n; ++rank) {
         CollectiveTask& task = tasks[rank];
-        if (task.recv_token.slot == Token::unreachable || backend::send_overlaps_recv(task, rank, n))
+        if (task.recv_token.slot == Token::unreachable || protocol::send_overlaps_recv(task, rank, n))
             continue;
         for (unsigned r = 0; r < n; ++r)
             task.from_tokens[r] = {task.recv_token.slot, task.recv_token.offset + task.from[r].offset};
@@ -74,9 +74,9 @@ void invite(std::vector<CollectiveTask>& tasks) {
 }  // namespace
 
 const char* name_of(Shape shape) {
-    static constexpr const char* shapes[] = {"packets", "lamport", "packets in two phases",
-                                             "lines",   "slices",  "pushed slices",
-                                             "pairs",   "copies",  "ring", "coalesced packets"};
+    static constexpr const char* shapes[] = {
+        "packets", "lamport", "packets in two phases", "lines", "slices", "pushed slices", "pairs",
+        "copies",  "ring",    "coalesced packets"};
     return shapes[static_cast<unsigned>(shape)];
 }
 
@@ -95,12 +95,12 @@ bool has_room(const Crew& crew, const How& how) {
     return room;
 }
 
-std::vector<How> all_ways(backend::Element element) {
+std::vector<How> all_ways(protocol::Element element) {
     std::vector<How> ways = {
         {.shape = Shape::packets}, {.shape = Shape::packets_two_phase},      {.shape = Shape::lines},
         {.shape = Shape::slices},  {.shape = Shape::slices, .staged = true}, {.shape = Shape::pushed_slices},
         {.shape = Shape::ring}};
-    if (backend::has_lamport(element)) ways.insert(ways.begin() + 1, {.shape = Shape::lamport});
+    if (protocol::has_lamport(element)) ways.insert(ways.begin() + 1, {.shape = Shape::lamport});
     ways.push_back({.shape = Shape::coalesced});
     return ways;
 }
@@ -179,7 +179,7 @@ std::vector<Values> all_reduce(Crew& crew, const How& how, const Reduced& reduce
                                const std::vector<Values>& inputs) {
     const unsigned n = crew.ranks();
     const std::uint64_t bytes = inputs[0].size();
-    const std::uint64_t count = bytes / backend::size_of(reduced.element);
+    const std::uint64_t count = bytes / protocol::size_of(reduced.element);
     Buffers buffers(crew, how);
     buffers.fill(inputs, bytes, std::vector<std::uint64_t>(n, 0));
     std::vector<CollectiveTask> tasks;
@@ -190,7 +190,7 @@ std::vector<Values> all_reduce(Crew& crew, const How& how, const Reduced& reduce
             task.to[r] = task.from[r] = {0, bytes};
             task.slices[r] = even_slice(count, r, n);
         }
-        if (how.shape == Shape::coalesced) cut_into_calls(task, count, backend::size_of(reduced.element), n);
+        if (how.shape == Shape::coalesced) cut_into_calls(task, count, protocol::size_of(reduced.element), n);
         tasks.push_back(task);
     }
     crew.run(tasks);
@@ -201,7 +201,7 @@ std::vector<Values> reduce_scatter(Crew& crew, const How& how, const Reduced& re
                                    const std::vector<Values>& inputs) {
     const unsigned n = crew.ranks();
     const std::uint64_t bytes = inputs[0].size() / n;
-    const std::uint64_t count = bytes / backend::size_of(reduced.element);
+    const std::uint64_t count = bytes / protocol::size_of(reduced.element);
     Buffers buffers(crew, how);
     std::vector<std::uint64_t> places;
     for (unsigned rank = 0; rank < n; ++rank) places.push_back(rank * bytes);
@@ -280,7 +280,7 @@ Values reduce(Crew& crew, const How& how, const Reduced& reduced, unsigned root,
               const std::vector<Values>& inputs) {
     const unsigned n = crew.ranks();
     const std::uint64_t bytes = inputs[0].size();
-    const std::uint64_t count = bytes / backend::size_of(reduced.element);
+    const std::uint64_t count = bytes / protocol::size_of(reduced.element);
     Buffers buffers(crew, how);
     buffers.fill(inputs, bytes, std::vector<std::uint64_t>(n, 0));
     std::vector<CollectiveTask> tasks;

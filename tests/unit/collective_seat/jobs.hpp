@@ -10,7 +10,7 @@ namespace sidestep::collective_seat {
 
 // How an operation is carried.
 struct How {
-    backend::Shape shape = backend::Shape::packets;
+    protocol::Shape shape = protocol::Shape::packets;
     bool staged = false;  // no memory but the arenas counts as mapped
     unsigned blocks = 1;
     unsigned send_shift = 0;  // bytes that buffers lie off a multiple of 16
@@ -18,21 +18,21 @@ struct How {
     bool in_place = false;
 };
 std::string to_string(const How& how);
-const char* name_of(backend::Shape shape);
+const char* name_of(protocol::Shape shape);
 // What jobs of other kinds are not made for.
 inline bool is_for_all_reduce_alone(const How& how) {
-    return how.shape == backend::Shape::packets_two_phase || how.shape == backend::Shape::coalesced;
+    return how.shape == protocol::Shape::packets_two_phase || how.shape == protocol::Shape::coalesced;
 }
 // Every way to carry an all-reduce of such elements: both kinds of packets, lamport where they have it,
 // lines, slices, slices through the arenas, pushed slices, a ring. Ranks wait for each other, so what runs on
 // one GPU has to fit there at a time: thread blocks (an H200 takes 132 large ones), and streams that wait
 // (they share 8 queues by default). False, and said so, where ranks share a GPU and that is too much.
 bool has_room(const Crew& crew, const How& how);
-std::vector<How> all_ways(backend::Element element);
+std::vector<How> all_ways(protocol::Element element);
 
 struct Reduced {
-    backend::Element element = backend::Element::f32;
-    backend::Combine combine = backend::Combine::sum;
+    protocol::Element element = protocol::Element::f32;
+    protocol::Combine combine = protocol::Combine::sum;
     std::vector<double> scales;  // by rank, of scaled_sum
     bool device_scale = false;   // read when the task runs
 };
@@ -47,7 +47,7 @@ public:
     void fill(const std::vector<Values>& inputs, std::uint64_t output_bytes,
               const std::vector<std::uint64_t>& places);
     // A task with the two buffers and their tokens.
-    backend::CollectiveTask task(unsigned rank) const;
+    protocol::CollectiveTask task(unsigned rank) const;
     // Every rank's output, after run(). Checks the guards.
     std::vector<Values> outputs();
 
@@ -66,7 +66,7 @@ private:
 };
 
 // Slice r of `count` elements, cut as evenly as they come.
-backend::Slice even_slice(std::uint64_t count, unsigned rank, unsigned ranks);
+protocol::Slice even_slice(std::uint64_t count, unsigned rank, unsigned ranks);
 
 // inputs[r] is what rank r gives; answers what each rank got.
 std::vector<Values> all_reduce(Crew& crew, const How& how, const Reduced& reduced,

@@ -6,8 +6,8 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::Element;
-using backend::Shape;
+using protocol::Element;
+using protocol::Shape;
 
 class Moving : public testing::TestWithParam<unsigned> {
 protected:
@@ -20,7 +20,7 @@ protected:
     std::vector<Values> inputs(std::uint64_t bytes) {
         std::vector<Values> all;
         for (unsigned rank = 0; rank < n(); ++rank)
-            all.push_back(some_values(Element::u8, backend::Combine::none, bytes, n(), random_));
+            all.push_back(some_values(Element::u8, protocol::Combine::none, bytes, n(), random_));
         return all;
     }
     static std::vector<How> ways() {
@@ -71,7 +71,7 @@ TEST_P(Moving, BroadcastFromEachRoot) {
 // Batches of rows in each warp, with and without a copy of the rank's own beside them.
 TEST_P(Moving, LargeInLines) {
     const std::uint64_t bytes =
-        std::min<std::uint64_t>(backend::ArenaLayout{n()}.lines_payload(), 1'500'003 / n());
+        std::min<std::uint64_t>(protocol::ArenaLayout{n()}.lines_payload(), 1'500'003 / n());
     const auto given = inputs(bytes);
     Values joined;
     for (const Values& part : given) joined.insert(joined.end(), part.begin(), part.end());
@@ -87,7 +87,7 @@ TEST_P(Moving, LargeInLines) {
 
 // So many pieces that every slot is used several times, of slices that have more of them than others.
 TEST_P(Moving, AroundTheRing) {
-    const std::uint64_t bytes = backend::ArenaLayout{n()}.ring_piece_bytes() * (n() <= 5 ? 11 : 3) + 5;
+    const std::uint64_t bytes = protocol::ArenaLayout{n()}.ring_piece_bytes() * (n() <= 5 ? 11 : 3) + 5;
     const auto given = inputs(bytes);
     Values joined;
     for (const Values& part : given) joined.insert(joined.end(), part.begin(), part.end());
@@ -121,7 +121,7 @@ TEST_P(Moving, AllToAll) {
 
 // What was staged in the first block of the first pass.
 Values staged_bytes(Crew& crew, unsigned rank) {
-    const backend::ArenaLayout layout{crew.ranks()};
+    const protocol::ArenaLayout layout{crew.ranks()};
     Values both;
     for (const std::uint64_t at : {layout.stage_out(0, 0, 0), layout.stage_in(0, 0, 0)}) {
         Values part(crew.ranks() * layout.stage_bytes());
@@ -138,7 +138,7 @@ TEST(Staging, OnlyOfMemoryThatOthersUse) {
     const Values untouched(staged_bytes(crew, 0).size(), 0);
     How how{.shape = Shape::slices};
     broadcast(crew, how, 1, Values(1000, 'a'));
-    reduce(crew, how, {Element::u8, backend::Combine::sum, {}, false}, 2,
+    reduce(crew, how, {Element::u8, protocol::Combine::sum, {}, false}, 2,
            std::vector<Values>(3, Values(1000, 'b')));
     for (unsigned rank = 0; rank < 3; ++rank)
         EXPECT_TRUE(staged_bytes(crew, rank) == untouched) << "rank " << rank;

@@ -8,10 +8,10 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::CollectiveTask;
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
 
 constexpr std::size_t sends_at = 4096;
 constexpr unsigned max_count = 96;

@@ -7,17 +7,17 @@
 
 #include <fmt/format.h>
 
-#include "backend/pair_blocks.hpp"
 #include "jobs.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::Block;
-using backend::CollectiveTask;
-using backend::Element;
-using backend::Shape;
-using backend::Token;
+using protocol::Block;
+using protocol::CollectiveTask;
+using protocol::Element;
+using protocol::Shape;
+using protocol::Token;
 
 constexpr std::size_t sends_at = 4096;
 constexpr char poison = static_cast<char>(0xc3);
@@ -37,7 +37,7 @@ protected:
     static unsigned n() { return GetParam(); }
     static std::size_t recvs_at() { return crew().heap_bytes() / 2; }
     // Blocks above are not eager.
-    static std::uint64_t eager() { return backend::ArenaLayout{n()}.eager_payload(); }
+    static std::uint64_t eager() { return protocol::ArenaLayout{n()}.eager_payload(); }
 
     // Blocks lie one behind the other, `gap` bytes between them.
     static std::uint64_t send_offset(const Sizes& sizes, unsigned from, unsigned to, std::uint64_t gap) {
@@ -55,7 +55,7 @@ protected:
         given_.assign(n(), {});
         for (unsigned rank = 0; rank < n(); ++rank) {
             const std::uint64_t all = send_offset(sizes, rank, n(), gap);
-            given_[rank] = some_values(Element::u8, backend::Combine::none, all, n(), random_);
+            given_[rank] = some_values(Element::u8, protocol::Combine::none, all, n(), random_);
             crew().write(rank, sends_at, given_[rank]);
             crew().fill(rank, recvs_at(), recv_offset(sizes, n(), rank, gap), poison);
         }
@@ -77,7 +77,7 @@ protected:
             if ((staged >> rank & 1) == 0) task.from_tokens[r] = {1, recvs_at() + task.from[r].offset};
             if (r == rank) continue;
             for (const std::uint64_t bytes : {sizes[rank][r], sizes[r][rank]})
-                blocks = std::max(blocks, backend::pair_blocks(bytes, n(), limit_, most()));
+                blocks = std::max(blocks, protocol::pair_blocks(bytes, n(), limit_, most()));
         }
         task.blocks = static_cast<std::uint8_t>(blocks);
         return task;
@@ -103,8 +103,8 @@ protected:
     // ranks of a GPU have to.
     static std::uint64_t most() {
         const unsigned multiprocessors = crew().seat(0).multiprocessors();
-        if (multiprocessors == 0) return backend::max_blocks;
-        return std::clamp(2 * multiprocessors / crew().max_on_a_gpu(), 1u, backend::max_blocks);
+        if (multiprocessors == 0) return protocol::max_blocks;
+        return std::clamp(2 * multiprocessors / crew().max_on_a_gpu(), 1u, protocol::max_blocks);
     }
 
     // Of eager blocks there are more, which this counts, and where all are eager one alone runs on a multiprocessor.
@@ -117,9 +117,9 @@ protected:
             for (unsigned r = 0; r < n(); ++r) {
                 if (r == rank) continue;
                 const std::uint64_t longest = std::max(sizes[rank][r], sizes[r][rank]);
-                all = all && backend::is_eager(longest, n(), limit_);
-                if (longest > backend::eager_share / 2 || (!all && longest > 0))
-                    blocks += backend::pair_blocks(longest, n(), limit_, most());
+                all = all && protocol::is_eager(longest, n(), limit_);
+                if (longest > protocol::eager_share / 2 || (!all && longest > 0))
+                    blocks += protocol::pair_blocks(longest, n(), limit_, most());
             }
             max = std::max(max, all ? 2 * blocks : blocks);
         }
@@ -172,8 +172,8 @@ TEST_P(Pairs, BlocksOfAllSizes) {
 }
 
 TEST_P(Pairs, EagerBlocksUpToTheLargest) {
-    for (const std::uint64_t bytes : {backend::eager_share - 1, backend::eager_share,
-                                      backend::eager_share + 1, eager() - 8, eager(), eager() + 1})
+    for (const std::uint64_t bytes : {protocol::eager_share - 1, protocol::eager_share,
+                                      protocol::eager_share + 1, eager() - 8, eager(), eager() + 1})
         for (const std::uint64_t gap : {3, 16}) check(even_sizes(bytes), gap, 0);
 }
 
@@ -228,7 +228,7 @@ TEST_P(Pairs, NoOldEagerPacketIsTakenForANewOne) {
     };
     const auto send_twice = [&](std::uint64_t bytes) {
         for (int i = 0; i < 2; ++i) {
-            const Values given = some_values(Element::u8, backend::Combine::none, bytes, n(), random_);
+            const Values given = some_values(Element::u8, protocol::Combine::none, bytes, n(), random_);
             own.write(0, sends_at, given);
             for (unsigned rank = n(); rank-- > 0;) {
                 CollectiveTask one;
@@ -315,7 +315,7 @@ TEST_P(Pairs, ListsInGpuMemory) {
                 at[list] = reinterpret_cast<const std::uint64_t*>(to);
             }
             one.element = Element::f32;
-            one.blocks = static_cast<std::uint8_t>(backend::pair_blocks(~std::uint64_t{0} >> 1, n()));
+            one.blocks = static_cast<std::uint8_t>(protocol::pair_blocks(~std::uint64_t{0} >> 1, n()));
             one.device_send_offsets = at[0];
             one.device_send_counts = at[1];
             one.device_recv_offsets = at[2];
@@ -334,13 +334,13 @@ TEST_P(Pairs, InPlace) {
         std::vector<Values> given;
         std::vector<CollectiveTask> tasks;
         for (unsigned rank = 0; rank < n(); ++rank) {
-            given.push_back(some_values(Element::u8, backend::Combine::none, bytes * n(), n(), random_));
+            given.push_back(some_values(Element::u8, protocol::Combine::none, bytes * n(), n(), random_));
             crew().write(rank, sends_at, given.back());
             CollectiveTask task;
             task.shape = Shape::pairs;
             task.signature = 78;
             task.pair_blocks_max = most();
-            task.blocks = static_cast<std::uint8_t>(backend::pair_blocks(bytes, n(), limit_, most()));
+            task.blocks = static_cast<std::uint8_t>(protocol::pair_blocks(bytes, n(), limit_, most()));
             task.send = task.recv = crew().at(rank, sends_at);
             for (unsigned r = 0; r < n(); ++r) task.to[r] = task.from[r] = {r * bytes, bytes};
             tasks.push_back(task);

@@ -6,9 +6,9 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::Combine;
-using backend::Element;
-using backend::Shape;
+using protocol::Combine;
+using protocol::Element;
+using protocol::Shape;
 
 constexpr Combine combines[] = {Combine::sum, Combine::prod, Combine::min,
                                 Combine::max, Combine::avg,  Combine::scaled_sum};
@@ -42,7 +42,7 @@ protected:
 
     void check(const How& how, const Reduced& reduced, std::uint64_t count) {
         // Calls with factors share no launch.
-        if (how.shape == backend::Shape::coalesced && reduced.combine == Combine::scaled_sum) return;
+        if (how.shape == protocol::Shape::coalesced && reduced.combine == Combine::scaled_sum) return;
         SCOPED_TRACE(to_string(how) + ", " + std::to_string(count) + " " + name_of(reduced.element) + " " +
                      name_of(reduced.combine));
         const auto inputs = some_inputs(reduced, count, GetParam(), static_cast<unsigned>(count));
@@ -55,7 +55,7 @@ protected:
 };
 
 TEST_P(Reductions, EveryTypeAndCombineInEveryShape) {
-    for (unsigned type = 0; type < backend::elements; ++type) {
+    for (unsigned type = 0; type < protocol::elements; ++type) {
         for (const Combine combine : combines) {
             Reduced reduced{element_of(type), combine, {}, type % 2 == 1};
             if (combine == Combine::scaled_sum) reduced.scales = some_scales(GetParam());
@@ -89,8 +89,8 @@ TEST_P(Reductions, TheSameBitsInEveryShapeBlockCountAndAlignment) {
                 how.blocks = blocks;
                 if (!has_room(crew(), how)) continue;
                 how.in_place = blocks % 2 == 0;
-                how.send_shift = backend::size_of(element) * (blocks % 16);
-                how.recv_shift = backend::size_of(element) * (blocks % 5);
+                how.send_shift = protocol::size_of(element) * (blocks % 16);
+                how.recv_shift = protocol::size_of(element) * (blocks % 5);
                 SCOPED_TRACE(to_string(how) + " " + name_of(element));
                 EXPECT_EQ(all_reduce(crew(), how, reduced, inputs), expected);
             }
@@ -101,7 +101,7 @@ TEST_P(Reductions, TheSameBitsInEveryShapeBlockCountAndAlignment) {
 TEST_P(Reductions, AnyAlignment) {
     for (const Element element : {Element::i8, Element::f16, Element::f64}) {
         const Reduced reduced{element, Combine::sum, {}, false};
-        const unsigned size = backend::size_of(element);
+        const unsigned size = protocol::size_of(element);
         const auto inputs = some_inputs(reduced, 333, GetParam(), 5);
         const auto expected = all_reduce(crew(), {}, reduced, inputs);
         for (How how : all_ways(element)) {
@@ -118,7 +118,7 @@ TEST_P(Reductions, AnyAlignment) {
 
 // Several pieces of each block through the arenas; as much as packets can carry.
 TEST_P(Reductions, Large) {
-    const backend::ArenaLayout layout{GetParam()};
+    const protocol::ArenaLayout layout{GetParam()};
     const std::uint64_t staged = layout.stage_bytes() * GetParam() * 5 + 12;
     for (const unsigned blocks : {1u, 2u}) {
         check({.shape = Shape::slices, .staged = true, .blocks = blocks},
@@ -131,7 +131,7 @@ TEST_P(Reductions, Large) {
     }
     // Blocks whose pieces lie on the in stage, which have no share where results have to be staged too.
     for (const bool in : {false, true}) {
-        const How how{.shape = Shape::pushed_slices, .staged = in, .blocks = backend::max_blocks};
+        const How how{.shape = Shape::pushed_slices, .staged = in, .blocks = protocol::max_blocks};
         if (has_room(crew(), how)) check(how, {Element::bf16, Combine::sum, {}, false}, 300'001);
     }
     check({.shape = Shape::packets, .blocks = 8}, {Element::i32, Combine::max, {}, false},
@@ -142,7 +142,7 @@ TEST_P(Reductions, Large) {
 
 // As much as its lanes hold, several units of each thread, a last one that is cut short.
 TEST_P(Reductions, LargeInLamport) {
-    const std::uint64_t held = backend::ArenaLayout{GetParam()}.lamport_payload();
+    const std::uint64_t held = protocol::ArenaLayout{GetParam()}.lamport_payload();
     for (const unsigned blocks : {1u, 8u}) {
         check({.shape = Shape::lamport, .blocks = blocks}, {Element::f32, Combine::sum, {}, false}, held / 4);
         check({.shape = Shape::lamport, .blocks = blocks, .send_shift = 3, .recv_shift = 9},
@@ -212,7 +212,7 @@ TEST_P(Reductions, LargeInLinesToOne) {
 
 // Sums that travel in 4 bytes and elements of 1 and 2; slots that are used again and again.
 TEST_P(Reductions, LargeAroundTheRing) {
-    const std::uint64_t max = backend::ArenaLayout{GetParam()}.ring_piece_bytes() * 11;
+    const std::uint64_t max = protocol::ArenaLayout{GetParam()}.ring_piece_bytes() * 11;
     for (const unsigned blocks : {1u, 3u})
         for (const bool in_place : {false, true}) {
             const How how{.shape = Shape::ring, .blocks = blocks, .in_place = in_place};

@@ -10,9 +10,9 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::CollectiveTask;
 using backend::Seat;
-using backend::Shape;
+using protocol::CollectiveTask;
+using protocol::Shape;
 
 class SeatTest : public testing::Test {
 protected:
@@ -21,12 +21,12 @@ protected:
         if (rig_ == nullptr) GTEST_SKIP() << "there are fewer than 2 GPUs";
     }
     Allocation allocate(int gpu, Bytes bytes) {
-        auto memory = rig_->backend().allocate(Place::gpu(gpu), bytes, MemoryKind::device);
+        auto memory = rig_->backend().allocator()->allocate(Place::gpu(gpu), bytes, MemoryKind::device);
         EXPECT_TRUE(memory.ok()) << memory.error().to_string();
         return memory ? std::move(*memory) : Allocation();
     }
     std::unique_ptr<Seat> seat(unsigned rank, unsigned ranks) {
-        auto made = rig_->backend().seat({rank, ranks, Place::gpu(static_cast<int>(rank))});
+        auto made = rig_->backend().seats()->seat({rank, ranks, Place::gpu(static_cast<int>(rank))});
         EXPECT_TRUE(made.ok()) << made.error().to_string();
         return made ? std::move(*made) : nullptr;
     }
@@ -38,7 +38,7 @@ TEST_F(SeatTest, TheArenaIsZeroedMemoryOfTheGpu) {
     const auto made = seat(1, 2);
     ASSERT_NE(made, nullptr);
     EXPECT_EQ(made->arena().place(), Place::gpu(1));
-    EXPECT_EQ(made->arena().size(), backend::ArenaLayout{2}.bytes());
+    EXPECT_EQ(made->arena().size(), protocol::ArenaLayout{2}.bytes());
     Values bytes(1 << 20, 1);
     rig_->read(bytes.data(), made->arena().address(), bytes.size());
     EXPECT_EQ(bytes, Values(1 << 20, 0));
@@ -78,19 +78,19 @@ TEST_F(SeatTest, ExtentKnowsWhatIsNoMemoryOfItsGpu) {
 
 TEST_F(SeatTest, ASeatThatCannotBeIsRefused) {
     backend::Backend& backend = rig_->backend();
-    EXPECT_FALSE(backend.seat({0, 0, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({2, 2, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({0, backend::max_ranks + 1, Place::gpu(0)}).ok());
-    EXPECT_FALSE(backend.seat({0, 1, Place::host()}).ok());
-    EXPECT_FALSE(backend.seat({0, 1, Place::gpu(99)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, 0, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({2, 2, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, protocol::max_ranks + 1, Place::gpu(0)}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, 1, Place::host()}).ok());
+    EXPECT_FALSE(backend.seats()->seat({0, 1, Place::gpu(99)}).ok());
 }
 
 TEST_F(SeatTest, SlotsThatAreNotThere) {
     const auto made = seat(0, 2);
     ASSERT_NE(made, nullptr);
     EXPECT_FALSE(made->reach(2, 0, {}).ok());
-    EXPECT_FALSE(made->reach(0, backend::max_slots, {}).ok());
-    EXPECT_TRUE(made->reach(1, backend::max_slots - 1, {}).ok());
+    EXPECT_FALSE(made->reach(0, protocol::max_slots, {}).ok());
+    EXPECT_TRUE(made->reach(1, protocol::max_slots - 1, {}).ok());
 }
 
 TEST_F(SeatTest, IdleBeforeTheFirstTaskAndAfterTheLast) {
@@ -115,8 +115,8 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
     std::vector<Allocation> opened;
     for (unsigned rank = 0; rank < 2; ++rank) {
         const Place place = Place::gpu(static_cast<int>(rank));
-        auto made = rigs[rank]->backend().seat({rank, 2, place});
-        auto allocated = rigs[rank]->backend().allocate(place, 1 << 20, MemoryKind::device);
+        auto made = rigs[rank]->backend().seats()->seat({rank, 2, place});
+        auto allocated = rigs[rank]->backend().allocator()->allocate(place, 1 << 20, MemoryKind::device);
         ASSERT_TRUE(made.ok() && allocated.ok());
         seats[rank] = std::move(*made);
         memory[rank] = std::move(*allocated);
@@ -126,7 +126,7 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
         const unsigned other = 1 - rank;
         unsigned slot = 0;
         for (const Buffer& buffer : {seats[other]->arena(), memory[other].buffer()}) {
-            auto exported = rigs[other]->backend().share(buffer);
+            auto exported = rigs[other]->backend().sharer()->share(buffer);
             ASSERT_TRUE(exported.ok() && exported->has_value());
             auto mapped = seats[rank]->open(**exported);
             ASSERT_TRUE(mapped.ok()) << mapped.error().to_string();
@@ -147,8 +147,8 @@ TEST_F(SeatTest, RanksThatKnowEachOtherThroughSharedMemory) {
             CollectiveTask task;
             task.shape = shape;
             task.signature = 1;
-            task.element = backend::Element::f32;
-            task.combine = backend::Combine::sum;
+            task.element = protocol::Element::f32;
+            task.combine = protocol::Combine::sum;
             task.send = memory[rank].address();
             task.recv = static_cast<char*>(memory[rank].address()) + 512;
             task.send_token = {1, 0};

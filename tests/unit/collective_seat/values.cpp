@@ -11,8 +11,8 @@
 namespace sidestep::collective_seat {
 namespace {
 
-using backend::Combine;
-using backend::Element;
+using protocol::Combine;
+using protocol::Element;
 
 // A small floating type: bits of exponent and mantissa.
 struct Format {
@@ -33,7 +33,7 @@ Format format_of(Element element) {
 }
 
 bool is_small(Element element) {
-    return is_float(element) && backend::size_of(element) <= 2;
+    return is_float(element) && protocol::size_of(element) <= 2;
 }
 
 double decode_small(Element element, unsigned code) {
@@ -63,7 +63,7 @@ const std::vector<double>& finite_numbers(Element element) {
     for (unsigned code = 0; table.size() == code; ++code) {
         const double value = decode_small(element, code);
         if (std::isfinite(value) && !(value < 0)) table.push_back(value);
-        if (code >> (backend::size_of(element) * 8 - 1) != 0) break;
+        if (code >> (protocol::size_of(element) * 8 - 1) != 0) break;
     }
     return table;
 }
@@ -80,12 +80,12 @@ unsigned encode_small(Element element, double value) {
         const double down = magnitude - table[code - 1];
         if (down < up || (down == up && code % 2 == 1)) --code;
     }
-    return code | (std::signbit(value) ? 1u << (backend::size_of(element) * 8 - 1) : 0u);
+    return code | (std::signbit(value) ? 1u << (protocol::size_of(element) * 8 - 1) : 0u);
 }
 
 std::uint64_t load(Element element, const char* at) {
     std::uint64_t bits = 0;
-    std::memcpy(&bits, at, backend::size_of(element));
+    std::memcpy(&bits, at, protocol::size_of(element));
     return bits;
 }
 
@@ -227,13 +227,13 @@ void encode(Element element, double value, char* code) {
         std::memcpy(code, &value, sizeof(value));
     } else {
         const unsigned bits = encode_small(element, value);
-        std::memcpy(code, &bits, backend::size_of(element));
+        std::memcpy(code, &bits, protocol::size_of(element));
     }
 }
 
 Values some_values(Element element, Combine combine, std::uint64_t count, unsigned ranks,
                    std::mt19937_64& random) {
-    const unsigned size = backend::size_of(element);
+    const unsigned size = protocol::size_of(element);
     Values values(count * size);
     std::uniform_real_distribution<double> any(-1, 1);
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -257,7 +257,7 @@ std::uint64_t scale_code(Element element, double value) {
         encode(element, value, bytes);
     } else {
         const auto whole = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
-        std::memcpy(bytes, &whole, backend::size_of(element));
+        std::memcpy(bytes, &whole, protocol::size_of(element));
     }
     std::memcpy(&code, bytes, sizeof(code));
     return code;
@@ -265,7 +265,7 @@ std::uint64_t scale_code(Element element, double value) {
 
 std::string wrong_element(Element element, Combine combine, const std::vector<Values>& inputs,
                           const std::vector<double>& scales, const Values& output) {
-    const unsigned size = backend::size_of(element);
+    const unsigned size = protocol::size_of(element);
     std::vector<std::uint64_t> integer_scales;
     for (const double scale : scales)
         integer_scales.push_back(static_cast<std::uint64_t>(static_cast<std::int64_t>(scale)));

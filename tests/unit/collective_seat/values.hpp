@@ -7,34 +7,34 @@
 #include <string>
 #include <vector>
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
 namespace sidestep::collective_seat {
 
 using Values = std::vector<char>;
 
-bool is_float(backend::Element element);
-std::string name_of(backend::Element element);
-std::string name_of(backend::Combine combine);
-inline backend::Element element_of(unsigned number) {
-    return static_cast<backend::Element>(number);
+bool is_float(protocol::Element element);
+std::string name_of(protocol::Element element);
+std::string name_of(protocol::Combine combine);
+inline protocol::Element element_of(unsigned number) {
+    return static_cast<protocol::Element>(number);
 }
 
 // A code of a floating type as a number; its NaNs and infinities too.
-double decode(backend::Element element, const char* code);
+double decode(protocol::Element element, const char* code);
 // The nearest number of the type, ties to even, the largest finite one for what is beyond; `value` is finite.
-void encode(backend::Element element, double value, char* code);
+void encode(protocol::Element element, double value, char* code);
 
 // `count` elements that `ranks` of them can be combined of without overflow (floats), or any bits (integers).
-Values some_values(backend::Element element, backend::Combine combine, std::uint64_t count, unsigned ranks,
+Values some_values(protocol::Element element, protocol::Combine combine, std::uint64_t count, unsigned ranks,
                    std::mt19937_64& random);
 
 // One element, as CollectiveTask::scale holds it.
-std::uint64_t scale_code(backend::Element element, double value);
+std::uint64_t scale_code(protocol::Element element, double value);
 
 // Empty where `output` is what the inputs, in the order of ranks, come to: exactly for integers, min and max,
 // with one rounding more than the errors of the accumulator else. Otherwise which element is wrong, and how.
-std::string wrong_element(backend::Element element, backend::Combine combine,
+std::string wrong_element(protocol::Element element, protocol::Combine combine,
                           const std::vector<Values>& inputs, const std::vector<double>& scales,
                           const Values& output);
 

@@ -35,7 +35,7 @@ public:
     Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override {
         return check_alive(), seat_->reach(rank, slot, memory);
     }
-    Result<void> run(const backend::CollectiveTask& task, void* stream) override {
+    Result<void> run(const protocol::CollectiveTask& task, void* stream) override {
         return check_alive(), seat_->run(task, stream);
     }
     Result<bool> idle() override {
@@ -44,7 +44,7 @@ public:
         check_alive();
         return seat_->idle();
     }
-    std::optional<backend::FaultRecord> fault() const override { return check_alive(), seat_->fault(); }
+    std::optional<protocol::FaultRecord> fault() const override { return check_alive(), seat_->fault(); }
     void abort() noexcept override { check_alive(), seat_->abort(); }
     void set_deadline(std::uint64_t ns) override { check_alive(), seat_->set_deadline(ns); }
 
@@ -52,7 +52,7 @@ private:
     std::unique_ptr<backend::Seat> seat_;
 };
 
-class StrictBackend : public backend::Backend {
+class StrictBackend : public backend::Backend, public backend::Seats {
 public:
     explicit StrictBackend(const backend::Registry& real) : real_(real) {}
     std::string_view name() const override { return "strict"; }
@@ -67,10 +67,12 @@ public:
         return Error{};
     }
     Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override { return Error{}; }
+    backend::Seats* seats() override { return this; }
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
         for (backend::Backend* backend : real_.usable())
-            if (auto seat = backend->seat(request))
-                return std::unique_ptr<backend::Seat>(std::make_unique<StrictSeat>(std::move(*seat)));
+            if (backend->seats() != nullptr)
+                if (auto seat = backend->seats()->seat(request))
+                    return std::unique_ptr<backend::Seat>(std::make_unique<StrictSeat>(std::move(*seat)));
         return Error{};
     }
 

@@ -21,10 +21,7 @@ public:
     std::string_view name() const override { return real_.name(); }
     backend::Support probe(const Topology&) override { return backend::Support::yes("probed"); }
     std::vector<backend::Capability> capabilities() const override { return real_.capabilities(); }
-    backend::MemorySet allocates(PlaceKind kind) const override { return real_.allocates(kind); }
-    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
-        return real_.allocate(place, bytes, kind);
-    }
+    backend::Allocator* allocator() override { return real_.allocator(); }
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
         return real_.describe(buffer);
     }

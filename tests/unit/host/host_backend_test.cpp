@@ -38,13 +38,13 @@ protected:
     }
 
     Allocation take(const Place& place, Bytes bytes, MemoryKind kind) {
-        auto memory = backend_->allocate(place, bytes, kind);
+        auto memory = backend_->allocator()->allocate(place, bytes, kind);
         EXPECT_TRUE(memory.ok()) << memory.error().to_string();
         return memory ? std::move(*memory) : Allocation();
     }
 
     Error refused(const Place& place, Bytes bytes, MemoryKind kind) {
-        const auto memory = backend_->allocate(place, bytes, kind);
+        const auto memory = backend_->allocator()->allocate(place, bytes, kind);
         EXPECT_FALSE(memory.ok());
         return memory ? Error{} : memory.error();
     }
@@ -67,14 +67,15 @@ TEST_F(HostBackendTest, TheRealMachineHasHostMemoryOnly) {
     open(false);
     EXPECT_EQ(support_.reason, "2 threads for copies");
     EXPECT_EQ(backend_->capabilities().size(), 1u);
-    EXPECT_TRUE(backend_->allocates(PlaceKind::gpu).empty());
-    EXPECT_FALSE(backend_->allocates(PlaceKind::host).has(MemoryKind::pinned));
+    EXPECT_TRUE(backend_->allocator()->allocates(PlaceKind::gpu).empty());
+    EXPECT_FALSE(backend_->allocator()->allocates(PlaceKind::host).has(MemoryKind::pinned));
     EXPECT_EQ(refused(Place::gpu(0), 1_MiB, MemoryKind::device).code, ErrorCode::unsupported);
     char byte = 0;
     const auto description = backend_->describe(Buffer::host(&byte, 1));
     ASSERT_TRUE(description.ok());
     EXPECT_FALSE(description->has_value());
-    EXPECT_FALSE(backend_->locate(&byte, 1).ok());
+    EXPECT_EQ(backend_->gpu_addresses(), nullptr);
+    EXPECT_EQ(backend_->seats(), nullptr);
     EXPECT_EQ(backend_->attach(Buffer::gpu(0, &byte, 1), {}).error().code, ErrorCode::unsupported);
 }
 
@@ -134,7 +135,7 @@ TEST_F(HostBackendTest, MemoryThatWasGivenButNotTouchedCountsAsGone) {
     // Two thirds of what there is, twice; no page of it is ever touched.
     Bytes max = Bytes{1} << 50;
     const Error error = refused(Place::host(), max, MemoryKind::pageable);
-    while (!backend_->allocate(Place::host(), max, MemoryKind::pageable).ok()) max = max / 4 * 3;
+    while (!backend_->allocator()->allocate(Place::host(), max, MemoryKind::pageable).ok()) max = max / 4 * 3;
     const Allocation first = take(Place::host(), max / 3 * 2, MemoryKind::pageable);
     EXPECT_EQ(refused(Place::host(), max / 3 * 2, MemoryKind::pageable).code, ErrorCode::out_of_memory);
 }
@@ -176,11 +177,12 @@ TEST_F(HostBackendTest, PinnedMemoryIsToldFromPageable) {
     EXPECT_EQ((*backend_->describe(pinned.buffer()))->memory, MemoryKind::pinned);
     const Allocation pageable = take(Place::host(), 1_MiB, MemoryKind::pageable);
     EXPECT_EQ((*backend_->describe(pageable.buffer()))->memory, MemoryKind::pageable);
-    EXPECT_EQ(backend_->locate(pinned.address(), 4)->memory, MemoryKind::pinned);
-    EXPECT_EQ(backend_->locate(pageable.address(), 4)->memory, MemoryKind::pageable);
+    EXPECT_EQ(backend_->gpu_addresses()->locate(pinned.address(), 4)->memory, MemoryKind::pinned);
+    EXPECT_EQ(backend_->gpu_addresses()->locate(pageable.address(), 4)->memory, MemoryKind::pageable);
     const Allocation gpu = take(Place::gpu(1), 1_MiB, MemoryKind::device);
-    EXPECT_EQ(backend_->locate(gpu.address(), 1_MiB)->place, Place::gpu(1));
-    EXPECT_EQ(backend_->locate(gpu.address(), 2_MiB).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(backend_->gpu_addresses()->locate(gpu.address(), 1_MiB)->place, Place::gpu(1));
+    EXPECT_EQ(backend_->gpu_addresses()->locate(gpu.address(), 2_MiB).error().code,
+              ErrorCode::invalid_argument);
 }
 
 class HostPieceTest : public HostBackendTest {

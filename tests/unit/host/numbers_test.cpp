@@ -14,10 +14,10 @@
 namespace sidestep::backends::host {
 namespace {
 
-using backend::Combine;
-using backend::Element;
 using collective_seat::decode;
 using collective_seat::encode;
+using protocol::Combine;
+using protocol::Element;
 
 // A format under test, and its element for the arithmetic in double precision that it is held against.
 template <typename Format, typename Code, Element of>

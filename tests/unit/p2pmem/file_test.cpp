@@ -60,7 +60,7 @@ protected:
                         return script->make(call);
                     })).usable);
         put(*this / "x", text_);
-        auto memory = backend_->allocate(Place::p2pmem(device), 8_MiB, MemoryKind::p2pmem);
+        auto memory = backend_->allocator()->allocate(Place::p2pmem(device), 8_MiB, MemoryKind::p2pmem);
         ASSERT_TRUE(memory.ok()) << memory.error().to_string();
         memory_ = std::move(*memory);
     }

@@ -51,7 +51,7 @@ TEST_F(P2pmemTest, AllocatesWholePagesAndKnowsThemUntilTheyAreFreed) {
     add_device(first, 64_MiB, 64_MiB);
     ASSERT_TRUE(open(create(options())).usable);
     const Place place = Place::p2pmem(first);
-    auto memory = backend_->allocate(place, 5000, MemoryKind::p2pmem);
+    auto memory = backend_->allocator()->allocate(place, 5000, MemoryKind::p2pmem);
     ASSERT_TRUE(memory.ok()) << memory.error().to_string();
     const Buffer buffer = memory->buffer();
     auto described = backend_->describe(buffer.slice(100, 200));
@@ -66,7 +66,7 @@ TEST_F(P2pmemTest, AllocatesWholePagesAndKnowsThemUntilTheyAreFreed) {
     EXPECT_FALSE(backend_->describe(buffer).ok());
     EXPECT_FALSE(attach(buffer, backend::Access::write).ok()) << "freed memory must not be written to";
 
-    memory = backend_->allocate(place, 5000, MemoryKind::p2pmem);
+    memory = backend_->allocator()->allocate(place, 5000, MemoryKind::p2pmem);
     ASSERT_TRUE(memory.ok());
     described = backend_->describe(memory->buffer());
     ASSERT_TRUE(described.ok() && described->has_value());
@@ -76,7 +76,7 @@ TEST_F(P2pmemTest, AllocatesWholePagesAndKnowsThemUntilTheyAreFreed) {
 TEST_F(P2pmemTest, MemoryThatIsNotFreeIsRefusedWithWhatThereIs) {
     add_device(first, 64_MiB, 1_MiB);
     ASSERT_TRUE(open(create(options())).usable);
-    const auto memory = backend_->allocate(Place::p2pmem(first), 2_MiB, MemoryKind::p2pmem);
+    const auto memory = backend_->allocator()->allocate(Place::p2pmem(first), 2_MiB, MemoryKind::p2pmem);
     ASSERT_FALSE(memory.ok());
     EXPECT_EQ(memory.error().code, ErrorCode::out_of_memory);
     EXPECT_TRUE(says(memory.error().message, "2 MiB were asked for, 1 MiB of 64 MiB are free"))
@@ -86,7 +86,7 @@ TEST_F(P2pmemTest, MemoryThatIsNotFreeIsRefusedWithWhatThereIs) {
 TEST_F(P2pmemTest, AnotherDeviceIsNotThereAndTheOnesThatAreAreNamed) {
     add_device(first, 64_MiB, 64_MiB);
     ASSERT_TRUE(open(create(options())).usable);
-    const auto memory = backend_->allocate(Place::p2pmem(second), 4_KiB, MemoryKind::p2pmem);
+    const auto memory = backend_->allocator()->allocate(Place::p2pmem(second), 4_KiB, MemoryKind::p2pmem);
     ASSERT_FALSE(memory.ok());
     EXPECT_EQ(memory.error().code, ErrorCode::not_found);
     EXPECT_TRUE(says(memory.error().hint, "p2pmem:0000:03:00.0")) << memory.error().hint;

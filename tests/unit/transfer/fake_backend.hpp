@@ -26,7 +26,10 @@ inline Topology machine() {
 
 // One gpu (number 0) with memory that is host memory, one host; pieces between them are started, and end
 // with the script's answer at the look after the first `looks`.
-class FakeBackend final : public backend::Backend {
+class FakeBackend final : public backend::Backend,
+                          public backend::Allocator,
+                          public backend::Batcher,
+                          public backend::Streams {
 public:
     struct Script {
         int looks = 1;  // before a piece ends
@@ -70,6 +73,9 @@ public:
         }
         return all;
     }
+    backend::Allocator* allocator() override { return this; }
+    backend::Batcher* batcher() override { return script.batches ? this : nullptr; }
+    backend::Streams* streams() override { return script.streams ? this : nullptr; }
     backend::MemorySet allocates(PlaceKind kind) const override {
         if (kind == PlaceKind::host) return {MemoryKind::pinned, MemoryKind::pageable};
         if (kind == PlaceKind::gpu) return {MemoryKind::device};
@@ -167,8 +173,7 @@ public:
         return left;
     }
 
-    Result<std::unique_ptr<backend::Gate>> gate(void* stream) override {
-        if (!script.streams) return Backend::gate(stream);
+    Result<std::unique_ptr<backend::Gate>> gate(void*) override {
         class Held final : public backend::Gate {
         public:
             explicit Held(std::shared_ptr<FakeBackend::Gate> gate) : gate_(std::move(gate)) {}
@@ -257,7 +262,6 @@ private:
         capability.engine = "scripted engine";
         capability.max_gb_per_s = 10;
         capability.latency_us = 1;
-        capability.batches = script.batches;
         capability.streams = script.streams;
         return capability;
     }

@@ -15,7 +15,7 @@ namespace sidestep::transfer {
 namespace {
 
 // Counts what it opens and closes; the address tells the handle.
-class OpeningBackend final : public backend::Backend {
+class OpeningBackend final : public backend::Backend, public backend::Sharer {
 public:
     struct Counts {
         std::atomic<int> opened{0};
@@ -37,6 +37,10 @@ public:
     }
     Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override {
         return backend::Progress::done;
+    }
+    backend::Sharer* sharer() override { return this; }
+    Result<std::optional<backend::Exported>> share(const Buffer&) override {
+        return std::optional<backend::Exported>();
     }
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
         if (exported.scheme != "test") return std::optional<Allocation>();

@@ -20,7 +20,7 @@
 namespace sidestep::test {
 
 // Files that live in this object. Pieces end with the script's answer at the look after the first `looks`.
-class FakeFiles final : public backend::Backend {
+class FakeFiles final : public backend::Backend, public backend::Allocator {
 public:
     struct Script {
         int looks = 1;
@@ -61,6 +61,7 @@ public:
         all.push_back(read);
         return all;
     }
+    backend::Allocator* allocator() override { return this; }
     backend::MemorySet allocates(PlaceKind kind) const override {
         if (script.no_staging && kind == PlaceKind::host) return {MemoryKind::pinned};
         return {};

@@ -14,19 +14,22 @@
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/result.hpp>
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
+
+namespace sidestep::protocol {
+struct CopyRow;
+}
 
 namespace sidestep::backend {
 
 struct Exported;
-struct CopyRow;
 
 // The allocation that an address lies in: what others map, whatever part of it an operation uses.
 struct Extent {
     Buffer whole;
     std::uint64_t identity = 0;  // another one where the address was given out again
     // Sharing it with another process leaves the bytes where they are. False on emulated GPUs: there the
-    // first Backend::share() moves them, so nobody may write meanwhile.
+    // first Sharer::share() moves them, so nobody may write meanwhile.
     bool shares_in_place = true;
     // It is one of several mappings in one range of addresses, so that a buffer may go on behind it.
     bool goes_on = false;
@@ -36,7 +39,7 @@ struct Extent {
 
 struct SeatRequest {
     unsigned rank = 0;
-    unsigned ranks = 1;                          // at most max_ranks
+    unsigned ranks = 1;                          // at most protocol::max_ranks
     Place place;                                 // a GPU of this process
     std::uint64_t deadline_ns = 60'000'000'000;  // of every wait of a task for another rank; 0: none
 };
@@ -50,14 +53,14 @@ class Seat {
 public:
     virtual ~Seat() = default;
 
-    // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Backend::share).
+    // Of ArenaLayout{ranks}.bytes(), zeroed; can be shared with other processes (Sharer::share).
     virtual const Buffer& arena() const = 0;
 
     // The allocation that holds `address`. ErrorCode::invalid_argument for what is not memory of this seat's
     // GPU.
     virtual Result<Extent> extent(const void* address) = 0;
 
-    // Memory that another process shared (Backend::share), mapped for this seat's GPU until the Allocation is
+    // Memory that another process shared (Sharer::share), mapped for this seat's GPU until the Allocation is
     // dropped. May block.
     virtual Result<Allocation> open(const Exported& exported) = 0;
 
@@ -99,7 +102,7 @@ public:
     // streams: tasks run one after the other, on a thread of the seat's own. Never waits for another rank. A
     // task that is refused was not enqueued; where an error leaves a part of it in the stream, the seat has
     // aborted (FaultKind::aborted).
-    virtual Result<void> run(const CollectiveTask& task, void* stream) = 0;
+    virtual Result<void> run(const protocol::CollectiveTask& task, void* stream) = 0;
 
     // Whether every task that was run outside of graphs has ended. Never blocks.
     virtual Result<bool> idle() = 0;
@@ -108,7 +111,7 @@ public:
     virtual std::optional<std::uint64_t> ended() const { return std::nullopt; }
 
     // What the first task that gave up wrote; nothing as long as all is well. Costs a read of host memory.
-    virtual std::optional<FaultRecord> fault() const = 0;
+    virtual std::optional<protocol::FaultRecord> fault() const = 0;
 
     // Tasks in flight and to come give up soon (FaultKind::aborted), also those inside of a graph.
     virtual void abort() noexcept = 0;
@@ -118,13 +121,13 @@ public:
     // Before the first task: where ranks tell each other of tasks of Shape::copies, one row for each rank,
     // zeroed at first, in memory of the host that all ranks share and that outlives the seat. Emulated GPUs
     // have it in their arenas.
-    virtual void meet(CopyRow*) {}
+    virtual void meet(protocol::CopyRow*) {}
     // After all arenas are reached, and before any rank of this process runs a task of Shape::copies: does
     // what would have to wait for tasks that wait for other ranks.
     virtual Result<void> prepare_copies() { return {}; }
     // Before the first task: asks where the others find so many bytes of this rank by now, for tasks of graphs
     // that were captured before they did. Until halt() any thread may call it.
-    virtual void ask(std::function<Token(const void*, Bytes)>) {}
+    virtual void ask(std::function<protocol::Token(const void*, Bytes)>) {}
     // From the return on, no thread of the seat calls the GPU's driver: the process ends, or the seat does.
     // Tasks of Shape::copies never end then.
     virtual void halt() noexcept {}

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include <sidestep/result.hpp>
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 
 // From one rank to another, written by the former alone; zeroed at first. Processes share it.
 struct alignas(64) CopyLine {
@@ -151,4 +151,4 @@ private:
 // Whether a block that comes in lies where one lies that still has to be sent.
 bool send_overlaps_recv(const CollectiveTask& task, unsigned rank, unsigned ranks);
 
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 
 // Any thread.
 class SlotTable {
@@ -36,4 +36,4 @@ private:
     std::vector<std::span<char>> slots_;
 };
 
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol

@@ -1,4 +1,4 @@
-#include "backend/copy_exchange.hpp"
+#include "protocol/copy_exchange.hpp"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 #include "base/try.hpp"
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
@@ -316,4 +316,4 @@ bool send_overlaps_recv(const CollectiveTask& task, unsigned rank, unsigned rank
     return false;
 }
 
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol

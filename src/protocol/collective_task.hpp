@@ -36,7 +36,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 
 constexpr unsigned max_ranks = 16;    // of a group on one machine
 constexpr unsigned max_blocks = 128;  // thread blocks (CTAs) of one collective
@@ -490,4 +490,4 @@ struct FaultRecord {
     uint64_t peer_bytes = 0;      // and the other, for a size_mismatch
 };
 
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol

@@ -2,9 +2,9 @@
 // Included by device code.
 #pragma once
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 
 // Whether a block of pairs is eager. `eager_max`: the task's. Both ends of the block agree on all of these.
 constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0}) {
@@ -42,4 +42,4 @@ constexpr unsigned pair_partner(unsigned round, unsigned rank, unsigned ranks) {
     return (round + ranks - rank) % ranks;
 }
 
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol

@@ -7,9 +7,9 @@
 // sent, and nobody waits in a circle.
 #pragma once
 
-#include "backend/collective_task.hpp"
+#include "protocol/collective_task.hpp"
 
-namespace sidestep::backend {
+namespace sidestep::protocol {
 
 // What one message holds, in elements.
 constexpr uint64_t ring_piece_elements(const CollectiveTask& task, unsigned ranks) {
@@ -38,4 +38,4 @@ constexpr bool ring_goes_on(const Slice& slice, unsigned rank, unsigned ranks) {
     return false;
 }
 
-}  // namespace sidestep::backend
+}  // namespace sidestep::protocol
