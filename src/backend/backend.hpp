@@ -5,8 +5,7 @@
 // backend. What else some backends do is a role of its own. What each method promises is tested by
 // tests/contract/ for every backend alike.
 //
-// Threads: all methods may be called from several threads at once. The calls that concern one ticket
-// never overlap, but may come from different threads.
+// Threads: all methods may be called from several threads at once.
 #pragma once
 
 #include <cstdint>
