@@ -191,11 +191,10 @@ std::vector<End> gpu_stops(const Topology& topology, const End& from_end, const 
     std::vector<End> stops;
     const Place& from = from_end.place;
     const Place& to = to_end.place;
-    const bool gpus = from.is_gpu() && to.is_gpu();
-    if (from == to || from.is_file() || to.is_file() || (from.is_host() && to.is_host())) return stops;
-    if (from.is_p2pmem() || to.is_p2pmem()) return stops;  // no GPU maps it
-    for (const End* end : {&from_end, &to_end})
-        if (end->place.is_host() && end->memory != MemoryKind::pinned) return stops;
+    const auto mapped = [](const End& end) {
+        return end.place.is_gpu() || (end.place.is_host() && end.memory == MemoryKind::pinned);
+    };
+    if (from == to || !mapped(from_end) || !mapped(to_end) || (from.is_host() && to.is_host())) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.
     constexpr int max_relays = 16;
     for (int relay = 0; relay < std::min(topology.gpu_count(), max_relays); ++relay) {
@@ -203,7 +202,7 @@ std::vector<End> gpu_stops(const Topology& topology, const End& from_end, const 
         if (place == from || place == to) continue;
         if (from.is_gpu() && !topology.peer_access(from.index(), relay).allowed) continue;
         if (to.is_gpu() && !topology.peer_access(relay, to.index()).allowed) continue;
-        if (!gpus && !linked(topology, relay, from.is_gpu() ? from : to)) continue;
+        if ((from.is_host() || to.is_host()) && !linked(topology, relay, from.is_gpu() ? from : to)) continue;
         stops.push_back({place, MemoryKind::device});
     }
     return stops;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "route/flows.hpp"
@@ -18,49 +17,33 @@ constexpr double clear_win = 0.9;
 // A further lane stays where it takes at least this part off the time.
 constexpr double worth_a_lane = 0.02;
 
-// Seconds until `bytes` are there when lane l begins to deliver after start[l] and then delivers rate[l]
-// bytes a second; share[l] becomes its part of the bytes.
-double finish(Bytes bytes, const std::vector<double>& start, const std::vector<double>& rate,
-              std::vector<double>& share) {
-    // Between two starts the bytes delivered grow linearly with time. Lanes that begin after the end do not help.
-    std::vector<std::size_t> order(start.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return start[a] < start[b]; });
-    const double all = static_cast<double>(bytes);
-    double speed = 0;
-    double credit = 0;  // speed x start, summed
-    double end = std::numeric_limits<double>::infinity();
-    for (std::size_t lane : order) {
-        speed += rate[lane];
-        credit += rate[lane] * start[lane];
-        end = std::min(end, (all + credit) / speed);
-    }
-    for (std::size_t i = 0; i < share.size(); ++i) share[i] = std::max(0.0, end - start[i]) * rate[i] / all;
-    return end;
-}
-
 LaneSet price_set(const Topology& topology, std::vector<Candidate> lanes, Bytes bytes) {
     Flows flows(topology);
     for (std::size_t i = 0; i < lanes.size(); ++i)
         for (const HopOption& hop : lanes[i].options) flows.cross(i, hop);
     const std::vector<double> rates = flows.fair_rates();
+    const double all = static_cast<double>(bytes);
     const double chunk = static_cast<double>(std::min(bytes, lane_chunk(bytes, lanes.size())));
-    std::vector<double> start, rate, share(lanes.size());
-    LaneSet set;
+    // A lane delivers at its rate from when its first chunk has come through all hops but the last.
+    std::vector<std::pair<double, std::size_t>> starts;
     for (std::size_t i = 0; i < lanes.size(); ++i) {
-        // A lane delivers at its rate from when its first chunk has come through all hops but the last.
         double seconds = several_lanes_seconds + lanes[i].lane.latency_us * 1e-6;
         for (std::size_t hop = 0; hop + 1 < lanes[i].lane.hops.size(); ++hop)
             seconds += chunk / (lanes[i].lane.hops[hop].gb_per_s * 1e9);
-        start.push_back(seconds);
-        rate.push_back(rates[i] * 1e9);
-        set.gb_per_s += rates[i];
+        starts.emplace_back(seconds, i);
     }
-    set.seconds = finish(bytes, start, rate, share);
-    set.lanes = std::move(lanes);
-    for (std::size_t i = 0; i < set.lanes.size(); ++i) {
-        set.lanes[i].lane.gb_per_s = rates[i];
-        set.lanes[i].lane.share = share[i];
+    std::sort(starts.begin(), starts.end());
+    LaneSet set{std::move(lanes), 0, std::numeric_limits<double>::infinity()};
+    // Between two starts the bytes delivered grow linearly with time. A lane that begins after the end is no help.
+    double early = 0;  // rate x start, summed
+    for (const auto& [start, lane] : starts) {
+        set.gb_per_s += rates[lane];
+        early += rates[lane] * 1e9 * start;
+        set.seconds = std::min(set.seconds, (all + early) / (set.gb_per_s * 1e9));
+    }
+    for (const auto& [start, lane] : starts) {
+        set.lanes[lane].lane.gb_per_s = rates[lane];
+        set.lanes[lane].lane.share = std::max(0.0, set.seconds - start) * rates[lane] * 1e9 / all;
     }
     return set;
 }

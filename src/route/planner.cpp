@@ -138,9 +138,8 @@ void apply_preference(Search& search) {
 }
 
 bool through_host(const Candidate& candidate) {
-    const auto& hops = candidate.lane.hops;
-    return hops.front().from.is_host() ||
-           std::any_of(hops.begin(), hops.end(), [](const Hop& hop) { return hop.to.is_host(); });
+    return std::any_of(candidate.lane.hops.begin(), candidate.lane.hops.end(),
+                       [](const Hop& hop) { return hop.from.is_host() || hop.to.is_host(); });
 }
 
 void apply_requirement(Search& search) {

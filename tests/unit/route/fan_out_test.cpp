@@ -155,6 +155,15 @@ TEST(FanOut, DirectStorageIsReadOnceAndHandedOn) {
     EXPECT_TRUE(refuses(staged.route, "cufile", "looked at in host memory")) << staged.route.to_string();
 }
 
+// Without NVLink every GPU reads all of it, and they share what the storage gives.
+TEST(FanOut, DirectStorageIsReadOnceForEachGpuWithoutNvlink) {
+    auto request = to_gpus(4);
+    request.require = Require::direct;
+    const auto found = decide(*Topology::model("pcie-4l40s"), request, with_direct_storage(20));
+    EXPECT_TRUE(found.direct);
+    EXPECT_NEAR(found.route.expected_gb_per_s, 5, 1e-9);
+}
+
 TEST(FanOut, RequiringADirectPathTellsWhatIsMissing) {
     auto request = to_gpus(2);
     request.require = Require::direct;
