@@ -107,7 +107,7 @@ LAYERS = [
           ("src/base", "src/driver", "src/topology", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/failure", "calls that fail, end short or hang, and what becomes of every activity", (),
-          ("fmt", "GoogleTest", "POSIX", "kernel", "sockets"), only=((r"driver_calls\.cpp", ("src/driver", "CUDA")),)),
+          ("fmt", "GoogleTest", "POSIX", "kernel", "sockets"), only=((r"driver_calls\.cpp", ("src/driver", "CUDA")), (r"ring_calls\.cpp", ("liburing",)))),
     Layer(10, "tests/fake_cuda", "libraries that stand in for those of the GPU driver",
           ("src/base", "src/driver"), ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/fake_cufile", "a library that stands in for cuFile, and the tests over it",

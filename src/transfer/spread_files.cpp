@@ -84,7 +84,7 @@ Result<void> SpreadFiles::attach(std::size_t file) {
     const std::string& path = spread_.files[file].path;
     backend::AttachOptions options = options_;
     options.access = reads() ? backend::Access::read : backend::Access::write;
-    options.expected_size = reads() ? 0 : end_of(spread_.files[file]);
+    options.expected_size = reads() ? spread_.files[file].bytes() : end_of(spread_.files[file]);
     options.identity = state.found.identity;
     options.version = state.found.version;
     SIDESTEP_TRY(

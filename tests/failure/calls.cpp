@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,10 +34,11 @@ namespace {
 // What waits for ever where the library is wrong ends after that.
 constexpr std::chrono::seconds longest{20};
 
-const std::set<std::string> moving{"pread", "pwrite", "preadv2", "read", "write"};
+const std::set<std::string> moving{"pread", "pwrite", "preadv2", "read", "write", "ring read", "ring write"};
 // They ask this process alone.
-const std::set<std::string> local{"eventfd", "madvise",        "memfd_create", "mmap",
-                                  "mremap",  "pthread_create", "io_uring"};
+const std::set<std::string> local{"eventfd",        "madvise",         "memfd_create",
+                                  "mmap",           "mremap",          "pthread_create",
+                                  "io_uring_setup", "io_uring_submit", "io_uring_register"};
 
 }  // namespace
 
@@ -66,6 +67,7 @@ struct Watch::State {
     bool struck = false;
     bool hanging = false;
     bool released = false;
+    std::function<void()> end;
 
     // How this call goes; nothing: as always.
     std::optional<How> next(const char* name, std::size_t site = 0) {
@@ -133,11 +135,6 @@ auto make(const char* name, int error, Real real) {
     return make(name, real, failed, real);
 }
 
-// Storage moves whole blocks, or what is left.
-std::size_t fewer(std::size_t bytes) {
-    return bytes >= 8192 ? bytes / 2 / 4096 * 4096 : bytes / 2;
-}
-
 // Of calls that move bytes: real(count).
 template <typename Real>
 ssize_t move(const char* name, std::size_t bytes, Real real) {
@@ -151,9 +148,20 @@ ssize_t move(const char* name, std::size_t bytes, Real real) {
 
 }  // namespace
 
-bool goes_wrong(const char* call, std::size_t site) {
+std::size_t fewer(std::size_t bytes) {
+    return bytes >= 8192 ? bytes / 2 / 4096 * 4096 : bytes / 2;
+}
+
+std::optional<How> goes_wrong(const char* call, std::size_t site) {
     const auto state = watch();
-    return state && state->next(call, site).has_value();
+    return state ? state->next(call, site) : std::nullopt;
+}
+
+void hangs_until(std::function<void()> end) {
+    const auto state = watch();
+    const std::lock_guard lock(state->mutex);
+    state->hanging = true;
+    state->end = std::move(end);
 }
 
 Unwatched::Unwatched() {
@@ -195,6 +203,11 @@ void Watch::release() {
     std::unique_lock lock(state_->mutex);
     state_->released = true;
     state_->changed.notify_all();
+    if (state_->end) {
+        const Unwatched own;
+        std::exchange(state_->end, nullptr)();
+        state_->hanging = false;
+    }
     state_->changed.wait(lock, [this] { return !state_->hanging; });
 }
 
@@ -380,18 +393,4 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*begin)(
     return make(
         "pthread_create", as_always, [] { return EAGAIN; }, as_always);
 }
-// io_uring has no functions in the C library.
-long syscall(long number, ...) noexcept {
-    SIDESTEP_NEXT(syscall);
-    long with[6];
-    std::va_list rest;
-    va_start(rest, number);
-    for (long& one : with) one = va_arg(rest, long);
-    va_end(rest);
-    const auto as_always = [&] { return real(number, with[0], with[1], with[2], with[3], with[4], with[5]); };
-    const bool of_ring =
-        number == SYS_io_uring_setup || number == SYS_io_uring_enter || number == SYS_io_uring_register;
-    return of_ring ? make("io_uring", ENOMEM, as_always) : as_always();
-}
-
 }  // extern "C"

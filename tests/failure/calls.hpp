@@ -3,8 +3,10 @@
 
 #include <compare>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace sidestep::failure {
@@ -36,8 +38,12 @@ std::string to_string(const Fault& fault);
 // nor another process does not hang.
 bool can(const std::string& call, How how);
 
-// Whether a call that the program counts and fails itself is the one that goes wrong.
-bool goes_wrong(const char* call, std::size_t site);
+// Of a call that the program counts and makes itself: how it goes wrong, or nothing where it does not.
+std::optional<How> goes_wrong(const char* call, std::size_t site = 0);
+// It hangs until release(), which ends it by `end`.
+void hangs_until(std::function<void()> end);
+// Of bytes to move, as many as a call that ends short moves: storage moves whole blocks, or what is left.
+std::size_t fewer(std::size_t bytes);
 
 // What this thread calls meanwhile is not the library's: calls of the driver's own, as of the stand-in for it.
 class Unwatched {

@@ -50,8 +50,8 @@ CopyOptions with_deadline(std::chrono::milliseconds deadline) {
 
 class FileToMemory : public Work {
 public:
-    FileToMemory(const Context& context, Place place, bool verifies)
-        : Work(context), place_(std::move(place)), verifies_(verifies) {}
+    FileToMemory(const Context& context, Place place, bool verifies, PageCache cache = PageCache::automatic)
+        : Work(context), place_(std::move(place)), verifies_(verifies), cache_(cache) {}
     void prepare() override {
         put(at("from"), content_);
         memory_ = filled(place_, std::string(size, 'o'));
@@ -59,6 +59,7 @@ public:
     Result<void> run(std::chrono::milliseconds deadline) override {
         CopyOptions options = with_deadline(deadline);
         options.verify = verifies_;
+        options.page_cache = cache_;
         return result_of(context_.copy(Buffer::file(at("from"), 0, size), memory_.buffer(), options));
     }
     std::string wrong_bytes() override { return unlike("memory", content_of(memory_.buffer()), content_); }
@@ -66,6 +67,7 @@ public:
 private:
     const Place place_;
     const bool verifies_;
+    const PageCache cache_;
     const std::string content_ = some_bytes(1);
     Allocation memory_;
 };
@@ -236,9 +238,12 @@ public:
         Saved::prepare();
         const auto saved = save(at("saved"), {}, false);
         if (!saved) std::abort();
+        told_ = false;  // that was the save
     }
     Result<void> run(std::chrono::milliseconds deadline) override {
+        held_up_ = true;
         const auto checkpoint = Checkpoint::open(at("saved"));
+        held_up_ = false;
         if (!checkpoint) return checkpoint.error();
         LoadOptions options;
         options.to = {Place::gpu(0), Place::gpu(1)};
@@ -338,9 +343,14 @@ Allocation Work::filled(const Place& place, const std::string& with) const {
 
 const std::vector<Kind>& kinds() {
     using Made = std::unique_ptr<Work>;
+    constexpr const char* open_first = "Checkpoint::open() has no deadline";
     static const std::vector<Kind> all{
         {"FileToHost",
          [](const Context& c) -> Made { return std::make_unique<FileToMemory>(c, Place::host(), false); }},
+        {"FileAroundCache",
+         [](const Context& c) -> Made {
+             return std::make_unique<FileToMemory>(c, Place::host(), false, PageCache::bypass);
+         }},
         {"FileToGpu",
          [](const Context& c) -> Made { return std::make_unique<FileToMemory>(c, Place::gpu(0), false); }},
         {"Verified",
@@ -357,8 +367,9 @@ const std::vector<Kind>& kinds() {
          }},
         {"Batch", [](const Context& c) -> Made { return std::make_unique<Batch>(c); }},
         {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); }},
-        {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }},
-        {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); }},
+        {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }, open_first},
+        {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); },
+         open_first},
         {"Found", [](const Context& c) -> Made { return std::make_unique<Published>(c, true); }},
         {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c, false); },
          "publish() has no deadline"}};
