@@ -35,8 +35,10 @@ void InFlight::give_back(Enqueued* work) {
 }
 
 void InFlight::add(Enqueued* work, CUstream stream) {
+    // The default streams of all threads have one name, and each an order of its own.
+    const CUstream key = stream == CU_STREAM_PER_THREAD ? reinterpret_cast<CUstream>(work) : stream;
     const std::lock_guard lock(mutex_);
-    Queue& queue = queues_[stream];
+    Queue& queue = queues_[key];
     (queue.first == nullptr ? queue.first : queue.last->next) = work;
     queue.last = work;
     count_.fetch_add(1, std::memory_order_relaxed);
