@@ -82,7 +82,9 @@ Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersS
     if (!before || !passed) {
         std::lock_guard lock(mutex_);
         free_.push_back(word);
-        return before ? passed.error() : before.error();
+        Error error = before ? passed.error() : before.error();
+        error.where = "gate on a stream";
+        return error;
     }
     const char* call = "cuEventRecord";
     CUresult status = cuda_->cuEventRecord(before->get(), stream.stream);

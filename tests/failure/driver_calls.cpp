@@ -22,10 +22,10 @@ struct Entry {
 };
 Entry& entry(int number);
 
-// The functions that lead to a call, as a number that is the same in every run of one build.
+// The next functions that lead to a call, as a number that is the same in every run of one build.
 std::size_t site() {
     struct Walk {
-        int left = 12;
+        int left = 7;
         std::size_t hash = 0;
     } walk;
     const auto step = [](_Unwind_Context* frame, void* data) {

@@ -48,8 +48,7 @@ bool within(Clock::duration limit, Condition condition) {
     return true;
 }
 
-// How files are read and written: io_uring's requests end without a call, so none of them goes wrong. And whose GPUs:
-// emulated ones, or those that CUDA's driver has, of which some calls go wrong too.
+// How files are read and written, and whose GPUs: emulated ones, or those that CUDA's driver has, of which some calls go wrong too.
 struct By {
     const char* name;
     const char* file_io;

@@ -166,6 +166,11 @@ public:
     std::string left_over() override {
         return stream_.ends_within(std::chrono::seconds(2)) ? "" : "the stream still waits";
     }
+    std::vector<std::string> words() const override {
+        std::vector<std::string> all = Work::words();
+        all.push_back("gate on a stream");
+        return all;
+    }
 
 private:
     const bool staged_;
