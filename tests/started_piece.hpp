@@ -28,6 +28,8 @@ public:
         backend_.look();
         return flight_.over();
     }
+    // The same without a look: the backend may be gone.
+    bool told() const { return flight_.over(); }
     // What became of it, within a minute.
     Result<void> wait() {
         const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);

@@ -120,13 +120,15 @@ TEST_F(P2pmemFile, ACallThatHangsOutlivesTheBackend) {
     script_->hangs = true;  // nothing ends
     file_ = std::move(*attach(Buffer::file(*this / "x", 1, 100), Access::read));
     auto target = attach(memory_.buffer().slice(1, 100), Access::write);
-    ASSERT_TRUE(backend_->start({file_.get(), 0, target->get(), 0, 100, read_file, nullptr}));
+    const test::StartedPiece started(*backend_, {file_.get(), 0, target->get(), 0, 100, read_file, nullptr});
+    ASSERT_TRUE(started.begun());
     while (script_->outstanding == 0) std::this_thread::yield();
     backend_.reset();
     EXPECT_EQ(script_->outstanding, 1u);
     std::memset(script_->seen.back().address, 1, script_->seen.back().size);
     script_->hangs = false;
-    while (std::memcmp(address() + 1, text_.data() + 1, 100) != 0) std::this_thread::yield();
+    while (!started.told()) std::this_thread::yield();
+    EXPECT_EQ(std::memcmp(address() + 1, text_.data() + 1, 100), 0);
 }
 
 TEST_F(P2pmemFile, ShortTransfersAreCarriedOn) {
