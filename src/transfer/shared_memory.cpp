@@ -85,8 +85,11 @@ Result<Import> SharedMemory::connect(const std::string& name, std::chrono::milli
     const bool ours = offered.connection->same_process();
     const Result<bool> as_it_is = ours ? use_own_address(offer, entry) : false;
     if (!as_it_is || !*as_it_is) {
-        const auto mapped = map(offered, entry);
-        if (!mapped) return as_it_is ? mapped.error() : as_it_is.error();
+        if (const auto mapped = map(offered, entry); !mapped) {
+            Error error = mapped.error();
+            if (!as_it_is) error.message += "; as memory of this process: " + as_it_is.error().to_string();
+            return error;
+        }
     }
     keep(name, entry);
     return Import{std::move(entry.buffer), std::move(entry.mapping)};
