@@ -42,7 +42,7 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
     if (round.moved || round.driven_beside) since_ = now;
     if (round.moved && !round.driven_beside) return;
     const auto pause_until = [&](Clock::duration pause) {
-        lookout.sleep(round.mark, std::min({until, round.wake_by, now + pause}));
+        lookout.sleep(round.mark, std::min({until, round.wake_by, now + pause}), true);
     };
     if (round.driven_beside) return pause_until(rest_beside_others);
     const auto still = now - since_;
@@ -53,7 +53,7 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
             return pause_until(std::max<Clock::duration>(asleep / 2, microseconds(50)));
         std::this_thread::yield();
     } else if (!round.left) {
-        lookout.sleep(round.mark, std::min(until, round.wake_by));
+        lookout.sleep(round.mark, std::min(until, round.wake_by), false);
     } else {
         // So an end is seen at most a sixteenth later than it could be, and what hangs costs nothing.
         const Clock::duration longest = round.on_stream ? longest_pause_of_streams : longest_pause;

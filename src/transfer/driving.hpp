@@ -14,8 +14,8 @@ namespace sidestep::transfer {
 
 // What a driver saw in a round: a look, and a step of what it drives.
 struct Round {
-    Lookout::Mark mark = 0;  // read before
-    bool left = false;       // pieces are in flight whose ends only a look tells of
+    Lookout::Mark mark;  // read before
+    bool left = false;   // pieces are in flight whose ends only a look tells of
     bool moved = false;
     bool driven_beside = false;  // threads of backends went on with it
     bool on_stream = false;      // something of it is on a caller's stream

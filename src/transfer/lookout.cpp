@@ -45,10 +45,23 @@ void Lookout::ring() {
     rung_.notify_all();
 }
 
-void Lookout::sleep(Mark mark, Clock::time_point until) {
+// As above: a sleeper whose last look was before these pieces is woken, or does not fall asleep.
+void Lookout::begun_beside() {
+    begun_.fetch_add(1);
+    if (without_looks_.load() == 0) return;
+    // Whoever looks here now may look no more afterwards.
+    if (!looking_here && !look()) return;
+    const std::lock_guard lock(mutex_);
+    rung_.notify_all();
+}
+
+void Lookout::sleep(Mark mark, Clock::time_point until, bool looks) {
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
-    rung_.wait_until(lock, until, [&] { return rings_.load() != mark; });
+    if (!looks) without_looks_.fetch_add(1);
+    rung_.wait_until(lock, until,
+                     [&] { return rings_.load() != mark.rings || (!looks && begun_.load() != mark.begun); });
+    if (!looks) without_looks_.fetch_sub(1);
     sleepers_.fetch_sub(1);
 }
 

@@ -16,7 +16,10 @@ namespace sidestep::transfer {
 class Lookout {
 public:
     using Clock = std::chrono::steady_clock;
-    using Mark = std::uint64_t;
+    struct Mark {
+        std::uint64_t rings = 0;
+        std::uint64_t begun = 0;
+    };
 
     // `drive_beside`: nothing: as drives_beside() says.
     explicit Lookout(const backend::Registry& registry, std::optional<bool> drive_beside = {});
@@ -32,19 +35,23 @@ public:
     void close();
 
     // To be read before the look that finds nothing to do.
-    Mark mark() const { return rings_.load(); }
+    Mark mark() const { return {rings_.load(), begun_.load()}; }
     // Wakes all who sleep.
     void ring();
-    // Until somebody has rung since the mark, or that time.
-    void sleep(Mark mark, Clock::time_point until);
+    // A thread of a backend has begun pieces: where only a look tells of them, wakes those who sleep without looks.
+    void begun_beside();
+    // Until somebody has rung since the mark, or that time. `looks`: it comes back soon, to look.
+    void sleep(Mark mark, Clock::time_point until, bool looks);
 
 private:
     const std::vector<backend::Backend*> backends_;
     const bool drives_beside_;
     std::atomic<bool> closed_{false};
     std::atomic<unsigned> looking_{0};
-    std::atomic<Mark> rings_{0};
+    std::atomic<std::uint64_t> rings_{0};
+    std::atomic<std::uint64_t> begun_{0};  // how often pieces were begun beside those who drive
     std::atomic<unsigned> sleepers_{0};
+    std::atomic<unsigned> without_looks_{0};  // of them
     std::mutex mutex_;
     std::condition_variable rung_;
 };

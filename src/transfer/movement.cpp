@@ -96,7 +96,7 @@ void Movement::ended() {
         }
         const bool left = state_ != State::moving || needs_driver();
         lock.unlock();
-        if (left) lookout.ring();
+        left ? lookout.ring() : lookout.begun_beside();
     }
 }
 

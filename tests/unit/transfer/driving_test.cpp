@@ -142,6 +142,25 @@ TEST(Driving, ThreadsOfBackendsLeaveItAloneWhereProcessorsAreFew) {
     EXPECT_TRUE(rig.arrived());
 }
 
+// A thread that has read goes on with copies that nobody tells of, and whoever drives sleeps at that time.
+TEST(Driving, SomebodyLooksForWhatThreadsOfBackendsHaveBegun) {
+    SpreadRig rig(
+        {.gpus = 1, .files = {.looks = 0, .told = true}, .gpu = {.looks = 0}, .drive_beside = true});
+    rig.add_gpus(1, 640_KiB);
+    rig.replicate(640_KiB);
+    CopyOptions options = chunks_of(64_KiB);
+    options.max_staging = 64_KiB;  // one chunk at a time
+    const auto start = std::chrono::steady_clock::now();
+    const auto job = rig.submit(options);
+    while (!job->finished() && std::chrono::steady_clock::now() - start < 30s) {
+        std::this_thread::sleep_for(5ms);
+        rig.files->end_pieces();
+    }
+    ASSERT_TRUE(job->finished() && job->result());
+    EXPECT_TRUE(rig.arrived());
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 5s) << "the end of each copy was found in time only";
+}
+
 // Threads of a backend go on with it all the time, and it ends after so many looks.
 class DrivenBeside final : public Activity {
 public:
@@ -187,16 +206,19 @@ TEST(Lookout, ARingBetweenMarkAndSleepIsNotMissed) {
     Lookout lookout(registry);
     const auto mark = lookout.mark();
     lookout.ring();
-    lookout.sleep(mark, Lookout::Clock::time_point::max());  // returns
+    lookout.sleep(mark, Lookout::Clock::time_point::max(), true);  // returns
+    const auto before = lookout.mark();
+    lookout.begun_beside();
+    lookout.sleep(before, Lookout::Clock::time_point::max(), false);  // returns too
     const auto start = Lookout::Clock::now();
-    lookout.sleep(lookout.mark(), start + 5ms);
-    EXPECT_GE(Lookout::Clock::now() - start, 5ms);
+    lookout.sleep(before, start + 5ms, true);
+    EXPECT_GE(Lookout::Clock::now() - start, 5ms) << "who comes back soon need not be called";
     const auto sleeping = lookout.mark();
     std::thread ringer([&] {
         std::this_thread::sleep_for(5ms);
         lookout.ring();
     });
-    lookout.sleep(sleeping, Lookout::Clock::time_point::max());
+    lookout.sleep(sleeping, Lookout::Clock::time_point::max(), false);
     ringer.join();
 }
 

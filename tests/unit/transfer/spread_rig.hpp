@@ -30,6 +30,7 @@ public:
         std::function<bool(const std::string& path)> fail_commit;
         std::optional<Bytes>
             hang_after;           // once so many bytes were moved nothing ends, until `hangs` is taken back
+        bool told = false;        // a look tells of nothing, end_pieces() does
         bool no_staging = false;  // takes over pinned memory, and has none
         bool direct = false;      // reaches GPUs by itself
         bool notes_by_path = false;
@@ -138,7 +139,8 @@ public:
         return backend::Progress::pending;
     }
 
-    bool look() override {
+    bool look() override { return script.told ? false : end_pieces(); }
+    bool end_pieces() {
         std::vector<Flying> over;
         bool left = false;
         {
