@@ -38,7 +38,13 @@ Result<Offered> Importer::find(const Folder& folder, const std::string& name, Co
     auto found = ask();
     // The connection may have ended before, and the publisher be there.
     if (absent(found) && connection && connection->closed()) found = ask();
-    if (found) found->connection = std::move(connection);
+    if (found) {
+        found->connection = std::move(connection);
+        return found;
+    }
+    // Whoever watches lets go of one that nobody uses, once awake.
+    connection.reset();
+    tidy();
     if (!absent(found)) return found;
     (void)folder.tidy(name);
     return Error{ErrorCode::not_found,
@@ -74,10 +80,14 @@ Result<std::shared_ptr<Connection>> Importer::connect(const std::string& path, C
         connections_.push_back(connection);
         waker_->wake();
     }
-    SIDESTEP_CHECK(connection->enter(until));
-    // Another thread may have been quicker.
+    const auto entered = connection->enter(until);
     std::lock_guard lock(mutex_);
-    if (auto first = known(file_id(path))) connection = std::move(first);
+    // Another thread may have been quicker.
+    auto first = entered ? known(file_id(path)) : nullptr;
+    if (entered && (!first || first == connection)) return connection;
+    connection = std::move(first);
+    waker_->wake();
+    if (!entered) return entered.error();
     return connection;
 }
 

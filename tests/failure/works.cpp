@@ -302,6 +302,8 @@ private:
     Publication publication_;
 };
 
+using Made = std::unique_ptr<Work>;
+
 }  // namespace
 
 Work::Work(const Context& context) : context_(context) {
@@ -347,7 +349,6 @@ Allocation Work::filled(const Place& place, const std::string& with) const {
 }
 
 const std::vector<Kind>& kinds() {
-    using Made = std::unique_ptr<Work>;
     constexpr const char* open_first = "Checkpoint::open() has no deadline";
     static const std::vector<Kind> all{
         {"FileToHost",
@@ -382,7 +383,6 @@ const std::vector<Kind>& kinds() {
 }
 
 const std::vector<Kind>& kinds_on_stream() {
-    using Made = std::unique_ptr<Work>;
     [[maybe_unused]] constexpr const char* opens_first =
         "files are opened before the gate is put, and that before the call returns";
     static const std::vector<Kind> all{
