@@ -21,7 +21,8 @@ public:
     virtual ~Activity() = default;
 
     // Goes on as far as it can without waiting; answers whether anything moved. With `may_block` it also
-    // makes a written target final, which can wait for a device.
+    // makes a written target final, which can wait for a device. Ends no pieces: whoever steps looks first
+    // (Lookout::look).
     virtual bool step(bool may_block) = 0;
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;

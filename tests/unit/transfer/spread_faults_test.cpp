@@ -226,7 +226,10 @@ void expect_cancelled(const CopyOptions& options, Bytes after) {
     SpreadRig rig({.gpus = 2, .files = {.looks = 3, .hang_after = after}});
     two_tensors(rig);
     auto job = rig.submit(options);
-    while (rig.files->bytes_read < after) job->step(true);
+    while (rig.files->bytes_read < after) {
+        rig.end_pieces();
+        job->step(true);
+    }
     job->cancel();
     rig.files->hangs = false;
     rig.engine->wait(job, 0ns);
@@ -256,7 +259,10 @@ TEST(SpreadFaults, CancelsWhileSomebodyLooks) {
         return {};
     };
     auto job = rig.submit({});
-    while (looking == 0) job->step(true);
+    while (looking == 0) {
+        rig.end_pieces();
+        job->step(true);
+    }
     job->cancel();
     job->step(true);
     EXPECT_FALSE(job->drained());  // the slot is still looked at
