@@ -89,10 +89,6 @@ Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersS
     const char* call = "cuEventRecord";
     CUresult status = cuda_->cuEventRecord(before->get(), stream.stream);
     if (status == CUDA_SUCCESS) {
-        call = "cuMemcpyAsync";
-        status = leave_shared_queue(gpus, stream, word);
-    }
-    if (status == CUDA_SUCCESS) {
         call = "cuStreamWaitValue32";
         status = cuda_->cuStreamWaitValue32(stream.stream, reinterpret_cast<CUdeviceptr>(word), 1,
                                             CU_STREAM_WAIT_VALUE_GEQ);
@@ -111,25 +107,6 @@ Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersS
     auto gate = std::make_unique<WordGate>(shared_from_this(), word, stream.context, std::move(*before),
                                            std::move(*passed));
     return std::unique_ptr<backend::Gate>(std::move(gate));
-}
-
-// Streams share a GPU's queues, and one that waits holds up the queue that it used last. Small copies from the host go
-// through those of kernels: a staged copy that ends in one would wait for its own gate. Those to the host hold up nobody.
-CUresult GateWords::leave_shared_queue(Gpus& gpus, const CallersStream& stream, std::uint32_t* word) {
-    const Gpu* const gpu = gpus.opened_with(stream.context);
-    if (gpu == nullptr) return CUDA_SUCCESS;  // nothing of this library is in its queues
-    CUdeviceptr from = 0;
-    {
-        std::lock_guard lock(mutex_);
-        Allocation& copied = copied_[stream.context];
-        if (!copied) {
-            auto made = allocate_on_gpu(*gpu, sizeof(*word), MemoryKind::device);
-            if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
-            copied = std::move(*made);
-        }
-        from = reinterpret_cast<CUdeviceptr>(copied.address());
-    }
-    return cuda_->cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(word + 1), from, sizeof(*word), stream.stream);
 }
 
 Result<std::uint32_t*> GateWords::take(Gpus& gpus) {
@@ -176,8 +153,6 @@ GateWords::~GateWords() {
     if (resting_.empty()) return;
     base::log(base::LogLevel::warn, "a stream still waits at an open gate: its pinned words are not freed");
     base::keep(std::make_shared<Allocation>(std::move(page_)));
-    // Freeing memory of a GPU waits for streams that wait.
-    base::keep(std::make_shared<std::map<CUcontext, Allocation>>(std::move(copied_)));
 }
 
 }  // namespace sidestep::backends::cuda

@@ -1,7 +1,6 @@
 // Gates on callers' streams: a stream waits for a word of pinned memory that the host sets.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -47,19 +46,17 @@ private:
     };
     // Gates that may wait or rest at a time. A stream's queue in the driver holds about 1024 entries, and the
     // call that would add one more blocks until the first ends: behind a closed gate, for ever (seen on an
-    // H200, driver 580.159.04). Each gate takes three or four entries.
+    // H200, driver 580.159.04). Each gate takes two or three entries.
     static constexpr std::size_t max_words = 128;
     static constexpr std::size_t bytes_a_word = 64;  // a cache line each
 
     Result<std::uint32_t*> take(Gpus& gpus);
-    CUresult leave_shared_queue(Gpus& gpus, const CallersStream& stream, std::uint32_t* word);
     void rest(std::uint32_t* word, driver::CudaEvent passed, CUcontext context) noexcept;
     void collect() noexcept;
 
     std::shared_ptr<const driver::Cuda> cuda_;
     std::mutex mutex_;
     Allocation page_;
-    std::map<CUcontext, Allocation> copied_;  // a word of each GPU, see leave_shared_queue()
     std::vector<std::uint32_t*> free_;
     std::vector<Resting> resting_;  // never grows beyond what take() reserved
 };

@@ -145,13 +145,6 @@ Result<Gpu*> Gpus::open(int index) {
     return slot.owned.get();
 }
 
-Gpu* Gpus::opened_with(CUcontext context) const {
-    for (const auto& slot : slots_)
-        if (Gpu* gpu = slot->open.load(std::memory_order_acquire); gpu && gpu->context()->get() == context)
-            return gpu;
-    return nullptr;
-}
-
 Gpu* Gpus::any_opened() const {
     for (const auto& slot : slots_)
         if (Gpu* gpu = slot->open.load(std::memory_order_acquire)) return gpu;

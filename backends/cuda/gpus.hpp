@@ -85,8 +85,6 @@ public:
     Result<Gpu*> open(int index);
     // The GPU if it is open, else null.
     Gpu* opened(int index) const { return slots_[static_cast<std::size_t>(index)]->open.load(); }
-    // The open GPU that has this context, or null.
-    Gpu* opened_with(CUcontext context) const;
     // Any open GPU, or null.
     Gpu* any_opened() const;
     // A GPU for work that belongs to none, such as pinning host memory of NUMA node `node` (-1: any): one
