@@ -31,7 +31,7 @@ public:
     Flight(const Flight&) = delete;
     Flight& operator=(const Flight&) = delete;
 
-    // For the backend, once, after start() or while it runs: nothing of the piece is in flight any more. On any thread, with
+    // For the backend, once, after start() or beside it: nothing of the piece is in flight any more. On any thread, with
     // no lock held; never from within start(). Afterwards the flight may be gone.
     void end(Result<void> result);
 

@@ -25,7 +25,7 @@ constexpr auto longest_pause = microseconds(40'000);
 constexpr auto longest_pause_of_streams = microseconds(1000);
 
 // So long after something moved looks follow one another without a pause: a sleep of 50 us lasts up to 110 (the kernel's
-// timer slack), in which slots stay full and readers wait. With few processors it is the readers who wait for this one.
+// timer slack), in which slots stay full and readers wait. With few processors looks would keep the readers from theirs.
 constexpr auto looks_for = microseconds(100);
 constexpr auto looks_for_beside_others = microseconds(500);
 
@@ -76,7 +76,7 @@ void DrivingThread::add(std::shared_ptr<Activity> activity) {
     wake();
 }
 
-// It sleeps there while it has something to drive, and here while it has nothing.
+// With something to drive the thread sleeps at the lookout, with nothing at the condition.
 void DrivingThread::wake() {
     wake_.notify_all();
     lookout_->ring();

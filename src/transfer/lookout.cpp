@@ -7,7 +7,7 @@
 namespace sidestep::transfer {
 namespace {
 
-// As many as the readers of files take for themselves and leave one to each other (backends/file).
+// With so many the readers of files take all processors (backends/file), and rely on one another to go on.
 constexpr unsigned processors_to_spare = 4;
 
 // A look that ends a piece goes on with its movement on the same thread, which does not look again.
@@ -45,7 +45,7 @@ void Lookout::ring() {
     rung_.notify_all();
 }
 
-// As above: a sleeper whose last look was before these pieces is woken, or does not fall asleep.
+// Either a sleeper whose last look came before these pieces sees begun_, or it is seen here.
 void Lookout::begun_beside() {
     begun_.fetch_add(1);
     if (without_looks_.load() == 0) return;
