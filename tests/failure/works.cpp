@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include <sidestep/cuda.hpp>
+#include "tests/contents.hpp"
 #include "tests/failure/driver_calls.hpp"
 
 namespace sidestep::failure {
@@ -23,17 +23,11 @@ constexpr Bytes chunk = 1 << 20;
 // Of each of the four: two make a file of more than one chunk.
 constexpr Bytes tensor_size = chunk + 1234;
 
+using test::get;
+using test::put;
+
 std::string some_bytes(unsigned seed, Bytes bytes = size) {
-    std::string text(bytes, '\0');
-    for (Bytes i = 0; i < bytes; ++i) text[i] = static_cast<char>((i * 2654435761u >> 13) + seed);
-    return text;
-}
-void put(const std::string& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary) << text;
-}
-std::string get(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
+    return test::text_of(bytes, seed);
 }
 std::string unlike(const std::string& what, const std::string& is, const std::string& should) {
     if (is == should) return {};

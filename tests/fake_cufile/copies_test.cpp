@@ -10,6 +10,7 @@
 #include "backends/host/host_backend.hpp"
 #include "driver/files.hpp"
 #include "driver/page_cache.hpp"
+#include "tests/contents.hpp"
 #include "tests/fake_cufile/stand_in.hpp"
 #include "transfer/engine.hpp"
 
@@ -17,13 +18,6 @@ namespace sidestep::fake_cufile {
 namespace {
 
 constexpr Bytes size = 24_MiB;
-
-std::string content(Bytes bytes, unsigned seed) {
-    std::string text(bytes, '\0');
-    unsigned state = seed * 2654435761u + 1;
-    for (char& c : text) c = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
-    return text;
-}
 
 // A machine with the file, host, cuda and cufile backends, as backends/builtin.cpp has it.
 class Copies : public testing::Test {
@@ -62,13 +56,8 @@ protected:
     backend::Support support() const { return registry_->offers().back().support; }
 
     std::string path(const std::string& name) const { return tree_.root() + "/" + name; }
-    void write_file(const std::string& name, const std::string& text) const {
-        std::ofstream(path(name), std::ios::binary) << text;
-    }
-    std::string read_file(const std::string& name) const {
-        std::ifstream file(path(name), std::ios::binary);
-        return std::string(std::istreambuf_iterator<char>(file), {});
-    }
+    void write_file(const std::string& name, const std::string& text) const { test::put(path(name), text); }
+    std::string read_file(const std::string& name) const { return test::get(path(name)); }
     std::string memory() const { return std::string(static_cast<const char*>(memory_.address()), size); }
 
     // The files were just written, so the page cache holds them.
@@ -99,7 +88,7 @@ TEST_F(Copies, GoDirectlyWhereTheCountersProveIt) {
         memory_ = {};
         open(way);
         ASSERT_TRUE(support().usable) << support().reason;
-        const std::string bytes = content(size, 1);
+        const std::string bytes = test::text_of(size, 1);
         write_file("source", bytes);
         const auto read = copy(Buffer::file(path("source")), memory_.buffer());
         ASSERT_TRUE(read) << read.error().to_string();
@@ -117,7 +106,7 @@ TEST_F(Copies, GoDirectlyWhereTheCountersProveIt) {
 
 TEST_F(Copies, WhatIsNoWholeBlockGoesThroughHostMemoryAndSaysSo) {
     open("nvfs");
-    const std::string bytes = content(size, 2);
+    const std::string bytes = test::text_of(size, 2);
     write_file("source", bytes);
     const Bytes part = 1_MiB + 5000;
     const auto read = copy(Buffer::file(path("source"), 1000, part), memory_.buffer().slice(7, part));
@@ -143,7 +132,7 @@ TEST_F(Copies, WhatIsNoWholeBlockGoesThroughHostMemoryAndSaysSo) {
 TEST_F(Copies, SilentCompatibilityModeIsRefusedWithTheReason) {
     open("posix");
     ASSERT_TRUE(support().usable) << support().reason;
-    const std::string bytes = content(size, 3);
+    const std::string bytes = test::text_of(size, 3);
     write_file("source", bytes);
     const auto read = copy(Buffer::file(path("source")), memory_.buffer());
     ASSERT_TRUE(read) << read.error().to_string();
@@ -181,7 +170,7 @@ TEST_F(Copies, RefusalsAndTheirReasons) {
         {"wrong", "is not the one in the file"},
         {"tiny", "moved 1000 bytes only"},
     };
-    const std::string bytes = content(size, 4);
+    const std::string bytes = test::text_of(size, 4);
     write_file("source", bytes);
     for (const auto& [words_of_case, reason] : cases) {
         SCOPED_TRACE(words_of_case);
@@ -199,7 +188,7 @@ TEST_F(Copies, RefusalsAndTheirReasons) {
 // The path was direct when it was tried, and is not when it is used.
 TEST_F(Copies, BytesThatTurnOutNotToBeDirectCountAsPageCache) {
     open("nvfs");
-    const std::string bytes = content(size, 5);
+    const std::string bytes = test::text_of(size, 5);
     write_file("source", bytes);
     ASSERT_TRUE(copy(Buffer::file(path("source")), memory_.buffer()));
     ::setenv("FAKE_CUFILE", "silent", 1);
@@ -218,7 +207,7 @@ TEST_F(Copies, BytesThatTurnOutNotToBeDirectCountAsPageCache) {
 
 TEST_F(Copies, ErrorsNameTheFileAndTheBytes) {
     open("nvfs");
-    write_file("source", content(size, 6));
+    write_file("source", test::text_of(size, 6));
     ASSERT_TRUE(copy(Buffer::file(path("source")), memory_.buffer()));
     ASSERT_TRUE(copy(memory_.buffer(), Buffer::file(path("first"))));
     ::setenv("FAKE_CUFILE", "eio", 1);
@@ -240,7 +229,7 @@ TEST_F(Copies, ErrorsNameTheFileAndTheBytes) {
 // Two copies into one memory: what the first has mapped stays while the second uses it.
 TEST_F(Copies, TwoAtATimeShareTheMappedMemory) {
     open("nvfs");
-    const std::string bytes = content(size, 12);
+    const std::string bytes = test::text_of(size, 12);
     write_file("a", bytes);
     write_file("b", bytes);
     auto first = engine_->submit(Buffer::file(path("a")), memory_.buffer(), around_cache(), nullptr);
@@ -257,7 +246,7 @@ TEST_F(Copies, TwoAtATimeShareTheMappedMemory) {
 
 TEST_F(Copies, MemoryThatCufileWouldNotMapIsSaid) {
     open("nvfs,buffer=5016");
-    const std::string bytes = content(size, 7);
+    const std::string bytes = test::text_of(size, 7);
     write_file("source", bytes);
     const auto read = copy(Buffer::file(path("source")), memory_.buffer());
     ASSERT_TRUE(read) << read.error().to_string();
@@ -269,7 +258,7 @@ TEST_F(Copies, MemoryThatCufileWouldNotMapIsSaid) {
 
 TEST_F(Copies, WishesThatRuleTheDirectPathOut) {
     open("nvfs");
-    const std::string bytes = content(size, 8);
+    const std::string bytes = test::text_of(size, 8);
     write_file("source", bytes);
     CopyOptions cached;
     cached.page_cache = PageCache::use;
@@ -293,7 +282,7 @@ TEST_F(Copies, WishesThatRuleTheDirectPathOut) {
 // What lies in the page cache is quicker to read from there, unless the caller insists.
 TEST_F(Copies, AWarmFileIsReadFromThePageCache) {
     open("nvfs");
-    write_file("source", content(size, 11));
+    write_file("source", test::text_of(size, 11));
     const driver::Fd fd = driver::open_file(path("source"), O_RDONLY).value();
     const auto probe = driver::cache_probe_for(fd, driver::best_cache_probe());
     const auto cached = driver::cached_part(probe, fd, 0, size);
@@ -314,14 +303,14 @@ TEST_F(Copies, AWarmFileIsReadFromThePageCache) {
 
 TEST_F(Copies, PoolMemoryAndSmallFilesAreStaged) {
     open("nvfs");
-    write_file("small", content(4095, 9));
+    write_file("small", test::text_of(4095, 9));
     const auto small = copy(Buffer::file(path("small")), memory_.buffer().slice(0, 4095));
     ASSERT_TRUE(small) << small.error().to_string();
     EXPECT_NE(words(*small).find("only whole blocks of 4 KiB go directly"), std::string::npos)
         << words(*small);
     auto pool =
         registry_->find("cuda")->allocator()->allocate(Place::gpu(0), 1_MiB, MemoryKind::pool).value();
-    write_file("source", content(1_MiB, 10));
+    write_file("source", test::text_of(1_MiB, 10));
     const auto into_pool = copy(Buffer::file(path("source")), pool.buffer());
     ASSERT_TRUE(into_pool) << into_pool.error().to_string();
     EXPECT_NE(words(*into_pool).find("cannot write pool memory"), std::string::npos) << words(*into_pool);

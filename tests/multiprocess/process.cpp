@@ -7,13 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/contents.hpp"
 #include "tests/multiprocess/container.hpp"
 
 extern char** environ;
@@ -96,22 +100,17 @@ void Peer::kill() {
     started_ = process_ = -1;
 }
 
-unsigned char pattern(unsigned seed, Bytes position) {
-    return static_cast<unsigned char>(seed * 37 + position * 7 + (position >> 8) * 11 +
-                                      (position >> 16) * 13);
-}
-
 void fill(const Buffer& memory, unsigned seed) {
-    auto* bytes = static_cast<unsigned char*>(memory.address());
-    for (Bytes i = 0; i < memory.size(); ++i) bytes[i] = pattern(seed, i);
+    test::fill(memory.address(), memory.size(), seed);
 }
 
 std::string differs(const Buffer& memory, unsigned seed, Bytes first) {
     const auto* bytes = static_cast<const unsigned char*>(memory.address());
-    for (Bytes i = 0; i < memory.size(); ++i)
-        if (bytes[i] != pattern(seed, first + i))
-            return fmt::format("byte {} is {} where {} was expected", i, bytes[i], pattern(seed, first + i));
-    return "";
+    std::vector<unsigned char> expected(memory.size());
+    test::fill(expected.data(), expected.size(), seed, first);
+    if (std::memcmp(bytes, expected.data(), expected.size()) == 0) return "";
+    const auto [found, wanted] = std::mismatch(bytes, bytes + expected.size(), expected.begin());
+    return fmt::format("byte {} is {} where {} was expected", found - bytes, *found, *wanted);
 }
 
 std::size_t open_descriptors(pid_t process) {

@@ -81,10 +81,8 @@ private:
     int from_ = -1;
 };
 
-// Bytes that tell one seed, and one position, from another.
-unsigned char pattern(unsigned seed, Bytes position);
 void fill(const Buffer& memory, unsigned seed);
-// "" where the memory holds the pattern from `first` on, else the first difference.
+// "" where the memory holds what fill() writes from `first` on, else the first difference.
 std::string differs(const Buffer& memory, unsigned seed, Bytes first = 0);
 
 // Open descriptors of a process; 0: of this one.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <sidestep/checkpoint.hpp>
+#include "tests/contents.hpp"
 #include "tests/multiprocess/process.hpp"
 
 namespace sidestep::multiprocess {
@@ -28,8 +28,7 @@ unsigned seed_of(const Checkpoint& checkpoint, std::size_t file) {
     EXPECT_TRUE(only) << only.error().to_string();
     if (!only) return 2;
     const auto seed = static_cast<unsigned>(std::stoul(only->metadata().at(0).second));
-    std::ifstream in(checkpoint.files()[file].path, std::ios::binary);
-    std::string content{std::istreambuf_iterator<char>(in), {}};
+    std::string content = test::get(checkpoint.files()[file].path);
     for (const TensorInfo& tensor : only->tensors()) {
         const Buffer part = Buffer::host(content.data() + tensor.offset, tensor.bytes);
         EXPECT_EQ(differs(part, seed, std::stoul(tensor.name) * bytes / 32), "")

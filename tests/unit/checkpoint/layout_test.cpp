@@ -8,6 +8,7 @@
 
 #include "checkpoint/axes.hpp"
 #include "checkpoint/placement.hpp"
+#include "tests/contents.hpp"
 
 namespace sidestep::checkpoint {
 namespace {
@@ -100,9 +101,7 @@ Example random_example(std::mt19937& random) {
                 example.axes.emplace_back();
             }
         }
-        std::string bytes(at + below(50), '\0');
-        for (char& byte : bytes) byte = static_cast<char>(random());
-        example.files.push_back(std::move(bytes));
+        example.files.push_back(test::text_of(at + below(50), random()));
     }
     return example;
 }

@@ -14,6 +14,7 @@
 #include "checkpoint/manifest_reader.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "driver/files.hpp"
+#include "tests/contents.hpp"
 #include "tests/unit/checkpoint/gguf_files.hpp"
 
 namespace sidestep {
@@ -26,23 +27,13 @@ Context machine() {
     return std::move(Context::open({"dgx-h100"})).value();
 }
 
-std::string random_bytes(std::size_t size, std::mt19937& random) {
-    std::string bytes(size, '\0');
-    for (char& byte : bytes) byte = static_cast<char>(random());
-    return bytes;
-}
-
 // A file as the format's rules have it, without the code that saves.
 std::string write_tensors(const Folder& folder, const std::string& name,
                           const std::vector<TensorToWrite>& tensors, std::mt19937& random) {
     const auto header = checkpoint::write_header(tensors, {});
     EXPECT_TRUE(header);
-    return folder.write(name, header->bytes + random_bytes(header->file_size - header->bytes.size(), random));
-}
-
-std::string read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
+    return folder.write(name,
+                        header->bytes + test::text_of(header->file_size - header->bytes.size(), random()));
 }
 
 Checkpoint open(const std::string& path) {
@@ -77,7 +68,7 @@ std::string slice_of(const TensorInfo& info, const std::string& bytes, const Loa
 std::size_t check_all(const Context& context, const Checkpoint& checkpoint, const Loaded& loaded) {
     std::size_t found = 0;
     std::vector<std::string> files;
-    for (const CheckpointFile& file : checkpoint.files()) files.push_back(read_file(file.path));
+    for (const CheckpointFile& file : checkpoint.files()) files.push_back(test::get(file.path));
     for (const Place& place : loaded.places()) {
         for (const LoadedTensor& part : loaded.tensors(place)) {
             const TensorInfo* info = checkpoint.find(part.name);
@@ -244,7 +235,7 @@ TEST_F(Load, OutlivesEverything) {
     const Loaded copy = *loaded;
     loaded.reset();
     EXPECT_EQ(copy.find("w", Place::gpu(0))->name, "w");
-    const std::string file = read_file(folder / "model.safetensors");
+    const std::string file = test::get(folder / "model.safetensors");
     EXPECT_EQ(std::memcmp(copy.find("w", Place::gpu(0))->buffer.address(), file.data() + file.size() - 300000,
                           300000),
               0);
@@ -352,7 +343,7 @@ TEST_F(Load, AFileThatShrinksAfterItWasOpened) {
 TEST_F(Load, AFileThatHasChangedSince) {
     const std::string path = write_tensors(folder, "model.safetensors", {{"a", Dtype::u8, {1000}}}, random);
     const Checkpoint checkpoint = open(folder.path());
-    const std::string content = read_file(path);
+    const std::string content = test::get(path);
     // The clock of the file system may stand still for some milliseconds.
     const auto before = driver::file_facts(path);
     while ((*driver::file_facts(path))->version == (*before)->version)
@@ -394,7 +385,7 @@ TEST_F(Load, BytesAreComparedWithAManifest) {
     const TensorInfo* a = checkpoint.find("a");
     std::fstream file(folder / "a.safetensors", std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(static_cast<std::streamoff>(a->offset + (3u << 20)));
-    file.put(static_cast<char>(~read_file(folder / "a.safetensors")[a->offset + (3u << 20)]));
+    file.put(static_cast<char>(~test::get(folder / "a.safetensors")[a->offset + (3u << 20)]));
     file.close();
     checkpoint = open(folder.path());
     const Error error = error_of(checkpoint, options);
@@ -432,7 +423,7 @@ TEST_F(Load, EmptyTensorsWithinOthers) {
                      gguf_tensor("in b", {0}, 0, 1'280'000)};
     parts.data = 1'280'032;
     std::string content = gguf_file(parts);
-    content.replace(content.size() - parts.data, parts.data, random_bytes(parts.data, random));
+    content.replace(content.size() - parts.data, parts.data, test::text_of(parts.data, random()));
     const Checkpoint checkpoint = open(folder.write("model.gguf", content));
     LoadOptions options;
     options.to = {Place::gpu(0), Place::gpu(1)};
@@ -453,7 +444,7 @@ TEST_F(Load, AHeaderIsComparedWhicheverTensorIsWanted) {
     options.manifest = folder / "sums.json";
     ASSERT_TRUE(open(path).write_manifest(options.manifest));
     EXPECT_TRUE(context.load(*open(path).only({"b"}), options).wait());
-    std::string content = read_file(path);
+    std::string content = test::get(path);
     content.replace(content.find("\"BF16\""), 6, "\"F16\" ");
     folder.write("model.safetensors", content);
     const auto second = open(path).only({"b"});

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 
 #include <sidestep/sidestep.hpp>
 #include "checkpoint/save_closing.hpp"
+#include "tests/contents.hpp"
 #include "tests/unit/checkpoint/checkpoint_files.hpp"
 
 namespace sidestep {
@@ -21,11 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* index_name = "model.safetensors.index.json";
-
-std::string read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class SaveNames : public testing::Test {
 protected:
@@ -56,7 +51,7 @@ protected:
         if (!checkpoint) return checkpoint.error().to_string();
         std::string content;
         for (const TensorInfo& tensor : checkpoint->tensors())
-            content += read_file(checkpoint->files()[tensor.file].path).substr(tensor.offset, tensor.bytes);
+            content += test::get(checkpoint->files()[tensor.file].path).substr(tensor.offset, tensor.bytes);
         return content;
     }
     void SetUp() override { fs::create_directory(path()); }
@@ -86,7 +81,7 @@ TEST_F(SaveNames, WhileFilesGetTheirNamesTheFolderIsRefused) {
         EXPECT_NE(loaded().find("a save into this folder was interrupted"), std::string::npos) << loaded();
         EXPECT_FALSE(fs::exists(manifest()));
         // What other libraries do: they ask for the values, or the keys, of the map.
-        const auto mark = nlohmann::json::parse(read_file(index()));
+        const auto mark = nlohmann::json::parse(test::get(index()));
         EXPECT_TRUE(mark.at("weight_map").is_null());
         const auto refused = save_shards('2');
         ASSERT_FALSE(refused) << "two at once may leave a mixture under one index";
@@ -123,13 +118,13 @@ TEST_F(SaveNames, WithoutAFirstNameTheEarlierIndexIsPutBack) {
     EXPECT_FALSE(fs::exists(index()));
     EXPECT_FALSE(fs::exists(manifest()));
     ASSERT_TRUE(save_shards('1'));
-    const std::string index_before = read_file(index());
-    const std::string manifest_before = read_file(manifest());
+    const std::string index_before = test::get(index());
+    const std::string manifest_before = test::get(manifest());
     auto closing = begun(tensors('2'), path());
-    EXPECT_NE(read_file(index()), index_before);
+    EXPECT_NE(test::get(index()), index_before);
     ASSERT_TRUE(closing.without_names());
-    EXPECT_EQ(read_file(index()), index_before);
-    EXPECT_EQ(read_file(manifest()), manifest_before);
+    EXPECT_EQ(test::get(index()), index_before);
+    EXPECT_EQ(test::get(manifest()), manifest_before);
     EXPECT_EQ(loaded(), "11");
 }
 

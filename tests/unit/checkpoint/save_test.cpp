@@ -7,13 +7,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <set>
 
 #include <fmt/format.h>
 
 #include <sidestep/sidestep.hpp>
+#include "tests/contents.hpp"
 #include "tests/unit/checkpoint/checkpoint_files.hpp"
 
 namespace sidestep {
@@ -31,8 +31,7 @@ struct Tensors {
              const Place& place, std::mt19937& random) {
         TensorInfo info{name, dtype, "", std::move(shape), 0, 0, 0};
         const Bytes size = info.elements() * static_cast<Bytes>(bits_of(dtype)) / 8;
-        std::string content(size, '\0');
-        for (char& byte : content) byte = static_cast<char>(random());
+        std::string content = test::text_of(size, random());
         memory.push_back(std::move(context.allocate(place, std::max<Bytes>(size, 1))).value());
         const Buffer data = memory.back().buffer().slice(0, size);
         if (size > 0) {
@@ -43,11 +42,6 @@ struct Tensors {
         list.push_back({name, dtype, info.shape, data});
     }
 };
-
-std::string read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::set<std::string> names_in(const std::string& folder) {
     std::set<std::string> names;
@@ -80,7 +74,7 @@ protected:
             ASSERT_NE(info, nullptr) << tensors.list[i].name;
             EXPECT_EQ(info->dtype, tensors.list[i].dtype);
             EXPECT_EQ(info->shape, tensors.list[i].shape);
-            const std::string file = read_file(checkpoint->files()[info->file].path);
+            const std::string file = test::get(checkpoint->files()[info->file].path);
             EXPECT_EQ(file.substr(info->offset, info->bytes), tensors.bytes[i]) << info->name;
         }
     }
@@ -124,7 +118,7 @@ TEST_F(Save, WhatWasSavedIsLoadedAgain) {
     for (const LoadedTensor& tensor : loaded->tensors(Place::gpu(7)))
         again.push_back({std::string(tensor.name), tensor.dtype, tensor.shape, tensor.buffer});
     ASSERT_TRUE(context.save(again, folder / "again.safetensors").wait());
-    EXPECT_EQ(read_file(folder / "model.safetensors"), read_file(folder / "again.safetensors"));
+    EXPECT_EQ(test::get(folder / "model.safetensors"), test::get(folder / "again.safetensors"));
 }
 
 TEST_F(Save, SeveralFilesAndTheirIndex) {
@@ -196,7 +190,7 @@ TEST_F(Save, ManySmallTensors) {
                     random);
     const auto saved = context.save(tensors.list, folder / "model.safetensors").wait();
     ASSERT_TRUE(saved) << saved.error().to_string();
-    const std::string file = read_file(folder / "model.safetensors");
+    const std::string file = test::get(folder / "model.safetensors");
     const auto checkpoint = Checkpoint::open(folder / "model.safetensors");
     for (std::size_t i = 0; i < 3000; i += 7) {
         const TensorInfo* info = checkpoint->find(tensors.list[i].name);
@@ -239,7 +233,7 @@ TEST_F(Save, CancelledLeavesWhatWasThere) {
     EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
     if (saved) GTEST_SKIP() << "the save had ended before it was cancelled";
     EXPECT_EQ(saved.error().code, ErrorCode::cancelled);
-    EXPECT_EQ(read_file(folder / "model.safetensors"), "old");
+    EXPECT_EQ(test::get(folder / "model.safetensors"), "old");
 }
 
 // A tmpfs of its own is full: the earlier checkpoint stays, with its index.

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "jobs.hpp"
+#include "tests/contents.hpp"
 
 namespace sidestep::collective_seat {
 namespace {
@@ -63,7 +64,7 @@ protected:
         given_.clear();
         for (unsigned rank = 0; rank < n(); ++rank) {
             Values values(sum(sizes, rank, n(), true));
-            for (char& value : values) value = static_cast<char>(random_());
+            test::fill(values.data(), values.size(), random_());
             crew_->write(rank, sends_at, values);
             crew_->fill(rank, sends_at + half_, half_, 'x');
             given_.push_back(std::move(values));

@@ -269,9 +269,11 @@ std::string wrong_element(Element element, Combine combine, const std::vector<Va
     std::vector<std::uint64_t> integer_scales;
     for (const double scale : scales)
         integer_scales.push_back(static_cast<std::uint64_t>(static_cast<std::int64_t>(scale)));
+    std::vector<std::uint64_t> codes;
+    std::vector<double> numbers;
     for (std::uint64_t at = 0; at < output.size(); at += size) {
         if (!is_float(element)) {
-            std::vector<std::uint64_t> codes;
+            codes.clear();
             for (const Values& input : inputs) codes.push_back(load(element, input.data() + at));
             const std::uint64_t expected = integer_result(element, combine, codes, integer_scales);
             const std::uint64_t found = load(element, output.data() + at);
@@ -279,7 +281,7 @@ std::string wrong_element(Element element, Combine combine, const std::vector<Va
                 return fmt::format("element {}: {:#x} instead of {:#x}", at / size, found, expected);
             continue;
         }
-        std::vector<double> numbers;
+        numbers.clear();
         for (const Values& input : inputs) numbers.push_back(decode(element, input.data() + at));
         const auto [expected, tolerance] = float_result(element, combine, numbers, scales);
         const double found = decode(element, output.data() + at);

@@ -6,12 +6,12 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
-#include <random>
 
 #include <sidestep/cuda.hpp>
 #include <sidestep/sidestep.hpp>
+
+#include "tests/contents.hpp"
 
 namespace sidestep {
 namespace {
@@ -19,9 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void fill(const Allocation& memory, unsigned seed) {
-    std::mt19937_64 random(seed);
-    auto* bytes = static_cast<unsigned char*>(memory.address());
-    for (Bytes i = 0; i < memory.size(); ++i) bytes[i] = static_cast<unsigned char>(random());
+    test::fill(memory.address(), memory.size(), seed);
 }
 
 class BatchOfContext : public testing::Test {
@@ -91,8 +89,7 @@ TEST_F(BatchOfContext, EverySortOfCopyInOne) {
     EXPECT_TRUE(equal(pageable, down));
     EXPECT_EQ(receipt->bytes, 5 * 256_KiB);
     EXPECT_EQ(receipt->notes.size(), 4u) << "the four other ways";
-    std::ifstream file(path, std::ios::binary);
-    const std::string written{std::istreambuf_iterator<char>(file), {}};
+    const std::string written = test::get(path);
     ASSERT_EQ(written.size(), here.size());
     EXPECT_EQ(std::memcmp(written.data(), here.address(), here.size()), 0);
     fs::remove(path);

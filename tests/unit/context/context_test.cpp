@@ -5,11 +5,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <thread>
 
 #include <sidestep/cuda.hpp>
 #include <sidestep/sidestep.hpp>
+
+#include "tests/contents.hpp"
 
 namespace sidestep {
 namespace {
@@ -26,19 +27,8 @@ protected:
 
     std::string path(const char* name) const { return (directory / name).string(); }
     std::string make_file(const char* name, Bytes bytes) {
-        std::ofstream(path(name), std::ios::binary)
-            .write(random_bytes(bytes).data(), static_cast<std::streamsize>(bytes));
+        test::put(path(name), test::text_of(bytes, bytes));
         return path(name);
-    }
-    static std::string random_bytes(Bytes bytes) {
-        std::mt19937_64 random(bytes);
-        std::string text(bytes, '\0');
-        for (char& c : text) c = static_cast<char>(random());
-        return text;
-    }
-    static std::string contents(const std::string& name) {
-        std::ifstream in(name, std::ios::binary);
-        return {std::istreambuf_iterator<char>(in), {}};
     }
 
     Context context;
@@ -63,19 +53,19 @@ TEST_F(ContextTest, FileToGpuToGpuToFile) {
     EXPECT_TRUE(moved->route->direct());
     auto stored = context.copy(b->buffer(), Buffer::file(path("target")), verify).wait();
     ASSERT_TRUE(stored) << stored.error().to_string();
-    EXPECT_EQ(contents(path("target")), contents(source));
+    EXPECT_EQ(test::get(path("target")), test::get(source));
 }
 
 TEST_F(ContextTest, FileToFileAndRanges) {
     const std::string source = make_file("source", 100'000);
     ASSERT_TRUE(context.copy(Buffer::file(source), Buffer::file(path("copy"))).wait());
-    EXPECT_EQ(contents(path("copy")), contents(source));
+    EXPECT_EQ(test::get(path("copy")), test::get(source));
     // Bytes 10 to 1010 into the middle of the copy.
     auto done = context.copy(Buffer::file(source, 10, 1000), Buffer::file(path("copy"), 50'000, 1000)).wait();
     ASSERT_TRUE(done) << done.error().to_string();
-    std::string expected = contents(source);
+    std::string expected = test::get(source);
     expected.replace(50'000, 1000, expected.substr(10, 1000));
-    EXPECT_EQ(contents(path("copy")), expected);
+    EXPECT_EQ(test::get(path("copy")), expected);
 }
 
 TEST_F(ContextTest, AnEmptyFileIsCopied) {
@@ -95,29 +85,29 @@ TEST_F(ContextTest, AFileOntoItselfIsRefusedUnderEveryName) {
         ASSERT_FALSE(done) << other;
         EXPECT_EQ(done.error().code, ErrorCode::invalid_argument);
     }
-    EXPECT_EQ(contents(source), random_bytes(1000));
+    EXPECT_EQ(test::get(source), test::text_of(1000, 1000));
 }
 
 TEST_F(ContextTest, AFailedCopyLeavesTheOldFile) {
     const std::string target = make_file("target", 100);
-    const std::string before = contents(target);
+    const std::string before = test::get(target);
     auto gpu = context.allocate(Place::gpu(0), 1_MiB);
     CopyOptions options;
     options.require = Require::direct;  // no direct path from a GPU to a file
     const auto done = context.copy(gpu->buffer(), Buffer::file(target), options).wait();
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code, ErrorCode::path_unavailable);
-    EXPECT_EQ(contents(target), before);
+    EXPECT_EQ(test::get(target), before);
     auto cancelled = context.copy(gpu->buffer(), Buffer::file(target));
     cancelled.cancel();
     if (!cancelled.wait()) {
-        EXPECT_EQ(contents(target), before);
+        EXPECT_EQ(test::get(target), before);
     }
     EXPECT_EQ(std::distance(fs::directory_iterator(directory), {}), 1);
 }
 
 TEST_F(ContextTest, PageableAndPinnedHostMemory) {
-    const std::string bytes = random_bytes(5'000'003);
+    const std::string bytes = test::text_of(5'000'003);
     auto gpu = context.allocate(Place::gpu(3), bytes.size());
     auto pinned = context.allocate(Place::host(), bytes.size());
     ASSERT_EQ(pinned->kind(), MemoryKind::pinned);
@@ -171,7 +161,7 @@ TEST_F(ContextTest, ManyThreadsManyCopies) {
     for (int t = 0; t < 6; ++t)
         threads.emplace_back([&, t] {
             auto gpu = context.allocate(Place::gpu(t), 1_MiB);
-            const std::string bytes = random_bytes(1_MiB - t);
+            const std::string bytes = test::text_of(1_MiB - t);
             std::string back(bytes.size(), '\0');
             const Buffer there = gpu->buffer().slice(0, bytes.size());
             for (int round = 0; round < 10; ++round) {
@@ -198,7 +188,7 @@ TEST_F(ContextTest, GpusWithoutALinkAreReachedThroughANeighbourOrTheHost) {
     }
     std::ofstream(path("row.json")) << Topology::create(std::move(parts))->to_json();
     const Context row = *Context::open({path("row.json")});
-    const std::string bytes = random_bytes(9'000'001);
+    const std::string bytes = test::text_of(9'000'001);
     for (const auto& [target, stop] : {std::pair{2, Place::gpu(1)}, std::pair{3, Place::host()}}) {
         auto from = row.allocate(Place::gpu(0), bytes.size());
         auto to = row.allocate(Place::gpu(target), bytes.size());

@@ -10,16 +10,14 @@
 
 #include <sidestep/sidestep.hpp>
 
+#include "tests/contents.hpp"
 #include "tests/warm_pages.hpp"
 
 namespace sidestep {
 namespace {
 
-std::string text_of(std::size_t size) {
-    std::string text(size, '\0');
-    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>((i * 2654435761u) >> 13);
-    return text;
-}
+using test::get;
+using test::text_of;
 
 class FileCopyTest : public testing::Test {
 protected:
@@ -35,10 +33,6 @@ protected:
         std::filesystem::remove_all(folder_, ignored);
     }
 
-    static std::string get(const std::string& path) {
-        std::ifstream file(path, std::ios::binary);
-        return {std::istreambuf_iterator<char>(file), {}};
-    }
     // Whether the file system knows O_DIRECT and lets go of what it caches; where not, all goes through the
     // cache.
     bool goes_around() {

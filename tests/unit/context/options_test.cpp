@@ -13,6 +13,7 @@
 
 #include <sidestep/sidestep.hpp>
 
+#include "tests/contents.hpp"
 #include "tests/unit/group/ranks.hpp"
 
 namespace sidestep {
@@ -131,7 +132,7 @@ Result<Receipt> ended(Transfer transfer) {
 class Options : public groups::GroupTest {
 protected:
     Options() {
-        for (std::size_t i = 0; i < size; ++i) from_[i] = static_cast<char>((i * 2654435761u) >> 13);
+        test::fill(from_.data(), size);
         path_ = folder.path + "/options";
         std::filesystem::create_directory(path_);
         std::ofstream(path_ + "/a", std::ios::binary) << from_;

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 
 #include <sidestep/sidestep.hpp>
 #include "context/impl.hpp"
+#include "tests/contents.hpp"
 
 namespace sidestep {
 namespace {
@@ -36,11 +36,9 @@ protected:
         std::string name = (std::filesystem::temp_directory_path() / "sidestep-spread-XXXXXX").string();
         EXPECT_NE(::mkdtemp(name.data()), nullptr);
         folder_ = name;
-        std::mt19937_64 random(5);
         for (const Bytes size : {Bytes{9'000'001}, Bytes{1}, Bytes{0}, 4_MiB, Bytes{5'000'000}}) {
             at_.push_back(total_);
-            std::string text(size, '\0');
-            for (char& c : text) c = static_cast<char>(random());
+            std::string text = test::text_of(size, texts_.size());
             const std::string path = folder_ + "/" + std::to_string(texts_.size());
             std::ofstream(path, std::ios::binary) << text;
             spread_.files.push_back({path, 0, {}});
@@ -76,10 +74,6 @@ protected:
         Bytes sum = 0;
         for (const std::string& text : texts_) sum += text.size();
         return sum;
-    }
-    static std::string contents(const std::string& path) {
-        std::ifstream in(path, std::ios::binary);
-        return {std::istreambuf_iterator<char>(in), {}};
     }
 
     std::string folder_;
@@ -152,7 +146,7 @@ TEST_F(SpreadTest, FilesInTurnsAndBackAgain) {
     EXPECT_TRUE(saved->verified);
     EXPECT_EQ(saved->route->lanes.size(), 3u);
     for (std::size_t file = 0; file < texts_.size(); ++file)
-        EXPECT_EQ(contents(spread_.files[file].path), texts_[file]) << file;
+        EXPECT_EQ(test::get(spread_.files[file].path), texts_[file]) << file;
 }
 
 // Where four or more processors are, the files are written through maps of them.
@@ -182,7 +176,7 @@ TEST_F(SpreadTest, FilesInMemoryAppearWholeOrNotAtAll) {
     EXPECT_TRUE(saved) << saved.error().to_string();
     EXPECT_EQ(saved ? saved->storage.page_cache : 0, total_of_files());
     for (std::size_t file = 0; file < texts_.size(); ++file)
-        EXPECT_EQ(contents(spread_.files[file].path), texts_[file]) << file;
+        EXPECT_EQ(test::get(spread_.files[file].path), texts_[file]) << file;
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(name), {}),
               static_cast<std::ptrdiff_t>(texts_.size()));
     std::filesystem::remove_all(name);
@@ -193,11 +187,11 @@ TEST_F(SpreadTest, AFolderThatIsMissingIsToldFirst) {
     spread_.placement = std::make_shared<InTurns>(at_, 1);
     spread_.direction = transfer::SpreadDirection::to_file;
     spread_.files[3].path = folder_ + "/nowhere/x";
-    const std::string before = contents(spread_.files[0].path);
+    const std::string before = test::get(spread_.files[0].path);
     const auto failed = run();
     ASSERT_FALSE(failed);
     EXPECT_EQ(failed.error().code, ErrorCode::not_found);
-    EXPECT_EQ(contents(spread_.files[0].path), before);
+    EXPECT_EQ(test::get(spread_.files[0].path), before);
 }
 
 TEST_F(SpreadTest, GpusThatAreNotThereAreNamed) {

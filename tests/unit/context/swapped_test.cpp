@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/builtin.hpp"
+#include "tests/contents.hpp"
 #include "transfer/engine.hpp"
 
 namespace sidestep {
@@ -43,14 +44,8 @@ private:
     backend::Backend& real_;
 };
 
-void put(const std::string& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string get(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
+using test::get;
+using test::put;
 
 class Swapped : public testing::Test {
 protected:

@@ -7,13 +7,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <set>
 #include <thread>
 
 #include "backends/file/file_backend.hpp"
 #include "driver/fd.hpp"
+#include "tests/contents.hpp"
 #include "tests/started_piece.hpp"
 
 namespace sidestep::backends::file {
@@ -49,21 +49,9 @@ private:
     std::string path_;
 };
 
-inline void put(const std::string& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary) << text;
-}
-
-inline std::string get(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// `size` bytes that do not repeat soon.
-inline std::string text_of(std::size_t size) {
-    std::string text(size, '\0');
-    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>((i * 2654435761u) >> 13);
-    return text;
-}
+using test::get;
+using test::put;
+using test::text_of;
 
 inline bool says(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;

@@ -5,14 +5,18 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 
 #include "backends/p2pmem/p2pmem_backend.hpp"
+#include "tests/contents.hpp"
 #include "tests/started_piece.hpp"
 
 namespace sidestep::backends::p2pmem {
+
+using test::get;
+using test::put;
+using test::text_of;
 
 class P2pmemTest : public testing::Test {
 protected:
@@ -29,18 +33,6 @@ protected:
 
     std::string operator/(const std::string& name) const { return folder_ + "/" + name; }
 
-    static void put(const std::string& path, const std::string& text) {
-        std::ofstream(path, std::ios::binary) << text;
-    }
-    static std::string get(const std::string& path) {
-        std::ifstream file(path, std::ios::binary);
-        return {std::istreambuf_iterator<char>(file), {}};
-    }
-    static std::string text_of(std::size_t size) {
-        std::string text(size, '\0');
-        for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>((i * 2654435761u) >> 13);
-        return text;
-    }
     static bool says(const std::string& text, const std::string& part) {
         return text.find(part) != std::string::npos;
     }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "fake_backend.hpp"
+#include "tests/contents.hpp"
 #include "transfer/batch_plan.hpp"
 #include "transfer/engine.hpp"
 
@@ -34,8 +35,7 @@ struct Rig {
         registry.add(std::move(owned), topology);
         source = *fake->allocate(Place::host(), bytes, MemoryKind::pinned);
         target = *fake->allocate(Place::gpu(0), bytes, MemoryKind::device);
-        auto* bytes_of = static_cast<unsigned char*>(source.address());
-        for (Bytes i = 0; i < bytes; ++i) bytes_of[i] = static_cast<unsigned char>(i * 131 + (i >> 9));
+        test::fill(source.address(), bytes);
         std::memset(target.address(), 0xEE, bytes);
         engine = std::make_unique<Engine>(topology, registry, drain_limit);
     }
@@ -191,8 +191,9 @@ TEST(Batch, CancelStopsWithinTheCallsInFlight) {
     std::atomic<bool> hang{true};
     Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }}, 32_MiB);
     auto job = rig.start(rig.items(30'000, 1_KiB, 1_KiB));
-    EXPECT_FALSE(rig.engine->wait(job, 1ms));
-    EXPECT_EQ(rig.fake->batches.size(), 4u) << "bounded";
+    rig.fake->wait_for_flights(4);
+    EXPECT_FALSE(rig.engine->wait(job, 5ms));
+    EXPECT_EQ(rig.fake->in_flight, 4) << "bounded";
     job->cancel();
     EXPECT_FALSE(rig.engine->wait(job, 5ms)) << "the calls in flight are awaited";
     hang = false;
@@ -249,7 +250,8 @@ TEST(Batch, CopiesOfTheirOwnRunSideBySideButNotAllAtOnce) {
     std::atomic<bool> hang{true};
     rig.fake->script.hang = [&](std::size_t) { return hang.load(); };
     auto job = rig.start(rig.items(100, 4_KiB, 4_KiB), options);
-    EXPECT_FALSE(rig.engine->wait(job, 1ms));
+    rig.fake->wait_for_flights(16);
+    EXPECT_FALSE(rig.engine->wait(job, 5ms));
     EXPECT_EQ(rig.fake->in_flight, 16);
     hang = false;
     rig.engine->wait(job, 0ns);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "fake_backend.hpp"
+#include "tests/contents.hpp"
 #include "transfer/engine.hpp"
 
 namespace sidestep::test {
@@ -17,8 +18,7 @@ struct EngineRig {
         registry.add(std::move(owned), topology);
         source = *fake->allocate(Place::host(), bytes, MemoryKind::pageable);
         target = *fake->allocate(Place::gpu(0), bytes, MemoryKind::device);
-        auto* bytes_of = static_cast<unsigned char*>(source.address());
-        for (Bytes i = 0; i < bytes; ++i) bytes_of[i] = static_cast<unsigned char>(i * 131 + (i >> 9));
+        test::fill(source.address(), bytes);
         std::memset(target.address(), 0xEE, bytes);
         engine = std::make_unique<transfer::Engine>(topology, registry);
     }

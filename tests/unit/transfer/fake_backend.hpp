@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "backend/registry.hpp"
 
@@ -192,12 +193,18 @@ public:
         return reinterpret_cast<std::uintptr_t>(stream);
     }
 
+    // Until so many are in flight: how long an engine takes to get there is the machine's affair.
+    void wait_for_flights(int number) const {
+        for (int ms = 0; ms < 10'000 && in_flight < number; ++ms)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+
     Script script;
     std::vector<std::shared_ptr<Gate>> gates;  // in the order in which they were put on streams
     std::vector<Bytes> pieces;                 // sizes, in the order of start(); of a batch: all of it
     std::vector<std::size_t> batches;          // pieces of each start_batch()
     int described = 0;
-    int in_flight = 0;
+    std::atomic<int> in_flight{0};
     int max_in_flight = 0;
     std::atomic<int> attached{0};
     std::atomic<int> commits{0};
@@ -222,8 +229,7 @@ private:
     backend::Progress fly(std::vector<backend::Piece> started, backend::Flight& flight) {
         const int looks = script.looks_of ? script.looks_of(started.front()) : script.looks;
         flights_.push_back({pieces.size() - 1, std::move(started), looks, &flight});
-        ++in_flight;
-        max_in_flight = std::max(max_in_flight, in_flight);
+        max_in_flight = std::max(max_in_flight, ++in_flight);
         return backend::Progress::pending;
     }
     Result<void> move(const Flying& flying) const {

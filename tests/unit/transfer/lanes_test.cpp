@@ -1,4 +1,5 @@
 // Copies over several lanes: a scripted machine of four GPUs behind one NVSwitch.
+#include "tests/contents.hpp"
 #include "transfer/lane.hpp"
 
 #include <gtest/gtest.h>
@@ -38,8 +39,7 @@ struct Rig {
         registry.add(std::move(owned), topology);
         source = *fake->allocate(Place::host(), size, MemoryKind::pinned);
         target = *fake->allocate(Place::gpu(0), size, MemoryKind::device);
-        auto* bytes_of = static_cast<unsigned char*>(source.address());
-        for (Bytes i = 0; i < size; ++i) bytes_of[i] = static_cast<unsigned char>(i * 131 + (i >> 9));
+        test::fill(source.address(), size);
         std::memset(target.address(), 0xEE, size);
         engine = std::make_unique<Engine>(topology, registry, 200ms);
     }

@@ -1,6 +1,7 @@
 // Files spread over memories: what arrives where, how often storage is read, and what is kept within bounds.
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
 
 #include "spread_rig.hpp"

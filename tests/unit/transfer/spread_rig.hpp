@@ -8,13 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "fake_backend.hpp"
+#include "tests/contents.hpp"
 #include "transfer/engine.hpp"
 
 namespace sidestep::test {
@@ -297,12 +297,7 @@ struct SpreadRig {
     }
 
     // Contents that differ from byte to byte and file to file.
-    static std::string content(Bytes size, std::size_t seed) {
-        std::string bytes(size, '\0');
-        std::mt19937 random(static_cast<unsigned>(seed * 7919 + 1));
-        for (char& byte : bytes) byte = static_cast<char>(random());
-        return bytes;
-    }
+    static std::string content(Bytes size, std::size_t seed) { return text_of(size, seed + 1); }
     std::size_t add_file(Bytes size, std::vector<transfer::FileRange> ranges) {
         const std::size_t number = spread.files.size();
         const std::string path = fmt::format("/file{}", number);
