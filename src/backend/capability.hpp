@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,15 @@ struct Capability {
     double max_gb_per_s = 0;           // ceiling of the engine itself, 0: only the links limit it
     double latency_us = 0;             // of one piece, links left out
     bool streams = false;              // takes Piece::stream: enqueues on a caller's stream
-    bool refused = false;  // not to be chosen: a second Offer of the name, which is not usable, says why
     std::string reason;    // one clause for Hop::reason: "DMA without the CPU"
+};
+
+// Why a backend that is usable on this machine does not carry these very bytes between files and device memory.
+struct Objection {
+    std::string backend;
+    std::optional<Place> place;  // the device memory that it does not reach; none: it reaches no place
+    std::string reason;
+    std::string remedy;
 };
 
 // A backend as the planner sees it. Also stands for one that is not in this build, so that routes can
@@ -64,6 +72,7 @@ struct Offer {
     std::vector<Capability> capabilities;
     MemorySet host_memory;  // kinds of host memory it allocates
     MemorySet gpu_memory;   // kinds of GPU memory it allocates
+    std::vector<Objection> objections = {};  // its own, to what it offers with Reach::storage_gpu
 };
 
 }  // namespace sidestep::backend

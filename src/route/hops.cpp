@@ -59,6 +59,13 @@ void check_memory(HopOption& option, const Offer& offer, const Capability& capab
            pageable ? "use pinned host memory: Context::allocate, cudaHostAlloc or cudaHostRegister" : "");
 }
 
+void check_objections(HopOption& option, const Offer& offer, const End& from, const End& to) {
+    for (const backend::Objection& objection : offer.objections)
+        if (option.possible() &&
+            (!objection.place || objection.place == from.place || objection.place == to.place))
+            refuse(option, objection.reason, objection.remedy);
+}
+
 // Whether the two places are related as the capability needs, and over which links.
 void check_reach(HopOption& option, const Topology& topology, const Capability& capability, const End& from,
                  const End& to) {
@@ -106,6 +113,7 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.reason = capability.reason;
     option.meets = capability.meets;
     if (!offer.support.usable) refuse(option, offer.support.reason, offer.support.remedy);
+    if (capability.reach == Reach::storage_gpu) check_objections(option, offer, from, to);
     if (option.possible()) check_reach(option, topology, capability, from, to);
     if (option.possible()) check_memory(option, offer, capability, from, to);
     if (!option.possible()) return option;
@@ -150,7 +158,7 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
             // Inside one GPU and between two are different questions: the wrong one is no refusal.
-            if (capability.refused || capability.from != from.place.kind() ||
+            if (capability.from != from.place.kind() ||
                 capability.to != to.place.kind() || (capability.reach == Reach::same_gpu && !same) ||
                 (capability.reach == Reach::peer_access && same))
                 continue;

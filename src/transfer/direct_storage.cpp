@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -104,6 +105,49 @@ Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const C
     return Support::yes({});
 }
 
+// One backend's questions. Each opens a file: every file is asked about once, and of those in one folder, which are stored
+// alike, one with every place.
+class Asked {
+public:
+    Asked(backend::Backend& backend, const Offer& offer) : backend_(backend), offer_(offer) {}
+
+    // What is wrong with all of it.
+    std::optional<Support> ask(const Buffer& source, const Buffer& target) {
+        const auto& [file, memory] = source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
+        places_.insert(memory.place());
+        if (against_.contains(memory.place())) return std::nullopt;
+        const std::string& path = file.place().path();
+        const bool new_pair = pairs_.emplace(driver::split_path(path).folder, memory.place()).second;
+        if (!files_.insert(path).second && !new_pair) return std::nullopt;
+        Support answer = backend_.reaches(source, target);
+        if (answer.usable) return std::nullopt;
+        if (!new_pair) return answer;
+        against_.emplace(memory.place(), std::move(answer));
+        return std::nullopt;
+    }
+
+    std::vector<Objection> found() const {
+        const auto alike = [&](const auto& one) { return one.second.reason == against_.begin()->second.reason; };
+        if (against_.size() == places_.size() && std::all_of(against_.begin(), against_.end(), alike))
+            return against_.empty() ? std::vector<Objection>() : all(against_.begin()->second);
+        std::vector<Objection> each;
+        for (const auto& [place, answer] : against_)
+            each.push_back({offer_.name, place, answer.reason, answer.remedy});
+        return each;
+    }
+    std::vector<Objection> all(const Support& answer) const {
+        return {{offer_.name, {}, answer.reason, answer.remedy}};
+    }
+
+private:
+    backend::Backend& backend_;
+    const Offer& offer_;
+    std::set<std::string> files_;
+    std::set<std::pair<std::string, Place>> pairs_;
+    std::set<Place> places_;
+    std::map<Place, Support> against_;
+};
+
 }  // namespace
 
 std::vector<Objection> objections(const backend::Registry& registry, std::span<const Buffer> from,
@@ -111,49 +155,27 @@ std::vector<Objection> objections(const backend::Registry& registry, std::span<c
     std::vector<Objection> found;
     if (options.require == Require::host) return found;
     std::optional<Support> wish;  // asked once, and only where somebody could take the path
-    // Each question opens a file. Every file is asked about once, and of those in one folder, which are stored alike, one
-    // with every place.
-    const auto objects = [&](backend::Backend& backend, const Offer& offer) -> std::optional<Support> {
-        std::set<std::string> files;
-        std::set<std::pair<std::string, Place>> pairs;
+    const auto objects = [&](backend::Backend& backend, const Offer& offer) {
+        Asked asked(backend, offer);
         for (const Buffer& source : from)
             for (const Buffer& target : to) {
                 if (!are_file_and_device(source, target) || !connects(offer, source, target)) continue;
-                const auto& [file, memory] =
-                    source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
-                const std::string& path = file.place().path();
-                const bool new_pair = pairs.emplace(driver::split_path(path).folder, memory.place()).second;
-                if (!files.insert(path).second && !new_pair) continue;
                 if (!wish) wish = wished(from, to, options);
-                if (!wish->usable) return wish;
-                if (Support answer = backend.reaches(source, target); !answer.usable) return answer;
+                if (!wish->usable) return asked.all(*wish);
+                if (const auto against_all = asked.ask(source, target)) return asked.all(*against_all);
             }
-        return std::nullopt;
+        return asked.found();
     };
-    for (const Offer& offer : registry.offers()) {
-        backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr;
-        if (backend == nullptr) continue;
-        if (const auto answer = objects(*backend, offer))
-            found.push_back({offer.name, answer->reason, answer->remedy});
-    }
+    for (const Offer& offer : registry.offers())
+        if (backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr)
+            for (Objection& one : objects(*backend, offer)) found.push_back(std::move(one));
     return found;
 }
 
-std::vector<Offer> without(std::vector<Offer> offers, const std::vector<Objection>& objections) {
-    for (const Objection& objection : objections) {
-        const auto offer = std::find_if(offers.begin(), offers.end(),
-                                        [&](const Offer& other) { return other.name == objection.backend; });
-        if (offer == offers.end()) continue;
-        Offer refused;
-        refused.name = offer->name;
-        refused.support = Support::no(objection.reason, objection.remedy);
-        for (Capability& capability : offer->capabilities) {
-            if (capability.reach != Reach::storage_gpu) continue;
-            refused.capabilities.push_back(capability);
-            capability.refused = true;
-        }
-        offers.push_back(std::move(refused));
-    }
+std::vector<Offer> with(std::vector<Offer> offers, const std::vector<Objection>& objections) {
+    for (const Objection& objection : objections)
+        for (Offer& offer : offers)
+            if (offer.name == objection.backend) offer.objections.push_back(objection);
     return offers;
 }
 

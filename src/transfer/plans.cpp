@@ -19,7 +19,7 @@ bool interchangeable(const route::Request& a, const route::Request& b) {
 
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const route::Request& request,
                                                     const std::vector<Objection>& objections) {
-    if (!objections.empty()) return make(request, without(registry_.offers(), objections));
+    if (!objections.empty()) return make(request, with(registry_.offers(), objections));
     if (request.from.place.is_file() || request.to.place.is_file()) return make(request, registry_.offers());
     {
         std::lock_guard lock(mutex_);

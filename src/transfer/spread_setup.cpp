@@ -182,7 +182,7 @@ Result<void> SpreadSetup::plan() {
     if (!request.to_file) {
         std::vector<Buffer> files;
         for (const SpreadFile& file : spread_.files) files.push_back(Buffer::file(file.path));
-        offers = without(std::move(offers), objections(machine_.registry, files, spread_.memories, options_));
+        offers = with(std::move(offers), objections(machine_.registry, files, spread_.memories, options_));
     }
 
     SIDESTEP_TRY(way_, route::fan_out(machine_.topology, offers, request));
