@@ -24,7 +24,7 @@ struct Ground {
     End slots;
     HopOption storage;              // file <-> slots
     std::vector<HopOption> links;   // slots <-> place; empty where a place or the file cannot be reached
-    std::vector<HopOption> direct;  // file -> place; empty where that cannot be
+    std::vector<HopOption> direct;  // file -> place, not possible everywhere; empty where no way may be so
     std::map<std::pair<std::size_t, std::size_t>, HopOption> peers;  // from, to: over NVLink
     std::vector<Refused> refused;
 
@@ -35,12 +35,27 @@ struct Ground {
     double part(std::size_t place) const { return request.shared + own(place); }
 };
 
+bool has(const Group& group, std::size_t place) {
+    return std::find(group.begin(), group.end(), place) != group.end();
+}
+
 struct Way {
     std::string name;
-    bool direct = false;
+    std::vector<bool> direct;  // by place
     std::vector<Group> groups;
     Flows::Limit limit;  // for a GB of the files
 
+    std::size_t direct_places() const {
+        return static_cast<std::size_t>(std::count(direct.begin(), direct.end(), true));
+    }
+    bool uses_slots() const { return direct_places() < direct.size(); }
+    // Who of a group gets bytes to hand on.
+    Group first_of(const Group& group) const {
+        Group first;
+        for (const std::size_t place : group)
+            if (direct[place]) first.push_back(place);
+        return first.empty() ? group : first;
+    }
     double rate() const { return limit.seconds > 0 ? 1 / limit.seconds : 0; }
 };
 
@@ -76,9 +91,13 @@ void find_slots(Ground& ground) {
 void find_direct(Ground& ground) {
     std::vector<HopOption> direct;
     for (const End& place : ground.request.places) {
-        if (!place.place.is_gpu()) continue;
         const End& from = ground.writes() ? place : ground.file;
         const End& to = ground.writes() ? ground.file : place;
+        direct.push_back(best_hop(ground.topology, ground.offers, from, to));
+        if (!place.place.is_gpu()) {
+            direct.back().refusal = "it is no GPU";
+            continue;
+        }
         for (const HopOption& option : hop_options(ground.topology, ground.offers, from, to)) {
             if (option.possible() && !ground.writes()) continue;
             const std::string gpu = place.place.to_string();
@@ -90,16 +109,15 @@ void find_direct(Ground& ground) {
                        : option.refusal,
                    option.remedy);
         }
-        HopOption best = best_hop(ground.topology, ground.offers, from, to);
-        if (best.possible() && !ground.writes()) direct.push_back(std::move(best));
     }
-    if (direct.empty()) return;
-    const char* reason = direct.size() < ground.count() ? "it does not reach all of these places"
-                         : ground.request.through_host  ? "the bytes are looked at in host memory (checksums)"
+    const auto any =
+        std::find_if(direct.begin(), direct.end(), [](const HopOption& hop) { return hop.possible(); });
+    if (any == direct.end() || ground.writes()) return;
+    const char* reason = ground.request.through_host ? "the bytes are looked at in host memory (checksums)"
                          : ground.request.require == Require::host ? "a path through host memory is required"
                                                                    : nullptr;
     if (reason != nullptr)
-        refuse(ground.refused, "file -> GPU by " + engine_words(direct.front().hop), reason);
+        refuse(ground.refused, "file -> GPU by " + engine_words(any->hop), reason);
     else
         ground.direct = std::move(direct);
 }
@@ -151,35 +169,71 @@ double memory_rate(const std::vector<Offer>& offers) {
     return rate;
 }
 
+const HopOption& entry_of(const Ground& ground, const Way& way, std::size_t place) {
+    return (way.direct[place] ? ground.direct : ground.links)[place];
+}
+
 // What takes longest for a GB of the files, which is the one flow.
 Flows::Limit limit_of(const Ground& ground, const Way& way) {
-    const auto& entries = way.direct ? ground.direct : ground.links;
     Flows flows(ground.topology);
-    double entered = 0;  // bytes, for each of the files, out of the slots or straight from storage
-    double copied = 0;   // the same by ends in host memory
+    double entered = 0;   // bytes, for each of the files, straight from storage
+    double waited = 0;    // the same that wait in slots
+    double copied = 0;    // the same by ends in host memory
+    bool shared = false;  // what all get waits in slots
     for (const Group& group : way.groups) {
+        const Group first = way.first_of(group);
         double rates = 0;
-        for (std::size_t place : group) rates += entries[place].hop.gb_per_s;
+        for (std::size_t place : first) rates += entry_of(ground, way, place).hop.gb_per_s;
         for (std::size_t place : group) {
-            const Hop& entry = entries[place].hop;
             // Each takes of what all get as much as its own link allows, and hands that on.
-            const double share = rates > 0 ? ground.request.shared * entry.gb_per_s / rates : 0;
-            for (std::size_t to : group)
-                if (to != place) flows.cross(0, ground.peers.at({place, to}), share);
+            const double share =
+                has(first, place) && rates > 0
+                    ? ground.request.shared * entry_of(ground, way, place).hop.gb_per_s / rates
+                    : 0;
             const double bytes = share + ground.own(place);
-            flows.cross(0, entries[place], bytes);
-            entered += bytes;
-            copied += bytes * (entry.from.is_host() + entry.to.is_host());
+            if (bytes <= 0) continue;
+            for (std::size_t to : group)
+                if (to != place && share > 0) flows.cross(0, ground.peers.at({place, to}), share);
+            const HopOption& entry = entry_of(ground, way, place);
+            flows.cross(0, entry, bytes);
+            if (way.direct[place]) {
+                entered += bytes;
+                continue;
+            }
+            waited += ground.own(place);
+            shared |= share > 0;
+            copied += bytes * (entry.hop.from.is_host() + entry.hop.to.is_host());
         }
     }
-    if (way.direct) {
-        flows.take(0, "storage", ground.direct.front().hop.gb_per_s, entered);
+    if (way.direct_places() > 0) {
+        if (shared) waited += ground.request.shared;
+        const auto direct = std::find(way.direct.begin(), way.direct.end(), true) - way.direct.begin();
+        flows.take(0, "storage", ground.direct[static_cast<std::size_t>(direct)].hop.gb_per_s,
+                   entered + waited);
     } else {
+        waited = 1;
+    }
+    if (way.uses_slots()) {
         flows.take(0, ground.writes() ? "writing the files" : "reading the files",
-                   ground.storage.hop.gb_per_s, 1);
-        flows.take(0, "host memory", 2 * memory_rate(ground.offers), 1 + copied);
+                   ground.storage.hop.gb_per_s, waited);
+        flows.take(0, "host memory", 2 * memory_rate(ground.offers), waited + copied);
     }
     return flows.limit();
+}
+
+std::string name_of(const Ground& ground, const Way& way, bool hands_on) {
+    const std::size_t direct = way.direct_places();
+    std::string name = direct > 0 ? "direct storage to " : "one slot to ";
+    if (hands_on)
+        name += fmt::format("one GPU of each {}, shares over NVLink",
+                            way.groups.size() == 1 ? "chunk" : "group and chunk");
+    else if (direct == 0 || direct == ground.count())
+        name += ground.count() == 1 ? "the place" : "all places";
+    else
+        name += fmt::format("{} of {} places", direct, ground.count());
+    if (direct > 0 && way.uses_slots())
+        name += fmt::format(", one slot to the other{}", ground.count() - direct == 1 ? "" : "s");
+    return name;
 }
 
 // Every way there is, the one to prefer at equal price first.
@@ -187,17 +241,15 @@ std::vector<Way> ways_of(Ground& ground) {
     std::vector<Way> ways;
     for (const bool direct : {true, false})
         for (const bool hands_on : {true, false}) {
-            if ((direct ? ground.direct : ground.links).empty()) continue;
-            Way way{{}, direct, groups_of(ground, hands_on), {}};
+            if (direct && ground.direct.empty()) continue;
+            Way way{{}, {}, groups_of(ground, hands_on), {}};
+            for (std::size_t place = 0; place < ground.count(); ++place)
+                way.direct.push_back(direct && ground.direct[place].possible());
+            if (way.uses_slots() && ground.links.empty()) continue;
             if (hands_on && way.groups.size() == ground.count()) continue;
-            way.name = direct ? "direct storage to " : "one slot to ";
-            if (hands_on)
-                way.name += fmt::format("one GPU of each {}, shares over NVLink",
-                                        way.groups.size() == 1 ? "chunk" : "group and chunk");
-            else
-                way.name += ground.count() == 1 ? "the place" : "all places";
+            way.name = name_of(ground, way, hands_on);
             way.limit = limit_of(ground, way);
-            if (!direct && ground.request.require == Require::direct)
+            if (way.uses_slots() && ground.request.require == Require::direct)
                 refuse(ground.refused, way.name, "a direct path is required", "", way.rate());
             else
                 ways.push_back(std::move(way));
@@ -208,23 +260,31 @@ std::vector<Way> ways_of(Ground& ground) {
 // The lane of a group's k-th place.
 sidestep::Lane lane_of(const Ground& ground, const Way& way, const Group& group, std::size_t k) {
     const std::size_t place = group[k];
+    const Group first = way.first_of(group);
+    const bool hands_on = has(first, place);
     const std::string several =
         ground.request.shared <= 0 || ground.count() == 1 ? ""
-        : group.size() > 1 ? fmt::format("1/{} of what all get, the rest from the others", group.size())
-                           : fmt::format("one slot feeds {} places", ground.count());
+        : !hands_on                                       ? "what all get comes from the others"
+        : group.size() > 1  ? fmt::format("1/{} of what all get, the rest from the others", first.size())
+        : way.direct[place] ? "read once for each place"
+                            : fmt::format("one slot feeds {} places", ground.count() - way.direct_places());
+    const auto on_to = [&](std::size_t from, std::size_t to) { return ground.peers.at({from, to}).hop; };
     sidestep::Lane lane;
-    lane.hops = {(way.direct ? ground.direct : ground.links)[place].hop};
-    Hop& entry = lane.hops.front();
-    entry.reason = joined(entry.reason, several);
-    if (!way.direct) {
+    const bool enters = hands_on || ground.own(place) > 0;
+    // One that everything is handed on to: as it comes from the first.
+    lane.hops = {entry_of(ground, way, enters ? place : first.front()).hop};
+    lane.hops.front().reason = joined(lane.hops.front().reason, several);
+    if (!enters) lane.hops.push_back(on_to(first.front(), place));
+    if (enters && !way.direct[place]) {
         // Host memory of no node in particular stands at both hops.
+        Hop& entry = lane.hops.front();
         (ground.writes() ? entry.to : entry.from) = ground.slots.place;
         Hop storage = ground.storage.hop;
         storage.reason = joined(storage.reason, ground.writes() ? "" : "each byte once");
         lane.hops.insert(ground.writes() ? lane.hops.end() : lane.hops.begin(), std::move(storage));
     }
-    if (group.size() > 1) {
-        Hop& on = lane.hops.emplace_back(ground.peers.at({place, group[(k + 1) % group.size()]}).hop);
+    if (group.size() > 1 && hands_on) {
+        Hop& on = lane.hops.emplace_back(on_to(place, group[(k + 1) % group.size()]));
         on.reason = joined(on.reason, group.size() == 2 ? "hands its share on to the other GPU"
                                                         : fmt::format("hands its share on to {} other GPUs",
                                                                       group.size() - 1));
@@ -298,9 +358,9 @@ Result<FanOut> fan_out(const Topology& topology, const std::vector<Offer>& offer
     found.direct = best->direct;
     found.slots = ground.slots;
     found.groups = best->groups;
-    found.storage = (best->direct ? ground.direct.front() : ground.storage).choice;
-    if (!best->direct)
-        for (const HopOption& link : ground.links) found.links.push_back(link.choice);
+    found.storage = ground.storage.choice;
+    for (std::size_t place = 0; place < count; ++place)
+        found.links.push_back(entry_of(ground, *best, place).choice);
     found.peers.assign(count, std::vector<Choice>(count));
     for (const auto& [pair, hop] : ground.peers) found.peers[pair.first][pair.second] = hop.choice;
     return found;

@@ -2,6 +2,7 @@
 // planner.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "route/planner.hpp"
@@ -20,19 +21,24 @@ struct FanOutRequest {
     Prefer prefer = Prefer::automatic;
 };
 
-// Bytes that every place gets go to one place of each group, which hands them on to the others of it. A place
-// that nobody hands bytes to is a group of its own.
+// Bytes that every place gets go to one place of each group, which hands them on to the others of it: to one that storage
+// reaches itself, where there is one. A place that nobody hands bytes to is a group of its own.
 struct FanOut {
     // One lane a place, in the order of the request: file -> host -> place, or file -> place, with a further
     // hop where the place hands its share on; the other way round for writing. Bytes, rate and seconds count
     // bytes of the files, however many places get each.
     Route route;
-    bool direct = false;        // storage moves bytes to the places itself: no slot in between
-    End slots;                  // where bytes wait unless direct
-    Choice storage;             // between file and slot; direct: between file and place
-    std::vector<Choice> links;  // by place: between slot and place, unless direct
+    std::vector<bool> direct;   // by place: storage moves bytes to it itself, with no slot in between
+    End slots;                  // where the bytes of the others wait
+    Choice storage;             // between file and slot
+    std::vector<Choice> links;  // by place: between slot and place; direct: between file and place
     std::vector<std::vector<std::size_t>> groups;  // places, every one in exactly one group
     std::vector<std::vector<Choice>> peers;        // [from][to], for two places of one group
+
+    bool uses_slots() const {
+        return direct.empty() || std::find(direct.begin(), direct.end(), false) != direct.end();
+    }
+    bool any_direct() const { return std::find(direct.begin(), direct.end(), true) != direct.end(); }
 };
 
 // The quickest way by its price: seconds that each link, each engine, the storage and host memory need for

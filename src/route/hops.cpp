@@ -158,8 +158,8 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
             // Inside one GPU and between two are different questions: the wrong one is no refusal.
-            if (capability.from != from.place.kind() ||
-                capability.to != to.place.kind() || (capability.reach == Reach::same_gpu && !same) ||
+            if (capability.from != from.place.kind() || capability.to != to.place.kind() ||
+                (capability.reach == Reach::same_gpu && !same) ||
                 (capability.reach == Reach::peer_access && same))
                 continue;
             options.push_back(make_option(topology, offers[o], capability, from, to));

@@ -113,7 +113,8 @@ public:
 
     // What is wrong with all of it.
     std::optional<Support> ask(const Buffer& source, const Buffer& target) {
-        const auto& [file, memory] = source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
+        const auto& [file, memory] =
+            source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
         places_.insert(memory.place());
         if (against_.contains(memory.place())) return std::nullopt;
         const std::string& path = file.place().path();
@@ -127,7 +128,9 @@ public:
     }
 
     std::vector<Objection> found() const {
-        const auto alike = [&](const auto& one) { return one.second.reason == against_.begin()->second.reason; };
+        const auto alike = [&](const auto& one) {
+            return one.second.reason == against_.begin()->second.reason;
+        };
         if (against_.size() == places_.size() && std::all_of(against_.begin(), against_.end(), alike))
             return against_.empty() ? std::vector<Objection>() : all(against_.begin()->second);
         std::vector<Objection> each;

@@ -15,14 +15,13 @@ using backend::Access;
 // Bytes between two parts that are read along: less work than a request of their own.
 constexpr Bytes read_along = Bytes{64} << 10;
 
-// What is read or written at once. What lies between two parts may be read too, never written.
-std::vector<Run> requests_of(const Cell& cell, Bytes gap) {
+// What is read or written at once. What lies between two parts may be read too, never written. The parts ascend.
+std::vector<Run> requests_of(const std::vector<FileRange>& parts, Bytes gap) {
     std::vector<Run> requests;
-    for (const FileRange& part : cell.parts) {
-        const bool joins =
-            !requests.empty() && part.begin - (requests.back().file_offset + requests.back().size) <= gap;
-        if (joins)
-            requests.back().size = part.end - requests.back().file_offset;
+    for (const FileRange& part : parts) {
+        const Bytes end = requests.empty() ? 0 : requests.back().file_offset + requests.back().size;
+        if (!requests.empty() && part.begin <= end + gap)
+            requests.back().size = std::max(part.end, end) - requests.back().file_offset;
         else
             requests.push_back({part.begin, part.end - part.begin, 0, 0});
     }
@@ -35,15 +34,10 @@ std::optional<Bytes> first_difference(const char* a, const char* b, Bytes bytes)
     return static_cast<Bytes>(std::mismatch(a, a + bytes, b).first - a);
 }
 
-MoveSide side_of(backend::Registration& file) {
-    return {MoveSide::Kind::file, &file};
-}
-
 }  // namespace
 
-SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, backend::Registration& file,
-                         std::vector<std::size_t> slots)
-    : work_(work), task_(task), cell_(std::move(cell)), file_(file), slots_(std::move(slots)) {}
+SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vector<std::size_t> slots)
+    : work_(work), task_(task), cell_(std::move(cell)), slots_(std::move(slots)) {}
 
 // Asks the placement for the runs, and checks them: a run outside its memory would overwrite somebody else's.
 Result<void> SpreadChunk::collect() {
@@ -61,7 +55,7 @@ Result<void> SpreadChunk::collect() {
     }
     merge_adjacent(shared_);
     for (auto& own : own_) merge_adjacent(own);
-    of_file_ = requests_of(cell_, work_.loads() ? read_along : 0);
+    of_file_ = requests_of(cell_.parts, work_.loads() ? read_along : 0);
     return {};
 }
 
@@ -140,7 +134,7 @@ void SpreadChunk::count(Part& part) {
     work_.stages.end(part.stage, whole ? bytes : 0);
     if (!part.lane) return;
     if (whole) work_.arrived[*part.lane] += bytes;
-    if (part.stage == work_.emptying) work_.setup.end_share(*part.lane, bytes);
+    if (part.enters) work_.setup.end_share(*part.lane, bytes);
 }
 
 void SpreadChunk::stop() {
@@ -163,7 +157,8 @@ void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveS
     if (lane) part.where = work_.setup.place(*lane).to_string();
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
-        if (lane && stage == work_.emptying) work_.setup.begin_share(*lane, part.move->bytes());
+        part.enters = work_.loads() && lane && stage != work_.handing_on;
+        if (part.enters) work_.setup.begin_share(*lane, part.move->bytes());
     }
     parts_.push_back(std::move(part));
 }
@@ -210,17 +205,18 @@ SpreadChunk::Phase SpreadChunk::begin_filling() {
     if (task_ == ChunkTask::check) {
         verifying_ = true;
         work_.stages.begin(work_.verifying);
-        add_part(setup.reader(), side_of(file_),
+        add_part(setup.reader(), file_side(setup.reader()),
                  setup.slot_side(setup.reader(), Access::write, slots_[0], cell_.begin), of_file_,
                  work_.verifying, {});
         return Phase::filling;
     }
-    if (setup.way().direct) {
-        begin_direct();
-        return Phase::emptying;
-    }
     if (work_.loads()) {
-        add_part(setup.storage(), side_of(file_),
+        if (setup.way().any_direct()) {
+            feed(true);
+            of_file_ = requests_of(that_wait(), read_along);
+        }
+        if (!setup.way().uses_slots()) return Phase::emptying;
+        add_part(setup.storage(), file_side(setup.storage()),
                  setup.slot_side(setup.storage(), Access::write, slots_[0], cell_.begin), of_file_,
                  work_.filling, {});
         return Phase::filling;
@@ -263,37 +259,50 @@ Result<void> SpreadChunk::look(std::vector<std::function<Result<void>()>> tasks)
     return begun;
 }
 
-// Storage reaches the memories: to one of each group.
-void SpreadChunk::begin_direct() {
+MoveSide SpreadChunk::file_side(const Mover& mover) const {
+    return {MoveSide::Kind::file, work_.files.registration(cell_.file, mover.backend)};
+}
+
+// To the memories that storage reaches, or out of the slot to the others: what only one gets, and what all get to one of
+// each group.
+void SpreadChunk::feed(bool direct) {
     SpreadSetup& setup = work_.setup;
-    const Mover& storage = setup.storage();
-    for (std::size_t lane = 0; lane < own_.size(); ++lane)
-        add_part(storage, side_of(file_), setup.memory_side(storage, Access::write, lane), own_[lane],
-                 work_.emptying, lane);
-    for (const auto& group : setup.way().groups) {
-        owners_.push_back(setup.owner_of(group));
-        add_part(storage, side_of(file_), setup.memory_side(storage, Access::write, owners_.back()), shared_,
-                 work_.emptying, owners_.back());
-    }
+    const auto& groups = setup.way().groups;
+    if (owners_.empty())
+        for (const auto& group : groups) owners_.push_back(setup.owner_of(group));
+    const auto to = [&](std::size_t lane, const std::vector<Run>& runs) {
+        if (setup.way().direct[lane] != direct) return;
+        const Mover& link = setup.link(lane);
+        add_part(link, direct ? file_side(link) : setup.slot_side(link, Access::read, slots_[0], cell_.begin),
+                 setup.memory_side(link, Access::write, lane), runs, direct ? work_.filling : work_.emptying,
+                 lane);
+    };
+    for (std::size_t lane = 0; lane < own_.size(); ++lane) to(lane, own_[lane]);
+    for (const std::size_t owner : owners_) to(owner, shared_);
+}
+
+// What storage itself brings nowhere.
+std::vector<FileRange> SpreadChunk::that_wait() const {
+    const auto& direct = work_.setup.way().direct;
+    std::vector<FileRange> ranges;
+    const auto add = [&](std::size_t lane, const std::vector<Run>& runs) {
+        if (direct[lane]) return;
+        for (const Run& run : runs) ranges.push_back({run.file_offset, run.file_offset + run.size});
+    };
+    for (std::size_t lane = 0; lane < own_.size(); ++lane) add(lane, own_[lane]);
+    for (const std::size_t owner : owners_) add(owner, shared_);
+    std::sort(ranges.begin(), ranges.end(),
+              [](const FileRange& a, const FileRange& b) { return a.begin < b.begin; });
+    return ranges;
 }
 
 SpreadChunk::Phase SpreadChunk::begin_emptying() {
     SpreadSetup& setup = work_.setup;
-    if (!work_.loads()) {
+    if (work_.loads())
+        feed(false);
+    else
         add_part(setup.storage(), setup.slot_side(setup.storage(), Access::read, slots_[0], cell_.begin),
-                 side_of(file_), of_file_, work_.emptying, {});
-        return Phase::emptying;
-    }
-    const auto feed = [&](std::size_t lane, const std::vector<Run>& runs) {
-        const Mover& link = setup.link(lane);
-        add_part(link, setup.slot_side(link, Access::read, slots_[0], cell_.begin),
-                 setup.memory_side(link, Access::write, lane), runs, work_.emptying, lane);
-    };
-    for (std::size_t lane = 0; lane < own_.size(); ++lane) feed(lane, own_[lane]);
-    for (const auto& group : setup.way().groups) {
-        owners_.push_back(setup.owner_of(group));
-        feed(owners_.back(), shared_);
-    }
+                 file_side(setup.storage()), of_file_, work_.emptying, {});
     return Phase::emptying;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/workers.hpp"
 #include "transfer/spread_cursor.hpp"
+#include "transfer/spread_files.hpp"
 #include "transfer/spread_setup.hpp"
 #include "transfer/spread_stages.hpp"
 
@@ -20,6 +21,7 @@ namespace sidestep::transfer {
 struct SpreadWork {
     const Spread& spread;
     SpreadSetup& setup;
+    const SpreadFiles& files;
     backend::PieceOwner& owner;         // of pieces, and of what the workers do
     std::atomic<bool> stopped = false;  // nothing has to be looked at any more
     // Look at bytes while those who drive the spread go on.
@@ -28,7 +30,7 @@ struct SpreadWork {
     // Numbers of the stages: what fills slots, what empties them, GPU to GPU, verification.
     std::size_t filling = 0;
     std::size_t emptying = 0;
-    std::size_t handing_on = 0;
+    std::size_t handing_on = ~std::size_t{0};
     std::size_t verifying = 0;
     std::vector<Bytes> arrived = {};  // by lane: that reached it, or left it
 
@@ -42,7 +44,8 @@ enum class ChunkTask {
 
 // The phases, each of which begins when all of the one before has ended:
 //
-//   move to memory   filling: file to slot; looking; emptying: slot to one memory of each group; handing on
+//   move to memory   filling: file to slot, and to the memories that storage reaches; looking; emptying: slot to the others,
+//                    of what all get to one memory of each group; handing on
 //   move to files    filling: memories to slot; looking; emptying: slot to file
 //   check            filling: file to slot; then for each lane fetching, memory to second slot; comparing
 //
@@ -50,9 +53,8 @@ enum class ChunkTask {
 // before it is destroyed.
 class SpreadChunk {
 public:
-    // `slots`: one, two to check, none where storage reaches the memories itself.
-    SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, backend::Registration& file,
-                std::vector<std::size_t> slots);
+    // `slots`: one, two to check, none where storage reaches all memories itself. The file is open.
+    SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vector<std::size_t> slots);
 
     // Goes on as far as it can without waiting; answers whether anything moved. The error names file, tensor
     // and byte. After one nothing new is started.
@@ -73,7 +75,7 @@ private:
         std::size_t stage = 0;
         std::optional<std::size_t> lane;  // of the memory at its end
         std::string where;                // its place
-        bool counted = false;
+        bool enters = false;              // what is shared comes to its group by it
     };
 
     Result<void> collect();
@@ -84,7 +86,9 @@ private:
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();
-    void begin_direct();
+    MoveSide file_side(const Mover& mover) const;
+    std::vector<FileRange> that_wait() const;
+    void feed(bool direct);
     Phase begin_handing_on();
     Result<void> look(std::vector<std::function<Result<void>()>> tasks);
     Phase begin_fetching();
@@ -97,7 +101,6 @@ private:
     SpreadWork& work_;
     const ChunkTask task_;
     const Cell cell_;
-    backend::Registration& file_;
     std::vector<std::size_t> slots_;
     Phase phase_ = Phase::waiting;
     bool stopped_ = false;

@@ -73,8 +73,8 @@ Result<void> SpreadFiles::inspect_source(std::size_t file) {
     return {};
 }
 
-void SpreadFiles::begin(backend::Backend& backend) {
-    backend_ = &backend;
+void SpreadFiles::begin(std::vector<backend::Backend*> backends) {
+    backends_ = std::move(backends);
     for (std::size_t file = 0; file < states_.size(); ++file)
         states_[file].left = spread_.files[file].bytes();
 }
@@ -87,10 +87,20 @@ Result<void> SpreadFiles::attach(std::size_t file) {
     options.expected_size = reads() ? spread_.files[file].bytes() : end_of(spread_.files[file]);
     options.identity = state.found.identity;
     options.version = state.found.version;
-    SIDESTEP_TRY(
-        state.registration,
-        backend_->attach(reads() ? Buffer::file(path, 0, state.found.size) : Buffer::file(path), options));
+    Registrations made;
+    for (backend::Backend* backend : backends_) {
+        SIDESTEP_TRY(
+            auto one,
+            backend->attach(reads() ? Buffer::file(path, 0, state.found.size) : Buffer::file(path), options));
+        made.push_back(std::move(one));
+    }
+    state.open = std::move(made);
     return {};
+}
+
+backend::Registration* SpreadFiles::registration(std::size_t file, const backend::Backend* backend) const {
+    const auto found = std::find(backends_.begin(), backends_.end(), backend);
+    return states_[file].open[static_cast<std::size_t>(found - backends_.begin())].get();
 }
 
 // Elsewhere, since a file system may take any time for it: limits are kept meanwhile, and nobody else waits. Together with
@@ -99,7 +109,7 @@ void SpreadFiles::open_ahead(std::size_t file) {
     const std::size_t end = std::min(file + files_ahead, states_.size());
     for (std::size_t next = file; next < end && (!reads() || open_ < max_open); ++next) {
         State& state = states_[next];
-        if (state.asked || state.registration || state.left == 0) continue;
+        if (state.asked || !state.open.empty() || state.left == 0) continue;
         ++open_;
         state.asked = true;
         state.opening.make(
@@ -108,15 +118,15 @@ void SpreadFiles::open_ahead(std::size_t file) {
     }
 }
 
-Result<backend::Registration*> SpreadFiles::open(std::size_t file) {
+Result<bool> SpreadFiles::open(std::size_t file) {
     State& state = states_[file];
-    if (!state.asked && state.registration) return state.registration.get();
+    if (!state.asked && !state.open.empty()) return true;
     if (!state.asked) open_ahead(file);
     const auto opened = state.opening.take();
-    if (!opened) return static_cast<backend::Registration*>(nullptr);
+    if (!opened) return false;
     state.asked = false;
     SIDESTEP_CHECK(*opened);
-    return state.registration.get();
+    return true;
 }
 
 bool SpreadFiles::calling() const {
@@ -168,16 +178,17 @@ Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside) {
 Result<void> SpreadFiles::close(std::vector<std::size_t> files) {
     if (!reads()) return {};
     for (const std::size_t file : files) {
-        states_[file].registration.reset();
+        states_[file].open.clear();
         SIDESTEP_CHECK(check_unchanged(file));
     }
     return {};
 }
 
 void SpreadFiles::gather(const State& state) {
-    if (!state.registration) return;
-    for (std::string& text : state.registration->notes()) note(std::move(text));
-    if (counting_) storage_ += state.registration->storage_bytes();
+    for (const auto& registration : state.open) {
+        for (std::string& text : registration->notes()) note(std::move(text));
+        if (counting_) storage_ += registration->storage_bytes();
+    }
 }
 
 void SpreadFiles::end_count() {
@@ -188,27 +199,27 @@ void SpreadFiles::end_count() {
 
 Result<void> SpreadFiles::commit(const std::function<bool()>& given_up) {
     for (std::size_t file = 0; file < states_.size(); ++file)
-        if (!states_[file].registration) SIDESTEP_CHECK(attach(file));
+        if (states_[file].open.empty()) SIDESTEP_CHECK(attach(file));
     for (; committed_ < states_.size(); ++committed_) {
         if (committed_ == 0 && given_up())
             return Error{ErrorCode::cancelled, "nobody waits for the files any more", "spread", {}};
         State& state = states_[committed_];
-        if (auto made = state.registration->commit(); !made) {
+        if (auto made = state.open.front()->commit(); !made) {
             Error error = made.error();
             error.message = fmt::format("{} of {} files have their names and the rest is left out: {}",
                                         committed_, states_.size(), error.message);
             return error;
         }
         gather(state);
-        state.registration.reset();
+        state.open.clear();
     }
     return {};
 }
 
 std::shared_ptr<void> SpreadFiles::take_open() {
-    auto open = std::make_shared<std::vector<std::unique_ptr<backend::Registration>>>();
+    auto open = std::make_shared<Registrations>();
     for (State& state : states_)
-        if (state.registration) open->push_back(std::move(state.registration));
+        for (auto& registration : std::exchange(state.open, {})) open->push_back(std::move(registration));
     return open;
 }
 

@@ -27,10 +27,12 @@ public:
     // targets have to be possible. May block.
     Result<void> inspect();
 
-    // Who opens files from now on; every byte is to be moved (again).
-    void begin(backend::Backend& backend);
-    // The file, opened if it is not; null where as many are open as may be, or while one takes long to open.
-    Result<backend::Registration*> open(std::size_t file);
+    // Who opens files from now on, each with its own registration; every byte is to be moved (again).
+    void begin(std::vector<backend::Backend*> backends);
+    // Opens the file if it is not open. Not now where as many are open as may be, or while one takes long to open.
+    Result<bool> open(std::size_t file);
+    // Of an open file.
+    backend::Registration* registration(std::size_t file, const backend::Backend* backend) const;
     // That many bytes of a file have been moved.
     void landed(std::size_t file, Bytes bytes);
     // Looks at the sources whose bytes have all been moved: one that changed meanwhile is an error. Closes
@@ -55,11 +57,12 @@ public:
     std::shared_ptr<void> take_open();
 
 private:
+    using Registrations = std::vector<std::unique_ptr<backend::Registration>>;
     struct State {
         backend::Description found;  // of a source
         Bytes left = 0;
-        std::unique_ptr<backend::Registration> registration;  // while it is being opened, the call's
-        bool asked = false;                                   // for being opened
+        Registrations open;  // by backend; while it is being opened, the call's
+        bool asked = false;  // for being opened
         base::BlockingCall opening;
     };
 
@@ -78,7 +81,7 @@ private:
     base::BlockingCalls& calls_;
     const Spread& spread_;
     const backend::AttachOptions options_;
-    backend::Backend* backend_ = nullptr;
+    std::vector<backend::Backend*> backends_;
     std::vector<State> states_;
     std::vector<std::size_t> finished_;
     std::size_t open_ = 0;  // or being opened

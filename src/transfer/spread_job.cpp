@@ -56,18 +56,18 @@ Result<void> SpreadJob::prepare() {
     if (spread_.closing) SIDESTEP_CHECK(spread_.closing->begin());
     SIDESTEP_CHECK(files_.inspect());
     SIDESTEP_TRY(setup_, SpreadSetup::make(machine_, spread_, options_));
-    work_.reset(new SpreadWork{spread_, *setup_, *this});
+    work_.reset(new SpreadWork{spread_, *setup_, files_, *this});
     work_->arrived.resize(setup_->lanes());
     total_.store(setup_->bytes().memories, std::memory_order_relaxed);
     name_stages();
     if (setup_->bytes().files > 0) {
-        start_pass(*setup_->storage().backend);
+        start_pass(setup_->file_backends());
         return {};
     }
     backend::Backend* writer = work_->loads() ? nullptr : writer_of(machine_.registry);
     if (writer == nullptr && !work_->loads() && !spread_.files.empty())
         return Error{ErrorCode::unsupported, "no backend writes files here", "spread", {}};
-    if (writer != nullptr) files_.begin(*writer);
+    if (writer != nullptr) files_.begin({writer});
     return {};
 }
 
@@ -78,7 +78,7 @@ void SpreadJob::name_stages() {
     if (work_->loads()) {
         work_->filling = stages.add("read");
         work_->emptying =
-            setup_->way().direct ? work_->filling : stages.add(gpus ? "host to GPU" : "host to host");
+            setup_->way().uses_slots() ? stages.add(gpus ? "host to GPU" : "host to host") : work_->filling;
         const auto& groups = setup_->way().groups;
         if (std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.size() > 1; }))
             work_->handing_on = stages.add("GPU to GPU");
@@ -90,8 +90,8 @@ void SpreadJob::name_stages() {
 }
 
 // Every byte is to be moved, or read again.
-void SpreadJob::start_pass(backend::Backend& backend) {
-    files_.begin(backend);
+void SpreadJob::start_pass(std::vector<backend::Backend*> backends) {
+    files_.begin(std::move(backends));
     const std::vector<double>& own = setup_->bytes().own;
     const bool shares =
         work_->loads() && std::any_of(own.begin(), own.end(), [](double part) { return part > 0; });
@@ -159,7 +159,7 @@ bool SpreadJob::take_chunks(bool may_block) {
 }
 
 bool SpreadJob::enough_filling() const {
-    if (!work_->loads() || state_ == State::verifying || setup_->way().direct) return false;
+    if (!work_->loads() || state_ == State::verifying || !setup_->way().uses_slots()) return false;
     const auto filling =
         std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->filling(); });
     return static_cast<std::size_t>(filling) >= max_filling_;
@@ -168,13 +168,13 @@ bool SpreadJob::enough_filling() const {
 // Starts a chunk; false where there is none, or no room for it.
 Result<bool> SpreadJob::take_chunk() {
     if (cursor_.empty() || chunks_.size() >= max_chunks_ || enough_filling()) return false;
-    SIDESTEP_TRY(backend::Registration * file, files_.open(cursor_.next_file()));
-    if (file == nullptr) return false;
+    SIDESTEP_TRY(const bool open, files_.open(cursor_.next_file()));
+    if (!open) return false;
     const bool check = state_ == State::verifying;
-    auto slots = setup_->take_slots(check ? 2 : setup_->way().direct ? 0 : 1);
+    auto slots = setup_->take_slots(check ? 2 : setup_->way().uses_slots() ? 1 : 0);
     if (!slots) return false;
     chunks_.push_back(std::make_unique<SpreadChunk>(*work_, check ? ChunkTask::check : ChunkTask::move,
-                                                    cursor_.take(), *file, std::move(*slots)));
+                                                    cursor_.take(), std::move(*slots)));
     SIDESTEP_CHECK(chunks_.back()->step());
     return true;
 }
@@ -205,9 +205,9 @@ void SpreadJob::all_arrived() {
     if (setup_->bytes().files == 0) return;
     state_ = State::verifying;
     if (work_->loads())
-        start_pass(*setup_->reader().backend);
+        start_pass({setup_->reader().backend});
     else
-        start_pass(*setup_->storage().backend);  // through the registrations that wrote them
+        start_pass({setup_->storage().backend});  // through the registrations that wrote them
 }
 
 Result<void> SpreadJob::make_final() {

@@ -37,7 +37,7 @@ private:
 
     Result<void> prepare();
     void name_stages();
-    void start_pass(backend::Backend& backend);
+    void start_pass(std::vector<backend::Backend*> backends);
     bool step_chunks();
     bool take_chunks(bool may_block);
     Result<bool> take_chunk();

@@ -186,7 +186,9 @@ Result<void> SpreadSetup::plan() {
     }
 
     SIDESTEP_TRY(way_, route::fan_out(machine_.topology, offers, request));
-    SIDESTEP_TRY(storage_, mover(offers, way_.storage));
+    if (way_.uses_slots()) {
+        SIDESTEP_TRY(storage_, mover(offers, way_.storage));
+    }
     for (const route::Choice& link : way_.links) {
         SIDESTEP_TRY(Mover made, mover(offers, link));
         links_.push_back(made);
@@ -216,7 +218,7 @@ Result<void> SpreadSetup::plan_verification(route::FanOutRequest request,
         SIDESTEP_TRY(Mover made, mover(offers, link));
         fetchers_.push_back(made);
     }
-    if (way_.direct) way_.slots = reading.slots;
+    if (!way_.uses_slots()) way_.slots = reading.slots;
     return {};
 }
 
@@ -226,7 +228,7 @@ Result<void> SpreadSetup::make_ring() {
     const Bytes block = spread_.look ? Spread::block : page;
     const Bytes best = best_chunk(usable_processors(), count);
     chunk_ = base::round_up(options_.chunk != 0 ? options_.chunk : best, block);
-    if (way_.direct && !options_.verify) return {};
+    if (!way_.uses_slots() && !options_.verify) return {};
     const Bytes max =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
     const Bytes wanted = std::max(usual_ring(spread_, options_, best), 4 * chunk_);
@@ -247,8 +249,10 @@ Result<void> SpreadSetup::make_ring() {
 Result<void> SpreadSetup::attach_all() {
     const bool loads = spread_.direction == SpreadDirection::to_memory;
     const std::size_t ring = spread_.memories.size();
-    if (!way_.direct) SIDESTEP_CHECK(attach(storage_, loads ? Access::write : Access::read, ring));
-    for (const Mover& link : links_) SIDESTEP_CHECK(attach(link, loads ? Access::read : Access::write, ring));
+    if (way_.uses_slots()) SIDESTEP_CHECK(attach(storage_, loads ? Access::write : Access::read, ring));
+    for (std::size_t lane = 0; lane < lanes(); ++lane)
+        if (!way_.direct[lane])
+            SIDESTEP_CHECK(attach(links_[lane], loads ? Access::read : Access::write, ring));
     for (const Mover& fetcher : fetchers_) SIDESTEP_CHECK(attach(fetcher, Access::write, ring));
     if (options_.verify) SIDESTEP_CHECK(attach(reader_, Access::write, ring));
     for (std::size_t memory = 0; memory < ring; ++memory) SIDESTEP_CHECK(attach_memory(memory));
@@ -265,8 +269,8 @@ Result<void> SpreadSetup::attach_all() {
 Result<void> SpreadSetup::attach_memory(std::size_t memory) {
     const bool loads = spread_.direction == SpreadDirection::to_memory;
     const std::size_t lane = lane_of_[memory];
-    const Mover& mover = way_.direct ? storage_ : links_[lane];
-    SIDESTEP_TRY(backend::Registration * linked, attach(mover, loads ? Access::write : Access::read, memory));
+    SIDESTEP_TRY(backend::Registration * linked,
+                 attach(links_[lane], loads ? Access::write : Access::read, memory));
     linked_.push_back(linked);
     if (!options_.verify) return {};
     SIDESTEP_TRY(backend::Registration * fetched, attach(fetchers_[lane], Access::read, memory));
@@ -295,6 +299,16 @@ void SpreadSetup::count_traffic() {
         if (end.place.is_gpu())
             traffic_.push_back(
                 machine_.traffic.use(end.place.index(), loads ? Direction::to_gpu : Direction::from_gpu));
+}
+
+std::vector<backend::Backend*> SpreadSetup::file_backends() const {
+    std::vector<backend::Backend*> backends;
+    if (way_.uses_slots()) backends.push_back(storage_.backend);
+    for (std::size_t lane = 0; lane < lanes(); ++lane)
+        if (way_.direct[lane] &&
+            std::find(backends.begin(), backends.end(), links_[lane].backend) == backends.end())
+            backends.push_back(links_[lane].backend);
+    return backends;
 }
 
 std::optional<std::vector<std::size_t>> SpreadSetup::take_slots(std::size_t count) {
@@ -336,6 +350,7 @@ MoveSide SpreadSetup::fetched_side(std::size_t lane) const {
 
 std::size_t SpreadSetup::owner_of(const std::vector<std::size_t>& group) const {
     return *std::min_element(group.begin(), group.end(), [&](std::size_t a, std::size_t b) {
+        if (way_.direct[a] != way_.direct[b]) return static_cast<bool>(way_.direct[a]);
         const Share& x = shares_[a];
         const Share& y = shares_[b];
         return x.outstanding != y.outstanding ? x.outstanding < y.outstanding : x.carried < y.carried;

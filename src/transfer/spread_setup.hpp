@@ -39,11 +39,13 @@ public:
     Bytes chunk() const { return chunk_; }
     std::size_t slots() const { return slots_; }
 
-    const Mover& storage() const { return storage_; }
+    const Mover& storage() const { return storage_; }  // between file and slot
+    // Who moves bytes between the files and slots or memories.
+    std::vector<backend::Backend*> file_backends() const;
     std::size_t lanes() const { return ends_.size(); }
     std::size_t lane_of(std::size_t memory) const { return lane_of_[memory]; }
     const Place& place(std::size_t lane) const { return ends_[lane].place; }
-    // By lane: between slot and memory, in the direction of the spread.
+    // By lane: between slot and memory, in the direction of the spread; where storage reaches the memory, between file and it.
     const Mover& link(std::size_t lane) const { return links_[lane]; }
     const Mover& peer(std::size_t from, std::size_t to) const { return peers_[from][to]; }
     // Of verification: file to slot, and memory to slot.
@@ -60,7 +62,8 @@ public:
     MoveSide memory_side(const Mover& mover, backend::Access access, std::size_t lane) const;
     MoveSide fetched_side(std::size_t lane) const;  // of verification
 
-    // Of a group, the place with the least bytes on the way to it; of equal ones the one that carried least.
+    // Of a group, the place with the least bytes on the way to it; of equal ones the one that carried least. One that storage
+    // reaches, where there is one.
     std::size_t owner_of(const std::vector<std::size_t>& group) const;
     void begin_share(std::size_t lane, Bytes bytes) { shares_[lane].outstanding += bytes; }
     void end_share(std::size_t lane, Bytes bytes);
