@@ -142,7 +142,7 @@ std::vector<backend::Offer> with_direct_storage(double rate) {
 
 TEST(FanOut, DirectStorageIsReadOnceAndHandedOn) {
     const auto found = decide(*Topology::model("dgx-h100"), to_gpus(4), with_direct_storage(150));
-    EXPECT_TRUE(found.direct);
+    EXPECT_FALSE(found.uses_slots());
     EXPECT_EQ(found.groups.size(), 1u);
     EXPECT_EQ(found.route.lanes[0].hops[0].backend, "cufile");
     EXPECT_EQ(found.route.lanes[0].hops.size(), 2u);
@@ -151,7 +151,7 @@ TEST(FanOut, DirectStorageIsReadOnceAndHandedOn) {
     auto looked_at = to_gpus(4);
     looked_at.through_host = true;
     const auto staged = decide(*Topology::model("dgx-h100"), looked_at, with_direct_storage(150));
-    EXPECT_FALSE(staged.direct);
+    EXPECT_FALSE(staged.any_direct());
     EXPECT_TRUE(refuses(staged.route, "cufile", "looked at in host memory")) << staged.route.to_string();
 }
 
@@ -160,8 +160,36 @@ TEST(FanOut, DirectStorageIsReadOnceForEachGpuWithoutNvlink) {
     auto request = to_gpus(4);
     request.require = Require::direct;
     const auto found = decide(*Topology::model("pcie-4l40s"), request, with_direct_storage(20));
-    EXPECT_TRUE(found.direct);
+    EXPECT_FALSE(found.uses_slots());
     EXPECT_NEAR(found.route.expected_gb_per_s, 5, 1e-9);
+}
+
+// The others get theirs directly all the same.
+TEST(FanOut, APlaceThatStorageDoesNotReachHasSlots) {
+    auto made = with_direct_storage(150);
+    made.back().objections.push_back({"cufile", Place::gpu(1), "another root port", "move it"});
+    auto own = to_gpus(4);
+    own.shared = 0;
+    own.own = {0.25, 0.25, 0.25, 0.25};
+    const auto found = decide(*Topology::model("pcie-4l40s"), own, made);
+    EXPECT_EQ(found.direct, (std::vector<bool>{true, false, true, true})) << found.route.to_string();
+    EXPECT_EQ(found.route.lanes[1].hops.size(), 2u);
+    EXPECT_TRUE(refuses(found.route, "file -> gpu:1 by cufile", "another root port"))
+        << found.route.to_string();
+    EXPECT_TRUE(refuses(found.route, "one slot to all places", "times as long")) << found.route.to_string();
+    own.require = Require::direct;
+    const auto none = route::fan_out(*Topology::model("pcie-4l40s"), made, own);
+    ASSERT_FALSE(none);
+    EXPECT_NE(none.error().message.find(
+                  "direct storage to 3 of 4 places, one slot to the other: a direct path is required"),
+              std::string::npos)
+        << none.error().message;
+
+    const auto all = decide(*Topology::model("dgx-h100"), to_gpus(4), made);
+    EXPECT_EQ(all.groups.size(), 1u);
+    EXPECT_EQ(all.direct, (std::vector<bool>{true, false, true, true}));
+    EXPECT_EQ(all.route.lanes[1].hops[0].to, Place::gpu(0)) << all.route.to_string();
+    EXPECT_EQ(all.route.lanes[1].hops[1].to, Place::gpu(1));
 }
 
 TEST(FanOut, RequiringADirectPathTellsWhatIsMissing) {
@@ -173,7 +201,7 @@ TEST(FanOut, RequiringADirectPathTellsWhatIsMissing) {
     EXPECT_NE(none.error().message.find("not part of this build"), std::string::npos) << none.error().message;
     EXPECT_TRUE(route::fan_out(*Topology::model("dgx-h100"), with_direct_storage(10), request));
     request.require = Require::host;
-    EXPECT_FALSE(decide(*Topology::model("dgx-h100"), request, with_direct_storage(500)).direct);
+    EXPECT_FALSE(decide(*Topology::model("dgx-h100"), request, with_direct_storage(500)).any_direct());
 }
 
 TEST(FanOut, NothingReachesGpusWithoutADriver) {
@@ -220,7 +248,7 @@ TEST(FanOut, WritingTellsWhyItDoesNotGoDirectly) {
     std::swap(outward.from_memory, outward.to_memory);
     made.back().capabilities.push_back(outward);
     const auto found = decide(*Topology::model("dgx-h100"), request, made);
-    EXPECT_FALSE(found.direct);
+    EXPECT_FALSE(found.any_direct());
     EXPECT_TRUE(refuses(found.route, "gpu:1 -> file by cufile", "put together in host memory"))
         << found.route.to_string();
     made.back().support = backend::Support::no("no udev", "mount it");

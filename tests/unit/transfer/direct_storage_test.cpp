@@ -45,6 +45,7 @@ public:
     }
     Support reaches(const Buffer& from, const Buffer& to) override {
         ++asked_;
+        if (to.place() == Place::gpu(7)) return Support::no("not this GPU", "move it");
         const Place& file = from.place().is_file() ? from.place() : to.place();
         if (file.path().find("yes") != std::string::npos) return Support::yes("proven");
         return Support::no("not this file", "take another");
@@ -86,6 +87,25 @@ TEST_F(DirectStorage, IsAskedOnceForEachFileAndForEachFolderAndPlace) {
         << "a folder's first file with 3 GPUs, its 2 others with one, and the other folder's";
     files.push_back(Buffer::file("/a/no"));
     EXPECT_EQ(objections(registry, files, memories, {.page_cache = PageCache::bypass}).size(), 1u);
+}
+
+TEST_F(DirectStorage, WhatIsWrongWithOnePlaceIsSaidOfThatPlace) {
+    const std::vector<Buffer> files{Buffer::file("/a/yes1"), Buffer::file("/a/yes2")};
+    std::vector<Buffer> memories;
+    for (const int number : {7, 0}) memories.push_back(Buffer::memory(Place::gpu(number), nullptr, 0));
+    const CopyOptions options{.page_cache = PageCache::bypass};
+    auto found = objections(registry, files, memories, options);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].place, Place::gpu(7));
+    EXPECT_EQ(found[0].reason, "not this GPU");
+    EXPECT_EQ(asked, 3) << "the first file with both, the second with the GPU that is left";
+    found = objections(registry, files, std::span(memories).first(1), options);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_FALSE(found[0].place) << "it is all there is";
+    const std::vector<Buffer> one_bad{files[0], Buffer::file("/a/no")};
+    found = objections(registry, one_bad, memories, options);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_FALSE(found[0].place) << "the file is the same to every place";
 }
 
 TEST_F(DirectStorage, IsAskedForFilesAndDeviceMemoryOnly) {

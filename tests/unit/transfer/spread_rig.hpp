@@ -32,7 +32,6 @@ public:
             hang_after;           // once so many bytes were moved nothing ends, until `hangs` is taken back
         bool told = false;        // a look tells of nothing, end_pieces() does
         bool no_staging = false;  // takes over pinned memory, and has none
-        bool direct = false;      // reaches GPUs by itself
         bool notes_by_path = false;
         std::function<void(const std::string& path)> open;  // before a file is open
     };
@@ -53,14 +52,7 @@ public:
         backend::Capability write = read;
         std::swap(write.from, write.to);
         std::swap(write.from_memory, write.to_memory);
-        std::vector<backend::Capability> all{read, write};
-        if (!script.direct) return all;
-        read.to = PlaceKind::gpu;
-        read.to_memory = {MemoryKind::device};
-        read.reach = backend::Reach::storage_gpu;
-        read.engine = "direct storage";
-        all.push_back(read);
-        return all;
+        return {read, write};
     }
     backend::Allocator* allocator() override { return this; }
     backend::MemorySet allocates(PlaceKind kind) const override {
@@ -215,6 +207,42 @@ private:
     std::vector<Flying> flights_;
 };
 
+// Brings the bytes of those files to GPUs by itself.
+class DirectFiles final : public backend::Backend {
+public:
+    using Reaches = std::function<bool(const Place& gpu)>;
+    DirectFiles(FakeFiles& files, Reaches to) : files_(files), to_(std::move(to)) {}
+
+    std::string_view name() const override { return "direct"; }
+    backend::Support probe(const Topology&) override { return backend::Support::yes("scripted"); }
+    std::vector<backend::Capability> capabilities() const override {
+        backend::Capability read = files_.capabilities().front();
+        read.to = PlaceKind::gpu;
+        read.to_memory = {MemoryKind::device};
+        read.reach = backend::Reach::storage_gpu;
+        read.engine = "direct storage";
+        return {read};
+    }
+    backend::Support reaches(const Buffer&, const Buffer& to) override {
+        return to_(to.place()) ? backend::Support::yes({})
+                               : backend::Support::no("it does not like this GPU");
+    }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions& options) override {
+        return files_.attach(buffer, options);
+    }
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
+        bytes_read += piece.size;
+        return files_.start(piece, flight);
+    }
+
+    std::atomic<Bytes> bytes_read{0};
+
+private:
+    FakeFiles& files_;
+    const Reaches to_;
+};
+
 // A plan as a table: stretches of files and where they belong, in the order of the files.
 class Table final : public transfer::Placement {
 public:
@@ -279,6 +307,7 @@ struct SpreadRig {
         int gpus = 1;
         bool nvlink = true;
         FakeFiles::Script files = {};
+        DirectFiles::Reaches direct = {};  // the GPUs that storage reaches; null: there is no such backend
         FakeBackend::Script gpu = {};
         std::optional<bool> drive_beside = {};  // as transfer::Lookout's
     };
@@ -287,6 +316,11 @@ struct SpreadRig {
         auto owned_files = std::make_unique<FakeFiles>(std::move(setup.files));
         files = owned_files.get();
         registry.add(std::move(owned_files), topology);
+        if (setup.direct) {
+            auto owned_direct = std::make_unique<DirectFiles>(*files, std::move(setup.direct));
+            direct = owned_direct.get();
+            registry.add(std::move(owned_direct), topology);
+        }
         setup.gpu.peers = true;
         auto owned = std::make_unique<FakeBackend>(std::move(setup.gpu));
         fake = owned.get();
@@ -365,6 +399,7 @@ struct SpreadRig {
     Topology topology;
     backend::Registry registry;
     FakeFiles* files = nullptr;
+    DirectFiles* direct = nullptr;
     FakeBackend* fake = nullptr;
     std::shared_ptr<Table> table = std::make_shared<Table>();
     std::vector<Allocation> memories;
