@@ -262,12 +262,14 @@ sidestep::Lane lane_of(const Ground& ground, const Way& way, const Group& group,
     const std::size_t place = group[k];
     const Group first = way.first_of(group);
     const bool hands_on = has(first, place);
+    const std::size_t waiting = ground.count() - way.direct_places();
     const std::string several =
         ground.request.shared <= 0 || ground.count() == 1 ? ""
         : !hands_on                                       ? "what all get comes from the others"
         : group.size() > 1  ? fmt::format("1/{} of what all get, the rest from the others", first.size())
         : way.direct[place] ? "read once for each place"
-                            : fmt::format("one slot feeds {} places", ground.count() - way.direct_places());
+        : waiting == 1      ? ""
+                            : fmt::format("one slot feeds {} places", waiting);
     const auto on_to = [&](std::size_t from, std::size_t to) { return ground.peers.at({from, to}).hop; };
     sidestep::Lane lane;
     const bool enters = hands_on || ground.own(place) > 0;
