@@ -8,13 +8,8 @@ namespace {
 
 using test::chunks_of;
 using test::every;
+using test::names_of;
 using test::SpreadRig;
-
-std::vector<std::string> names_of(const Receipt& receipt) {
-    std::vector<std::string> names;
-    for (const Stage& stage : receipt.stages) names.push_back(stage.name);
-    return names;
-}
 
 TEST(Spread, StorageThatReachesGpusNeedsNoSlots) {
     SpreadRig rig({.gpus = 2, .files = {.looks = 2}, .direct = [](const Place&) { return true; }});

@@ -407,6 +407,13 @@ struct SpreadRig {
     std::unique_ptr<transfer::Engine> engine;
 };
 
+// Of its stages.
+inline std::vector<std::string> names_of(const Receipt& receipt) {
+    std::vector<std::string> names;
+    for (const Stage& stage : receipt.stages) names.push_back(stage.name);
+    return names;
+}
+
 inline CopyOptions chunks_of(Bytes chunk) {
     CopyOptions options;
     options.chunk = chunk;
