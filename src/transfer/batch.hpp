@@ -17,7 +17,7 @@ namespace sidestep::transfer {
 class BatchJob final : public Movement {
 public:
     BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
-        : Movement(machine, options, stream, {"the batch", "copied", "copy_batch"}) {}
+        : Movement(machine, options, stream, {"the batch", "copied"}) {}
     ~BatchJob() override { close(); }
 
     // Sorts the copies and starts the first of them. Called once, before all else.
@@ -63,6 +63,7 @@ private:
     Result<void> prepare(const std::vector<BatchCopy>& copies);
     Result<void> attach(Bulk& bulk);
     Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const;
+    std::string where() const override { return "copy_batch"; }
     bool go_on(bool may_block) override;
     void stop() override;
     bool settle(bool may_block) override;

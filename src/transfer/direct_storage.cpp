@@ -156,7 +156,10 @@ private:
 std::vector<Objection> objections(const backend::Registry& registry, std::span<const Buffer> from,
                                   std::span<const Buffer> to, const CopyOptions& options) {
     std::vector<Objection> found;
-    if (options.require == Require::host) return found;
+    const auto is_file = [](const Buffer& end) { return end.place().is_file(); };
+    if (options.require == Require::host ||
+        (std::ranges::none_of(from, is_file) && std::ranges::none_of(to, is_file)))
+        return found;
     std::optional<Support> wish;  // asked once, and only where somebody could take the path
     const auto objects = [&](backend::Backend& backend, const Offer& offer) {
         Asked asked(backend, offer);

@@ -39,8 +39,7 @@ Result<Description> describe_end(const backend::Registry& registry, const Buffer
     return describe(registry, buffer);
 }
 
-Result<void> check_buffer(const Topology& topology, const Buffer& buffer) {
-    SIDESTEP_CHECK(check_place(topology, buffer.place()));
+Result<void> check_range(const Buffer& buffer) {
     if (buffer.place().is_file()) {
         if (buffer.size() == Buffer::whole && buffer.offset() != 0)
             return wrong("a file range needs a size", buffer.to_string(), "give offset and size, or neither");
@@ -77,12 +76,16 @@ Result<void> check_overlap(const Ends& ends, const Description& from, const Desc
 }
 
 // Published memory as memory of this process; any other buffer as it is.
-Result<Import> local(const Buffer& buffer, SharedMemory* shared, std::chrono::milliseconds limit) {
+Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemory* shared,
+                     std::chrono::milliseconds limit) {
+    SIDESTEP_CHECK(check_place(topology, buffer.place()));
     if (!buffer.place().is_shared()) return Import{buffer, nullptr};
     if (shared == nullptr)
         return Error{
             ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
-    return shared->import(buffer, limit);
+    SIDESTEP_TRY(Import mapped, shared->import(buffer, limit));
+    SIDESTEP_CHECK(check_place(topology, mapped.buffer.place()));
+    return mapped;
 }
 
 }  // namespace
@@ -128,14 +131,12 @@ Result<void> check_place(const Topology& topology, const Place& place) {
 Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry,
                           const Buffer& given_from, const Buffer& given_to, SharedMemory* shared,
                           std::chrono::milliseconds limit) {
-    for (const Buffer* given : {&given_from, &given_to})
-        SIDESTEP_CHECK(check_place(topology, given->place()));
-    SIDESTEP_TRY(Import source_memory, local(given_from, shared, limit));
-    SIDESTEP_TRY(Import target_memory, local(given_to, shared, limit));
+    SIDESTEP_TRY(Import source_memory, local(topology, given_from, shared, limit));
+    SIDESTEP_TRY(Import target_memory, local(topology, given_to, shared, limit));
     const Buffer& from = source_memory.buffer;
     const Buffer& to = target_memory.buffer;
-    SIDESTEP_CHECK(check_buffer(topology, from));
-    SIDESTEP_CHECK(check_buffer(topology, to));
+    SIDESTEP_CHECK(check_range(from));
+    SIDESTEP_CHECK(check_range(to));
     if (to.read_only())
         return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
     SIDESTEP_TRY(const Description source, describe_end(registry, from, to.place().is_gpu()));
@@ -145,7 +146,8 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
         return Error{ErrorCode::not_found, fmt::format("there is no file {}", from.place().path()),
                      from.to_string(), "check the path"};
 
-    Ends ends;
+    Result<Ends> found{Ends{}};
+    Ends& ends = *found;
     ends.bytes = from.size() == Buffer::whole ? source.size : from.size();
     if (to.size() != Buffer::whole && to.size() != ends.bytes)
         return wrong(fmt::format("the source has {} bytes and the target {}", ends.bytes, to.size()),
@@ -161,7 +163,7 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     SIDESTEP_CHECK(check_overlap(ends, source, target));
     ends.from_lease = std::move(source_memory.lease);
     ends.to_lease = std::move(target_memory.lease);
-    return ends;
+    return found;
 }
 
 }  // namespace sidestep::transfer

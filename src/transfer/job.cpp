@@ -23,7 +23,7 @@ std::string unmet_preference(const CopyOptions& options, const ReadyPlan& plan) 
 
 void Job::begin(const Buffer& from, const Buffer& to) {
     std::lock_guard lock(mutex_);
-    names_.where = to.to_string();
+    target_ = to;
     writes_files_ = to.place().is_file();
     const bool shared = from.place().is_shared() || to.place().is_shared();
     asks_files_or_others_ = writes_files_ || from.place().is_file() || shared;

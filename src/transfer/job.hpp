@@ -13,7 +13,7 @@ namespace sidestep::transfer {
 class Job final : public Movement {
 public:
     Job(const Machine& machine, const CopyOptions& options, void* stream)
-        : Movement(machine, options, stream, {"the copy", "copied", {}}) {}
+        : Movement(machine, options, stream, {"the copy", "copied"}) {}
     ~Job() override { close(); }
 
     // Resolves both ends, plans, attaches and starts the first pieces. Called once, before all else.
@@ -26,6 +26,7 @@ private:
         std::shared_ptr<backend::Registration> registration;
     };
 
+    std::string where() const override { return target_.to_string(); }
     bool go_on(bool may_block) override;
     bool go_on_beside() override { return move(); }
     bool needs_driver() const override { return state_ != State::moving || idle(); }
@@ -53,6 +54,7 @@ private:
     void all_arrived();
     void lose(std::size_t lane, Error error);
 
+    Buffer target_;  // as the caller named it
     Ends ends_;
     std::shared_ptr<const ReadyPlan> plan_;
     std::vector<Attached> attached_;

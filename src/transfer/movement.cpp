@@ -168,11 +168,11 @@ void Movement::watch(Clock::time_point now) {
         return Error{
             ErrorCode::timed_out,
             fmt::format("{} with {} of {} bytes {}", message, bytes_done(), bytes_total(), names_.done),
-            names_.where, std::move(hint)};
+            where(), std::move(hint)};
     };
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
-        return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), names_.where, {}});
+        return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where(), {}});
     if (passed(options_.deadline + asking(), now - started_)) {
         late_ = true;
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),

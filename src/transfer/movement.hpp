@@ -79,11 +79,10 @@ public:
 protected:
     enum class State { opening, gated, moving, verifying, committing, draining, ended };
 
-    // For errors: "the copy", what becomes of its bytes ("copied"), and its target or the call.
+    // For errors: "the copy", and what becomes of its bytes ("copied").
     struct Names {
         std::string what;
         const char* done;
-        std::string where;
     };
 
     // `stream` is a caller's CUstream, or null.
@@ -91,6 +90,8 @@ protected:
 
     // What differs from one kind to the next. All with the mutex held.
 
+    // For errors: its target, or the call. Asked only then: to write a buffer out takes as long as a tenth of a small copy.
+    virtual std::string where() const = 0;
     // Goes on in the states moving and verifying.
     virtual bool go_on(bool may_block) = 0;
     // Goes on with pieces in the state moving, on a thread of a backend.

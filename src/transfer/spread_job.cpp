@@ -40,7 +40,7 @@ backend::Backend* writer_of(const backend::Registry& registry) {
 
 SpreadJob::SpreadJob(const Machine& machine, Spread spread, const CopyOptions& options)
     : Movement(machine, options, nullptr,
-               {spread.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved", "spread"}),
+               {spread.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved"}),
       spread_(std::move(spread)),
       files_(machine.registry, machine.calls, spread_, file_options(options)) {
     asks_files_or_others_ = true;

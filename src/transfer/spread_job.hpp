@@ -31,6 +31,7 @@ private:
     bool idle() const override;
     bool waits_for_calls() const override { return files_.calling(); }
     bool needs_driver() const override;
+    std::string where() const override { return "spread"; }
     Result<void> make_final() override;
     Receipt receipt() override;
     void release() override;
