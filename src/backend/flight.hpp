@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <utility>
 
 #include <sidestep/result.hpp>
 
@@ -16,6 +17,8 @@ protected:
     // A piece has ended, or more than one. On the thread that ended it, and on several at once: it does not block for long,
     // and it does not destroy this object. It may start other pieces.
     virtual void ended() = 0;
+    // A piece will not end soon, as Flight::abandon() says. On any thread, like ended().
+    virtual void abandoned(Error error) { static_cast<void>(error); }
     // Waits until no thread is in ended(). To be called before anything goes that ended() uses.
     void close() const;
 
@@ -34,6 +37,11 @@ public:
     // For the backend, once, after start() or beside it: nothing of the piece is in flight any more. On any thread, with
     // no lock held; never from within start(). Afterwards the flight may be gone.
     void end(Result<void> result);
+
+    // For the backend, before end(), and not beside it: the piece will not end in any foreseeable time, since its peer is
+    // dead, say, and may be read or written to until then. Its owner says so at once, and keeps all that the piece may
+    // touch until end(), which is still to come.
+    void abandon(Error error) { owner_.abandoned(std::move(error)); }
 
     // For the owner. Once true, result() is there, and what the piece wrote is seen.
     bool over() const { return over_.load(std::memory_order_acquire); }

@@ -100,6 +100,23 @@ void Movement::ended() {
     }
 }
 
+void Movement::abandoned(Error error) {
+    {
+        const std::lock_guard lock(abandoning_);
+        if (!abandoned_) abandoned_ = std::move(error);
+    }
+    is_abandoned_.store(true);
+    news_.store(true);
+    machine_.lookout->ring();
+}
+
+void Movement::give_up_abandoned() {
+    if (!is_abandoned_.load()) return;
+    const std::lock_guard lock(abandoning_);
+    hurried_ = true;
+    fail(*abandoned_);
+}
+
 void Movement::cancel() {
     Activity::cancel();
     machine_.lookout->ring();
@@ -107,6 +124,7 @@ void Movement::cancel() {
 
 bool Movement::advance(bool may_block) {
     if (state_ == State::ended && drained()) return false;
+    give_up_abandoned();
     if (state_ < State::draining) watch(Clock::now());
     if (state_ == State::opening) {
         const auto prepared = call_.take();
@@ -174,7 +192,7 @@ void Movement::watch(Clock::time_point now) {
     if (cancelled() && state_ != State::committing)
         return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where(), {}});
     if (passed(options_.deadline + asking(), now - started_)) {
-        late_ = true;
+        hurried_ = true;
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),
                          "raise the deadline"));
     }
@@ -218,7 +236,7 @@ void Movement::fail(Error error) {
 
 // How long one that failed waits for its pieces in flight before it says so.
 std::chrono::milliseconds Movement::patience() const {
-    return late_ ? std::min(machine_.drain_limit, grace) : machine_.drain_limit;
+    return hurried_ ? std::min(machine_.drain_limit, grace) : machine_.drain_limit;
 }
 
 bool Movement::drain(bool may_block) {

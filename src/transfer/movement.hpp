@@ -54,8 +54,9 @@ inline constexpr std::chrono::milliseconds wait_for_file{10};
 //   moving      committing  every byte has arrived
 //   verifying   committing  both ends are equal
 //   committing  ended       the targets are final
-//   any         draining    a piece failed, cancel, deadline or stall
-//   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, at once
+//   any         draining    a piece failed or was abandoned, cancel, deadline or stall
+//   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, or where a
+//                           piece was abandoned, at once
 //
 // What asks a file system may take any time: where there is a deadline, or a flush, files are opened, made final and
 // closed by BlockingCalls, and whoever drives looks whether that is over.
@@ -153,6 +154,8 @@ protected:
 
 private:
     void ended() final;
+    void abandoned(Error error) final;
+    void give_up_abandoned();
     bool advance_locked(bool may_block);
     bool look_again(bool moved, std::unique_lock<std::mutex>& lock);
     void set_wake();
@@ -167,13 +170,16 @@ private:
 
     base::BlockingCall call_;
     std::atomic<bool> given_up_{false};
-    bool late_ = false;
+    bool hurried_ = false;  // what is in flight is not waited for any more than the grace
     bool handed_over_ = false;
     Clock::time_point drain_since_;
     std::optional<Clock::time_point> sealing_;  // since when the targets are made final
     Clock::time_point ended_at_;
     Clock::time_point next_wake_;
     std::atomic<bool> news_{false};  // a piece has ended that nobody has looked at yet
+    std::atomic<bool> is_abandoned_{false};
+    std::mutex abandoning_;  // guards the next
+    std::optional<Error> abandoned_;
 };
 
 }  // namespace sidestep::transfer

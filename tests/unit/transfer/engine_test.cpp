@@ -204,6 +204,35 @@ TEST(Engine, ADeviceThatNeverComesBackIsReportedAndItsMemoryKept) {
     EXPECT_EQ(rig.fake->attached, 0);
 }
 
+// Whether somebody waits for it or not, and without the 10 s in which pieces may end by themselves.
+TEST(Engine, AnAbandonedPieceEndsTheCopyAtOnceAndItsMemoryIsKept) {
+    for (const bool waits : {true, false}) {
+        std::atomic<bool> hang{true};
+        Rig rig({.looks = 0, .hang = [&](std::size_t piece) { return piece == 2 && hang; }});
+        auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr);
+        const int attached = rig.fake->attached;
+        std::thread peer([&] {
+            rig.fake->wait_for_flights(1);
+            rig.fake->abandon({ErrorCode::io_error, "the peer is dead", "node1", {}});
+        });
+        const auto begin = std::chrono::steady_clock::now();
+        if (waits) rig.engine->wait(job, 0ns);
+        for (int i = 0; i < 9000 && !job->finished(); ++i) std::this_thread::sleep_for(1ms);
+        peer.join();
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 9s);
+        ASSERT_TRUE(job->finished());
+        ASSERT_FALSE(job->result());
+        EXPECT_EQ(job->result().error().message,
+                  "the peer is dead; pieces are still in flight, so the buffers may still be written to");
+        EXPECT_FALSE(job->drained());
+        EXPECT_EQ(rig.fake->attached, attached) << "what the piece may touch is kept";
+        hang = false;
+        for (int i = 0; i < 5000 && !job->drained(); ++i) std::this_thread::sleep_for(1ms);
+        EXPECT_TRUE(job->drained());
+        EXPECT_EQ(rig.fake->attached, 0);
+    }
+}
+
 // A slot of a slab, and one of a block of its own: what the device writes late lands where nobody else is.
 TEST(Engine, AHungPiecesSlotOutlivesEverything) {
     for (const Bytes slabs : {64_MiB, Bytes{0}}) {

@@ -193,6 +193,12 @@ public:
         return reinterpret_cast<std::uintptr_t>(stream);
     }
 
+    // All that is in flight, which goes on.
+    void abandon(const Error& error) {
+        std::lock_guard lock(mutex_);
+        for (const Flying& flying : flights_) flying.flight->abandon(error);
+    }
+
     // Until so many are in flight: how long an engine takes to get there is the machine's affair.
     void wait_for_flights(int number) const {
         for (int ms = 0; ms < 10'000 && in_flight < number; ++ms)
