@@ -8,6 +8,7 @@
 #include "backends/file/file_registration.hpp"
 #include "backends/file/slices.hpp"
 #include "base/kept.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/file_threads.hpp"
@@ -89,6 +90,13 @@ public:
     bool look() override { return jobs_->look(); }
 
 private:
+    struct Chosen {
+        std::unique_ptr<driver::FileIoEngine> engine;
+        std::string why_threads = {};  // rather than io_uring
+    };
+    static Result<Chosen> choose(base::FileIo io, unsigned threads);
+    // In the place of an engine that is broken.
+    static Result<std::unique_ptr<driver::FileIoEngine>> remake(base::FileIo io, unsigned threads);
     void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
     std::unique_ptr<driver::FileIoEngine> own_copier() const;
     Result<backend::Progress> start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
@@ -120,20 +128,35 @@ Support FileBackend::probe(const Topology&) {
         how_ = engine;
         return Support::yes(fmt::format("{}; {}", engine, asked));
     }
-    std::string why = "as asked for";
-    if (options_.io != base::FileIo::threads) {
-        auto ring = driver::create_uring_engine(depth, threads_);
-        if (ring) {
-            use(std::move(*ring), own_copier());
-            how_ = "io_uring, what the page cache holds by threads";
-            return Support::yes(fmt::format("io_uring, up to {} requests deep; {}", depth, asked));
-        }
-        if (options_.io == base::FileIo::uring) return Support::no(ring.error().message, ring.error().hint);
-        why = ring.error().to_string();
+    auto chosen = choose(options_.io, threads_);
+    if (!chosen) return Support::no(chosen.error().message, chosen.error().hint);
+    use(std::move(chosen->engine), own_copier());
+    const std::string& why = chosen->why_threads;
+    if (why.empty()) {
+        how_ = "io_uring, what the page cache holds by threads";
+        return Support::yes(fmt::format("io_uring, up to {} requests deep; {}", depth, asked));
     }
-    use(driver::create_thread_engine(depth, threads_), own_copier());
     how_ = "threads, " + why;
     return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}; {}", threads_, why, asked));
+}
+
+Result<FileBackend::Chosen> FileBackend::choose(base::FileIo io, unsigned threads) {
+    std::string why = "as asked for";
+    if (io != base::FileIo::threads) {
+        auto ring = driver::create_uring_engine(depth, threads);
+        if (ring) return Chosen{std::move(*ring)};
+        if (io == base::FileIo::uring) return ring.error();
+        why = ring.error().to_string();
+    }
+    return Chosen{driver::create_thread_engine(depth, threads), std::move(why)};
+}
+
+Result<std::unique_ptr<driver::FileIoEngine>> FileBackend::remake(base::FileIo io, unsigned threads) {
+    SIDESTEP_TRY(Chosen chosen, choose(io, threads));
+    base::log(base::LogLevel::warn,
+              fmt::format("io_uring took no request any more; files are read and written by {}",
+                          chosen.why_threads.empty() ? "a new ring" : "threads: " + chosen.why_threads));
+    return std::move(chosen.engine);
 }
 
 // The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there
@@ -154,7 +177,9 @@ void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine,
     // the cache lacks: network file systems.
     const unsigned copies = std::max(4u, copying_ + copying_ / 4);
     depths.copies = {copies, copies, std::max(copies, std::min(2 * threads_, depth)), busy_bytes_per_s};
-    jobs_ = std::make_shared<FileJobs>(std::move(engine), depths, std::move(copier));
+    jobs_ =
+        std::make_shared<FileJobs>(std::move(engine), depths, std::move(copier),
+                                   [io = options_.io, threads = threads_] { return remake(io, threads); });
 }
 
 std::vector<Capability> FileBackend::capabilities() const {

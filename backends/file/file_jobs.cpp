@@ -48,8 +48,8 @@ Error failed(const FileRegistration& file, const Slice& at, bool write, int numb
 }  // namespace
 
 FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
-                   std::unique_ptr<driver::FileIoEngine> copier)
-    : copier_(std::move(copier)), engine_(std::move(engine)) {
+                   std::unique_ptr<driver::FileIoEngine> copier, std::function<Engine()> remake)
+    : remake_(std::move(remake)), copier_(std::move(copier)), engine_(std::move(engine)) {
     ways_[around].depth.emplace(depths.around);
     ways_[copies].depth.emplace(depths.copies);
     ways_[written].depth.emplace(depths.written);
@@ -106,10 +106,10 @@ FileJobs::Way& FileJobs::way_of(const Request& request) {
 
 // Threads that copy have no use for it.
 void FileJobs::keep(MemoryRegistration& memory, const std::vector<Request>& requests) {
-    if (memory.offered_) return;
+    if (memory.offered_to_ == engine_number_) return;
     const Bytes size = memory.buffer().size();
     if (memory.moved_ >= size && size >= min_kept) {
-        memory.offered_ = true;
+        memory.offered_to_ = engine_number_;
         memory.kept_ = engine_->keep_memory(memory.buffer().address(), size);
         if (memory.kept_ >= 0) memory.jobs_ = shared_from_this();
     }
@@ -127,7 +127,11 @@ bool FileJobs::end() {
 
 void FileJobs::forget(MemoryRegistration& memory) {
     const std::lock_guard lock(mutex_);
-    engine_->drop_memory(memory.kept_);
+    engine_->drop_memory(kept(memory));
+}
+
+int FileJobs::kept(const MemoryRegistration& memory) const {
+    return memory.offered_to_ == engine_number_ ? memory.kept_ : -1;
 }
 
 bool FileJobs::tell() {
@@ -183,11 +187,30 @@ void FileJobs::submit_ready() {
     if (copier_) copier_->flush();
 }
 
+// What a broken engine has begun may still write to memory, so it stays until all of that has ended. Only engines that do not
+// call back break, so untold_ counts its requests.
+void FileJobs::replace_broken() {
+    if (!remake_ || engine_->broken() == 0 || untold_ > 0) return;
+    Engine made = remake_();
+    if (!made) {
+        refusal_ = made.error();
+        return;
+    }
+    refusal_.reset();
+    engine_ = std::move(*made);
+    ++engine_number_;
+    engine_->set_callback([this] { tell(); });
+}
+
 void FileJobs::submit(Request& request) {
     Job& job = *request.job;
+    const bool wished = copier_ && may_be_copied(request);
+    request.copied = wished && copier_works_;
+    if (wished && !request.copied) job.file->miss_threads();
+    if (!request.copied) replace_broken();
     driver::FileRequest order;
     order.write = job.write;
-    order.kept_memory = job.memory->kept_;
+    order.kept_memory = kept(*job.memory);
     // Pinning is what takes long in a request around the cache.
     const bool quick = request.direct && order.kept_memory >= 0;
     order.in_background = request.size >= background_from && !quick;
@@ -196,9 +219,6 @@ void FileJobs::submit(Request& request) {
     order.size = request.size;
     order.offset = request.offset;
     order.tag = reinterpret_cast<std::uint64_t>(&request);
-    const bool wished = copier_ && may_be_copied(request);
-    request.copied = wished && copier_works_;
-    if (wished && !request.copied) job.file->miss_threads();
     if (request.copied && job.write) order.mapped = job.file->mapped(request.offset, request.size);
     driver::FileIoEngine& engine = request.copied ? *copier_ : *engine_;
     engine.submit(order);
@@ -258,6 +278,11 @@ void FileJobs::advance(Request& request, Bytes moved) {
 
 void FileJobs::refused(Request& request, int number) {
     Job& job = *request.job;
+    if (!request.copied && number == engine_->broken()) {
+        Error error = failed(*job.file, request, job.write, number);
+        error.message = fmt::format("{} takes no request any more: {}", engine_->name(), error.message);
+        return fail(job, refusal_.value_or(std::move(error)));
+    }
     // ECANCELED: the thread that submitted has ended, and its requests with it.
     const bool passing = number == EINTR || number == EAGAIN || number == ECANCELED;
     if (passing && ++request.idle_tries <= max_idle_tries) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -29,9 +30,11 @@ public:
         DepthController::Bounds written;
         DepthController::Bounds copies;
     };
-    // `copier` reads what the page cache holds and writes through maps, where it is given.
+    using Engine = Result<std::unique_ptr<driver::FileIoEngine>>;
+    // `copier` reads what the page cache holds and writes through maps, where it is given. `remake` makes the engine that
+    // takes a broken one's place, as soon as nothing is in flight in that one; null: there is none.
     FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
-             std::unique_ptr<driver::FileIoEngine> copier = nullptr);
+             std::unique_ptr<driver::FileIoEngine> copier = nullptr, std::function<Engine()> remake = {});
     ~FileJobs() { end(); }
 
     // Both registrations outlive the job. As backend::Backend::start().
@@ -85,6 +88,9 @@ private:
     void pump();
     void submit_ready();
     void submit(Request& request);
+    void replace_broken();
+    // The engine's number for the memory; below 0: it is not kept.
+    int kept(const MemoryRegistration& memory) const;
     bool may_submit(const Way& way) const;
     Way& way_of(const Request& request);
     bool may_be_copied(const Request& request) const;
@@ -106,6 +112,9 @@ private:
     unsigned with_engine_ = 0;
     unsigned untold_ = 0;                      // of those, that only reap() tells of
     std::atomic<std::size_t> to_look_for_{0};  // untold_, and what over_ has: read without the mutex
+    const std::function<Engine()> remake_;
+    std::optional<Error> refusal_;  // why there is no other engine in the place of one that is broken
+    unsigned engine_number_ = 1;
     // Last: destroyed first, while the jobs are there.
     std::unique_ptr<driver::FileIoEngine> copier_;  // may be null
     bool copier_works_ = copier_ != nullptr;

@@ -21,8 +21,8 @@ private:
     friend class FileJobs;
 
     Bytes moved_ = 0;                 // to or from it, so far
-    bool offered_ = false;            // to the engine
-    int kept_ = -1;                   // the engine's number for it; below 0: it is not kept
+    unsigned offered_to_ = 0;         // the engine of that number
+    int kept_ = -1;                   // that engine's number for it; below 0: it is not kept
     std::shared_ptr<FileJobs> jobs_;  // where it is kept
 };
 

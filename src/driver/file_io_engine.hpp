@@ -66,6 +66,9 @@ public:
     virtual void set_callback(std::function<void()>) {}
     // Appends what has ended since the last call. Never blocks.
     virtual void reap(std::vector<FileCompletion>& ended) = 0;
+    // Above 0: the errno for which the engine takes no request any more, for good. Those that nobody has begun end with
+    // it, the others as ever. Only of engines that do not call back.
+    virtual int broken() const { return 0; }
 };
 
 }  // namespace sidestep::driver

@@ -34,6 +34,7 @@ public:
     int keep_memory(void* address, Bytes size) override;
     void drop_memory(int number) override;
     void reap(std::vector<FileCompletion>& ended) override;
+    int broken() const override { return broken_; }
 
 private:
     using Clock = std::chrono::steady_clock;

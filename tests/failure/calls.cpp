@@ -36,9 +36,9 @@ constexpr std::chrono::seconds longest{20};
 
 const std::set<std::string> moving{"pread", "pwrite", "preadv2", "read", "write", "ring read", "ring write"};
 // They ask this process alone.
-const std::set<std::string> local{"eventfd",        "madvise",         "memfd_create",
-                                  "mmap",           "mremap",          "pthread_create",
-                                  "io_uring_setup", "io_uring_submit", "io_uring_register"};
+const std::set<std::string> local{"eventfd",         "madvise",          "memfd_create",   "mmap",
+                                  "mremap",          "pthread_create",   "io_uring_setup", "io_uring_enter",
+                                  "io_uring_submit", "io_uring_register"};
 
 }  // namespace
 

@@ -81,7 +81,8 @@ int __real_io_uring_submit(io_uring* ring);
 int __wrap_io_uring_submit(io_uring* ring) {
     for (unsigned at = ring->sq.sqe_head; at != ring->sq.sqe_tail; ++at)
         sidestep::failure::may_go_wrong(ring->sq.sqes[at & *ring->sq.kring_mask]);
-    return goes_wrong("io_uring_submit") ? -EAGAIN : __real_io_uring_submit(ring);
+    if (goes_wrong("io_uring_submit")) return -EAGAIN;                            // passes
+    return goes_wrong("io_uring_enter") ? -EBADF : __real_io_uring_submit(ring);  // lasts
 }
 
 }  // extern "C"

@@ -26,6 +26,7 @@ public:
         std::function<std::optional<std::int64_t>(const FileRequest&)> answer;
         Bytes max = 1_GiB;              // bytes moved by one request
         std::atomic<bool> held{false};  // nothing ends
+        int broken = 0;
         bool gone = false;
         // Seen so far.
         unsigned outstanding = 0;
@@ -52,6 +53,7 @@ public:
         ++script_->keeps;
         return 7;
     }
+    int broken() const override { return script_->broken; }
     void drop_memory(int number) override { script_->drops += number == 7 ? 1 : 0; }
     // One request a call, the youngest first.
     void reap(std::vector<driver::FileCompletion>& ended) override {
@@ -179,6 +181,34 @@ TEST_F(FaultsTest, AnEngineOutlivesTheBackendWhereARequestHangs) {
         backend_.reset();
         EXPECT_NE(script_->gone, hangs);
     }
+}
+
+// Another takes its place, a real one here: what it had begun may still write to memory before.
+TEST_F(FaultsTest, ABrokenEngineStaysUntilNothingIsInFlight) {
+    std::string first(1_MiB, '\0');
+    auto memory = attach(Buffer::host(first.data(), first.size()), Access::write);
+    auto other = attach(Buffer::host(back_.data(), 1_MiB), Access::write);
+    script_->held = true;
+    test::StartedPiece begun(*backend_, {file_.get(), 0, memory->get(), 0, 1_MiB, 0, nullptr});
+    ASSERT_TRUE(begun.begun().ok());
+    script_->broken = ENXIO;
+    test::StartedPiece refused(*backend_, {file_.get(), 1_MiB, other->get(), 0, 1_MiB, 0, nullptr});
+    EXPECT_EQ(script_->submitted, 2u);
+    EXPECT_FALSE(script_->gone);
+    script_->answer = [](const FileRequest& request) -> std::optional<std::int64_t> {
+        if (request.offset == 0) return std::nullopt;
+        return -ENXIO;
+    };
+    script_->held = false;
+    ASSERT_TRUE(begun.wait().ok());
+    EXPECT_EQ(first, text_.substr(0, 1_MiB));
+    const auto moved = refused.wait();
+    ASSERT_FALSE(moved.ok());
+    EXPECT_TRUE(says(moved.error().message, "scripted takes no request any more")) << moved.error().message;
+    EXPECT_TRUE(says(moved.error().message, folder_ / "x")) << moved.error().message;
+    ASSERT_TRUE(read().ok());
+    EXPECT_TRUE(script_->gone);
+    EXPECT_EQ(back_, text_);
 }
 
 TEST_F(FaultsTest, AFullDiskIsNoSpace) {
