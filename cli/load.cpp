@@ -81,6 +81,7 @@ Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& comm
 Result<Checkpoint> open_checkpoint(const LoadCommand& command) {
     CheckpointOptions options;
     options.lenient = command.lenient;
+    options.deadline = command.limits.deadline;
     auto checkpoint = Checkpoint::open(command.paths, options);
     if (!checkpoint || command.only.empty()) return checkpoint;
     return checkpoint->only(command.only);
@@ -134,10 +135,16 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
-    const auto options = load_options(globals, command, context->topology());
+    auto options = load_options(globals, command, context->topology());
     if (!options) return options.error();
+    const auto begin = std::chrono::steady_clock::now();
     const auto checkpoint = open_checkpoint(command);
     if (!checkpoint) return checkpoint.error();
+    const auto gone = std::chrono::steady_clock::now() - begin;
+    if (options->deadline.count() > 0)
+        options->deadline =
+            std::max(options->deadline - std::chrono::duration_cast<std::chrono::milliseconds>(gone),
+                     std::chrono::milliseconds(1));
     const auto loaded = watch(interrupt, !globals.quiet && !globals.json,
                               [&] { return context->load(*checkpoint, *options); });
     if (!loaded) return loaded.error();

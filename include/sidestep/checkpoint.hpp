@@ -1,6 +1,7 @@
 // The tensors of a model on disk: names, types, shapes and where their bytes lie.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,6 +21,9 @@ struct CheckpointOptions {
     // Bytes after the last tensor of a safetensors file are taken for padding, and tensors of a dtype that
     // safetensors does not know for raw bytes (Dtype::other), instead of refused.
     bool lenient = false;
+    // ErrorCode::timed_out where the headers are not there by then, as where a file system does not answer: what is
+    // asked of it goes on by itself. Zero: none. At most longest_limit.
+    std::chrono::milliseconds deadline{0};
 };
 
 struct CheckpointFile {
@@ -110,6 +114,7 @@ public:
 
 private:
     struct Content;
+    static Result<Checkpoint> read(const std::vector<std::string>& paths, const CheckpointOptions& options);
     explicit Checkpoint(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
     std::shared_ptr<const Content> content_;
 };

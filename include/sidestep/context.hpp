@@ -100,7 +100,8 @@ public:
 
     // Lets other processes of this user on this machine reach the memory as Buffer::shared(name), as long as
     // the Publication lives. `buffer` is GPU or host memory that can be mapped elsewhere: see docs/sharing.md
-    // for which. ErrorCode::invalid_argument where the name is taken by a process that is alive.
+    // for which. ErrorCode::invalid_argument where the name is taken by a process that is alive. ErrorCode::timed_out
+    // where another process takes a name for 5 s; there is no other limit, so the folder's file system has to answer.
     Result<Publication> publish(const std::string& name, const Buffer& buffer) const;
     Result<Publication> publish(const std::string& name, const Allocation& allocation) const {
         return publish(name, allocation.buffer());

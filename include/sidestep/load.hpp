@@ -46,7 +46,8 @@ struct LoadOptions {
     // compared with its checksums. ErrorCode::mismatch names file and block. Empty: none.
     std::string manifest;
 
-    // As those of CopyOptions; max_staging is pinned host memory for each place, chunk what is read at a time.
+    // As those of CopyOptions; max_staging is pinned host memory for each place, chunk what is read at a time. The
+    // deadline counts from the call and is kept while the manifest is read; opening has one of its own.
     PageCache page_cache = CopyOptions{}.page_cache;
     Bytes max_staging = CopyOptions{}.max_staging;
     Bytes chunk = CopyOptions{}.chunk;

@@ -117,7 +117,8 @@ typedef struct sidestep_publication sidestep_publication;
 
 /* Lets other processes of this user on this machine reach GPU or host memory as the place "shared:NAME" until the
  * publication is freed; docs/sharing.md says which memory. SIDESTEP_INVALID_ARGUMENT where a process that is alive
- * has the name. */
+ * has the name, SIDESTEP_TIMED_OUT where another one takes a name for 5 s; there is no other limit, so the folder's
+ * file system has to answer. */
 SIDESTEP_API sidestep_status sidestep_publish(sidestep_context* context, const char* name,
                                               const sidestep_buffer* buffer,
                                               sidestep_publication** publication);

@@ -76,7 +76,7 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
     page_cache   'automatic', 'use' or 'bypass'
     max_staging  bytes of pinned host memory for each device (256 MiB)
     chunk        bytes read at a time; 0: the library chooses
-    deadline     seconds, 0: none.    stall_limit  seconds without a byte, 0: none (60)
+    deadline     seconds, 0: none; opening counts.    stall_limit  seconds without a byte, 0: none (60)
     progress     called with (bytes done, bytes in all) about every 50 ms; what it raises cancels
 
     Each tensor lies at its own 256-byte aligned address in one allocation a device, which the tensors keep alive: it is
@@ -91,12 +91,12 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
 
 
 def open(path: Any, framework: Optional[str] = None, device: Any = "cpu", *, machine: Optional[str] = None,
-         lenient: bool = False) -> Checkpoint:
-    """A checkpoint to read single tensors from; path, device, framework and lenient as for load(). A context manager, with
-    the calls of safetensors.safe_open: keys, offset_keys, metadata, get_tensor, get_tensors, get_slice, and table(),
-    tensors(), get_info. Only headers are read here. Error: not_found; invalid_argument with file, tensor and byte for a
-    malformed one."""
-    return _context(machine).open(path, framework, device, lenient=lenient)
+         lenient: bool = False, deadline: Optional[float] = None) -> Checkpoint:
+    """A checkpoint to read single tensors from; path, device, framework, lenient and deadline (of this call alone) as for
+    load(). A context manager, with the calls of safetensors.safe_open: keys, offset_keys, metadata, get_tensor,
+    get_tensors, get_slice, and table(), tensors(), get_info. Only headers are read here. Error: not_found;
+    invalid_argument with file, tensor and byte for a malformed one; timed_out."""
+    return _context(machine).open(path, framework, device, lenient=lenient, deadline=deadline)
 
 
 def save(tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[str, str]] = None, shard_bytes: int = 0,

@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _core
-from ._arguments import paths_of, text_of
+from ._arguments import paths_of, set_options, text_of
 from ._errors import Error
 from ._frameworks import framework_of
 
@@ -127,15 +127,21 @@ class Slice:
         return self._checkpoint._read_runs(self._info, runs, shape, apart)
 
 
+def content_of(path: Any, call: str, lenient: bool, deadline: Optional[float]) -> _core.Checkpoint:
+    options = set_options(_core.CheckpointOptions(), lenient=bool(lenient), deadline=deadline)
+    return _core.Checkpoint.open(paths_of(path, call), options)
+
+
 class Checkpoint:
     """An opened checkpoint (sidestep.open): headers only, tensors are read when they are asked for. A context manager.
     Safe to use from several threads, except close()."""
 
-    def __init__(self, path: Any, context: Any, device: Any, framework: Optional[str], lenient: bool) -> None:
+    def __init__(self, path: Any, context: Any, device: Any, framework: Optional[str], lenient: bool,
+                 deadline: Optional[float] = None) -> None:
         self._framework, self._framework_name = framework_of(framework), framework
         self._context = context
         self._place = context.place_of(device)
-        opened = _core.Checkpoint.open(paths_of(path, "sidestep.open"), bool(lenient))
+        opened = content_of(path, "sidestep.open", lenient, deadline)
         self._files = opened.files
         self._opened: Optional[_core.Checkpoint] = opened
 

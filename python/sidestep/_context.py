@@ -2,13 +2,14 @@
 
 import os
 import threading
+import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
 from ._arguments import (bytes_in, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, progress_of,
                          rules_of, set_options, size_of)
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, content_of
 from ._ends import end_of, tensors_of
 from ._errors import Error
 from ._frameworks import framework_of
@@ -113,9 +114,10 @@ class Context:
         last tensor or array over it. Error (out_of_memory) names what was asked and what was free."""
         return self._handle.allocate(self.place_of(device), size_of(nbytes, "allocate"))
 
-    def open(self, path: Any, framework: Optional[str] = None, device: Any = "cpu", *, lenient: bool = False) -> Checkpoint:
+    def open(self, path: Any, framework: Optional[str] = None, device: Any = "cpu", *, lenient: bool = False,
+             deadline: Optional[float] = None) -> Checkpoint:
         """See sidestep.open."""
-        return Checkpoint(path, self, device, framework, lenient)
+        return Checkpoint(path, self, device, framework, lenient, deadline)
 
     def load(self, path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard: Optional[Rules] = None,
              only: Union[str, Iterable[str], None] = None, verify: bool = False, manifest: Any = None,
@@ -129,7 +131,10 @@ class Context:
         if isinstance(path, Checkpoint):
             checkpoint = path._content
         else:
-            checkpoint = _core.Checkpoint.open(paths_of(path, "load"), bool(lenient))
+            begin = time.monotonic()
+            checkpoint = content_of(path, "load", lenient, deadline)
+            if deadline:
+                deadline = max(deadline - (time.monotonic() - begin), 0.001)
         if only is not None:
             checkpoint = checkpoint.only(patterns_of(only))
         if taken_by is not None:

@@ -188,6 +188,11 @@ class CopyOptions(_Options):
     lanes: int
     sync_file: bool
 
+class CheckpointOptions:
+    lenient: bool
+    deadline: float
+    def __init__(self) -> None: ...
+
 class LoadOptions(_Options):
     manifest: _Path
     to: List[str]
@@ -219,7 +224,7 @@ class TensorInfo:
 
 class Checkpoint:
     @staticmethod
-    def open(paths: Sequence[_Path], lenient: bool = ...) -> Checkpoint: ...
+    def open(paths: Sequence[_Path], options: CheckpointOptions = ...) -> Checkpoint: ...
     def only(self, patterns: List[str]) -> Checkpoint: ...
     def find(self, name: str) -> Optional[TensorInfo]: ...
     @property

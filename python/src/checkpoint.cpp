@@ -14,10 +14,10 @@
 namespace sidestep::python {
 namespace {
 
-Checkpoint open(const std::vector<std::string>& paths, bool lenient) {
+Checkpoint open(const std::vector<std::string>& paths, const CheckpointOptions& options) {
     auto opened = [&] {
         const py::gil_scoped_release without_gil;
-        return Checkpoint::open(paths, {.lenient = lenient});
+        return Checkpoint::open(paths, options);
     }();
     return value(std::move(opened));
 }
@@ -79,7 +79,7 @@ void define_checkpoint(py::module_& module) {
             return "TensorInfo('" + info.name + "', " + info.type_name + ")";
         });
     py::class_<Checkpoint>(module, "Checkpoint")
-        .def_static("open", open, py::arg("paths"), py::arg("lenient") = false)
+        .def_static("open", open, py::arg("paths"), py::arg("options") = CheckpointOptions())
         .def("only",
              [](const Checkpoint& checkpoint, const std::vector<std::string>& patterns) {
                  return value(checkpoint.only(patterns));

@@ -100,6 +100,10 @@ void define_options(py::module_& module) {
     word(copy, "prefer", &CopyOptions::prefer, prefer_words);
     define_limits<CopyOptions>(copy);
 
+    auto checkpoint = py::class_<CheckpointOptions>(module, "CheckpointOptions");
+    checkpoint.def(py::init<>()).def_readwrite("lenient", &CheckpointOptions::lenient);
+    seconds(checkpoint, "deadline", &CheckpointOptions::deadline);
+
     auto load = py::class_<LoadOptions>(module, "LoadOptions");
     load.def(py::init<>()).def_readwrite("manifest", &LoadOptions::manifest);
     load.def_property(

@@ -1,4 +1,5 @@
 #include <sidestep/checkpoint.hpp>
+#include <sidestep/options.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/deadlines.hpp"
 #include "base/try.hpp"
 #include "checkpoint/block_reader.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
@@ -102,6 +104,14 @@ Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOpt
 
 Result<Checkpoint> Checkpoint::open(const std::vector<std::string>& paths, const CheckpointOptions& options) {
     if (paths.empty()) return Error{ErrorCode::invalid_argument, "no path of a checkpoint was given", {}, {}};
+    const auto deadline = options.deadline;
+    if (deadline.count() < 0 || deadline > longest_limit)
+        return refused_option("deadline", fmt::format("{} ms", deadline.count()));
+    return base::make_within<Checkpoint>(deadline, words_of(paths),
+                                         [paths, options] { return read(paths, options); });
+}
+
+Result<Checkpoint> Checkpoint::read(const std::vector<std::string>& paths, const CheckpointOptions& options) {
     const std::string path = words_of(paths);
     return guarded<Checkpoint>(path, [&]() -> Result<Checkpoint> {
         SIDESTEP_TRY(checkpoint::Headers headers, paths.size() == 1

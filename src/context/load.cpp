@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/deadlines.hpp"
 #include "base/try.hpp"
 #include "checkpoint/load_plan.hpp"
 #include "checkpoint/loaded.hpp"
@@ -116,15 +117,21 @@ struct Prepared {
     transfer::Spread spread;
     std::shared_ptr<Target> target;
     Unchecked unchecked;
+    std::chrono::milliseconds deadline{0};  // of what comes
 };
 
 Result<Prepared> prepare(const Context& context, const Topology& topology, const Checkpoint& checkpoint,
                          const LoadOptions& options) {
     SIDESTEP_CHECK(context::check(options));
     Prepared prepared;
+    prepared.deadline = options.deadline;
     std::optional<checkpoint::Manifest> manifest;
     if (!options.manifest.empty()) {
-        SIDESTEP_TRY(manifest, checkpoint::read_manifest(options.manifest));
+        const auto begin = std::chrono::steady_clock::now();
+        SIDESTEP_TRY(manifest, base::make_within<checkpoint::Manifest>(
+                                   options.deadline, options.manifest,
+                                   [path = options.manifest] { return checkpoint::read_manifest(path); }));
+        prepared.deadline = base::left_of(options.deadline, begin);
         if (manifest->block != transfer::Spread::block)
             return of_load(
                 ErrorCode::unsupported,
@@ -179,7 +186,9 @@ Loading ContextAccess::load(const Context& context, const Checkpoint& checkpoint
     list_tensors(prepared->plan.layout(), *content);
 
     std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
-    auto activity = engine->submit_spread(std::move(prepared->spread), context::copy_options(options));
+    CopyOptions limits = context::copy_options(options);
+    limits.deadline = prepared->deadline;
+    auto activity = engine->submit_spread(std::move(prepared->spread), limits);
     auto impl = std::make_unique<Loading::Impl>(follow(std::move(engine), activity));
     impl->activity = std::move(activity);
     impl->target = std::move(prepared->target);

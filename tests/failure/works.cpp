@@ -240,9 +240,7 @@ public:
         told_ = false;  // that was the save
     }
     Result<void> run(std::chrono::milliseconds deadline) override {
-        held_up_ = true;
-        const auto checkpoint = Checkpoint::open(at("saved"));
-        held_up_ = false;
+        const auto checkpoint = Checkpoint::open(at("saved"), {.deadline = deadline});
         if (!checkpoint) return checkpoint.error();
         LoadOptions options;
         options.to = {Place::gpu(0), Place::gpu(1)};
@@ -343,7 +341,6 @@ Allocation Work::filled(const Place& place, const std::string& with) const {
 }
 
 const std::vector<Kind>& kinds() {
-    constexpr const char* open_first = "Checkpoint::open() has no deadline";
     static const std::vector<Kind> all{
         {"FileToHost",
          [](const Context& c) -> Made { return std::make_unique<FileToMemory>(c, Place::host(), false); }},
@@ -367,9 +364,8 @@ const std::vector<Kind>& kinds() {
          }},
         {"Batch", [](const Context& c) -> Made { return std::make_unique<Batch>(c); }},
         {"Save", [](const Context& c) -> Made { return std::make_unique<Saved>(c); }},
-        {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }, open_first},
-        {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); },
-         open_first},
+        {"Load", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, false); }},
+        {"LoadVerified", [](const Context& c) -> Made { return std::make_unique<LoadedBack>(c, true); }},
         {"Found", [](const Context& c) -> Made { return std::make_unique<Published>(c, true); }},
         {"Published", [](const Context& c) -> Made { return std::make_unique<Published>(c, false); },
          "publish() has no deadline"}};

@@ -67,6 +67,8 @@ class OptionsTest(PackageTest):
         path = self.folder / "m.safetensors"
         written.write(path, {"x": ("U8", (SIZE,), CONTENT)})
         for case in cases(SOURCE, *SHARED):
+            if case.option == "deadline":
+                self.goes(case, self.context.open, path)
             for device in ("cpu", ["gpu:0", "gpu:1"]):
                 loaded = self.goes(case, self.context.load, path, device)
                 if loaded:

@@ -11,6 +11,8 @@
 #include <set>
 #include <thread>
 
+#include <sidestep/sidestep.hpp>
+
 #include "backends/builtin.hpp"
 #include "driver/fd.hpp"
 #include "driver/file_threads.hpp"
@@ -177,6 +179,63 @@ TEST_F(HungRead, TheKernelIsNotWaitedForEither) {
     ASSERT_EQ(::write(writes.get(), "x", 1), 1);
     EXPECT_TRUE(comes_to_an_end(**engine));
     EXPECT_EQ(byte, 'x');
+}
+
+// A checkpoint of one tensor, and its manifest.
+class HungHeaders : public HungRead {
+protected:
+    HungHeaders() {
+        const std::string header = R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
+        std::ofstream(model_, std::ios::binary)
+            << static_cast<char>(header.size()) << std::string(7, '\0') << header << "data";
+        EXPECT_TRUE(Checkpoint::open(model_)->write_manifest(manifest_));
+    }
+    // Far from both the deadline and the end of what hangs.
+    static void expect_in_time(const Error& error, Clock::time_point begin, const std::string& path) {
+        EXPECT_LT(Clock::now() - begin, deadline + 100ms);
+        EXPECT_EQ(error.to_string(), "the deadline of 150 ms passed; the file system has not answered (" +
+                                         path + "). raise the deadline");
+    }
+
+    static constexpr auto deadline = 150ms;
+    const std::string model_ = folder_ + "/model.safetensors";
+    const std::string manifest_ = folder_ + "/manifest";
+};
+
+TEST_F(HungHeaders, OpeningKeepsItsDeadline) {
+    const CheckpointOptions options{.deadline = deadline};
+    {
+        test::HungReads hung(model_);
+        for (const std::vector<std::string>& paths : {std::vector{model_}, std::vector{folder_}}) {
+            const auto begin = Clock::now();
+            const auto opened = Checkpoint::open(paths, options);
+            ASSERT_FALSE(opened);
+            expect_in_time(opened.error(), begin, paths.front());
+        }
+        EXPECT_EQ(hung.hanging(), 2);
+        // What has hung comes back to nobody.
+        for (const long moved : hung.release()) EXPECT_GT(moved, 0);
+    }
+    const auto opened = Checkpoint::open(model_, options);
+    ASSERT_TRUE(opened) << opened.error().to_string();
+    EXPECT_EQ(opened->tensors().size(), 1u);
+}
+
+TEST_F(HungHeaders, SoDoesALoadThatReadsAManifest) {
+    const auto context = Context::open({"dgx-h100"});
+    const auto opened = Checkpoint::open(model_);
+    LoadOptions options;
+    options.manifest = manifest_;
+    options.deadline = deadline;
+    {
+        const test::HungReads hung(manifest_);
+        const auto begin = Clock::now();
+        const auto loaded = context->load(*opened, options).wait();
+        ASSERT_FALSE(loaded);
+        expect_in_time(loaded.error(), begin, manifest_);
+    }
+    const auto loaded = context->load(*opened, options).wait();
+    ASSERT_TRUE(loaded) << loaded.error().to_string();
 }
 
 }  // namespace

@@ -207,6 +207,9 @@ TEST_F(Options, OfSavesAndLoads) {
     ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
     for (const OptionCase& given : cases) {
         const bool shared = given.where == "shared";
+        CheckpointOptions opening;
+        if (shared && given.option == "deadline" && set(opening.deadline, given.value))
+            expect(given, Checkpoint::open(one, opening), "opening");
         if (const auto options = shared || given.where == "load" ? load_options(given) : std::nullopt) {
             for (const auto& places :
                  {std::vector{Place::gpu(0), Place::gpu(1)}, std::vector{Place::host()}}) {

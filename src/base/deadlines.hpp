@@ -1,0 +1,46 @@
+// Deadlines of calls that may block for long.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+#include <sidestep/result.hpp>
+
+#include "base/thread.hpp"
+
+namespace sidestep::base {
+
+// What is left of a deadline (0: none) that began then, 1 ms where it has passed.
+inline std::chrono::milliseconds left_of(std::chrono::milliseconds deadline,
+                                         std::chrono::steady_clock::time_point begin) {
+    if (deadline.count() == 0) return deadline;
+    const auto gone = std::chrono::steady_clock::now() - begin;
+    return std::max(deadline - std::chrono::duration_cast<std::chrono::milliseconds>(gone),
+                    std::chrono::milliseconds(1));
+}
+
+// What work() answers, or timed_out at `where` with the deadline (0: none): then it goes on with what it holds. Where no
+// thread can be had the call is made here.
+template <typename Value>
+Result<Value> make_within(std::chrono::milliseconds deadline, const std::string& where,
+                          std::function<Result<Value>()> work) {
+    if (deadline.count() == 0) return work();
+    const auto made = std::make_shared<std::packaged_task<Result<Value>()>>(std::move(work));
+    auto answer = made->get_future();
+    if (auto thread = start_thread([made] { (*made)(); }, "a call that may block"))
+        thread->detach();
+    else
+        (*made)();
+    if (answer.wait_for(deadline) == std::future_status::ready) return answer.get();
+    return Error{
+        ErrorCode::timed_out,
+        fmt::format("the deadline of {} ms passed; the file system has not answered", deadline.count()),
+        where, "raise the deadline"};
+}
+
+}  // namespace sidestep::base
