@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes bytes = 6_MiB;
+constexpr Bytes saved_bytes = 6_MiB;
 
 // The seed that a file was saved with; all of its bytes are compared.
 unsigned seed_of(const Checkpoint& checkpoint, std::size_t file) {
@@ -31,7 +31,7 @@ unsigned seed_of(const Checkpoint& checkpoint, std::size_t file) {
     std::string content = test::get(checkpoint.files()[file].path);
     for (const TensorInfo& tensor : only->tensors()) {
         const Buffer part = Buffer::host(content.data() + tensor.offset, tensor.bytes);
-        EXPECT_EQ(differs(part, seed, std::stoul(tensor.name) * bytes / 32), "")
+        EXPECT_EQ(differs(part, seed, std::stoul(tensor.name) * saved_bytes / 32), "")
             << tensor.name << " of seed " << seed;
     }
     return seed;
@@ -60,7 +60,7 @@ TEST(SaveKilled, OneFileIsTheOldOneOrTheNew) {
     fs::create_directory(folder.socket("out"));
     const std::string path = folder.socket("out/model.safetensors");
     for (int round = 0; round < 12; ++round) {
-        kill_while_it_saves(folder, fmt::format("save {} 0 {}", path, bytes), round);
+        kill_while_it_saves(folder, fmt::format("save {} 0 {}", path, saved_bytes), round);
         EXPECT_EQ(names_in(folder.socket("out")), std::vector<std::string>{"model.safetensors"});
         const auto checkpoint = Checkpoint::open(path);
         ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
@@ -73,7 +73,7 @@ TEST(SaveKilled, SeveralFilesAreOfOneSaveOrRefused) {
     const std::string out = folder.socket("out");
     fs::create_directory(out);
     for (int round = 0; round < 12; ++round) {
-        kill_while_it_saves(folder, fmt::format("save {} {} {}", out, bytes / 32, bytes), round);
+        kill_while_it_saves(folder, fmt::format("save {} {} {}", out, saved_bytes / 32, saved_bytes), round);
         EXPECT_EQ(names_in(out).size(), 33u);
         const auto checkpoint = Checkpoint::open(out);
         if (!checkpoint) {

@@ -9,7 +9,7 @@
 namespace sidestep::checkpoint {
 namespace {
 
-Result<SafetensorsHeader> parse_file(std::string_view file, bool lenient = false) {
+Result<SafetensorsHeader> parse_safetensors(std::string_view file, bool lenient = false) {
     CheckpointOptions options;
     options.lenient = lenient;
     const auto length = header_length(file.substr(0, 8), file.size(), "f.safetensors");
@@ -20,7 +20,7 @@ Result<SafetensorsHeader> parse_file(std::string_view file, bool lenient = false
 void check(const std::vector<HeaderRule>& rules) {
     for (const HeaderRule& rule : rules) {
         SCOPED_TRACE(rule.what);
-        const auto header = parse_file(rule.file);
+        const auto header = parse_safetensors(rule.file);
         EXPECT_EQ(header.ok(), rule.ours) << (header.ok() ? "" : header.error().to_string());
         if (header.ok()) continue;
         EXPECT_EQ(header.error().code, ErrorCode::invalid_argument);
@@ -55,7 +55,7 @@ TEST(SafetensorsHeader, SaysWhatIsInTheFile) {
                              R"("b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]},)"
                              R"("a":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
                              R"("z":{"dtype":"U8","shape":[0,5],"data_offsets":[20,20]}}  )";
-    const auto header = parse_file(safetensors_file(json, 20));
+    const auto header = parse_safetensors(safetensors_file(json, 20));
     ASSERT_TRUE(header.ok()) << header.error().to_string();
     EXPECT_EQ(header->data_begin, 8 + json.size());
     ASSERT_EQ(header->tensors.size(), 3U);
@@ -88,7 +88,7 @@ TEST(SafetensorsHeader, EveryDtype) {
         std::string offsets = "[0,";
         offsets += std::to_string(bits);
         offsets += "]";
-        const auto header = parse_file(with(name, "[2,4]", offsets, bits));
+        const auto header = parse_safetensors(with(name, "[2,4]", offsets, bits));
         ASSERT_TRUE(header.ok()) << header.error().to_string();
         EXPECT_EQ(header->tensors[0].dtype, dtype);
         EXPECT_EQ(header->tensors[0].type_name, to_string(dtype));
@@ -101,43 +101,44 @@ TEST(SafetensorsHeader, EveryDtype) {
 }
 
 TEST(SafetensorsHeader, ErrorsNameTheByte) {
-    const auto bad = parse_file(safetensors_file(R"({"a":{"dtype":"F33"}})", 0));
+    const auto bad = parse_safetensors(safetensors_file(R"({"a":{"dtype":"F33"}})", 0));
     ASSERT_FALSE(bad.ok());
     // Behind "F33", 8 bytes of length before it.
     EXPECT_EQ(bad.error().where, "f.safetensors: byte 27");
-    const auto utf8 = parse_file(safetensors_file("{\"\xff", 0));
+    const auto utf8 = parse_safetensors(safetensors_file("{\"\xff", 0));
     EXPECT_EQ(utf8.error().where, "f.safetensors: byte 10");
 }
 
 TEST(SafetensorsHeader, NamesInErrorsAreShort) {
     const std::string name(10'000, 'n');
-    const auto bad = parse_file(safetensors_file(fmt::format("{{{}}}", f32_entry(name, 4, 1)), 8));
+    const auto bad = parse_safetensors(safetensors_file(fmt::format("{{{}}}", f32_entry(name, 4, 1)), 8));
     ASSERT_FALSE(bad.ok());
     EXPECT_LT(bad.error().message.size(), 300U);
 }
 
 TEST(SafetensorsHeader, LenientTakesPadding) {
-    const auto header = parse_file(one() + std::string(100, '\0'), true);
+    const auto header = parse_safetensors(one() + std::string(100, '\0'), true);
     ASSERT_TRUE(header.ok()) << header.error().to_string();
     EXPECT_EQ(header->tensors[0].bytes, 4U);
     ASSERT_EQ(header->notes.size(), 1U);
     EXPECT_NE(header->notes[0].find("100 bytes"), std::string::npos);
-    EXPECT_FALSE(parse_file(with(R"("F32")", "[2]", "[0,8]", 7), true).ok())
+    EXPECT_FALSE(parse_safetensors(with(R"("F32")", "[2]", "[0,8]", 7), true).ok())
         << "missing bytes are not padding";
-    EXPECT_TRUE(parse_file(one(), true)->notes.empty());
+    EXPECT_TRUE(parse_safetensors(one(), true)->notes.empty());
 }
 
 TEST(SafetensorsHeader, LenientTakesUnknownTypesForBytes) {
-    const auto header = parse_file(with(R"("F4_NEW")", "[3,5]", "[0,9]", 9), true);
+    const auto header = parse_safetensors(with(R"("F4_NEW")", "[3,5]", "[0,9]", 9), true);
     ASSERT_TRUE(header.ok()) << header.error().to_string();
     EXPECT_EQ(header->tensors[0].dtype, Dtype::other);
     EXPECT_EQ(header->tensors[0].type_name, "F4_NEW");
     EXPECT_EQ(header->tensors[0].bytes, 9U);
-    EXPECT_FALSE(parse_file(with(R"("F4_NEW")", "[4294967296,4294967296]", "[0,9]", 9), true).ok());
-    EXPECT_FALSE(parse_file(with(R"("F4_NEW")", "[1]", "[1,9]", 9), true).ok()) << "holes stay refused";
-    EXPECT_TRUE(parse_file(with(R"("F4_NEW")", "[0,4]", "[0,0]", 0), true).ok());
+    EXPECT_FALSE(parse_safetensors(with(R"("F4_NEW")", "[4294967296,4294967296]", "[0,9]", 9), true).ok());
+    EXPECT_FALSE(parse_safetensors(with(R"("F4_NEW")", "[1]", "[1,9]", 9), true).ok())
+        << "holes stay refused";
+    EXPECT_TRUE(parse_safetensors(with(R"("F4_NEW")", "[0,4]", "[0,0]", 0), true).ok());
     for (const char* shape : {"[0,4]", "[4,0]"}) {
-        const auto empty = parse_file(with(R"("F4_NEW")", shape, "[0,9]", 9), true);
+        const auto empty = parse_safetensors(with(R"("F4_NEW")", shape, "[0,9]", 9), true);
         ASSERT_FALSE(empty.ok()) << shape;
         EXPECT_NE(empty.error().message.find("no elements"), std::string::npos) << empty.error().message;
     }
@@ -146,7 +147,7 @@ TEST(SafetensorsHeader, LenientTakesUnknownTypesForBytes) {
 TEST(SafetensorsHeader, ManyTensorsOfOneHeader) {
     std::vector<std::string> names;
     for (int i = 0; i < 20'000; ++i) names.push_back(std::to_string(i));
-    const auto header = parse_file(small_file(names));
+    const auto header = parse_safetensors(small_file(names));
     ASSERT_TRUE(header.ok()) << header.error().to_string();
     EXPECT_EQ(header->tensors.size(), 20'000U);
     EXPECT_EQ(header->tensors.back().name, "19999");

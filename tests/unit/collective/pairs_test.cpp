@@ -43,20 +43,20 @@ RankMemory memory_of(std::uint64_t send, std::uint64_t recv, unsigned seed) {
 }
 
 // The four lists of one rank.
-struct Lists {
+struct BlockLists {
     std::vector<std::uint64_t> send_counts, send_offsets, recv_counts, recv_offsets;
     std::uint64_t sent = 0, received = 0;
 };
 
 // Blocks of 0 to 2000 elements, with gaps between them; those to receive in the reverse order of ranks.
-std::vector<Lists> lists_of(unsigned ranks, unsigned seed) {
+std::vector<BlockLists> lists_of(unsigned ranks, unsigned seed) {
     std::minstd_rand random(seed + 1);
     std::vector<std::vector<std::uint64_t>> counts(ranks, std::vector<std::uint64_t>(ranks));
     for (auto& row : counts)
         for (std::uint64_t& count : row) count = random() % 3 == 0 ? 0 : random() % 2000;
-    std::vector<Lists> all(ranks);
+    std::vector<BlockLists> all(ranks);
     for (unsigned a = 0; a < ranks; ++a) {
-        Lists& lists = all[a];
+        BlockLists& lists = all[a];
         lists.recv_offsets.resize(ranks);
         for (unsigned b = 0; b < ranks; ++b) {
             lists.send_counts.push_back(counts[a][b]);
@@ -72,7 +72,7 @@ std::vector<Lists> lists_of(unsigned ranks, unsigned seed) {
     return all;
 }
 
-void expect_blocks(const std::vector<Lists>& lists, const std::vector<RankMemory>& ranks,
+void expect_blocks(const std::vector<BlockLists>& lists, const std::vector<RankMemory>& ranks,
                    const std::vector<Bytes>& sent, unsigned size) {
     const auto block = [size](const Bytes& bytes, std::uint64_t offset, std::uint64_t count) {
         const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(offset * size);
@@ -95,7 +95,7 @@ void expect_blocks(const std::vector<Lists>& lists, const std::vector<RankMemory
 }
 
 void run_lists(unsigned ranks_count, Element element, bool on_device, unsigned seed, Order order) {
-    const std::vector<Lists> lists = lists_of(ranks_count, seed);
+    const std::vector<BlockLists> lists = lists_of(ranks_count, seed);
     std::vector<RankMemory> ranks;
     std::vector<Bytes> sent;
     for (unsigned r = 0; r < ranks_count; ++r) {

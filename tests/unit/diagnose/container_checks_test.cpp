@@ -4,13 +4,6 @@
 namespace sidestep::diagnose {
 namespace {
 
-Outcome see(const Machine& machine, std::string_view id) {
-    return look(container_checks(), id, machine.evidence());
-}
-Verdict verdict(const Machine& machine, std::string_view id) {
-    return see(machine, id).verdict;
-}
-
 // /dev/shm with these options of tmpfs.
 Outcome shm(Machine& machine, const std::string& options) {
     machine.raw("/proc/self/mountinfo", mount_line("8:1", "/", "ext4", "/dev/sda1", "rw") +

@@ -222,12 +222,22 @@ public:
 };
 
 // What the check of that name says of a machine. Names no check: an Outcome that says so.
-inline Outcome look(const std::vector<Check>& checks, std::string_view id, const Evidence& evidence) {
-    for (const Check& check : checks) {
+inline Outcome look(std::string_view id, const Evidence& evidence) {
+    for (const Check& check : all_checks()) {
         if (check.id == id) return check.look(evidence);
     }
     ADD_FAILURE() << "there is no check " << id;
     return {};
+}
+inline Outcome see(const Machine& machine, std::string_view id) {
+    return look(id, machine.evidence());
+}
+inline Verdict verdict(const Machine& machine, std::string_view id) {
+    return see(machine, id).verdict;
+}
+
+inline void no_nvlinks(Machine& machine) {
+    for (auto& gpu : machine.nvml.gpus) gpu.links.clear();
 }
 
 // Whether the outcome's evidence has a source and a value with these parts.

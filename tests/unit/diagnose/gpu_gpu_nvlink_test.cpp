@@ -6,10 +6,6 @@ namespace {
 
 using driver::FabricState;
 
-Outcome look(const char* id, const Evidence& evidence) {
-    return look(gpu_gpu_checks(), id, evidence);
-}
-
 void name_gpus(Machine& machine, const std::string& name) {
     for (auto& gpu : machine.nvml.gpus) gpu.facts.name = name;
 }

@@ -9,19 +9,11 @@ namespace {
 using driver::P2pCapability;
 using driver::P2pStatus;
 
-Outcome look(const char* id, const Evidence& evidence) {
-    return look(gpu_gpu_checks(), id, evidence);
-}
-
 void refuse(Machine& machine, int a, int b, P2pStatus status) {
     for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
         machine.nvml.p2p_status[{from, to, P2pCapability::read}] = status;
         machine.nvml.p2p_status[{from, to, P2pCapability::write}] = status;
     }
-}
-
-void no_nvlinks(Machine& machine) {
-    for (auto& gpu : machine.nvml.gpus) gpu.links.clear();
 }
 
 // A second GPU below the switch of GPU 0, so that the two meet there.

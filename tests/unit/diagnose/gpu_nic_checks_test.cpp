@@ -4,13 +4,6 @@
 namespace sidestep::diagnose {
 namespace {
 
-Outcome see(const Machine& machine, std::string_view id) {
-    return look(gpu_nic_checks(), id, machine.evidence());
-}
-Verdict verdict(const Machine& machine, std::string_view id) {
-    return see(machine, id).verdict;
-}
-
 TEST(NoRdmaCard, PassesWithCardsAndNamesThem) {
     HgxServer machine;
     const Outcome outcome = see(machine, "no-rdma-card");
@@ -372,10 +365,10 @@ TEST(GpuNicFar, GpusWithC2cReachTheCardsOfTheirCpu) {
     const auto topology = Topology::create(parts);
     ASSERT_TRUE(topology.ok()) << topology.error().to_string();
     Evidence evidence{*topology, driver::MachineFiles(machine.tree.root()), nullptr, "", {}, {}, {}};
-    EXPECT_EQ(look(gpu_nic_checks(), "gpu-nic-far", evidence).verdict, Verdict::pass);
+    EXPECT_EQ(look("gpu-nic-far", evidence).verdict, Verdict::pass);
     parts.links[0].kind = LinkKind::pcie;
     evidence.topology = *Topology::create(parts);
-    EXPECT_EQ(look(gpu_nic_checks(), "gpu-nic-far", evidence).verdict, Verdict::warn);
+    EXPECT_EQ(look("gpu-nic-far", evidence).verdict, Verdict::warn);
 }
 
 TEST(GpuNicFar, IsUnknownInAFlatTree) {

@@ -6,13 +6,6 @@
 namespace sidestep::diagnose {
 namespace {
 
-Outcome see(const Machine& machine, std::string_view id) {
-    return look(gpu_storage_checks(), id, machine.evidence());
-}
-Verdict verdict(const Machine& machine, std::string_view id) {
-    return see(machine, id).verdict;
-}
-
 TEST(NoNvme, TellsDrivesFromDisks) {
     HgxServer server;
     const Outcome drives = see(server, "no-nvme");

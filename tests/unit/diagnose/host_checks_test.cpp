@@ -4,14 +4,6 @@
 namespace sidestep::diagnose {
 namespace {
 
-Outcome look(const char* id, const Evidence& evidence) {
-    return look(host_checks(), id, evidence);
-}
-
-void no_nvlinks(Machine& machine) {
-    for (auto& gpu : machine.nvml.gpus) gpu.links.clear();
-}
-
 // An RDMA card beside a GPU.
 std::string add_rdma(H200Machine& machine, int gpu = 0) {
     const std::string at = H200Machine::beside(gpu);

@@ -8,10 +8,6 @@
 namespace sidestep::diagnose {
 namespace {
 
-Outcome look(const char* id, const Evidence& evidence) {
-    return look(host_checks(), id, evidence);
-}
-
 void limits(Machine& machine, const std::string& stack, const std::string& files, const std::string& locked) {
     machine.raw("/proc/self/limits",
                 "Limit                     Soft Limit           Hard Limit           Units     \n"

@@ -6,13 +6,6 @@
 namespace sidestep::diagnose {
 namespace {
 
-Outcome see(const Machine& machine, std::string_view id) {
-    return look(version_checks(), id, machine.evidence());
-}
-Verdict verdict(const Machine& machine, std::string_view id) {
-    return see(machine, id).verdict;
-}
-
 TEST(VersionNumbers, AreReadAndCompare) {
     EXPECT_EQ(version_numbers("6.8.0-60-generic"), (std::vector<int>{6, 8, 0}));
     EXPECT_EQ(version_numbers("5.14.0-427.13.1.el9_4"), (std::vector<int>{5, 14, 0}));
@@ -44,7 +37,7 @@ TEST(DriverMismatch, BelievesWhatTheLibrariesSay) {
     Evidence evidence = machine.evidence();
     evidence.nvml = nullptr;
     evidence.no_nvml = "NVML cannot start: Driver/library version mismatch (code 18)";
-    const Outcome outcome = look(version_checks(), "driver-mismatch", evidence);
+    const Outcome outcome = look("driver-mismatch", evidence);
     EXPECT_EQ(outcome.verdict, Verdict::fail);
     EXPECT_EQ(outcome.command, "");  // the check's own: reboot
 }

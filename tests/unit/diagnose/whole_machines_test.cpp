@@ -57,7 +57,7 @@ TEST(WholeMachines, ACloudGuestLacksFiveThings) {
 // Machines that boot from the image of a container keep its marks; the remedies are those of a host.
 TEST(WholeMachines, ABootedImageIsNoContainer) {
     CloudGuest machine;
-    const auto command = [&] { return look(gpu_storage_checks(), "no-udev", machine.evidence()).command; };
+    const auto command = [&] { return look("no-udev", machine.evidence()).command; };
     machine.raw("/.dockerenv", "");
     EXPECT_EQ(command(), "");
     const std::string overlay = mount_line("0:30", "/", "overlay", "overlay", "rw,lowerdir=/a");
@@ -102,9 +102,9 @@ TEST(WholeMachines, AContainerIsToldWhatItWasNotGiven) {
     const Evidence evidence = machine.evidence();
     EXPECT_EQ(found(evidence, Verdict::fail), (Ids{"no-uverbs"}));
     EXPECT_EQ(found(evidence, Verdict::warn), (Ids{"shm-small", "no-udev", "pidfd-refused", "nvidia-fs"}));
-    const Outcome udev = look(gpu_storage_checks(), "no-udev", evidence);
+    const Outcome udev = look("no-udev", evidence);
     EXPECT_NE(udev.command.find("/run/udev"), std::string::npos);
-    const Outcome cards = look(gpu_nic_checks(), "no-uverbs", evidence);
+    const Outcome cards = look("no-uverbs", evidence);
     EXPECT_NE(cards.command.find("--device /dev/infiniband"), std::string::npos);
 }
 

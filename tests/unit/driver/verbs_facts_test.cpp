@@ -16,9 +16,9 @@
 namespace sidestep::driver {
 namespace {
 
-const std::string library = SIDESTEP_FAKE_VERBS;
-const std::string old_library = SIDESTEP_FAKE_VERBS_OLD;
-const std::string broken_library = SIDESTEP_FAKE_VERBS_BROKEN;
+const std::string verbs_library = SIDESTEP_FAKE_VERBS;
+const std::string old_verbs_library = SIDESTEP_FAKE_VERBS_OLD;
+const std::string broken_verbs_library = SIDESTEP_FAKE_VERBS_BROKEN;
 
 int ask(const std::string& path, const char* what) {
     const auto same = DynamicLibrary::open(path);
@@ -39,8 +39,8 @@ VerbsDevice device(const VerbsFacts& facts, const std::string& name) {
 class VerbsLibrary : public testing::Test {
 protected:
     void SetUp() override {
-        if (!std::filesystem::exists(library))
-            GTEST_SKIP() << library << " is not here, only where it was built";
+        if (!std::filesystem::exists(verbs_library))
+            GTEST_SKIP() << verbs_library << " is not here, only where it was built";
     }
 };
 
@@ -58,13 +58,13 @@ TEST(VerbsFacts, TheSystemsLibraryDoesNoHarm) {
 }
 
 TEST_F(VerbsLibrary, SaysWhichFunctionIsMissing) {
-    const VerbsFacts facts = read_verbs_facts(broken_library);
+    const VerbsFacts facts = read_verbs_facts(broken_verbs_library);
     EXPECT_FALSE(facts.loaded);
     EXPECT_NE(facts.reason.find("ibv_alloc_pd"), std::string::npos) << facts.reason;
 }
 
 TEST_F(VerbsLibrary, TellsWhichCardsTakeDmaBuf) {
-    const VerbsFacts facts = read_verbs_facts(library);
+    const VerbsFacts facts = read_verbs_facts(verbs_library);
     EXPECT_TRUE(facts.loaded);
     EXPECT_EQ(facts.reason, "");
     ASSERT_EQ(facts.devices.size(), 7U);
@@ -80,7 +80,7 @@ TEST_F(VerbsLibrary, TellsWhichCardsTakeDmaBuf) {
 }
 
 TEST_F(VerbsLibrary, SaysWhyACardDoesNotOpen) {
-    const VerbsFacts facts = read_verbs_facts(library);
+    const VerbsFacts facts = read_verbs_facts(verbs_library);
     EXPECT_TRUE(device(facts, "takes0").opens);
     EXPECT_FALSE(device(facts, "shut0").opens);
     EXPECT_EQ(device(facts, "shut0").reason, "ibv_open_device failed: Permission denied");
@@ -90,13 +90,13 @@ TEST_F(VerbsLibrary, SaysWhyACardDoesNotOpen) {
 }
 
 TEST_F(VerbsLibrary, GivesEverythingBack) {
-    read_verbs_facts(library);
-    EXPECT_EQ(ask(library, "fake_verbs_held"), 0);
-    EXPECT_EQ(ask(library, "fake_verbs_misuse"), 0);
+    read_verbs_facts(verbs_library);
+    EXPECT_EQ(ask(verbs_library, "fake_verbs_held"), 0);
+    EXPECT_EQ(ask(verbs_library, "fake_verbs_misuse"), 0);
 }
 
 TEST_F(VerbsLibrary, OlderLibrariesCannotRegisterDmaBuf) {
-    const VerbsFacts facts = read_verbs_facts(old_library);
+    const VerbsFacts facts = read_verbs_facts(old_verbs_library);
     EXPECT_TRUE(facts.loaded);
     ASSERT_EQ(facts.devices.size(), 7U);
     EXPECT_TRUE(device(facts, "takes0").opens);
@@ -107,7 +107,7 @@ TEST_F(VerbsLibrary, OlderLibrariesCannotRegisterDmaBuf) {
 
 TEST_F(VerbsLibrary, AKernelWithoutVerbsHasNoCards) {
     ::setenv("FAKE_VERBS_LIST", std::to_string(ENOSYS).c_str(), 1);
-    const VerbsFacts facts = read_verbs_facts(library);
+    const VerbsFacts facts = read_verbs_facts(verbs_library);
     ::unsetenv("FAKE_VERBS_LIST");
     EXPECT_TRUE(facts.loaded);
     EXPECT_TRUE(facts.devices.empty());

@@ -4,10 +4,6 @@
 namespace sidestep::groups {
 namespace {
 
-int value(int rank, std::size_t i) {
-    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
-}
-
 class NoMesh : public testing::Test {
 protected:
     void open(const std::string& machine) {
@@ -45,7 +41,7 @@ protected:
         std::size_t wrong = 0;
         for (std::size_t i = 0; i < count; ++i) {
             int sum = 0;
-            for (int rank = 0; rank < ranks; ++rank) sum += value(rank, i);
+            for (int rank = 0; rank < ranks; ++rank) sum += small_number(rank, i);
             wrong += at<int>(recv)[i] != sum;
         }
         return wrong;
@@ -57,7 +53,7 @@ protected:
         const int n = groups.front().ranks();
         on_all(groups, [&](Group& group) {
             const auto r = static_cast<std::size_t>(group.rank());
-            for (std::size_t i = 0; i < count; ++i) at<int>(sends[r])[i] = value(group.rank(), i);
+            for (std::size_t i = 0; i < count; ++i) at<int>(sends[r])[i] = small_number(group.rank(), i);
             for (int round = 0; round < 2; ++round) {
                 ASSERT_TRUE(ok(group.all_reduce(at<int>(sends[r]), at<int>(recvs[r]), count, Dtype::i32)));
                 ASSERT_TRUE(ok(group.wait()));
@@ -74,14 +70,14 @@ protected:
         on_all(groups, [&](Group& group) {
             const auto r = static_cast<std::size_t>(group.rank());
             for (std::size_t i = 0; i < count * static_cast<std::size_t>(n); ++i)
-                at<int>(sends[r])[i] = value(group.rank(), i);
+                at<int>(sends[r])[i] = small_number(group.rank(), i);
             ASSERT_TRUE(ok(group.all_to_all(at<int>(sends[r]), at<int>(recvs[r]), count, Dtype::i32)));
             ASSERT_TRUE(ok(group.wait()));
             std::size_t wrong = 0;
             for (int from = 0; from < n; ++from)
                 for (std::size_t i = 0; i < count; ++i)
                     wrong += at<int>(recvs[r])[static_cast<std::size_t>(from) * count + i] !=
-                             value(from, r * count + i);
+                             small_number(from, r * count + i);
             EXPECT_EQ(wrong, 0u) << "rank " << group.rank();
         });
     }
@@ -175,7 +171,7 @@ TEST_F(NoMesh, LargeOnesTakeARing) {
         const auto recvs = memory(groups, count);
         on_all(groups, [&](Group& group) {
             const auto r = static_cast<std::size_t>(group.rank());
-            for (std::size_t i = 0; i < count; ++i) at<int>(sends[r])[i] = value(group.rank(), i);
+            for (std::size_t i = 0; i < count; ++i) at<int>(sends[r])[i] = small_number(group.rank(), i);
             ASSERT_TRUE(ok(group.reduce(at<int>(sends[r]), at<int>(recvs[r]), count, Dtype::i32, {}, 1)));
             ASSERT_TRUE(ok(group.broadcast(at<int>(recvs[r]), at<int>(recvs[r]), count, Dtype::i32, 1)));
             ASSERT_TRUE(ok(group.wait()));

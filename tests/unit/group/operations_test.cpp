@@ -4,11 +4,6 @@
 namespace sidestep::groups {
 namespace {
 
-// Small whole numbers, so that sums are exact in any order.
-int value(int rank, std::size_t i) {
-    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
-}
-
 class Operations : public GroupTest, public testing::WithParamInterface<int> {
 protected:
     // `part(group, send, recv)` with `sends` and `recvs` values of i32; recv poisoned, send filled by rank.
@@ -18,7 +13,7 @@ protected:
         on_all(groups, [&](Group& group) {
             const Allocation send = allocate<int>(group, sends);
             const Allocation recv = allocate<int>(group, recvs);
-            for (std::size_t i = 0; i < sends; ++i) at<int>(send)[i] = value(group.rank(), i);
+            for (std::size_t i = 0; i < sends; ++i) at<int>(send)[i] = small_number(group.rank(), i);
             for (std::size_t i = 0; i < recvs; ++i) at<int>(recv)[i] = poison;
             // Twice: the second time the memory may be mapped by all.
             for (int round = 0; round < 2; ++round) {
@@ -53,7 +48,7 @@ TEST_P(Operations, AllReduce) {
             [&](Group& g, int* send, int* recv) { return g.all_reduce(send, recv, count, Dtype::i32); },
             [&](int, std::size_t i) {
                 int sum = 0;
-                for (int r = 0; r < n; ++r) sum += value(r, i);
+                for (int r = 0; r < n; ++r) sum += small_number(r, i);
                 return sum;
             });
 }
@@ -68,7 +63,7 @@ TEST_P(Operations, BroadcastAndReduce) {
             [&](Group& g, int* send, int* recv) {
                 return g.broadcast(g.rank() == root ? send : nullptr, recv, count, Dtype::i32, root);
             },
-            [&](int, std::size_t i) { return value(root, i); });
+            [&](int, std::size_t i) { return small_number(root, i); });
         each(
             groups, count, count,
             [&](Group& g, int* send, int* recv) {
@@ -77,8 +72,8 @@ TEST_P(Operations, BroadcastAndReduce) {
             },
             [&](int rank, std::size_t i) {
                 if (rank != root) return poison;
-                int max = value(0, i);
-                for (int r = 1; r < n; ++r) max = std::max(max, value(r, i));
+                int max = small_number(0, i);
+                for (int r = 1; r < n; ++r) max = std::max(max, small_number(r, i));
                 return max;
             });
     }
@@ -95,25 +90,28 @@ TEST_P(Operations, GathersAndScatters) {
         each(
             groups, count, all * count,
             [&](Group& g, int* send, int* recv) { return g.all_gather(send, recv, count, Dtype::i32); },
-            [&](int, std::size_t i) { return value(block(i).first, block(i).second); });
+            [&](int, std::size_t i) { return small_number(block(i).first, block(i).second); });
         each(
             groups, all * count, count,
             [&](Group& g, int* send, int* recv) { return g.reduce_scatter(send, recv, count, Dtype::i32); },
             [&](int rank, std::size_t i) {
                 int sum = 0;
-                for (int r = 0; r < n; ++r) sum += value(r, static_cast<std::size_t>(rank) * count + i);
+                for (int r = 0; r < n; ++r)
+                    sum += small_number(r, static_cast<std::size_t>(rank) * count + i);
                 return sum;
             });
         each(
             groups, count, all * count,
             [&](Group& g, int* send, int* recv) { return g.gather(send, recv, count, Dtype::i32, 0); },
             [&](int rank, std::size_t i) {
-                return rank == 0 ? value(block(i).first, block(i).second) : poison;
+                return rank == 0 ? small_number(block(i).first, block(i).second) : poison;
             });
         each(
             groups, all * count, count,
             [&](Group& g, int* send, int* recv) { return g.scatter(send, recv, count, Dtype::i32, 0); },
-            [&](int rank, std::size_t i) { return value(0, static_cast<std::size_t>(rank) * count + i); });
+            [&](int rank, std::size_t i) {
+                return small_number(0, static_cast<std::size_t>(rank) * count + i);
+            });
     }
 }
 
@@ -125,7 +123,8 @@ TEST_P(Operations, AllToAll) {
             groups, all * count, all * count,
             [&](Group& g, int* send, int* recv) { return g.all_to_all(send, recv, count, Dtype::i32); },
             [&](int rank, std::size_t i) {
-                return value(static_cast<int>(i / count), static_cast<std::size_t>(rank) * count + i % count);
+                return small_number(static_cast<int>(i / count),
+                                    static_cast<std::size_t>(rank) * count + i % count);
             });
 }
 
@@ -144,7 +143,7 @@ TEST_P(Operations, AllToAllV) {
             },
             [&](int rank, std::size_t i) {
                 const auto source = exchange.source(rank, i);
-                return source ? value(source->first, source->second) : poison;
+                return source ? small_number(source->first, source->second) : poison;
             });
     }
 }
@@ -169,7 +168,9 @@ TEST_P(Operations, SendAndReceive) {
                         return state;
                 return g.end_calls();
             },
-            [&](int rank, std::size_t i) { return value((rank + (i < count ? n - 1 : 1)) % n, i % count); });
+            [&](int rank, std::size_t i) {
+                return small_number((rank + (i < count ? n - 1 : 1)) % n, i % count);
+            });
 }
 
 // Small calls of one kind would run at once.

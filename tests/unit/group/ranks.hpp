@@ -18,6 +18,11 @@
 
 namespace sidestep::groups {
 
+// What a rank sends: sums are exact in any order.
+inline int small_number(int rank, std::size_t i) {
+    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
+}
+
 // A folder that other test programs do not use, removed with the object.
 struct Folder {
     Folder() {

@@ -30,13 +30,6 @@ Route planned(const Topology& machine, route::Request asked, int lanes = 0) {
     return plan.ok() ? plan->route : Route{};
 }
 
-bool refuses(const Route& route, std::string_view path, std::string_view reason) {
-    return std::any_of(route.refused.begin(), route.refused.end(), [&](const Refused& refused) {
-        return refused.path.find(path) != std::string::npos &&
-               refused.reason.find(reason) != std::string::npos;
-    });
-}
-
 // Every kind of pair of a machine: of its first eight GPUs with the host, and of one on each socket with all
 // others.
 std::vector<route::Request> pairs_of(const Topology& machine, Bytes bytes) {

@@ -1,6 +1,8 @@
 // Offers and requests that tests of routes share.
 #pragma once
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,6 +82,13 @@ inline route::Request request(Place from, MemoryKind from_memory, Place to, Memo
 
 inline route::Request between_gpus(int a, int b) {
     return request(Place::gpu(a), MemoryKind::device, Place::gpu(b), MemoryKind::device);
+}
+
+inline bool refuses(const Route& route, std::string_view path, std::string_view reason) {
+    return std::any_of(route.refused.begin(), route.refused.end(), [&](const Refused& refused) {
+        return refused.path.find(path) != std::string::npos &&
+               refused.reason.find(reason) != std::string::npos;
+    });
 }
 
 }  // namespace sidestep::test

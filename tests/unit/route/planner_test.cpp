@@ -30,13 +30,6 @@ Topology chain() {
     return *Topology::create(std::move(parts));
 }
 
-bool refuses(const Route& route, std::string_view path, std::string_view reason) {
-    return std::any_of(route.refused.begin(), route.refused.end(), [&](const Refused& refused) {
-        return refused.path.find(path) != std::string::npos &&
-               refused.reason.find(reason) != std::string::npos;
-    });
-}
-
 TEST(Planner, LinkedGpusTakeTheLink) {
     const auto plan = route::plan(chain(), offers(), between_gpus(0, 1));
     ASSERT_TRUE(plan) << plan.error().to_string();

@@ -40,8 +40,8 @@ bool is_open(int descriptor) {
     return ::poll(&entry, 1, 0) >= 0 && (entry.revents & POLLNVAL) == 0;
 }
 
-struct Rig {
-    explicit Rig(FakeBackend::Script script) {
+struct TransferRig {
+    explicit TransferRig(FakeBackend::Script script) {
         Topology::Parts parts;
         parts.name = "test";
         parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0", "", "", 0, 0});
@@ -88,9 +88,11 @@ private:
 };
 
 // A coroutine that starts at once and belongs to whoever holds its handle, until it ends by itself.
-struct Task {
+struct DetachedTask {
     struct promise_type {
-        Task get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+        DetachedTask get_return_object() {
+            return {std::coroutine_handle<promise_type>::from_promise(*this)};
+        }
         std::suspend_never initial_suspend() noexcept { return {}; }
         std::suspend_never final_suspend() noexcept { return {}; }
         void return_void() {}
@@ -106,7 +108,7 @@ struct Seen {
     Signal signal;
 };
 
-Task wait_for(Transfer transfer, Seen& seen) {
+DetachedTask wait_for(Transfer transfer, Seen& seen) {
     Result<Receipt> result = co_await std::move(transfer);
     seen.result = std::move(result);
     seen.where = std::this_thread::get_id();
@@ -114,7 +116,7 @@ Task wait_for(Transfer transfer, Seen& seen) {
     seen.signal.give();
 }
 
-Task wait_on(Transfer transfer, Executor executor, Seen& seen) {
+DetachedTask wait_on(Transfer transfer, Executor executor, Seen& seen) {
     Result<Receipt> result = co_await std::move(transfer).resume_on(std::move(executor));
     seen.result = std::move(result);
     seen.where = std::this_thread::get_id();
@@ -138,7 +140,7 @@ TEST(Completion, CallsAreKeptUntilTheEndAndTakenOnce) {
 
 TEST(EventFd, BecomesReadableWhenTheCopyHasEnded) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Transfer transfer = rig.copy();
     const auto descriptor = transfer.event_fd();
     ASSERT_TRUE(descriptor) << descriptor.error().to_string();
@@ -153,7 +155,7 @@ TEST(EventFd, BecomesReadableWhenTheCopyHasEnded) {
 }
 
 TEST(EventFd, AskedForAfterTheEnd) {
-    Rig rig({});
+    TransferRig rig({});
     Transfer transfer = rig.copy();
     ASSERT_TRUE(transfer.wait());
     const auto descriptor = transfer.event_fd();
@@ -163,7 +165,7 @@ TEST(EventFd, AskedForAfterTheEnd) {
 
 TEST(EventFd, TellsOfFailureAndCancellation) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Transfer transfer = rig.copy();
     const auto descriptor = transfer.event_fd();
     ASSERT_TRUE(descriptor);
@@ -175,7 +177,7 @@ TEST(EventFd, TellsOfFailureAndCancellation) {
 }
 
 TEST(EventFd, GoesWithItsTransfer) {
-    Rig rig({});
+    TransferRig rig({});
     int descriptor = -1;
     {
         Transfer transfer = rig.copy();
@@ -188,7 +190,7 @@ TEST(EventFd, GoesWithItsTransfer) {
 
 TEST(Coroutine, GoesOnOnTheEnginesThread) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     wait_for(rig.copy(), seen);
     EXPECT_EQ(seen.times, 0) << "it waits";
@@ -201,7 +203,7 @@ TEST(Coroutine, GoesOnOnTheEnginesThread) {
 }
 
 TEST(Coroutine, DoesNotWaitForWhatHasEnded) {
-    Rig rig({});
+    TransferRig rig({});
     Transfer transfer = rig.copy();
     ASSERT_TRUE(transfer.wait());
     Seen seen;
@@ -211,9 +213,9 @@ TEST(Coroutine, DoesNotWaitForWhatHasEnded) {
 }
 
 TEST(Coroutine, GetsTheError) {
-    Rig rig({.looks = 3, .fail_end = [](std::size_t) -> std::optional<Error> {
-                 return Error{ErrorCode::device_error, "scripted failure", "fake", {}};
-             }});
+    TransferRig rig({.looks = 3, .fail_end = [](std::size_t) -> std::optional<Error> {
+                         return Error{ErrorCode::device_error, "scripted failure", "fake", {}};
+                     }});
     Seen seen;
     wait_for(rig.copy(), seen);
     seen.signal.wait();
@@ -224,7 +226,7 @@ TEST(Coroutine, GetsTheError) {
 
 TEST(Coroutine, MayDropTheLastHandleOfTheEngine) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     Signal gone;
     std::thread::id where;
@@ -245,7 +247,7 @@ TEST(Coroutine, MayDropTheLastHandleOfTheEngine) {
 
 TEST(Coroutine, GoesOnWhereTheExecutorSays) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     std::function<void()> posted;
     Signal told;
@@ -269,11 +271,11 @@ TEST(Coroutine, GoesOnWhereTheExecutorSays) {
 
 TEST(Coroutine, AFrameThatIsDestroyedIsNotResumed) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     std::function<void()> posted;
     Signal told;
-    const Task task = wait_on(
+    const DetachedTask task = wait_on(
         rig.copy(),
         [&](std::function<void()> go_on) {
             posted = std::move(go_on);
@@ -289,10 +291,10 @@ TEST(Coroutine, AFrameThatIsDestroyedIsNotResumed) {
 
 TEST(Coroutine, DestroyingAFrameThatWaitsCancelsAndDrains) {
     std::atomic<bool> hang{true};
-    Rig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
+    TransferRig rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }});
     Seen seen;
     Signal told;
-    const Task task = wait_on(
+    const DetachedTask task = wait_on(
         rig.copy(), [&](std::function<void()>) { told.give(); }, seen);
     std::thread release([&] {
         std::this_thread::sleep_for(5ms);
