@@ -2,6 +2,8 @@
 // once it goes on.
 #pragma once
 
+#include <algorithm>
+
 namespace sidestep::collective {
 
 class StallWatch {
@@ -9,13 +11,15 @@ public:
     static constexpr double first_s = 30;
     enum class Say { nothing, waits, goes_on };
 
-    // `waiting_s`: how long the rank has been waiting by now.
+    // `waiting_s`: how long the rank has been waiting by now. It may fall by less than all where the rank waits for one that
+    // came to the operation later than another did: that is no end of waiting.
     Say look(double waiting_s) {
-        const bool moved = waiting_s < waited_s_;
         const bool told = next_s_ > first_s;
-        if (moved) next_s_ = first_s;
-        if (!moved || !told) waited_s_ = waiting_s;
-        if (moved && told) return Say::goes_on;
+        if (waiting_s < first_s) {
+            next_s_ = first_s;
+            return told ? Say::goes_on : Say::nothing;
+        }
+        waited_s_ = std::max(waited_s_, waiting_s);
         if (waiting_s < next_s_) return Say::nothing;
         next_s_ *= 2;
         return Say::waits;
