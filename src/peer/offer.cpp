@@ -1,10 +1,10 @@
 #include "peer/offer.hpp"
 
-#include <cstring>
 #include <limits>
 
 #include <fmt/format.h>
 
+#include "base/message.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::peer {
@@ -18,49 +18,7 @@ constexpr std::size_t longest_scheme = 32;
 constexpr std::size_t longest_handle = 1024;
 constexpr int highest_index = 999'999;
 
-template <typename Number>
-void put(std::string& message, Number number) {
-    message.append(reinterpret_cast<const char*>(&number), sizeof(number));
-}
-
-void put_text(std::string& message, const std::string& text) {
-    put(message, static_cast<std::uint16_t>(text.size()));
-    message += text;
-}
-
-// Takes fields off the front; after the first that is not there everything is zero.
-class Reader {
-public:
-    explicit Reader(std::string_view message) : rest_(message) {}
-
-    template <typename Number>
-    Number number() {
-        Number number{};
-        if (rest_.size() < sizeof(number)) return fail<Number>();
-        std::memcpy(&number, rest_.data(), sizeof(number));
-        rest_.remove_prefix(sizeof(number));
-        return number;
-    }
-    std::string text(std::size_t max) {
-        const auto size = number<std::uint16_t>();
-        if (size > max || size > rest_.size()) return fail<std::string>();
-        std::string text(rest_.substr(0, size));
-        rest_.remove_prefix(size);
-        return text;
-    }
-    // Everything was there, and nothing is left.
-    bool exact() const { return !failed_ && rest_.empty(); }
-
-private:
-    template <typename Value>
-    Value fail() {
-        failed_ = true;
-        rest_ = {};
-        return {};
-    }
-    std::string_view rest_;
-    bool failed_ = false;
-};
+using Length = std::uint16_t;  // of a text
 
 Error senseless(const char* what) {
     return Error{ErrorCode::io_error,
@@ -69,12 +27,13 @@ Error senseless(const char* what) {
                  {}};
 }
 
-void put_head(std::string& message) {
-    put(message, mark);
-    put(message, version);
+base::MessageWriter begin() {
+    base::MessageWriter writer;
+    writer.put(mark).put(version);
+    return writer;
 }
 
-Result<void> check_head(Reader& reader) {
+Result<void> check_head(base::MessageReader& reader) {
     if (reader.number<std::uint32_t>() != mark) return senseless("it does not begin as it should");
     if (const auto said = reader.number<std::uint16_t>(); said != version)
         return Error{ErrorCode::unsupported,
@@ -106,25 +65,24 @@ Result<std::string> to_message(const MemoryOffer& offer) {
     if (const char* flaw = flaw_of(offer))
         return Error{
             ErrorCode::internal, fmt::format("memory cannot be described: {}", flaw), "published memory", {}};
-    std::string message;
-    put_head(message);
-    put(message, static_cast<std::uint8_t>(offer.place.is_gpu()));
-    put(message, static_cast<std::uint8_t>(offer.memory));
-    put(message, static_cast<std::int32_t>(offer.place.index()));
-    put(message, offer.size);
-    put(message, offer.offset);
-    put(message, offer.identity);
-    put(message, offer.address);
-    put(message, offer.publication);
-    put(message, offer.publisher);
-    put(message, static_cast<std::uint8_t>(offer.has_descriptor));
-    put_text(message, offer.scheme);
-    put_text(message, offer.handle);
-    return message;
+    base::MessageWriter message = begin();
+    message.put(static_cast<std::uint8_t>(offer.place.is_gpu()));
+    message.put(static_cast<std::uint8_t>(offer.memory));
+    message.put(static_cast<std::int32_t>(offer.place.index()));
+    message.put(offer.size);
+    message.put(offer.offset);
+    message.put(offer.identity);
+    message.put(offer.address);
+    message.put(offer.publication);
+    message.put(offer.publisher);
+    message.put(static_cast<std::uint8_t>(offer.has_descriptor));
+    message.put_text<Length>(offer.scheme);
+    message.put_text<Length>(offer.handle);
+    return message.take();
 }
 
 Result<MemoryOffer> parse_offer(std::string_view message) {
-    Reader reader(message);
+    base::MessageReader reader(message);
     SIDESTEP_CHECK(check_head(reader));
     MemoryOffer offer;
     const auto on_gpu = reader.number<std::uint8_t>();
@@ -137,8 +95,8 @@ Result<MemoryOffer> parse_offer(std::string_view message) {
     offer.publication = reader.number<std::uint64_t>();
     offer.publisher = reader.number<PublisherId>();
     const auto has_descriptor = reader.number<std::uint8_t>();
-    offer.scheme = reader.text(longest_scheme);
-    offer.handle = reader.text(longest_handle);
+    offer.scheme = reader.text<Length>(longest_scheme);
+    offer.handle = reader.text<Length>(longest_handle);
     if (!reader.exact()) return senseless("it is too short or too long");
     if (on_gpu > 1 || has_descriptor > 1) return senseless("a flag is neither 0 nor 1");
     if (memory > static_cast<std::uint8_t>(MemoryKind::storage)) return senseless("its kind is unknown");
@@ -150,21 +108,20 @@ Result<MemoryOffer> parse_offer(std::string_view message) {
 }
 
 std::string to_message(const Message& message) {
-    std::string bytes;
-    put_head(bytes);
-    put(bytes, static_cast<std::uint8_t>(message.word));
-    put(bytes, message.number);
-    put_text(bytes, message.text);
-    return bytes;
+    base::MessageWriter bytes = begin();
+    bytes.put(static_cast<std::uint8_t>(message.word));
+    bytes.put(message.number);
+    bytes.put_text<Length>(message.text);
+    return bytes.take();
 }
 
 Result<Message> parse_message(std::string_view bytes) {
-    Reader reader(bytes);
+    base::MessageReader reader(bytes);
     SIDESTEP_CHECK(check_head(reader));
     Message message;
     const auto word = reader.number<std::uint8_t>();
     message.number = reader.number<std::uint64_t>();
-    message.text = reader.text(longest_message);
+    message.text = reader.text<Length>(longest_message);
     if (!reader.exact()) return senseless("it is too short or too long");
     if (word > static_cast<std::uint8_t>(Word::withdrawn)) return senseless("its word is unknown");
     message.word = static_cast<Word>(word);
