@@ -197,6 +197,7 @@ void FileJobs::replace_broken() {
         return;
     }
     refusal_.reset();
+    missed_ring_ = (*made)->name() != engine_->name();
     engine_ = std::move(*made);
     ++engine_number_;
     engine_->set_callback([this] { tell(); });
@@ -208,6 +209,7 @@ void FileJobs::submit(Request& request) {
     request.copied = wished && copier_works_;
     if (wished && !request.copied) job.file->miss_threads();
     if (!request.copied) replace_broken();
+    if (!request.copied && missed_ring_) job.file->miss_ring();
     driver::FileRequest order;
     order.write = job.write;
     order.kept_memory = kept(*job.memory);

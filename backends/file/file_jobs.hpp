@@ -115,6 +115,7 @@ private:
     const std::function<Engine()> remake_;
     std::optional<Error> refusal_;  // why there is no other engine in the place of one that is broken
     unsigned engine_number_ = 1;
+    bool missed_ring_ = false;  // threads have taken the place of one
     // Last: destroyed first, while the jobs are there.
     std::unique_ptr<driver::FileIoEngine> copier_;  // may be null
     bool copier_works_ = copier_ != nullptr;

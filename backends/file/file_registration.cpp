@@ -154,6 +154,8 @@ std::vector<std::string> FileRegistration::notes() const {
             "no thread could be started to copy the bytes of {}: the engine of the other requests did it",
             path()));
     }
+    if (missed_ring_.load(std::memory_order_relaxed))
+        notes.push_back(fmt::format("io_uring takes no request any more: threads moved bytes of {}", path()));
     if (map_) {
         const Bytes mapped = through_map_.load(std::memory_order_relaxed);
         const bool lost = unmapped_.load(std::memory_order_relaxed);

@@ -60,6 +60,8 @@ public:
 
     // Some of it was not copied by threads, since none could be started. Any thread.
     void miss_threads() { missed_threads_.store(true, std::memory_order_relaxed); }
+    // What the route says of the engine is what there was at first.
+    void miss_ring() { missed_ring_.store(true, std::memory_order_relaxed); }
 
     // Counts bytes that have moved in the direction that the file was opened for: what verification reads of
     // a target does not count. Any thread.
@@ -102,6 +104,7 @@ private:
     std::atomic<Bytes> through_cache_{0};
     std::atomic<Bytes> through_map_{0};
     std::atomic<bool> missed_threads_{false};
+    std::atomic<bool> missed_ring_{false};
 };
 
 }  // namespace sidestep::backends::file

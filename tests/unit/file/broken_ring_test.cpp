@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -166,6 +167,10 @@ TEST_F(BrokenRingTest, WhereThereIsNoNewOneTheErrorSaysSoOrThreadsDo) {
         ASSERT_TRUE(moved.ok()) << moved.error().to_string();
         EXPECT_TRUE(right(back_.data(), piece));
         EXPECT_EQ(rings().size(), io == base::FileIo::uring ? 1u : 0u);
+        const auto notes = file_->notes();
+        const bool told = std::any_of(notes.begin(), notes.end(),
+                                      [](const auto& note) { return says(note, "threads moved bytes of"); });
+        EXPECT_EQ(told, io == base::FileIo::automatic);
     }
 }
 
