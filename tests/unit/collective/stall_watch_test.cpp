@@ -23,7 +23,9 @@ TEST(StallWatch, TellsAtDoublingTimesAndOnceOfTheEnd) {
     StallWatch watch;
     for (const Look& look : looks) {
         EXPECT_EQ(watch.look(look.waiting_s), look.says) << look.waiting_s;
-        if (look.says == Say::goes_on) EXPECT_EQ(watch.take_waited_s(), look.waiting_s == 0.2 ? 62 : 31);
+        if (look.says == Say::goes_on) {
+            EXPECT_EQ(watch.take_waited_s(), look.waiting_s == 0.2 ? 62 : 31);
+        }
     }
 }
 
