@@ -91,7 +91,7 @@ protected:
 
     // What differs from one kind to the next. All with the mutex held.
 
-    // For errors: its target, or the call. Asked only then: to write a buffer out takes as long as a tenth of a small copy.
+    // For errors: its target, or the call. Asked only then, since a small copy would feel it.
     virtual std::string where() const = 0;
     // Goes on in the states moving and verifying.
     virtual bool go_on(bool may_block) = 0;
