@@ -34,7 +34,7 @@ test-vm: build
 fuzz: setup
 	@tools/setup.sh fuzz
 	@tests/fuzz/run.sh 30 nccl_xml topology_json
-	@tests/fuzz/run.sh 60 safetensors shard_index gguf
+	@tests/fuzz/run.sh 60 safetensors shard_index gguf wire
 
 # The unit and contract tests under the address, undefined behaviour and thread sanitizers.
 test-sanitizers: setup

@@ -1,9 +1,21 @@
 #include "backends/builtin.hpp"
 
+#include <filesystem>
+
+#include <fmt/format.h>
+
 #include "backends/file/file_backend.hpp"
 #include "backends/host/host_backend.hpp"
+#include "backends/ncclnet/ncclnet_engine.hpp"
 #include "backends/p2pmem/p2pmem_backend.hpp"
+#include "backends/tcp/tcp_engine.hpp"
+#include "base/log.hpp"
+#include "base/try.hpp"
 #include "config.hpp"
+
+#if SIDESTEP_HAVE_VERBS
+#include "backends/verbs/verbs_engine.hpp"
+#endif
 
 #if SIDESTEP_HAVE_CUDA
 #include "backends/cuda/cuda_backend.hpp"
@@ -72,6 +84,87 @@ void add_builtin(backend::Registry& registry, const Topology& topology,
 #else
     registry.add_absent(without_cufile());
 #endif
+}
+
+namespace {
+
+Result<std::unique_ptr<backend::NetworkEngine>> make_rdma_engine() {
+#if SIDESTEP_HAVE_VERBS
+    auto engine = verbs::Engine::create({});
+    if (!engine) return engine.error();
+    return std::unique_ptr<backend::NetworkEngine>(std::move(*engine));
+#else
+    return Error{ErrorCode::unsupported, "this build has no engine for RDMA cards", "verbs",
+                 "install libibverbs-dev and build it again"};
+#endif
+}
+
+Result<std::unique_ptr<backend::NetworkEngine>> make_plugin_engine(const std::string& plugin) {
+    auto engine = ncclnet::Engine::create({.plugin = plugin, .patience = {}});
+    if (!engine) return engine.error();
+    return std::unique_ptr<backend::NetworkEngine>(std::move(*engine));
+}
+
+// What the kernel knows. A look here is quicker than to load a library that finds none.
+bool has_rdma_cards() {
+    std::error_code none;
+    return !std::filesystem::is_empty("/sys/class/infiniband", none) && !none;
+}
+
+}  // namespace
+
+Result<Engines> make_network_engines(const base::Environment& environment) {
+    using base::Network;
+    using Made = Result<std::unique_ptr<backend::NetworkEngine>>;
+    const Network which = environment.network;
+    const bool automatic = which == Network::automatic;
+    Engines engines;
+    // Whoever asks for one engine alone learns why it cannot be had.
+    const auto add = [&](Made made, const char* what) {
+        if (!made && !automatic) return Result<void>(made.error());
+        if (made)
+            engines.push_back(std::move(*made));
+        else
+            base::log(base::LogLevel::warn, fmt::format("{} not used: {}", what, made.error().to_string()));
+        return Result<void>();
+    };
+    if (which == Network::verbs || (automatic && has_rdma_cards()))
+        SIDESTEP_CHECK(add(make_rdma_engine(), "RDMA cards are"));
+    // A plugin does what it likes in this process: none is loaded unless somebody asks for it.
+    if (which == Network::ncclnet || (automatic && !environment.nccl_net.empty()))
+        SIDESTEP_CHECK(add(make_plugin_engine(environment.nccl_net), "the network plugin is"));
+    if (which == Network::tcp || automatic) engines.push_back(std::make_unique<tcp::Engine>());
+    return engines;
+}
+
+namespace {
+
+EngineRefusal refusal_of(const Result<std::unique_ptr<backend::NetworkEngine>>& made) {
+    if (!made) return {made.error().message, made.error().hint};
+    return {"it could not be used when the program started, and can be now", "start the program again"};
+}
+
+}  // namespace
+
+EngineRefusal why_no_engine(const base::Environment& environment, std::string_view name) {
+    using base::Network;
+    const bool automatic = environment.network == Network::automatic;
+    const auto left_out = [&](Network one, std::string_view named) {
+        return name == named && !automatic && environment.network != one;
+    };
+    if (left_out(Network::verbs, "verbs") || left_out(Network::ncclnet, "ncclnet") ||
+        left_out(Network::tcp, "tcp"))
+        return {"SIDESTEP_NETWORK leaves it out", "unset SIDESTEP_NETWORK"};
+    if (name == "ncclnet") {
+        if (automatic && environment.nccl_net.empty())
+            return {"no network plugin is named", "name it in SIDESTEP_NCCL_NET"};
+        return refusal_of(make_plugin_engine(environment.nccl_net));
+    }
+    if (name != "verbs") return {"there is no such engine", ""};
+    if (!has_rdma_cards())
+        return {"the kernel shows no RDMA card (/sys/class/infiniband is empty or not there)",
+                "put an RDMA card in, or load the driver of the one that is there"};
+    return refusal_of(make_rdma_engine());
 }
 
 }  // namespace sidestep::backends

@@ -60,13 +60,18 @@ Result<void> copy(const Context& context, const Buffer& from, const Buffer& to) 
     return {};
 }
 
+// Memory that this process reaches by its address: not that of another machine.
+bool addressed(const Buffer& buffer) {
+    return buffer.place().is_host() && buffer.place().node().empty();
+}
+
 }  // namespace
 
 Result<void> paint(const Context& context, const Buffer& buffer, unsigned seed) {
     Window picture(buffer.size(), seed);
     return each_window(buffer.size(), [&](Bytes at, Bytes bytes) -> Result<void> {
         const char* from = picture.at(at);
-        if (buffer.place().is_host()) {
+        if (addressed(buffer)) {
             std::memcpy(static_cast<char*>(buffer.address()) + at, from, bytes);
             return {};
         }
@@ -76,11 +81,11 @@ Result<void> paint(const Context& context, const Buffer& buffer, unsigned seed) 
 
 Result<void> check_painted(const Context& context, const Buffer& buffer, unsigned seed) {
     Window picture(buffer.size(), seed);
-    std::vector<char> seen(buffer.place().is_host() ? 0 : std::min(window, buffer.size()));
+    std::vector<char> seen(addressed(buffer) ? 0 : std::min(window, buffer.size()));
     return each_window(buffer.size(), [&](Bytes at, Bytes bytes) -> Result<void> {
         const char* wanted = picture.at(at);
         const char* found = static_cast<const char*>(buffer.address()) + at;
-        if (!buffer.place().is_host()) {
+        if (!addressed(buffer)) {
             if (auto read = copy(context, buffer.slice(at, bytes), Buffer::host(seen.data(), bytes)); !read)
                 return read;
             found = seen.data();

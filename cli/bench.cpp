@@ -19,6 +19,7 @@
 #include "bench/text_file.hpp"
 #include "bench/thresholds.hpp"
 #include "bench_collective.hpp"
+#include "bench_net.hpp"
 #include "interrupt.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -43,6 +44,7 @@ struct BenchCommand {
     bool all = false;
     bool fail_on_regression = false;
     CollectiveCommand collective;
+    NetCommand net;
 };
 
 // The words between commas; an empty text has none.
@@ -209,17 +211,23 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
 }
 
 // Options of bench itself that say nothing to its subcommand.
-Result<void> refuse_cases_options(const CLI::App& bench) {
-    for (const char* name : {"--list", "--case", "--samples", "--from", "--to", "--folder", "--peers"})
+Result<void> refuse_cases_options(const CLI::App& subcommand, std::vector<const char*> names) {
+    const CLI::App& bench = *subcommand.get_parent();
+    for (const char* name : names)
         if (bench.get_option(name)->count() > 0)
             return Error{ErrorCode::invalid_argument,
-                         fmt::format("{} is about the cases of bench, not about bench collective", name),
-                         name, "sidestep bench collective --help lists its options"};
+                         fmt::format("{} is about the cases of bench, not about bench {}", name,
+                                     subcommand.get_name()),
+                         name,
+                         fmt::format("sidestep bench {} --help lists its options", subcommand.get_name())};
     return {};
 }
 
 Result<ExitCode> run_collective(const BenchCommand& command, const Globals& globals) {
-    if (auto refused = refuse_cases_options(*command.collective.app->get_parent()); !refused)
+    if (auto refused =
+            refuse_cases_options(*command.collective.app,
+                                 {"--list", "--case", "--samples", "--from", "--to", "--folder", "--peers"});
+        !refused)
         return refused.error();
     const auto context = open_context(globals);
     if (!context) return context.error();
@@ -246,6 +254,32 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
         for (const bench::CaseResult& result : report.cases)
             if (!thresholds->empty() || !result.failed.empty()) text += bench::case_text(result);
         if (auto printed = print(text); !printed) return printed.error();
+    }
+    if (auto written = write_report(command, globals, report); !written) return written.error();
+    return failed(report) ? ExitCode::failed : ExitCode::done;
+}
+
+Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
+    if (auto refused = refuse_cases_options(*command.net.app,
+                                            {"--list", "--case", "--from", "--to", "--folder", "--peers"});
+        !refused)
+        return refused.error();
+    const auto thresholds = thresholds_of(command);
+    if (!thresholds) return thresholds.error();
+    const Interrupt interrupt(bench::remove_leftovers);
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    const auto options = options_of(command, *context);
+    if (!options) return options.error();
+    bench::Report report = bench::begin_report(*context, typed());
+    if (auto done = measure_network(command.net, *context, *options, globals.json, report); !done)
+        return done.error();
+    bench::judge(report, *thresholds);
+    for (const bench::CaseResult& result : report.cases) {
+        // The lines are there already; what was missed stands below them.
+        const bool told = globals.json || (thresholds->empty() && result.failed.empty());
+        if (auto printed = told ? Result<void>() : print(bench::case_text(result)); !printed)
+            return printed.error();
     }
     if (auto written = write_report(command, globals, report); !written) return written.error();
     return failed(report) ? ExitCode::failed : ExitCode::done;
@@ -322,8 +356,10 @@ Action define_bench(CLI::App& app, const Globals& globals) {
     define_compare(app, *command);
     define_page(app, *command);
     define_collective(app, command->collective);
+    define_net(app, command->net);
     return [command, &globals]() -> Result<ExitCode> {
         if (command->page->parsed()) return run_page(*command);
+        if (command->net.app->parsed()) return run_net(*command, globals);
         if (command->collective.app->parsed()) return run_collective(*command, globals);
         return command->compare->parsed() ? run_compare(*command, globals) : run_bench(*command, globals);
     };

@@ -31,13 +31,10 @@ Error interrupted() {
     return Error{ErrorCode::cancelled, "interrupted", {}, {}};
 }
 
-// Places on other machines have routes or refusals, but no buffers here.
-Result<void> refuse_remote(const Context& context, const Operand& from, const Operand& to, Bytes bytes) {
-    if (from.place.node().empty() && to.place.node().empty()) return {};
-    const auto route = context.route(from.place, to.place, bytes);
-    if (!route) return route.error();
-    return Error{
-        ErrorCode::unsupported, "copy makes buffers on this machine only", from.place.to_string(), {}};
+// Bytes of the memory that is allocated for the copy: a file of another machine is asked for its size.
+Result<Bytes> known_size(const Context& context, const Operand& from, Bytes bytes) {
+    if (bytes != Buffer::whole || !from.place.is_file()) return bytes;
+    return context.size(Buffer::file(from.place.path()).on(from.place.node()));
 }
 
 Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Buffer& from, const Buffer& to,
@@ -109,13 +106,14 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     if (!from) return from.error();
     const auto to = parse_operand(command.to, "DST");
     if (!to) return to.error();
-    const auto bytes = copy_size(*from, *to, command.flags);
-    if (!bytes) return bytes.error();
+    const auto named = copy_size(*from, *to, command.flags);
+    if (!named) return named.error();
 
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
-    if (auto here = refuse_remote(*context, *from, *to, *bytes); !here) return here;
+    const auto bytes = known_size(*context, *from, *named);
+    if (!bytes) return bytes.error();
     const auto source = open_end(*context, *from, *bytes);
     if (!source) return source.error();
     const auto target = open_end(*context, *to, *bytes);

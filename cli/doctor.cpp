@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <sidestep/peer_doctor.hpp>
+
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -20,6 +22,7 @@ struct DoctorCommand {
     std::optional<Bytes> size;
     std::string save;
     std::string pages;
+    std::string peer;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -58,12 +61,31 @@ Result<ExitCode> print_probe(const ProbeReport& report, const Globals& globals) 
     return intact ? ExitCode::done : ExitCode::failed;
 }
 
+// Both ends of the way to a node.
+Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globals) {
+    if (command.probe || !command.save.empty())
+        return Error{ErrorCode::invalid_argument,
+                     "--peer looks at two machines, --probe at GPUs of one",
+                     {},
+                     "leave one of them out"};
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    PeerDoctorOptions options;
+    if (command.size) options.bytes = *command.size;
+    const auto diagnosis = run_peer_doctor(*context, command.peer, options);
+    if (!diagnosis) return diagnosis.error();
+    const auto printed = print(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all));
+    if (!printed) return printed.error();
+    return worst(*diagnosis);
+}
+
 Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& globals) {
     if (!command.pages.empty()) {
         const auto written = write_pages(command.pages);
         if (!written) return written.error();
         return ExitCode::done;
     }
+    if (!command.peer.empty()) return examine_peer(command, globals);
     if (!command.save.empty() && !command.probe)
         return Error{ErrorCode::invalid_argument, "--save keeps what --probe finds", {}, "add --probe"};
     DoctorOptions options;
@@ -93,7 +115,11 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
                  "copy and check real bytes between every two GPUs, each way, and time them");
     add_bytes(
         app, "--size", [command](Bytes value) { command->size = value; },
-        "bytes of one copy of the probe (default: 64MiB)");
+        "bytes of one copy of the probe (default: 64MiB), or to the node of --peer (default: 16MiB)");
+    app.add_option(
+           "--peer", command->peer,
+           "look at the way to a node that serves, from both ends, and copy real bytes there and back")
+        ->type_name("NODE");
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
         ->type_name("FILE");
     app.add_flag("--all", command->all, "show the evidence of what passes too");

@@ -60,6 +60,15 @@ void add_globals(CLI::App& app, Globals& globals) {
                    "live, a built-in machine or a cluster of it (dgx-h100*4), a topology file or a recorded "
                    "folder (default: SIDESTEP_MACHINE, else live)")
         ->type_name("NAME|FILE");
+    app.add_option("--nodes", globals.nodes,
+                   "where other machines listen: NAME=HOST:PORT,... or a file of such lines (default: "
+                   "SIDESTEP_NODES; a "
+                   "name that the resolver knows needs none)")
+        ->type_name("NAME=ADDR,...|FILE");
+    app.add_option("--key-file", globals.key_file,
+                   "the key by which machines know each other (default: SIDESTEP_KEY_FILE, else "
+                   "~/.config/sidestep/key)")
+        ->type_name("FILE");
     app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
     app.add_option("--require", globals.require,
                    "any path; direct: one hop or exit code 3; host: through host memory")
@@ -118,6 +127,8 @@ std::string machine_of(const Globals& globals) {
 Result<Context> open_context(const Globals& globals) {
     ContextOptions options;
     options.machine = globals.machine;
+    options.nodes = globals.nodes;
+    options.key_file = globals.key_file;
     return Context::open(std::move(options));
 }
 

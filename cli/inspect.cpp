@@ -1,4 +1,5 @@
 // sidestep inspect CHECKPOINT: the tensors of a checkpoint, without their data; and checksums of its files.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,12 +71,24 @@ Result<void> print_manifest(const InspectCommand& command, const Globals& global
         files == 1 ? "" : "s", format_seconds(run.seconds), format_rate(run.gb_per_s())));
 }
 
+// Only files of a node need a machine.
+Result<Checkpoint> open_checkpoint(const InspectCommand& command, const Globals& globals) {
+    CheckpointOptions options;
+    options.lenient = command.lenient;
+    const bool far = std::any_of(command.paths.begin(), command.paths.end(), [](const std::string& path) {
+        const auto place = Place::parse(path);
+        return place && place->is_file() && !place->node().empty();
+    });
+    if (!far) return Checkpoint::open(command.paths, options);
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    return Checkpoint::open(*context, command.paths, options);
+}
+
 Result<void> run_inspect(const InspectCommand& command, const Globals& globals) {
     if (const auto use = check_use(command); !use) return use;
     Interrupt interrupt;
-    CheckpointOptions options;
-    options.lenient = command.lenient;
-    auto checkpoint = Checkpoint::open(command.paths, options);
+    auto checkpoint = open_checkpoint(command, globals);
     if (!checkpoint) return checkpoint.error();
     if (!command.manifest.empty() || !command.verify_manifest.empty()) {
         const auto run = run_manifest(command, globals, *checkpoint, interrupt);
@@ -96,9 +109,11 @@ Result<void> run_inspect(const InspectCommand& command, const Globals& globals) 
 
 Action define_inspect(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<InspectCommand>();
-    app.add_option("CHECKPOINT", command->paths,
-                   "a .safetensors or .gguf file, several that belong together, a "
-                   "model.safetensors.index.json, or a folder with them")
+    app.add_option(
+           "CHECKPOINT", command->paths,
+           "a .safetensors or .gguf file, several that belong together, a "
+           "model.safetensors.index.json, or a folder with them; NODE/file:/PATH: a file or an index of "
+           "a node")
         ->required()
         ->type_name("");
     app.add_option(

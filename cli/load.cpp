@@ -78,11 +78,11 @@ Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& comm
     return options;
 }
 
-Result<Checkpoint> open_checkpoint(const LoadCommand& command) {
+Result<Checkpoint> open_checkpoint(const Context& context, const LoadCommand& command) {
     CheckpointOptions options;
     options.lenient = command.lenient;
     options.deadline = command.limits.deadline;
-    auto checkpoint = Checkpoint::open(command.paths, options);
+    auto checkpoint = Checkpoint::open(context, command.paths, options);
     if (!checkpoint || command.only.empty()) return checkpoint;
     return checkpoint->only(command.only);
 }
@@ -138,7 +138,7 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     auto options = load_options(globals, command, context->topology());
     if (!options) return options.error();
     const auto begin = std::chrono::steady_clock::now();
-    const auto checkpoint = open_checkpoint(command);
+    const auto checkpoint = open_checkpoint(*context, command);
     if (!checkpoint) return checkpoint.error();
     const auto gone = std::chrono::steady_clock::now() - begin;
     if (options->deadline.count() > 0)
@@ -183,7 +183,8 @@ Action define_load(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<LoadCommand>();
     app.add_option("CHECKPOINT", command->paths,
                    "a .safetensors or .gguf file, several that belong together, a "
-                   "model.safetensors.index.json, or a folder with them")
+                   "model.safetensors.index.json, or a folder with them; NODE/file:/PATH: a file or an index "
+                   "of a node")
         ->required()
         ->type_name("");
     add_load_flags(app, command);

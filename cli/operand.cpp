@@ -103,6 +103,7 @@ Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags&
                          "--size",
                          fmt::format("for a part of it write {}@OFFSET+SIZE", from.place.to_string())};
         if (from.range) return from.range->size;
+        if (!from.place.node().empty()) return Buffer::whole;
         return file_size(from.place.path());
     }
     if (from.place.is_shared() && from.range) return from.range->size;
@@ -116,15 +117,16 @@ Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags&
 }
 
 Result<End> open_end(const Context& context, const Operand& operand, Bytes bytes) {
+    const std::string& node = operand.place.node();
     if (operand.place.is_file()) {
         const std::string& path = operand.place.path();
-        if (!operand.range) return End{Buffer::file(path), {}};
-        return End{Buffer::file(path, operand.range->offset, operand.range->size), {}};
+        if (!operand.range) return End{Buffer::file(path).on(node), {}};
+        return End{Buffer::file(path, operand.range->offset, operand.range->size).on(node), {}};
     }
     if (operand.place.is_shared()) {
         const Bytes offset = operand.range ? operand.range->offset : 0;
-        return End{Buffer::shared(operand.place.path(), offset, operand.range ? operand.range->size : bytes),
-                   {}};
+        const Bytes size = operand.range ? operand.range->size : bytes;
+        return End{Buffer::shared(operand.place.path(), offset, size).on(node), {}};
     }
     // An empty file still needs an address to go to.
     auto memory = context.allocate(operand.place, std::max<Bytes>(bytes, 1));

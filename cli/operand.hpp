@@ -29,7 +29,8 @@ struct Operand {
 Result<Operand> parse_operand(std::string_view text, const char* where);
 
 // Bytes a copy between the two moves: a file's or range's own size; --size, the target's range, or
-// default_size for a memory source. Published memory has a size that only a copy finds out: Buffer::whole
+// default_size for a memory source. A file of another machine has a size that only
+// that machine knows: Buffer::whole. Published memory has a size that only a copy finds out: Buffer::whole
 // where the target is a file, else --size or a range is needed. --size with a file source is refused: its
 // size is known.
 Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags& flags);

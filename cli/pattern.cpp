@@ -31,7 +31,7 @@ std::uint64_t pattern_word(std::uint64_t index) {
 
 Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern) {
     if (memory.size() == 0) return {};
-    if (memory.place().is_host()) {
+    if (memory.place().is_host() && memory.place().node().empty()) {
         write_pattern(memory.address(), 0, memory.size(), pattern);
         return {};
     }

@@ -15,6 +15,7 @@
 #include <sidestep/topology_diff.hpp>
 
 #include "report.hpp"
+#include "topo_nodes.hpp"
 #include "verb.hpp"
 
 namespace sidestep::cli {
@@ -27,6 +28,7 @@ struct TopoCommand {
     std::string record;
     std::string theme;
     int node = 0;
+    std::vector<std::string> nodes;
     CLI::App* diff = nullptr;
     std::string before;
     std::string after;
@@ -89,6 +91,8 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
     if (!globals.machine.empty() && globals.machine != "live")
         return misuse(fmt::format("{} cannot be recorded", globals.machine),
                       "only this machine can: leave --machine out; --format json writes others to a file");
+    if (!command.nodes.empty())
+        return misuse("a node is not recorded from here", "run topo --record there, and copy the folder");
     if (!command.format.empty() || !command.output.empty() || !command.as.empty())
         return misuse("--record writes a folder and nothing else", "leave the other options of topo out");
     const auto words = record_machine(command.record);
@@ -98,15 +102,30 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
     return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
+// This machine, or the nodes that were named.
+Result<std::vector<Topology>> machines_of(const TopoCommand& command, const std::string& format,
+                                          const Globals& globals) {
+    if (command.nodes.empty()) {
+        auto topology = Topology::open(globals.machine, command.as);
+        if (!topology) return topology.error();
+        return std::vector{std::move(*topology)};
+    }
+    if (!command.as.empty()) return misuse("--as is for files, not for nodes", "leave it out");
+    if (command.nodes.size() > 1 && (format == "xml" || format == "dot" || format == "svg"))
+        return misuse(fmt::format("{} holds one machine", format), "name one node at a time");
+    return topologies_of(command.nodes, globals);
+}
+
 Result<void> run_topo(const TopoCommand& command, const Globals& globals) {
     if (!command.record.empty()) return record(command, globals);
     const auto format = format_of(command, globals);
     if (!format) return format.error();
-    const auto topology = Topology::open(globals.machine, command.as);
-    if (!topology) return topology.error();
-    auto text = written(*topology, *format, command);
+    const auto machines = machines_of(command, *format, globals);
+    if (!machines) return machines.error();
+    const auto text = written_together(*machines, *format == "json", [&](const Topology& topology) {
+        return written(topology, *format, command);
+    });
     if (!text) return text.error();
-    if (text->empty() || text->back() != '\n') *text += '\n';
     return command.output.empty() || command.output == "-" ? print(*text) : write_file(command.output, *text);
 }
 
@@ -129,6 +148,9 @@ std::string differences_as_json(const Topology& before, const Topology& after,
 }
 
 Result<ExitCode> run_diff(const TopoCommand& command, const Globals& globals) {
+    if (!command.nodes.empty())
+        return misuse(fmt::format("'{}' is one argument too many", command.nodes.front()),
+                      "topo diff compares two machines");
     const auto before = Topology::open(command.before);
     if (!before) return before.error();
     const auto after = Topology::open(command.after);
@@ -162,6 +184,9 @@ void define_diff(CLI::App& app, TopoCommand& command) {
 Action define_topo(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<TopoCommand>();
     app.require_subcommand(0, 1);
+    app.add_option("NODE", command->nodes,
+                   "machines that serve, instead of this one: names of --nodes, or that the resolver knows")
+        ->type_name("");
     app.add_option("--format", command->format,
                    "text: matrix and devices; tree; pairs: rates; json; xml: for NCCL_TOPO_FILE; dot: for "
                    "Graphviz; svg (default: text, or by the ending of --output)")

@@ -38,6 +38,7 @@ Action define_route(CLI::App& app, const Globals& globals);
 Action define_topo(CLI::App& app, const Globals& globals);
 Action define_doctor(CLI::App& app, const Globals& globals);
 Action define_publish(CLI::App& app, const Globals& globals);
+Action define_serve(CLI::App& app, const Globals& globals);
 Action define_bench(CLI::App& app, const Globals& globals);
 Action define_load(CLI::App& app, const Globals& globals);
 Action define_inspect(CLI::App& app, const Globals& globals);
@@ -56,6 +57,7 @@ inline constexpr Verb verbs[] = {
     {"run", "run an NCCL program over Sidestep, or ranks of a program, a GPU each", define_run},
     {"ps", "list the groups of this user's processes, and who waits for whom", define_ps},
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},
+    {"serve", "let other machines reach places of this one", define_serve},
     {"topo", "print the machine: devices and the links between them", define_topo},
     {"doctor", "find out why a fast path is off or slow, and what to type", define_doctor},
     {"bench", "measure this machine: every figure beside what the hardware can do", define_bench},

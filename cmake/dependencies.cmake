@@ -77,4 +77,13 @@ if(SIDESTEP_HAVE_CUDA)
 else()
     message(STATUS "No CUDA toolkit 12.4 or newer: the cuda backend is left out")
 endif()
+
+# RDMA cards: the headers of libibverbs at build time only; the library is loaded at run time.
+set(SIDESTEP_HAVE_VERBS 0)
+find_path(SIDESTEP_VERBS_INCLUDE infiniband/verbs.h)
+if(SIDESTEP_VERBS_INCLUDE)
+    set(SIDESTEP_HAVE_VERBS 1)
+else()
+    message(STATUS "No headers of libibverbs (libibverbs-dev): the verbs engine is left out")
+endif()
 configure_file(${CMAKE_SOURCE_DIR}/cmake/config.hpp.in ${CMAKE_BINARY_DIR}/generated/config.hpp)

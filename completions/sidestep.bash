@@ -96,7 +96,7 @@ _sidestep() {
             compopt -o filenames 2>/dev/null
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "$current") ;;
         bench)
-            _sidestep_offer $'collective\ncompare\npage' "$current"
+            _sidestep_offer $'collective\ncompare\nnet\npage' "$current"
             # The reports that compare takes.
             while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -X '!*.json' -- "$current") ;;
         completion) _sidestep_offer $'bash\nverbs\noptions\nmachines\nplaces\ncases' "$current" ;;

@@ -18,7 +18,7 @@ import sys
 import check_portable
 
 # The library's own folders, as namespaces: nothing of them is anybody else's business.
-INTERNAL = ("base", "driver", "topology", "peer", "backend", "backends", "route", "transfer", "checkpoint", "collective", "protocol", "context", "diagnose", "cli")
+INTERNAL = ("base", "driver", "topology", "peer", "backend", "backends", "route", "transfer", "checkpoint", "collective", "protocol", "context", "diagnose", "wire", "cli")
 # In the public namespace, for the library's own use: the friend of the public classes.
 HIDDEN = ("ContextAccess",)
 RUNTIMES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1",

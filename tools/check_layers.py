@@ -21,7 +21,9 @@ from typing import NamedTuple
 GROUPS = [
     ("CUDA", r"cuda\w*\.(h|hpp)|cuda/.*|nvml\.h|cufile\.h|nvrtc\.h"),
     ("liburing", r"liburing\.h|liburing/.*"),
-    ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|infiniband/.*|rdma/.*"),
+    ("OpenSSL", r"openssl/.*"),
+    ("verbs", r"infiniband/.*"),
+    ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|ifaddrs\.h|rdma/.*"),
     ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd)\.h"),
     ("POSIX", r"(unistd|fcntl|dirent|grp|sched|pthread|signal|termios|poll|spawn)\.h"
               r"|sys/(stat|types|wait|ioctl|time|statvfs|vfs|file)\.h"),
@@ -56,9 +58,10 @@ class Layer(NamedTuple):
 LAYERS = [
     Layer(0, "include/sidestep", "the public API, one type a header", groups=()),
     Layer(0, "src/base", "Result, Place, Buffer, units, log, environment, the start of threads", groups=("fmt", "POSIX")),
-    Layer(1, "src/driver", "the only door to CUDA, NVML, io_uring, sockets, memory maps and descriptors: "
+    Layer(1, "src/driver", "the only door to CUDA, NVML, io_uring, sockets, RDMA cards, memory maps and descriptors: "
           "loaded symbol tables and RAII types, no policy", ("src/base",),
-          ("fmt", "POSIX", "kernel", "sockets", "liburing", "CUDA")),
+          ("fmt", "POSIX", "kernel", "sockets", "liburing", "OpenSSL", "CUDA"),
+          only=((r"verbs\.(cpp|hpp)", ("verbs",)),)),
     Layer(2, "src/topology", "the model (pure) and its readers; built-in machines; classes; drawing",
           ("src/base",), ("fmt", "nlohmann-json"),
           only=((r".*_reader\.(cpp|hpp)|sysfs_.*|live\.(cpp|hpp)|unseen_gpus\..*|peer_reasons\..*",
@@ -88,9 +91,12 @@ LAYERS = [
     Layer(6, "src/collective", "which algorithm, tasks of each rank, groups: joining, sharing of memory, faults",
           ("src/base", "src/driver", "src/topology", "src/peer", "src/protocol", "src/backend", "src/route"),
           ("fmt", "nlohmann-json", "POSIX")),
+    Layer(6, "src/wire", "between machines: who they are, what they let others reach, pushes and questions; a backend over any "
+          "network engine, and the node that serves",
+          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"), ("fmt", "POSIX")),
     Layer(7, "src/context", "the composition root: builds the topology, registers backends; the C ABI",
           ("src/base", "src/driver", "src/topology", "src/peer", "src/backend", "src/route", "src/transfer",
-           "src/checkpoint", "src/collective", "backends")),
+           "src/checkpoint", "src/collective", "src/wire", "backends"), ("fmt", "POSIX")),
     Layer(8, "shims/nccl", "a library that stands in for NCCL, over the public API", groups=("fmt", "kernel")),
     Layer(8, "src/diagnose", "the doctor's checks, records of machines, trials of every pair of GPUs",
           ("src/base", "src/driver", "src/topology"), ("fmt", "nlohmann-json", "POSIX")),
@@ -113,11 +119,14 @@ LAYERS = [
     Layer(10, "tests/fake_cufile", "a library that stands in for cuFile, and the tests over it",
           ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer", "backends/*"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
-    Layer(10, "tests/fuzz", "fuzz targets, and their corpora replayed", ("src/checkpoint",), ("fmt", "GoogleTest")),
+    Layer(10, "tests/fuzz", "fuzz targets, and their corpora replayed", ("src/backend", "src/checkpoint", "src/wire"), ("fmt", "GoogleTest")),
     Layer(10, "tests/gpu", "tests that need a GPU",
           ("src/base", "src/driver", "src/topology", "src/protocol", "src/backend", "backends/*", "backends"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/models", "protocols over every execution of a weak memory model", (), ("GoogleTest",)),
+    Layer(10, "tests/network", "nodes and their clients over the public API; links and sessions over sockets",
+          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer", "src/wire", "backends/*"),
+          ("fmt", "GoogleTest", "POSIX", "kernel", "sockets")),
     Layer(10, "tests/nccl", "programs over NCCL's interface", ("shims/nccl",), ("fmt", "GoogleTest", "POSIX", "kernel")),
     Layer(10, "tests/page", "the page of a report, in a browser too", ("bench",), ("fmt",)),
     Layer(10, "tests/install", "projects that use an installed library", groups=()),
@@ -126,15 +135,15 @@ LAYERS = [
 # The layer a public header belongs to; its rank says who may include it.
 HOMES = {
     "src/base": ("api.h", "result.hpp", "place.hpp", "buffer.hpp", "units.hpp", "memory_kind.hpp",
-                 "version.hpp", "options.hpp", "allocation.hpp", "pinned.hpp", "publication.hpp",
+                 "version.hpp", "options.hpp", "allocation.hpp", "network.hpp", "pinned.hpp", "publication.hpp",
                  "storage_bytes.hpp", "stage.hpp", "dtype.hpp"),
     "src/topology": ("topology.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
     "src/collective": ("collective.hpp",),
     "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "save.hpp"),
-    "src/diagnose": ("doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
-    "src/context": ("context.hpp", "cuda.hpp", "group.hpp", "sidestep.h"),
+    "src/diagnose": ("doctor.hpp", "peer_doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
+    "src/context": ("context.hpp", "cuda.hpp", "group.hpp", "node.hpp", "sidestep.h"),
 }
 
 # Headers the build writes -> who may include them.

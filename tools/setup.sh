@@ -14,6 +14,7 @@ ccache           ccache
 pkg-config       pkg-config
 git              git
 xz-utils         xz
+iproute2         ip
 python3          python3
 libfmt-dev       fmt/format.h
 libcli11-dev     CLI/CLI.hpp
@@ -21,6 +22,8 @@ nlohmann-json3-dev nlohmann/json.hpp
 liburing-dev     liburing.h
 libxxhash-dev    xxhash.h
 libexpat1-dev    expat.h
+libssl-dev       openssl/ssl.h
+libibverbs-dev   infiniband/verbs.h
 libgtest-dev     gtest/gtest.h
 python3-dev      python3
 pybind11-dev     python3

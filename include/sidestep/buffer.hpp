@@ -55,6 +55,9 @@ public:
     // True for a file buffer without a range.
     bool whole_file() const { return place_.is_file() && size_ == whole; }
 
+    // The same on the machine called `node`; an empty name means this machine. An address is one of that machine.
+    Buffer on(std::string node) const;
+
     // The `bytes` bytes that start `from` bytes into this buffer. The caller keeps within size().
     Buffer slice(Bytes from, Bytes bytes) const;
 

@@ -32,7 +32,13 @@ struct CheckpointFile {
     Bytes data_begin = 0;  // offset of the first byte of tensor data
     // Of the file as it was read (device, inode, time of change): a load refuses one that has changed since.
     std::uint64_t identity = 0;
+    std::string node = {};  // the machine that has it, which `path` is of; empty: this one
 };
+
+class Context;
+namespace checkpoint {
+struct FarFiles;
+}
 
 // What writing or checking a manifest has read.
 struct ManifestRun {
@@ -63,6 +69,13 @@ public:
     // path may be what it may be above. ErrorCode::invalid_argument where there is none, and where two of the
     // files hold a tensor of one name.
     static Result<Checkpoint> open(const std::vector<std::string>& paths,
+                                   const CheckpointOptions& options = {});
+
+    // Files of a node that serves, each as a place of that one node: node7/file:/data/model.safetensors. A file or the
+    // files of an index are as above; a folder is not, since a node lists none. Headers come by copies, and
+    // Context::load brings the tensors; checksums are made and checked where the files lie. Paths that are no such
+    // places are opened as above. `context` stays in use as long as the call takes.
+    static Result<Checkpoint> open(const Context& context, const std::vector<std::string>& paths,
                                    const CheckpointOptions& options = {});
 
     // In the order of the files, and within one of their offsets.
@@ -114,7 +127,13 @@ public:
 
 private:
     struct Content;
-    static Result<Checkpoint> read(const std::vector<std::string>& paths, const CheckpointOptions& options);
+    friend struct ContextAccess;  // files of nodes
+    static Result<Checkpoint> open_at(const std::vector<std::string>& paths, const CheckpointOptions& options,
+                                      std::shared_ptr<const checkpoint::FarFiles> far);
+    static Result<Checkpoint> read(const std::vector<std::string>& paths, const CheckpointOptions& options,
+                                   const std::shared_ptr<const checkpoint::FarFiles>& far);
+    // unsupported where a file is of a node: `what` is done where it lies.
+    Result<void> check_here(const char* what) const;
     explicit Checkpoint(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
     std::shared_ptr<const Content> content_;
 };

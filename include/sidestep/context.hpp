@@ -9,6 +9,7 @@
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/load.hpp>
+#include <sidestep/network.hpp>
 #include <sidestep/options.hpp>
 #include <sidestep/pinned.hpp>
 #include <sidestep/publication.hpp>
@@ -32,6 +33,13 @@ struct ContextOptions {
     std::string peer_folder = {};
     // See Context::set_relay_memory.
     Bytes relay_memory = Bytes{64} << 20;
+    // Where other machines listen: NAME=HOST:PORT with commas between, or the path of a file of such lines; a name that is
+    // there again has several addresses. Empty: the environment's SIDESTEP_NODES. Any other name of a machine is asked of
+    // the resolver, and reached at port 47900.
+    std::string nodes = {};
+    // The key by which machines know each other. Empty: the environment's SIDESTEP_KEY_FILE, else
+    // ~/.config/sidestep/key. Read when a machine is first asked for.
+    std::string key_file = {};
 };
 
 // Whether one way to move bytes works here.
@@ -106,6 +114,22 @@ public:
     Result<Publication> publish(const std::string& name, const Allocation& allocation) const {
         return publish(name, allocation.buffer());
     }
+
+    // Lets other machines reach places of this one (docs/network.md). Nothing listens otherwise.
+    Result<Serving> serve(const ServeOptions& options) const;
+
+    // Connects to a machine, which is called `node` in places from now on (node7/gpu:1) and listens at `address`
+    // (HOST:PORT, several with commas between them). Answers what it calls itself. Not needed for those that
+    // ContextOptions::nodes or the resolver know: they are connected when they are first asked for.
+    // ErrorCode::not_found where nobody listens there, permission_denied where its key is another, timed_out after 10 s.
+    Result<std::string> connect(const std::string& node, const std::string& address) const;
+
+    // Opens plain sockets to a node, to compare copies with; 0: as many as a large copy to it uses, 16 at most.
+    // out_of_memory, end_of_file or io_error where the node takes no more.
+    Result<NetworkProbe> probe_network(const std::string& node, std::size_t sockets = 0) const;
+
+    // How many bytes a buffer has: of a whole file, or of published memory, as whoever has it says. May block.
+    Result<Bytes> size(const Buffer& buffer) const;
 
     // Page-locks ordinary host memory, so that GPUs copy from and to it without staging. A range that is
     // pinned already costs a look-up. ErrorCode::unsupported where no GPU backend is usable.

@@ -19,7 +19,7 @@ enum class Verdict {
     unknown,  // it cannot be seen from here; the finding says what would show it
 };
 
-enum class CheckGroup { gpu_gpu, gpu_nic, gpu_storage, host, container, versions };
+enum class CheckGroup { gpu_gpu, gpu_nic, gpu_storage, host, container, versions, network };
 
 SIDESTEP_API std::string_view to_string(Verdict verdict);   // "pass", ...
 SIDESTEP_API std::string_view to_string(CheckGroup group);  // "gpu-gpu", "gpu-nic", "gpu-storage", ...

@@ -74,12 +74,18 @@ SIDESTEP_API sidestep_status sidestep_open(const char* machine, sidestep_context
 /* Transfers and allocations of the context may outlive it. */
 SIDESTEP_API void sidestep_close(sidestep_context* context);
 
+/* Connects to another machine that serves, which is called `node` in places from now on and listens at `address`
+ * ("HOST:PORT"). Not needed for machines that SIDESTEP_NODES or the resolver know. SIDESTEP_NOT_FOUND where nobody listens
+ * there, SIDESTEP_PERMISSION_DENIED where its key is another, SIDESTEP_TIMED_OUT after 10 s. */
+SIDESTEP_API sidestep_status sidestep_connect(sidestep_context* context, const char* node, const char* address);
+
 /* ---- Bytes at a place ---- */
 
 /* As the size of a file: all of it as a source, what comes as a target. Its offset is then 0. */
 #define SIDESTEP_WHOLE UINT64_MAX
 
-/* `place` is "host", "host:1", "gpu:0", "file:PATH" or "shared:NAME". Memory has an address, a file and published
+/* `place` is "host", "host:1", "gpu:0", "file:PATH" or "shared:NAME", or one of these on another machine, as in
+ * "node7/gpu:0" (docs/network.md). Memory has an address, a file and published
  * memory (see sidestep_publish) an offset; all of them have a size, or SIDESTEP_WHOLE. A whole file
  * is written under another name and renamed when every byte has arrived; a part of a file is written in
  * place. The caller keeps memory and text alive until the call, or the transfer it starts, has ended. */

@@ -10,7 +10,10 @@
 #include <sidestep/group.hpp>
 #include <sidestep/load.hpp>
 #include <sidestep/memory_kind.hpp>
+#include <sidestep/network.hpp>
+#include <sidestep/node.hpp>
 #include <sidestep/options.hpp>
+#include <sidestep/peer_doctor.hpp>
 #include <sidestep/place.hpp>
 #include <sidestep/probe.hpp>
 #include <sidestep/probe_report.hpp>

@@ -127,7 +127,8 @@ def copy(src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic",
          max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
          stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> Receipt:
     """Copies bytes and waits for them. An end is a path, 'file:PATH', 'file:PATH@OFFSET+SIZE' (as a target written in
-    place), 'shared:NAME' (memory that another process published), a sidestep.Tensor, an array with __dlpack__, or an
+    place), 'shared:NAME' (memory that another process published), NODE/ before one of these (on another machine, docs/network.md),
+    a sidestep.Tensor, an array with __dlpack__, or an
     object with Python's buffer protocol (writable, as a target), in C order. Sizes must agree, save that a whole file as
     a target takes what comes: it is written under another name and renamed when every byte is there.
 

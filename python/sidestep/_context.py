@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from . import _core, _cuda, _devices
 from ._arguments import (bytes_in, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, progress_of,
-                         rules_of, set_options, size_of)
+                         rules_of, set_options, size_of, text_of)
 from ._checkpoint import Checkpoint, content_of
 from ._ends import end_of, tensors_of
 from ._errors import Error
@@ -67,10 +67,16 @@ class Context:
 
     machine: 'live', a built-in machine ('dgx-h100'), a cluster of it, a topology file; None: the environment's
     SIDESTEP_MACHINE, else 'live'. GPUs of any but the live machine are emulated in host memory.
+    nodes: where other machines listen, 'node7=10.0.0.7:47900' with commas between, or a file of such lines; None: the
+    environment's SIDESTEP_NODES. A name that the resolver knows needs none.
+    key_file: the key by which machines know each other; None: SIDESTEP_KEY_FILE, else ~/.config/sidestep/key.
     """
 
-    def __init__(self, machine: Optional[str] = None) -> None:
+    def __init__(self, machine: Optional[str] = None, *, nodes: Optional[str] = None,
+                 key_file: Optional[Union[str, "os.PathLike[str]"]] = None) -> None:
         self._name = machine_of(machine)
+        self._nodes = "" if nodes is None else path_of(nodes, "nodes")
+        self._key_file = "" if key_file is None else path_of(key_file, "key_file")
         self._lock = threading.Lock()
         self._numbers: List[int] = []
         self._opened: Optional[_core.Context] = None
@@ -87,7 +93,7 @@ class Context:
             return self._opened
         with self._lock:
             if self._opened is None:
-                opened = _core.Context(self._name)
+                opened = _core.Context(self._name, self._nodes, self._key_file)
                 if self._numbers:
                     opened.set_cuda_numbers(self._numbers)
                 self._opened = opened
@@ -100,6 +106,16 @@ class Context:
     def backends(self) -> List[Backend]:
         """Each way to move bytes, whether it works here, and why not."""
         return [Backend(*row) for row in self._handle.backends()]
+
+    def serve(self, allow: str, *, listen: str = "127.0.0.1:47900", key_file: Optional[Union[str, "os.PathLike[str]"]] = None,
+              name: str = "", metrics: str = "") -> _core.Serving:
+        """Lets other machines reach what `allow` names ('gpu:*,host=8GiB,file:/data,file:/out=rw,shared:kv'), and nothing else,
+        for as long as the answer lives. It has `addresses`, `key_file`, `allowed`, `counts()` (clients, bytes received,
+        bytes sent) and `metrics()`, all it counts in Prometheus' text format. With `metrics='127.0.0.1:9478'` a page over
+        HTTP has that text (GET /metrics), for whoever reaches it; `metrics_addresses` says where."""
+        return self._handle.serve(text_of(listen, "listen", "serve"), text_of(allow, "allow", "serve"),
+                                  "" if key_file is None else path_of(key_file, "key_file"), text_of(name, "name", "serve"),
+                                  text_of(metrics, "metrics", "serve"))
 
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""

@@ -1,6 +1,7 @@
 """From what a caller hands over to buffers: the ends of a copy, and tensors to save."""
 
 import os
+import re
 import sys
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -29,7 +30,10 @@ def _parse_range(text: str) -> Tuple[str, Optional[Tuple[int, int]]]:
 
 
 def _from_text(text: str) -> _core.Buffer:
-    """'file:PATH', 'file:PATH@OFFSET+SIZE', 'shared:NAME', or a path."""
+    """'file:PATH', 'file:PATH@OFFSET+SIZE', 'shared:NAME', NODE/ before one of these, or a path."""
+    far = re.fullmatch(r"([A-Za-z0-9._-]+)/((?:file|shared):.*)", text, re.DOTALL)
+    if far:
+        return _from_text(far[2]).on(far[1])
     if text.startswith("shared:"):
         name, part = _parse_range(text_of(text, "the name of shared memory", "copy")[len("shared:"):])
         return _core.Buffer.shared(name) if part is None else _core.Buffer.shared_part(name, *part)

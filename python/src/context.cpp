@@ -63,14 +63,25 @@ auto finish_and_drop(Pending pending, const py::object& progress) {
 
 class PyContext {
 public:
-    explicit PyContext(const std::string& machine) {
-        context_ = keep_context(value(without_gil([&] { return Context::open({machine}); })));
+    PyContext(const std::string& machine, const std::string& nodes, const std::string& key_file) {
+        ContextOptions options;
+        options.machine = machine;
+        options.nodes = nodes;
+        options.key_file = key_file;
+        context_ = keep_context(value(without_gil([&] { return Context::open(options); })));
     }
 
     const Topology& topology() const { return context().topology(); }
 
     // For each GPU CUDA's number, -1: hidden from this process. Without, GPUs are taken for emulated ones.
     void set_cuda_numbers(std::vector<int> numbers) { cuda_numbers_ = std::move(numbers); }
+
+    std::unique_ptr<Held<Serving>> serve(const std::string& listen, const std::string& allow,
+                                         const std::string& key_file, const std::string& name,
+                                         const std::string& metrics) const {
+        const ServeOptions options{listen, allow, key_file, name, metrics};
+        return std::make_unique<Held<Serving>>(value(without_gil([&] { return context().serve(options); })));
+    }
 
     Route route(const std::string& from, const std::string& to, Bytes bytes,
                 const CopyOptions& options) const {
@@ -185,8 +196,21 @@ private:
 }  // namespace
 
 void define_context(py::module_& module) {
+    py::class_<Held<Serving>>(module, "Serving", "Lets others reach this machine until it goes.")
+        .def_property_readonly("addresses", [](Held<Serving>& held) { return (*held).addresses(); })
+        .def_property_readonly("key_file", [](Held<Serving>& held) { return decoded((*held).key_file()); })
+        .def_property_readonly("allowed", [](Held<Serving>& held) { return (*held).allowed(); })
+        .def_property_readonly("metrics_addresses",
+                               [](Held<Serving>& held) { return (*held).metrics_addresses(); })
+        .def("metrics", [](Held<Serving>& held) { return (*held).metrics(); })
+        .def("counts", [](Held<Serving>& held) {
+            const ServeCounts counts = (*held).counts();
+            return std::tuple(counts.clients, counts.received, counts.sent);
+        });
     py::class_<PyContext>(module, "Context")
-        .def(py::init<const std::string&>(), py::arg("machine"))
+        .def(py::init<const std::string&, const std::string&, const std::string&>(), py::arg("machine"),
+             py::arg("nodes") = "", py::arg("key_file") = "")
+        .def("serve", &PyContext::serve)
         .def_property_readonly("topology", &PyContext::topology, py::return_value_policy::reference_internal)
         .def("set_cuda_numbers", &PyContext::set_cuda_numbers)
         .def("route", &PyContext::route)

@@ -47,6 +47,7 @@ void define_buffer(py::module_& module) {
                 return Buffer::shared(name, offset, bytes);
             },
             py::arg("name"), py::arg("offset"), py::arg("nbytes"))
+        .def("on", &Buffer::on, py::arg("node"))
         .def_property_readonly("place",
                                [](const Buffer& buffer) { return decoded(buffer.place().to_string()); })
         .def_property_readonly("size",

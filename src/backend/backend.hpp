@@ -212,6 +212,8 @@ public:
     virtual GpuAddresses* gpu_addresses() { return nullptr; }
     virtual Seats* seats() { return nullptr; }
     virtual Streams* streams() { return nullptr; }
+    // Its buffers are on other machines (Place::node), those of all others on this one.
+    virtual bool reaches_nodes() const { return false; }
 
     // What the buffer is, if this backend is the one that knows; nothing if it is not. Fails where the
     // buffer cannot be what its Place claims: a file that is not there, an address of another GPU.
@@ -219,9 +221,9 @@ public:
         return std::optional<Description>{};
     }
 
-    // Whether bytes go between these two, a file and device memory, as the capabilities with
-    // Reach::storage_gpu say. Asked before a copy or route is planned, for backends where that depends on the
-    // very file; may block and try it out. The memory may be no more than its place: null address, size 0.
+    // Whether bytes go between these two, a file and device memory or places of two nodes, as the capabilities with
+    // Reach::storage_gpu or Reach::nodes say. Asked before a copy or route is planned, for backends where that depends on
+    // the very file or nodes; may block and try it out. The memory may be no more than its place: null address, size 0.
     virtual Support reaches(const Buffer&, const Buffer&) { return Support::yes({}); }
 
     // Makes a buffer ready. The buffer's size is known (not `whole`) except for whole-file targets.

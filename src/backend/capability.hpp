@@ -38,6 +38,8 @@ enum class Reach {
     storage,      // a file and host memory
     storage_gpu,  // a file and GPU or p2pmem memory, without host memory in between
     device_map,   // p2pmem memory and host memory, by the CPU's loads and stores
+    network,      // one end on this machine, the other on a node (Place::node)
+    nodes,        // both ends on nodes, of which the first pushes to the second
 };
 
 // One engine moving bytes from one kind of place to another.
@@ -53,10 +55,11 @@ struct Capability {
     double max_gb_per_s = 0;           // ceiling of the engine itself, 0: only the links limit it
     double latency_us = 0;             // of one piece, links left out
     bool streams = false;              // takes Piece::stream: enqueues on a caller's stream
-    std::string reason;    // one clause for Hop::reason: "DMA without the CPU"
+    std::string reason;                // one clause for Hop::reason: "DMA without the CPU"
 };
 
-// Why a backend that is usable on this machine does not carry these very bytes between files and device memory.
+// Why a backend that is usable on this machine does not carry these very bytes, between files and device memory or between
+// two nodes.
 struct Objection {
     std::string backend;
     std::optional<Place> place;  // the device memory that it does not reach; none: it reaches no place
@@ -70,9 +73,9 @@ struct Offer {
     std::string name;
     Support support;
     std::vector<Capability> capabilities;
-    MemorySet host_memory;  // kinds of host memory it allocates
-    MemorySet gpu_memory;   // kinds of GPU memory it allocates
-    std::vector<Objection> objections = {};  // its own, to what it offers with Reach::storage_gpu
+    MemorySet host_memory;                   // kinds of host memory it allocates
+    MemorySet gpu_memory;                    // kinds of GPU memory it allocates
+    std::vector<Objection> objections = {};  // its own, to what it offers with Reach::storage_gpu or nodes
 };
 
 }  // namespace sidestep::backend

@@ -47,8 +47,12 @@ void Registry::add_absent(Offer offer) {
 }
 
 Result<std::optional<Description>> Registry::describe(const Buffer& buffer) const {
+    const bool far = !buffer.place().node().empty();
     for (Backend* backend : usable_)
-        if (auto found = backend->describe(buffer); !found || *found) return found;
+        if (auto found =
+                backend->reaches_nodes() == far ? backend->describe(buffer) : std::optional<Description>();
+            !found || *found)
+            return found;
     return std::optional<Description>{};
 }
 

@@ -34,6 +34,12 @@ Buffer Buffer::gpu(int index, const void* address, Bytes bytes) {
     return buffer;
 }
 
+Buffer Buffer::on(std::string node) const {
+    Buffer buffer = *this;
+    buffer.place_ = place_.on(std::move(node));
+    return buffer;
+}
+
 Buffer Buffer::file(std::string path) {
     return file(std::move(path), 0, whole);
 }

@@ -65,6 +65,14 @@ Result<void> read_count(const char* name, int& value) {
     return {};
 }
 
+Result<Network> parse_network(const std::string& text) {
+    if (text == "auto") return Network::automatic;
+    if (text == "verbs") return Network::verbs;
+    if (text == "ncclnet") return Network::ncclnet;
+    if (text == "tcp") return Network::tcp;
+    return bad("SIDESTEP_NETWORK", text, "auto, verbs, ncclnet or tcp");
+}
+
 Result<void> read_size(const char* name, Bytes& value) {
     const std::string text = text_of(name, "");
     if (text.empty()) return {};
@@ -81,6 +89,10 @@ Result<Environment> Environment::read() {
     environment.machine = text_of("SIDESTEP_MACHINE", environment.machine);
     environment.probe_file = text_of("SIDESTEP_PROBE_FILE", "");
     environment.peer_folder = text_of("SIDESTEP_PEER_FOLDER", "");
+    environment.nodes = text_of("SIDESTEP_NODES", "");
+    environment.key_file = text_of("SIDESTEP_KEY_FILE", "");
+    SIDESTEP_TRY(environment.network, parse_network(text_of("SIDESTEP_NETWORK", "auto")));
+    environment.nccl_net = text_of("SIDESTEP_NCCL_NET", "");
     environment.log = text_of("SIDESTEP_LOG", environment.log);
     if (environment.log != "error" && environment.log != "warn" && environment.log != "info" &&
         environment.log != "debug")

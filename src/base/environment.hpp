@@ -13,6 +13,7 @@ namespace sidestep::base {
 
 enum class FileIo { automatic, uring, threads };
 enum class Cufile { automatic, off };
+enum class Network { automatic, verbs, ncclnet, tcp };
 
 struct Environment {
     // SIDESTEP_MACHINE: the machine of contexts that name none: live, a built-in name, or a file.
@@ -22,6 +23,15 @@ struct Environment {
     // SIDESTEP_PEER_FOLDER: where published memory is found, for contexts that name no folder; empty: the
     // default.
     std::string peer_folder;
+    // SIDESTEP_NODES: where nodes listen: NAME=HOST:PORT with commas between, or the path of a file of such lines.
+    std::string nodes;
+    // SIDESTEP_KEY_FILE: the key of nodes, for contexts and for `sidestep serve`.
+    std::string key_file;
+    // SIDESTEP_NETWORK: auto, verbs, ncclnet or tcp: what carries bytes between machines; auto: RDMA where both have a card for
+    // it, else a network plugin of NCCL where one is named.
+    Network network = Network::automatic;
+    // SIDESTEP_NCCL_NET: that plugin, a path or a name; empty: the one that NCCL would load, and only for ncclnet.
+    std::string nccl_net;
     // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error. Only checked
     // here: log() reads it itself, since there are lines before and after any context.
     std::string log = "warn";

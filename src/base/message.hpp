@@ -1,4 +1,5 @@
-// Messages between processes, field by field. Numbers have the machine's order of bytes: both ends are on one machine.
+// Messages between processes, field by field. Numbers have the machine's order of bytes; between machines src/wire makes sure
+// that it is the same.
 #pragma once
 
 #include <cstdint>

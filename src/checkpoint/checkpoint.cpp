@@ -103,20 +103,35 @@ Result<Checkpoint> Checkpoint::open(const std::string& path, const CheckpointOpt
 }
 
 Result<Checkpoint> Checkpoint::open(const std::vector<std::string>& paths, const CheckpointOptions& options) {
+    return open_at(paths, options, nullptr);
+}
+
+Result<Checkpoint> Checkpoint::open_at(const std::vector<std::string>& paths,
+                                       const CheckpointOptions& options, checkpoint::FarFilesPtr far) {
     if (paths.empty()) return Error{ErrorCode::invalid_argument, "no path of a checkpoint was given", {}, {}};
     const auto deadline = options.deadline;
     if (deadline.count() < 0 || deadline > longest_limit)
         return refused_option("deadline", fmt::format("{} ms", deadline.count()));
     return base::make_within<Checkpoint>(deadline, words_of(paths),
-                                         [paths, options] { return read(paths, options); });
+                                         [paths, options, far] { return read(paths, options, far); });
 }
 
-Result<Checkpoint> Checkpoint::read(const std::vector<std::string>& paths, const CheckpointOptions& options) {
-    const std::string path = words_of(paths);
+Result<void> Checkpoint::check_here(const char* what) const {
+    for (const CheckpointFile& file : content_->files)
+        if (!file.node.empty())
+            return Error{ErrorCode::unsupported,
+                         fmt::format("{} lies on {}: {} is done there", file.path, file.node, what),
+                         file.path, fmt::format("run it on {}", file.node)};
+    return {};
+}
+
+Result<Checkpoint> Checkpoint::read(const std::vector<std::string>& paths, const CheckpointOptions& options,
+                                    const checkpoint::FarFilesPtr& far) {
+    const std::string path = (far ? far->node + "/file:" : std::string()) + words_of(paths);
     return guarded<Checkpoint>(path, [&]() -> Result<Checkpoint> {
         SIDESTEP_TRY(checkpoint::Headers headers, paths.size() == 1
-                                                      ? checkpoint::read_headers(paths.front(), options)
-                                                      : checkpoint::read_headers(paths, options));
+                                                      ? checkpoint::read_headers(paths.front(), options, far)
+                                                      : checkpoint::read_headers(paths, options, far));
         auto content = std::make_shared<Content>();
         content->path = path;
         content->tensors = std::move(headers.tensors);
@@ -197,6 +212,7 @@ Result<Checkpoint> Checkpoint::only(const std::vector<std::string>& patterns) co
 Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Progress& progress) const {
     return guarded<ManifestRun>(content_->path, [&]() -> Result<ManifestRun> {
         const auto& files = content_->files;
+        SIDESTEP_CHECK(check_here("making checksums"));
         SIDESTEP_CHECK(check_file_names(files));
         SIDESTEP_CHECK(check_manifest_target(path, content_->path, files));
         checkpoint::Manifest manifest;
@@ -218,6 +234,7 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
 
 Result<ManifestRun> Checkpoint::verify_manifest(const std::string& path, const Progress& progress) const {
     return guarded<ManifestRun>(content_->path, [&]() -> Result<ManifestRun> {
+        SIDESTEP_CHECK(check_here("checking checksums"));
         SIDESTEP_TRY(auto manifest, checkpoint::read_manifest(path));
         std::vector<std::size_t> all(content_->files.size());
         std::iota(all.begin(), all.end(), std::size_t{0});

@@ -11,7 +11,6 @@
 
 #include "base/try.hpp"
 #include "base/workers.hpp"
-#include "checkpoint/files_reader.hpp"
 #include "checkpoint/folder_reader.hpp"
 #include "checkpoint/gguf.hpp"
 #include "checkpoint/names.hpp"
@@ -41,7 +40,8 @@ struct FileHeader {
 template <typename Header>
 FileHeader file_header(const OpenFile& open, Header& header) {
     FileHeader read;
-    read.file = {open.path, open.facts.size, header.data_begin, open.facts.version};
+    read.file = {open.path, open.facts.size, header.data_begin, open.facts.version,
+                 open.far ? open.far->node : std::string()};
     read.tensors = std::move(header.tensors);
     read.metadata = std::move(header.metadata);
     return read;
@@ -78,9 +78,10 @@ Result<FileHeader> read_safetensors(const OpenFile& open, const CheckpointOption
 }
 
 // Of either kind, told apart by how they begin: a safetensors header of that length would be too long.
-Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& options) {
+Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& options,
+                             const FarFilesPtr& far) {
     try {
-        SIDESTEP_TRY(const OpenFile open, open_regular(path));
+        SIDESTEP_TRY(const OpenFile open, open_regular(path, far));
         SIDESTEP_TRY(const std::string first,
                      read_text(open, 0, std::min<Bytes>(open.facts.size, gguf_magic.size())));
         return first == gguf_magic ? read_gguf(open) : read_safetensors(open, options);
@@ -94,7 +95,7 @@ Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& o
 
 // All at once, by several threads; of several failures the first in the order of the paths is told.
 Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths,
-                                           const CheckpointOptions& options) {
+                                           const CheckpointOptions& options, const FarFilesPtr& far) {
     std::vector<std::optional<Result<FileHeader>>> read(paths.size());
     std::atomic<std::size_t> failed{paths.size()};  // the first that did, so far
     const auto processors = static_cast<std::size_t>(driver::usable_cpu_count());
@@ -104,7 +105,7 @@ Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths
     base::in_parallel(threads, paths.size(), [&](std::size_t i) {
         std::size_t first = failed.load();
         if (i > first) return;
-        read[i] = read_file(paths[i], options);
+        read[i] = read_file(paths[i], options, far);
         while (!read[i]->ok() && i < first && !failed.compare_exchange_weak(first, i)) {
         }
     });
@@ -209,20 +210,21 @@ std::string note_of_size(Bytes total_size, const Headers& headers) {
     return fmt::format("total_size of the index is {}, and the tensors have {} bytes", total_size, tensors);
 }
 
-Result<Headers> read_index(const std::string& path, const CheckpointOptions& options) {
-    SIDESTEP_TRY(const std::string text, read_whole(path, largest_index, "an index"));
+Result<Headers> read_index(const std::string& path, const CheckpointOptions& options,
+                           const FarFilesPtr& far) {
+    SIDESTEP_TRY(const std::string text, read_whole(path, largest_index, "an index", far));
     SIDESTEP_TRY(ShardIndex index, parse_shard_index(text, path));
     const std::string folder = driver::split_path(path).folder;
     std::vector<std::string> paths;
     for (const std::string& shard : index.shards) {
         paths.push_back(beside(folder, shard));
-        SIDESTEP_TRY(const auto facts, driver::file_facts(paths.back()));
+        SIDESTEP_TRY(const auto facts, facts_of(paths.back(), far));
         if (facts) continue;
         return Error{ErrorCode::not_found,
                      fmt::format("{}, which the index names, does not exist", paths.back()), path,
                      "copy or download the missing file"};
     }
-    SIDESTEP_TRY(auto files, read_files(paths, options));
+    SIDESTEP_TRY(auto files, read_files(paths, options, far));
     IndexMatch match(index);
     Headers headers =
         join(std::move(files), std::move(index.metadata),
@@ -238,7 +240,7 @@ Result<Headers> read_index(const std::string& path, const CheckpointOptions& opt
 
 // The files of a split GGUF, of which the first is read. They lie beside it.
 Result<std::vector<FileHeader>> read_split(FileHeader first, const PartName& name,
-                                           const CheckpointOptions& options) {
+                                           const CheckpointOptions& options, const FarFilesPtr& far) {
     const GgufSplit split = first.split;
     const std::string path = first.file.path;
     const auto wrong = [](std::string message, const std::string& where) {
@@ -254,7 +256,7 @@ Result<std::vector<FileHeader>> read_split(FileHeader first, const PartName& nam
     std::vector<std::string> paths;
     for (std::uint32_t i = 1; i < name.count; ++i) {
         std::string other = name.name_of(name.number + i);
-        SIDESTEP_TRY(const auto facts, driver::file_facts(beside(folder, other)));
+        SIDESTEP_TRY(const auto facts, facts_of(beside(folder, other), far));
         if (!facts) continue;
         paths.push_back(beside(folder, other));
         names.push_back(std::move(other));
@@ -262,7 +264,7 @@ Result<std::vector<FileHeader>> read_split(FileHeader first, const PartName& nam
     if (const std::string absent = absent_parts(names); !absent.empty())
         return Error{ErrorCode::not_found, fmt::format("files of the model are missing: {}", absent), path,
                      "copy or download the missing files"};
-    SIDESTEP_TRY(auto files, read_files(paths, options));
+    SIDESTEP_TRY(auto files, read_files(paths, options, far));
     std::size_t tensors = first.tensors.size();
     for (std::size_t i = 0; i < files.size(); ++i) {
         tensors += files[i].tensors.size();
@@ -278,12 +280,12 @@ Result<std::vector<FileHeader>> read_split(FileHeader first, const PartName& nam
 }
 
 // One file, and the others of its model where it is the first of a split GGUF.
-Result<Headers> read_one(const std::string& path, const CheckpointOptions& options) {
-    SIDESTEP_TRY(auto files, read_files({path}, options));
+Result<Headers> read_one(const std::string& path, const CheckpointOptions& options, const FarFilesPtr& far) {
+    SIDESTEP_TRY(auto files, read_files({path}, options, far));
     FileHeader& file = files.front();
     const auto name = parse_part_name(driver::split_path(path).name);
     if (file.split.count > 1 && file.split.number == 0 && name) {
-        SIDESTEP_TRY(files, read_split(std::move(file), *name, options));
+        SIDESTEP_TRY(files, read_split(std::move(file), *name, options, far));
         return join_all(std::move(files));
     }
     const std::uint64_t count =
@@ -297,7 +299,7 @@ Result<Headers> read_one(const std::string& path, const CheckpointOptions& optio
 Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& options) {
     SIDESTEP_TRY(const FolderFiles found, files_of_folder(folder));
     if (!found.index.empty()) {
-        SIDESTEP_TRY(Headers headers, read_index(found.index, options));
+        SIDESTEP_TRY(Headers headers, read_index(found.index, options, nullptr));
         const auto is_single = [&](const CheckpointFile& file) { return file.path == found.single; };
         if (!found.single.empty() && std::none_of(headers.files.begin(), headers.files.end(), is_single))
             headers.notes.push_back(
@@ -305,10 +307,10 @@ Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& 
         return headers;
     }
     if (!found.paths.front().ends_with(gguf_ending)) {
-        SIDESTEP_TRY(auto files, read_files(found.paths, options));
+        SIDESTEP_TRY(auto files, read_files(found.paths, options, nullptr));
         return join_all(std::move(files));
     }
-    SIDESTEP_TRY(Headers headers, read_one(found.paths.front(), options));
+    SIDESTEP_TRY(Headers headers, read_one(found.paths.front(), options, nullptr));
     if (headers.files.size() == found.paths.size()) return headers;
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} does not say that it is one of the {} GGUF files of the folder",
@@ -318,17 +320,19 @@ Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& 
 
 }  // namespace
 
-Result<Headers> read_headers(const std::string& path, const CheckpointOptions& options) {
-    SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+Result<Headers> read_headers(const std::string& path, const CheckpointOptions& options,
+                             const FarFilesPtr& far) {
+    SIDESTEP_TRY(const auto facts, facts_of(path, far));
     if (!facts) return Error{ErrorCode::not_found, fmt::format("there is no {}", path), path, {}};
     if (facts->type == driver::FileType::directory) return read_folder(path, options);
-    if (path.ends_with(".json")) return read_index(path, options);
-    return read_one(path, options);
+    if (path.ends_with(".json")) return read_index(path, options, far);
+    return read_one(path, options, far);
 }
 
-Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options) {
+Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options,
+                             const FarFilesPtr& far) {
     for (const std::string& path : paths) {
-        SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+        SIDESTEP_TRY(const auto facts, facts_of(path, far));
         if (!facts) return Error{ErrorCode::not_found, fmt::format("there is no {}", path), path, {}};
         const bool folder = facts->type == driver::FileType::directory;
         if (!folder && !path.ends_with(".json")) continue;
@@ -336,7 +340,7 @@ Result<Headers> read_headers(const std::vector<std::string>& paths, const Checkp
                      fmt::format("{} is {} among several paths", path, folder ? "a folder" : "an index"),
                      path, "name it alone, or only files with tensors"};
     }
-    SIDESTEP_TRY(auto files, read_files(paths, options));
+    SIDESTEP_TRY(auto files, read_files(paths, options, far));
     Headers headers = join_all(std::move(files));
     std::vector<std::string> names;
     for (const std::string& path : paths) names.push_back(driver::split_path(path).name);

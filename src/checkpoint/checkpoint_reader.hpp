@@ -7,6 +7,8 @@
 
 #include <sidestep/checkpoint.hpp>
 
+#include "checkpoint/files_reader.hpp"
+
 namespace sidestep::checkpoint {
 
 // What is known of the files together. Tensors in the order of the files and, within one, of their offsets;
@@ -19,9 +21,11 @@ struct Headers {
 };
 
 // Checkpoint::open says what `path` may be.
-Result<Headers> read_headers(const std::string& path, const CheckpointOptions& options);
+Result<Headers> read_headers(const std::string& path, const CheckpointOptions& options,
+                             const FarFilesPtr& far = nullptr);
 
 // The same for several paths, each of one file.
-Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options);
+Result<Headers> read_headers(const std::vector<std::string>& paths, const CheckpointOptions& options,
+                             const FarFilesPtr& far = nullptr);
 
 }  // namespace sidestep::checkpoint

@@ -111,7 +111,8 @@ std::string Checkpoint::to_json() const {
         return fmt::format("{{\"type\": {}, \"bytes\": {}}}", json_text(type.first), type.second);
     });
     append_list(text, "files", files(), [](const CheckpointFile& file) {
-        return fmt::format("{{\"path\": {}, \"size\": {}, \"data_begin\": {}}}", json_text(file.path),
+        const std::string node = file.node.empty() ? "" : fmt::format("\"node\": {}, ", json_text(file.node));
+        return fmt::format("{{{}\"path\": {}, \"size\": {}, \"data_begin\": {}}}", node, json_text(file.path),
                            file.size, file.data_begin);
     });
     append_list(text, "tensors", tensors(), [](const TensorInfo& tensor) {

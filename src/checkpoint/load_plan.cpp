@@ -48,7 +48,8 @@ Result<LoadPlan> plan_load(const Checkpoint& checkpoint, const LoadOptions& opti
     auto ranges = ranges_of(checkpoint.tensors(), checkpoint.files(), block);
     for (std::size_t file = 0; file < ranges.size(); ++file) {
         if (ranges[file].empty()) continue;
-        plan.files.push_back({checkpoint.files()[file].path, 0, std::move(ranges[file])});
+        plan.files.push_back(
+            {checkpoint.files()[file].path, 0, std::move(ranges[file]), 0, checkpoint.files()[file].node});
         plan.file_numbers.push_back(file);
         plan.file_bytes += plan.files.back().bytes();
     }

@@ -33,6 +33,10 @@ std::string percent(double part, double whole) {
 
 std::string advice_on_reading(const ReportFacts& facts, const Receipt& receipt) {
     const StorageBytes& storage = receipt.storage;
+    if (receipt.route && !receipt.route->from.node().empty())
+        return fmt::format(
+            "the way to {0} is the limit: `sidestep doctor --peer {0}` looks at both ends of it",
+            receipt.route->from.node());
     if (storage.gpu_direct * 2 > storage.total())
         return "storage already goes straight to the GPUs: only faster storage, or more of it, helps";
     if (storage.o_direct * 2 > storage.total())

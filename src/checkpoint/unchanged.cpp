@@ -29,6 +29,7 @@ Result<void> Checkpoint::check_file(std::size_t file) const {
                      fmt::format("there is no file {}: the checkpoint has {}", file, files().size()),
                      content_->path,
                      {}};
+    SIDESTEP_CHECK(check_here("looking at a file again"));
     const CheckpointFile& known = files()[file];
     SIDESTEP_TRY(const auto facts, driver::file_facts(known.path));
     if (!facts)

@@ -120,13 +120,9 @@ Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
     if (buffer == nullptr) return null_argument(name);
     auto place = read_place(buffer->place, "place");
     if (!place) return place.error();
-    if (!place->node().empty())
-        return Error{ErrorCode::unsupported,
-                     "a buffer is on this machine, not on " + place->node(),
-                     place->to_string(),
-                     {}};
     if (place->is_shared()) {
-        if (buffer->address == nullptr) return Buffer::shared(place->path(), buffer->offset, buffer->size);
+        if (buffer->address == nullptr)
+            return Buffer::shared(place->path(), buffer->offset, buffer->size).on(place->node());
         return Error{ErrorCode::invalid_argument,
                      "published memory has an offset, its address is NULL",
                      place->to_string(),
@@ -143,7 +139,7 @@ Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
     if (buffer->address != nullptr)
         return Error{
             ErrorCode::invalid_argument, "a file has an offset, its address is NULL", place->to_string(), {}};
-    return Buffer::file(place->path(), buffer->offset, buffer->size);
+    return Buffer::file(place->path(), buffer->offset, buffer->size).on(place->node());
 }
 
 // Brings the caller's struct, which may be that of another version, to this version's.
@@ -325,6 +321,17 @@ sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t 
 
 void sidestep_unpin(sidestep_pinned* pinned) {
     delete pinned;
+}
+
+sidestep_status sidestep_connect(sidestep_context* context, const char* node, const char* address) {
+    return guarded([&]() -> Result<void> {
+        if (context == nullptr) return null_argument("context");
+        if (node == nullptr) return null_argument("node");
+        if (address == nullptr) return null_argument("address");
+        const auto connected = context->context.connect(node, address);
+        if (!connected) return connected.error();
+        return {};
+    });
 }
 
 sidestep_status sidestep_publish(sidestep_context* context, const char* name, const sidestep_buffer* buffer,

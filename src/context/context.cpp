@@ -5,14 +5,16 @@
 #include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
+#include "context/network.hpp"
 
 namespace sidestep {
 namespace {
 
-// Where published memory really is; any other place as it is.
-Result<Place> real_place(transfer::SharedMemory& shared, const Place& place) {
+// Where published memory really is; any other place as it is. A node that is not reached has no routes.
+Result<Place> real_place(const ContextAccess::Impl& impl, const Place& place) {
+    if (!place.node().empty()) SIDESTEP_CHECK(impl.remote->peer(place.node()));
     if (!place.is_shared() || !place.node().empty()) return place;
-    SIDESTEP_TRY(const transfer::Import import, shared.import(Buffer::shared(place.path())));
+    SIDESTEP_TRY(const transfer::Import import, impl.shared->import(Buffer::shared(place.path())));
     return import.buffer.place();
 }
 
@@ -35,6 +37,9 @@ Result<Context> Context::open(ContextOptions options) {
 
     auto impl = base::make_shared_here<Impl>(std::move(topology));
     backends::add_builtin(impl->registry, impl->topology, environment);
+    SIDESTEP_TRY(auto remote, context::remote_backend(options, environment));
+    impl->remote = remote.get();
+    impl->registry.add(std::move(remote), impl->topology);
     for (const backend::Offer& offer : impl->registry.offers())
         impl->status.push_back(
             {offer.name, offer.support.usable, offer.support.reason, offer.support.remedy});
@@ -63,8 +68,8 @@ const std::vector<BackendStatus>& Context::backends() const {
 Result<Route> Context::route(const Place& from, const Place& to, Bytes bytes,
                              const CopyOptions& options) const {
     SIDESTEP_CHECK(context::check(options));
-    SIDESTEP_TRY(const Place real_from, real_place(*impl_->shared, from));
-    SIDESTEP_TRY(const Place real_to, real_place(*impl_->shared, to));
+    SIDESTEP_TRY(const Place real_from, real_place(*impl_, from));
+    SIDESTEP_TRY(const Place real_to, real_place(*impl_, to));
     return impl_->engine->route(real_from, real_to, bytes, options);
 }
 

@@ -12,6 +12,7 @@
 #include "peer/publisher.hpp"
 #include "transfer/engine.hpp"
 #include "transfer/shared_memory.hpp"
+#include "wire/remote_backend.hpp"
 
 namespace sidestep {
 
@@ -24,6 +25,7 @@ struct Context::Impl {
 
     const Topology topology;
     backend::Registry registry;
+    wire::RemoteBackend* remote = nullptr;  // belongs to the registry
     std::vector<BackendStatus> status;
     std::shared_ptr<context::Pins> pins;
     std::string peer_folder;  // as ContextOptions::peer_folder, or the environment's
@@ -50,6 +52,8 @@ struct ContextAccess {
         return Transfer(std::move(engine), std::move(activity));
     }
     static Loading load(const Context& context, const Checkpoint& checkpoint, const LoadOptions& options);
+    static Result<Checkpoint> open_checkpoint(const Context& context, const std::vector<std::string>& paths,
+                                              const CheckpointOptions& options);
     // `content` is a Loaded::Content.
     static Loaded loaded(std::shared_ptr<const checkpoint::LoadedContent> content);
 };

@@ -140,7 +140,7 @@ Result<Prepared> prepare(const Context& context, const Topology& topology, const
                 options.manifest);
     }
     SIDESTEP_TRY(prepared.plan, checkpoint::plan_load(checkpoint, options, manifest ? manifest->block : 0));
-    for (const Place& place : options.to) SIDESTEP_CHECK(transfer::check_place(topology, place));
+    for (const Place& place : options.to) SIDESTEP_CHECK(transfer::check_here(topology, place));
     for (std::size_t i = 0; i < prepared.plan.files.size(); ++i)
         prepared.plan.files[i].version = checkpoint.files()[prepared.plan.file_numbers[i]].identity;
     transfer::Spread::Look look;

@@ -13,12 +13,13 @@ Allocation watched(const std::shared_ptr<context::Pins>& pinned,
                    const std::shared_ptr<transfer::Registrations>& attached, Allocation memory) {
     const Buffer buffer = memory.buffer();
     const MemoryKind kind = memory.kind();
-    if (buffer.place().is_host() && kind == MemoryKind::pageable) pinned->allocated(buffer);
+    const bool here = buffer.place().node().empty();
+    if (here && buffer.place().is_host() && kind == MemoryKind::pageable) pinned->allocated(buffer);
     auto freed = [held = base::make_shared_here<Allocation>(std::move(memory)), pins = std::weak_ptr(pinned),
-                  registrations = std::weak_ptr(attached), owner = base::OwnerProcess()]() mutable {
+                  registrations = std::weak_ptr(attached), owner = base::OwnerProcess(), here]() mutable {
         if (owner.forked()) return;
         if (const auto there = registrations.lock()) there->forget(held->buffer());
-        if (const auto there = pins.lock()) there->freeing(held->buffer());
+        if (const auto there = here ? pins.lock() : nullptr) there->freeing(held->buffer());
         held.reset();
     };
     return Allocation(buffer, kind, std::move(freed));
@@ -40,12 +41,12 @@ Result<Allocation> Context::allocate(const Place& place, Bytes bytes, MemoryKind
 
 Result<Pinned> Context::pin(const Buffer& buffer) const {
     SIDESTEP_CHECK(impl_->engine->check_process());
-    SIDESTEP_CHECK(transfer::check_place(impl_->topology, buffer.place()));
+    SIDESTEP_CHECK(transfer::check_here(impl_->topology, buffer.place()));
     return impl_->pins->pin(impl_->registry, buffer);
 }
 
 Result<void> Context::set_relay_memory(const Place& gpu, Bytes bytes) const {
-    SIDESTEP_CHECK(transfer::check_place(impl_->topology, gpu));
+    SIDESTEP_CHECK(transfer::check_here(impl_->topology, gpu));
     if (!gpu.is_gpu())
         return Error{ErrorCode::invalid_argument, "only a GPU lends memory as a relay", gpu.to_string(), {}};
     impl_->engine->pool().set_relay_limit(gpu.index(), bytes);

@@ -84,7 +84,7 @@ Result<Publication> Context::publish(const std::string& name, const Buffer& buff
     SIDESTEP_CHECK(impl_->engine->check_process());
     SIDESTEP_CHECK(peer::check_name(name));
     SIDESTEP_CHECK(check(buffer));
-    SIDESTEP_CHECK(transfer::check_place(impl_->topology, buffer.place()));
+    SIDESTEP_CHECK(transfer::check_here(impl_->topology, buffer.place()));
     SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
     SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(impl_->peer_folder, true));
     SIDESTEP_TRY(backend::Exported exported, share(impl_->registry, buffer));

@@ -122,6 +122,8 @@ std::string_view to_string(CheckGroup group) {
             return "container";
         case CheckGroup::versions:
             return "versions";
+        case CheckGroup::network:
+            return "network";
     }
     return "unknown";
 }

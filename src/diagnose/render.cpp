@@ -26,6 +26,8 @@ const char* heading(CheckGroup group) {
             return "container and virtual machine";
         case CheckGroup::versions:
             return "software versions";
+        case CheckGroup::network:
+            return "between this machine and the node";
     }
     return "";
 }

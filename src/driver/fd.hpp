@@ -22,6 +22,8 @@ public:
     }
 
     int get() const { return number_; }
+    // The caller closes it from now on.
+    int release() { return std::exchange(number_, -1); }
     explicit operator bool() const { return number_ >= 0; }
 
 private:

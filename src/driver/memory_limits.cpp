@@ -100,6 +100,12 @@ std::optional<AvailableMemory> available_memory(int numa_node, const std::string
     return min;
 }
 
+Bytes machine_memory() {
+    const long pages = ::sysconf(_SC_PHYS_PAGES);
+    const long page = ::sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? static_cast<Bytes>(pages) * static_cast<Bytes>(page) : Bytes{1} << 30;
+}
+
 Bytes resident_private_bytes() {
     // statm: total, resident and shared pages.
     const auto line = read_line("/proc/self/statm");

@@ -18,6 +18,9 @@ struct AvailableMemory {
 // stands before every path that is read ("" for the real machine).
 std::optional<AvailableMemory> available_memory(int numa_node = -1, const std::string& root = "");
 
+// What the machine has in all; 1 GiB where it does not tell.
+Bytes machine_memory();
+
 // Bytes of private memory that pages stand behind, of this process.
 Bytes resident_private_bytes();
 

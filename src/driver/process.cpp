@@ -1,6 +1,7 @@
 #include "driver/process.hpp"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -81,6 +82,11 @@ std::int64_t clock_shift_ns() {
     while (words >> clock >> seconds >> rest)
         if (clock == "monotonic") return seconds * second + rest;
     return 0;
+}
+
+std::size_t most_descriptors() {
+    rlimit limit{};
+    return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
 }
 
 Result<Fd> watch_process(int process) {

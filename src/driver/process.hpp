@@ -1,6 +1,7 @@
 // What tells one process from another, for whoever asks later whether it still runs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <sidestep/result.hpp>
@@ -24,6 +25,9 @@ bool still_runs(const ProcessMark& mark);
 // How far the steady clock of this process is ahead of the machine's: processes of a time namespace have another one. 0
 // where there is no such thing, or no /proc.
 std::int64_t clock_shift_ns();
+
+// That this process may have at a time, as it is now (RLIMIT_NOFILE).
+std::size_t most_descriptors();
 
 // Readable once the process has ended, whatever its children inherited (pidfd_open, Linux 5.3). unsupported
 // elsewhere.

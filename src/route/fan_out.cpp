@@ -65,8 +65,11 @@ void find_slots(Ground& ground) {
     const auto gpu =
         std::find_if(places.begin(), places.end(), [](const End& end) { return end.place.is_gpu(); });
     const End& beside = gpu == places.end() ? places.front() : *gpu;
+    // A file of another machine is put together in host memory here, as one of this machine is: a copy of it to host memory
+    // would need no stop.
+    const End file{Place::file(ground.file.place.path()), ground.file.memory};
     HopOption missing;
-    for (const End& slots : host_stops(ground.topology, ground.offers, ground.file, beside)) {
+    for (const End& slots : host_stops(ground.topology, ground.offers, file, beside)) {
         const auto find = [&](const End& before, const End& after) {
             const End& from = ground.writes() ? after : before;
             const End& to = ground.writes() ? before : after;

@@ -26,13 +26,13 @@ std::optional<DeviceId> find_device(const Topology& topology, const Place& place
 
 // The cpu beside a GPU or peer-to-peer memory.
 std::optional<DeviceId> cpu_beside(const Topology& topology, const Place& place) {
-    if (!place.is_gpu() && !place.is_p2pmem()) return std::nullopt;
+    if ((!place.is_gpu() && !place.is_p2pmem()) || !place.node().empty()) return std::nullopt;
     const auto device = find_device(topology, place);
     return device ? topology.cpu_of(*device) : std::nullopt;
 }
 
 bool of_no_node(const Place& place) {
-    return place.is_host() && place.index() < 0;
+    return place.is_host() && place.index() < 0 && place.node().empty();
 }
 
 // The device that holds an end's bytes; host memory of no node is taken to lie beside `other`.
@@ -70,7 +70,8 @@ void check_objections(HopOption& option, const Offer& offer, const End& from, co
 void check_reach(HopOption& option, const Topology& topology, const Capability& capability, const End& from,
                  const End& to) {
     if (capability.reach == Reach::storage || capability.reach == Reach::storage_gpu ||
-        capability.reach == Reach::same_gpu)
+        capability.reach == Reach::same_gpu || capability.reach == Reach::network ||
+        capability.reach == Reach::nodes)
         return;
     const bool peers = capability.reach == Reach::peer_access;
     if (peers) {
@@ -113,7 +114,8 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.reason = capability.reason;
     option.meets = capability.meets;
     if (!offer.support.usable) refuse(option, offer.support.reason, offer.support.remedy);
-    if (capability.reach == Reach::storage_gpu) check_objections(option, offer, from, to);
+    if (capability.reach == Reach::storage_gpu || capability.reach == Reach::nodes)
+        check_objections(option, offer, from, to);
     if (option.possible()) check_reach(option, topology, capability, from, to);
     if (option.possible()) check_memory(option, offer, capability, from, to);
     if (!option.possible()) return option;
@@ -154,13 +156,25 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
                                    const End& from, const End& to) {
     std::vector<HopOption> options;
     const bool same = from.place == to.place;
+    // Between machines bytes leave, or arrive in, host memory of this one, or go from a node to another, or to the same one; or
+    // both are machines of one topology, whose links say what joins them.
+    const bool far = from.place.node() != to.place.node();
+    const bool nodes = !from.place.node().empty() && !to.place.node().empty();
+    const auto here = [](const End& end) { return end.place.node().empty() && end.place.is_host(); };
+    const bool near_host = here(from) || here(to);
+    const bool one_topology = topology.find(from.place) && topology.find(to.place);
+    const auto asked = [&](Reach reach) {
+        if (reach == Reach::network) return far && near_host;
+        if (reach == Reach::nodes) return nodes && !one_topology;
+        return one_topology || (!far && !nodes);
+    };
     for (std::size_t o = 0; o < offers.size(); ++o)
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
-            // Inside one GPU and between two are different questions: the wrong one is no refusal.
+            // Inside one GPU, between two and between machines are different questions: the wrong one is no refusal.
             if (capability.from != from.place.kind() || capability.to != to.place.kind() ||
                 (capability.reach == Reach::same_gpu && !same) ||
-                (capability.reach == Reach::peer_access && same))
+                (capability.reach == Reach::peer_access && same) || !asked(capability.reach))
                 continue;
             options.push_back(make_option(topology, offers[o], capability, from, to));
             options.back().choice = {o, c};
@@ -185,7 +199,10 @@ HopOption best_hop(const Topology& topology, const std::vector<Offer>& offers, c
 std::vector<End> host_stops(const Topology& topology, const std::vector<backend::Offer>& offers,
                             const End& from, const End& to) {
     std::vector<End> stops;
-    if (from.place.is_host() && to.place.is_host()) return stops;
+    const bool far = from.place.node() != to.place.node();
+    const bool here = from.place.node().empty() && from.place.is_host();
+    const bool there = to.place.node().empty() && to.place.is_host();
+    if ((here && there) || (far && (here || there))) return stops;
     const Place place = staging_place(topology, from, to);
     for (MemoryKind kind : {MemoryKind::pinned, MemoryKind::pageable})
         if (std::any_of(offers.begin(), offers.end(), [kind](const Offer& offer) {
@@ -200,7 +217,8 @@ std::vector<End> gpu_stops(const Topology& topology, const End& from_end, const 
     const Place& from = from_end.place;
     const Place& to = to_end.place;
     const auto mapped = [](const End& end) {
-        return end.place.is_gpu() || (end.place.is_host() && end.memory == MemoryKind::pinned);
+        return end.place.node().empty() &&
+               (end.place.is_gpu() || (end.place.is_host() && end.memory == MemoryKind::pinned));
     };
     if (from == to || !mapped(from_end) || !mapped(to_end) || (from.is_host() && to.is_host())) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.

@@ -26,7 +26,7 @@ std::uintptr_t address_of(const Buffer& buffer) {
 
 bool is_memory(const Buffer& buffer) {
     const Place& place = buffer.place();
-    return (place.is_host() || place.is_gpu()) && place.node().empty() && buffer.address() != nullptr &&
+    return (place.is_host() || place.is_gpu()) && buffer.address() != nullptr &&
            buffer.size() != Buffer::whole;
 }
 
@@ -38,6 +38,9 @@ bool fits_group(const BatchCopy& copy, const BatchRequest& request) {
     if (request.options.verify || !is_memory(from) || !is_memory(to) || to.read_only()) return false;
     if (from.size() != to.size() || from.size() == 0) return false;
     if (from.size() > largest_in_group && !request.on_stream) return false;
+    // Whether one node reaches another is asked of each copy; and an address of a node is not one of this machine.
+    const bool far = !from.place().node().empty() || !to.place().node().empty();
+    if (far) return from.place().node().empty() || to.place().node().empty();
     const std::uintptr_t a = address_of(from);
     const std::uintptr_t b = address_of(to);
     return a < b ? b - a >= from.size() : a - b >= from.size();

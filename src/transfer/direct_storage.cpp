@@ -22,12 +22,13 @@ using backend::Reach;
 using backend::Support;
 
 bool is_device(const Place& place) {
-    return place.is_gpu() || place.is_p2pmem();
+    return (place.is_gpu() || place.is_p2pmem()) && place.node().empty();
 }
 
 bool are_file_and_device(const Buffer& from, const Buffer& to) {
-    return (from.place().is_file() && is_device(to.place())) ||
-           (is_device(from.place()) && to.place().is_file());
+    const auto is_file = [](const Place& place) { return place.is_file() && place.node().empty(); };
+    return (is_file(from.place()) && is_device(to.place())) ||
+           (is_device(from.place()) && is_file(to.place()));
 }
 
 bool connects(const Offer& offer, const Buffer& from, const Buffer& to) {
@@ -151,11 +152,27 @@ private:
     std::map<Place, Support> against_;
 };
 
+// Whether the node at one end reaches the other.
+std::vector<Objection> objections_of_nodes(const backend::Registry& registry, std::span<const Buffer> from,
+                                           std::span<const Buffer> to) {
+    for (const Offer& offer : registry.offers()) {
+        backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr;
+        if (backend == nullptr || !backend->reaches_nodes()) continue;
+        for (const Buffer& source : from)
+            for (const Buffer& target : to) {
+                if (source.place().node().empty() || target.place().node().empty()) continue;
+                if (Support answer = backend->reaches(source, target); !answer.usable)
+                    return {{offer.name, {}, answer.reason, answer.remedy}};
+            }
+    }
+    return {};
+}
+
 }  // namespace
 
 std::vector<Objection> objections(const backend::Registry& registry, std::span<const Buffer> from,
                                   std::span<const Buffer> to, const CopyOptions& options) {
-    std::vector<Objection> found;
+    std::vector<Objection> found = objections_of_nodes(registry, from, to);
     const auto is_file = [](const Buffer& end) { return end.place().is_file(); };
     if (options.require == Require::host ||
         (std::ranges::none_of(from, is_file) && std::ranges::none_of(to, is_file)))

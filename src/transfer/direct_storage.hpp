@@ -1,4 +1,4 @@
-// What backends have against carrying these very bytes between a file and device memory.
+// What backends have against carrying these very bytes, between a file and device memory or between two nodes.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ using backend::Objection;
 
 // Asks every usable backend with Reach::storage_gpu for the ends (Backend::reaches), from each to each; unless the options
 // rule its path out anyway, or the page cache holds most of what is to be read, whichever files it is in. What it has
-// against a place counts for that place, what it has against a file or all places for all. Empty, at no cost, for ends that
-// are not a file and device memory. May block.
+// against a place counts for that place, what it has against a file or all places for all. Of two nodes the
+// backend that reaches them is asked. Empty, at no cost, for all other ends. May block.
 std::vector<Objection> objections(const backend::Registry& registry, std::span<const Buffer> from,
                                   std::span<const Buffer> to, const CopyOptions& options);
 inline std::vector<Objection> objections(const backend::Registry& registry, const Buffer& from,

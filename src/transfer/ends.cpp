@@ -34,7 +34,7 @@ int count_of(const Topology& topology, DeviceKind kind) {
 // Host memory is described only where its kind matters: a copy with a GPU at the other end, since asking costs as
 // much as a small copy.
 Result<Description> describe_end(const backend::Registry& registry, const Buffer& buffer, bool other_is_gpu) {
-    if (buffer.place().is_host() && !other_is_gpu)
+    if (buffer.place().is_host() && buffer.place().node().empty() && !other_is_gpu)
         return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
     return describe(registry, buffer);
 }
@@ -47,6 +47,7 @@ Result<void> check_range(const Buffer& buffer) {
             return wrong("the range ends past the largest file offset", buffer.to_string());
         return {};
     }
+    if (buffer.place().is_shared()) return {};  // of a node, which knows its size
     if (buffer.size() == Buffer::whole) return wrong("memory needs a size", buffer.to_string());
     if (buffer.address() == nullptr && buffer.size() > 0)
         return wrong("the address is null", buffer.to_string());
@@ -60,6 +61,8 @@ bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
 
 Result<void> check_overlap(const Ends& ends, const Description& from, const Description& to) {
     bool overlaps = false;
+    // The two ends of one node are that node's matter.
+    if (!ends.from.place().node().empty() || !ends.to.place().node().empty()) return {};
     if (ends.from.place().is_file() && ends.to.place().is_file()) {
         const bool same = from.identity != 0 && from.identity == to.identity;
         overlaps = same && (ends.to.whole_file() ||
@@ -79,7 +82,7 @@ Result<void> check_overlap(const Ends& ends, const Description& from, const Desc
 Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemory* shared,
                      std::chrono::milliseconds limit) {
     SIDESTEP_CHECK(check_place(topology, buffer.place()));
-    if (!buffer.place().is_shared()) return Import{buffer, nullptr};
+    if (!buffer.place().is_shared() || !buffer.place().node().empty()) return Import{buffer, nullptr};
     if (shared == nullptr)
         return Error{
             ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
@@ -104,6 +107,9 @@ std::string why_out_of_reach(const backend::Registry& registry, const Place& pla
 Result<Description> describe(const backend::Registry& registry, const Buffer& buffer) {
     SIDESTEP_TRY(const auto found, registry.describe(buffer));
     if (found) return *found;
+    if (!buffer.place().node().empty())
+        return Error{
+            ErrorCode::unsupported, "no backend here reaches other machines", buffer.place().to_string(), {}};
     if (buffer.place().is_host()) return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
     if (buffer.place().is_file())
         return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
@@ -113,11 +119,19 @@ Result<Description> describe(const backend::Registry& registry, const Buffer& bu
 }
 
 Result<void> check_place(const Topology& topology, const Place& place) {
+    if (place.node().empty()) return check_here(topology, place);
+    if (place.is_p2pmem())
+        return Error{ErrorCode::unsupported,
+                     "peer-to-peer memory is reached on its own machine alone",
+                     place.to_string(),
+                     {}};
+    return {};
+}
+
+Result<void> check_here(const Topology& topology, const Place& place) {
     if (!place.node().empty())
         return Error{
-            ErrorCode::unsupported,
-            fmt::format("{} is on another machine, and this build has no network backend", place.to_string()),
-            "topology", "use places of this machine"};
+            ErrorCode::unsupported, "this is done with places of this machine alone", place.to_string(), {}};
     if (place.is_gpu() && !topology.find(place))
         return no_such_device("GPU", "gpu", place, topology.gpu_count());
     if (place.is_p2pmem() && topology.emulated())
@@ -149,12 +163,20 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     Result<Ends> found{Ends{}};
     Ends& ends = *found;
     ends.bytes = from.size() == Buffer::whole ? source.size : from.size();
-    if (to.size() != Buffer::whole && to.size() != ends.bytes)
-        return wrong(fmt::format("the source has {} bytes and the target {}", ends.bytes, to.size()),
+    const Bytes room = to.place().is_shared() && to.size() == Buffer::whole ? target.size : to.size();
+    if (room != Buffer::whole && room != ends.bytes)
+        return wrong(fmt::format("the source has {} bytes and the target {}", ends.bytes, room),
                      fmt::format("{} and {}", from.to_string(), to.to_string()),
                      "sizes must agree; name a range of the larger one");
-    ends.from = from.place().is_file() ? Buffer::file(from.place().path(), from.offset(), ends.bytes) : from;
+    const std::string& node = from.place().node();
+    ends.from = from;
+    if (from.place().is_file())
+        ends.from = Buffer::file(from.place().path(), from.offset(), ends.bytes).on(node);
+    if (from.place().is_shared())
+        ends.from = Buffer::shared(from.place().path(), from.offset(), ends.bytes).on(node);
     ends.to = to;
+    if (to.place().is_shared())
+        ends.to = Buffer::shared(to.place().path(), to.offset(), ends.bytes).on(to.place().node());
     ends.from_end = {from.place(), source.memory};
     ends.to_end = {to.place(), target.memory};
     ends.from_identity = source.identity;

@@ -35,7 +35,9 @@ std::string why_out_of_reach(const backend::Registry& registry, const Place& pla
 // path_unavailable for memory that nobody reaches.
 Result<backend::Description> describe(const backend::Registry& registry, const Buffer& buffer);
 
-// Checks that the place is on this machine and there: not_found names the GPUs or NUMA nodes there are.
+// Checks that the place is on this machine and there: not_found names the GPUs or NUMA nodes there are. A place of a node
+// (Place::node) is refused, or, by the second one, left to that node to check.
+Result<void> check_here(const Topology& topology, const Place& place);
 Result<void> check_place(const Topology& topology, const Place& place);
 
 // Asks the backends what the buffers are, and checks that sizes agree, that the target may be written and

@@ -41,6 +41,7 @@ struct CountedWaiter {
 // What Context::allocate gives at a place, for routes that are asked for without buffers.
 route::End typical_end(const std::vector<backend::Offer>& offers, const Place& place) {
     if (place.is_file()) return {place, MemoryKind::storage};
+    if (place.is_shared()) return {place, MemoryKind::pageable};  // of a node
     if (place.is_gpu()) return {place, MemoryKind::device};
     if (place.is_p2pmem()) return {place, MemoryKind::p2pmem};
     const bool pinned = std::any_of(offers.begin(), offers.end(), [](const backend::Offer& offer) {

@@ -68,6 +68,8 @@ public:
     void use(SharedMemory& shared) { shared_ = &shared; }
 
     StagingPool& pool() { return pool_; }
+    // For pieces that others begin, and that drive_in_background() looks after.
+    const std::shared_ptr<Lookout>& lookout() const { return lookout_; }
     // Emptied when the Engine goes, since it holds what belongs to the backends.
     const std::shared_ptr<Registrations>& registrations() const { return registrations_; }
 

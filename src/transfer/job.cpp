@@ -26,7 +26,8 @@ void Job::begin(const Buffer& from, const Buffer& to) {
     target_ = to;
     writes_files_ = to.place().is_file();
     const bool shared = from.place().is_shared() || to.place().is_shared();
-    asks_files_or_others_ = writes_files_ || from.place().is_file() || shared;
+    const bool far = !from.place().node().empty() || !to.place().node().empty();
+    asks_files_or_others_ = writes_files_ || from.place().is_file() || shared || far;
     // On a stream the copy's place is where it was submitted.
     if (stream_ != nullptr || !asks_files_or_others_) return begin_moving(prepare(from, to), false);
     open([this, from, to] { return prepare(from, to); }, false);

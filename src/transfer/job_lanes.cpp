@@ -31,10 +31,14 @@ bool touches_gpu(const Ends& ends) {
     return ends.from.place().is_gpu() || ends.to.place().is_gpu();
 }
 
+bool touches_node(const Ends& ends) {
+    return !ends.from.place().node().empty() || !ends.to.place().node().empty();
+}
+
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
     if (options.chunk != 0) return base::round_up(options.chunk, page);
-    if (!staged && touches_file(ends)) return direct_file_chunk;
+    if (!staged && (touches_file(ends) || touches_node(ends))) return direct_file_chunk;
     if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
     const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
@@ -73,7 +77,7 @@ LaneSetup Job::shape_of(std::size_t lane) const {
     LaneSetup setup;
     if (stream_ != nullptr && !needs_gate()) setup.stream = stream_;
     setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
-    setup.depth = touches_file(ends_) ? 16 : 2;
+    setup.depth = touches_file(ends_) || touches_node(ends_) ? 16 : 2;
     if (count > 1) {
         setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, page)
                                           : route::lane_chunk(ends_.bytes, count);
@@ -117,6 +121,7 @@ Result<void> Job::add_lane(std::size_t lane) {
 void Job::count_traffic() {
     const Place& from = ends_.from.place();
     const Place& to = ends_.to.place();
+    if (touches_node(ends_)) return;  // the network is the narrower one
     if (to.is_gpu() && !from.is_gpu()) host_link_ = machine_.traffic.use(to.index(), Direction::to_gpu);
     if (from.is_gpu() && !to.is_gpu()) host_link_ = machine_.traffic.use(from.index(), Direction::from_gpu);
 }

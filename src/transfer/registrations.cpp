@@ -16,7 +16,8 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
                   options.access,
                   buffer.read_only(),
                   place.kind(),
-                  place.index()};
+                  place.index(),
+                  place.node()};
     if (keep) {
         std::lock_guard lock(mutex_);
         const auto found = by_key_.find(key);
@@ -47,8 +48,12 @@ void Registrations::forget(const Buffer& freed) {
     std::lock_guard lock(mutex_);
     // Keys are ordered by address first; no key is less than this one at its address.
     auto next =
-        by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, PlaceKind::host, -1});
+        by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, PlaceKind::host, -1, {}});
     while (next != by_key_.end() && std::get<0>(next->first) - begin < freed.size()) {
+        if (std::get<std::string>(next->first) != freed.place().node()) {
+            ++next;
+            continue;
+        }
         order_.erase(next->second);
         next = by_key_.erase(next);
     }

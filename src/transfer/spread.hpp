@@ -25,7 +25,11 @@ struct SpreadFile {
     std::uint64_t identity = 0;  // backend::Description::identity that it must have; 0: any
     std::vector<FileRange> ranges;
     std::uint64_t version = 0;  // backend::Description::version that it must have; 0: any
+    std::string node = {};      // the machine that has the file; empty: this one
 
+    Buffer buffer(Bytes offset = 0, Bytes size = Buffer::whole) const {
+        return Buffer::file(path, offset, size).on(node);
+    }
     Bytes bytes() const {
         Bytes sum = 0;
         for (const FileRange& range : ranges) sum += range.end - range.begin;

@@ -50,7 +50,7 @@ Result<void> SpreadFiles::inspect() {
 Result<void> SpreadFiles::inspect_source(std::size_t file) {
     const SpreadFile& asked = spread_.files[file];
     backend::Description& found = states_[file].found;
-    SIDESTEP_TRY(found, describe(registry_, Buffer::file(asked.path, 0, 0)));
+    SIDESTEP_TRY(found, describe(registry_, asked.buffer(0, 0)));
     if (asked.identity != 0 && found.identity != asked.identity)
         return Error{ErrorCode::io_error,
                      fmt::format("{} is another file than the one that was looked at first", asked.path),
@@ -81,17 +81,16 @@ void SpreadFiles::begin(std::vector<backend::Backend*> backends) {
 
 Result<void> SpreadFiles::attach(std::size_t file) {
     State& state = states_[file];
-    const std::string& path = spread_.files[file].path;
+    const SpreadFile& asked = spread_.files[file];
     backend::AttachOptions options = options_;
     options.access = reads() ? backend::Access::read : backend::Access::write;
-    options.expected_size = reads() ? spread_.files[file].bytes() : end_of(spread_.files[file]);
+    options.expected_size = reads() ? asked.bytes() : end_of(asked);
     options.identity = state.found.identity;
     options.version = state.found.version;
     Registrations made;
     for (backend::Backend* backend : backends_) {
-        SIDESTEP_TRY(
-            auto one,
-            backend->attach(reads() ? Buffer::file(path, 0, state.found.size) : Buffer::file(path), options));
+        SIDESTEP_TRY(auto one,
+                     backend->attach(reads() ? asked.buffer(0, state.found.size) : asked.buffer(), options));
         made.push_back(std::move(one));
     }
     state.open = std::move(made);
@@ -142,7 +141,7 @@ void SpreadFiles::landed(std::size_t file, Bytes bytes) {
 Result<void> SpreadFiles::check_unchanged(std::size_t file) const {
     const backend::Description& then = states_[file].found;
     const std::string& path = spread_.files[file].path;
-    SIDESTEP_TRY(const backend::Description now, describe(registry_, Buffer::file(path, 0, 0)));
+    SIDESTEP_TRY(const backend::Description now, describe(registry_, spread_.files[file].buffer(0, 0)));
     std::string how;
     ErrorCode code = ErrorCode::io_error;
     if (now.size != then.size)

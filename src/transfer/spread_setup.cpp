@@ -139,7 +139,7 @@ Result<void> SpreadSetup::look_at_memories() {
             return Error{ErrorCode::invalid_argument,
                          fmt::format("{} is not memory that files are spread over", place.to_string()),
                          memory.to_string(), "use gpu and host places"};
-        SIDESTEP_CHECK(check_place(machine_.topology, place));
+        SIDESTEP_CHECK(check_here(machine_.topology, place));
         if (memory.size() == Buffer::whole || (memory.address() == nullptr && memory.size() > 0))
             return Error{
                 ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
@@ -168,7 +168,7 @@ Result<void> SpreadSetup::plan() {
     if (spread_.memories.empty())
         return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread", {}};
     route::FanOutRequest request;
-    request.file = Place::file(spread_.files.front().path);
+    request.file = spread_.files.front().buffer().place();
     request.bytes = bytes_.files;
     request.places = ends_;
     request.to_file = spread_.direction == SpreadDirection::to_file;
@@ -181,7 +181,7 @@ Result<void> SpreadSetup::plan() {
     std::vector<backend::Offer> offers = machine_.registry.offers();
     if (!request.to_file) {
         std::vector<Buffer> files;
-        for (const SpreadFile& file : spread_.files) files.push_back(Buffer::file(file.path));
+        for (const SpreadFile& file : spread_.files) files.push_back(file.buffer());
         offers = with(std::move(offers), objections(machine_.registry, files, spread_.memories, options_));
     }
 

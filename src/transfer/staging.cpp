@@ -29,6 +29,9 @@ constexpr Bytes max_sensible = Bytes{1} << 60;
 
 Result<Allocation> allocate(const backend::Registry& registry, const Place& place, Bytes bytes,
                             MemoryKind kind) {
+    if (!place.node().empty())
+        for (backend::Backend* backend : registry.usable())
+            if (backend->reaches_nodes()) return backend->allocator()->allocate(place, bytes, kind);
     for (MemoryKind wanted : kinds_to_try(place, kind))
         for (backend::Allocator* allocator : registry.with(&backend::Backend::allocator))
             if (allocator->allocates(place.kind()).has(wanted))

@@ -35,7 +35,8 @@ Result<void> Verifier::open(backend::PieceOwner& owner, int side, Plans& plans, 
                             const Buffer& buffer, const route::End& end, backend::Registration* written) {
     route::Request request;
     request.from = end;
-    request.to = {Place::host(), end.place.is_gpu() ? MemoryKind::pinned : MemoryKind::pageable};
+    const bool gpu = end.place.is_gpu() && end.place.node().empty();
+    request.to = {Place::host(), gpu ? MemoryKind::pinned : MemoryKind::pageable};
     request.bytes = bytes_;
     request.lanes = 1;
     Side& mine = sides_[side];

@@ -310,12 +310,12 @@ static void test_bad_buffers(sidestep_context* context) {
     const sidestep_buffer bare = {"bytes.bin", NULL, 0, 8};
     const sidestep_buffer offset = {"host", bytes, 1, 7};
     const sidestep_buffer address = {"file:x", bytes, 0, 8};
-    const sidestep_buffer remote = {"node7/host", bytes, 0, 8};
+    const sidestep_buffer remote = {"node7.invalid/host", bytes, 0, 8};
     CHECK(sidestep_copy(context, &bare, &host, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
     CHECK(strstr(sidestep_last_error()->hint, "file:bytes.bin") != NULL);
     CHECK(sidestep_copy(context, &offset, &host, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
     CHECK(sidestep_copy(context, &address, &host, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT);
-    CHECK(sidestep_copy(context, &remote, &host, NULL, NULL) == SIDESTEP_UNSUPPORTED);
+    CHECK(sidestep_copy(context, &remote, &host, NULL, NULL) == SIDESTEP_NOT_FOUND);
     CHECK(sidestep_copy(context, &host, &host, NULL, NULL) == SIDESTEP_INVALID_ARGUMENT); /* onto itself */
 }
 

@@ -119,3 +119,35 @@ class GroupTest(CommandTest):
     def end(process):
         process.kill()
         process.communicate()
+
+
+class NodeTest(CommandTest):
+    """A node with emulated GPUs, which serves for one test, and what reaches it as `n` in `self.env`."""
+
+    def setUp(self):
+        super().setUp()
+        self.key = self.dir / "key"
+        (self.dir / "in").mkdir()
+        (self.dir / "out").mkdir()
+        self.allow = f"gpu:*,host=64MiB,file:{self.dir}/in,file:{self.dir}/out=rw"
+
+    def serve(self, *options):
+        """Starts a node at any free port; answers it, and what it said in JSON."""
+        process = subprocess.Popen(
+            [BINARY, "--machine", MACHINE, "serve", "--listen", "127.0.0.1:0", "--key-file", self.key,
+             "--json", *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir,
+            env=environment())
+        self.addCleanup(self.end, process)
+        text = ""
+        while not text.endswith("}\n"):
+            line = process.stdout.readline().decode()
+            self.assertTrue(line, process.stderr.read().decode() if not line else "")
+            text += line
+        said = json.loads(text)
+        self.env = environment(SIDESTEP_NODES="n=" + said["listening"][0], SIDESTEP_KEY_FILE=str(self.key))
+        return process, said
+
+    @staticmethod
+    def end(process):
+        process.kill()
+        process.communicate()

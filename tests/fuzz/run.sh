@@ -37,7 +37,7 @@ fi
 
 seconds=${1:-30}
 shift $(($# > 0 ? 1 : 0))
-targets=${*:-nccl_xml topology_json safetensors shard_index gguf}
+targets=${*:-nccl_xml topology_json safetensors shard_index gguf wire}
 
 clang=
 for name in ${CLANGXX:-clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14}; do

@@ -121,6 +121,7 @@ protected:
         const protocol::ArenaLayout layout{n_};
         if (shape == Shape::packets && bytes > layout.packet_payload()) return;
         if (shape == Shape::lamport && bytes > layout.lamport_payload()) return;
+        if (shape == Shape::coalesced && bytes > layout.packet_payload()) return;
         if (shape == Shape::packets_two_phase && bytes / n_ > layout.packet_payload()) return;
         const bool rooted = (what == What::reduce || what == What::broadcast) && n_ > 2;
         if (shape == Shape::lines && bytes / (rooted ? n_ - 1 : n_) > layout.lines_payload()) return;

@@ -42,13 +42,14 @@ class SetupTest(TreeTest):
             self.assertEqual(self.setup_with(system), (0, "", ""))
 
     def test_what_is_missing_is_installed(self):
-        self.installed("g++", "cmake", "ninja-build", "ccache", "pkg-config", "git", "xz-utils", "python3", "libfmt-dev",
+        self.installed("g++", "cmake", "ninja-build", "ccache", "pkg-config", "git", "xz-utils", "iproute2", "python3", "libfmt-dev",
                        "libcli11-dev", "nlohmann-json3-dev", "liburing-dev", "python3-dev", "pybind11-dev")
         code, text, log = self.setup_with(DEBIAN)
         self.assertEqual(code, 0, text)
         first, second = log.splitlines()
         self.assertTrue(first.endswith("update"), first)
-        self.assertTrue(second.endswith("install -y --no-install-recommends libxxhash-dev libexpat1-dev "
+        self.assertTrue(second.endswith("install -y --no-install-recommends libxxhash-dev libexpat1-dev libssl-dev "
+                                        "libibverbs-dev "
                                         "libgtest-dev python3-numpy"), second)
 
     def test_fuzzing_needs_more(self):

@@ -156,7 +156,8 @@ def read_text(path):
 def boot(parts, kernel, image, job, work, limit):
     """One try, in the empty folder `work`. A verdict is the job's code, told by file and by QEMU's status alike."""
     (work / "job").mkdir()
-    lines = [f"export {name}={shlex.quote(str(value))}\n" for name, value in job.environment.items()]
+    environment = {**job.environment, "VM_TOOLS": parts.tools}
+    lines = [f"export {name}={shlex.quote(str(value))}\n" for name, value in environment.items()]
     (work / "job/environment").write_text("".join(lines))
     words = [str(word) for word in command(parts, kernel, image, work, job.machine)]
     (work / "command").write_text(shlex.join(words) + "\n")

@@ -32,7 +32,9 @@ KERNELS = ("7.2+", "6.12")
 # qemu-system-x86 brings what else it needs; these are named since they would count as there already on a
 # host that has them installed.
 TOOLS = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios", "ipxe-qemu", "busybox-static",
-         "zstd")
+         "zstd",
+         # What programs in a guest use an RDMA card by, and what measures it.
+         "libibverbs1", "ibverbs-providers", "perftest")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 RECIPE = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
 

@@ -18,10 +18,11 @@ class EnvironmentTest : public testing::Test {
 protected:
     EnvironmentTest() {
         for (const char* name :
-             {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS",
-              "SIDESTEP_FILE_IO", "SIDESTEP_CUFILE", "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL",
-              "SIDESTEP_PINNED_CACHE", "SIDESTEP_RELAY_MEMORY", "SIDESTEP_GROUP_TIMEOUT", "SIDESTEP_TUNING",
-              "SIDESTEP_GROUP_ID", "SIDESTEP_RANK", "SIDESTEP_RANKS"}) {
+             {"SIDESTEP_MACHINE", "SIDESTEP_PEER_FOLDER", "SIDESTEP_NETWORK", "SIDESTEP_NCCL_NET",
+              "SIDESTEP_LOG", "SIDESTEP_HOST_THREADS", "SIDESTEP_FILE_IO", "SIDESTEP_CUFILE",
+              "SIDESTEP_EMULATED_GPU_MEMORY", "SIDESTEP_PINNED_POOL", "SIDESTEP_PINNED_CACHE",
+              "SIDESTEP_RELAY_MEMORY", "SIDESTEP_GROUP_TIMEOUT", "SIDESTEP_TUNING", "SIDESTEP_GROUP_ID",
+              "SIDESTEP_RANK", "SIDESTEP_RANKS"}) {
             const char* value = std::getenv(name);
             before_[name] = value != nullptr ? std::optional<std::string>(value) : std::nullopt;
             ::unsetenv(name);
@@ -103,6 +104,16 @@ TEST_F(EnvironmentTest, FileIo) {
     EXPECT_EQ(read_with("SIDESTEP_CUFILE", "off")->cufile, Cufile::off);
     EXPECT_EQ(read_with("SIDESTEP_CUFILE", "auto")->cufile, Cufile::automatic);
     for (const char* way : {"on", "OFF", "1"}) expect_refused("SIDESTEP_CUFILE", way);
+}
+
+TEST_F(EnvironmentTest, Network) {
+    EXPECT_EQ(read_with("SIDESTEP_NETWORK", "auto")->network, Network::automatic);
+    EXPECT_EQ(read_with("SIDESTEP_NETWORK", "verbs")->network, Network::verbs);
+    EXPECT_EQ(read_with("SIDESTEP_NETWORK", "ncclnet")->network, Network::ncclnet);
+    EXPECT_EQ(read_with("SIDESTEP_NETWORK", "tcp")->network, Network::tcp);
+    EXPECT_EQ(Environment::read()->nccl_net, "");
+    EXPECT_EQ(read_with("SIDESTEP_NCCL_NET", "ofi")->nccl_net, "ofi");
+    for (const char* engine : {"rdma", "TCP", "tcp,verbs", "1"}) expect_refused("SIDESTEP_NETWORK", engine);
 }
 
 TEST_F(EnvironmentTest, EmulatedGpuMemory) {

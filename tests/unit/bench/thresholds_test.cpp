@@ -20,7 +20,7 @@ Figure figure(const char* what, double median, bool more_is_better, double limit
     return figure;
 }
 
-Report report() {
+Report the_report() {
     CaseResult link, load;
     link.key = "host_link";
     link.figures = {figure("host -> gpu:0", 55, true, 56, 1 << 30),
@@ -35,7 +35,7 @@ Report report() {
 Report judged(const std::string& lines, int failed) {
     const auto thresholds = thresholds_from_json(fmt::format("{{\"thresholds\": [{}]}}", lines), "file.json");
     EXPECT_TRUE(thresholds.ok()) << (thresholds.ok() ? "" : thresholds.error().to_string());
-    Report out = report();
+    Report out = the_report();
     if (thresholds) {
         EXPECT_EQ(judge(out, *thresholds), failed);
     }

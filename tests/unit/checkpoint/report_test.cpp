@@ -55,6 +55,14 @@ TEST(Report, AdviceOnReading) {
     expect_advice(facts(), given, "straight to the GPUs");
 }
 
+TEST(Report, OfFilesOfANodeTheWayThereIsTheLimit) {
+    Receipt given = receipt(1, 0.5, 0);
+    auto route = std::make_shared<Route>(*given.route);
+    route->from = Place::file("/models/x").on("node7");
+    given.route = std::move(route);
+    expect_advice(facts(), given, "sidestep doctor --peer node7");
+}
+
 TEST(Report, AdviceOnLinks) {
     expect_advice(facts(1), receipt(0, 1, 0), "several GPUs");
     expect_advice(facts(), receipt(0, 1, 0), "layouts tensor and axis");

@@ -1,0 +1,41 @@
+// The network plugins of NCCL: networks that only their maker's plugin can use (EFA, Slingshot and others).
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "backend/rails.hpp"
+#include "backends/ncclnet/plugin.hpp"
+#include "backends/ncclnet/rail.hpp"
+#include "driver/event_loop.hpp"
+
+namespace sidestep::backends::ncclnet {
+
+// Links over one device of one plugin; a thread for all sockets, and one that the plugin is called on. Any thread.
+class Engine final : public backend::RailEngine {
+public:
+    // Why there is no plugin that can be used, and what to do, where there is none.
+    static Result<std::unique_ptr<Engine>> create(const Options& options);
+    // Ends all links, and tells their owners. Not on one of its threads.
+    ~Engine() override;
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    std::string_view name() const override { return "ncclnet"; }
+    std::size_t useful_sockets() const override { return 2; }
+    Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) override;
+
+    const Plugin& plugin() const { return means_->plugin; }
+    const backend::LargeFrames& counts() const { return means_->counts; }
+
+private:
+    explicit Engine(std::shared_ptr<Means> means);
+    Result<std::shared_ptr<backend::Rail>> rail(int socket) override;
+    Result<driver::EventLoop*> loop();
+
+    const std::shared_ptr<Means> means_;
+    std::mutex mutex_;  // guards what follows
+    std::unique_ptr<driver::EventLoop> loop_;
+};
+
+}  // namespace sidestep::backends::ncclnet

@@ -1,0 +1,50 @@
+#include "backends/tcp/tcp_engine.hpp"
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "driver/cpus.hpp"
+
+namespace sidestep::backends::tcp {
+namespace {
+
+// Plain sockets gave no more with twelve connections than with eight on 16 processors (docs/benchmarks.md, over TCP).
+constexpr std::size_t most = 8;
+
+std::size_t chosen_loops() {
+    return std::clamp<std::size_t>(static_cast<std::size_t>(driver::usable_cpu_count()) / 2, 1, most);
+}
+
+}  // namespace
+
+Engine::Engine(std::size_t loops) : RailEngine("tcp"), most_loops_(loops != 0 ? loops : chosen_loops()) {}
+
+Engine::~Engine() {
+    end_links();
+}
+
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor) {
+    driver::TcpSocket socket{driver::Fd(descriptor)};
+    SIDESTEP_TRY(driver::EventLoop* const loop, next_loop());
+    return std::shared_ptr<backend::Rail>(std::make_shared<Wire>(std::move(socket), *loop));
+}
+
+// Threads start as long as there are fewer than sockets; then sockets share them.
+Result<driver::EventLoop*> Engine::next_loop() {
+    std::lock_guard lock(mutex_);
+    if (loops_.size() < most_loops_) {
+        auto loop = driver::EventLoop::create("the tcp engine");
+        if (!loop && loops_.empty()) return loop.error();
+        if (loop) {
+            if (loops_.empty()) (*loop)->every(std::chrono::seconds(1), [this] { look_after_links(); });
+            loops_.push_back(std::move(*loop));
+            return loops_.back().get();
+        }
+        base::log(base::LogLevel::warn,
+                  "sockets to a node share threads, and are slower for it: " + loop.error().to_string());
+    }
+    return loops_[next_++ % loops_.size()].get();
+}
+
+}  // namespace sidestep::backends::tcp

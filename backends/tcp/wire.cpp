@@ -1,0 +1,263 @@
+#include "backends/tcp/wire.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/try.hpp"
+
+namespace sidestep::backends::tcp {
+
+using backend::Frame;
+using backend::Landing;
+using driver::TcpSocket;
+
+namespace {
+
+// Where a round trip takes no longer, so much on its way fills a link of 100 Gb/s: 512 KiB over 8 sockets in 300 us are 14 GB/s. More
+// would only leave the processor's cache before it is read. A quicker link with so long a round trip is bounded by it.
+constexpr auto short_trip = std::chrono::microseconds(300);
+constexpr Bytes short_trip_buffers = Bytes{512} << 10;
+// Seconds without a sign of life, after which a connection is over: the kernel would wait a quarter of an hour.
+constexpr int most_silent = 5;
+
+}  // namespace
+
+Wire::Wire(TcpSocket socket, driver::EventLoop& loop) : socket_(std::move(socket)), loop_(loop) {
+    if (const auto trip = socket_.round_trip(); trip && *trip <= short_trip)
+        socket_.bound_buffers(short_trip_buffers);
+    socket_.keep_alive(std::chrono::seconds(most_silent));
+}
+
+// A look each second: what was sent a moment ago after a long silence has not been answered yet either.
+bool Wire::lives() {
+    const auto unheard = socket_.unheard();
+    silent_ = unheard && *unheard >= std::chrono::seconds(1) ? silent_ + 1 : 0;
+    return silent_ < most_silent;
+}
+
+// A step may be made before the loop has said what it is called: whoever needs the number waits for the mutex.
+Result<void> Wire::watch(Run run) {
+    std::lock_guard lock(mutex_);
+    run_ = std::move(run);
+    SIDESTEP_TRY(id_,
+                 loop_.add(socket_.number(), true, false, [go = run_, this](driver::EventLoop::Ready ready) {
+                     go([this, ready](backend::LinkOwner& owner) { return serve(owner, ready); });
+                 }));
+    return {};
+}
+
+// The loop would call again and again after an end.
+Result<void> Wire::serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready) {
+    if (ready.ended)
+        return Error{ErrorCode::io_error, "the connection to the other machine has ended", "tcp", {}};
+    if (ready.out) SIDESTEP_CHECK(flush());
+    return ready.in ? look(owner) : Result<void>();
+}
+
+Result<void> Wire::send(const Frame& frame, const void* payload, std::function<void()> sent) {
+    Outgoing out{backend::to_bytes(frame), static_cast<const unsigned char*>(payload),
+                 frame.has_payload() ? frame.size : 0, 0, std::move(sent)};
+    std::vector<std::function<void()>> told;
+    Result<void> done;
+    {
+        std::lock_guard lock(mutex_);
+        if (dead_) return {};
+        if (queue_.size() >= most_waiting)
+            return Error{ErrorCode::io_error, "the other machine takes nothing any more", "tcp", {}};
+        const bool first = queue_.empty();
+        queued_.fetch_add(out.size + out.head.size(), std::memory_order_relaxed);
+        const bool small = out.size <= sent_at_once;
+        queue_.push_back(std::move(out));
+        if (first && small)
+            done = flush(told);
+        else
+            wait_for(in_, true);
+    }
+    for (const auto& tell : told) tell();
+    return done;
+}
+
+Result<void> Wire::flush() {
+    std::vector<std::function<void()>> told;
+    Result<void> done;
+    {
+        std::lock_guard lock(mutex_);
+        if (!dead_) done = flush(told);
+    }
+    for (const auto& tell : told) tell();
+    return done;
+}
+
+Result<void> Wire::flush(std::vector<std::function<void()>>& told) {
+    constexpr std::size_t most_parts = 64;
+    std::array<TcpSocket::Part, most_parts> parts;
+    while (!queue_.empty()) {
+        std::size_t count = 0;
+        Bytes room = most_a_call;
+        for (const Outgoing& out : queue_) {
+            if (count + 2 > most_parts || room == 0) break;
+            if (out.gone < out.head.size())
+                parts[count++] = {out.head.data() + out.gone, out.head.size() - out.gone};
+            const Bytes payload_gone = out.gone > out.head.size() ? out.gone - out.head.size() : 0;
+            const Bytes left = out.size - payload_gone;
+            const Bytes part = std::min(left, room);
+            if (part > 0) parts[count++] = {out.payload + payload_gone, part};
+            room = part < left ? 0 : room - part;
+        }
+        Bytes given = 0;
+        for (std::size_t i = 0; i < count; ++i) given += parts[i].size;
+        SIDESTEP_TRY(const Bytes bytes, socket_.send({parts.data(), count}));
+        take_off(bytes, told);
+        if (bytes < given) break;  // there is no room for the rest
+    }
+    wait_for(in_, !queue_.empty());
+    return {};
+}
+
+void Wire::take_off(Bytes bytes, std::vector<std::function<void()>>& told) {
+    queued_.fetch_sub(bytes, std::memory_order_relaxed);
+    while (bytes > 0) {
+        Outgoing& out = queue_.front();
+        const Bytes step = std::min(bytes, out.head.size() + out.size - out.gone);
+        out.gone += step;
+        bytes -= step;
+        if (out.gone < out.head.size() + out.size) return;
+        if (out.sent) told.push_back(std::move(out.sent));
+        queue_.pop_front();
+    }
+}
+
+void Wire::wait_for(bool in, bool out) {
+    if (dead_ || (in == in_ && out == out_)) return;
+    in_ = in;
+    out_ = out;
+    loop_.change(id_, in, out);
+}
+
+Result<void> Wire::look(backend::LinkOwner& owner) {
+    // Whoever is in there takes in what has come; the loop calls again as long as something is left.
+    if (receiving_.test_and_set(std::memory_order_acquire)) {
+        std::this_thread::yield();
+        return {};
+    }
+    Result<void> done;
+    if (failed_) done = Error{ErrorCode::io_error, "the connection has failed", "tcp", {}};
+    // It stops only where the socket has the rest: what is left in the buffer would wake nobody.
+    for (int reads = 0; done && (!needs_socket() || reads < most_reads);) {
+        if (needs_socket()) ++reads;
+        const unsigned resumed = resumed_.load(std::memory_order_acquire);
+        auto stepped = step(owner);
+        if (!stepped) done = stepped.error();
+        if (!stepped || *stepped == Move::nothing_there) break;
+        if (*stepped == Move::must_wait && pause(resumed)) break;
+    }
+    failed_ = !done;
+    receiving_.clear(std::memory_order_release);
+    return done;
+}
+
+// The next step reads the socket.
+bool Wire::needs_socket() const {
+    if (!in_frame_) return end_ - begin_ < backend::frame_bytes;
+    return landing_.kind != Landing::Kind::later && begin_ == end_ && there_ < frame_.size;
+}
+
+// Not where somebody called resume() since that number was read.
+bool Wire::pause(unsigned resumed) {
+    std::lock_guard lock(mutex_);
+    if (resumed_.load(std::memory_order_acquire) != resumed) return false;
+    wait_for(false, out_);
+    return true;
+}
+
+bool Wire::resume(bool) {
+    std::lock_guard lock(mutex_);
+    resumed_.fetch_add(1, std::memory_order_release);
+    if (in_ || dead_) return false;
+    wait_for(true, out_);
+    // What is in the buffer makes no socket readable.
+    loop_.post([go = run_, this] { go([this](backend::LinkOwner& owner) { return look(owner); }); });
+    return true;
+}
+
+Result<Wire::Move> Wire::step(backend::LinkOwner& owner) {
+    if (!in_frame_) return take_frame(owner);
+    if (landing_.kind == Landing::Kind::later) {
+        SIDESTEP_TRY(landing_, owner.landing(frame_));
+        if (landing_.kind == Landing::Kind::later) return Move::must_wait;
+    }
+    return take_payload(owner);
+}
+
+Result<Wire::Move> Wire::take_frame(backend::LinkOwner& owner) {
+    if (end_ - begin_ < backend::frame_bytes) return fill_buffer();
+    SIDESTEP_TRY(frame_, backend::parse_frame(buffer_.data() + begin_));
+    begin_ += backend::frame_bytes;
+    in_frame_ = true;
+    there_ = 0;
+    landing_ = {};
+    if (!frame_.has_payload()) {
+        SIDESTEP_CHECK(complete(owner));
+        return Move::went_on;
+    }
+    landing_.kind = Landing::Kind::later;  // it is asked for in the next step
+    return Move::went_on;
+}
+
+Result<Wire::Move> Wire::take_payload(backend::LinkOwner& owner) {
+    const Bytes left = frame_.size - there_;
+    const bool here = landing_.kind == Landing::Kind::here;
+    if (const Bytes buffered = std::min<Bytes>(end_ - begin_, left); buffered > 0) {
+        if (here)
+            std::memcpy(static_cast<unsigned char*>(landing_.address) + there_, buffer_.data() + begin_,
+                        buffered);
+        begin_ += buffered;
+        there_ += buffered;
+    } else if (left > 0 && here && left >= buffer_bytes) {
+        auto* const to = static_cast<unsigned char*>(landing_.address) + there_;
+        SIDESTEP_TRY(const auto came, socket_.receive(to, std::min(left, most_a_call)));
+        if (!came) return Move::nothing_there;
+        if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};
+        there_ += *came;
+        // The rest is not there yet: the loop says when it is.
+        if (*came < std::min(left, most_a_call)) return Move::nothing_there;
+    } else if (left > 0) {
+        return fill_buffer();
+    }
+    if (there_ == frame_.size) SIDESTEP_CHECK(complete(owner));
+    return Move::went_on;
+}
+
+Result<Wire::Move> Wire::fill_buffer() {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+    SIDESTEP_TRY(const auto came, socket_.receive(buffer_.data() + end_, buffer_.size() - end_));
+    if (!came) return Move::nothing_there;
+    if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};
+    end_ += *came;
+    return Move::went_on;
+}
+
+Result<void> Wire::complete(backend::LinkOwner& owner) {
+    in_frame_ = false;
+    return owner.arrived(frame_, std::exchange(landing_, {}));
+}
+
+void Wire::end() {
+    {
+        std::lock_guard lock(mutex_);
+        dead_ = true;
+    }
+    loop_.remove(id_);
+    while (receiving_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+    // What these hold may come back here when it goes.
+    landing_ = {};
+    std::deque<Outgoing> dropped;
+    std::lock_guard lock(mutex_);
+    dropped.swap(queue_);
+}
+
+}  // namespace sidestep::backends::tcp

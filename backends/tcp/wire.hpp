@@ -1,0 +1,92 @@
+// One socket of a link: frames in and out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/rails.hpp"
+#include "driver/event_loop.hpp"
+#include "driver/tcp_socket.hpp"
+
+namespace sidestep::backends::tcp {
+
+// Any thread.
+class Wire final : public backend::Rail {
+public:
+    Wire(driver::TcpSocket socket, driver::EventLoop& loop);
+
+    Result<void> watch(Run run) override;
+    Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
+    Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;
+    Result<void> look(backend::LinkOwner& owner) override;
+    // There is one at most.
+    bool resume(bool all) override;
+    bool lives() override;
+    void shut_down() const override { socket_.shut_down(); }
+    void end() override;
+
+private:
+    // As much of a large frame as is read around the buffer goes to its place without a copy.
+    static constexpr std::size_t buffer_bytes = std::size_t{16} << 10;
+    static constexpr Bytes sent_at_once = Bytes{64} << 10;
+    // In one call of the kernel: what it copies is still in the processor's cache when the other end reads it.
+    static constexpr Bytes most_a_call = Bytes{256} << 10;
+    static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
+    static constexpr int most_reads = 64;  // of the socket in one call of look(): others are served too
+
+    struct Outgoing {
+        std::array<unsigned char, backend::frame_bytes> head;
+        const unsigned char* payload;
+        Bytes size;  // of the payload
+        Bytes gone;  // of both
+        std::function<void()> sent;
+    };
+    enum class Move { went_on, nothing_there, must_wait };
+
+    Result<void> serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready);
+    // What waits goes out, as much as is taken.
+    Result<void> flush();
+    // With the mutex held; what is to be called afterwards is added to `told`.
+    Result<void> flush(std::vector<std::function<void()>>& told);
+    void take_off(Bytes bytes, std::vector<std::function<void()>>& told);
+    void wait_for(bool in, bool out);
+    bool pause(unsigned resumed);
+    bool needs_socket() const;
+    Result<Move> step(backend::LinkOwner& owner);
+    Result<Move> take_frame(backend::LinkOwner& owner);
+    Result<Move> take_payload(backend::LinkOwner& owner);
+    Result<Move> fill_buffer();
+    Result<void> complete(backend::LinkOwner& owner);
+
+    const driver::TcpSocket socket_;
+    driver::EventLoop& loop_;
+    driver::EventLoop::Id id_ = 0;
+    Run run_;  // constant from watch() on
+
+    // Held by whoever is in look(), and from end() on for good; a flag, since its holder may come back here.
+    std::atomic_flag receiving_;
+    std::vector<unsigned char> buffer_ = std::vector<unsigned char>(buffer_bytes);
+    std::size_t begin_ = 0;  // of what is in the buffer
+    std::size_t end_ = 0;
+    bool failed_ = false;  // nothing of it is looked at any more
+    bool in_frame_ = false;
+    backend::Frame frame_;
+    backend::Landing landing_;
+    Bytes there_ = 0;  // of what follows the frame
+    std::atomic<unsigned> resumed_{0};
+
+    std::atomic<Bytes> queued_{0};
+    int silent_ = 0;    // seconds; lives() alone
+    std::mutex mutex_;  // guards what follows
+    std::deque<Outgoing> queue_;
+    bool in_ = true;  // what the loop waits for
+    bool out_ = false;
+    bool dead_ = false;
+};
+
+}  // namespace sidestep::backends::tcp

@@ -1,0 +1,273 @@
+#include "backends/verbs/rail.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "base/try.hpp"
+#include "driver/random.hpp"
+
+namespace sidestep::backends::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Some drivers wake nobody for a request that failed: it is seen so late at most.
+constexpr auto tick_period = 200ms;
+constexpr int ticks_to_join = 75;
+constexpr unsigned char ready_byte = 'R';
+// For what was posted to come back once the queue pair has failed.
+constexpr auto patience = 1s;
+
+// 4.096 us x 2^14 and up to four times that by the card's leave, seven times.
+constexpr std::uint8_t timeout = 14, retries = 7;
+constexpr std::uint8_t wait_for_receives = 12;  // 0.64 ms; with credits nobody has to
+
+Error hung_up() {
+    return Error{ErrorCode::io_error, "the other machine hung up", "verbs", {}};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Rail>> Rail::create(std::shared_ptr<Means> means, driver::TcpSocket socket,
+                                           driver::EventLoop& loop) {
+    std::shared_ptr<Rail> rail(new Rail(std::move(means), std::move(socket), loop));
+    SIDESTEP_CHECK(rail->make());
+    SIDESTEP_CHECK(rail->greet());
+    return rail;
+}
+
+// Where it did not come as far as its link.
+Rail::~Rail() {
+    if (pair_ != nullptr) end();
+}
+
+Result<void> Rail::make() {
+    constexpr std::size_t page = 4096;
+    constexpr std::size_t bytes = ((receive_buffers + send_buffers) * buffer_bytes + page - 1) / page * page;
+    buffers_ = {static_cast<unsigned char*>(std::aligned_alloc(page, bytes)), &std::free};
+    if (buffers_ == nullptr)
+        return Error{
+            ErrorCode::out_of_memory, "there is no memory for the buffers of a connection", "verbs", {}};
+    SIDESTEP_TRY(auto region, driver::VerbsRegion::host(means_->card.context, buffers_.get(), bytes,
+                                                        static_cast<unsigned>(IBV_ACCESS_LOCAL_WRITE)));
+    region_ = std::make_unique<driver::VerbsRegion>(std::move(region));
+    for (std::size_t i = send_buffers; i > 0; --i) free_sends_.push_back(i - 1);
+    for (std::uint16_t i = most_open; i > 0; --i) free_offers_.push_back(static_cast<std::uint16_t>(i - 1));
+    return make_pair();
+}
+
+Result<void> Rail::make_pair() {
+    ibv_qp_cap wanted{};
+    wanted.max_send_wr = send_buffers + most_open + 1;
+    wanted.max_recv_wr = receive_buffers;
+    wanted.max_send_sge = 1;
+    wanted.max_recv_sge = 1;
+    wanted.max_inline_data = wanted_inline;
+    const auto& context = means_->card.context;
+    SIDESTEP_TRY(completions_, driver::VerbsCompletions::create(
+                                   context, static_cast<int>(wanted.max_send_wr + wanted.max_recv_wr)));
+    SIDESTEP_TRY(pair_, driver::VerbsQueuePair::create(context, completions_->get(), wanted));
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_INIT;
+    attributes.port_num = means_->card.port;
+    attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    SIDESTEP_CHECK(pair_->modify(attributes,
+                                 IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                                 "ready to be joined"));
+    for (std::size_t i = 0; i < receive_buffers; ++i) SIDESTEP_CHECK(post_receive(i, false));
+    return {};
+}
+
+Result<void> Rail::greet() {
+    const Card& card = means_->card;
+    const auto packet = static_cast<std::uint32_t>(driver::random_number());
+    mine_ = {pair_->number(), packet & 0xffffffu, card.gid.gid, card.lid, card.mtu,
+             card.layer,      eager_bytes,        receives,     most_open};
+    const auto bytes = to_bytes(mine_);
+    const driver::TcpSocket::Part part{bytes.data(), bytes.size()};
+    SIDESTEP_TRY(const Bytes sent, socket_.send({&part, 1}));
+    if (sent != bytes.size())
+        return Error{ErrorCode::io_error, "the other machine takes nothing", "verbs", {}};
+    return {};
+}
+
+Result<void> Rail::watch(Run run) {
+    run_ = std::move(run);
+    SIDESTEP_TRY(const auto events,
+                 loop_.add(completions_->number(), true, false,
+                           [run = step(&Rail::serve)](driver::EventLoop::Ready) { run(); }));
+    ids_.push_back(events);
+    SIDESTEP_CHECK(completions_->arm(true));
+    ids_.push_back(loop_.every(tick_period, step(&Rail::tick)));
+    SIDESTEP_TRY(const auto bytes, loop_.add(socket_.number(), true, false,
+                                             [run = step(&Rail::hear)](driver::EventLoop::Ready) { run(); }));
+    ids_.push_back(bytes);
+    return {};
+}
+
+Result<void> Rail::hear(backend::LinkOwner& owner) {
+    State state{};
+    {
+        std::lock_guard lock(mutex_);
+        state = state_;
+    }
+    if (state == State::greeting) {
+        SIDESTEP_TRY(const bool all, hear_greeting());
+        if (!all) return {};
+        SIDESTEP_TRY(const Greeting theirs, parse_greeting(heard_.data()));
+        return join(theirs);
+    }
+    unsigned char byte = 0;
+    SIDESTEP_TRY(const auto came, socket_.receive(&byte, 1));
+    if (!came) return {};
+    if (*came == 0) {
+        // What came before that is taken in.
+        SIDESTEP_CHECK(serve(owner));
+        return hung_up();
+    }
+    if (state == State::open || byte != ready_byte)
+        return Error{ErrorCode::io_error, "the other machine says what means nothing", "verbs", {}};
+    {
+        std::lock_guard lock(mutex_);
+        state_ = State::open;
+        credits_ = agreed_.receives;
+    }
+    return flush();
+}
+
+// Whether all of it is there.
+Result<bool> Rail::hear_greeting() {
+    SIDESTEP_TRY(const auto came,
+                 socket_.receive(heard_.data() + heard_bytes_, heard_.size() - heard_bytes_));
+    if (!came) return false;
+    if (*came == 0) return hung_up();
+    heard_bytes_ += *came;
+    return heard_bytes_ == heard_.size();
+}
+
+Result<void> Rail::join(const Greeting& theirs) {
+    SIDESTEP_TRY(const Greeting agreed, agree(mine_, theirs));
+    SIDESTEP_CHECK(connect(theirs, agreed));
+    keep_to(agreed);
+    const driver::TcpSocket::Part part{&ready_byte, 1};
+    SIDESTEP_TRY(const Bytes sent, socket_.send({&part, 1}));
+    if (sent != 1) return Error{ErrorCode::io_error, "the other machine takes nothing", "verbs", {}};
+    return {};
+}
+
+Result<void> Rail::connect(const Greeting& theirs, const Greeting& agreed) {
+    const Card& card = means_->card;
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_RTR;
+    attributes.path_mtu = static_cast<ibv_mtu>(agreed.mtu);
+    attributes.dest_qp_num = theirs.queue_pair;
+    attributes.rq_psn = theirs.first_packet;
+    attributes.max_dest_rd_atomic = 1;
+    attributes.min_rnr_timer = wait_for_receives;
+    attributes.ah_attr.dlid = theirs.lid;
+    attributes.ah_attr.port_num = card.port;
+    if (card.layer == LinkLayer::ethernet) {
+        attributes.ah_attr.is_global = 1;
+        attributes.ah_attr.grh.hop_limit = 64;
+        attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(card.gid.index);
+        std::copy(theirs.gid.begin(), theirs.gid.end(), attributes.ah_attr.grh.dgid.raw);
+    }
+    SIDESTEP_CHECK(pair_->modify(attributes,
+                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                                 "able to receive"));
+    attributes.qp_state = IBV_QPS_RTS;
+    attributes.timeout = timeout;
+    attributes.retry_cnt = retries;
+    attributes.rnr_retry = 7;  // without end
+    attributes.sq_psn = mine_.first_packet;
+    attributes.max_rd_atomic = 1;
+    return pair_->modify(attributes,
+                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                             IBV_QP_MAX_QP_RD_ATOMIC,
+                         "able to send");
+}
+
+// Nothing has been sent before.
+void Rail::keep_to(const Greeting& agreed) {
+    std::lock_guard lock(mutex_);
+    agreed_ = agreed;
+    state_ = State::joined;
+    std::erase_if(free_offers_, [&](std::uint16_t number) { return number >= agreed.offers; });
+    eager_ = agreed.eager;
+    std::deque<Outgoing> waiting;
+    waiting.swap(small_);
+    for (Outgoing& out : waiting) (out.size() > eager_ ? large_ : small_).push_back(std::move(out));
+}
+
+Result<void> Rail::tick(backend::LinkOwner& owner) {
+    {
+        std::lock_guard lock(mutex_);
+        if (state_ != State::open && ++ticks_ > ticks_to_join)
+            return Error{ErrorCode::timed_out,
+                         "the other machine does not join its RDMA card to this one's",
+                         "verbs",
+                         {}};
+    }
+    return turn(owner, true);
+}
+
+void Rail::probe() {
+    std::lock_guard lock(mutex_);
+    if (dead_ || probing_ || state_ != State::open) return;
+    ibv_send_wr request{};
+    request.wr_id = static_cast<std::uint64_t>(Work::probe) << 32;
+    request.opcode = IBV_WR_RDMA_WRITE;
+    probing_ = post(request).ok();
+}
+
+void Rail::end() {
+    {
+        std::lock_guard lock(mutex_);
+        dead_ = true;
+    }
+    for (const auto id : std::exchange(ids_, {})) loop_.remove(id);
+    if (waits_again_ != 0) loop_.remove(waits_again_);
+    while (polling_.test_and_set()) std::this_thread::yield();
+    if (pair_ != nullptr) {
+        pair_->fail();
+        drain_failed();
+    }
+    pair_.reset();
+    completions_.reset();
+    region_.reset();
+    // What these hold may come back here when it goes.
+    for (OfferIn& offer : offers_in_) offer = {};
+    std::deque<Outgoing> small, large;
+    std::array<OfferOut, most_open> offers;
+    std::lock_guard lock(mutex_);
+    small.swap(small_);
+    large.swap(large_);
+    offers.swap(offers_out_);
+}
+
+// A card tells of everything that was posted; whoever does not is left by destroying the queue pair.
+void Rail::drain_failed() {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    std::array<ibv_wc, 16> entries;
+    while (posted_.load() > 0 && std::chrono::steady_clock::now() < until) {
+        const auto count = completions_->poll(entries.data(), static_cast<int>(entries.size()));
+        if (!count) return;
+        posted_.fetch_sub(static_cast<std::int64_t>(*count));
+        if (*count == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+}
+
+std::function<void()> Rail::wake() {
+    return [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (!self) return;
+        std::lock_guard lock(self->mutex_);
+        if (!self->dead_) self->loop_.post(self->step(&Rail::serve));
+    };
+}
+
+}  // namespace sidestep::backends::verbs

@@ -1,0 +1,293 @@
+#include "bench/net.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "bench/text.hpp"
+
+namespace sidestep::bench {
+namespace {
+
+// Up to that size the time counts, above it the rate.
+constexpr Bytes small = 64_KiB;
+constexpr int name_width = 34;
+
+std::string row(const std::string& what, Bytes bytes, const std::string& rest) {
+    std::string line =
+        fmt::format("  {:<{}}  {:>9}  {}", what, name_width, bytes > 0 ? format_bytes(bytes) : "", rest);
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line + "\n";
+}
+
+std::string row_of(const Figure& figure) {
+    const Samples& measured = figure.measured;
+    std::string rest =
+        fmt::format("{:>7} {:<4}  {:<20}", format_value(measured.median()), figure.unit,
+                    fmt::format("[{} .. {}]", format_value(measured.min()), format_value(measured.max())));
+    for (const Peer& peer : figure.peers)
+        rest += fmt::format("  {:>5.2f} x {}", measured.median() / peer.samples.median(), peer.name);
+    if (figure.verified) rest += "  verified";
+    return row(figure.what, figure.bytes, rest);
+}
+
+bool missing_memory(const Error& error) {
+    constexpr std::array codes{ErrorCode::permission_denied, ErrorCode::out_of_memory, ErrorCode::unsupported,
+                               ErrorCode::not_found};
+    return std::find(codes.begin(), codes.end(), error.code) != codes.end();
+}
+
+class NetRun {
+public:
+    NetRun(const Context& context, const NetPlan& plan, const Options& options, const SayLine& say)
+        : context_(context), plan_(plan), options_(options), say_(say) {
+        latency_.key = "net_latency";
+        latency_.description =
+            fmt::format("a copy of up to {} to {} and back", format_bytes(small), plan.node);
+        bandwidth_.key = "net_bandwidth";
+        bandwidth_.description = fmt::format("a larger copy to {} and back", plan.node);
+    }
+
+    Result<std::vector<CaseResult>> run() {
+        if (auto opened = open_plain(); !opened) return opened.error();
+        std::optional<Error> failed;
+        for (const Place& here : {Place::host(), Place::gpu(plan_.gpu)})
+            for (const Place& there : {Place::host(), Place::gpu(0)})
+                if (!failed)
+                    if (auto done = both_ways(here, there.on(plan_.node)); !done) failed = done.error();
+        if (!failed)
+            if (auto done = peers(); !done) failed = done.error();
+        if (failed) bandwidth_.failed = failed->to_string();
+        return std::vector<CaseResult>{std::move(latency_), std::move(bandwidth_)};
+    }
+
+private:
+    // As many sockets as copies use, and one.
+    Result<void> open_plain() {
+        auto all = context_.probe_network(plan_.node);
+        if (!all) {
+            // A node that has too many of them hangs up.
+            const ErrorCode code = all.error().code;
+            if (code != ErrorCode::end_of_file && code != ErrorCode::io_error) return all.error();
+            plain_missing_ = all.error().to_string();
+            return say_(fmt::format("node {}\n", plan_.node));
+        }
+        plain_.push_back(std::move(*all));
+        const NetworkProbe& first = plain_.front();
+        if (auto said = say_(fmt::format("node {}: {} at {}; tcp, up to {}\n", plan_.node, first.node(),
+                                         first.address(), sockets_text(first.sockets())));
+            !said)
+            return said;
+        if (first.sockets() == 1) return {};
+        auto one = context_.probe_network(plan_.node, 1);
+        // The others are there, and stand beside all sizes then.
+        if (!one) return not_measured("plain sockets (1)", 0, one.error().to_string());
+        plain_.push_back(std::move(*one));
+        return {};
+    }
+
+    static std::string sockets_text(std::size_t count) {
+        return count == 1 ? "1 socket" : fmt::format("{} sockets", count);
+    }
+
+    Result<void> both_ways(const Place& here, const Place& there) {
+        std::string missing = here.is_gpu() ? no_gpu(context_) : std::string();
+        if (missing.empty() && here.is_gpu() && here.index() >= context_.topology().gpu_count())
+            missing = "there is no such GPU here";
+        if (missing.empty()) {
+            const auto memory = context_.allocate(there, small);
+            if (!memory) missing = memory.error().to_string();
+        }
+        for (const bool back : {false, true}) {
+            const Place& from = back ? there : here;
+            const Place& to = back ? here : there;
+            auto done =
+                missing.empty() ? one_way(from, to, back) : not_measured(name_of(from, to), 0, missing);
+            if (!done) return done;
+        }
+        return {};
+    }
+
+    static std::string name_of(const Place& from, const Place& to) {
+        return fmt::format("{} -> {}", from.to_string(), to.to_string());
+    }
+
+    Result<void> not_measured(const std::string& what, Bytes bytes, const std::string& why) {
+        const std::string size = bytes > 0 ? ", " + format_bytes(bytes) : std::string();
+        CaseResult& result = bytes > 0 && bytes <= small ? latency_ : bandwidth_;
+        result.notes.push_back(fmt::format("{}{}: not measured: {}", what, size, why));
+        return say_(row(what, bytes, fmt::format("not measured: {}", why)));
+    }
+
+    std::vector<Bytes> sizes() const {
+        if (!options_.sizes.empty()) return options_.sizes;
+        if (options_.smoke) return {8, 1_MiB};
+        return {8, 4_KiB, 64_KiB, 1_MiB, 16_MiB, 256_MiB};
+    }
+
+    Result<void> one_way(const Place& from, const Place& to, bool back) {
+        // Host memory of both machines is what plain sockets are most like: their own rows stand there.
+        const bool plain_rows = from.is_host() && to.is_host();
+        if (plain_rows && plain_.empty())
+            if (auto said = not_measured(plain_name(0, back), 0, plain_missing_); !said) return said;
+        std::string way;
+        for (const Bytes bytes : sizes()) {
+            auto pair = PaintedPair::make(context_, from, to, bytes);
+            if (!pair && missing_memory(pair.error())) {
+                auto said = not_measured(name_of(from, to), bytes, pair.error().to_string());
+                if (!said) return said;
+                continue;
+            }
+            if (!pair) return pair.error();
+            auto figure = measure(*pair, name_of(from, to), bytes, back);
+            if (!figure) return figure.error();
+            figure->from = from.to_string();
+            figure->to = to.to_string();
+            if (auto good = pair->verify(context_, options_, *figure); !good) return good;
+            if (auto said = keep(*figure); !said) return said;
+            way = figure->path;
+            if (plain_rows)
+                if (auto said = plain_figures(*figure, back); !said) return said;
+        }
+        return way.empty() ? Result<void>() : say_(fmt::format("    by {}\n", way));
+    }
+
+    Result<void> keep(const Figure& figure) {
+        (figure.unit == "us" ? latency_ : bandwidth_).figures.push_back(figure);
+        return say_(row_of(figure));
+    }
+
+    std::string plain_name(std::size_t sockets, bool back) const {
+        const std::string count = sockets > 0 ? fmt::format(" ({})", sockets) : std::string();
+        return back ? fmt::format("plain sockets{}: {} -> here", count, plan_.node)
+                    : fmt::format("plain sockets{}: here -> {}", count, plan_.node);
+    }
+
+    // What stands beside a copy of host memory, as rows of its own.
+    Result<void> plain_figures(const Figure& figure, bool back) {
+        for (std::size_t i = 0; i < figure.peers.size(); ++i) {
+            Figure plain;
+            plain.what =
+                plain_name(figure.peers.size() > 1 ? plain_[i].sockets() : plain_.back().sockets(), back);
+            if (figure.bytes == sizeof(std::uint64_t)) plain.what = "plain sockets: there and back";
+            plain.bytes = figure.bytes;
+            plain.unit = figure.unit;
+            plain.more_is_better = figure.more_is_better;
+            plain.measured = figure.peers[i].samples;
+            if (auto said = keep(plain); !said) return said;
+        }
+        return {};
+    }
+
+    // Of so many calls, one after the other.
+    static Yardstick repeated(std::string name, int count, std::function<Result<double>()> once) {
+        return {std::move(name), [count, once = std::move(once)]() -> Result<double> {
+                    double sum = 0;
+                    for (int i = 0; i < count; ++i) {
+                        const auto seconds = once();
+                        if (!seconds) return seconds;
+                        sum += *seconds;
+                    }
+                    return sum / count;
+                }};
+    }
+
+    std::vector<Yardstick> yardsticks(Bytes bytes, bool back, int count) {
+        std::vector<Yardstick> all;
+        if (plain_.empty()) return all;
+        if (bytes == sizeof(std::uint64_t)) {
+            all.push_back({"plain sockets", [this, count]() -> Result<double> {
+                               const auto seconds = plain_.back().echo(static_cast<std::uint64_t>(count));
+                               if (!seconds) return seconds;
+                               return *seconds / count;
+                           }});
+            return all;
+        }
+        for (NetworkProbe& plain : plain_) {
+            if (bytes <= small && &plain != &plain_.back()) continue;
+            all.push_back(
+                repeated(fmt::format("plain sockets ({})", plain.sockets()), count,
+                         [&plain, bytes, back] { return back ? plain.receive(bytes) : plain.send(bytes); }));
+        }
+        return all;
+    }
+
+    Result<Figure> measure(const PaintedPair& pair, const std::string& what, Bytes bytes, bool back) {
+        Figure figure;
+        figure.what = what;
+        figure.bytes = bytes;
+        const bool time = bytes <= small;
+        figure.unit = time ? "us" : "GB/s";
+        figure.more_is_better = !time;
+        const int count = !time ? 1 : options_.smoke ? 5 : 100;
+        std::string way;
+        const Yardstick copy = repeated("", count, [&] {
+            return timed_copy(context_, pair.from(), pair.to(), {}, way.empty() ? &way : nullptr);
+        });
+        const auto value = [&](double seconds) {
+            const double some = std::max(seconds, 1e-9);
+            return time ? some * 1e6 : static_cast<double>(bytes) / some / 1e9;
+        };
+        const std::vector<Yardstick> beside = yardsticks(bytes, back, count);
+        std::vector<Samples> raw(beside.size());
+        for (int round = -1; round < std::max(options_.samples, 1); ++round) {
+            const auto seconds = copy.seconds();
+            if (!seconds) return seconds.error();
+            if (round >= 0) figure.measured.values.push_back(value(*seconds));
+            for (std::size_t i = 0; i < beside.size(); ++i) {
+                const auto plain = beside[i].seconds();
+                if (!plain) return plain.error();
+                if (round >= 0) raw[i].values.push_back(value(*plain));
+            }
+        }
+        for (std::size_t i = 0; i < beside.size(); ++i)
+            add_yardstick(figure, beside[i].name, std::move(raw[i]));
+        figure.path = way;
+        if (!plain_.empty()) figure.path += "; " + sockets_text(plain_.front().sockets_of_copies());
+        return figure;
+    }
+
+    Result<void> peers() {
+        if (plain_.empty()) return {};
+        std::string host = plain_.front().address();
+        host.erase(host.rfind(':'));
+        if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+        std::vector<std::string> missing;
+        for (const NetPeer& peer :
+             run_net_peers(plan_.node, host, plain_.front().sockets(), options_, missing)) {
+            Figure figure;
+            figure.what = fmt::format(
+                "{}: {}", peer.tool,
+                peer.back ? fmt::format("{} -> here", plan_.node) : fmt::format("here -> {}", plan_.node));
+            figure.bytes = peer.bytes;
+            figure.unit = "GB/s";
+            figure.measured.values = {peer.gb_per_s};
+            if (auto said = keep(figure); !said) return said;
+        }
+        if (missing.empty()) return {};
+        std::string line = "other programs were not measured: ";
+        for (const std::string& one : missing) line += (&one == &missing.front() ? "" : "; ") + one;
+        bandwidth_.notes.push_back(line);
+        return say_(line + "\n");
+    }
+
+    const Context& context_;
+    const NetPlan& plan_;
+    const Options& options_;
+    const SayLine& say_;
+    std::vector<NetworkProbe> plain_;  // as many sockets as copies use; one, where that is another number
+    std::string plain_missing_;
+    CaseResult latency_, bandwidth_;
+};
+
+}  // namespace
+
+Result<std::vector<CaseResult>> measure_net(const Context& context, const NetPlan& plan,
+                                            const Options& options, const SayLine& say) {
+    return NetRun(context, plan, options, say).run();
+}
+
+}  // namespace sidestep::bench

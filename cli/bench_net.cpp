@@ -1,0 +1,45 @@
+#include "bench_net.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "bench/net.hpp"
+#include "bench/text.hpp"
+#include "report.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+std::string host_name() {
+    std::array<char, 256> name{};
+    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this machine";
+}
+
+}  // namespace
+
+void define_net(CLI::App& bench, NetCommand& command) {
+    command.app = bench.add_subcommand("net", "copies to a node that serves and back, plain sockets beside");
+    command.app->fallthrough();
+    command.app
+        ->add_option("NODE", command.node, "the node: a name of --nodes, or one that the resolver knows")
+        ->required()
+        ->type_name("");
+}
+
+Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
+                             bool quiet, bench::Report& report) {
+    const auto say = [quiet](const std::string& line) { return quiet ? Result<void>() : print(line); };
+    if (auto said = say(bench::head_text(report) + fmt::format("here {}\n", host_name())); !said) return said;
+    bench::NetPlan plan{command.node};
+    if (!options.gpus.empty()) plan.gpu = options.gpus.front();
+    auto cases = bench::measure_net(context, plan, options, say);
+    if (!cases) return cases.error();
+    for (bench::CaseResult& result : *cases) report.cases.push_back(std::move(result));
+    return {};
+}
+
+}  // namespace sidestep::cli

@@ -1,0 +1,24 @@
+// sidestep bench net: copies to a node that serves, with plain sockets beside them.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <sidestep/sidestep.hpp>
+
+#include "bench/case.hpp"
+
+namespace sidestep::cli {
+
+struct NetCommand {
+    CLI::App* app = nullptr;
+    std::string node;
+};
+
+void define_net(CLI::App& bench, NetCommand& command);
+
+// Measures, prints each line of the table as it is there unless `quiet`, and adds the cases to the report.
+Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
+                             bool quiet, bench::Report& report);
+
+}  // namespace sidestep::cli

@@ -1,0 +1,54 @@
+#include "backend/network.hpp"
+
+#include <fmt/format.h>
+
+namespace sidestep::backend {
+namespace {
+
+template <typename Number>
+unsigned char* put(unsigned char* to, Number number) {
+    for (std::size_t i = 0; i < sizeof(number); ++i) *to++ = static_cast<unsigned char>(number >> (8 * i));
+    return to;
+}
+
+std::uint64_t number_at(const unsigned char* from) {
+    std::uint64_t number = 0;
+    for (int i = 7; i >= 0; --i) number = number << 8 | from[i];
+    return number;
+}
+
+}  // namespace
+
+std::array<unsigned char, frame_bytes> to_bytes(const Frame& frame) {
+    std::array<unsigned char, frame_bytes> bytes{};
+    unsigned char* at = put(bytes.data(), static_cast<std::uint64_t>(frame.kind));
+    at = put(at, frame.request);
+    at = put(at, frame.region);
+    at = put(at, frame.offset);
+    at = put(at, frame.size);
+    at = put(at, frame.target);
+    put(at, frame.target_offset);
+    return bytes;
+}
+
+Result<Frame> parse_frame(const unsigned char* bytes) {
+    const auto wrong = [](const char* what) {
+        return Error{ErrorCode::io_error, fmt::format("the other machine sent {}", what), "frame",
+                     "use one version of sidestep"};
+    };
+    const std::uint64_t kind = number_at(bytes);
+    if (kind < 1 || kind > static_cast<std::uint64_t>(Frame::Kind::pass))
+        return wrong("something that is no frame");
+    Frame frame{static_cast<Frame::Kind>(kind), number_at(bytes + 8),  number_at(bytes + 16),
+                number_at(bytes + 24),          number_at(bytes + 32), number_at(bytes + 40),
+                number_at(bytes + 48)};
+    if (frame.kind == Frame::Kind::push && frame.size > max_push) return wrong("a push that is too large");
+    if (frame.kind == Frame::Kind::fault && frame.size > max_fault) return wrong("a fault that is too long");
+    if (frame.offset > ~Bytes{0} - frame.size || frame.target_offset > ~Bytes{0} - frame.size)
+        return wrong("a range past the largest offset");
+    if (frame.kind != Frame::Kind::pass && (frame.target != 0 || frame.target_offset != 0))
+        return wrong("a target where there is none");
+    return frame;
+}
+
+}  // namespace sidestep::backend

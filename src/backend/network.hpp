@@ -1,0 +1,118 @@
+// The contract of an engine: what carries bytes between two machines. Bytes are only ever pushed; a read asks the
+// machine that has them to push.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include <sidestep/result.hpp>
+#include <sidestep/units.hpp>
+
+namespace sidestep::backend {
+
+// What two machines tell each other while bytes move. All but `push` and `fault` stand alone.
+struct Frame {
+    enum class Kind : std::uint8_t {
+        // `size` bytes follow, which belong `offset` bytes into `region`; or, where `region` is 0, into what `request`, a
+        // number of the receiver's, waits for, at the place in its own region that they come from.
+        push = 1,
+        // The pushed bytes of `request`, a number of the receiver's, from `offset` of the region on, `size` of them, are
+        // where they belong.
+        confirm,
+        pull,   // asks for `size` bytes from `offset` of `region` on, as the answer to `request`
+        fault,  // `request`, a number of the receiver's, has failed: code and words follow, `size` bytes
+        // As a pull, but the bytes go to a third machine, `target_offset` into what the receiver calls `target`; they are
+        // confirmed when they are there.
+        pass,
+    };
+    Kind kind = Kind::push;
+    std::uint64_t request = 0;
+    std::uint64_t region = 0;
+    Bytes offset = 0;
+    Bytes size = 0;
+    std::uint64_t target = 0;  // of a pass; 0 elsewhere, as the next
+    Bytes target_offset = 0;
+
+    bool operator==(const Frame&) const = default;
+    bool has_payload() const { return kind == Kind::push || kind == Kind::fault; }
+};
+
+// Most bytes that follow one frame.
+constexpr Bytes max_push = Bytes{1} << 20;
+constexpr Bytes max_fault = 1024;
+
+// A frame as it travels: numbers of 8 bytes, the lowest first.
+constexpr std::size_t frame_bytes = 56;
+std::array<unsigned char, frame_bytes> to_bytes(const Frame& frame);
+// io_error for bytes that are no frame, or one that is larger than any may be.
+Result<Frame> parse_frame(const unsigned char* bytes);
+
+// Where what follows a frame goes. `keeps` is held until it is there.
+struct Landing {
+    enum class Kind { here, nowhere, later };
+    Kind kind = Kind::nowhere;  // nowhere: read and dropped; later: not before Link::resume()
+    void* address = nullptr;
+    std::shared_ptr<void> keeps = {};
+};
+
+// Who talks over a link. On the link's threads, several at a time, and on those that look(); must not block.
+class LinkOwner {
+public:
+    virtual ~LinkOwner() = default;
+    // For a push or a fault, before its bytes. Asked again after resume() where the answer was `later`. An error ends
+    // the link.
+    virtual Result<Landing> landing(const Frame& frame) = 0;
+    // The frame, and what follows it, is there. An error ends the link.
+    virtual Result<void> arrived(const Frame& frame, Landing landing) = 0;
+    // The link has ended, and touches no memory any more. Once, and last.
+    virtual void ended(Error error) = 0;
+};
+
+// Frames to and from one other machine, whole and each once, those of several threads in any order. Any thread.
+class Link {
+public:
+    // Ends it, without telling the owner, who may be in a call at that time: see close().
+    virtual ~Link() = default;
+
+    // Takes a socket over which both ends know each other, of engines that use sockets; it belongs to the link, after an
+    // error too. io_error where the link has ended.
+    virtual Result<void> add(int socket) = 0;
+    virtual std::size_t sockets() const = 0;
+
+    // What follows a push or a fault stays until `sent` is called, or the link has ended; `sent` may be empty, and is
+    // called at once where the link has taken all. Dropped without a word where the link has ended.
+    virtual void send(const Frame& frame, const void* payload, std::function<void()> sent) = 0;
+    // Takes in what has come, on this thread; for whoever waits.
+    virtual void look() = 0;
+    // Those whom landing() told `later` are asked again: one of them, in turns, or all. To be called once for each time
+    // that it said so.
+    enum class Resume { one, all };
+    virtual void resume(Resume whom) = 0;
+    // Ends it; the owner is told `why` unless it was told before. Returns at once.
+    virtual void close(Error why) = 0;
+    // As close(), and the link has ended when it returns. Not in a call of the owner, nor on a thread of the engine.
+    virtual void end(Error why) = 0;
+};
+
+// What links are made by. Any thread. Outlives its links' last calls: the destructor ends those that are left.
+class NetworkEngine {
+public:
+    virtual ~NetworkEngine() = default;
+    virtual std::string_view name() const = 0;
+    // Sockets to one machine that are worth while.
+    virtual std::size_t useful_sockets() const = 0;
+    // A link without a socket yet. Its owner is kept from being destroyed during a call, not longer.
+    virtual std::shared_ptr<Link> link(std::weak_ptr<LinkOwner> owner) = 0;
+    // Makes memory of this machine ready to be sent from, or to be landed in, as long as the answer lives: an engine
+    // may move its bytes without a copy then. Null where there is nothing to do. Bytes of other memory move too, only
+    // slower.
+    virtual Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) {
+        static_cast<void>(address), static_cast<void>(size);
+        return std::shared_ptr<const void>();
+    }
+};
+
+}  // namespace sidestep::backend

@@ -1,0 +1,81 @@
+// What engines share whose links go over several rails: a rail is a socket, or what two ends joined over one.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "backend/network.hpp"
+#include "base/workers.hpp"
+
+namespace sidestep::backend {
+
+// Frames to and from the other end, those of one rail in order. Any thread.
+class Rail {
+public:
+    virtual ~Rail() = default;
+
+    // What the rail does on a thread of its own. `run` finds the owner, ends the link after an error, and calls no step of a
+    // rail that is gone.
+    using Step = std::function<Result<void>(LinkOwner& owner)>;
+    using Run = std::function<void(const Step& step)>;
+    // It begins. Once, before all else.
+    virtual Result<void> watch(Run run) = 0;
+
+    // What waits to go out or is on its way, in bytes.
+    virtual Bytes queued() const = 0;
+    // As Link::send(). An error where the rail has failed, here and below.
+    virtual Result<void> send(const Frame& frame, const void* payload, std::function<void()> sent) = 0;
+    // Takes in what has come, unless another thread does.
+    virtual Result<void> look(LinkOwner& owner) = 0;
+    // After somebody was told `later`: one is asked again, or all. Answers whether anybody waited here.
+    virtual bool resume(bool all) = 0;
+    // The other end may not be reached any more: whoever has something under way shall learn it.
+    virtual void probe() {}
+    // To be called once a second, by one thread. False where the other end has been silent for too long.
+    virtual bool lives() { return true; }
+
+    // Both ends see the end.
+    virtual void shut_down() const = 0;
+    // Nothing is called or touched after it; waits for what is. What waits to go out is dropped. Not in a call of the owner.
+    virtual void end() = 0;
+};
+
+// Links over rails, and the thread on which they end. An engine derives from it, and calls end_links() in its destructor,
+// before what its rails use goes.
+class RailEngine : public NetworkEngine {
+public:
+    std::shared_ptr<Link> link(std::weak_ptr<LinkOwner> owner) final;
+
+protected:
+    // `name` lives as long as the program.
+    explicit RailEngine(std::string_view name) : name_(name), ending_({.threads = 1}, "links that end") {}
+    // Takes the socket, after an error too. out_of_memory where no thread or no memory can be had for it.
+    virtual Result<std::shared_ptr<Rail>> rail(int socket) = 0;
+    // Ends all links, and tells their owners. Not on a thread of the engine.
+    void end_links();
+    // Of each rail of each link.
+    void look_after_links();
+    void probe_links();
+
+private:
+    class RailLink;
+    std::vector<std::shared_ptr<RailLink>> links() const;
+    // On the thread where links end; on this one, and an error, where it cannot be had.
+    Result<void> later(base::Workers::Task task);
+    void link_ended();
+
+    const std::string_view name_;
+    mutable std::mutex mutex_;  // guards what follows
+    std::size_t running_ = 0;   // links that have not ended
+    std::condition_variable all_ended_;
+    std::vector<std::weak_ptr<RailLink>> links_;
+
+    base::Workers ending_;  // in no call of a link
+};
+
+}  // namespace sidestep::backend

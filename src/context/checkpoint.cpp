@@ -1,0 +1,101 @@
+// Checkpoint::open of files of a node: their headers come by copies.
+#include <sidestep/checkpoint.hpp>
+
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "checkpoint/files_reader.hpp"
+#include "context/impl.hpp"
+#include "transfer/ends.hpp"
+
+namespace sidestep {
+namespace {
+
+using Impl = ContextAccess::Impl;
+
+// A path that is a file of a node; nothing for all others.
+std::optional<Place> far_place(const std::string& path) {
+    const auto place = Place::parse(path);
+    if (!place || !place->is_file() || place->node().empty()) return std::nullopt;
+    return *place;
+}
+
+Result<std::optional<driver::FileFacts>> facts_of(const Impl& impl, const Place& place) {
+    const auto found = transfer::describe(impl.registry, Buffer::file(place.path()).on(place.node()));
+    if (!found) return found.error();
+    // So a node says that a file is not there which might be written.
+    if (found->identity == 0 && found->size == 0) return std::optional<driver::FileFacts>();
+    driver::FileFacts facts;
+    facts.size = found->size;
+    facts.identity = found->identity;
+    facts.version = found->version;
+    return std::optional(facts);
+}
+
+// What is asked may take longer than the caller waits, and keeps what it uses.
+checkpoint::FarFilesPtr files_of(std::shared_ptr<Impl> impl, const std::string& node) {
+    auto far = std::make_shared<checkpoint::FarFiles>();
+    far->node = node;
+    far->facts = [impl, node](const std::string& path) {
+        return facts_of(*impl, Place::file(path).on(node));
+    };
+    far->read = [impl, node](const std::string& path, Bytes offset, void* to, Bytes size) -> Result<void> {
+        std::shared_ptr<transfer::Engine> engine(impl, impl->engine.get());
+        auto job =
+            engine->submit(Buffer::file(path, offset, size).on(node), Buffer::host(to, size), {}, nullptr);
+        SIDESTEP_CHECK(ContextAccess::follow(std::move(engine), std::move(job)).wait());
+        return {};
+    };
+    return far;
+}
+
+Error mixed(const std::string& first, const std::string& other) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("the files of a checkpoint lie on one machine, and {} and {} do not", first, other),
+        "checkpoint", "copy them together first"};
+}
+
+Error no_folder(const std::string& path) {
+    return Error{ErrorCode::unsupported, "a node does not list folders", path,
+                 "name the index (model.safetensors.index.json), or the files"};
+}
+
+// The machine is not in what the reader of a header says.
+Error on_node(Error error, const std::string& node) {
+    if (error.where.starts_with('/')) error.where = fmt::format("{}/file:{}", node, error.where);
+    return error;
+}
+
+}  // namespace
+
+Result<Checkpoint> ContextAccess::open_checkpoint(const Context& context,
+                                                  const std::vector<std::string>& paths,
+                                                  const CheckpointOptions& options) {
+    const std::shared_ptr<Impl>& impl = shared(context);
+    SIDESTEP_CHECK(impl->engine->check_process());
+    const auto first = paths.empty() ? std::nullopt : far_place(paths.front());
+    std::vector<std::string> there;
+    for (const std::string& path : paths) {
+        const auto place = far_place(path);
+        if (place.has_value() != first.has_value() || (first && place->node() != first->node()))
+            return mixed(paths.front(), path);
+        if (!place) continue;
+        if (place->path().ends_with('/')) return no_folder(path);
+        there.push_back(place->path());
+    }
+    if (!first) return Checkpoint::open(paths, options);
+    const std::string& node = first->node();
+    auto opened = Checkpoint::open_at(there, options, files_of(impl, node));
+    if (!opened) return on_node(opened.error(), node);
+    return opened;
+}
+
+Result<Checkpoint> Checkpoint::open(const Context& context, const std::vector<std::string>& paths,
+                                    const CheckpointOptions& options) {
+    return ContextAccess::open_checkpoint(context, paths, options);
+}
+
+}  // namespace sidestep

@@ -1,0 +1,101 @@
+// TCP over IPv4 and IPv6. No call here blocks past the time it is given.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <sidestep/result.hpp>
+#include <sidestep/units.hpp>
+#include "driver/fd.hpp"
+
+namespace sidestep::driver {
+
+// Where a socket is, or shall be: a value.
+class SocketAddress {
+public:
+    // What the machine's resolver answers for a name or a number ("10.0.0.2", "::1", "node7"); at least one.
+    // ErrorCode::not_found where it knows none. May block as long as the resolver does.
+    static Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port);
+
+    std::uint16_t port() const;
+    // 127.0.0.0/8, ::1.
+    bool loopback() const;
+    // "10.0.0.2:47900", "[::1]:47900".
+    std::string to_string() const;
+
+private:
+    friend class TcpSocket;
+    friend class TcpListener;
+    std::vector<unsigned char> bytes_;  // a sockaddr
+};
+
+// One end of a connection. Does not wait where nothing is said of a time. Nagle's algorithm is off.
+class TcpSocket {
+public:
+    using Time = std::chrono::steady_clock::time_point;
+
+    explicit TcpSocket(Fd fd) : fd_(std::move(fd)) {}
+
+    // ErrorCode::not_found where nobody listens, io_error where no way leads there, timed_out where nobody answers.
+    static Result<TcpSocket> connect(const SocketAddress& to, Time until);
+
+    int number() const { return fd_.get(); }
+    Fd take() && { return std::move(fd_); }
+    Result<SocketAddress> local() const;
+    Result<SocketAddress> peer() const;
+
+    struct Part {
+        const void* data = nullptr;
+        Bytes size = 0;
+    };
+    // Sends as much of the parts, in their order, as is taken at once; 0: nothing is at present. At most 64 parts.
+    // ErrorCode::io_error where the connection has ended, with the system's words.
+    Result<Bytes> send(std::span<const Part> parts) const;
+    // Bytes that have come, at most `size`; nothing: none are there at present; 0: the other end says no more.
+    // ErrorCode::io_error where the connection has ended otherwise.
+    Result<std::optional<Bytes>> receive(void* to, Bytes size) const;
+
+    // Waits until all is sent, or all of `size` has come. timed_out, io_error, end_of_file.
+    Result<void> send_all(const void* data, Bytes size, Time until) const;
+    Result<void> receive_all(void* to, Bytes size, Time until) const;
+
+    // The round trip as the kernel has measured it so far; nothing where it has not.
+    std::optional<std::chrono::microseconds> round_trip() const;
+    // At most so many bytes wait in the kernel in each direction, instead of as many as it finds good. Best effort.
+    void bound_buffers(Bytes bytes) const;
+
+    // How long nothing was heard of the other end, while bytes that were sent wait for a sign that they came; nothing while
+    // none do. A receiver that takes nothing gives signs all the same.
+    std::optional<std::chrono::milliseconds> unheard() const;
+    // Where nothing is sent for so long, the kernel asks whether the other end is there, and ends the connection if it is
+    // not. Best effort.
+    void keep_alive(std::chrono::seconds idle) const;
+
+    // Both ends see the end of the connection from now on. The descriptor stays open until the destructor.
+    void shut_down() const;
+
+private:
+    Fd fd_;
+};
+
+class TcpListener {
+public:
+    // Port 0: any that is free. ErrorCode::permission_denied, invalid_argument (in use, not this machine's address).
+    static Result<TcpListener> bind(const SocketAddress& at);
+
+    int number() const { return fd_.get(); }
+    Result<SocketAddress> local() const;
+    // Somebody who has connected; nothing where nobody waits, or whoever did is gone. out_of_memory where there is no
+    // descriptor left: whoever waits goes on waiting.
+    Result<std::optional<TcpSocket>> accept() const;
+
+private:
+    explicit TcpListener(Fd fd) : fd_(std::move(fd)) {}
+    Fd fd_;
+};
+
+}  // namespace sidestep::driver

@@ -1,0 +1,42 @@
+#include "wire/engines.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+
+namespace sidestep::wire {
+
+std::vector<std::string> Engines::names() const {
+    std::vector<std::string> names;
+    for (const auto& engine : all_) names.emplace_back(engine->name());
+    return names;
+}
+
+backend::NetworkEngine* Engines::find(std::string_view name) const {
+    const auto found =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& engine) { return engine->name() == name; });
+    return found == all_.end() ? nullptr : found->get();
+}
+
+std::vector<std::shared_ptr<const void>> Engines::prepare(void* address, Bytes size) const {
+    std::vector<std::shared_ptr<const void>> ready;
+    for (const auto& engine : all_) {
+        auto prepared = engine->prepare(address, size);
+        if (!prepared)
+            base::log(base::LogLevel::warn, fmt::format("{} copies what it moves: {}", engine->name(),
+                                                        prepared.error().to_string()));
+        else if (*prepared)
+            ready.push_back(std::move(*prepared));
+    }
+    return ready;
+}
+
+std::string common_engine(const std::vector<std::string>& clients, const std::vector<std::string>& nodes) {
+    for (const std::string& one : clients)
+        if (std::find(nodes.begin(), nodes.end(), one) != nodes.end()) return one;
+    return {};
+}
+
+}  // namespace sidestep::wire

@@ -1,0 +1,33 @@
+// What carries bytes between machines.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/network.hpp"
+
+namespace sidestep::wire {
+
+// This machine's engines, the best first; at least one. Any thread. Outlives their links.
+class Engines {
+public:
+    explicit Engines(std::vector<std::unique_ptr<backend::NetworkEngine>> all) : all_(std::move(all)) {}
+
+    // "verbs", "tcp".
+    std::vector<std::string> names() const;
+    // Null where there is none of that name.
+    backend::NetworkEngine* find(std::string_view name) const;
+    // Memory made ready for all of them, as long as the answer lives; one that cannot have it so copies it.
+    std::vector<std::shared_ptr<const void>> prepare(void* address, Bytes size) const;
+
+private:
+    const std::vector<std::unique_ptr<backend::NetworkEngine>> all_;
+};
+
+// The first of a client's engines that the node has too: so both know which one carries their session. Empty where there is
+// none.
+std::string common_engine(const std::vector<std::string>& clients, const std::vector<std::string>& nodes);
+
+}  // namespace sidestep::wire

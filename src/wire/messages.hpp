@@ -1,0 +1,130 @@
+// What two machines say over their control connection. Each message is a word, the number of the question it belongs to,
+// and fields; a message without any byte says only that its sender lives.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sidestep/storage_bytes.hpp>
+#include "backend/backend.hpp"
+
+namespace sidestep::wire {
+
+constexpr std::uint16_t protocol_version = 4;
+// What a machine of that version says, this one understands. It does not know the words that came later.
+constexpr std::uint16_t oldest_protocol = 3;
+constexpr std::uint16_t telling_protocol = 4;  // the first with Word::tell
+constexpr std::size_t longest_message = std::size_t{64} << 10;
+constexpr std::size_t longest_path = 4096;
+constexpr std::size_t token_bytes = 32;
+
+enum class Word : std::uint8_t {
+    hello = 1,  // the first of both ends; the answer to the client's has the session's number and key
+    answer,     // to a question: its fields, or an error
+    describe,
+    allocate,
+    free,
+    attach,
+    commit,
+    report,  // on a region's storage, answered by a Report
+    detach,  // has no answer
+    leave,   // from either end, without an answer: it ends on purpose, and does not come again
+    // Between two nodes, by tokens (wire/lent.hpp).
+    lend,  // a region, or 0; is answered a token
+    take,  // what was lent under a token, as a region of whoever asks; answered as attach
+    reach,  // has the node take what a third machine lent; answered as attach, `way` being what carries it there
+    trial,  // memory for bytes that try the link out; answered as attach
+    tell,   // of the machine: see wire/telling.hpp
+};
+
+struct Envelope {
+    Word word = Word::hello;
+    std::uint64_t number = 0;
+    std::string body;
+};
+std::string to_message(const Envelope& envelope);
+// io_error for what is no message, here and below; every field is checked.
+Result<Envelope> parse_envelope(std::string_view message);
+
+struct Hello {
+    std::uint16_t oldest = oldest_protocol;  // protocols that the sender speaks
+    std::uint16_t newest = protocol_version;
+    std::string software;  // "sidestep 0.1.0"
+    std::string node;      // what the sender's machine calls itself
+    // Of the server. A data socket shows that it knows the key: see wire/data_hello.hpp. A client that was connected before
+    // says both again, and goes on where it was.
+    std::uint64_t session = 0;
+    std::string key;
+    std::uint8_t sockets = 1;                 // that are worth while
+    std::vector<std::string> engines{"tcp"};  // the sender's, the best first; of a node, all it has
+};
+std::string to_body(const Hello& hello);
+Result<Hello> parse_hello(std::string_view body);
+
+// What there is to say of a failure.
+std::string to_body(const Error& error);
+std::string to_answer(const Result<std::string>& answer);
+// The fields of an answer, or the error it tells of, `peer` being named in it.
+Result<std::string> parse_answer(std::string_view body, const std::string& peer);
+
+// The buffer's place is one of the machine that is asked.
+std::string to_body(const Buffer& buffer);
+Result<Buffer> parse_buffer(std::string_view body);
+
+std::string to_body(const backend::Description& description);
+Result<backend::Description> parse_description(std::string_view body);
+
+struct AllocateRequest {
+    Place place;
+    Bytes bytes = 0;
+    MemoryKind kind = MemoryKind::automatic;
+};
+std::string to_body(const AllocateRequest& request);
+Result<AllocateRequest> parse_allocate(std::string_view body);
+struct Allocated {
+    Place place;
+    std::uint64_t address = 0;
+    MemoryKind kind = MemoryKind::automatic;
+};
+std::string to_body(const Allocated& allocated);
+Result<Allocated> parse_allocated(std::string_view body);
+
+struct AttachRequest {
+    Buffer buffer;
+    backend::AttachOptions options;
+};
+std::string to_body(const AttachRequest& request);
+Result<AttachRequest> parse_attach(std::string_view body);
+struct Attached {
+    std::uint64_t region = 0;
+    std::string
+        way;  // how bytes go between link and region, for people: "by pinned memory and its cuda copy engine"; empty: straight
+};
+std::string to_body(const Attached& attached);
+Result<Attached> parse_attached(std::string_view body);
+
+// Of a region, or an address: commit, report, detach, free.
+std::string to_body(std::uint64_t number);
+Result<std::uint64_t> parse_number(std::string_view body);
+
+std::string to_body(const std::string& token);
+Result<std::string> parse_token(std::string_view body);
+
+struct ReachRequest {
+    std::string addresses;  // of the third machine, as parse_addresses()
+    std::string token;
+    Bytes size = 0;  // of the region
+};
+std::string to_body(const ReachRequest& request);
+Result<ReachRequest> parse_reach(std::string_view body);
+
+struct Report {
+    std::vector<std::string> notes;
+    StorageBytes storage;
+};
+std::string to_body(const Report& report);
+Result<Report> parse_report(std::string_view body);
+
+}  // namespace sidestep::wire

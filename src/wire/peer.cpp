@@ -1,0 +1,410 @@
+#include "wire/peer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "wire/data_hello.hpp"
+#include "wire/trial.hpp"
+
+namespace sidestep::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A copy of less goes over one socket: more would not be quicker.
+constexpr Bytes worth_more_sockets = Bytes{8} << 20;
+// What a node may make a client open.
+constexpr std::size_t most_sockets = 16;
+// To open sockets, where the connection seems to stand.
+constexpr int most_tries = 5;
+// Between two tries to connect again.
+constexpr std::chrono::milliseconds pause{100};
+// Such a try may take so long: whoever closes the peer waits for it.
+constexpr std::chrono::milliseconds one_try{3000};
+
+Error silent(const std::string& name) {
+    return Error{ErrorCode::timed_out, fmt::format("{} has not answered in time", name), "network", {}};
+}
+
+// The node is there, and will say nothing else.
+bool is_final(const Error& error) {
+    return error.code == ErrorCode::not_found || error.code == ErrorCode::permission_denied ||
+           error.code == ErrorCode::unsupported;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Peer>> Peer::connect(const Tools& tools, const NodeAddress& address, Time until) {
+    std::shared_ptr<Peer> peer(new Peer(tools, address));
+    SIDESTEP_TRY(auto line, peer->open_line(peer->greeting(), until));
+    SIDESTEP_TRY(peer->hello_, parse_hello(*line->greeted));
+    SIDESTEP_CHECK(peer->choose_engine(*line));
+    std::lock_guard lock(peer->mutex_);
+    if (line->ended) return *line->ended;
+    peer->line_ = std::move(line);
+    return peer;
+}
+
+Hello Peer::greeting() const {
+    Hello ours;
+    ours.node = tools_.node;
+    ours.session = hello_.session;
+    ours.key = hello_.key;
+    std::lock_guard lock(mutex_);
+    ours.engines = engines_;
+    return ours;
+}
+
+Result<void> Peer::choose_engine(const Line& line) {
+    SIDESTEP_TRY(const Hello theirs, parse_hello(*line.greeted));
+    std::lock_guard lock(mutex_);
+    const std::string common = common_engine(engines_, theirs.engines);
+    if (common.empty())
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{} has none of the engines that are to be used: {}", name(),
+                                 fmt::join(engines_, ", ")),
+                     "network", "see SIDESTEP_NETWORK on both machines"};
+    engine_ = tools_.engines.find(common);
+    return {};
+}
+
+std::string Peer::engine() const {
+    std::lock_guard lock(mutex_);
+    return engine_ != nullptr ? std::string(engine_->name()) : std::string();
+}
+
+void Peer::distrust_engine(const Error& why) {
+    std::string name_of_engine;
+    {
+        std::lock_guard lock(mutex_);
+        if (engine_ == nullptr || engines_.size() < 2) return;
+        name_of_engine = engine_->name();
+        if (name_of_engine == engines_.back()) return;
+        std::erase(engines_, name_of_engine);
+    }
+    base::log(base::LogLevel::warn,
+              fmt::format("{} is not reached by {} any more: {}", name(), name_of_engine, why.to_string()));
+}
+
+Result<std::shared_ptr<Peer::Line>> Peer::open_line(const Hello& ours, Time until) {
+    SIDESTEP_TRY(auto reached, ways_.connect(first_way(), until));
+    SIDESTEP_TRY(driver::TlsSession tls, tools_.tls->session(driver::Tls::Role::client, tools_.key));
+    auto line = std::make_shared<Line>();
+    line->way = reached.way;
+    // The line has the channel: they do not keep it.
+    Channel::Handlers handlers;
+    handlers.message = [self = weak_from_this(), weak = std::weak_ptr(line)](const std::string& message) {
+        const auto peer = self.lock();
+        const auto there = weak.lock();
+        if (peer && there) peer->heard(there, message);
+    };
+    handlers.ended = [self = weak_from_this(), weak = std::weak_ptr(line)](const Error& why) {
+        const auto peer = self.lock();
+        const auto there = weak.lock();
+        if (peer && there) peer->line_ended(there, why);
+    };
+    SIDESTEP_TRY(line->channel, Channel::start(tools_.loop, std::move(reached.socket), std::move(tls), name(),
+                                               std::move(handlers)));
+    auto greeted = greet(line, ours, until);
+    if (!greeted) {
+        line->channel->close(greeted.error());
+        ways_.avoid(line->way);
+        return greeted.error();
+    }
+    return line;
+}
+
+// Nothing else goes over a line before the greeting has been answered.
+Result<Hello> Peer::greet(const std::shared_ptr<Line>& line, const Hello& ours, Time until) {
+    {
+        std::lock_guard lock(mutex_);
+        line->greeting = next_question_++;
+    }
+    line->channel->send(to_message(Envelope{Word::hello, line->greeting, to_body(ours)}));
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, until, [&] { return line->greeted || line->ended || end_; });
+    if (end_) return *end_;
+    if (!line->greeted) return line->ended ? *line->ended : silent(name());
+    SIDESTEP_TRY(line->greeted, parse_answer(*line->greeted, name()));
+    return parse_hello(*line->greeted);
+}
+
+Peer::~Peer() {
+    close(Error{ErrorCode::cancelled, "the connection was closed on this side", name(), {}});
+}
+
+void Peer::close(const Error& why) {
+    std::shared_ptr<Line> line;
+    std::shared_ptr<Session> session;
+    {
+        std::lock_guard lock(mutex_);
+        if (end_) return;
+        end_ = why;
+        line = line_;
+        session = session_;
+        changed_.notify_all();
+    }
+    if (line) {
+        line->channel->send(to_message(Envelope{Word::leave, 0, {}}));
+        line->channel->close(why);
+    }
+    if (session) session->give_up(why);
+}
+
+Result<std::string> Peer::ask(Word word, const std::string& body, Time until) {
+    std::uint64_t number = 0;
+    std::string message;
+    std::shared_ptr<Line> line;
+    {
+        std::lock_guard lock(mutex_);
+        if (end_) return *end_;
+        number = next_question_++;
+        message = to_message(Envelope{word, number, body});
+        questions_[number].message = message;
+        if (!goes_on_) line = line_;
+    }
+    if (line) line->channel->send(message);
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, until, [&] { return questions_[number].answer || end_; });
+    const auto answer = std::move(questions_[number].answer);
+    questions_.erase(number);
+    if (answer) return parse_answer(*answer, name());
+    return end_ ? *end_ : silent(name());
+}
+
+void Peer::tell(Word word, const std::string& body) {
+    std::shared_ptr<Line> line;
+    {
+        std::lock_guard lock(mutex_);
+        line = line_;
+    }
+    line->channel->send(to_message(Envelope{word, 0, body}));
+}
+
+void Peer::heard(const std::shared_ptr<Line>& line, const std::string& message) {
+    auto envelope = parse_envelope(message);
+    if (envelope && envelope->word == Word::leave)
+        return close(Error{ErrorCode::cancelled, fmt::format("{} has ended", name()), "control", {}});
+    if (!envelope || envelope->word != Word::answer)
+        return close(
+            Error{ErrorCode::io_error, fmt::format("{} said what was not asked", name()), "control", {}});
+    std::lock_guard lock(mutex_);
+    if (envelope->number == line->greeting && !line->greeted) {
+        line->greeted = std::move(envelope->body);
+    } else {
+        const auto question = questions_.find(envelope->number);
+        if (question == questions_.end()) return;  // nobody waits for it any more
+        question->second.answer = std::move(envelope->body);
+    }
+    changed_.notify_all();
+}
+
+void Peer::line_ended(const std::shared_ptr<Line>& line, const Error& why) {
+    {
+        std::lock_guard lock(mutex_);
+        line->ended = why;
+        changed_.notify_all();
+        if (line != line_) return;
+    }
+    lost(why);
+}
+
+void Peer::link_lost(const Error& why) {
+    bool by_itself = false;
+    {
+        std::lock_guard lock(mutex_);
+        by_itself = !end_ && !goes_on_ && line_ && !line_->ended;
+    }
+    if (by_itself) distrust_engine(why);
+    lost(why);
+}
+
+void Peer::lost(const Error& why) {
+    std::shared_ptr<Line> line;
+    std::shared_ptr<Session> session;
+    {
+        std::lock_guard lock(mutex_);
+        if (end_ || goes_on_) return;
+        line = line_;
+        session = session_;
+        goes_on_ = true;
+    }
+    if (const auto end = session ? session->end() : std::nullopt) return close(*end);
+    line->channel->close(why);
+    ways_.avoid(line->way);
+    if (session) session->link()->close(why);
+    base::log(base::LogLevel::warn,
+              fmt::format("the connection to {} was lost: {}", name(), why.to_string()));
+    if (!tools_.workers.add([self = shared_from_this(), why] { self->go_on(why); })) close(why);
+}
+
+void Peer::go_on(const Error& why) {
+    const Time until = Clock::now() + patience;
+    while (true) {
+        const auto done = connect_again(why, until);
+        if (done) return;
+        std::unique_lock lock(mutex_);
+        if (changed_.wait_for(lock, pause, [this] { return end_.has_value(); })) return;
+        const auto end = session_ ? session_->end() : std::nullopt;
+        if (end || is_final(done.error()) || Clock::now() >= until) {
+            lock.unlock();
+            return close(end.value_or(why));
+        }
+    }
+}
+
+Result<void> Peer::connect_again(const Error& why, Time until) {
+    std::lock_guard opening(opening_);
+    until = std::min(until, Clock::now() + one_try);
+    SIDESTEP_TRY(const auto line, open_line(greeting(), until));
+    SIDESTEP_CHECK(choose_engine(*line));
+    const auto there = session();
+    if (there) {
+        if (auto opened = open_session(*there, why, until); !opened) {
+            distrust_engine(opened.error());
+            return opened;
+        }
+    }
+    std::vector<std::string> unanswered;
+    {
+        std::lock_guard lock(mutex_);
+        if (end_) return *end_;
+        if (line->ended) return *line->ended;
+        line_ = line;
+        goes_on_ = false;
+        for (const auto& [number, question] : questions_)
+            if (!question.answer) unanswered.push_back(question.message);
+        changed_.notify_all();
+    }
+    base::log(base::LogLevel::warn, fmt::format("{} is reached again, at {}", name(), ways_.name(line->way)));
+    for (const std::string& message : unanswered) line->channel->send(message);
+    if (auto replayed = there ? there->replay() : Result<void>(); !replayed) lost(replayed.error());
+    return {};
+}
+
+Result<void> Peer::open_session(Session& session, const Error& why, Time until) {
+    session.link()->end(why);
+    if (!session.settle(until)) return silent(name());
+    SIDESTEP_CHECK(session.renew(engine_->link(session.weak_from_this())));
+    return open_sockets(session, sockets_, until);
+}
+
+std::string Peer::where() const {
+    std::lock_guard lock(mutex_);
+    return ways_.name(line_->way);
+}
+
+std::shared_ptr<Channel> Peer::channel() const {
+    std::lock_guard lock(mutex_);
+    return line_->channel;
+}
+
+std::optional<Error> Peer::end() const {
+    std::lock_guard lock(mutex_);
+    if (end_) return end_;
+    return session_ ? session_->end() : std::nullopt;
+}
+
+std::shared_ptr<Session> Peer::session() const {
+    std::lock_guard lock(mutex_);
+    return session_;
+}
+
+Result<void> Peer::wait_for_line(Time until) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, until, [this] { return !goes_on_ || end_; });
+    if (end_) return *end_;
+    if (goes_on_) return silent(name());
+    return {};
+}
+
+// It may be that the connection is being lost, which is not known here yet, and another takes its place.
+Result<std::shared_ptr<Session>> Peer::session(Bytes bytes, Time until) {
+    const std::size_t wanted = bytes < worth_more_sockets ? 1 : most_useful_sockets();
+    for (int tries = 0;;) {
+        auto there = session();
+        if (there && there->link()->sockets() >= wanted) return there;
+        SIDESTEP_CHECK(wait_for_line(until));
+        auto opened = open_for(wanted, until);
+        if (opened || is_final(opened.error()) || Clock::now() >= until) return opened;
+        there = session();
+        if ((!there || !there->waits_for_link()) && ++tries == most_tries) return opened;
+        std::unique_lock lock(mutex_);
+        if (changed_.wait_for(lock, pause, [this] { return end_.has_value(); })) return *end_;
+    }
+}
+
+Result<std::shared_ptr<Session>> Peer::open_for(std::size_t wanted, Time until) {
+    std::lock_guard opening(opening_);
+    auto there = session();
+    if (!there) {
+        there = std::make_shared<Session>(name());
+        there->use(engine_->link(there));
+        there->outlive_links([self = weak_from_this()](const Error& why) {
+            if (const auto peer = self.lock()) peer->link_lost(why);
+        });
+        std::lock_guard lock(mutex_);
+        if (end_) return *end_;
+        session_ = there;
+    }
+    sockets_ = std::max(sockets_, wanted);
+    SIDESTEP_CHECK(open_sockets(*there, wanted, until));
+    SIDESTEP_CHECK(try_engine(*there, until));
+    return there;
+}
+
+// Sockets bring what they are given. Once for each other engine; where it fails the next one is used, or none.
+Result<void> Peer::try_engine(Session& session, Time until) {
+    const std::string name_of_engine = engine();
+    if (name_of_engine == "tcp" || std::exchange(tried_engine_, name_of_engine) == name_of_engine) return {};
+    const auto done = try_out(*this, session, tools_.engines, std::min(until, Clock::now() + one_try));
+    if (done) return {};
+    tried_engine_.clear();
+    bool last = false;
+    {
+        std::lock_guard lock(mutex_);
+        last = engines_.back() == name_of_engine;
+    }
+    last ? close(done.error()) : session.link()->close(done.error());
+    return done;
+}
+
+std::size_t Peer::most_useful_sockets() const {
+    std::lock_guard lock(mutex_);
+    const std::size_t useful =
+        std::min({engine_->useful_sockets(), std::size_t{hello_.sockets}, most_sockets});
+    return std::max<std::size_t>(useful, 1);
+}
+
+Result<driver::TcpSocket> Peer::data_socket(std::size_t way, DataKind kind, Time until) {
+    SIDESTEP_TRY(auto reached, ways_.connect(way, until));
+    const auto entered = enter_session(*tools_.tls, reached.socket, hello_.session, hello_.key, until, kind);
+    if (entered) return std::move(reached.socket);
+    ways_.avoid(reached.way);
+    return entered.error();
+}
+
+std::size_t Peer::first_way() const {
+    std::lock_guard lock(mutex_);
+    return line_ ? line_->way : 0;
+}
+
+Result<driver::TcpSocket> Peer::probe_socket(Time until) {
+    return data_socket(first_way(), DataKind::probe, until);
+}
+
+Result<void> Peer::open_sockets(Session& session, std::size_t wanted, Time until) {
+    const auto link = session.link();
+    const std::size_t first = first_way();
+    while (link->sockets() < wanted) {
+        SIDESTEP_TRY(auto socket, data_socket(first + link->sockets(), DataKind::link, until));
+        SIDESTEP_CHECK(link->add(std::move(socket).take().release()));
+    }
+    return {};
+}
+
+}  // namespace sidestep::wire

@@ -1,0 +1,115 @@
+#include "wire/peers.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace sidestep::wire {
+
+Peers::~Peers() {
+    close();
+}
+
+void Peers::close() {
+    std::map<std::string, std::shared_ptr<Entry>> entries;
+    std::vector<std::weak_ptr<Peer>> all;
+    {
+        std::lock_guard lock(mutex_);
+        closed_ = true;
+        entries.swap(entries_);
+        all.swap(all_);
+    }
+    const Error why{ErrorCode::cancelled, "the connection was closed on this side", "network", {}};
+    for (const auto& weak : all) {
+        const auto peer = weak.lock();
+        if (!peer) continue;
+        peer->close(why);
+        if (const auto session = peer->session()) session->link()->end(why);
+    }
+    workers_.wait();
+}
+
+// With the mutex held.
+Result<const Peer::Tools*> Peers::tools() {
+    if (closed_) return Error{ErrorCode::cancelled, "connections to nodes have been closed", "network", {}};
+    if (tools_) return tools_.get();
+    SIDESTEP_TRY(auto tls, driver::Tls::load());
+    SIDESTEP_TRY(std::string key, key_());
+    if (!loop_) {
+        SIDESTEP_TRY(loop_, driver::EventLoop::create("connections to nodes"));
+    }
+    tools_.reset(new Peer::Tools{*loop_, *engines_, workers_, std::move(tls), std::move(key), node_});
+    return tools_.get();
+}
+
+Result<std::shared_ptr<Peers::Entry>> Peers::entry(const NodeAddress& address) {
+    std::lock_guard lock(mutex_);
+    if (const auto found = entries_.find(address.name); found != entries_.end()) return found->second;
+    if (entries_.size() >= most_)
+        std::erase_if(entries_, [](const auto& one) {
+            return one.second.use_count() == 1 && (!one.second->peer || one.second->peer->end());
+        });
+    if (entries_.size() >= most_)
+        return Error{
+            ErrorCode::out_of_memory, fmt::format("{} nodes are connected already", most_), "network", {}};
+    auto made = std::make_shared<Entry>();
+    made->address = address;
+    entries_.emplace(address.name, made);
+    return made;
+}
+
+std::shared_ptr<Peer> Peers::known(const Entry& entry, const NodeAddress& address) const {
+    std::lock_guard lock(mutex_);
+    return entry.peer && entry.address == address && !entry.peer->end() ? entry.peer : nullptr;
+}
+
+Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {
+    SIDESTEP_TRY(const auto one, entry(address));
+    if (auto peer = known(*one, address)) return peer;
+    std::lock_guard connecting(one->connecting);
+    if (auto peer = known(*one, address)) return peer;
+    const Peer::Tools* with = nullptr;
+    {
+        std::lock_guard lock(mutex_);
+        const auto had = tools();
+        if (!had) {
+            Error error = had.error();
+            error.message = fmt::format("{} is not reached: {}", address.name, error.message);
+            return error;
+        }
+        with = *had;
+    }
+    SIDESTEP_TRY(auto peer, Peer::connect(*with, address, in_time()));
+    std::shared_ptr<Peer> before;  // goes without the mutex
+    {
+        std::lock_guard lock(mutex_);
+        if (!closed_) {
+            one->address = address;
+            before = std::exchange(one->peer, peer);
+            std::erase_if(all_, [](const auto& weak) { return weak.expired(); });
+            all_.push_back(peer);
+            return peer;
+        }
+    }
+    const Error why{ErrorCode::cancelled, "connections to nodes have been closed", "network", {}};
+    peer->close(why);
+    if (const auto session = peer->session()) session->link()->end(why);
+    return why;
+}
+
+// The link's threads tell of ends; a look by whoever waits is quicker.
+void Peers::look() const {
+    std::vector<std::shared_ptr<Session>> sessions;
+    {
+        std::lock_guard lock(mutex_);
+        for (const auto& [name, one] : entries_)
+            if (auto session = one->peer ? one->peer->session() : nullptr; session && session->worth_a_look())
+                sessions.push_back(std::move(session));
+    }
+    for (const auto& session : sessions) session->link()->look();
+}
+
+}  // namespace sidestep::wire

@@ -1,0 +1,50 @@
+// Pieces that a node's sessions have in flight, so that somebody looks for their ends: CUDA and io_uring do not tell.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "transfer/activity.hpp"
+#include "transfer/lookout.hpp"
+
+namespace sidestep::wire {
+
+// Never ends by itself; the engine's own thread drives it (transfer::Engine::drive_in_background). Any thread.
+class Pieces final : public transfer::Activity {
+public:
+    explicit Pieces(std::shared_ptr<transfer::Lookout> lookout) : lookout_(std::move(lookout)) {}
+
+    // `small`: its end is near, and whoever has to be woken to look for it would be later: this thread looks, for a moment.
+    void begun(bool small) {
+        moved_.store(true, std::memory_order_relaxed);
+        const auto until = Clock::now() + look_for_small;
+        for (const unsigned before = ended_.load(); small && ended_.load() == before && Clock::now() < until;)
+            if (!lookout_->look()) break;
+        lookout_->begun_beside();
+    }
+    void ended() {
+        moved_.store(true, std::memory_order_relaxed);
+        ended_.fetch_add(1);
+    }
+    // No more are begun.
+    void stop() {
+        result_.emplace(Receipt{});
+        drained_.store(true, std::memory_order_release);
+        finish();
+        lookout_->ring();
+    }
+
+    bool step(bool) override { return moved_.exchange(false, std::memory_order_relaxed); }
+    bool try_step(bool may_block) override { return step(may_block); }
+
+private:
+    static constexpr std::chrono::microseconds look_for_small{30};
+
+    const std::shared_ptr<transfer::Lookout> lookout_;
+    std::atomic<unsigned> ended_{0};
+    std::atomic<bool> moved_{false};
+};
+
+}  // namespace sidestep::wire

@@ -1,0 +1,495 @@
+#include "wire/remote_backend.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "wire/bridge.hpp"
+#include "wire/key.hpp"
+
+namespace sidestep::wire {
+namespace {
+
+using backend::Capability;
+using backend::Reach;
+
+// One socket moves 4.8 GB/s and eight 21.9 over loopback, with a round trip of 18 us (a virtual machine with 16 processors,
+// 2026-11-24); what the network between two machines gives is not known here.
+constexpr double gb_per_s_of_a_socket = 2.7;
+constexpr double latency_us = 20;
+
+constexpr std::size_t most_nodes = 65536;
+// One node that did not reach another is asked again after it.
+constexpr std::chrono::seconds tried_again{10};
+constexpr std::array<PlaceKind, 4> place_kinds{PlaceKind::host, PlaceKind::gpu, PlaceKind::file,
+                                               PlaceKind::shared};
+
+constexpr backend::MemorySet host_kinds{MemoryKind::pageable, MemoryKind::pinned};
+constexpr backend::MemorySet all_kinds{MemoryKind::pageable, MemoryKind::pinned, MemoryKind::device,
+                                       MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed,
+                                       MemoryKind::storage};
+
+// A place of a node as the node itself calls it.
+Buffer there(const Buffer& buffer) {
+    return buffer.on({});
+}
+
+// How they carry bytes, for people.
+std::string engine_words(const Engines& engines) {
+    std::vector<std::string> words;
+    if (engines.find("verbs") != nullptr) words.emplace_back("RDMA writes");
+    if (engines.find("ncclnet") != nullptr) words.emplace_back("a network plugin");
+    if (engines.find("tcp") != nullptr) words.emplace_back("sockets");
+    return fmt::format("{}", fmt::join(words, " or "));
+}
+
+}  // namespace
+
+// A region of a node. Given back by the last who uses it.
+struct RemoteBackend::Far {
+    Far(std::shared_ptr<Peer> node, std::shared_ptr<Session> over, Attached region, Bytes bytes)
+        : peer(std::move(node)), session(std::move(over)), attached(std::move(region)), size(bytes) {}
+    ~Far() { peer->tell(Word::detach, to_body(attached.region)); }
+
+    // How another node reaches it.
+    std::shared_ptr<Bridge> bridge_from(const Far& from, base::Workers& workers) const;
+
+    const std::shared_ptr<Peer> peer;
+    const std::shared_ptr<Session> session;
+    const Attached attached;
+    const Bytes size;          // Buffer::whole: nobody knows
+    mutable std::mutex mutex;  // guards what follows
+    mutable std::map<const Session*, std::shared_ptr<Bridge>> bridges;
+};
+
+std::shared_ptr<Bridge> RemoteBackend::Far::bridge_from(const Far& from, base::Workers& workers) const {
+    std::lock_guard lock(mutex);
+    auto& known = bridges[from.session.get()];
+    if (known && !known->failed()) return known;
+    known = std::make_shared<Bridge>(from.peer, from.session, peer, attached.region, size);
+    if (auto begun = workers.add([bridge = known] { bridge->open(); }); !begun) known->open();
+    return known;
+}
+
+// One end of pieces: a part of a region of a node, or, without one, host memory of this machine.
+class RemoteBackend::End final : public backend::Registration {
+public:
+    End(Buffer buffer, std::vector<std::shared_ptr<const void>> ready)
+        : Registration(std::move(buffer)), ready_(std::move(ready)) {}
+    // The buffer begins `base` bytes into the region.
+    End(Buffer buffer, std::shared_ptr<const Far> far, Bytes base)
+        : Registration(std::move(buffer)),
+          far_(std::move(far)),
+          base_(base),
+          renewed_(far_->session->renewed()) {}
+
+    Result<void> commit() override {
+        // Memory has what was confirmed.
+        if (!far_ || !buffer().place().is_file()) return {};
+        // To flush a large file takes as long as it does; a node that is gone is noticed all the same.
+        SIDESTEP_CHECK(far_->peer->ask(Word::commit, to_body(far_->attached.region), Peer::Time::max()));
+        return {};
+    }
+    std::vector<std::string> notes() const override {
+        if (!far_) return {};
+        std::vector<std::string> notes;
+        if (buffer().place().is_file()) notes = report().notes;
+        if (const auto bridge = take_used())
+            if (std::string note = bridge->note(); !note.empty()) notes.push_back(std::move(note));
+        if (!far_->attached.way.empty())
+            notes.push_back(fmt::format("{} moved them {}", buffer().place().node(), far_->attached.way));
+        if (const std::string engine = far_->peer->engine(); far_->peer->has_choice() || engine != "tcp")
+            notes.push_back(fmt::format("{} was reached by {}", buffer().place().node(), engine));
+        const unsigned now = far_->session->renewed();
+        if (const unsigned times = now - renewed_.exchange(now); times > 0)
+            notes.push_back(
+                fmt::format("the connection to {} was lost {}; they went on over {}", buffer().place().node(),
+                            times == 1 ? "once" : fmt::format("{} times", times), far_->peer->where()));
+        return notes;
+    }
+    StorageBytes storage_bytes() const override {
+        return far_ && buffer().place().is_file() ? report().storage : StorageBytes();
+    }
+
+    bool remote() const { return far_ != nullptr; }
+    const Far& far() const { return *far_; }
+    Bytes base() const { return base_; }
+    char* address() const { return static_cast<char*>(buffer().address()); }
+    // Bytes come here over it.
+    void use(std::shared_ptr<const Bridge> bridge) const {
+        std::lock_guard lock(mutex_);
+        used_ = std::move(bridge);
+    }
+
+private:
+    std::shared_ptr<const Bridge> take_used() const {
+        std::lock_guard lock(mutex_);
+        return std::exchange(used_, nullptr);
+    }
+    Report report() const {
+        const auto answer = far_->peer->ask(Word::report, to_body(far_->attached.region), Peers::in_time());
+        auto told = answer ? parse_report(*answer) : Result<Report>(answer.error());
+        return told ? std::move(*told)
+                    : Report{{fmt::format("{} did not say how it used the file", buffer().place().node())},
+                             {}};
+    }
+
+    const std::shared_ptr<const Far> far_;
+    const Bytes base_ = 0;
+    const std::vector<std::shared_ptr<const void>> ready_;  // memory here
+    // Since notes were taken: this is kept for the next copy.
+    mutable std::atomic<unsigned> renewed_{0};  // links that the session has outlived
+    mutable std::mutex mutex_;                  // guards what follows
+    mutable std::shared_ptr<const Bridge> used_;
+};
+
+// What was allocated on nodes, by machine and address, so that nobody need be asked what it is. Outlives the backend where
+// the memory does.
+class RemoteBackend::Memory {
+public:
+    void add(const Buffer& all, MemoryKind kind) {
+        std::lock_guard lock(mutex_);
+        backend::Description what{all.place(), kind, all.size()};
+        what.identity = next_++;
+        known_[{all.place().node(), address_of(all)}] = {all, std::move(what), {}};
+    }
+    void forget(const Buffer& all) {
+        Entry last;  // tells the node: not with the mutex held
+        std::lock_guard lock(mutex_);
+        const auto found = known_.find({all.place().node(), address_of(all)});
+        if (found == known_.end()) return;
+        last = std::move(found->second);
+        known_.erase(found);
+    }
+    std::optional<backend::Description> find(const Buffer& buffer) {
+        std::lock_guard lock(mutex_);
+        const Entry* const entry = around(buffer);
+        if (entry == nullptr) return std::nullopt;
+        backend::Description part = entry->what;
+        part.size = buffer.size();
+        return part;
+    }
+    // The whole allocation that the buffer is a part of.
+    std::optional<Buffer> whole(const Buffer& buffer) {
+        std::lock_guard lock(mutex_);
+        const Entry* const entry = around(buffer);
+        return entry != nullptr ? std::optional(entry->all) : std::nullopt;
+    }
+    // It is reached by that region, for an access, until it is freed; null: not yet, or the node is gone.
+    std::shared_ptr<const Far> far(const Buffer& buffer, backend::Access access) {
+        std::lock_guard lock(mutex_);
+        Entry* const entry = around(buffer);
+        if (entry == nullptr) return nullptr;
+        const auto& far = entry->far[access == backend::Access::write];
+        return far && !far->session->end() ? far : nullptr;
+    }
+    void keep(const Buffer& buffer, backend::Access access, std::shared_ptr<const Far> far) {
+        std::lock_guard lock(mutex_);
+        if (Entry* const entry = around(buffer)) std::swap(entry->far[access == backend::Access::write], far);
+    }
+
+private:
+    struct Entry {
+        Buffer all;
+        backend::Description what;
+        std::array<std::shared_ptr<const Far>, 2> far;  // for reading, and for writing
+    };
+    static std::uintptr_t address_of(const Buffer& buffer) {
+        return reinterpret_cast<std::uintptr_t>(buffer.address());
+    }
+    // With the mutex held.
+    Entry* around(const Buffer& buffer) {
+        auto after = known_.upper_bound({buffer.place().node(), address_of(buffer)});
+        if (after == known_.begin()) return nullptr;
+        auto& [key, entry] = *--after;
+        const Bytes offset = address_of(buffer) - key.second;
+        const bool within = offset <= entry.all.size() && buffer.size() <= entry.all.size() - offset;
+        return key.first == buffer.place().node() && within && entry.what.place == buffer.place() ? &entry
+                                                                                                  : nullptr;
+    }
+
+    std::mutex mutex_;
+    std::map<std::pair<std::string, std::uintptr_t>, Entry> known_;
+    std::uint64_t next_ = 1;
+};
+
+RemoteBackend::RemoteBackend(std::unique_ptr<Engines> engines, RemoteOptions options)
+    : options_(std::move(options)),
+      memory_(std::make_shared<Memory>()),
+      peers_(
+          std::move(engines), options_.node,
+          [file = options_.key_file]() -> Result<std::string> {
+              SIDESTEP_TRY(const std::string path, key_path(file));
+              return read_key(path);
+          },
+          most_nodes),
+      name_(fmt::format("{}", fmt::join(peers_.engines().names(), " or "))) {
+    for (const NodeAddress& node : options_.nodes) named_.emplace(node.name, node);
+}
+
+backend::Support RemoteBackend::probe(const Topology& topology) {
+    topology_ = &topology;
+    return backend::Support::yes(fmt::format("up to {} sockets to a node", useful_sockets()));
+}
+
+std::size_t RemoteBackend::useful_sockets() const {
+    const auto* const tcp = peers_.engines().find("tcp");
+    return tcp != nullptr ? tcp->useful_sockets() : 1;
+}
+
+std::vector<Capability> RemoteBackend::capabilities() const {
+    std::vector<Capability> all;
+    const bool tcp = name_ == "tcp";
+    const std::string engine = engine_words(peers_.engines());
+    for (const PlaceKind kind : place_kinds) {
+        Capability push;
+        push.from = PlaceKind::host;
+        push.to = kind;
+        push.from_memory = host_kinds;
+        push.to_memory = all_kinds;
+        push.reach = Reach::network;
+        push.engine = engine;
+        push.max_gb_per_s = gb_per_s_of_a_socket * static_cast<double>(useful_sockets());
+        push.latency_us = latency_us;
+        push.reason = tcp ? "pushed over TCP" : "pushed over the network";
+        all.push_back(push);
+        for (const PlaceKind other : place_kinds) {
+            Capability pass = push;
+            pass.reach = Reach::nodes;
+            pass.from = other;
+            pass.from_memory = all_kinds;
+            pass.latency_us = 2 * latency_us;
+            pass.reason = "pushed by the node that has it to the other";
+            all.push_back(pass);
+        }
+        std::swap(push.from, push.to);
+        std::swap(push.from_memory, push.to_memory);
+        push.reason += " by the node that has it";
+        all.push_back(push);
+    }
+    return all;
+}
+
+NodeAddress RemoteBackend::address_of(const std::string& node) const {
+    const auto found = named_.find(node);
+    return found != named_.end() ? found->second : NodeAddress{node, {{node, default_port}}};
+}
+
+Result<std::shared_ptr<Peer>> RemoteBackend::peer(const std::string& node) {
+    NodeAddress address;
+    {
+        std::lock_guard lock(mutex_);
+        address = address_of(node);
+    }
+    return peers_.get(address);
+}
+
+Result<std::string> RemoteBackend::ask_node(const std::string& node,
+                                            const std::function<Result<std::string>(Peer&)>& question) {
+    SIDESTEP_TRY(const auto first, peer(node));
+    auto answer = question(*first);
+    // What it did for a connection that has ended went with it, so that it may be asked once more.
+    if (answer || !first->end()) return answer;
+    SIDESTEP_TRY(const auto second, peer(node));
+    return second == first ? answer : question(*second);
+}
+
+Result<std::string> RemoteBackend::connect(const NodeAddress& address) {
+    {
+        std::lock_guard lock(mutex_);
+        named_[address.name] = address;
+    }
+    SIDESTEP_TRY(const auto connected, peer(address.name));
+    return connected->hello().node;
+}
+
+Result<std::optional<backend::Description>> RemoteBackend::describe(const Buffer& buffer) {
+    const std::string& node = buffer.place().node();
+    if (node.empty()) return std::optional<backend::Description>();
+    if (auto known = memory_->find(buffer)) return known;
+    SIDESTEP_TRY(const std::string answer, ask_node(node, [&](Peer& peer) {
+                     return peer.ask(Word::describe, to_body(there(buffer)), Peers::in_time());
+                 }));
+    SIDESTEP_TRY(backend::Description description, parse_description(answer));
+    description.place = description.place.on(node);
+    return std::optional(std::move(description));
+}
+
+Result<std::unique_ptr<backend::Registration>> RemoteBackend::attach(const Buffer& buffer,
+                                                                     const backend::AttachOptions& options) {
+    const std::string& node = buffer.place().node();
+    if (node.empty()) {
+        SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
+        return std::unique_ptr<backend::Registration>(
+            new End(buffer, peers_.engines().prepare(buffer.address(), buffer.size())));
+    }
+    const Bytes bytes = buffer.size() == Buffer::whole ? options.expected_size : buffer.size();
+    const auto all = memory_->whole(buffer);
+    if (!all) {
+        SIDESTEP_TRY(auto far, reach_far(buffer, options, bytes));
+        return std::unique_ptr<backend::Registration>(new End(buffer, std::move(far), 0));
+    }
+    // All of an allocation at once: its parts need no question then.
+    auto far = memory_->far(buffer, options.access);
+    if (far) {
+        SIDESTEP_CHECK(far->peer->session(bytes, Peers::in_time()));
+    } else {
+        SIDESTEP_TRY(far, reach_far(*all, options, bytes));
+        memory_->keep(*all, options.access, far);
+    }
+    const auto base = static_cast<Bytes>(static_cast<const char*>(buffer.address()) -
+                                         static_cast<const char*>(all->address()));
+    return std::unique_ptr<backend::Registration>(new End(buffer, std::move(far), base));
+}
+
+// For copies of so many bytes.
+Result<std::shared_ptr<const RemoteBackend::Far>> RemoteBackend::reach_far(
+    const Buffer& buffer, const backend::AttachOptions& options, Bytes bytes) {
+    std::shared_ptr<Peer> asked;
+    std::shared_ptr<Session> session;
+    SIDESTEP_TRY(
+        const std::string answer, ask_node(buffer.place().node(), [&](Peer& peer) -> Result<std::string> {
+            asked = peer.shared_from_this();
+            SIDESTEP_TRY(session, peer.session(bytes, Peers::in_time()));
+            return peer.ask(Word::attach, to_body(AttachRequest{there(buffer), options}), Peers::in_time());
+        }));
+    SIDESTEP_TRY(Attached attached, parse_attached(answer));
+    return std::make_shared<const Far>(std::move(asked), std::move(session), std::move(attached),
+                                       buffer.size());
+}
+
+Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, backend::Flight& flight) {
+    SIDESTEP_CHECK(backend::check_within(piece));
+    const auto& from = static_cast<const End&>(*piece.from);
+    const auto& to = static_cast<const End&>(*piece.to);
+    if (!from.remote() && !to.remote())
+        return Error{ErrorCode::unsupported, "neither end is on a node", to.buffer().to_string(), {}};
+    const Bytes from_offset = from.base() + piece.from_offset;
+    const Bytes to_offset = to.base() + piece.to_offset;
+    if (!from.remote())
+        return to.far().session->push(from.address() + piece.from_offset, to.far().attached.region, to_offset,
+                                      piece.size, flight);
+    const std::uint64_t region = from.far().attached.region;
+    if (to.remote()) {
+        const auto bridge = to.far().bridge_from(from.far(), peers_.workers());
+        to.use(bridge);
+        SIDESTEP_CHECK(bridge->pass(region, from_offset, piece.size, to_offset, flight));
+    } else {
+        SIDESTEP_CHECK(from.far().session->pull(region, from_offset, piece.size,
+                                                to.address() + piece.to_offset, flight));
+    }
+    return backend::Progress::pending;
+}
+
+namespace {
+
+// Pieces that are one flight.
+struct Together {
+    Together(backend::Flight& one, std::size_t pieces) : flight(one), left(pieces) {}
+    // True for the last of them; the first error is there then.
+    bool over(const Result<void>& result) {
+        if (!result) {
+            std::lock_guard lock(mutex);
+            if (!error) error = result.error();
+        }
+        return left.fetch_sub(1) == 1;
+    }
+    Result<void> result() const { return error ? Result<void>(*error) : Result<void>(); }
+
+    backend::Flight& flight;
+    std::atomic<std::size_t> left;
+    std::mutex mutex;
+    std::optional<Error> error;
+};
+
+}  // namespace
+
+// Between this machine and a node alone.
+Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Piece> pieces,
+                                                     backend::Flight& flight) {
+    for (const backend::Piece& piece : pieces) {
+        SIDESTEP_CHECK(backend::check_within(piece));
+        if (static_cast<const End&>(*piece.from).remote() == static_cast<const End&>(*piece.to).remote())
+            return Error{ErrorCode::unsupported, "one end is here, and the other on a node", "network", {}};
+    }
+    // One more, so that it is not over before this returns.
+    const auto all = std::make_shared<Together>(flight, pieces.size() + 1);
+    const Session::Told told = [all](const Result<void>& result) {
+        if (all->over(result)) all->flight.end(all->result());
+    };
+    for (const backend::Piece& piece : pieces) {
+        const auto& from = static_cast<const End&>(*piece.from);
+        const auto& to = static_cast<const End&>(*piece.to);
+        if (to.remote())
+            to.far().session->bring(from.address() + piece.from_offset, to.far().attached.region,
+                                    to.base() + piece.to_offset, piece.size, told);
+        else
+            from.far().session->fetch(from.far().attached.region, from.base() + piece.from_offset, piece.size,
+                                      to.address() + piece.to_offset, told);
+    }
+    if (!all->over({})) return backend::Progress::pending;
+    SIDESTEP_CHECK(all->result());
+    return backend::Progress::done;
+}
+
+// The link's threads tell of ends; a look by whoever waits is quicker.
+bool RemoteBackend::look() {
+    peers_.look();
+    return false;
+}
+
+// Errors of either node are told by attach().
+backend::Support RemoteBackend::reaches(const Buffer& from, const Buffer& to) {
+    // Those of a topology are priced, and need not live.
+    if (topology_ != nullptr && topology_->find(from.place()) && topology_->find(to.place()))
+        return backend::Support::yes({});
+    const std::string& sender = from.place().node();
+    const std::string& receiver = to.place().node();
+    const auto first = peer(sender);
+    const auto second = peer(receiver);
+    if (!first || !second) return backend::Support::yes({});
+    const auto now = std::chrono::steady_clock::now();
+    {
+        std::lock_guard lock(mutex_);
+        if (const auto found = tried_.find({sender, receiver}); found != tried_.end()) {
+            const Tried& before = found->second;
+            const bool same = before.from.lock() == *first && before.to.lock() == *second;
+            if (same && (before.answer.usable || now - before.at < tried_again)) return before.answer;
+        }
+    }
+    const auto way = Bridge::try_out(**first, **second);
+    const auto answer =
+        way ? backend::Support::yes(*way)
+            : backend::Support::no(
+                  fmt::format("{} does not reach {}: {}", sender, receiver, way.error().message),
+                  fmt::format("serve both with one key, and name {} by an address that {} reaches too",
+                              receiver, sender));
+    std::lock_guard lock(mutex_);
+    tried_[{sender, receiver}] = {*first, *second, answer, now};
+    return answer;
+}
+
+Result<Allocation> RemoteBackend::allocate(const Place& place, Bytes bytes, MemoryKind kind) {
+    std::shared_ptr<Peer> there_is;
+    SIDESTEP_TRY(const std::string answer, ask_node(place.node(), [&](Peer& peer) {
+                     there_is = peer.shared_from_this();
+                     return peer.ask(Word::allocate, to_body(AllocateRequest{place.on({}), bytes, kind}),
+                                     Peers::in_time());
+                 }));
+    SIDESTEP_TRY(const Allocated allocated, parse_allocated(answer));
+    const auto number = static_cast<std::uintptr_t>(allocated.address);
+    const Place here = allocated.place.on(place.node());
+    const Buffer all = Buffer::memory(here, reinterpret_cast<void*>(number), bytes);
+    memory_->add(all, allocated.kind);
+    auto free = [memory = memory_, there_is, all, number] {
+        memory->forget(all);
+        there_is->tell(Word::free, to_body(std::uint64_t{number}));
+    };
+    return Allocation(all, allocated.kind, std::move(free));
+}
+
+}  // namespace sidestep::wire

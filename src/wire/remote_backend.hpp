@@ -1,0 +1,90 @@
+// The backend that reaches other machines, over one engine.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "wire/peers.hpp"
+
+namespace sidestep::wire {
+
+struct RemoteOptions {
+    std::vector<NodeAddress> nodes;  // any other name is one that the resolver knows, at the default port
+    std::string key_file;            // as key_path(); read when the first node is asked for
+    std::string node;                // what this machine calls itself
+};
+
+// Moves bytes between host memory here and any place of a node: a piece is a push, or a question for one. Between two nodes
+// the one that has them pushes them to the other. Nodes are connected when they are first asked for, and again after they
+// were lost.
+class RemoteBackend final : public backend::Backend, public backend::Allocator, public backend::Batcher {
+public:
+    RemoteBackend(std::unique_ptr<Engines> engines, RemoteOptions options);
+    ~RemoteBackend() override { peers_.close(); }
+
+    // The node, connected.
+    Result<std::shared_ptr<Peer>> peer(const std::string& node);
+    // Where a node of that name is from now on; connects to it. Answers what it calls itself.
+    Result<std::string> connect(const NodeAddress& address);
+
+    // This machine's engines, the best first.
+    std::vector<std::string> engine_names() const { return peers_.engines().names(); }
+
+    // "tcp"; where there are several engines "verbs or tcp": which one it was says a note of the receipt.
+    std::string_view name() const override { return name_; }
+    backend::Support probe(const Topology& topology) override;
+    std::vector<backend::Capability> capabilities() const override;
+    backend::Allocator* allocator() override { return this; }
+    backend::Batcher* batcher() override { return this; }
+    bool reaches_nodes() const override { return true; }
+    // Whether the node that has them reaches the other.
+    backend::Support reaches(const Buffer& from, const Buffer& to) override;
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions& options) override;
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
+    Result<backend::Progress> start_batch(std::span<const backend::Piece> pieces,
+                                          backend::Flight& flight) override;
+    bool look() override;
+
+    // Memory of nodes alone.
+    backend::MemorySet allocates(PlaceKind) const override { return {}; }
+    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
+
+private:
+    struct Far;
+    class End;
+    class Memory;
+    Result<std::shared_ptr<const Far>> reach_far(const Buffer& buffer, const backend::AttachOptions& options,
+                                                 Bytes bytes);
+    // Asks the node, and once more where its connection was over without anybody here knowing: a node that was started again
+    // is asked anew.
+    Result<std::string> ask_node(const std::string& node,
+                                 const std::function<Result<std::string>(Peer&)>& question);
+    NodeAddress address_of(const std::string& node) const;
+    std::size_t useful_sockets() const;
+
+    // What was found of a pair of nodes that are connected.
+    struct Tried {
+        std::weak_ptr<Peer> from;
+        std::weak_ptr<Peer> to;
+        backend::Support answer;
+        std::chrono::steady_clock::time_point at;
+    };
+    const RemoteOptions options_;
+    const std::shared_ptr<Memory> memory_;
+    const Topology* topology_ = nullptr;  // constant from probe() on
+    mutable std::mutex mutex_;            // guards what follows
+    std::map<std::string, NodeAddress> named_;
+    std::map<std::pair<std::string, std::string>, Tried> tried_;
+    Peers peers_;
+    const std::string name_;
+};
+
+}  // namespace sidestep::wire

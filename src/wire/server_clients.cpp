@@ -1,0 +1,190 @@
+// The clients of a node: their questions, and what becomes of them when a connection is lost.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "wire/server.hpp"
+
+namespace sidestep::wire {
+
+std::optional<Server::Client> Server::find(const std::shared_ptr<Visit>& visit) const {
+    std::lock_guard lock(mutex_);
+    const auto found = clients_.find(visit->client);
+    if (found == clients_.end() || found->second.visit != visit || !found->second.channel)
+        return std::nullopt;
+    return found->second;
+}
+
+std::shared_ptr<Served> Server::find(std::uint64_t client) const {
+    std::lock_guard lock(mutex_);
+    const auto found = clients_.find(client);
+    if (found == clients_.end() || !found->second.channel) return nullptr;
+    return found->second.channel->established() ? found->second.served : nullptr;
+}
+
+// What may block is done by others, who hold what they use themselves: this server may go before they are through.
+void Server::heard(const std::shared_ptr<Visit>& visit, const std::string& message) {
+    const auto client = find(visit);
+    if (!client) return;
+    auto question = parse_envelope(message);
+    if (!question) return client->channel->close(question.error());
+    if (question->word == Word::leave) {
+        {
+            std::lock_guard lock(mutex_);
+            if (const auto found = clients_.find(visit->client); found != clients_.end())
+                found->second.leaves = true;
+        }
+        return client->channel->close(Error{ErrorCode::cancelled, "it has left", "node", {}});
+    }
+    base::Workers::Task task;
+    if (question->word == Word::hello)
+        task = welcome(visit, *client, *question);
+    else
+        task = [served = client->served, question = std::move(*question),
+                came = std::chrono::steady_clock::now()] {
+            // Its client may have come again meanwhile.
+            if (auto answer = served->answer(question, 0, came)) served->send(*answer);
+        };
+    if (!workers_.add(std::move(task)))
+        client->channel->close(
+            Error{ErrorCode::io_error, "the node has more questions than it can answer", "node", {}});
+}
+
+backend::NetworkEngine* Server::engine_for(const Hello& theirs) const {
+    return engines_->find(common_engine(theirs.engines, node_->engines));
+}
+
+base::Workers::Task Server::welcome(const std::shared_ptr<Visit>& visit, const Client& client,
+                                    const Envelope& question) {
+    const auto theirs = parse_hello(question.body);
+    auto* const engine = theirs ? engine_for(*theirs) : nullptr;
+    if (theirs && theirs->session != 0 && engine != nullptr)
+        return welcome_again(visit, *theirs, question, *engine);
+    // Without a common one the client sees by the names that there is none.
+    if (engine != nullptr) client.served->use_engine(*engine);
+    return [served = client.served, question, came = std::chrono::steady_clock::now(),
+            sockets = engine != nullptr ? engine->useful_sockets() : 0] {
+        if (auto answer = served->answer(question, sockets, came)) served->send(*answer);
+    };
+}
+
+// The visit is from now on that of the client who was here before, if the session that the greeting names is its own.
+base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, const Hello& theirs,
+                                          const Envelope& question, backend::NetworkEngine& engine) {
+    std::shared_ptr<Channel> before;
+    Client fresh;
+    std::shared_ptr<Served> served;
+    {
+        std::lock_guard lock(mutex_);
+        const auto known = clients_.find(theirs.session);
+        const auto own = clients_.find(visit->client);
+        fresh = own->second;
+        if (known != clients_.end() && known != own &&
+            driver::Tls::equal(known->second.served->key(), theirs.key)) {
+            clients_.erase(own);
+            served = known->second.served;
+            before = std::exchange(known->second.channel, fresh.channel);
+            known->second.visit = visit;
+            visit->client = theirs.session;
+        }
+    }
+    if (before) before->close(Error{ErrorCode::io_error, "it has connected anew", "node", {}});
+    if (!served)
+        return [channel = fresh.channel, number = question.number] {
+            const Error gone{ErrorCode::not_found, "what this client had here is gone", "node", {}};
+            channel->send(to_message(Envelope{Word::answer, number, to_answer(Result<std::string>(gone))}));
+        };
+    return served->come_again(fresh.channel, engine.link(served->shared_session()), question,
+                              engine.useful_sockets());
+}
+
+void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {
+    Client left;
+    bool established = false;
+    bool stays = false;
+    {
+        std::lock_guard lock(mutex_);
+        const auto found = clients_.find(visit->client);
+        if (found == clients_.end() || found->second.visit != visit) return;
+        Client& client = found->second;
+        established = client.channel->established();
+        stays = established && !client.leaves && !ending_ && !client.served->session().end();
+        client.channel.reset();
+        client.lost = std::chrono::steady_clock::now();
+        left = client;
+        if (!stays) clients_.erase(found);
+    }
+    probes_.drop(visit->client);
+    if (!established)
+        node_->counters->refused(why.code == ErrorCode::permission_denied ? Refusal::key
+                                 : why.code == ErrorCode::timed_out       ? Refusal::silent
+                                                                          : Refusal::other);
+    if (!stays) return forget(std::move(left), why);
+    base::log(base::LogLevel::info, fmt::format("{} was lost: {}", left.served->from(), why.message));
+    left.served->session().link()->close(why);
+}
+
+// It is on the list no more.
+void Server::forget(Client client, const Error& why) {
+    base::log(base::LogLevel::info, fmt::format("{} is gone: {}", client.served->from(), why.message));
+    client.served->session().give_up(why);
+    {
+        std::lock_guard lock(mutex_);
+        received_before_ += client.served->session().received();
+        sent_before_ += client.served->session().sent();
+    }
+    // To let go of files and memory may take long.
+    if (!workers_.add([served = client.served] { served->end(); })) client.served->end();
+}
+
+// A link that is lost alone takes its channel along, so that the client hears of it.
+void Server::look_after_clients() {
+    const auto now = std::chrono::steady_clock::now();
+    std::vector<std::pair<std::shared_ptr<Channel>, Error>> dead;
+    std::vector<Client> left;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto next = clients_.begin(); next != clients_.end();) {
+            const auto one = next++;
+            Client& client = one->second;
+            const Session& session = client.served->session();
+            if (!client.channel && now - client.lost > kept_for) {
+                left.push_back(std::move(client));
+                clients_.erase(one);
+            } else if (auto end = client.channel ? session.end() : std::nullopt) {
+                dead.emplace_back(client.channel, std::move(*end));
+            } else if (client.channel && session.waits_for_link() && !client.served->comes_again()) {
+                dead.emplace_back(client.channel,
+                                  Error{ErrorCode::io_error, "its link was lost", "node", {}});
+            }
+        }
+    }
+    for (const auto& [channel, why] : dead) channel->close(why);
+    for (Client& client : left)
+        forget(std::move(client), Error{ErrorCode::timed_out, "it did not come again", "node", {}});
+}
+
+std::size_t Server::clients() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(
+        clients_.begin(), clients_.end(), [](const auto& one) { return one.second.channel != nullptr; }));
+}
+
+Bytes Server::received() const {
+    std::lock_guard lock(mutex_);
+    Bytes bytes = received_before_;
+    for (const auto& [number, client] : clients_) bytes += client.served->session().received();
+    return bytes;
+}
+
+Bytes Server::sent() const {
+    std::lock_guard lock(mutex_);
+    Bytes bytes = sent_before_;
+    for (const auto& [number, client] : clients_) bytes += client.served->session().sent();
+    return bytes;
+}
+
+}  // namespace sidestep::wire

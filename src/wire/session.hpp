@@ -1,0 +1,237 @@
+// What two machines do with each other's memory over a link: pushes, and answers to those who ask for them.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "backend/backend.hpp"
+#include "backend/network.hpp"
+#include "wire/ranges.hpp"
+#include "wire/slots.hpp"
+#include "wire/traffic.hpp"
+
+namespace sidestep::wire {
+
+class Session;
+
+// A part of this machine that the other one may read or write, or both. What it holds lasts until the last byte that was
+// on its way has come.
+struct Region {
+    Bytes size = 0;  // Buffer::whole: a file that takes what comes
+    bool readable = false;
+    bool writable = false;
+    unsigned char* address = nullptr;  // host memory, which needs no slots; null: by the ways below
+    std::optional<Way> in;             // pushed bytes, out of a slot
+    std::optional<Way> out;            // asked for, into a slot
+    std::shared_ptr<Slots> slots_in;   // of the session, for all its regions
+    std::shared_ptr<Slots> slots_out;  // others, so that two machines that wait for each other's slots go on
+    std::shared_ptr<const void> keeps{};  // the memory
+    // One of a third machine, `target` of that session; nothing above but the size is of use then.
+    std::shared_ptr<Session> beyond{};
+    std::uint64_t target = 0;
+    std::string name;                    // for people
+    std::shared_ptr<Traffic> traffic{};  // counts what goes in and out; may be null
+};
+
+// One end; both are alike. Any thread. Lives in a shared_ptr.
+class Session final : public backend::LinkOwner, public std::enable_shared_from_this<Session> {
+public:
+    // `peer`: the other machine's name, for errors.
+    explicit Session(std::string peer) : peer_(std::move(peer)) {}
+    // Pieces that it was asked for have ended by then: Link::close() and a wait for ended() come first.
+    ~Session() override = default;
+
+    // Once, before all else.
+    void use(std::shared_ptr<backend::Link> link);
+    std::shared_ptr<backend::Link> link() const;
+
+    // From now on the session outlives its links: where one ends, what it carried waits for renew(). `lost` is called each
+    // time that one has ended, on any thread; it must not block.
+    void outlive_links(std::function<void(const Error&)> lost);
+    // Waits until nothing is in flight any more that a link which has ended had brought; false: not in time. What
+    // comes over the next one would else be overwritten.
+    bool settle(std::chrono::steady_clock::time_point until) const;
+    // The next link, after the last has ended; it may have its sockets before replay(), which sends once more what nobody
+    // has confirmed, and asks for what has not come. Both fail where the session has ended, replay() also where this
+    // link has.
+    Result<void> renew(std::shared_ptr<backend::Link> link);
+    Result<void> replay();
+    // Ends the session, and with it what it waits for; after outlive_links() nothing else does, but for an end that breaks
+    // the protocol.
+    void give_up(const Error& why);
+    // How many links it has outlived.
+    unsigned renewed() const { return renewed_.load(std::memory_order_relaxed); }
+
+    // Brings bytes of this machine to a region of the other, or from there. The flight is ended once they are where they
+    // belong, or when that has failed; not where an error is answered. Only bounds that the other end gave are
+    // looked at there.
+    Result<backend::Progress> push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
+                                   backend::Flight& flight);
+    Result<void> pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight);
+    // Has the other machine bring them to a third one, into what it calls `target`.
+    Result<void> pass(std::uint64_t region, Bytes offset, Bytes size, std::uint64_t target,
+                      Bytes target_offset, backend::Flight& flight);
+    // As push() and pull(); `told` is called once, on any thread, this one too.
+    using Told = std::function<void(const Result<void>&)>;
+    void bring(const void* from, std::uint64_t region, Bytes offset, Bytes size, Told told);
+    void fetch(std::uint64_t region, Bytes offset, Bytes size, void* to, const Told& told);
+
+    // Lets the other machine reach a region, under the number that is answered, until it is withdrawn.
+    std::uint64_t grant(std::shared_ptr<Region> region);
+    void withdraw(std::uint64_t number);
+
+    // Something that this end asked for is on its way.
+    bool waits() const {
+        std::lock_guard lock(mutex_);
+        return !requests_.empty();
+    }
+    // Something small that this end asked for is on its way: a look by whoever waits is worth while. It would only be in the way of
+    // the threads that move something large.
+    bool worth_a_look() const { return small_.load(std::memory_order_relaxed) > 0; }
+    // What ended the session; nothing while it lasts, or waits for a link.
+    std::optional<Error> end() const;
+    // It waits for renew().
+    bool waits_for_link() const;
+    // Bytes that came, and that went.
+    Bytes received() const { return received_.load(std::memory_order_relaxed); }
+    Bytes sent() const { return sent_.load(std::memory_order_relaxed); }
+
+    Result<backend::Landing> landing(const backend::Frame& frame) override;
+    Result<void> arrived(const backend::Frame& frame, backend::Landing landing) override;
+    void ended(Error error) override;
+
+private:
+    static constexpr Bytes small_request = Bytes{64} << 10;
+    // Bounds of what the other end can make this one keep.
+    static constexpr std::size_t most_fetches = std::size_t{1} << 17;
+    static constexpr Bytes most_on_the_way = Bytes{64} << 20;
+
+    // Something that this end waits for.
+    struct Request {
+        backend::Flight* flight = nullptr;
+        Told told{};  // where there is no flight
+        bool pull = false;
+        bool pass = false;
+        std::uint64_t target = 0;  // of a pass, as the next
+        Bytes target_offset = 0;
+        unsigned char* memory = nullptr;  // here: `size` bytes
+        std::uint64_t region = 0;         // there, from `offset` on
+        Bytes offset = 0;
+        Bytes size = 0;
+        Bytes left = 0;         // neither arrived nor failed
+        Bytes landing = 0;      // of these, on their way into memory here
+        Bytes leaving = 0;      // of a push: not given to the system yet, from memory here
+        bool starting = false;  // push() is still at it
+        bool small = false;
+        Ranges done{};
+        std::optional<Error> error{};  // the first
+
+        // No bytes leave for it from here.
+        bool asks() const { return pull || pass; }
+        bool over() const { return left == 0 && leaving == 0 && !starting; }
+        void end() const {
+            const Result<void> result = error ? Result<void>(*error) : Result<void>();
+            flight != nullptr ? flight->end(result) : told(result);
+        }
+    };
+    // A link, and which one it is: what an older one tells late does not count.
+    struct Line {
+        std::shared_ptr<backend::Link> link;
+        unsigned epoch = 0;
+    };
+    // What is to be sent once more, or asked for.
+    struct Gap {
+        std::uint64_t request = 0;
+        Request what;  // without its end
+        Range range;
+    };
+    // A pull or pass of the other end: what is still to be sent.
+    struct Fetch {
+        std::shared_ptr<Region> region;
+        std::uint64_t request = 0;
+        Bytes offset = 0;              // of the region: where the next push begins
+        Bytes size = 0;                // what is left of it
+        std::shared_ptr<Region> to{};  // of a third machine; null: to who asks
+        Bytes to_offset = 0;
+    };
+
+    // Of several rings it is not known who waits for which.
+    backend::Link::Resume whom_to_resume() const {
+        return several_rings_.load(std::memory_order_relaxed) ? backend::Link::Resume::all
+                                                              : backend::Link::Resume::one;
+    }
+    // Answers the request's number, and over which link it goes: null, where it waits for one.
+    Result<std::pair<std::uint64_t, Line>> begin(Request request);
+    void send_push(const Line& line, std::uint64_t number, const Request& request, Range range);
+    static void send_question(const Line& line, std::uint64_t number, const Request& request, Range range);
+    Result<void> ask(const Request& request);
+    // With the mutex held: takes one that is over off the list.
+    Request take(std::map<std::uint64_t, Request>::iterator found);
+    // Those bytes of a request are where they belong. An error where they cannot be its own.
+    Result<void> came(std::uint64_t request, bool answer, Bytes offset, Bytes bytes);
+    // So many have failed.
+    Result<void> failed(std::uint64_t request, Bytes bytes, Error error);
+    // That many bytes of a push have been sent. Answers the request where it is over with that.
+    std::optional<Request> let_go(std::uint64_t request, Bytes bytes, unsigned epoch);
+    std::optional<Request> started(std::uint64_t request);
+    Result<backend::Landing> landing_of(const backend::Frame& frame);
+    Result<void> act_on(const backend::Frame& frame, backend::Landing landing);
+    // An error that the other end is to blame for ends the session, whatever links there may be.
+    template <typename Answer>
+    Answer judged(Answer answer);
+    void wait_for_link();
+    void end_all(const Error& why);
+    // Pieces between slots and what lies behind, as settle() counts them.
+    void moving(int more);
+    Result<std::shared_ptr<Region>> region_of(const backend::Frame& frame, bool write) const;
+    Result<std::shared_ptr<Region>> target_of(const backend::Frame& frame) const;
+    Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
+    void pushed(const backend::Frame& frame, const backend::Landing& landing);
+    Result<void> give(const backend::Frame& frame);
+    void pump();
+    void send_fetches();
+    std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot);
+    void fail_fetch(const Fetch& part, const Error& why);
+    void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
+    void send_memory(const Fetch& part);
+    void pass_on(const Fetch& part, const void* from, std::function<void()> sent);
+    std::function<void()> memory_sent(const Fetch& part, unsigned epoch);
+    void confirm(const backend::Frame& push);
+    void refuse(std::uint64_t request, Bytes bytes, const Error& error);
+    Result<void> fault(const backend::Frame& frame, const backend::Landing& landing);
+
+    const std::string peer_;
+    std::atomic<unsigned> pumps_{0};  // calls of pump() that have not been seen to
+    std::atomic<bool> several_rings_{false};
+    std::atomic<int> small_{0};  // requests
+    std::atomic<Bytes> received_{0};
+    std::atomic<Bytes> sent_{0};
+    std::atomic<unsigned> renewed_{0};
+
+    mutable std::mutex mutex_;  // guards what follows
+    mutable std::condition_variable settled_;
+    Line line_;
+    bool waits_for_link_ = false;  // until replay()
+    bool link_ended_ = false;
+    bool outlives_links_ = false;
+    std::function<void(const Error&)> lost_;
+    int moving_ = 0;
+    std::uint64_t next_request_ = 1;
+    std::map<std::uint64_t, Request> requests_;
+    std::uint64_t next_region_ = 1;
+    std::map<std::uint64_t, std::shared_ptr<Region>> regions_;
+    std::deque<Fetch> fetches_;
+    std::set<const Slots*> rings_in_;  // that regions were granted with
+    Bytes on_the_way_ = 0;             // of memory that is sent as it is
+    std::optional<Error> end_;
+};
+
+}  // namespace sidestep::wire

@@ -1,0 +1,146 @@
+// What the other end asks for, and is sent, or a third machine.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "wire/session.hpp"
+
+namespace sidestep::wire {
+
+using backend::Frame;
+
+// Answers a pull or a pass.
+Result<void> Session::give(const Frame& frame) {
+    auto region = region_of(frame, false);
+    auto to = frame.kind == Frame::Kind::pass ? target_of(frame) : std::shared_ptr<Region>();
+    if (!region || !to) {
+        refuse(frame.request, frame.size, region ? to.error() : region.error());
+        return {};
+    }
+    {
+        std::lock_guard lock(mutex_);
+        if (fetches_.size() >= most_fetches)
+            return Error{
+                ErrorCode::io_error, fmt::format("{} asks for too much at a time", peer_), "session", {}};
+        fetches_.push_back({std::move(*region), frame.request, frame.offset, frame.size, std::move(*to),
+                            frame.target_offset});
+    }
+    pump();
+    return {};
+}
+
+// The next part of what is asked for, where it has a slot, or needs none.
+std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& slot) {
+    std::lock_guard lock(mutex_);
+    if (fetches_.empty()) return std::nullopt;
+    Fetch& first = fetches_.front();
+    const bool memory = first.region->address != nullptr;
+    if (memory && on_the_way_ >= most_on_the_way) return std::nullopt;
+    if (!memory) slot = first.region->slots_out->take();
+    if (!memory && !slot) return std::nullopt;
+    Fetch part = first;
+    part.size = std::min(backend::max_push, first.size);
+    if (memory) on_the_way_ += part.size;
+    if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
+    first.offset += part.size;
+    first.to_offset += part.size;
+    first.size -= part.size;
+    if (first.size == 0) fetches_.pop_front();
+    return part;
+}
+
+// One thread at a time: what is sent at once calls back here, and each part would lie deeper in the stack than the last.
+void Session::pump() {
+    if (pumps_.fetch_add(1) > 0) return;
+    unsigned seen = 1;
+    do {
+        send_fetches();
+        seen = pumps_.fetch_sub(seen) - seen;
+    } while (seen > 0);
+}
+
+void Session::send_fetches() {
+    std::shared_ptr<Slots::Slot> slot;
+    while (const auto part = next_fetch(slot)) {
+        if (!slot) {
+            send_memory(*part);
+            continue;
+        }
+        Slots::Slot& one = *slot;
+        moving(1);
+        one.move(std::move(slot), *part->region->out, false, part->offset, part->size,
+                 [self = shared_from_this(), part = *part](std::shared_ptr<Slots::Slot> filled,
+                                                           const Result<void>& moved) {
+                     if (moved)
+                         self->send_slot(part, filled);
+                     else
+                         self->fail_fetch(part, moved.error());
+                     self->moving(-1);
+                 });
+        slot.reset();
+    }
+}
+
+// What has not been begun of it fails too.
+void Session::fail_fetch(const Fetch& part, const Error& why) {
+    Bytes rest = 0;
+    {
+        std::lock_guard lock(mutex_);
+        for (const Fetch& one : fetches_)
+            if (one.request == part.request) rest += one.size;
+        std::erase_if(fetches_, [&](const Fetch& one) { return one.request == part.request; });
+    }
+    refuse(part.request, part.size + rest, why);
+}
+
+std::function<void()> Session::memory_sent(const Fetch& part, unsigned epoch) {
+    return [self = shared_from_this(), region = part.region, size = part.size, epoch] {
+        {
+            std::lock_guard lock(self->mutex_);
+            if (epoch != self->line_.epoch || self->waits_for_link_) return;
+            self->on_the_way_ -= size;
+            if (self->fetches_.empty()) return;
+        }
+        self->pump();
+    };
+}
+
+// The region keeps the memory until it has been sent.
+void Session::send_memory(const Fetch& part) {
+    Line line;
+    {
+        std::lock_guard lock(mutex_);
+        line = line_;
+    }
+    const unsigned char* const from = part.region->address + part.offset;
+    if (part.to) return pass_on(part, from, memory_sent(part, line.epoch));
+    sent_.fetch_add(part.size, std::memory_order_relaxed);
+    line.link->send({Frame::Kind::push, part.request, 0, part.offset, part.size}, from,
+                    memory_sent(part, line.epoch));
+}
+
+void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot) {
+    auto sent = [slot] { static_cast<void>(slot); };
+    if (part.to) return pass_on(part, slot->address(), std::move(sent));
+    sent_.fetch_add(part.size, std::memory_order_relaxed);
+    link()->send({Frame::Kind::push, part.request, 0, part.offset, part.size}, slot->address(),
+                 std::move(sent));
+}
+
+// Until the third machine has it nothing of it may be sent over this session's next link: it might come there last.
+void Session::pass_on(const Fetch& part, const void* from, std::function<void()> sent) {
+    moving(1);
+    part.to->beyond->bring(
+        from, part.to->target, part.to_offset, part.size,
+        [self = shared_from_this(), part, sent = std::move(sent)](const Result<void>& there) {
+            if (there)
+                self->confirm({Frame::Kind::push, part.request, 0, part.offset, part.size});
+            else
+                self->fail_fetch(part, there.error());
+            sent();
+            self->moving(-1);
+        });
+}
+
+}  // namespace sidestep::wire

@@ -1,0 +1,92 @@
+// Pinned memory in which bytes wait between a link and what lies behind: a file, the memory of a GPU.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "backend/network.hpp"
+#include "transfer/staging.hpp"
+#include "wire/pieces.hpp"
+
+namespace sidestep::wire {
+
+// How bytes go between a slot and an end.
+struct Way {
+    backend::Backend* backend = nullptr;
+    std::size_t capability = 0;
+    std::shared_ptr<backend::Registration> end;
+    std::shared_ptr<backend::Registration> slots;
+};
+
+// Slots of backend::max_push bytes each. Any thread. Outlives every slot that was taken, and is not destroyed on a thread
+// that ends a piece.
+class Slots {
+public:
+    // So many keep eight sockets and a copy engine busy at the same time.
+    static constexpr std::size_t count = 32;
+
+    // out_of_memory where the pool has none left.
+    static Result<std::shared_ptr<Slots>> create(transfer::StagingPool& pool, std::shared_ptr<Pieces> pieces,
+                                                 const Place& place, MemoryKind kind);
+    ~Slots();
+    Slots(const Slots&) = delete;
+    Slots& operator=(const Slots&) = delete;
+
+    const Buffer& ring() const { return ring_; }
+    // What makes the ring ready for engines of the network; before the first slot is taken.
+    void keep(std::vector<std::shared_ptr<const void>> ready) { ready_ = std::move(ready); }
+    // The ring made ready for a backend, once for each access.
+    Result<std::shared_ptr<backend::Registration>> attach(backend::Backend& backend, backend::Access access);
+
+    class Slot;
+    // Nothing where all are in use. Given back when the last holder lets go.
+    std::shared_ptr<Slot> take();
+    // `freed` is called once for each time that take() had none, when a slot has been given back since.
+    void tell(std::function<void()> freed);
+    // Nobody holds a slot.
+    bool idle();
+
+private:
+    explicit Slots(std::shared_ptr<Pieces> pieces) : pieces_(std::move(pieces)) {}
+    void give_back(Slot* slot);
+
+    const std::shared_ptr<Pieces> pieces_;
+    transfer::StagingLease lease_;
+    Buffer ring_;
+    std::vector<std::shared_ptr<const void>> ready_;
+    std::vector<std::unique_ptr<Slot>> all_;
+    std::mutex mutex_;  // guards what follows
+    std::vector<Slot*> free_;
+    std::function<void()> freed_;
+    std::size_t waiting_ = 0;  // times that take() had none, and nobody has been told since
+    std::map<std::pair<backend::Backend*, backend::Access>, std::shared_ptr<backend::Registration>> attached_;
+};
+
+// One slot, by one user at a time.
+class Slots::Slot final : public backend::PieceOwner {
+public:
+    Slot(Slots& slots, std::size_t index) : slots_(slots), index_(index) {}
+    ~Slot() override { close(); }
+
+    void* address() const { return static_cast<char*>(slots_.ring_.address()) + index_ * backend::max_push; }
+
+    using Done = std::function<void(std::shared_ptr<Slot>, Result<void>)>;
+    // Moves `size` bytes from the slot's beginning to `offset` of the way's end (`in`), or the other way round. `done` is
+    // given the slot again, on any thread, this one too.
+    void move(std::shared_ptr<Slot> self, const Way& way, bool in, Bytes offset, Bytes size, Done done);
+
+private:
+    void ended() override;
+
+    Slots& slots_;
+    const std::size_t index_;
+    std::optional<backend::Flight> flight_;
+    std::shared_ptr<Slot> self_;
+    Done done_;
+};
+
+}  // namespace sidestep::wire

@@ -1,0 +1,112 @@
+#include "tests/network/proxy.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+namespace sidestep::test {
+namespace {
+
+sockaddr_in at_port(int port) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(static_cast<std::uint16_t>(port));
+    return at;
+}
+
+int connect_to(int port) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in at = at_port(port);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0) return fd;
+    ::close(fd);
+    return -1;
+}
+
+}  // namespace
+
+Proxy::Proxy(const std::string& port)
+    : port_(port), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at = at_port(0);
+    socklen_t size = sizeof(at);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<const sockaddr*>(&at), size), 0);
+    EXPECT_EQ(::listen(listener_, 64), 0);
+    EXPECT_EQ(::getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size), 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+    accepting_ = std::thread([this] { accept(); });
+}
+
+Proxy::~Proxy() {
+    ending_ = true;
+    refuse();
+    cut();
+    for (Pair& pair : pairs_) {
+        pair.there.join();
+        pair.back.join();
+        ::close(pair.client);
+        ::close(pair.node);
+    }
+    ::close(listener_);
+}
+
+void Proxy::accept() {
+    while (true) {
+        const int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+        if (client < 0) return;
+        const int node = connect_to(std::stoi(port_));
+        if (node < 0) {
+            ::close(client);
+            continue;
+        }
+        const int number = ++connections_;
+        std::lock_guard lock(mutex_);
+        Pair& pair = pairs_.emplace_back(Pair{client, node});
+        pair.there = std::thread([this, client, node, number] { pass(client, node, number); });
+        pair.back = std::thread([this, client, node] { pass(node, client, 0); });
+    }
+}
+
+void Proxy::pass(int from, int to, int number) const {
+    std::array<char, 65536> bytes;
+    std::size_t passed = 0;
+    while (true) {
+        const ssize_t came = ::recv(from, bytes.data(), bytes.size(), 0);
+        while (stalled_ && !ending_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (came <= 0) break;
+        const std::size_t damaged = damaged_byte_;
+        if (number != 0 && number == damaged_ && damaged >= passed &&
+            damaged < passed + static_cast<std::size_t>(came))
+            bytes[damaged - passed] = static_cast<char>(bytes[damaged - passed] ^ 1);
+        passed += static_cast<std::size_t>(came);
+        for (ssize_t gone = 0; gone < came;) {
+            const ssize_t sent =
+                ::send(to, bytes.data() + gone, static_cast<std::size_t>(came - gone), MSG_NOSIGNAL);
+            if (sent <= 0) break;
+            gone += sent;
+        }
+    }
+    ::shutdown(to, SHUT_RDWR);
+    ::shutdown(from, SHUT_RDWR);
+}
+
+void Proxy::cut() {
+    std::lock_guard lock(mutex_);
+    for (const Pair& pair : pairs_) {
+        ::shutdown(pair.client, SHUT_RDWR);
+        ::shutdown(pair.node, SHUT_RDWR);
+    }
+}
+
+void Proxy::refuse() {
+    ::shutdown(listener_, SHUT_RDWR);
+    if (accepting_.joinable()) accepting_.join();
+}
+
+}  // namespace sidestep::test

@@ -1,0 +1,61 @@
+// What stands between a client and a node, and can do to their connections what a network does.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace sidestep::test {
+
+// Passes on whatever comes to a port of its own.
+class Proxy {
+public:
+    // `port`: of the node, on this machine.
+    explicit Proxy(const std::string& port);
+    ~Proxy();
+    Proxy(const Proxy&) = delete;
+    Proxy& operator=(const Proxy&) = delete;
+
+    // "127.0.0.1:PORT".
+    const std::string& address() const { return address_; }
+    // Ends all connections that there are.
+    void cut();
+    // Passes nothing on from now on, as a link that is down, or does so again. Connections are taken all the same.
+    void stall(bool stalled) { stalled_ = stalled; }
+    // Changes one byte of what clients send over the connection of that number, from 1 on.
+    void damage(int connection, std::size_t byte) {
+        damaged_byte_ = byte;
+        damaged_ = connection;
+    }
+    // Takes no connection from now on.
+    void refuse();
+    // Connections so far.
+    int connections() const { return connections_; }
+
+private:
+    struct Pair {
+        int client = -1;
+        int node = -1;
+        std::thread there{};
+        std::thread back{};
+    };
+    void accept();
+    // `number`: of the connection, where its bytes may be damaged.
+    void pass(int from, int to, int number) const;
+
+    const std::string port_;
+    int listener_ = -1;
+    std::string address_;
+    std::atomic<bool> stalled_{false};
+    std::atomic<bool> ending_{false};
+    std::atomic<int> connections_{0};
+    std::atomic<int> damaged_{0};
+    std::atomic<std::size_t> damaged_byte_{0};
+    std::mutex mutex_;
+    std::list<Pair> pairs_;
+    std::thread accepting_;
+};
+
+}  // namespace sidestep::test

@@ -1,0 +1,171 @@
+// An engine that does not bring the bytes it is given is found out before anything of a copy goes over it. And what a node
+// lends to another by a token.
+#include "wire/trial.hpp"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "backends/host/host_backend.hpp"
+#include "backends/tcp/tcp_engine.hpp"
+#include "tests/network/loopback.hpp"
+#include "wire/peers.hpp"
+#include "wire/server.hpp"
+
+namespace sidestep::wire {
+namespace {
+
+enum class Lies { never, in_one_byte, by_silence };
+
+// Sockets under another name, which change a byte of each large push, or send none.
+class OtherEngine final : public backend::NetworkEngine {
+public:
+    explicit OtherEngine(Lies lies) : lies_(lies) {}
+    std::string_view name() const override { return "other"; }
+    std::size_t useful_sockets() const override { return 1; }
+    std::shared_ptr<backend::Link> link(std::weak_ptr<backend::LinkOwner> owner) override {
+        return std::make_shared<OtherLink>(sockets_.link(std::move(owner)), lies_);
+    }
+
+private:
+    class OtherLink final : public backend::Link {
+    public:
+        OtherLink(std::shared_ptr<backend::Link> inner, Lies lies) : inner_(std::move(inner)), lies_(lies) {}
+        Result<void> add(int socket) override { return inner_->add(socket); }
+        std::size_t sockets() const override { return inner_->sockets(); }
+        void send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override {
+            if (frame.kind != backend::Frame::Kind::push || lies_ == Lies::never)
+                return inner_->send(frame, payload, std::move(sent));
+            if (lies_ == Lies::by_silence) return sent();
+            const auto changed = std::make_shared<std::string>(static_cast<const char*>(payload), frame.size);
+            if (!changed->empty()) changed->back() ^= 1;
+            inner_->send(frame, changed->data(), [changed, sent = std::move(sent)] { sent(); });
+        }
+        void look() override { inner_->look(); }
+        void resume(Resume whom) override { inner_->resume(whom); }
+        void close(Error why) override { inner_->close(std::move(why)); }
+        void end(Error why) override { inner_->end(std::move(why)); }
+
+    private:
+        const std::shared_ptr<backend::Link> inner_;
+        const Lies lies_;
+    };
+    const Lies lies_;
+    backends::tcp::Engine sockets_{1};
+};
+
+std::shared_ptr<const Engines> engines(Lies lies, bool sockets_too) {
+    std::vector<std::unique_ptr<backend::NetworkEngine>> all;
+    all.push_back(std::make_unique<OtherEngine>(lies));
+    if (sockets_too) all.push_back(std::make_unique<backends::tcp::Engine>(1));
+    return std::make_shared<const Engines>(std::move(all));
+}
+
+// A node and a client of it.
+struct Two {
+    Two(Lies nodes, Lies clients, bool sockets_too) : theirs(engines(nodes, sockets_too)) {
+        registry.add(backends::host::create({}), topology);
+        ServerOptions options;
+        options.listen = {{"127.0.0.1", 0}};
+        options.allowed = Allowances::parse("host=1MiB").value();
+        options.key = key;
+        options.node = "the-node";
+        server = Server::start({topology, registry, engine, shared}, theirs, std::move(options)).value();
+        peers = std::make_unique<Peers>(
+            engines(clients, sockets_too), "here", [this]() -> Result<std::string> { return key; }, 4);
+    }
+    Result<std::shared_ptr<Peer>> peer() const { return peers->get({"n", server->addresses()}); }
+
+    const std::string key = std::string(32, 'k');
+    Topology topology = Topology::open("dgx-h100").value();
+    backend::Registry registry;
+    transfer::SharedMemory shared{registry, {}};
+    transfer::Engine engine{topology, registry};
+    std::shared_ptr<const Engines> theirs;
+    std::unique_ptr<Server> server;
+    std::unique_ptr<Peers> peers;
+};
+
+class Trial : public testing::Test {
+protected:
+    void SetUp() override {
+        if (auto loaded = driver::Tls::load(); !loaded) GTEST_SKIP() << loaded.error().to_string();
+    }
+};
+
+TEST_F(Trial, WhoLiesIsLeftForSockets) {
+    struct Case {
+        Lies node, client;
+        const char* used;
+    };
+    const Case cases[] = {
+        {Lies::never, Lies::never, "other"},
+        {Lies::never, Lies::in_one_byte, "tcp"},
+        {Lies::in_one_byte, Lies::never, "tcp"},
+        {Lies::by_silence, Lies::never, "tcp"},
+    };
+    for (const auto& [node, client, used] : cases) {
+        const Two two(node, client, true);
+        const auto peer = two.peer();
+        ASSERT_TRUE(peer) << peer.error().to_string();
+        const auto session = (*peer)->session(1, test::patience());
+        ASSERT_TRUE(session) << session.error().to_string();
+        EXPECT_EQ((*peer)->engine(), used);
+        // It is of use, and nothing is tried out again.
+        EXPECT_TRUE((*peer)->session(1, test::patience()));
+        EXPECT_TRUE((*peer)->ask(Word::trial, {}, test::patience())) << "regions of trials were given back";
+    }
+}
+
+TEST_F(Trial, WithoutSocketsItFails) {
+    const Two two(Lies::in_one_byte, Lies::never, false);
+    const auto peer = two.peer();
+    ASSERT_TRUE(peer) << peer.error().to_string();
+    const auto session = (*peer)->session(1, test::patience());
+    ASSERT_FALSE(session);
+    EXPECT_NE(session.error().message.find("other bytes"), std::string::npos) << session.error().to_string();
+    EXPECT_TRUE((*peer)->end());
+}
+
+using Lending = Trial;
+
+TEST_F(Lending, TokensAreGoodOnce) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto peer = two.peer();
+    ASSERT_TRUE(peer) << peer.error().to_string();
+    ASSERT_TRUE((*peer)->session(1, test::patience()));
+    const auto ask = [&](Word word, const std::string& body) {
+        return (*peer)->ask(word, body, test::patience());
+    };
+    const std::string addresses = two.server->addresses().front().to_string();
+    const auto memory = parse_attached(ask(Word::trial, {}).value()).value();
+    const auto lend = [&](std::uint64_t region) {
+        return parse_token(ask(Word::lend, to_body(region)).value()).value();
+    };
+    const auto reach = [&](const std::string& token) {
+        return ask(Word::reach, to_body(ReachRequest{addresses, token, 1}));
+    };
+    // Of the node as such.
+    const std::string node = lend(0);
+    EXPECT_EQ(node.size(), token_bytes);
+    EXPECT_EQ(parse_attached(ask(Word::take, to_body(node)).value())->region, 0u);
+    EXPECT_EQ(ask(Word::take, to_body(node)).error().code, ErrorCode::not_found) << "once";
+    EXPECT_EQ(parse_attached(reach(lend(0)).value())->way, "other");
+    for (const std::string& token : {std::string(), std::string(token_bytes, 'x'), node})
+        EXPECT_EQ(reach(token).error().code, ErrorCode::not_found);
+    // Of a region: as long as its client has it.
+    EXPECT_EQ(ask(Word::lend, to_body(std::uint64_t{9999})).error().code, ErrorCode::not_found);
+    const std::string late = lend(memory.region);
+    (*peer)->tell(Word::detach, to_body(memory.region));
+    EXPECT_TRUE(test::comes([&] { return !ask(Word::lend, to_body(memory.region)).ok(); }));
+    EXPECT_EQ(ask(Word::take, to_body(late)).error().code, ErrorCode::not_found);
+    // Where nobody listens, and where it is no address.
+    for (const char* nowhere : {"127.0.0.1:1", "not an address", ""})
+        EXPECT_FALSE(ask(Word::reach, to_body(ReachRequest{nowhere, node, 1}))) << nowhere;
+    EXPECT_TRUE(ask(Word::trial, {})) << "it lives";
+}
+
+}  // namespace
+}  // namespace sidestep::wire

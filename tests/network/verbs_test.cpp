@@ -1,0 +1,395 @@
+// Links over an RDMA card: what is particular to them. SIDESTEP_TEST_VERBS names the card; made for soft-RoCE in a
+// virtual machine (tests/vm/jobs/verbs), whose network device SIDESTEP_TEST_NETDEV names.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include "backends/verbs/verbs_engine.hpp"
+#include "tests/contents.hpp"
+#include "tests/network/link_rig.hpp"
+#include "tests/network/target.hpp"
+
+namespace sidestep::wire {
+namespace {
+
+using backends::verbs::Engine;
+using test::Clock;
+using test::Frame;
+using test::Landing;
+using test::Target;
+
+constexpr Bytes one_mib = Bytes{1} << 20;
+
+class Verbs : public testing::Test {
+protected:
+    void SetUp() override {
+        if (test::verbs_card() == nullptr) GTEST_SKIP() << "SIDESTEP_TEST_VERBS names no RDMA card";
+        engine = Engine::create({.card = test::verbs_card()}).value();
+    }
+    // Two ends with `size` bytes each.
+    void join(Bytes size, std::size_t sockets = 1) {
+        for (int i = 0; i < 2; ++i) {
+            targets[i] = std::make_shared<Target>(size);
+            links[i] = engine->link(targets[i]);
+        }
+        for (std::size_t i = 0; i < sockets; ++i) {
+            test::Ends ends = test::connected();
+            ASSERT_TRUE(links[0]->add(test::number_of(std::move(ends.one))).ok());
+            ASSERT_TRUE(links[1]->add(test::number_of(std::move(ends.other))).ok());
+        }
+    }
+    // In parts of `part` bytes, from whichever end `from` is.
+    void push(std::size_t from, const std::string& bytes, Bytes part, std::atomic<std::uint64_t>& sent) {
+        for (Bytes at = 0; at < bytes.size(); at += part) {
+            const Bytes size = std::min(part, bytes.size() - at);
+            links[from]->send({Frame::Kind::push, 1, 1, at, size}, bytes.data() + at, [&sent] { ++sent; });
+        }
+    }
+    void end() {
+        for (auto& link : links) link->end(test::some_error());
+        for (const auto& target : targets) EXPECT_EQ(target->ends, 1);
+    }
+    std::array<std::uint64_t, 4> counts() const {
+        const auto& all = engine->counts();
+        return {all.direct_out, all.bounced_out, all.direct_in, all.bounced_in};
+    }
+
+    std::unique_ptr<Engine> engine;
+    std::array<std::shared_ptr<Target>, 2> targets;
+    std::array<std::shared_ptr<backend::Link>, 2> links;
+};
+
+// Every byte, both ways at once, by memory that is prepared, that is not, and in between.
+TEST_F(Verbs, BytesGoBothWaysUnhurt) {
+    constexpr Bytes size = 6 * one_mib;
+    const std::array<std::string, 2> bytes = {sidestep::test::text_of(size, 1),
+                                              sidestep::test::text_of(size, 2)};
+    for (const bool prepared_out : {false, true})
+        for (const bool prepared_in : {false, true}) {
+            join(size, 2);
+            std::vector<std::shared_ptr<const void>> kept;
+            for (std::size_t i = 0; i < 2; ++i) {
+                if (prepared_out)
+                    kept.push_back(engine->prepare(const_cast<char*>(bytes[i].data()), size).value());
+                if (prepared_in) kept.push_back(engine->prepare(targets[i]->data(), size).value());
+            }
+            const auto before = counts();
+            std::atomic<std::uint64_t> sent{0};
+            for (const Bytes part : {one_mib, Bytes{300'001}}) {
+                sent = 0;
+                const std::uint64_t parts = (size + part - 1) / part;
+                const Bytes came = targets[0]->came;
+                std::thread other([&] { push(1, bytes[1], part, sent); });
+                push(0, bytes[0], part, sent);
+                other.join();
+                ASSERT_TRUE(test::comes([&] {
+                    return targets[0]->came == came + size && targets[1]->came == came + size &&
+                           sent == 2 * parts;
+                }));
+                EXPECT_TRUE(targets[0]->text() == bytes[1]) << part;
+                EXPECT_TRUE(targets[1]->text() == bytes[0]) << part;
+                std::memset(targets[0]->data(), 0, size);
+                std::memset(targets[1]->data(), 0, size);
+            }
+            const auto after = counts();
+            const std::uint64_t frames = 2 * (6 + 21);
+            EXPECT_EQ(after[0] - before[0], prepared_out ? frames : 0) << "sent without a copy";
+            EXPECT_EQ(after[1] - before[1], prepared_out ? 0 : frames);
+            EXPECT_EQ(after[2] - before[2], prepared_in ? frames : 0) << "landed without a copy";
+            EXPECT_EQ(after[3] - before[3], prepared_in ? 0 : frames);
+            EXPECT_TRUE(targets[0]->whole() && targets[1]->whole());
+            end();
+        }
+}
+
+// Memory that is prepared in parts, or whose preparation went before the bytes came.
+TEST_F(Verbs, OnlyWhatIsPreparedIsUsed) {
+    join(2 * one_mib);
+    const std::string bytes = sidestep::test::text_of(2 * one_mib, 3);
+    auto small = engine->prepare(targets[1]->data(), 4096).value();
+    auto whole = engine->prepare(targets[1]->data(), 2 * one_mib).value();
+    auto behind = engine->prepare(targets[1]->data() + one_mib, one_mib).value();
+    std::atomic<std::uint64_t> sent{0};
+    const auto run = [&](Bytes part) {
+        const std::uint64_t direct = engine->counts().direct_in;
+        const Bytes came = targets[1]->came;
+        push(0, bytes, part, sent);
+        EXPECT_TRUE(test::comes([&] { return targets[1]->came == came + 2 * one_mib; }));
+        EXPECT_TRUE(targets[1]->text() == bytes);
+        std::memset(targets[1]->data(), 0, 2 * one_mib);
+        return engine->counts().direct_in - direct;
+    };
+    EXPECT_EQ(run(one_mib), 2u);
+    whole.reset();
+    EXPECT_EQ(run(one_mib), 1u) << "the second half is prepared by itself";
+    behind.reset();
+    EXPECT_EQ(run(one_mib), 0u);
+    end();
+}
+
+// What waits for a place is asked for again when it is told to be, frames of every size.
+TEST_F(Verbs, WhoSaidLaterIsAskedAgain) {
+    test::expect_asked_again(*engine);
+}
+
+// Large bytes stay the sender's until the card has read them.
+TEST_F(Verbs, SentIsToldWhenTheBytesAreGone) {
+    const auto owner = std::make_shared<test::FakeOwner>();
+    std::atomic<bool> room{false};
+    owner->lands = [&](const Frame&) -> std::optional<Result<Landing>> {
+        if (!room) return Result<Landing>(Landing{Landing::Kind::later});
+        return std::nullopt;
+    };
+    const auto sender = std::make_shared<Target>(one_mib);
+    const auto receiving = engine->link(owner), sending = engine->link(sender);
+    test::Ends ends = test::connected();
+    ASSERT_TRUE(receiving->add(test::number_of(std::move(ends.one))).ok());
+    ASSERT_TRUE(sending->add(test::number_of(std::move(ends.other))).ok());
+    std::string bytes = sidestep::test::text_of(one_mib, 1);
+    const std::string same = bytes;
+    std::atomic<int> sent{0};
+    sending->send({Frame::Kind::push, 1, 1, 0, one_mib}, bytes.data(), [&] {
+        std::memset(bytes.data(), 0, bytes.size());
+        ++sent;
+    });
+    ASSERT_TRUE(test::comes([&] { return owner->asked > 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(sent, 0);
+    room = true;
+    receiving->resume(backend::Link::Resume::all);
+    ASSERT_TRUE(test::comes([&] { return owner->count() == 1 && sent == 1; }));
+    EXPECT_TRUE(owner->came().front().payload == same);
+    sending->end(test::some_error());
+    receiving->end(test::some_error());
+}
+
+// Once the owner knows of the end, the other machine's card has no way into its memory, whatever it has under way.
+TEST_F(Verbs, NothingIsWrittenAfterTheEnd) {
+    for (int round = 0; round < 3; ++round) {
+        join(16 * one_mib);
+        const auto kept = engine->prepare(targets[1]->data(), 16 * one_mib).value();
+        const std::string bytes = sidestep::test::text_of(16 * one_mib, 1);
+        std::atomic<std::uint64_t> sent{0};
+        for (int i = 0; i < 4; ++i) push(0, bytes, one_mib, sent);
+        ASSERT_TRUE(test::comes([&] { return targets[1]->frames > 3; }));
+        links[1]->end(test::some_error());
+        std::memset(targets[1]->data(), 'm', 16 * one_mib);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        EXPECT_TRUE(targets[1]->text() == std::string(16 * one_mib, 'm'));
+        EXPECT_TRUE(targets[1]->whole());
+        end();
+    }
+}
+
+TEST_F(Verbs, WhatCannotBePreparedIsAnError) {
+    const auto nothing = engine->prepare(nullptr, 0);
+    ASSERT_TRUE(nothing.ok());
+    const auto wild = engine->prepare(reinterpret_cast<void*>(std::uintptr_t{0x1000}), 4096);
+    ASSERT_FALSE(wild.ok());
+    EXPECT_EQ(wild.error().code, ErrorCode::invalid_argument) << wild.error().to_string();
+    std::string memory(one_mib, 'x');
+    const auto bounded = Engine::create({.card = test::verbs_card(), .most_pinned = one_mib - 1}).value();
+    const auto too_large = bounded->prepare(memory.data(), one_mib);
+    ASSERT_FALSE(too_large.ok());
+    EXPECT_EQ(too_large.error().code, ErrorCode::out_of_memory) << too_large.error().to_string();
+    for (int i = 0; i < 3; ++i)
+        EXPECT_TRUE(bounded->prepare(memory.data(), one_mib - 1).ok()) << "given back before";
+    const auto first = bounded->prepare(memory.data(), one_mib / 2);
+    EXPECT_FALSE(bounded->prepare(memory.data(), one_mib / 2).ok());
+    // No dma-buf: the error says who does not take it.
+    const auto dma_buf = engine->prepare_dmabuf(-1, 0, 4096, 0);
+    ASSERT_FALSE(dma_buf.ok());
+    EXPECT_EQ(dma_buf.error().code, ErrorCode::unsupported) << dma_buf.error().to_string();
+    fmt::print("{}\n{}\n{}\n", wild.error().to_string(), too_large.error().to_string(),
+               dma_buf.error().to_string());
+}
+
+// As a user that may lock no memory. In a process of its own: the rights do not come back.
+TEST_F(Verbs, LimitOfLockedMemoryIsNamed) {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can give up rights";
+    engine.reset();
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const auto own = Engine::create({.card = test::verbs_card()});
+        const rlimit none{0, 0};
+        std::string memory(one_mib, 'x');
+        if (!own || ::setrlimit(RLIMIT_MEMLOCK, &none) != 0 || ::setresuid(65534, 65534, 65534) != 0)
+            ::_exit(2);
+        const auto refused = (*own)->prepare(memory.data(), one_mib);
+        if (refused) ::_exit(3);
+        fmt::print("{}\n", refused.error().to_string());
+        std::fflush(stdout);
+        const bool named = refused.error().code == ErrorCode::out_of_memory &&
+                           refused.error().hint.find("ulimit -l") != std::string::npos;
+        const auto owner = std::make_shared<Target>(1);
+        const auto link = (*own)->link(owner);
+        test::Ends ends = test::connected();
+        const auto added = link->add(test::number_of(std::move(ends.one)));
+        ::_exit(named && !added && added.error().code == ErrorCode::out_of_memory ? 0 : 4);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(Verbs, WhatIsMissingIsSaid) {
+    const auto library = Engine::create({.library = "libibverbs.so.nowhere"});
+    ASSERT_FALSE(library.ok());
+    const auto card = Engine::create({.card = "mlx5_99"});
+    ASSERT_FALSE(card.ok());
+    EXPECT_EQ(card.error().code, ErrorCode::not_found);
+    EXPECT_NE(card.error().hint.find(test::verbs_card()), std::string::npos);
+    const auto port = Engine::create({.card = test::verbs_card(), .port = 7});
+    ASSERT_FALSE(port.ok());
+    for (const auto* one : {&library, &card, &port}) {
+        EXPECT_FALSE(one->error().hint.empty());
+        fmt::print("{}\n", one->error().to_string());
+    }
+}
+
+// The other process dies while its card writes here: the end is told once, and nothing is written afterwards.
+TEST_F(Verbs, ProcessThatDiesEndsTheLink) {
+    engine.reset();
+    test::Ends ends = test::connected();
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const auto own = Engine::create({.card = test::verbs_card()});
+        const auto owner = std::make_shared<Target>(1);
+        const auto link = own ? (*own)->link(owner) : nullptr;
+        { const auto closed = std::move(ends.one); }
+        if (!link || !link->add(test::number_of(std::move(ends.other)))) ::_exit(2);
+        const std::string bytes(one_mib, 'w');
+        for (;;) {
+            std::atomic<int> under_way{0};
+            for (int i = 0; i < 16; ++i, ++under_way)
+                link->send({Frame::Kind::push, 1, 1, static_cast<Bytes>(i) * one_mib, one_mib}, bytes.data(),
+                           [&] { --under_way; });
+            while (under_way > 0) std::this_thread::yield();
+        }
+    }
+    engine = Engine::create({.card = test::verbs_card()}).value();
+    const auto target = std::make_shared<Target>(16 * one_mib);
+    const auto link = engine->link(target);
+    const auto kept = engine->prepare(target->data(), 16 * one_mib).value();
+    ASSERT_TRUE(link->add(test::number_of(std::move(ends.one))).ok());
+    { const auto closed = std::move(ends.other); }
+    EXPECT_TRUE(test::comes([&] { return target->frames > 20 || target->ends > 0; }));
+    const auto killed = Clock::now();
+    ::kill(child, SIGKILL);
+    EXPECT_TRUE(test::comes([&] { return target->ends > 0; }));
+    const std::chrono::duration<double> took = Clock::now() - killed;
+    std::memset(target->data(), 'm', 16 * one_mib);
+    fmt::print("the end was told {:.3f} s after the other process was killed: {}\n", took.count(),
+               target->why.to_string());
+    EXPECT_LT(took.count(), 10);
+    EXPECT_GT(target->frames, 20u);
+    EXPECT_EQ(target->why.code, ErrorCode::io_error);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_TRUE(target->text() == std::string(16 * one_mib, 'm')) << "written to after the end";
+    EXPECT_TRUE(target->whole());
+    link->end(test::some_error());
+    EXPECT_EQ(target->ends, 1);
+    ::waitpid(child, nullptr, 0);
+}
+
+bool set_device(const char* state) {
+    const char* device = std::getenv("SIDESTEP_TEST_NETDEV");
+    return device != nullptr && std::system(fmt::format("ip link set {} {}", device, state).c_str()) == 0;
+}
+
+// A link that carries something, and one that does not at that time.
+TEST_F(Verbs, PortThatGoesDownEndsLinks) {
+    if (std::getenv("SIDESTEP_TEST_NETDEV") == nullptr)
+        GTEST_SKIP() << "SIDESTEP_TEST_NETDEV names no device";
+    for (const bool busy : {true, false}) {
+        join(16 * one_mib);
+        const std::string bytes = sidestep::test::text_of(16 * one_mib, 1);
+        std::atomic<std::uint64_t> sent{0};
+        push(0, bytes, one_mib, sent);
+        ASSERT_TRUE(test::comes([&] { return busy ? sent > 4 : sent == 16; }));
+        ASSERT_TRUE(set_device("down"));
+        const auto down = Clock::now();
+        const auto none = Engine::create({.card = test::verbs_card()});
+        EXPECT_FALSE(none.ok());
+        if (!none) fmt::print("{}\n", none.error().to_string());
+        for (int i = 0; busy && i < 1000 && targets[0]->ends == 0; ++i) push(0, bytes, one_mib, sent);
+        EXPECT_TRUE(test::comes([&] { return targets[0]->ends > 0 && targets[1]->ends > 0; }));
+        const std::chrono::duration<double> took = Clock::now() - down;
+        fmt::print("both ends were told {:.3f} s after the port went down ({}): {}\n", took.count(),
+                   busy ? "busy" : "idle", targets[0]->why.to_string());
+        EXPECT_LT(took.count(), 30);
+        end();
+        ASSERT_TRUE(set_device("up"));
+        ASSERT_TRUE(test::comes([&] { return Engine::create({.card = test::verbs_card()}).ok(); }));
+    }
+}
+
+// Printed, not judged: tests/vm/jobs/verbs prints the figures of perftest beside them.
+TEST_F(Verbs, Speed) {
+    join(4 * one_mib);
+    const std::string bytes = sidestep::test::text_of(4 * one_mib, 1);
+    std::vector<std::shared_ptr<const void>> kept;
+    std::atomic<std::uint64_t> sent{0};  // told of later than the bytes come
+    for (const bool prepared : {true, false}) {
+        kept.clear();
+        if (prepared) kept.push_back(engine->prepare(const_cast<char*>(bytes.data()), bytes.size()).value());
+        if (prepared) kept.push_back(engine->prepare(targets[1]->data(), bytes.size()).value());
+        for (const Bytes part : {Bytes{64} << 10, Bytes{256} << 10, one_mib}) {
+            const Bytes before = targets[1]->came;
+            const auto begin = Clock::now();
+            int rounds = 0;
+            for (; Clock::now() - begin < std::chrono::milliseconds(500); ++rounds) {
+                push(0, bytes, part, sent);
+                const Bytes so_far = before + static_cast<Bytes>(rounds) * bytes.size();
+                ASSERT_TRUE(test::comes([&] { return targets[1]->came >= so_far; }));
+            }
+            const Bytes all = before + static_cast<Bytes>(rounds) * bytes.size();
+            ASSERT_TRUE(test::comes([&] { return targets[1]->came == all; }));
+            const std::chrono::duration<double> took = Clock::now() - begin;
+            fmt::print("speed: {} B in parts, {}: {:.1f} MB/s\n", part, prepared ? "prepared" : "copied",
+                       static_cast<double>(all - before) / 1e6 / took.count());
+        }
+    }
+    for (const bool both_look : {true, false}) {
+        constexpr int trips = 300;
+        std::atomic<std::uint64_t> before = targets[0]->frames.load();
+        std::atomic<bool> over{false};
+        targets[1]->arrives = [&](const Frame& frame) {
+            links[1]->send(frame, bytes.data(), {});
+            return Result<void>();
+        };
+        std::thread looker([&] {
+            while (both_look && !over) links[1]->look();
+        });
+        std::vector<double> took;
+        for (int i = 0; i < trips; ++i) {
+            const auto begin = Clock::now();
+            links[0]->send({Frame::Kind::push, 1, 1, 0, 8}, bytes.data(), {});
+            while (targets[0]->frames == before + static_cast<std::uint64_t>(i)) links[0]->look();
+            took.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+        }
+        over = true;
+        looker.join();
+        std::sort(took.begin(), took.end());
+        fmt::print("speed: 8 B there and back, {}: {:.1f} us\n", both_look ? "both look" : "one looks",
+                   took[trips / 2]);
+        targets[1]->arrives = {};
+    }
+    end();
+}
+
+}  // namespace
+}  // namespace sidestep::wire
