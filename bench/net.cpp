@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -15,6 +17,11 @@ namespace {
 // Up to that size the time counts, above it the rate.
 constexpr Bytes small = 64_KiB;
 constexpr int name_width = 34;
+// Pieces of a batch; fewer where they would be more than so much in all.
+constexpr std::size_t most_pieces = 100'000;
+constexpr Bytes most_of_a_batch = 2_GiB;
+// Of pieces below it their number counts, above it their bytes.
+constexpr Bytes tiny = 1_KiB;
 
 std::string row(const std::string& what, Bytes bytes, const std::string& rest) {
     std::string line =
@@ -47,6 +54,9 @@ public:
         latency_.key = "net_latency";
         latency_.description =
             fmt::format("a copy of up to {} to {} and back", format_bytes(small), plan.node);
+        batches_.key = "net_batch";
+        batches_.description =
+            fmt::format("many pieces of host memory in one batch to {} and back", plan.node);
         bandwidth_.key = "net_bandwidth";
         bandwidth_.description = fmt::format("a larger copy to {} and back", plan.node);
     }
@@ -59,9 +69,11 @@ public:
                 if (!failed)
                     if (auto done = both_ways(here, there.on(plan_.node)); !done) failed = done.error();
         if (!failed)
+            if (auto done = batches(); !done) failed = done.error();
+        if (!failed)
             if (auto done = peers(); !done) failed = done.error();
         if (failed) bandwidth_.failed = failed->to_string();
-        return std::vector<CaseResult>{std::move(latency_), std::move(bandwidth_)};
+        return std::vector<CaseResult>{std::move(latency_), std::move(bandwidth_), std::move(batches_)};
     }
 
 private:
@@ -250,6 +262,75 @@ private:
         return figure;
     }
 
+    Result<void> batches() {
+        std::vector<Bytes> pieces{8, 16_KiB};
+        if (!options_.sizes.empty()) {
+            pieces = options_.sizes;
+            std::erase_if(pieces, [](Bytes size) { return size > small; });
+        }
+        const Place here = Place::host(), there = Place::host().on(plan_.node);
+        for (const bool back : {false, true})
+            for (const Bytes piece : pieces) {
+                auto done = batch(back ? there : here, back ? here : there, piece);
+                if (!done) return done;
+            }
+        return {};
+    }
+
+    // All pieces of two ends, scattered, as one batch; beside it one copy of as much.
+    Result<void> batch(const Place& from, const Place& to, Bytes piece) {
+        const std::size_t count =
+            options_.smoke ? 1000 : std::clamp<std::size_t>(most_of_a_batch / piece, 1, most_pieces);
+        const std::string name = fmt::format("{} pieces, {}", count, name_of(from, to));
+        const Bytes all = piece * count;
+        auto pair = PaintedPair::make(context_, from, to, all);
+        if (!pair && missing_memory(pair.error())) {
+            batches_.notes.push_back(fmt::format("{}: not measured: {}", name, pair.error().to_string()));
+            return say_(row(name, piece, fmt::format("not measured: {}", pair.error().to_string())));
+        }
+        if (!pair) return pair.error();
+        std::vector<BatchItem> items;
+        items.reserve(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            const Bytes at = i * stride_of(count) % count * piece;
+            items.push_back({pair->from().slice(at, piece), pair->to().slice(at, piece)});
+        }
+        Figure figure;
+        figure.what = name;
+        figure.from = from.to_string();
+        figure.to = to.to_string();
+        figure.bytes = piece;
+        figure.unit = piece < tiny ? "M/s" : "GB/s";
+        const double amount =
+            piece < tiny ? static_cast<double>(count) / 1e6 : static_cast<double>(all) / 1e9;
+        Samples whole;
+        for (int round = -1; round < std::max(options_.samples, 1); ++round) {
+            const auto began = std::chrono::steady_clock::now();
+            const auto done = context_.copy_batch(items).wait();
+            if (!done) return done.error();
+            const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+            const auto one = timed_copy(context_, pair->from(), pair->to());
+            if (!one) return one.error();
+            if (round < 0) {
+                figure.path = words_of(*done);
+                continue;
+            }
+            figure.measured.values.push_back(amount / std::max(took.count(), 1e-9));
+            whole.values.push_back(amount / std::max(*one, 1e-9));
+        }
+        if (piece >= tiny) add_yardstick(figure, "one copy", std::move(whole));
+        if (auto good = pair->verify(context_, options_, figure); !good) return good;
+        batches_.figures.push_back(figure);
+        return say_(row_of(figure));
+    }
+
+    // Next pieces are far from one another; it has no divisor in common with the count.
+    static std::size_t stride_of(std::size_t count) {
+        std::size_t stride = count / 3 * 2 + 1;
+        while (std::gcd(stride, count) != 1) ++stride;
+        return stride;
+    }
+
     Result<void> peers() {
         if (plain_.empty()) return {};
         std::string host = plain_.front().address();
@@ -280,7 +361,7 @@ private:
     const SayLine& say_;
     std::vector<NetworkProbe> plain_;  // as many sockets as copies use; one, where that is another number
     std::string plain_missing_;
-    CaseResult latency_, bandwidth_;
+    CaseResult latency_, bandwidth_, batches_;
 };
 
 }  // namespace

@@ -56,9 +56,19 @@ Result<void> Wire::serve(backend::LinkOwner& owner, driver::EventLoop::Ready rea
     return ready.in ? look(owner) : Result<void>();
 }
 
+void Wire::enqueue(const backend::Outgoing& out, std::function<void()> sent) {
+    queue_.push_back({backend::to_bytes(out.frame), static_cast<const unsigned char*>(out.payload),
+                      out.frame.has_payload() ? out.frame.size : 0, 0, std::move(sent)});
+}
+
 Result<void> Wire::send(const Frame& frame, const void* payload, std::function<void()> sent) {
-    Outgoing out{backend::to_bytes(frame), static_cast<const unsigned char*>(payload),
-                 frame.has_payload() ? frame.size : 0, 0, std::move(sent)};
+    const backend::Outgoing one{frame, payload};
+    return send_all({&one, 1}, std::move(sent));
+}
+
+Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::function<void()> sent) {
+    Bytes size = 0;
+    for (const backend::Outgoing& out : frames) size += out.frame.has_payload() ? out.frame.size : 0;
     std::vector<std::function<void()>> told;
     Result<void> done;
     {
@@ -67,10 +77,10 @@ Result<void> Wire::send(const Frame& frame, const void* payload, std::function<v
         if (queue_.size() >= most_waiting)
             return Error{ErrorCode::io_error, "the other machine takes nothing any more", "tcp", {}};
         const bool first = queue_.empty();
-        queued_.fetch_add(out.size + out.head.size(), std::memory_order_relaxed);
-        const bool small = out.size <= sent_at_once;
-        queue_.push_back(std::move(out));
-        if (first && small)
+        queued_.fetch_add(size + frames.size() * backend::frame_bytes, std::memory_order_relaxed);
+        for (const backend::Outgoing& out : frames.first(frames.size() - 1)) enqueue(out, {});
+        enqueue(frames.back(), std::move(sent));
+        if (first && size <= sent_at_once)
             done = flush(told);
         else
             wait_for(in_, true);
@@ -91,12 +101,12 @@ Result<void> Wire::flush() {
 }
 
 Result<void> Wire::flush(std::vector<std::function<void()>>& told) {
-    constexpr std::size_t most_parts = 64;
+    constexpr std::size_t most_parts = 256;
     std::array<TcpSocket::Part, most_parts> parts;
     while (!queue_.empty()) {
         std::size_t count = 0;
         Bytes room = most_a_call;
-        for (const Outgoing& out : queue_) {
+        for (const Waiting& out : queue_) {
             if (count + 2 > most_parts || room == 0) break;
             if (out.gone < out.head.size())
                 parts[count++] = {out.head.data() + out.gone, out.head.size() - out.gone};
@@ -119,7 +129,7 @@ Result<void> Wire::flush(std::vector<std::function<void()>>& told) {
 void Wire::take_off(Bytes bytes, std::vector<std::function<void()>>& told) {
     queued_.fetch_sub(bytes, std::memory_order_relaxed);
     while (bytes > 0) {
-        Outgoing& out = queue_.front();
+        Waiting& out = queue_.front();
         const Bytes step = std::min(bytes, out.head.size() + out.size - out.gone);
         out.gone += step;
         bytes -= step;
@@ -142,20 +152,29 @@ Result<void> Wire::look(backend::LinkOwner& owner) {
         std::this_thread::yield();
         return {};
     }
-    Result<void> done;
-    if (failed_) done = Error{ErrorCode::io_error, "the connection has failed", "tcp", {}};
-    // It stops only where the socket has the rest: what is left in the buffer would wake nobody.
-    for (int reads = 0; done && (!needs_socket() || reads < most_reads);) {
-        if (needs_socket()) ++reads;
-        const unsigned resumed = resumed_.load(std::memory_order_acquire);
-        auto stepped = step(owner);
-        if (!stepped) done = stepped.error();
-        if (!stepped || *stepped == Move::nothing_there) break;
-        if (*stepped == Move::must_wait && pause(resumed)) break;
-    }
+    // Few threads look at many sockets: the buffer is the thread's, but for what waits in it.
+    thread_local Memory spare;
+    if (!buffer_)
+        buffer_ = spare ? std::move(spare) : std::make_unique_for_overwrite<unsigned char[]>(buffer_bytes);
+    const Error has_failed{ErrorCode::io_error, "the connection has failed", "tcp", {}};
+    const Result<void> done = failed_ ? Result<void>(has_failed) : take_in(owner);
     failed_ = !done;
+    if (begin_ == end_) spare = std::move(buffer_);
     receiving_.clear(std::memory_order_release);
     return done;
+}
+
+// It stops only where the socket has the rest: what is left in the buffer would wake nobody.
+Result<void> Wire::take_in(backend::LinkOwner& owner) {
+    drained_ = false;
+    for (int reads = 0; !needs_socket() || (reads < most_reads && !drained_);) {
+        if (needs_socket()) ++reads;
+        const unsigned resumed = resumed_.load(std::memory_order_acquire);
+        SIDESTEP_TRY(const Move stepped, step(owner));
+        if (stepped == Move::nothing_there) break;
+        if (stepped == Move::must_wait && pause(resumed)) break;
+    }
+    return {};
 }
 
 // The next step reads the socket.
@@ -193,7 +212,7 @@ Result<Wire::Move> Wire::step(backend::LinkOwner& owner) {
 
 Result<Wire::Move> Wire::take_frame(backend::LinkOwner& owner) {
     if (end_ - begin_ < backend::frame_bytes) return fill_buffer();
-    SIDESTEP_TRY(frame_, backend::parse_frame(buffer_.data() + begin_));
+    SIDESTEP_TRY(frame_, backend::parse_frame(buffer_.get() + begin_));
     begin_ += backend::frame_bytes;
     in_frame_ = true;
     there_ = 0;
@@ -211,11 +230,11 @@ Result<Wire::Move> Wire::take_payload(backend::LinkOwner& owner) {
     const bool here = landing_.kind == Landing::Kind::here;
     if (const Bytes buffered = std::min<Bytes>(end_ - begin_, left); buffered > 0) {
         if (here)
-            std::memcpy(static_cast<unsigned char*>(landing_.address) + there_, buffer_.data() + begin_,
+            std::memcpy(static_cast<unsigned char*>(landing_.address) + there_, buffer_.get() + begin_,
                         buffered);
         begin_ += buffered;
         there_ += buffered;
-    } else if (left > 0 && here && left >= buffer_bytes) {
+    } else if (left > 0 && here && left >= direct_bytes) {
         auto* const to = static_cast<unsigned char*>(landing_.address) + there_;
         SIDESTEP_TRY(const auto came, socket_.receive(to, std::min(left, most_a_call)));
         if (!came) return Move::nothing_there;
@@ -231,12 +250,14 @@ Result<Wire::Move> Wire::take_payload(backend::LinkOwner& owner) {
 }
 
 Result<Wire::Move> Wire::fill_buffer() {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
-    SIDESTEP_TRY(const auto came, socket_.receive(buffer_.data() + end_, buffer_.size() - end_));
+    const std::size_t room = (frame_.size > sent_at_once ? direct_bytes : buffer_bytes) - end_;
+    SIDESTEP_TRY(const auto came, socket_.receive(buffer_.get() + end_, room));
     if (!came) return Move::nothing_there;
     if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};
+    drained_ = *came < room;
     end_ += *came;
     return Move::went_on;
 }
@@ -255,7 +276,7 @@ void Wire::end() {
     while (receiving_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
     // What these hold may come back here when it goes.
     landing_ = {};
-    std::deque<Outgoing> dropped;
+    std::deque<Waiting> dropped;
     std::lock_guard lock(mutex_);
     dropped.swap(queue_);
 }

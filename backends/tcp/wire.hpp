@@ -23,6 +23,7 @@ public:
     Result<void> watch(Run run) override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
     Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;
+    Result<void> send_all(std::span<const backend::Outgoing> frames, std::function<void()> sent) override;
     Result<void> look(backend::LinkOwner& owner) override;
     // There is one at most.
     bool resume(bool all) override;
@@ -31,15 +32,17 @@ public:
     void end() override;
 
 private:
-    // As much of a large frame as is read around the buffer goes to its place without a copy.
-    static constexpr std::size_t buffer_bytes = std::size_t{16} << 10;
+    // One call of the kernel brings many small frames. Of a large one so much is read straight to its place, without a copy; and
+    // no more than that of the next behind a large one.
+    static constexpr std::size_t buffer_bytes = std::size_t{128} << 10;
+    static constexpr std::size_t direct_bytes = std::size_t{16} << 10;
     static constexpr Bytes sent_at_once = Bytes{64} << 10;
     // In one call of the kernel: what it copies is still in the processor's cache when the other end reads it.
     static constexpr Bytes most_a_call = Bytes{256} << 10;
     static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
     static constexpr int most_reads = 64;  // of the socket in one call of look(): others are served too
 
-    struct Outgoing {
+    struct Waiting {
         std::array<unsigned char, backend::frame_bytes> head;
         const unsigned char* payload;
         Bytes size;  // of the payload
@@ -49,6 +52,8 @@ private:
     enum class Move { went_on, nothing_there, must_wait };
 
     Result<void> serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready);
+    // With the mutex held.
+    void enqueue(const backend::Outgoing& out, std::function<void()> sent);
     // What waits goes out, as much as is taken.
     Result<void> flush();
     // With the mutex held; what is to be called afterwards is added to `told`.
@@ -57,6 +62,7 @@ private:
     void wait_for(bool in, bool out);
     bool pause(unsigned resumed);
     bool needs_socket() const;
+    Result<void> take_in(backend::LinkOwner& owner);
     Result<Move> step(backend::LinkOwner& owner);
     Result<Move> take_frame(backend::LinkOwner& owner);
     Result<Move> take_payload(backend::LinkOwner& owner);
@@ -70,10 +76,12 @@ private:
 
     // Held by whoever is in look(), and from end() on for good; a flag, since its holder may come back here.
     std::atomic_flag receiving_;
-    std::vector<unsigned char> buffer_ = std::vector<unsigned char>(buffer_bytes);
+    using Memory = std::unique_ptr<unsigned char[]>;
+    Memory buffer_;          // of the thread that looks; null where nobody does, and nothing is in it
     std::size_t begin_ = 0;  // of what is in the buffer
     std::size_t end_ = 0;
-    bool failed_ = false;  // nothing of it is looked at any more
+    bool drained_ = false;  // the socket had no more
+    bool failed_ = false;   // nothing of it is looked at any more
     bool in_frame_ = false;
     backend::Frame frame_;
     backend::Landing landing_;
@@ -83,7 +91,7 @@ private:
     std::atomic<Bytes> queued_{0};
     int silent_ = 0;    // seconds; lives() alone
     std::mutex mutex_;  // guards what follows
-    std::deque<Outgoing> queue_;
+    std::deque<Waiting> queue_;
     bool in_ = true;  // what the loop waits for
     bool out_ = false;
     bool dead_ = false;

@@ -1,5 +1,8 @@
 #include "backend/network.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
 namespace sidestep::backend {
@@ -27,7 +30,8 @@ std::array<unsigned char, frame_bytes> to_bytes(const Frame& frame) {
     at = put(at, frame.offset);
     at = put(at, frame.size);
     at = put(at, frame.target);
-    put(at, frame.target_offset);
+    at = put(at, frame.target_offset);
+    put(at, frame.at);
     return bytes;
 }
 
@@ -41,14 +45,22 @@ Result<Frame> parse_frame(const unsigned char* bytes) {
         return wrong("something that is no frame");
     Frame frame{static_cast<Frame::Kind>(kind), number_at(bytes + 8),  number_at(bytes + 16),
                 number_at(bytes + 24),          number_at(bytes + 32), number_at(bytes + 40),
-                number_at(bytes + 48)};
+                number_at(bytes + 48),          number_at(bytes + 56)};
     if (frame.kind == Frame::Kind::push && frame.size > max_push) return wrong("a push that is too large");
     if (frame.kind == Frame::Kind::fault && frame.size > max_fault) return wrong("a fault that is too long");
-    if (frame.offset > ~Bytes{0} - frame.size || frame.target_offset > ~Bytes{0} - frame.size)
+    if (std::max({frame.offset, frame.target_offset, frame.at}) > ~Bytes{0} - frame.size)
         return wrong("a range past the largest offset");
     if (frame.kind != Frame::Kind::pass && (frame.target != 0 || frame.target_offset != 0))
         return wrong("a target where there is none");
+    if (frame.at != 0 && (frame.region == 0 || !frame.is_of_a_request()))
+        return wrong("a place in a request where there is none");
     return frame;
+}
+
+void Link::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
+    count_sent(frames.size(), std::move(sent), [&](std::size_t i, std::function<void()> told) {
+        send(frames[i].frame, frames[i].payload, std::move(told));
+    });
 }
 
 }  // namespace sidestep::backend

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
@@ -16,13 +19,13 @@ namespace sidestep::backend {
 // What two machines tell each other while bytes move. All but `push` and `fault` stand alone.
 struct Frame {
     enum class Kind : std::uint8_t {
-        // `size` bytes follow, which belong `offset` bytes into `region`; or, where `region` is 0, into what `request`, a
-        // number of the receiver's, waits for, at the place in its own region that they come from.
+        // `size` bytes follow, which belong `offset` bytes into `region`; or, where `region` is 0, `offset` bytes into what
+        // `request`, a number of the receiver's, waits for.
         push = 1,
-        // The pushed bytes of `request`, a number of the receiver's, from `offset` of the region on, `size` of them, are
-        // where they belong.
+        // The pushed bytes of `request`, a number of the receiver's, from its byte `offset` on, `size` of them, are where they
+        // belong. It may stand for several pushes.
         confirm,
-        pull,   // asks for `size` bytes from `offset` of `region` on, as the answer to `request`
+        pull,   // asks for `size` bytes from `offset` of `region` on, as a part of the answer to `request`
         fault,  // `request`, a number of the receiver's, has failed: code and words follow, `size` bytes
         // As a pull, but the bytes go to a third machine, `target_offset` into what the receiver calls `target`; they are
         // confirmed when they are there.
@@ -35,8 +38,11 @@ struct Frame {
     Bytes size = 0;
     std::uint64_t target = 0;  // of a pass; 0 elsewhere, as the next
     Bytes target_offset = 0;
+    Bytes at = 0;  // which bytes of the request a push to a region, a pull or a pass is about; 0 elsewhere
 
     bool operator==(const Frame&) const = default;
+    // It is about bytes of a region that somebody asked for, or sends.
+    bool is_of_a_request() const { return kind == Kind::push || kind == Kind::pull || kind == Kind::pass; }
     bool has_payload() const { return kind == Kind::push || kind == Kind::fault; }
 };
 
@@ -45,7 +51,7 @@ constexpr Bytes max_push = Bytes{1} << 20;
 constexpr Bytes max_fault = 1024;
 
 // A frame as it travels: numbers of 8 bytes, the lowest first.
-constexpr std::size_t frame_bytes = 56;
+constexpr std::size_t frame_bytes = 64;
 std::array<unsigned char, frame_bytes> to_bytes(const Frame& frame);
 // io_error for bytes that are no frame, or one that is larger than any may be.
 Result<Frame> parse_frame(const unsigned char* bytes);
@@ -67,8 +73,16 @@ public:
     virtual Result<Landing> landing(const Frame& frame) = 0;
     // The frame, and what follows it, is there. An error ends the link.
     virtual Result<void> arrived(const Frame& frame, Landing landing) = 0;
+    // What had come by now has arrived: what waits for more of its kind, so as to go together, goes now. After the last
+    // arrived() of a call of look() or of the link's threads.
+    virtual void caught_up() {}
     // The link has ended, and touches no memory any more. Once, and last.
     virtual void ended(Error error) = 0;
+};
+
+struct Outgoing {
+    Frame frame;
+    const void* payload = nullptr;
 };
 
 // Frames to and from one other machine, whole and each once, those of several threads in any order. Any thread.
@@ -85,6 +99,8 @@ public:
     // What follows a push or a fault stays until `sent` is called, or the link has ended; `sent` may be empty, and is
     // called at once where the link has taken all. Dropped without a word where the link has ended.
     virtual void send(const Frame& frame, const void* payload, std::function<void()> sent) = 0;
+    // As many calls of send(), in fewer of the system's; `sent` is called when all have been. At least one frame.
+    virtual void send_all(std::span<const Outgoing> frames, std::function<void()> sent);
     // Takes in what has come, on this thread; for whoever waits.
     virtual void look() = 0;
     // Those whom landing() told `later` are asked again: one of them, in turns, or all. To be called once for each time
@@ -96,6 +112,21 @@ public:
     // As close(), and the link has ended when it returns. Not in a call of the owner, nor on a thread of the engine.
     virtual void end(Error why) = 0;
 };
+
+// Calls `each` for so many things that are sent one by one, with what is to be called when that one has been sent.
+template <typename Each>
+void count_sent(std::size_t count, std::function<void()> sent, Each&& each) {
+    if (!sent || count == 1) {
+        for (std::size_t i = 0; i < count; ++i) each(i, sent);
+        return;
+    }
+    const auto left = std::make_shared<std::atomic<std::size_t>>(count);
+    const auto all = std::make_shared<const std::function<void()>>(std::move(sent));
+    for (std::size_t i = 0; i < count; ++i)
+        each(i, [left, all] {
+            if (left->fetch_sub(1) == 1) (*all)();
+        });
+}
 
 // What links are made by. Any thread. Outlives its links' last calls: the destructor ends those that are left.
 class NetworkEngine {

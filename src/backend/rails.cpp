@@ -7,6 +7,14 @@
 
 namespace sidestep::backend {
 
+Result<void> Rail::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
+    Result<void> done;
+    count_sent(frames.size(), std::move(sent), [&](std::size_t i, std::function<void()> told) {
+        if (done) done = send(frames[i].frame, frames[i].payload, std::move(told));
+    });
+    return done;
+}
+
 // What goes out is given to the rail with the least on its way.
 class RailEngine::RailLink final : public Link, public std::enable_shared_from_this<RailLink> {
 public:
@@ -20,6 +28,7 @@ public:
     Result<void> add(int socket) override;
     std::size_t sockets() const override { return rails()->size(); }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override;
+    void send_all(std::span<const Outgoing> frames, std::function<void()> sent) override;
     void look() override;
     void resume(Resume whom) override;
     void close(Error why) override;
@@ -41,6 +50,7 @@ private:
         return Error{ErrorCode::io_error, "the link to the other machine has ended", std::string(name_), {}};
     }
     void finish(const Error& why, bool tell);
+    void send_by(const std::function<Result<void>(Rail&)>& one);
 
     RailEngine& engine_;  // not touched once the link has ended
     const std::string_view name_;
@@ -65,6 +75,7 @@ Result<void> RailEngine::RailLink::add(int socket) {
         if (!self || !one) return;
         const auto owner = self->owner_.lock();
         const Result<void> done = owner ? step(*owner) : self->has_ended();
+        if (owner) owner->caught_up();
         if (!done) self->close(done.error());
     }));
     Rails more = *rails_;
@@ -73,19 +84,30 @@ Result<void> RailEngine::RailLink::add(int socket) {
     return {};
 }
 
-void RailEngine::RailLink::send(const Frame& frame, const void* payload, std::function<void()> sent) {
+// By the rail with the least on its way.
+void RailEngine::RailLink::send_by(const std::function<Result<void>(Rail&)>& one) {
     const auto all = rails();
     if (all->empty()) return;
     const auto least = std::min_element(
         all->begin(), all->end(), [](const auto& a, const auto& b) { return a->queued() < b->queued(); });
-    if (auto done = (*least)->send(frame, payload, std::move(sent)); !done) close(done.error());
+    if (auto done = one(**least); !done) close(done.error());
+}
+
+void RailEngine::RailLink::send(const Frame& frame, const void* payload, std::function<void()> sent) {
+    send_by([&](Rail& rail) { return rail.send(frame, payload, std::move(sent)); });
+}
+
+void RailEngine::RailLink::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
+    send_by([&](Rail& rail) { return rail.send_all(frames, std::move(sent)); });
 }
 
 void RailEngine::RailLink::look() {
     const auto owner = owner_.lock();
+    if (!owner) return;
     const auto all = rails();
     for (const auto& rail : *all)
-        if (auto done = owner ? rail->look(*owner) : Result<void>(); !done) close(done.error());
+        if (auto done = rail->look(*owner); !done) close(done.error());
+    owner->caught_up();
 }
 
 void RailEngine::RailLink::look_after() {

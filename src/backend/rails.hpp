@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,7 @@ public:
     virtual Bytes queued() const = 0;
     // As Link::send(). An error where the rail has failed, here and below.
     virtual Result<void> send(const Frame& frame, const void* payload, std::function<void()> sent) = 0;
+    virtual Result<void> send_all(std::span<const Outgoing> frames, std::function<void()> sent);
     // Takes in what has come, unless another thread does.
     virtual Result<void> look(LinkOwner& owner) = 0;
     // After somebody was told `later`: one is asked again, or all. Answers whether anybody waited here.

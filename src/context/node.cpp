@@ -93,15 +93,12 @@ wire::Peer::Time until() {
     return std::chrono::steady_clock::now() + patience;
 }
 
-// A node that knows how to tell of itself.
-Result<std::shared_ptr<wire::Peer>> peer_that_tells(const Context& context, const std::string& node) {
+Result<std::shared_ptr<wire::Peer>> peer_of(const Context& context, const std::string& node) {
     const auto& impl = ContextAccess::impl(context);
     SIDESTEP_CHECK(impl.engine->check_process());
     // The name is as Place::parse takes it.
     SIDESTEP_TRY(const Place place, Place::parse(node + "/host"));
-    SIDESTEP_TRY(auto peer, impl.remote->peer(place.node()));
-    SIDESTEP_CHECK(wire::check_tells(peer->hello(), node));
-    return peer;
+    return impl.remote->peer(place.node());
 }
 
 Result<std::string> ask(wire::Peer& peer, wire::Subject subject) {
@@ -145,7 +142,7 @@ std::string why_not_reached(const wire::HostPort& at) {
 }  // namespace context
 
 Result<Topology> topology_of(const Context& context, const std::string& node) {
-    SIDESTEP_TRY(const auto peer, context::peer_that_tells(context, node));
+    SIDESTEP_TRY(const auto peer, context::peer_of(context, node));
     SIDESTEP_TRY(const std::string text, context::ask(*peer, wire::Subject::topology));
     SIDESTEP_TRY(const Topology told, Topology::from_json(text, fmt::format("what {} told", node)));
     Topology::Parts parts = told.parts();
@@ -155,7 +152,7 @@ Result<Topology> topology_of(const Context& context, const std::string& node) {
 }
 
 Result<NodeLook> look_at_node(const Context& context, const std::string& node) {
-    SIDESTEP_TRY(const auto peer, context::peer_that_tells(context, node));
+    SIDESTEP_TRY(const auto peer, context::peer_of(context, node));
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
     const auto& impl = ContextAccess::impl(context);
     NodeLook look;

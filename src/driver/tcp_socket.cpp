@@ -26,7 +26,7 @@ using Raw = std::vector<unsigned char>;
 
 // Waiting connections that a listener keeps.
 constexpr int backlog = 128;
-constexpr std::size_t max_parts = 64;
+constexpr std::size_t max_parts = 256;
 
 // Copied, since a vector of bytes is no sockaddr to the compiler.
 template <typename Address>

@@ -52,7 +52,7 @@ public:
         const void* data = nullptr;
         Bytes size = 0;
     };
-    // Sends as much of the parts, in their order, as is taken at once; 0: nothing is at present. At most 64 parts.
+    // Sends as much of the parts, in their order, as is taken at once; 0: nothing is at present. At most 256 parts.
     // ErrorCode::io_error where the connection has ended, with the system's words.
     Result<Bytes> send(std::span<const Part> parts) const;
     // Bytes that have come, at most `size`; nothing: none are there at present; 0: the other end says no more.

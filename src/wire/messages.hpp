@@ -12,10 +12,9 @@
 
 namespace sidestep::wire {
 
-constexpr std::uint16_t protocol_version = 4;
-// What a machine of that version says, this one understands. It does not know the words that came later.
-constexpr std::uint16_t oldest_protocol = 3;
-constexpr std::uint16_t telling_protocol = 4;  // the first with Word::tell
+constexpr std::uint16_t protocol_version = 1;
+// What a machine of that version says, this one understands.
+constexpr std::uint16_t oldest_protocol = 1;
 constexpr std::size_t longest_message = std::size_t{64} << 10;
 constexpr std::size_t longest_path = 4096;
 constexpr std::size_t token_bytes = 32;

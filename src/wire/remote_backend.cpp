@@ -387,9 +387,9 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
 
 namespace {
 
-// Pieces that are one flight.
+// Requests that are one flight.
 struct Together {
-    Together(backend::Flight& one, std::size_t pieces) : flight(one), left(pieces) {}
+    Together(backend::Flight& one, std::size_t requests) : flight(one), left(requests) {}
     // True for the last of them; the first error is there then.
     bool over(const Result<void>& result) {
         if (!result) {
@@ -416,20 +416,29 @@ Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Pi
         if (static_cast<const End&>(*piece.from).remote() == static_cast<const End&>(*piece.to).remote())
             return Error{ErrorCode::unsupported, "one end is here, and the other on a node", "network", {}};
     }
-    // One more, so that it is not over before this returns.
-    const auto all = std::make_shared<Together>(flight, pieces.size() + 1);
+    // One more than requests, so that it is not over before this returns.
+    const auto all = std::make_shared<Together>(flight, 1);
     const Session::Told told = [all](const Result<void>& result) {
         if (all->over(result)) all->flight.end(all->result());
     };
-    for (const backend::Piece& piece : pieces) {
-        const auto& from = static_cast<const End&>(*piece.from);
-        const auto& to = static_cast<const End&>(*piece.to);
-        if (to.remote())
-            to.far().session->bring(from.address() + piece.from_offset, to.far().attached.region,
-                                    to.base() + piece.to_offset, piece.size, told);
-        else
-            from.far().session->fetch(from.far().attached.region, from.base() + piece.from_offset, piece.size,
-                                      to.address() + piece.to_offset, told);
+    for (auto rest = pieces; !rest.empty();) {
+        // As many as go the same way are one request.
+        const bool there = static_cast<const End&>(*rest.front().to).remote();
+        Session* session = nullptr;
+        std::vector<Part> parts;
+        for (; !rest.empty(); rest = rest.subspan(1)) {
+            const backend::Piece& piece = rest.front();
+            const auto& near = static_cast<const End&>(there ? *piece.from : *piece.to);
+            const auto& end = static_cast<const End&>(there ? *piece.to : *piece.from);
+            if (near.remote() || (session != nullptr && end.far().session.get() != session)) break;
+            session = end.far().session.get();
+            parts.push_back({end.far().attached.region,
+                             end.base() + (there ? piece.to_offset : piece.from_offset), piece.size,
+                             reinterpret_cast<unsigned char*>(near.address()) +
+                                 (there ? piece.from_offset : piece.to_offset)});
+        }
+        all->left.fetch_add(1);
+        there ? session->bring(std::move(parts), told) : session->fetch(std::move(parts), told);
     }
     if (!all->over({})) return backend::Progress::pending;
     SIDESTEP_CHECK(all->result());

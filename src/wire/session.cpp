@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "wire/bundle.hpp"
 
 namespace sidestep::wire {
 
@@ -26,6 +27,10 @@ Result<void> check_range(const Region& region, Bytes offset, Bytes size) {
                  {}};
 }
 
+Part part_of(std::uint64_t region, Bytes offset, Bytes size, const void* memory) {
+    return {region, offset, size, const_cast<unsigned char*>(static_cast<const unsigned char*>(memory))};
+}
+
 }  // namespace
 
 void Session::use(std::shared_ptr<backend::Link> link) {
@@ -42,114 +47,136 @@ Result<std::pair<std::uint64_t, Session::Line>> Session::begin(Request request) 
     std::lock_guard lock(mutex_);
     if (end_) return *end_;
     const std::uint64_t number = next_request_++;
-    request.left = request.size;
-    request.leaving = request.asks() || waits_for_link_ ? 0 : request.size;
+    const Bytes size = request.parts->size();
+    request.left = size;
+    request.leaving = request.asks() || waits_for_link_ ? 0 : size;
     request.starting = !request.asks();
-    request.small = request.size <= small_request;
+    request.small = size <= small_request;
     if (request.small) small_.fetch_add(1, std::memory_order_relaxed);
+    if (request.asks()) {
+        request.waiting = !has_room_for(request);
+        if (request.waiting)
+            waiting_.push_back(number);
+        else
+            questions_ += request.parts->count();
+    }
+    const bool later = waits_for_link_ || request.waiting;
     requests_.emplace(number, std::move(request));
-    return std::pair(number, waits_for_link_ ? Line{nullptr, line_.epoch} : line_);
+    return std::pair(number, later ? Line{nullptr, line_.epoch} : line_);
 }
 
 Session::Request Session::take(std::map<std::uint64_t, Request>::iterator found) {
     Request over = std::move(found->second);
     requests_.erase(found);
     if (over.small) small_.fetch_sub(1, std::memory_order_relaxed);
+    if (over.asks()) questions_ -= over.parts->count();
     return over;
 }
 
 void Session::send_push(const Line& line, std::uint64_t number, const Request& request, Range range) {
-    for (Bytes at = range.begin; at < range.end;) {
-        const Bytes part = std::min(backend::max_push, range.end - at);
-        line.link->send({Frame::Kind::push, number, request.region, request.offset + at, part},
-                        request.memory + at, [self = shared_from_this(), number, part, epoch = line.epoch] {
-                            if (const auto over = self->let_go(number, part, epoch)) over->end();
-                        });
-        at += part;
-        sent_.fetch_add(part, std::memory_order_relaxed);
-    }
+    Bundle bundle(line.link, [this, number, epoch = line.epoch](Bytes bytes) -> std::function<void()> {
+        sent_.fetch_add(bytes, std::memory_order_relaxed);
+        return [self = shared_from_this(), number, bytes, epoch] {
+            if (const auto over = self->let_go(number, bytes, epoch)) over->end();
+        };
+    });
+    request.parts->cut(range, backend::max_push, [&](const Part& part) {
+        bundle.add({Frame::Kind::push, number, part.region, part.offset, part.size, 0, 0, part.at},
+                   part.memory);
+    });
 }
 
 void Session::send_question(const Line& line, std::uint64_t number, const Request& request, Range range) {
-    Frame frame{Frame::Kind::pull, number, request.region, request.offset + range.begin, range.size()};
-    if (request.pass) {
-        frame.kind = Frame::Kind::pass;
-        frame.target = request.target;
-        frame.target_offset = request.target_offset + range.begin;
-    }
-    line.link->send(frame, nullptr, {});
+    Bundle bundle(line.link, {});
+    const auto ask_for = [&](const Part& part) {
+        Frame frame{Frame::Kind::pull, number, part.region, part.offset, part.size, 0, 0, part.at};
+        if (request.pass) {
+            frame.kind = Frame::Kind::pass;
+            frame.target = request.target;
+            frame.target_offset = request.target_offset + part.at;
+        }
+        bundle.add(frame, nullptr);
+    };
+    if (range.size() == 0) return ask_for(request.parts->first());
+    request.parts->cut(range, range.size(), ask_for);
 }
 
 // The request is not over until this returns, so that the flight is not ended in here.
 Result<backend::Progress> Session::push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
                                         backend::Flight& flight) {
-    Request request;
+    Request request = request_of({part_of(region, offset, size, from)});
     request.flight = &flight;
-    request.memory = const_cast<unsigned char*>(static_cast<const unsigned char*>(from));
-    request.region = region;
-    request.offset = offset;
-    request.size = size;
-    SIDESTEP_TRY(const auto begun, begin(request));
-    const auto& [number, line] = begun;
-    if (line.link) send_push(line, number, request, {0, size});
-    const auto over = started(number);
+    SIDESTEP_TRY(const auto over, begin_push(request));
     if (!over) return backend::Progress::pending;
     if (over->error) return *over->error;
     return backend::Progress::done;
 }
 
-void Session::fetch(std::uint64_t region, Bytes offset, Bytes size, void* to, const Told& told) {
-    Request request;
+// Answers the request where it is over already.
+Result<std::optional<Session::Request>> Session::begin_push(const Request& request) {
+    SIDESTEP_TRY(const auto begun, begin(request));
+    const auto& [number, line] = begun;
+    if (line.link) send_push(line, number, request, {0, request.parts->size()});
+    return started(number);
+}
+
+void Session::fetch(std::vector<Part> parts, Told told) {
+    Request request = request_of(std::move(parts));
+    if (request.parts->size() == 0) return told({});
     request.told = told;
     request.pull = true;
-    request.memory = static_cast<unsigned char*>(to);
-    request.region = region;
-    request.offset = offset;
-    request.size = size;
     if (auto begun = ask(request); !begun) told(begun.error());
 }
 
-void Session::bring(const void* from, std::uint64_t region, Bytes offset, Bytes size, Told told) {
-    Request request;
+void Session::bring(std::vector<Part> parts, Told told) {
+    Request request = request_of(std::move(parts));
     request.told = told;
-    request.memory = const_cast<unsigned char*>(static_cast<const unsigned char*>(from));
-    request.region = region;
-    request.offset = offset;
-    request.size = size;
-    const auto begun = begin(request);
-    if (!begun) return told(begun.error());
-    const auto& [number, line] = *begun;
-    if (line.link) send_push(line, number, request, {0, size});
-    if (const auto over = started(number)) over->end();
+    auto over = begin_push(request);
+    if (!over) return told(over.error());
+    if (*over) (*over)->end();
 }
 
 Result<void> Session::ask(const Request& request) {
     SIDESTEP_TRY(const auto begun, begin(request));
     const auto& [number, line] = begun;
-    if (line.link) send_question(line, number, request, {0, request.size});
+    if (line.link) send_question(line, number, request, {0, request.parts->size()});
     return {};
+}
+
+void Session::ask_waiting() {
+    for (;;) {
+        std::uint64_t number = 0;
+        Request request;
+        Line line;
+        {
+            std::lock_guard lock(mutex_);
+            if (waiting_.empty() || waits_for_link_) return;
+            number = waiting_.front();
+            Request& first = requests_.at(number);
+            if (!has_room_for(first)) return;
+            waiting_.pop_front();
+            first.waiting = false;
+            questions_ += first.parts->count();
+            request = first;
+            line = line_;
+        }
+        send_question(line, number, request, {0, request.parts->size()});
+    }
 }
 
 Result<void> Session::pull(std::uint64_t region, Bytes offset, Bytes size, void* to,
                            backend::Flight& flight) {
-    Request request;
+    Request request = request_of({part_of(region, offset, size, to)});
     request.flight = &flight;
     request.pull = true;
-    request.memory = static_cast<unsigned char*>(to);
-    request.region = region;
-    request.offset = offset;
-    request.size = size;
     return ask(request);
 }
 
 Result<void> Session::pass(std::uint64_t region, Bytes offset, Bytes size, std::uint64_t target,
                            Bytes target_offset, backend::Flight& flight) {
-    Request request;
+    Request request = request_of({part_of(region, offset, size, nullptr)});
     request.flight = &flight;
     request.pass = true;
-    request.region = region;
-    request.offset = offset;
-    request.size = size;
     request.target = target;
     request.target_offset = target_offset;
     return ask(request);
@@ -187,7 +214,7 @@ std::optional<Error> Session::end() const {
     return end_;
 }
 
-Result<void> Session::came(std::uint64_t request, bool answer, Bytes offset, Bytes bytes) {
+Result<void> Session::came(std::uint64_t request, bool answer, Bytes at, Bytes bytes) {
     Request over;
     {
         std::lock_guard lock(mutex_);
@@ -195,10 +222,10 @@ Result<void> Session::came(std::uint64_t request, bool answer, Bytes offset, Byt
         if (found == requests_.end()) return not_asked_for(peer_);
         Request& one = found->second;
         // What was asked for is there when it has come, not when somebody says so.
-        if (one.pull != answer) return not_asked_for(peer_);
+        if (one.pull != answer || one.waiting) return not_asked_for(peer_);
         if (answer) one.landing -= bytes;
-        const Bytes at = offset - one.offset;
-        const bool within = offset >= one.offset && at <= one.size && bytes <= one.size - at;
+        const Bytes size = one.parts->size();
+        const bool within = at <= size && bytes <= size - at;
         if (!within || bytes > one.left - one.landing || !one.done.add({at, at + bytes}))
             return not_asked_for(peer_);
         one.left -= bytes;
@@ -206,6 +233,7 @@ Result<void> Session::came(std::uint64_t request, bool answer, Bytes offset, Byt
         over = take(found);
     }
     over.end();
+    if (over.asks()) ask_waiting();
     return {};
 }
 
@@ -214,7 +242,8 @@ Result<void> Session::failed(std::uint64_t request, Bytes bytes, Error error) {
     {
         std::lock_guard lock(mutex_);
         const auto found = requests_.find(request);
-        if (found == requests_.end() || bytes > found->second.left - found->second.landing)
+        if (found == requests_.end() || found->second.waiting ||
+            bytes > found->second.left - found->second.landing)
             return not_asked_for(peer_);
         Request& one = found->second;
         one.left -= bytes;
@@ -223,6 +252,7 @@ Result<void> Session::failed(std::uint64_t request, Bytes bytes, Error error) {
         over = take(found);
     }
     over.end();
+    if (over.asks()) ask_waiting();
     return {};
 }
 
@@ -255,8 +285,7 @@ Result<std::shared_ptr<Region>> Session::target_of(const Frame& frame) const {
     return found->second;
 }
 
-Result<std::shared_ptr<Region>> Session::region_of(const Frame& frame, bool write) const {
-    std::lock_guard lock(mutex_);
+Result<std::shared_ptr<Region>> Session::find_region(const Frame& frame, bool write) const {
     const auto found = regions_.find(frame.region);
     if (found == regions_.end())
         return Error{ErrorCode::not_found, "what was granted is there no longer", "session",
@@ -307,14 +336,12 @@ Result<Landing> Session::landing_of(const Frame& frame) {
 Result<Landing> Session::landing_of_answer(const Frame& frame) {
     std::lock_guard lock(mutex_);
     const auto found = requests_.find(frame.request);
-    if (found == requests_.end() || !found->second.pull) return not_asked_for(peer_);
+    if (found == requests_.end() || !found->second.pull || found->second.waiting) return not_asked_for(peer_);
     Request& request = found->second;
-    const Bytes at = frame.offset - request.offset;
-    const bool within =
-        frame.offset >= request.offset && at <= request.size && frame.size <= request.size - at;
-    if (!within || frame.size > request.left - request.landing) return not_asked_for(peer_);
+    unsigned char* const to = request.parts->memory(frame.offset, frame.size);
+    if (to == nullptr || frame.size > request.left - request.landing) return not_asked_for(peer_);
     request.landing += frame.size;
-    return Landing{Landing::Kind::here, request.memory + at, nullptr};
+    return Landing{Landing::Kind::here, to, nullptr};
 }
 
 Result<void> Session::act_on(const Frame& frame, Landing landing) {
@@ -336,19 +363,26 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
 }
 
 void Session::pushed(const Frame& frame, const Landing& landing) {
-    auto region = region_of(frame, true);
+    const bool landed = landing.kind == Landing::Kind::here;
+    bool time_to_confirm = false;
+    const auto region = [&] {
+        std::lock_guard lock(mutex_);
+        auto found = find_region(frame, true);
+        if (found && landed && (*found)->address != nullptr) time_to_confirm = confirm_soon(frame);
+        return found;
+    }();
     if (!region) return refuse(frame.request, frame.size, region.error());
-    if (landing.kind != Landing::Kind::here)
+    if (!landed)
         return refuse(frame.request, frame.size,
                       Error{ErrorCode::not_found, "it was granted too late", "session", {}});
     if ((*region)->traffic) (*region)->traffic->received.fetch_add(frame.size, std::memory_order_relaxed);
-    if ((*region)->address != nullptr) return confirm(frame);
+    if (time_to_confirm) send_confirms();
+    if ((*region)->address != nullptr) return;
     const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
     const Way& way = *(*region)->in;
     moving(1);
     slot->move(slot, way, true, frame.offset, frame.size,
-               [self = shared_from_this(), held = std::move(*region), frame](const auto&,
-                                                                             const Result<void>& moved) {
+               [self = shared_from_this(), held = *region, frame](const auto&, const Result<void>& moved) {
                    if (moved)
                        self->confirm(frame);
                    else
@@ -358,7 +392,35 @@ void Session::pushed(const Frame& frame, const Landing& landing) {
 }
 
 void Session::confirm(const Frame& push) {
-    link()->send({Frame::Kind::confirm, push.request, 0, push.offset, push.size}, nullptr, {});
+    link()->send({Frame::Kind::confirm, push.request, 0, push.at, push.size}, nullptr, {});
+}
+
+bool Session::confirm_soon(const Frame& push) {
+    confirms_wait_.store(true, std::memory_order_relaxed);
+    const auto before = std::find_if(confirms_.rbegin(), confirms_.rend(), [&](const Frame& one) {
+        return one.request == push.request && one.offset + one.size == push.at;
+    });
+    if (before != confirms_.rend()) return (before->size += push.size) >= together;
+    confirms_.push_back({Frame::Kind::confirm, push.request, 0, push.at, push.size});
+    return push.size >= together || confirms_.size() >= most_confirms;
+}
+
+void Session::send_confirms() {
+    std::vector<Frame> confirms;
+    Line line;
+    {
+        std::lock_guard lock(mutex_);
+        confirms_wait_.store(false, std::memory_order_relaxed);
+        confirms.swap(confirms_);
+        line = line_;
+    }
+    Bundle bundle(line.link, {});
+    for (const Frame& one : confirms) bundle.add(one, nullptr);
+}
+
+void Session::caught_up() {
+    if (confirms_wait_.load(std::memory_order_relaxed)) send_confirms();
+    if (asked_.load(std::memory_order_relaxed) && asked_.exchange(false)) pump();
 }
 
 // The offset of a fault is how many bytes it stands for; its first byte is the error's code.

@@ -14,6 +14,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/network.hpp"
+#include "wire/parts.hpp"
 #include "wire/ranges.hpp"
 #include "wire/slots.hpp"
 #include "wire/traffic.hpp"
@@ -79,10 +80,10 @@ public:
     // Has the other machine bring them to a third one, into what it calls `target`.
     Result<void> pass(std::uint64_t region, Bytes offset, Bytes size, std::uint64_t target,
                       Bytes target_offset, backend::Flight& flight);
-    // As push() and pull(); `told` is called once, on any thread, this one too.
+    // As push() and pull(), many parts as one; `told` is called once, on any thread, this one too.
     using Told = std::function<void(const Result<void>&)>;
-    void bring(const void* from, std::uint64_t region, Bytes offset, Bytes size, Told told);
-    void fetch(std::uint64_t region, Bytes offset, Bytes size, void* to, const Told& told);
+    void bring(std::vector<Part> parts, Told told);
+    void fetch(std::vector<Part> parts, Told told);
 
     // Lets the other machine reach a region, under the number that is answered, until it is withdrawn.
     std::uint64_t grant(std::shared_ptr<Region> region);
@@ -106,6 +107,7 @@ public:
 
     Result<backend::Landing> landing(const backend::Frame& frame) override;
     Result<void> arrived(const backend::Frame& frame, backend::Landing landing) override;
+    void caught_up() override;
     void ended(Error error) override;
 
 private:
@@ -113,6 +115,11 @@ private:
     // Bounds of what the other end can make this one keep.
     static constexpr std::size_t most_fetches = std::size_t{1} << 17;
     static constexpr Bytes most_on_the_way = Bytes{64} << 20;
+    // Of another end's own bound no more is asked for at a time: what is begun beyond waits here.
+    static constexpr std::size_t most_questions = most_fetches / 2;
+    // What is confirmed, or answered, together.
+    static constexpr Bytes together = Bytes{256} << 10;
+    static constexpr std::size_t most_confirms = 64;
 
     // Something that this end waits for.
     struct Request {
@@ -120,12 +127,10 @@ private:
         Told told{};  // where there is no flight
         bool pull = false;
         bool pass = false;
+        bool waiting = false;      // its questions have not been asked yet
         std::uint64_t target = 0;  // of a pass, as the next
         Bytes target_offset = 0;
-        unsigned char* memory = nullptr;  // here: `size` bytes
-        std::uint64_t region = 0;         // there, from `offset` on
-        Bytes offset = 0;
-        Bytes size = 0;
+        std::shared_ptr<const Parts> parts;
         Bytes left = 0;         // neither arrived nor failed
         Bytes landing = 0;      // of these, on their way into memory here
         Bytes leaving = 0;      // of a push: not given to the system yet, from memory here
@@ -134,6 +139,10 @@ private:
         Ranges done{};
         std::optional<Error> error{};  // the first
 
+        // What has to be asked for, or sent, over the next link.
+        std::vector<Range> missing() const {
+            return waiting ? std::vector<Range>() : done.missing(parts->size());
+        }
         // No bytes leave for it from here.
         bool asks() const { return pull || pass; }
         bool over() const { return left == 0 && leaving == 0 && !starting; }
@@ -157,7 +166,8 @@ private:
     struct Fetch {
         std::shared_ptr<Region> region;
         std::uint64_t request = 0;
-        Bytes offset = 0;              // of the region: where the next push begins
+        Bytes at = 0;                  // of the request: where the next push begins, as the next
+        Bytes offset = 0;              // of the region
         Bytes size = 0;                // what is left of it
         std::shared_ptr<Region> to{};  // of a third machine; null: to who asks
         Bytes to_offset = 0;
@@ -170,13 +180,25 @@ private:
     }
     // Answers the request's number, and over which link it goes: null, where it waits for one.
     Result<std::pair<std::uint64_t, Line>> begin(Request request);
+    static Request request_of(std::vector<Part> parts) {
+        Request request;
+        request.parts = std::make_shared<const Parts>(std::move(parts));
+        return request;
+    }
+    // With the mutex held: no more is asked for than the other end bears.
+    bool has_room_for(const Request& request) const {
+        return questions_ == 0 || questions_ + request.parts->count() <= most_questions;
+    }
+    Result<std::optional<Request>> begin_push(const Request& request);
     void send_push(const Line& line, std::uint64_t number, const Request& request, Range range);
     static void send_question(const Line& line, std::uint64_t number, const Request& request, Range range);
     Result<void> ask(const Request& request);
+    // Those that wait, where there is room again.
+    void ask_waiting();
     // With the mutex held: takes one that is over off the list.
     Request take(std::map<std::uint64_t, Request>::iterator found);
     // Those bytes of a request are where they belong. An error where they cannot be its own.
-    Result<void> came(std::uint64_t request, bool answer, Bytes offset, Bytes bytes);
+    Result<void> came(std::uint64_t request, bool answer, Bytes at, Bytes bytes);
     // So many have failed.
     Result<void> failed(std::uint64_t request, Bytes bytes, Error error);
     // That many bytes of a push have been sent. Answers the request where it is over with that.
@@ -191,26 +213,41 @@ private:
     void end_all(const Error& why);
     // Pieces between slots and what lies behind, as settle() counts them.
     void moving(int more);
-    Result<std::shared_ptr<Region>> region_of(const backend::Frame& frame, bool write) const;
+    // With the mutex held.
+    Result<std::shared_ptr<Region>> find_region(const backend::Frame& frame, bool write) const;
+    Result<std::shared_ptr<Region>> region_of(const backend::Frame& frame, bool write) const {
+        std::lock_guard lock(mutex_);
+        return find_region(frame, write);
+    }
     Result<std::shared_ptr<Region>> target_of(const backend::Frame& frame) const;
     Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
     void pushed(const backend::Frame& frame, const backend::Landing& landing);
     Result<void> give(const backend::Frame& frame);
     void pump();
     void send_fetches();
-    std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot);
+    std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line);
     void fail_fetch(const Fetch& part, const Error& why);
     void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
-    void send_memory(const Fetch& part);
+    // Answers from memory that can go together.
+    class Answers;
     void pass_on(const Fetch& part, const void* from, std::function<void()> sent);
-    std::function<void()> memory_sent(const Fetch& part, unsigned epoch);
+    void memory_sent(Bytes bytes, unsigned epoch);
+    Line line() const {
+        std::lock_guard lock(mutex_);
+        return line_;
+    }
     void confirm(const backend::Frame& push);
+    // With the others that have come at the same time; called with the mutex held. True where it is time for them to go.
+    bool confirm_soon(const backend::Frame& push);
+    void send_confirms();
     void refuse(std::uint64_t request, Bytes bytes, const Error& error);
     Result<void> fault(const backend::Frame& frame, const backend::Landing& landing);
 
     const std::string peer_;
     std::atomic<unsigned> pumps_{0};  // calls of pump() that have not been seen to
     std::atomic<bool> several_rings_{false};
+    std::atomic<bool> asked_{false};  // small pulls have come, and nobody has pumped since
+    std::atomic<bool> confirms_wait_{false};
     std::atomic<int> small_{0};  // requests
     std::atomic<Bytes> received_{0};
     std::atomic<Bytes> sent_{0};
@@ -226,6 +263,9 @@ private:
     int moving_ = 0;
     std::uint64_t next_request_ = 1;
     std::map<std::uint64_t, Request> requests_;
+    std::size_t questions_ = 0;          // of requests, that have been asked
+    std::deque<std::uint64_t> waiting_;  // requests whose questions have not
+    std::vector<backend::Frame> confirms_;
     std::uint64_t next_region_ = 1;
     std::map<std::uint64_t, std::shared_ptr<Region>> regions_;
     std::deque<Fetch> fetches_;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "wire/bundle.hpp"
 #include "wire/session.hpp"
 
 namespace sidestep::wire {
@@ -18,21 +19,27 @@ Result<void> Session::give(const Frame& frame) {
         refuse(frame.request, frame.size, region ? to.error() : region.error());
         return {};
     }
+    bool wait = false;
     {
         std::lock_guard lock(mutex_);
         if (fetches_.size() >= most_fetches)
             return Error{
                 ErrorCode::io_error, fmt::format("{} asks for too much at a time", peer_), "session", {}};
-        fetches_.push_back({std::move(*region), frame.request, frame.offset, frame.size, std::move(*to),
-                            frame.target_offset});
+        fetches_.push_back({std::move(*region), frame.request, frame.at, frame.offset, frame.size,
+                            std::move(*to), frame.target_offset});
+        wait = frame.size <= small_request && fetches_.size() % most_confirms != 0;
     }
-    pump();
+    if (wait)
+        asked_.store(true);  // more of them may be coming
+    else
+        pump();
     return {};
 }
 
 // The next part of what is asked for, where it has a slot, or needs none.
-std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& slot) {
+std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line) {
     std::lock_guard lock(mutex_);
+    line = line_;
     if (fetches_.empty()) return std::nullopt;
     Fetch& first = fetches_.front();
     const bool memory = first.region->address != nullptr;
@@ -43,6 +50,7 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
     part.size = std::min(backend::max_push, first.size);
     if (memory) on_the_way_ += part.size;
     if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
+    first.at += part.size;
     first.offset += part.size;
     first.to_offset += part.size;
     first.size -= part.size;
@@ -60,11 +68,48 @@ void Session::pump() {
     } while (seen > 0);
 }
 
+// Answers from memory that go together, over one link. Their regions keep the memory until it has been sent.
+class Session::Answers {
+public:
+    explicit Answers(Session& session) : session_(session) {}
+
+    void add(const Fetch& part, const Line& line) {
+        if (!bundle_ || line.epoch != epoch_) begin(line);
+        // Those of the bundle that are sent by this call are not kept by what it adds.
+        bundle_->add({Frame::Kind::push, part.request, 0, part.at, part.size},
+                     part.region->address + part.offset);
+        if (kept_.empty() || kept_.back() != part.region) kept_.push_back(part.region);
+    }
+
+private:
+    void begin(const Line& line) {
+        bundle_.reset();
+        epoch_ = line.epoch;
+        bundle_ = std::make_unique<Bundle>(line.link, [this](Bytes bytes) -> std::function<void()> {
+            session_.sent_.fetch_add(bytes, std::memory_order_relaxed);
+            return [self = session_.shared_from_this(), kept = std::exchange(kept_, {}), bytes,
+                    epoch = epoch_] { self->memory_sent(bytes, epoch); };
+        });
+    }
+
+    Session& session_;
+    unsigned epoch_ = 0;
+    std::vector<std::shared_ptr<Region>> kept_;
+    std::unique_ptr<Bundle> bundle_;
+};
+
 void Session::send_fetches() {
+    Answers answers(*this);
     std::shared_ptr<Slots::Slot> slot;
-    while (const auto part = next_fetch(slot)) {
+    Line line;
+    while (const auto part = next_fetch(slot, line)) {
         if (!slot) {
-            send_memory(*part);
+            if (!part->to)
+                answers.add(*part, line);
+            else
+                pass_on(*part, part->region->address + part->offset,
+                        [self = shared_from_this(), region = part->region, size = part->size,
+                         epoch = line.epoch] { self->memory_sent(size, epoch); });
             continue;
         }
         Slots::Slot& one = *slot;
@@ -94,48 +139,32 @@ void Session::fail_fetch(const Fetch& part, const Error& why) {
     refuse(part.request, part.size + rest, why);
 }
 
-std::function<void()> Session::memory_sent(const Fetch& part, unsigned epoch) {
-    return [self = shared_from_this(), region = part.region, size = part.size, epoch] {
-        {
-            std::lock_guard lock(self->mutex_);
-            if (epoch != self->line_.epoch || self->waits_for_link_) return;
-            self->on_the_way_ -= size;
-            if (self->fetches_.empty()) return;
-        }
-        self->pump();
-    };
-}
-
-// The region keeps the memory until it has been sent.
-void Session::send_memory(const Fetch& part) {
-    Line line;
+void Session::memory_sent(Bytes bytes, unsigned epoch) {
     {
         std::lock_guard lock(mutex_);
-        line = line_;
+        if (epoch != line_.epoch || waits_for_link_) return;
+        on_the_way_ -= bytes;
+        if (fetches_.empty()) return;
     }
-    const unsigned char* const from = part.region->address + part.offset;
-    if (part.to) return pass_on(part, from, memory_sent(part, line.epoch));
-    sent_.fetch_add(part.size, std::memory_order_relaxed);
-    line.link->send({Frame::Kind::push, part.request, 0, part.offset, part.size}, from,
-                    memory_sent(part, line.epoch));
+    pump();
 }
 
 void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot) {
     auto sent = [slot] { static_cast<void>(slot); };
     if (part.to) return pass_on(part, slot->address(), std::move(sent));
     sent_.fetch_add(part.size, std::memory_order_relaxed);
-    link()->send({Frame::Kind::push, part.request, 0, part.offset, part.size}, slot->address(),
-                 std::move(sent));
+    link()->send({Frame::Kind::push, part.request, 0, part.at, part.size}, slot->address(), std::move(sent));
 }
 
 // Until the third machine has it nothing of it may be sent over this session's next link: it might come there last.
 void Session::pass_on(const Fetch& part, const void* from, std::function<void()> sent) {
     moving(1);
+    auto* const memory = const_cast<unsigned char*>(static_cast<const unsigned char*>(from));
     part.to->beyond->bring(
-        from, part.to->target, part.to_offset, part.size,
+        {{part.to->target, part.to_offset, part.size, memory}},
         [self = shared_from_this(), part, sent = std::move(sent)](const Result<void>& there) {
             if (there)
-                self->confirm({Frame::Kind::push, part.request, 0, part.offset, part.size});
+                self->confirm({Frame::Kind::push, part.request, 0, 0, part.size, 0, 0, part.at});
             else
                 self->fail_fetch(part, there.error());
             sent();

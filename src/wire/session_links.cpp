@@ -36,6 +36,7 @@ void Session::wait_for_link() {
         std::lock_guard lock(mutex_);
         waits_for_link_ = true;
         fetches.swap(fetches_);
+        confirms_.clear();
         on_the_way_ = 0;
         for (auto next = requests_.begin(); next != requests_.end();) {
             const auto one = next++;
@@ -80,7 +81,7 @@ Result<void> Session::replay() {
         renewed_.fetch_add(1, std::memory_order_relaxed);
         line = line_;
         for (auto& [number, request] : requests_)
-            for (const Range& range : request.done.missing(request.size)) {
+            for (const Range& range : request.missing()) {
                 if (!request.asks()) request.leaving += range.size();
                 gaps.push_back({number, request, range});
             }
@@ -88,6 +89,7 @@ Result<void> Session::replay() {
     for (const Gap& gap : gaps)
         gap.what.asks() ? send_question(line, gap.request, gap.what, gap.range)
                         : send_push(line, gap.request, gap.what, gap.range);
+    ask_waiting();
     return {};
 }
 
@@ -121,6 +123,7 @@ void Session::end_all(const Error& why) {
         small_.store(0, std::memory_order_relaxed);
         regions.swap(regions_);
         fetches.swap(fetches_);
+        waiting_.clear();
     }
     for (auto& [number, request] : requests) {
         request.error = why;

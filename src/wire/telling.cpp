@@ -99,17 +99,6 @@ Result<std::string> ask_for(Subject subject,
     return text;
 }
 
-Result<void> check_tells(const Hello& theirs, const std::string& node) {
-    if (theirs.newest >= telling_protocol) return {};
-    return Error{
-        ErrorCode::unsupported,
-        fmt::format(
-            "{} runs {}, which does not tell of its machine: it speaks protocol {}, and that takes {}", node,
-            theirs.software.empty() ? "an older version" : printable(theirs.software), theirs.newest,
-            telling_protocol),
-        "network", fmt::format("install the version of this machine on {} too", node)};
-}
-
 std::string to_text(const Facts& facts) {
     std::string text;
     for (const auto& [name, value] : facts) text += fmt::format("{}={}\n", printable(name), printable(value));

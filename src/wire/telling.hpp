@@ -57,9 +57,6 @@ private:
 Result<std::string> ask_for(Subject subject,
                             const std::function<Result<std::string>(const std::string& body)>& ask);
 
-// unsupported, with what to do, where a node that has greeted so does not tell of itself.
-Result<void> check_tells(const Hello& theirs, const std::string& node);
-
 // Facts by name, a line each. Characters that are not printable are replaced, since a terminal may obey them.
 using Facts = std::map<std::string, std::string, std::less<>>;
 std::string to_text(const Facts& facts);

@@ -45,6 +45,10 @@ struct Trial {
     }
 };
 
+unsigned char* bytes_of(std::vector<std::uint64_t>& numbers) {
+    return reinterpret_cast<unsigned char*>(numbers.data());
+}
+
 }  // namespace
 
 Result<void> try_out(Peer& peer, Session& session, const Engines& engines, Peer::Time until) {
@@ -54,10 +58,10 @@ Result<void> try_out(Peer& peer, Session& session, const Engines& engines, Peer:
     const auto told = [trial](const Result<void>& result) { trial->told(result); };
     trial->ready = {engines.prepare(trial->there.data(), trial_bytes),
                     engines.prepare(trial->back.data(), trial_bytes)};
-    session.bring(trial->there.data(), lent.region, 0, trial_bytes, told);
+    session.bring({{lent.region, 0, trial_bytes, bytes_of(trial->there)}}, told);
     Result<void> done = trial->wait(until);
     if (done) {
-        session.fetch(lent.region, 0, trial_bytes, trial->back.data(), told);
+        session.fetch({{lent.region, 0, trial_bytes, bytes_of(trial->back)}}, told);
         done = trial->wait(until);
     }
     peer.tell(Word::detach, to_body(lent.region));

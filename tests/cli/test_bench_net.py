@@ -52,7 +52,12 @@ class BenchNet(NetTest):
     def test_every_end_both_ways_with_plain_sockets_beside(self):
         self.serve("--allow", "gpu:*,host", "--name", "far")
         report, cases = self.report()
-        self.assertEqual(list(cases), ["net_latency", "net_bandwidth"])
+        self.assertEqual(list(cases), ["net_latency", "net_bandwidth", "net_batch"])
+        batches = [(one["what"], one["unit"], one["bytes"], one["verified"], one["median"] > 0)
+                   for one in cases["net_batch"]["figures"]]
+        there, back = "1000 pieces, host -> n/host", "1000 pieces, n/host -> host"
+        self.assertEqual(batches, [(there, "M/s", 8, True, True), (there, "GB/s", 16 << 10, True, True),
+                                   (back, "M/s", 8, True, True), (back, "GB/s", 16 << 10, True, True)])
         for key, unit, size in (("net_latency", "us", 8), ("net_bandwidth", "GB/s", 1 << 20)):
             with self.subTest(case=key):
                 self.assertEqual(cases[key]["failed"], "")

@@ -201,12 +201,12 @@ TEST(HostileClient, PassesOnOnlyWhatItMay) {
         EXPECT_EQ(static_cast<int>(came.payload[0]), static_cast<int>(code)) << frame.request;
     }
     // What it may goes there, and is confirmed when it has been there.
-    ASSERT_TRUE(alone.says(said({Frame::Kind::pass, 20, readable, 100, 10, beyond, 990})));
+    ASSERT_TRUE(alone.says(said({Frame::Kind::pass, 20, readable, 100, 10, beyond, 990, 7})));
     const Came passed = third.hears();
     EXPECT_EQ(passed.frame, (Frame{Frame::Kind::push, passed.frame.request, 33, 990, 10}));
     EXPECT_EQ(passed.payload, memory.text().substr(100, 10));
-    ASSERT_TRUE(third.says(confirmed(passed.frame.request, 10, 990)));
-    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 20, 0, 100, 10}));
+    ASSERT_TRUE(third.says(confirmed(passed.frame.request, 10)));
+    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 20, 0, 7, 10}));
     // So is what the third machine refuses, and what it never answers.
     ASSERT_TRUE(alone.says(said({Frame::Kind::pass, 21, readable, 0, 10, beyond, 0})));
     ASSERT_TRUE(third.says(fault(third.hears().frame.request, 10, "\x09no")));
@@ -256,12 +256,12 @@ TEST(HostileClient, IsRefusedWhatItMayNotHave) {
     EXPECT_TRUE(memory.text() == Guarded(kib100, 1).text());
     EXPECT_TRUE(memory.whole() && secret.whole());
     // Nothing at all may be asked for, and is answered.
-    ASSERT_TRUE(alone.says(said({Frame::Kind::push, 20, writable, kib100, 0})));
-    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 20, 0, kib100, 0}));
-    ASSERT_TRUE(alone.says(said({Frame::Kind::pull, 21, readable, kib100, 0})));
-    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::push, 21, 0, kib100, 0}));
-    ASSERT_TRUE(alone.says(said({Frame::Kind::push, 22, writable, 5, 10}, "0123456789")));
-    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 22, 0, 5, 10}));
+    ASSERT_TRUE(alone.says(said({Frame::Kind::push, 20, writable, kib100, 0, 0, 0, 3})));
+    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 20, 0, 3, 0}));
+    ASSERT_TRUE(alone.says(said({Frame::Kind::pull, 21, readable, kib100, 0, 0, 0, 4})));
+    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::push, 21, 0, 4, 0}));
+    ASSERT_TRUE(alone.says(said({Frame::Kind::push, 22, writable, 5, 10, 0, 0, 90}, "0123456789")));
+    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 22, 0, 90, 10}));
     EXPECT_EQ(memory.text().substr(5, 10), "0123456789");
     EXPECT_FALSE(alone.session->end().has_value());
 }

@@ -162,23 +162,24 @@ protected:
 
 TEST_F(OutlivingAlone, OnlyWhatIsMissingIsSentAgain) {
     const std::string answer(1000, '!');
-    ASSERT_TRUE(alone.says(test::said({Frame::Kind::confirm, push_number, 0, 100 + mib, mib})));
-    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, pull_number, 0, 5000 + 10, 1000}, answer)));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::confirm, push_number, 0, mib, mib})));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, pull_number, 0, 10, 1000}, answer)));
     ASSERT_TRUE(test::comes([&] { return alone.session->received() == 1000; }));
     alone.bare.clear();
     const auto frames = replayed(4);
     EXPECT_EQ(frames[0].frame, (Frame{Frame::Kind::push, push_number, 7, 100, mib}));
     EXPECT_EQ(frames[0].payload, source.text().substr(0, mib));
-    EXPECT_EQ(frames[1].frame, (Frame{Frame::Kind::push, push_number, 7, 100 + 2 * mib, 10}));
+    EXPECT_EQ(frames[1].frame, (Frame{Frame::Kind::push, push_number, 7, 100 + 2 * mib, 10, 0, 0, 2 * mib}));
     EXPECT_EQ(frames[1].payload, source.text().substr(2 * mib));
     EXPECT_EQ(frames[2].frame, (Frame{Frame::Kind::pull, pull_number, 8, 5000, 10}));
-    EXPECT_EQ(frames[3].frame, (Frame{Frame::Kind::pull, pull_number, 8, 6010, 2 * mib + 10 - 1010}));
+    EXPECT_EQ(frames[3].frame,
+              (Frame{Frame::Kind::pull, pull_number, 8, 6010, 2 * mib + 10 - 1010, 0, 0, 1010}));
 }
 
 // A half of what was asked for had come: all of it comes again.
 TEST_F(OutlivingAlone, WhatWasLandingIsAskedForAgain) {
     const std::string half =
-        test::said({Frame::Kind::push, pull_number, 0, 5000, mib}, std::string(mib / 2, '?'));
+        test::said({Frame::Kind::push, pull_number, 0, 0, mib}, std::string(mib / 2, '?'));
     ASSERT_TRUE(alone.says(half));
     // Nothing tells that it lands; without this it would seldom have begun to.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -25,6 +25,9 @@ std::vector<Frame> good_frames() {
         {Frame::Kind::fault, 1, 0, 0, 0},
         {Frame::Kind::pass, 1, 2, 3, 4, 5, 6},
         {Frame::Kind::pass, 1, 2, 1, most_bytes - 6, most_bytes, 6},
+        {Frame::Kind::push, 1, 2, 3, 4, 0, 0, most_bytes - 4},
+        {Frame::Kind::pull, 1, 2, 3, 4, 0, 0, 5},
+        {Frame::Kind::pass, 1, 2, 3, 4, 5, 6, 7},
     };
 }
 
@@ -40,7 +43,7 @@ TEST(Frame, SurvivesTheWay) {
 TEST(Frame, HasItsLowestBytesFirst) {
     const FrameBytes pass =
         to_bytes({Frame::Kind::pass, 0x0102030405060708, 0x1112131415161718, 0x2122232425262728,
-                  0x3132333435363738, 0x4142434445464748, 0x5152535455565758});
+                  0x3132333435363738, 0x4142434445464748, 0x5152535455565758, 0x6162636465666768});
     const FrameBytes golden = {
         5,    0,    0,    0,    0,    0,    0,    0,     //
         0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  // request
@@ -49,6 +52,7 @@ TEST(Frame, HasItsLowestBytesFirst) {
         0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,  // size
         0x48, 0x47, 0x46, 0x45, 0x44, 0x43, 0x42, 0x41,  // target
         0x58, 0x57, 0x56, 0x55, 0x54, 0x53, 0x52, 0x51,  // offset there
+        0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61,  // of the request
     };
     EXPECT_EQ(pass, golden);
     const auto kind = [](Frame::Kind one) { return static_cast<int>(to_bytes({one, 0, 0, 0, 0})[0]); };
@@ -77,6 +81,7 @@ TEST(Frame, OtherBytesAreNone) {
         {"past the largest offset", 24, std::vector<unsigned char>(8, 0xff)},
         {"a push with a target", 40, {1}},
         {"a push with an offset there", 48, {1}},
+        {"past the largest place in a request", 56, std::vector<unsigned char>(8, 0xff)},
     };
     for (const Case& one : cases) {
         FrameBytes bytes = to_bytes({Frame::Kind::push, 1, 2, 3, 4});
@@ -108,6 +113,11 @@ TEST(Frame, BoundsAreOfTheirKinds) {
         {{Frame::Kind::push, 1, 1, most_bytes - 4, 4}, true},
         {{Frame::Kind::confirm, 1, 0, most_bytes, 1}, false},
         {{Frame::Kind::fault, 1, 0, most_bytes, 1}, false},
+        {{Frame::Kind::push, 1, 0, 0, 1, 0, 0, 1}, false},
+        {{Frame::Kind::confirm, 1, 0, 0, 1, 0, 0, 1}, false},
+        {{Frame::Kind::confirm, 1, 1, 0, 1, 0, 0, 1}, false},
+        {{Frame::Kind::fault, 1, 1, 0, 1, 0, 0, 1}, false},
+        {{Frame::Kind::pull, 1, 1, 0, 1, 0, 0, most_bytes}, false},
         {{Frame::Kind::pass, 1, 1, 0, most_bytes, 1, 0}, true},
         {{Frame::Kind::pass, 1, 1, 0, most_bytes, 1, 1}, false},
         {{Frame::Kind::pass, 1, 1, 1, most_bytes, 1, 0}, false},

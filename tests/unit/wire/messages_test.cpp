@@ -337,7 +337,7 @@ TEST(WireMessages, OtherVersionsAreToldApart) {
                                                                   {0, old - 1, false},
                                                                   {0, 0, false},
                                                                   {own + 1, own, false},
-                                                                  {own, old, false}}) {
+                                                                  {own, own - 1, false}}) {
         Hello hello = full_hello();
         hello.oldest = oldest;
         hello.newest = newest;

@@ -110,19 +110,6 @@ TEST(Telling, AnswersThatMakeNoSenseEndTheQuestion) {
     EXPECT_EQ(parse_told("").error().code, ErrorCode::io_error);
 }
 
-TEST(Telling, ANodeThatDoesNotKnowTheWordIsNotAsked) {
-    Hello old;
-    old.newest = telling_protocol - 1;
-    old.software = "sidestep 0.0.9\x1b[31m";
-    const auto refused = check_tells(old, "node7");
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
-    EXPECT_NE(refused.error().message.find("node7 runs sidestep 0.0.9?[31m"), std::string::npos)
-        << refused.error().message;
-    EXPECT_FALSE(refused.error().hint.empty());
-    EXPECT_TRUE(check_tells(Hello{}, "node7"));
-}
-
 TEST(Facts, ComeBackByName) {
     const Facts facts{{"kernel", "Linux 6.12"}, {"engine.verbs", "a=b"}, {"empty", ""}};
     EXPECT_EQ(parse_facts(to_text(facts)), facts);
