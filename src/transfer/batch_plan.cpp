@@ -88,14 +88,16 @@ public:
     Side find() {
         order_.resize(ends_.size());
         std::iota(order_.begin(), order_.end(), 0u);
+        side_.range_of.assign(ends_.size(), none);
+        // Nearly always they are parts of one allocation, and their order does not matter.
+        if (take(0, ends_.size())) return std::move(side_);
         const auto lower = [this](std::size_t a, std::size_t b) {
             return ends_[a]->address() < ends_[b]->address();
         };
         if (!std::is_sorted(order_.begin(), order_.end(), lower))
             std::sort(order_.begin(), order_.end(), lower);
-        side_.range_of.assign(ends_.size(), none);
         // Powers of two: pieces of one size fill an allocation by such a number more often than by another.
-        std::size_t guess = std::bit_ceil(ends_.size());
+        std::size_t guess = std::max<std::size_t>(std::bit_ceil(ends_.size()) / 2, 1);
         int row = 0;
         for (std::size_t at = 0; at < ends_.size();) {
             std::size_t count = std::min(guess, ends_.size() - at);
@@ -114,10 +116,11 @@ public:
 private:
     // Whether `count` ends from `at` on lie in one piece of memory of one kind.
     bool take(std::size_t at, std::size_t count) {
-        const std::uintptr_t start = address_of(*ends_[order_[at]]);
-        std::uintptr_t end = start;
+        std::uintptr_t start = std::numeric_limits<std::uintptr_t>::max();
+        std::uintptr_t end = 0;
         for (std::size_t i = at; i < at + count; ++i) {
             const Buffer& buffer = *ends_[order_[i]];
+            start = std::min(start, address_of(buffer));
             end = std::max(end, address_of(buffer) + buffer.size());
         }
         const Buffer memory = Buffer::memory(place_, reinterpret_cast<void*>(start), end - start);

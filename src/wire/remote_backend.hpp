@@ -14,6 +14,9 @@
 
 namespace sidestep::wire {
 
+struct Far;
+class RemoteMemory;
+
 struct RemoteOptions {
     std::vector<NodeAddress> nodes;  // any other name is one that the resolver knows, at the default port
     std::string key_file;            // as key_path(); read when the first node is asked for
@@ -58,9 +61,7 @@ public:
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
 
 private:
-    struct Far;
     class End;
-    class Memory;
     Result<std::shared_ptr<const Far>> reach_far(const Buffer& buffer, const backend::AttachOptions& options,
                                                  Bytes bytes);
     // Asks the node, and once more where its connection was over without anybody here knowing: a node that was started again
@@ -78,7 +79,7 @@ private:
         std::chrono::steady_clock::time_point at;
     };
     const RemoteOptions options_;
-    const std::shared_ptr<Memory> memory_;
+    const std::shared_ptr<RemoteMemory> memory_;
     const Topology* topology_ = nullptr;  // constant from probe() on
     mutable std::mutex mutex_;            // guards what follows
     std::map<std::string, NodeAddress> named_;
