@@ -18,7 +18,7 @@ std::size_t chosen_loops() {
 
 }  // namespace
 
-Engine::Engine(std::size_t loops) : RailEngine("tcp"), most_loops_(loops != 0 ? loops : chosen_loops()) {}
+Engine::Engine(std::size_t loops) : RailEngine("tcp", true), most_loops_(loops != 0 ? loops : chosen_loops()) {}
 
 Engine::~Engine() {
     end_links();

@@ -57,8 +57,21 @@ Result<void> Wire::serve(backend::LinkOwner& owner, driver::EventLoop::Ready rea
 }
 
 void Wire::enqueue(const backend::Outgoing& out, std::function<void()> sent) {
-    queue_.push_back({backend::to_bytes(out.frame), static_cast<const unsigned char*>(out.payload),
-                      out.frame.has_payload() ? out.frame.size : 0, 0, std::move(sent)});
+    const Bytes size = out.frame.has_payload() ? out.frame.size : 0;
+    const Bytes first = out.parts.empty() ? size : out.parts.front().size;
+    const void* const payload = out.parts.empty() ? out.payload : out.parts.front().address;
+    queue_.push_back({backend::to_bytes(out.frame),
+                      backend::frame_bytes,
+                      static_cast<const unsigned char*>(payload),
+                      first,
+                      0,
+                      {}});
+    for (std::size_t i = 1; i < out.parts.size(); ++i) {
+        const backend::Memory& part = out.parts[i];
+        if (part.size == 0) continue;  // nothing would ever take it off
+        queue_.push_back({{}, 0, static_cast<const unsigned char*>(part.address), part.size, 0, {}});
+    }
+    queue_.back().sent = std::move(sent);
 }
 
 Result<void> Wire::send(const Frame& frame, const void* payload, std::function<void()> sent) {
@@ -69,10 +82,10 @@ Result<void> Wire::send(const Frame& frame, const void* payload, std::function<v
 Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::function<void()> sent) {
     Bytes size = 0;
     for (const backend::Outgoing& out : frames) size += out.frame.has_payload() ? out.frame.size : 0;
-    std::vector<std::function<void()>> told;
+    Told told;
     Result<void> done;
     {
-        std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         if (dead_) return {};
         if (queue_.size() >= most_waiting)
             return Error{ErrorCode::io_error, "the other machine takes nothing any more", "tcp", {}};
@@ -81,7 +94,7 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
         for (const backend::Outgoing& out : frames.first(frames.size() - 1)) enqueue(out, {});
         enqueue(frames.back(), std::move(sent));
         if (first && size <= sent_at_once)
-            done = flush(told);
+            done = flush(lock, told, false);
         else
             wait_for(in_, true);
     }
@@ -90,50 +103,61 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
 }
 
 Result<void> Wire::flush() {
-    std::vector<std::function<void()>> told;
+    Told told;
     Result<void> done;
     {
-        std::lock_guard lock(mutex_);
-        if (!dead_) done = flush(told);
+        std::unique_lock lock(mutex_);
+        done = flush(lock, told, true);
     }
     for (const auto& tell : told) tell();
     return done;
 }
 
-Result<void> Wire::flush(std::vector<std::function<void()>>& told) {
-    constexpr std::size_t most_parts = 256;
-    std::array<TcpSocket::Part, most_parts> parts;
-    while (!queue_.empty()) {
-        std::size_t count = 0;
-        Bytes room = most_a_call;
-        for (const Waiting& out : queue_) {
-            if (count + 2 > most_parts || room == 0) break;
-            if (out.gone < out.head.size())
-                parts[count++] = {out.head.data() + out.gone, out.head.size() - out.gone};
-            const Bytes payload_gone = out.gone > out.head.size() ? out.gone - out.head.size() : 0;
-            const Bytes left = out.size - payload_gone;
-            const Bytes part = std::min(left, room);
-            if (part > 0) parts[count++] = {out.payload + payload_gone, part};
-            room = part < left ? 0 : room - part;
-        }
-        Bytes given = 0;
-        for (std::size_t i = 0; i < count; ++i) given += parts[i].size;
-        SIDESTEP_TRY(const Bytes bytes, socket_.send({parts.data(), count}));
-        take_off(bytes, told);
-        if (bytes < given) break;  // there is no room for the rest
-    }
+Result<void> Wire::flush(std::unique_lock<std::mutex>& lock, Told& told, bool all) {
+    if (sending_ || dead_) return {};
+    sending_ = true;
+    Result<bool> more = true;
+    do more = send_some(lock, told);
+    while (more && *more && all);
+    sending_ = false;
+    if (!more) return more.error();
     wait_for(in_, !queue_.empty());
     return {};
 }
 
-void Wire::take_off(Bytes bytes, std::vector<std::function<void()>>& told) {
+// Whether there is more that may be taken at once. What is in the queue stays where it is: others only add to it.
+Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
+    constexpr std::size_t most_parts = 256;
+    std::array<TcpSocket::Part, most_parts> parts;
+    std::size_t count = 0;
+    Bytes room = most_a_call;
+    Bytes given = 0;
+    for (const Waiting& out : queue_) {
+        if (count + 2 > most_parts || room == 0) break;
+        if (out.gone < out.head_size) parts[count++] = {out.head.data() + out.gone, out.head_size - out.gone};
+        const Bytes payload_gone = out.gone > out.head_size ? out.gone - out.head_size : 0;
+        const Bytes left = out.size - payload_gone;
+        const Bytes part = std::min(left, room);
+        if (part > 0) parts[count++] = {out.payload + payload_gone, part};
+        room = part < left ? 0 : room - part;
+    }
+    for (std::size_t i = 0; i < count; ++i) given += parts[i].size;
+    lock.unlock();
+    const auto sent = socket_.send({parts.data(), count});
+    lock.lock();
+    if (!sent) return sent.error();
+    take_off(*sent, told);
+    return *sent == given && !queue_.empty() && !dead_;
+}
+
+void Wire::take_off(Bytes bytes, Told& told) {
     queued_.fetch_sub(bytes, std::memory_order_relaxed);
     while (bytes > 0) {
         Waiting& out = queue_.front();
-        const Bytes step = std::min(bytes, out.head.size() + out.size - out.gone);
+        const Bytes step = std::min(bytes, out.head_size + out.size - out.gone);
         out.gone += step;
         bytes -= step;
-        if (out.gone < out.head.size() + out.size) return;
+        if (out.gone < out.head_size + out.size) return;
         if (out.sent) told.push_back(std::move(out.sent));
         queue_.pop_front();
     }
@@ -204,8 +228,9 @@ bool Wire::resume(bool) {
 Result<Wire::Move> Wire::step(backend::LinkOwner& owner) {
     if (!in_frame_) return take_frame(owner);
     if (landing_.kind == Landing::Kind::later) {
-        SIDESTEP_TRY(landing_, owner.landing(frame_));
-        if (landing_.kind == Landing::Kind::later) return Move::must_wait;
+        SIDESTEP_TRY(auto landing, owner.landing(frame_));
+        if (landing.kind == Landing::Kind::later) return Move::must_wait;
+        land(std::move(landing));
     }
     return take_payload(owner);
 }
@@ -215,8 +240,7 @@ Result<Wire::Move> Wire::take_frame(backend::LinkOwner& owner) {
     SIDESTEP_TRY(frame_, backend::parse_frame(buffer_.get() + begin_));
     begin_ += backend::frame_bytes;
     in_frame_ = true;
-    there_ = 0;
-    landing_ = {};
+    land({});
     if (!frame_.has_payload()) {
         SIDESTEP_CHECK(complete(owner));
         return Move::went_on;
@@ -225,23 +249,63 @@ Result<Wire::Move> Wire::take_frame(backend::LinkOwner& owner) {
     return Move::went_on;
 }
 
+void Wire::land(Landing landing) {
+    landing_ = std::move(landing);
+    whole_ = {landing_.address, frame_.size};
+    there_ = 0;
+    place_ = 0;
+    in_place_ = 0;
+    step_on(0);  // past parts without bytes
+}
+
+void Wire::step_on(Bytes bytes) {
+    there_ += bytes;
+    if (landing_.kind != Landing::Kind::here) return;
+    in_place_ += bytes;
+    const auto all = places();
+    while (place_ < all.size() && in_place_ >= all[place_].size) in_place_ -= all[place_++].size;
+}
+
+void Wire::take_from_buffer(Bytes bytes) {
+    while (bytes > 0) {
+        Bytes step = bytes;
+        if (landing_.kind == Landing::Kind::here) {
+            const backend::Memory& place = places()[place_];
+            step = std::min(bytes, place.size - in_place_);
+            std::memcpy(static_cast<unsigned char*>(place.address) + in_place_, buffer_.get() + begin_, step);
+        }
+        begin_ += step;
+        bytes -= step;
+        step_on(step);
+    }
+}
+
+Result<Wire::Move> Wire::take_from_socket(Bytes bytes) {
+    std::array<TcpSocket::Room, backend::most_places> rooms;
+    std::size_t count = 0;
+    Bytes wanted = 0;
+    const auto all = places();
+    for (std::size_t i = place_; i < all.size() && count < rooms.size() && wanted < bytes; ++i) {
+        const Bytes gone = i == place_ ? in_place_ : 0;
+        const Bytes size = std::min(all[i].size - gone, bytes - wanted);
+        if (size > 0) rooms[count++] = {static_cast<unsigned char*>(all[i].address) + gone, size};
+        wanted += size;
+    }
+    SIDESTEP_TRY(const auto came, socket_.receive({rooms.data(), count}));
+    if (!came) return Move::nothing_there;
+    if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};
+    step_on(*came);
+    // The rest is not there yet: the loop says when it is.
+    return *came < wanted ? Move::nothing_there : Move::went_on;
+}
+
 Result<Wire::Move> Wire::take_payload(backend::LinkOwner& owner) {
     const Bytes left = frame_.size - there_;
-    const bool here = landing_.kind == Landing::Kind::here;
     if (const Bytes buffered = std::min<Bytes>(end_ - begin_, left); buffered > 0) {
-        if (here)
-            std::memcpy(static_cast<unsigned char*>(landing_.address) + there_, buffer_.get() + begin_,
-                        buffered);
-        begin_ += buffered;
-        there_ += buffered;
-    } else if (left > 0 && here && left >= direct_bytes) {
-        auto* const to = static_cast<unsigned char*>(landing_.address) + there_;
-        SIDESTEP_TRY(const auto came, socket_.receive(to, std::min(left, most_a_call)));
-        if (!came) return Move::nothing_there;
-        if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};
-        there_ += *came;
-        // The rest is not there yet: the loop says when it is.
-        if (*came < std::min(left, most_a_call)) return Move::nothing_there;
+        take_from_buffer(buffered);
+    } else if (left >= direct_bytes && landing_.kind == Landing::Kind::here) {
+        SIDESTEP_TRY(const Move move, take_from_socket(std::min(left, most_a_call)));
+        if (move == Move::nothing_there) return move;
     } else if (left > 0) {
         return fill_buffer();
     }
@@ -277,7 +341,12 @@ void Wire::end() {
     // What these hold may come back here when it goes.
     landing_ = {};
     std::deque<Waiting> dropped;
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    while (sending_) {
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+    }
     dropped.swap(queue_);
 }
 

@@ -42,8 +42,10 @@ private:
     static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
     static constexpr int most_reads = 64;  // of the socket in one call of look(): others are served too
 
+    // A frame, or one more part of its payload, without a head.
     struct Waiting {
         std::array<unsigned char, backend::frame_bytes> head;
+        Bytes head_size;
         const unsigned char* payload;
         Bytes size;  // of the payload
         Bytes gone;  // of both
@@ -54,11 +56,14 @@ private:
     Result<void> serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready);
     // With the mutex held.
     void enqueue(const backend::Outgoing& out, std::function<void()> sent);
+    using Told = std::vector<std::function<void()>>;
     // What waits goes out, as much as is taken.
     Result<void> flush();
-    // With the mutex held; what is to be called afterwards is added to `told`.
-    Result<void> flush(std::vector<std::function<void()>>& told);
-    void take_off(Bytes bytes, std::vector<std::function<void()>>& told);
+    // With the mutex held, but not while the kernel copies: others add more meanwhile. What is to be called afterwards is added
+    // to `told`. Where one thread is at it already, that one goes on. `all`: not only what one call takes.
+    Result<void> flush(std::unique_lock<std::mutex>& lock, Told& told, bool all);
+    Result<bool> send_some(std::unique_lock<std::mutex>& lock, Told& told);
+    void take_off(Bytes bytes, Told& told);
     void wait_for(bool in, bool out);
     bool pause(unsigned resumed);
     bool needs_socket() const;
@@ -66,6 +71,15 @@ private:
     Result<Move> step(backend::LinkOwner& owner);
     Result<Move> take_frame(backend::LinkOwner& owner);
     Result<Move> take_payload(backend::LinkOwner& owner);
+    // What follows the frame goes there, from now on.
+    void land(backend::Landing landing);
+    std::span<const backend::Memory> places() const {
+        return landing_.parts.empty() ? std::span(&whole_, 1) : std::span(landing_.parts);
+    }
+    // Bytes of what follows that have come.
+    void step_on(Bytes bytes);
+    void take_from_buffer(Bytes bytes);
+    Result<Move> take_from_socket(Bytes bytes);
     Result<Move> fill_buffer();
     Result<void> complete(backend::LinkOwner& owner);
 
@@ -85,7 +99,10 @@ private:
     bool in_frame_ = false;
     backend::Frame frame_;
     backend::Landing landing_;
-    Bytes there_ = 0;  // of what follows the frame
+    backend::Memory whole_;  // the place where there are no parts
+    Bytes there_ = 0;        // of what follows the frame
+    std::size_t place_ = 0;  // where the next byte of it goes
+    Bytes in_place_ = 0;
     std::atomic<unsigned> resumed_{0};
 
     std::atomic<Bytes> queued_{0};
@@ -94,6 +111,7 @@ private:
     std::deque<Waiting> queue_;
     bool in_ = true;  // what the loop waits for
     bool out_ = false;
+    bool sending_ = false;
     bool dead_ = false;
 };
 

@@ -41,12 +41,15 @@ Result<Frame> parse_frame(const unsigned char* bytes) {
                      "use one version of sidestep"};
     };
     const std::uint64_t kind = number_at(bytes);
-    if (kind < 1 || kind > static_cast<std::uint64_t>(Frame::Kind::pass))
+    if (kind < 1 || kind > static_cast<std::uint64_t>(Frame::Kind::gather))
         return wrong("something that is no frame");
     Frame frame{static_cast<Frame::Kind>(kind), number_at(bytes + 8),  number_at(bytes + 16),
                 number_at(bytes + 24),          number_at(bytes + 32), number_at(bytes + 40),
                 number_at(bytes + 48),          number_at(bytes + 56)};
-    if (frame.kind == Frame::Kind::push && frame.size > max_push) return wrong("a push that is too large");
+    const bool push = frame.kind == Frame::Kind::push || frame.kind == Frame::Kind::scatter;
+    if (push && frame.size > max_push) return wrong("a push that is too large");
+    if (frame.kind == Frame::Kind::places && frame.size > most_places * place_bytes)
+        return wrong("more places than may be");
     if (frame.kind == Frame::Kind::fault && frame.size > max_fault) return wrong("a fault that is too long");
     if (std::max({frame.offset, frame.target_offset, frame.at}) > ~Bytes{0} - frame.size)
         return wrong("a range past the largest offset");
@@ -55,6 +58,28 @@ Result<Frame> parse_frame(const unsigned char* bytes) {
     if (frame.at != 0 && (frame.region == 0 || !frame.is_of_a_request()))
         return wrong("a place in a request where there is none");
     return frame;
+}
+
+std::string to_bytes(std::span<const RegionPart> places) {
+    std::string bytes(places.size() * place_bytes, '\0');
+    auto* at = reinterpret_cast<unsigned char*>(bytes.data());
+    for (const RegionPart& place : places) at = put(put(at, place.offset), place.size);
+    return bytes;
+}
+
+Result<std::vector<RegionPart>> parse_places(std::string_view bytes) {
+    const Error wrong{ErrorCode::io_error, "the other machine sent something that is no list of places",
+                      "frame", "use one version of sidestep"};
+    if (bytes.empty() || bytes.size() % place_bytes != 0 || bytes.size() / place_bytes > most_places)
+        return wrong;
+    std::vector<RegionPart> places;
+    const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
+    for (; places.size() < bytes.size() / place_bytes; at += place_bytes) {
+        places.push_back({number_at(at), number_at(at + 8)});
+        if (places.back().size > max_push || places.back().offset > ~Bytes{0} - places.back().size)
+            return wrong;
+    }
+    return places;
 }
 
 void Link::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {

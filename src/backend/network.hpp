@@ -8,8 +8,10 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
@@ -30,6 +32,11 @@ struct Frame {
         // As a pull, but the bytes go to a third machine, `target_offset` into what the receiver calls `target`; they are
         // confirmed when they are there.
         pass,
+        // On links that scatter: the places in `region` that the next frame is about, a scatter or gather of the same request
+        // and `at`, on the same link; `size` bytes of to_bytes() below.
+        places,
+        scatter,  // as a push, to places that were told before
+        gather,   // as a pull, of such places
     };
     Kind kind = Kind::push;
     std::uint64_t request = 0;
@@ -42,13 +49,17 @@ struct Frame {
 
     bool operator==(const Frame&) const = default;
     // It is about bytes of a region that somebody asked for, or sends.
-    bool is_of_a_request() const { return kind == Kind::push || kind == Kind::pull || kind == Kind::pass; }
-    bool has_payload() const { return kind == Kind::push || kind == Kind::fault; }
+    bool is_of_a_request() const { return kind != Kind::confirm && kind != Kind::fault; }
+    bool has_payload() const {
+        return kind != Kind::confirm && kind != Kind::pull && kind != Kind::pass && kind != Kind::gather;
+    }
 };
 
 // Most bytes that follow one frame.
 constexpr Bytes max_push = Bytes{1} << 20;
 constexpr Bytes max_fault = 1024;
+constexpr std::size_t most_places = 256;  // of one scatter
+constexpr Bytes place_bytes = 16;
 
 // A frame as it travels: numbers of 8 bytes, the lowest first.
 constexpr std::size_t frame_bytes = 64;
@@ -56,12 +67,30 @@ std::array<unsigned char, frame_bytes> to_bytes(const Frame& frame);
 // io_error for bytes that are no frame, or one that is larger than any may be.
 Result<Frame> parse_frame(const unsigned char* bytes);
 
+// A part of a region.
+struct RegionPart {
+    Bytes offset = 0;
+    Bytes size = 0;
+    bool operator==(const RegionPart&) const = default;
+};
+// What follows a frame of places; io_error for bytes that are none.
+std::string to_bytes(std::span<const RegionPart> places);
+Result<std::vector<RegionPart>> parse_places(std::string_view bytes);
+
+// Memory of this machine.
+struct Memory {
+    void* address = nullptr;
+    Bytes size = 0;
+};
+
 // Where what follows a frame goes. `keeps` is held until it is there.
 struct Landing {
     enum class Kind { here, nowhere, later };
     Kind kind = Kind::nowhere;  // nowhere: read and dropped; later: not before Link::resume()
     void* address = nullptr;
     std::shared_ptr<void> keeps = {};
+    // On links that scatter, where it is not empty: one after the other, as much as follows in all, in place of the address.
+    std::vector<Memory> parts = {};
 };
 
 // Who talks over a link. On the link's threads, several at a time, and on those that look(); must not block.
@@ -83,6 +112,7 @@ public:
 struct Outgoing {
     Frame frame;
     const void* payload = nullptr;
+    std::vector<Memory> parts = {};  // as of a Landing
 };
 
 // Frames to and from one other machine, whole and each once, those of several threads in any order. Any thread.
@@ -95,6 +125,8 @@ public:
     // error too. io_error where the link has ended.
     virtual Result<void> add(int socket) = 0;
     virtual std::size_t sockets() const = 0;
+    // Frames of its places and scatters go over it, and payloads of parts.
+    virtual bool scatters() const { return false; }
 
     // What follows a push or a fault stays until `sent` is called, or the link has ended; `sent` may be empty, and is
     // called at once where the link has taken all. Dropped without a word where the link has ended.

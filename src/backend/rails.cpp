@@ -19,7 +19,7 @@ Result<void> Rail::send_all(std::span<const Outgoing> frames, std::function<void
 class RailEngine::RailLink final : public Link, public std::enable_shared_from_this<RailLink> {
 public:
     RailLink(RailEngine& engine, std::weak_ptr<LinkOwner> owner)
-        : engine_(engine), name_(engine.name_), owner_(std::move(owner)) {}
+        : engine_(engine), name_(engine.name_), scatters_(engine.scatters_), owner_(std::move(owner)) {}
     ~RailLink() override {
         closing_.store(true);
         finish(has_ended(), false);
@@ -27,6 +27,7 @@ public:
 
     Result<void> add(int socket) override;
     std::size_t sockets() const override { return rails()->size(); }
+    bool scatters() const override { return scatters_; }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override;
     void send_all(std::span<const Outgoing> frames, std::function<void()> sent) override;
     void look() override;
@@ -54,6 +55,7 @@ private:
 
     RailEngine& engine_;  // not touched once the link has ended
     const std::string_view name_;
+    const bool scatters_;
     const std::weak_ptr<LinkOwner> owner_;
     std::atomic<bool> closing_{false};
     mutable std::mutex mutex_;  // guards what follows

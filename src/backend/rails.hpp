@@ -54,8 +54,9 @@ public:
     std::shared_ptr<Link> link(std::weak_ptr<LinkOwner> owner) final;
 
 protected:
-    // `name` lives as long as the program.
-    explicit RailEngine(std::string_view name) : name_(name), ending_({.threads = 1}, "links that end") {}
+    // `name` lives as long as the program. `scatters`: as Link::scatters().
+    explicit RailEngine(std::string_view name, bool scatters = false)
+        : name_(name), scatters_(scatters), ending_({.threads = 1}, "links that end") {}
     // Takes the socket, after an error too. out_of_memory where no thread or no memory can be had for it.
     virtual Result<std::shared_ptr<Rail>> rail(int socket) = 0;
     // Ends all links, and tells their owners. Not on a thread of the engine.
@@ -72,6 +73,7 @@ private:
     void link_ended();
 
     const std::string_view name_;
+    const bool scatters_;
     mutable std::mutex mutex_;  // guards what follows
     std::size_t running_ = 0;   // links that have not ended
     std::condition_variable all_ended_;

@@ -244,35 +244,52 @@ Result<SocketAddress> TcpSocket::peer() const {
     return found;
 }
 
-Result<Bytes> TcpSocket::send(std::span<const Part> parts) const {
+namespace {
+
+// Calls `move` for a message of the parts until no signal interrupts it: what it answers; nothing where it would wait.
+template <typename Some, typename Move>
+Result<std::optional<Bytes>> with_message(std::span<const Some> parts, int socket, const char* call,
+                                          Move&& move) {
     if (parts.size() > max_parts)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} parts of a message, at most {} go at once", parts.size(), max_parts),
-                     "sendmsg",
+                     call,
                      {}};
-    std::array<iovec, max_parts> vector{};
+    std::array<iovec, max_parts> vector;
     for (std::size_t i = 0; i < parts.size(); ++i)
-        vector[i] = {const_cast<void*>(parts[i].data), static_cast<std::size_t>(parts[i].size)};
+        vector[i] = {const_cast<void*>(static_cast<const void*>(parts[i].data)),
+                     static_cast<std::size_t>(parts[i].size)};
     msghdr message{};
     message.msg_iov = vector.data();
     message.msg_iovlen = parts.size();
     for (;;) {
-        const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent >= 0) return static_cast<Bytes>(sent);
-        if (errno == EAGAIN) return Bytes{0};
-        if (errno != EINTR) return ended(errno, fd_.get(), "sendmsg");
+        const ssize_t moved = move(message);
+        if (moved >= 0) return std::optional(static_cast<Bytes>(moved));
+        if (errno == EAGAIN) return std::optional<Bytes>();
+        if (errno != EINTR) return ended(errno, socket, call);
     }
 }
 
-Result<std::optional<Bytes>> TcpSocket::receive(void* to, Bytes size) const {
+}  // namespace
+
+Result<Bytes> TcpSocket::send(std::span<const Part> parts) const {
+    SIDESTEP_TRY(const auto sent, with_message(parts, fd_.get(), "sendmsg", [this](const msghdr& message) {
+                     return ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+                 }));
+    return sent.value_or(0);
+}
+
+Result<std::optional<Bytes>> TcpSocket::receive(std::span<const Room> parts) const {
     // The system's answer would look like the end.
-    if (size == 0) return std::optional<Bytes>();
-    for (;;) {
-        const ssize_t got = ::recv(fd_.get(), to, static_cast<std::size_t>(size), MSG_DONTWAIT);
-        if (got >= 0) return std::optional(static_cast<Bytes>(got));
-        if (errno == EAGAIN) return std::optional<Bytes>();
-        if (errno != EINTR) return ended(errno, fd_.get(), "recv");
-    }
+    if (std::all_of(parts.begin(), parts.end(), [](const Room& part) { return part.size == 0; }))
+        return std::optional<Bytes>();
+    return with_message(parts, fd_.get(), "recvmsg",
+                        [this](msghdr& message) { return ::recvmsg(fd_.get(), &message, MSG_DONTWAIT); });
+}
+
+Result<std::optional<Bytes>> TcpSocket::receive(void* to, Bytes size) const {
+    const Room all{to, size};
+    return receive({&all, 1});
 }
 
 Result<void> TcpSocket::send_all(const void* data, Bytes size, Time until) const {

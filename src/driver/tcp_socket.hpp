@@ -58,6 +58,12 @@ public:
     // Bytes that have come, at most `size`; nothing: none are there at present; 0: the other end says no more.
     // ErrorCode::io_error where the connection has ended otherwise.
     Result<std::optional<Bytes>> receive(void* to, Bytes size) const;
+    // The same into parts, in their order; at most 256.
+    struct Room {
+        void* data = nullptr;
+        Bytes size = 0;
+    };
+    Result<std::optional<Bytes>> receive(std::span<const Room> parts) const;
 
     // Waits until all is sent, or all of `size` has come. timed_out, io_error, end_of_file.
     Result<void> send_all(const void* data, Bytes size, Time until) const;

@@ -20,15 +20,29 @@ public:
     Bundle(const Bundle&) = delete;
     Bundle& operator=(const Bundle&) = delete;
 
-    void add(const backend::Frame& frame, const void* payload) {
-        const Bytes size = frame.has_payload() ? frame.size : 0;
-        if (frames_.size() == most_frames || bytes_ + size > most_bytes) send();
-        frames_.push_back({frame, payload});
+    // So many frames, with so many bytes, will go together.
+    void make_room(std::size_t frames, Bytes bytes) {
+        if (frames_.size() + frames > most_frames || bytes_ + bytes > most_bytes) send();
+    }
+    // `kept` stays until it has been sent.
+    void add(backend::Outgoing one, std::shared_ptr<const void> kept = {}) {
+        const backend::Frame& frame = one.frame;
+        // Where they go is no part of what is brought.
+        const bool counts = frame.has_payload() && frame.kind != backend::Frame::Kind::places;
+        const Bytes size = counts ? frame.size : 0;
+        make_room(1, size);
+        frames_.push_back(std::move(one));
         bytes_ += size;
+        if (kept && (kept_.empty() || kept_.back() != kept)) kept_.push_back(std::move(kept));
     }
     void send() {
         if (frames_.empty()) return;
-        link_->send_all(frames_, told_ ? told_(bytes_) : std::function<void()>());
+        auto sent = told_ ? told_(bytes_) : std::function<void()>();
+        if (!kept_.empty())
+            sent = [sent = std::move(sent), kept = std::exchange(kept_, {})] {
+                if (sent) sent();
+            };
+        link_->send_all(frames_, std::move(sent));
         frames_.clear();
         bytes_ = 0;
     }
@@ -41,6 +55,7 @@ private:
     const std::shared_ptr<backend::Link> link_;
     const Told told_;
     std::vector<backend::Outgoing> frames_;
+    std::vector<std::shared_ptr<const void>> kept_;
     Bytes bytes_ = 0;
 };
 

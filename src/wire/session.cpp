@@ -11,21 +11,8 @@
 namespace sidestep::wire {
 
 using backend::Frame;
-using backend::Landing;
 
 namespace {
-
-Error not_asked_for(const std::string& peer) {
-    return Error{ErrorCode::io_error, fmt::format("{} sent what nobody asked for", peer), "session", {}};
-}
-
-Result<void> check_range(const Region& region, Bytes offset, Bytes size) {
-    if (region.size == Buffer::whole || (offset <= region.size && size <= region.size - offset)) return {};
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("bytes {} to {} were asked for of {}", offset, offset + size, region.size),
-                 region.name,
-                 {}};
-}
 
 Part part_of(std::uint64_t region, Bytes offset, Bytes size, const void* memory) {
     return {region, offset, size, const_cast<unsigned char*>(static_cast<const unsigned char*>(memory))};
@@ -33,8 +20,21 @@ Part part_of(std::uint64_t region, Bytes offset, Bytes size, const void* memory)
 
 }  // namespace
 
+Result<void> Region::check(Bytes offset, Bytes bytes) const {
+    if (size == Buffer::whole || (offset <= size && bytes <= size - offset)) return {};
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("bytes {} to {} were asked for of {}", offset, offset + bytes, size),
+                 name,
+                 {}};
+}
+
+Error Session::not_asked_for() const {
+    return Error{ErrorCode::io_error, fmt::format("{} sent what nobody asked for", peer_), "session", {}};
+}
+
 void Session::use(std::shared_ptr<backend::Link> link) {
     std::lock_guard lock(mutex_);
+    line_.scatters = link->scatters();
     line_.link = std::move(link);
 }
 
@@ -62,7 +62,7 @@ Result<std::pair<std::uint64_t, Session::Line>> Session::begin(Request request) 
     }
     const bool later = waits_for_link_ || request.waiting;
     requests_.emplace(number, std::move(request));
-    return std::pair(number, later ? Line{nullptr, line_.epoch} : line_);
+    return std::pair(number, later ? Line{nullptr, line_.epoch, false} : line_);
 }
 
 Session::Request Session::take(std::map<std::uint64_t, Request>::iterator found) {
@@ -73,6 +73,64 @@ Session::Request Session::take(std::map<std::uint64_t, Request>::iterator found)
     return over;
 }
 
+// A frame about several parts of one region, neighbours in the request, with the list of them before it.
+void Session::add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,
+                         Frame::Kind kind, std::vector<backend::Memory> memory) {
+    std::vector<backend::RegionPart> places;
+    Bytes bytes = 0;
+    for (const Part& part : parts) {
+        places.push_back({part.offset, part.size});
+        bytes += part.size;
+    }
+    const Part& first = parts.front();
+    const auto list = std::make_shared<const std::string>(backend::to_bytes(places));
+    Frame frame{Frame::Kind::places, request, first.region, 0, list->size(), 0, 0, first.at};
+    bundle.make_room(2, kind == Frame::Kind::scatter ? bytes : 0);
+    bundle.add({frame, list->data()}, list);
+    frame.kind = kind;
+    frame.size = bytes;
+    bundle.add({frame, nullptr, std::move(memory)});
+}
+
+// Small parts of one region go as one frame, where the link scatters; all others as they are.
+class Session::Scattering {
+public:
+    Scattering(Bundle& bundle, std::uint64_t request, bool scatters)
+        : bundle_(bundle), request_(request), scatters_(scatters) {}
+
+    void add(const Part& part) {
+        const bool large = !scatters_ || part.size > small_request;
+        const bool full = parts_.size() == backend::most_places || bytes_ + part.size > together;
+        if (large || full || (!parts_.empty() && parts_.front().region != part.region)) flush();
+        if (large) return add_alone(part);
+        parts_.push_back(part);
+        bytes_ += part.size;
+    }
+    void flush() {
+        if (parts_.size() == 1) add_alone(parts_.front());
+        if (parts_.size() > 1) add_together();
+        parts_.clear();
+        bytes_ = 0;
+    }
+
+private:
+    void add_alone(const Part& part) {
+        bundle_.add(
+            {{Frame::Kind::push, request_, part.region, part.offset, part.size, 0, 0, part.at}, part.memory});
+    }
+    void add_together() {
+        std::vector<backend::Memory> memory;
+        for (const Part& part : parts_) memory.push_back({part.memory, part.size});
+        add_places(bundle_, request_, parts_, Frame::Kind::scatter, std::move(memory));
+    }
+
+    Bundle& bundle_;
+    const std::uint64_t request_;
+    const bool scatters_;
+    std::vector<Part> parts_;
+    Bytes bytes_ = 0;
+};
+
 void Session::send_push(const Line& line, std::uint64_t number, const Request& request, Range range) {
     Bundle bundle(line.link, [this, number, epoch = line.epoch](Bytes bytes) -> std::function<void()> {
         sent_.fetch_add(bytes, std::memory_order_relaxed);
@@ -80,10 +138,9 @@ void Session::send_push(const Line& line, std::uint64_t number, const Request& r
             if (const auto over = self->let_go(number, bytes, epoch)) over->end();
         };
     });
-    request.parts->cut(range, backend::max_push, [&](const Part& part) {
-        bundle.add({Frame::Kind::push, number, part.region, part.offset, part.size, 0, 0, part.at},
-                   part.memory);
-    });
+    Scattering scattering(bundle, number, line.scatters);
+    request.parts->cut(range, backend::max_push, [&](const Part& part) { scattering.add(part); });
+    scattering.flush();
 }
 
 void Session::send_question(const Line& line, std::uint64_t number, const Request& request, Range range) {
@@ -95,10 +152,23 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
             frame.target = request.target;
             frame.target_offset = request.target_offset + part.at;
         }
-        bundle.add(frame, nullptr);
+        bundle.add({frame});
     };
     if (range.size() == 0) return ask_for(request.parts->first());
-    request.parts->cut(range, range.size(), ask_for);
+    std::vector<Part> small;
+    const auto flush = [&] {
+        if (small.size() == 1) ask_for(small.front());
+        if (small.size() > 1) add_places(bundle, number, small, Frame::Kind::gather, {});
+        small.clear();
+    };
+    request.parts->cut(range, range.size(), [&](const Part& part) {
+        const bool alone = request.pass || !line.scatters || part.size > small_request;
+        if (alone || small.size() == backend::most_places ||
+            (!small.empty() && small.front().region != part.region))
+            flush();
+        alone ? ask_for(part) : small.push_back(part);
+    });
+    flush();
 }
 
 // The request is not over until this returns, so that the flight is not ended in here.
@@ -219,15 +289,15 @@ Result<void> Session::came(std::uint64_t request, bool answer, Bytes at, Bytes b
     {
         std::lock_guard lock(mutex_);
         const auto found = requests_.find(request);
-        if (found == requests_.end()) return not_asked_for(peer_);
+        if (found == requests_.end()) return not_asked_for();
         Request& one = found->second;
         // What was asked for is there when it has come, not when somebody says so.
-        if (one.pull != answer || one.waiting) return not_asked_for(peer_);
+        if (one.pull != answer || one.waiting) return not_asked_for();
         if (answer) one.landing -= bytes;
         const Bytes size = one.parts->size();
         const bool within = at <= size && bytes <= size - at;
         if (!within || bytes > one.left - one.landing || !one.done.add({at, at + bytes}))
-            return not_asked_for(peer_);
+            return not_asked_for();
         one.left -= bytes;
         if (!one.over()) return {};
         over = take(found);
@@ -244,7 +314,7 @@ Result<void> Session::failed(std::uint64_t request, Bytes bytes, Error error) {
         const auto found = requests_.find(request);
         if (found == requests_.end() || found->second.waiting ||
             bytes > found->second.left - found->second.landing)
-            return not_asked_for(peer_);
+            return not_asked_for();
         Request& one = found->second;
         one.left -= bytes;
         if (!one.error) one.error = std::move(error);
@@ -274,175 +344,6 @@ std::optional<Session::Request> Session::started(std::uint64_t request) {
     found->second.starting = false;
     if (!found->second.over()) return std::nullopt;
     return take(found);
-}
-
-Result<std::shared_ptr<Region>> Session::target_of(const Frame& frame) const {
-    std::lock_guard lock(mutex_);
-    const auto found = regions_.find(frame.target);
-    if (found == regions_.end() || !found->second->beyond)
-        return Error{ErrorCode::not_found, "what leads to another machine is there no longer", "session", {}};
-    SIDESTEP_CHECK(check_range(*found->second, frame.target_offset, frame.size));
-    return found->second;
-}
-
-Result<std::shared_ptr<Region>> Session::find_region(const Frame& frame, bool write) const {
-    const auto found = regions_.find(frame.region);
-    if (found == regions_.end())
-        return Error{ErrorCode::not_found, "what was granted is there no longer", "session",
-                     "attach it again"};
-    const Region& region = *found->second;
-    if (write ? !region.writable : !region.readable)
-        return Error{ErrorCode::permission_denied,
-                     fmt::format("it was not granted for {}", write ? "writing" : "reading"),
-                     region.name,
-                     {}};
-    SIDESTEP_CHECK(check_range(region, frame.offset, frame.size));
-    return found->second;
-}
-
-template <typename Answer>
-Answer Session::judged(Answer answer) {
-    if (!answer) {
-        std::lock_guard lock(mutex_);
-        outlives_links_ = false;
-    }
-    return answer;
-}
-
-Result<Landing> Session::landing(const Frame& frame) {
-    return judged(landing_of(frame));
-}
-
-Result<void> Session::arrived(const Frame& frame, Landing landing) {
-    return judged(act_on(frame, std::move(landing)));
-}
-
-Result<Landing> Session::landing_of(const Frame& frame) {
-    if (frame.kind == Frame::Kind::fault) {
-        auto words = std::make_shared<std::string>(frame.size, '\0');
-        return Landing{Landing::Kind::here, words->data(), words};
-    }
-    if (frame.region == 0) return landing_of_answer(frame);
-    auto region = region_of(frame, true);
-    if (!region) return Landing{};
-    if (unsigned char* const address = (*region)->address)
-        return Landing{Landing::Kind::here, address + frame.offset, std::move(*region)};
-    auto slot = (*region)->slots_in->take();
-    if (!slot) return Landing{Landing::Kind::later};
-    void* const address = slot->address();
-    return Landing{Landing::Kind::here, address, std::move(slot)};
-}
-
-Result<Landing> Session::landing_of_answer(const Frame& frame) {
-    std::lock_guard lock(mutex_);
-    const auto found = requests_.find(frame.request);
-    if (found == requests_.end() || !found->second.pull || found->second.waiting) return not_asked_for(peer_);
-    Request& request = found->second;
-    unsigned char* const to = request.parts->memory(frame.offset, frame.size);
-    if (to == nullptr || frame.size > request.left - request.landing) return not_asked_for(peer_);
-    request.landing += frame.size;
-    return Landing{Landing::Kind::here, to, nullptr};
-}
-
-Result<void> Session::act_on(const Frame& frame, Landing landing) {
-    switch (frame.kind) {
-        case Frame::Kind::push:
-            received_.fetch_add(frame.size, std::memory_order_relaxed);
-            if (frame.region == 0) return came(frame.request, true, frame.offset, frame.size);
-            pushed(frame, landing);
-            return {};
-        case Frame::Kind::confirm:
-            return came(frame.request, false, frame.offset, frame.size);
-        case Frame::Kind::pull:
-        case Frame::Kind::pass:
-            return give(frame);
-        case Frame::Kind::fault:
-            return fault(frame, landing);
-    }
-    return {};
-}
-
-void Session::pushed(const Frame& frame, const Landing& landing) {
-    const bool landed = landing.kind == Landing::Kind::here;
-    bool time_to_confirm = false;
-    const auto region = [&] {
-        std::lock_guard lock(mutex_);
-        auto found = find_region(frame, true);
-        if (found && landed && (*found)->address != nullptr) time_to_confirm = confirm_soon(frame);
-        return found;
-    }();
-    if (!region) return refuse(frame.request, frame.size, region.error());
-    if (!landed)
-        return refuse(frame.request, frame.size,
-                      Error{ErrorCode::not_found, "it was granted too late", "session", {}});
-    if ((*region)->traffic) (*region)->traffic->received.fetch_add(frame.size, std::memory_order_relaxed);
-    if (time_to_confirm) send_confirms();
-    if ((*region)->address != nullptr) return;
-    const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
-    const Way& way = *(*region)->in;
-    moving(1);
-    slot->move(slot, way, true, frame.offset, frame.size,
-               [self = shared_from_this(), held = *region, frame](const auto&, const Result<void>& moved) {
-                   if (moved)
-                       self->confirm(frame);
-                   else
-                       self->refuse(frame.request, frame.size, moved.error());
-                   self->moving(-1);
-               });
-}
-
-void Session::confirm(const Frame& push) {
-    link()->send({Frame::Kind::confirm, push.request, 0, push.at, push.size}, nullptr, {});
-}
-
-bool Session::confirm_soon(const Frame& push) {
-    confirms_wait_.store(true, std::memory_order_relaxed);
-    const auto before = std::find_if(confirms_.rbegin(), confirms_.rend(), [&](const Frame& one) {
-        return one.request == push.request && one.offset + one.size == push.at;
-    });
-    if (before != confirms_.rend()) return (before->size += push.size) >= together;
-    confirms_.push_back({Frame::Kind::confirm, push.request, 0, push.at, push.size});
-    return push.size >= together || confirms_.size() >= most_confirms;
-}
-
-void Session::send_confirms() {
-    std::vector<Frame> confirms;
-    Line line;
-    {
-        std::lock_guard lock(mutex_);
-        confirms_wait_.store(false, std::memory_order_relaxed);
-        confirms.swap(confirms_);
-        line = line_;
-    }
-    Bundle bundle(line.link, {});
-    for (const Frame& one : confirms) bundle.add(one, nullptr);
-}
-
-void Session::caught_up() {
-    if (confirms_wait_.load(std::memory_order_relaxed)) send_confirms();
-    if (asked_.load(std::memory_order_relaxed) && asked_.exchange(false)) pump();
-}
-
-// The offset of a fault is how many bytes it stands for; its first byte is the error's code.
-void Session::refuse(std::uint64_t request, Bytes bytes, const Error& error) {
-    std::string words(1, static_cast<char>(error.code));
-    words += error.to_string().substr(0, backend::max_fault - 1);
-    const auto kept = std::make_shared<const std::string>(std::move(words));
-    link()->send({Frame::Kind::fault, request, 0, bytes, kept->size()}, kept->data(),
-                 [kept] { static_cast<void>(kept); });
-}
-
-Result<void> Session::fault(const Frame& frame, const Landing& landing) {
-    const auto& words = *std::static_pointer_cast<std::string>(landing.keeps);
-    if (words.empty()) return not_asked_for(peer_);
-    const int code = words.front();
-    const bool known = code >= static_cast<int>(ErrorCode::invalid_argument) &&
-                       code <= static_cast<int>(ErrorCode::internal);
-    return failed(frame.request, frame.offset,
-                  Error{known ? static_cast<ErrorCode>(code) : ErrorCode::io_error,
-                        fmt::format("{} says: {}", peer_, words.substr(1)),
-                        "session",
-                        {}});
 }
 
 }  // namespace sidestep::wire

@@ -21,6 +21,7 @@
 
 namespace sidestep::wire {
 
+class Bundle;
 class Session;
 
 // A part of this machine that the other one may read or write, or both. What it holds lasts until the last byte that was
@@ -40,6 +41,9 @@ struct Region {
     std::uint64_t target = 0;
     std::string name;                    // for people
     std::shared_ptr<Traffic> traffic{};  // counts what goes in and out; may be null
+
+    // invalid_argument where the range lies outside.
+    Result<void> check(Bytes offset, Bytes bytes) const;
 };
 
 // One end; both are alike. Any thread. Lives in a shared_ptr.
@@ -120,6 +124,7 @@ private:
     // What is confirmed, or answered, together.
     static constexpr Bytes together = Bytes{256} << 10;
     static constexpr std::size_t most_confirms = 64;
+    static constexpr std::size_t most_lists = 4096;  // of places, of scatters that have not come
 
     // Something that this end waits for.
     struct Request {
@@ -155,6 +160,7 @@ private:
     struct Line {
         std::shared_ptr<backend::Link> link;
         unsigned epoch = 0;
+        bool scatters = false;
     };
     // What is to be sent once more, or asked for.
     struct Gap {
@@ -191,10 +197,13 @@ private:
     }
     Result<std::optional<Request>> begin_push(const Request& request);
     void send_push(const Line& line, std::uint64_t number, const Request& request, Range range);
+    static void add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,
+                           backend::Frame::Kind kind, std::vector<backend::Memory> memory);
     static void send_question(const Line& line, std::uint64_t number, const Request& request, Range range);
     Result<void> ask(const Request& request);
     // Those that wait, where there is room again.
     void ask_waiting();
+    Error not_asked_for() const;
     // With the mutex held: takes one that is over off the list.
     Request take(std::map<std::uint64_t, Request>::iterator found);
     // Those bytes of a request are where they belong. An error where they cannot be its own.
@@ -221,14 +230,23 @@ private:
     }
     Result<std::shared_ptr<Region>> target_of(const backend::Frame& frame) const;
     Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
+    Result<backend::Landing> landing_of_scatter(const backend::Frame& frame);
+    // With the mutex held: the places that were told for a frame. An error where they are not its own.
+    Result<std::vector<backend::RegionPart>> take_places(const backend::Frame& frame);
+    Result<void> told_places(const backend::Frame& frame, const backend::Landing& landing);
     void pushed(const backend::Frame& frame, const backend::Landing& landing);
     Result<void> give(const backend::Frame& frame);
+    Result<void> gather(const backend::Frame& frame);
+    // With the mutex held. True where more of its kind may be coming, and are worth waiting for.
+    Result<bool> add_fetch(Fetch fetch);
+    void pump_soon(bool wait);
     void pump();
     void send_fetches();
     std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line);
     void fail_fetch(const Fetch& part, const Error& why);
     void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
-    // Answers from memory that can go together.
+    // Small pushes, and answers from memory, that can go together.
+    class Scattering;
     class Answers;
     void pass_on(const Fetch& part, const void* from, std::function<void()> sent);
     void memory_sent(Bytes bytes, unsigned epoch);
@@ -266,6 +284,8 @@ private:
     std::size_t questions_ = 0;          // of requests, that have been asked
     std::deque<std::uint64_t> waiting_;  // requests whose questions have not
     std::vector<backend::Frame> confirms_;
+    std::map<std::pair<std::uint64_t, Bytes>, std::vector<backend::RegionPart>>
+        places_;  // by request and place in it
     std::uint64_t next_region_ = 1;
     std::map<std::uint64_t, std::shared_ptr<Region>> regions_;
     std::deque<Fetch> fetches_;

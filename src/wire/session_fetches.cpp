@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "wire/bundle.hpp"
 #include "wire/session.hpp"
 
@@ -22,18 +23,52 @@ Result<void> Session::give(const Frame& frame) {
     bool wait = false;
     {
         std::lock_guard lock(mutex_);
-        if (fetches_.size() >= most_fetches)
-            return Error{
-                ErrorCode::io_error, fmt::format("{} asks for too much at a time", peer_), "session", {}};
-        fetches_.push_back({std::move(*region), frame.request, frame.at, frame.offset, frame.size,
-                            std::move(*to), frame.target_offset});
-        wait = frame.size <= small_request && fetches_.size() % most_confirms != 0;
+        SIDESTEP_TRY(wait, add_fetch({std::move(*region), frame.request, frame.at, frame.offset, frame.size,
+                                      std::move(*to), frame.target_offset}));
     }
+    pump_soon(wait);
+    return {};
+}
+
+// As many pulls as there are places.
+Result<void> Session::gather(const Frame& frame) {
+    Result<void> refused;
+    bool wait = true;
+    {
+        std::lock_guard lock(mutex_);
+        SIDESTEP_TRY(const auto told, take_places(frame));
+        auto region = find_region({frame.kind, frame.request, frame.region}, false);
+        if (!region) refused = region.error();
+        for (const backend::RegionPart& place : told)
+            if (refused) refused = (*region)->check(place.offset, place.size);
+        Bytes at = frame.at;
+        for (auto next = told.begin(); refused && next != told.end(); at += next++->size) {
+            SIDESTEP_TRY(const bool small,
+                         add_fetch({*region, frame.request, at, next->offset, next->size, nullptr, 0}));
+            wait = wait && small;
+        }
+    }
+    if (!refused)
+        refuse(frame.request, frame.size, refused.error());
+    else
+        pump_soon(wait);
+    return {};
+}
+
+Result<bool> Session::add_fetch(Fetch fetch) {
+    if (fetches_.size() >= most_fetches)
+        return Error{
+            ErrorCode::io_error, fmt::format("{} asks for too much at a time", peer_), "session", {}};
+    const bool small = fetch.size <= small_request;
+    fetches_.push_back(std::move(fetch));
+    return small && fetches_.size() % most_confirms != 0;
+}
+
+void Session::pump_soon(bool wait) {
     if (wait)
         asked_.store(true);  // more of them may be coming
     else
         pump();
-    return {};
 }
 
 // The next part of what is asked for, where it has a slot, or needs none.
@@ -68,34 +103,56 @@ void Session::pump() {
     } while (seen > 0);
 }
 
-// Answers from memory that go together, over one link. Their regions keep the memory until it has been sent.
+// Answers from memory that go together, over one link; small ones that are neighbours in what was asked for as one frame,
+// where it scatters. Their regions keep the memory until it has been sent.
 class Session::Answers {
 public:
     explicit Answers(Session& session) : session_(session) {}
+    ~Answers() { flush(); }
+    Answers(const Answers&) = delete;
+    Answers& operator=(const Answers&) = delete;
 
     void add(const Fetch& part, const Line& line) {
-        if (!bundle_ || line.epoch != epoch_) begin(line);
-        // Those of the bundle that are sent by this call are not kept by what it adds.
-        bundle_->add({Frame::Kind::push, part.request, 0, part.at, part.size},
-                     part.region->address + part.offset);
+        if (!bundle_ || line.epoch != line_.epoch) begin(line);
+        if (!goes_on(part)) flush();
+        Frame& frame = next_.frame;
+        if (next_.parts.empty()) frame = {Frame::Kind::push, part.request, 0, part.at, 0};
+        frame.size += part.size;
+        next_.parts.push_back({part.region->address + part.offset, part.size});
         if (kept_.empty() || kept_.back() != part.region) kept_.push_back(part.region);
     }
 
 private:
+    bool goes_on(const Fetch& part) const {
+        const Frame& frame = next_.frame;
+        return line_.scatters && next_.parts.size() < backend::most_places && frame.request == part.request &&
+               frame.offset + frame.size == part.at && frame.size + part.size <= together;
+    }
+    void flush() {
+        if (next_.parts.empty()) return;
+        if (next_.parts.size() == 1) {
+            next_.payload = next_.parts.front().address;
+            next_.parts.clear();
+        }
+        auto kept = std::make_shared<const std::vector<std::shared_ptr<Region>>>(std::exchange(kept_, {}));
+        bundle_->add(std::exchange(next_, {}), std::move(kept));
+    }
     void begin(const Line& line) {
-        bundle_.reset();
-        epoch_ = line.epoch;
-        bundle_ = std::make_unique<Bundle>(line.link, [this](Bytes bytes) -> std::function<void()> {
-            session_.sent_.fetch_add(bytes, std::memory_order_relaxed);
-            return [self = session_.shared_from_this(), kept = std::exchange(kept_, {}), bytes,
-                    epoch = epoch_] { self->memory_sent(bytes, epoch); };
-        });
+        flush();
+        line_ = line;
+        bundle_ = std::make_unique<Bundle>(
+            line.link, [this, epoch = line.epoch](Bytes bytes) -> std::function<void()> {
+                session_.sent_.fetch_add(bytes, std::memory_order_relaxed);
+                return
+                    [self = session_.shared_from_this(), bytes, epoch] { self->memory_sent(bytes, epoch); };
+            });
     }
 
     Session& session_;
-    unsigned epoch_ = 0;
-    std::vector<std::shared_ptr<Region>> kept_;
+    Line line_;
     std::unique_ptr<Bundle> bundle_;
+    backend::Outgoing next_;
+    std::vector<std::shared_ptr<Region>> kept_;
 };
 
 void Session::send_fetches() {

@@ -37,6 +37,7 @@ void Session::wait_for_link() {
         waits_for_link_ = true;
         fetches.swap(fetches_);
         confirms_.clear();
+        places_.clear();
         on_the_way_ = 0;
         for (auto next = requests_.begin(); next != requests_.end();) {
             const auto one = next++;
@@ -65,7 +66,8 @@ Result<void> Session::renew(std::shared_ptr<backend::Link> link) {
     if (end_) return *end_;
     if (!waits_for_link_ || !link_ended_)
         return Error{ErrorCode::internal, "a link is replaced that has not ended", "session", {}};
-    line_ = {std::move(link), line_.epoch + 1};
+    const bool scatters = link->scatters();
+    line_ = {std::move(link), line_.epoch + 1, scatters};
     link_ended_ = false;
     return {};
 }

@@ -83,6 +83,13 @@ void check_frame(std::string_view bytes) {
     require(frame->offset + frame->size >= frame->offset, "a range has an end");
 }
 
+void check_places(std::string_view bytes) {
+    const auto places = backend::parse_places(bytes);
+    if (!places.ok()) return require(places.error().code == ErrorCode::io_error, "a refusal is of the line");
+    require(backend::to_bytes(*places) == bytes, "a list of places is what it says");
+    require(places->size() <= backend::most_places, "a list has a bound");
+}
+
 void check_data_hello(std::string_view bytes) {
     const auto hello = parse_data_hello(bytes);
     if (!hello.ok()) return;
@@ -145,6 +152,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             break;
         case 'f':
             fuzz::check_frame(bytes);
+            break;
+        case 'l':
+            fuzz::check_places(bytes);
             break;
         case 's':
             fuzz::check_data_hello(bytes);

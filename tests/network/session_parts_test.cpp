@@ -182,16 +182,21 @@ TEST(SessionParts, NoMoreIsAskedForThanTheOtherEndBears) {
         alone.session->fetch(parts, first.told());
         alone.session->fetch(parts, second.told());
     });
-    const std::uint64_t request = alone.hears().frame.request;
-    for (std::size_t i = 1; i < many; ++i) ASSERT_EQ(alone.hears().frame.request, request);
+    const auto hears_all = [&] {
+        std::uint64_t request = 0;
+        for (Bytes asked = 0; asked < many;) {
+            const Came came = alone.hears();
+            EXPECT_TRUE(request == 0 || came.frame.request == request);
+            request = came.frame.request;
+            if (came.frame.kind == Frame::Kind::gather) asked += came.frame.size;
+        }
+        return request;
+    };
+    const std::uint64_t request = hears_all();
     asking.join();
-    // What nobody has been asked for is no answer.
     ASSERT_TRUE(alone.says(test::said({Frame::Kind::fault, request, 0, many, 3}, "\x02no")));
     ASSERT_TRUE(first.once());
-    const Came next = alone.hears();
-    EXPECT_EQ(next.frame.request, request + 1);
-    EXPECT_EQ(next.frame.offset, 0u);
-    for (std::size_t i = 1; i < many; ++i) alone.hears();
+    EXPECT_EQ(hears_all(), request + 1);
     ASSERT_TRUE(alone.says(test::said({Frame::Kind::fault, request + 1, 0, many, 3}, "\x02no")));
     ASSERT_TRUE(second.once());
     EXPECT_FALSE(alone.session->end().has_value());
@@ -214,6 +219,196 @@ TEST(SessionParts, WhatWaitsToBeAskedForIsNotAnswered) {
         EXPECT_TRUE(comes([&] { return heard.times == 2; }));
         EXPECT_EQ(heard.errors, 2);
     }
+}
+
+std::string list(const std::vector<backend::RegionPart>& places, std::uint64_t request, std::uint64_t region,
+                 Bytes at = 0) {
+    const std::string bytes = backend::to_bytes(places);
+    return test::said({Frame::Kind::places, request, region, 0, bytes.size(), 0, 0, at}, bytes);
+}
+
+std::string scatter(const std::string& bytes, std::uint64_t request, std::uint64_t region, Bytes at = 0) {
+    return test::said({Frame::Kind::scatter, request, region, 0, bytes.size(), 0, 0, at}, bytes);
+}
+
+// Small ones leave in two frames, and come back as one answer.
+TEST(SessionParts, SmallOnesTravelTogether) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    Guarded memory(100, 1);
+    Alone alone;
+    Heard pushed, pulled;
+    const std::vector<Part> parts{
+        {7, 50, 3, memory.data()}, {7, 0, 0, memory.data()}, {7, 9, 4, memory.data() + 20}};
+    alone.session->bring(parts, pushed.told());
+    const Came places = alone.hears(), bytes = alone.hears();
+    const std::uint64_t push = places.frame.request;
+    EXPECT_EQ(list({{50, 3}, {9, 4}}, push, 7), test::said(places.frame, places.payload));
+    EXPECT_EQ(scatter(memory.text().substr(0, 3) + memory.text().substr(20, 4), push, 7),
+              test::said(bytes.frame, bytes.payload));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::confirm, push, 0, 0, 7})));
+    ASSERT_TRUE(pushed.once());
+    alone.session->fetch(parts, pulled.told());
+    const Came asked = alone.hears(), question = alone.hears();
+    const std::uint64_t pull = asked.frame.request;
+    EXPECT_EQ(list({{50, 3}, {9, 4}}, pull, 7), test::said(asked.frame, asked.payload));
+    EXPECT_EQ(question.frame, (Frame{Frame::Kind::gather, pull, 7, 0, 7}));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, pull, 0, 1, 5}, "bcdef")));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, pull, 0, 6, 1}, "g")));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, pull, 0, 0, 1}, "a")));
+    ASSERT_TRUE(pulled.once());
+    EXPECT_EQ(pushed.errors + pulled.errors, 0);
+    EXPECT_EQ(memory.text().substr(0, 3) + memory.text().substr(20, 4), "abcdefg");
+    EXPECT_TRUE(memory.whole());
+}
+
+// What is asked for together is answered together.
+TEST(SessionParts, AreReadWhereTheyMayBe) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    Guarded memory(100, 1), closed(100, 2);
+    Alone alone;
+    const auto region = alone.session->grant(test::region_of(memory, true, false));
+    const auto writable = alone.session->grant(test::region_of(closed, false, true));
+    const auto gather = [](std::uint64_t request, std::uint64_t where, Bytes bytes, Bytes at = 0) {
+        return test::said({Frame::Kind::gather, request, where, 0, bytes, 0, 0, at});
+    };
+    struct Case {
+        std::vector<backend::RegionPart> places;
+        std::uint64_t region;
+        ErrorCode code;
+    };
+    std::uint64_t request = 0;
+    for (const auto& [places, where, code] :
+         std::vector<Case>{{{{0, 3}, {98, 3}}, region, ErrorCode::invalid_argument},
+                           {{{0, 3}, {10, 3}}, writable, ErrorCode::permission_denied},
+                           {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found}}) {
+        ++request;
+        ASSERT_TRUE(alone.says(list(places, request, where) + gather(request, where, 6)));
+        const Came came = alone.hears();
+        EXPECT_EQ(came.frame.kind, Frame::Kind::fault) << request;
+        EXPECT_EQ(came.frame.offset, 6u);
+        ASSERT_FALSE(came.payload.empty());
+        EXPECT_EQ(static_cast<int>(came.payload[0]), static_cast<int>(code)) << request;
+    }
+    ASSERT_TRUE(
+        alone.says(list({{50, 3}, {97, 3}, {0, 0}, {49, 3}}, 9, region, 5) + gather(9, region, 9, 5)));
+    const Came came = alone.hears();
+    EXPECT_EQ(came.frame, (Frame{Frame::Kind::push, 9, 0, 5, 9}));
+    EXPECT_EQ(came.payload,
+              memory.text().substr(50, 3) + memory.text().substr(97, 3) + memory.text().substr(49, 3));
+    EXPECT_FALSE(alone.session->end().has_value());
+    ASSERT_TRUE(alone.says(list({{50, 3}}, 9, region) + gather(9, region, 4)));
+    EXPECT_TRUE(alone.has_ended()) << "another size than that of the places";
+}
+
+// Neither what was granted is left, nor anything else touched.
+TEST(SessionParts, AreWrittenWhereTheyMayBe) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    Guarded memory(100, 1), closed(100, 2);
+    Alone alone;
+    const auto region = alone.session->grant(test::region_of(memory, false, true));
+    const auto readable = alone.session->grant(test::region_of(closed, true, false));
+    auto by_slots = std::make_shared<Region>();
+    by_slots->size = 100;
+    by_slots->writable = true;
+    const auto file = alone.session->grant(by_slots);
+    struct Case {
+        std::vector<backend::RegionPart> places;
+        std::uint64_t region;
+        ErrorCode code;
+    };
+    std::uint64_t request = 0;
+    for (const auto& [places, where, code] :
+         std::vector<Case>{{{{0, 3}, {98, 3}}, region, ErrorCode::invalid_argument},
+                           {{{101, 0}, {0, 6}}, region, ErrorCode::invalid_argument},
+                           {{{1ull << 40, 3}, {0, 3}}, region, ErrorCode::invalid_argument},
+                           {{{0, 3}, {10, 3}}, readable, ErrorCode::permission_denied},
+                           {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found},
+                           {{{0, 3}, {10, 3}}, file, ErrorCode::invalid_argument}}) {
+        ++request;
+        ASSERT_TRUE(alone.says(list(places, request, where) + scatter("abcdef", request, where)));
+        const Came came = alone.hears();
+        EXPECT_EQ(came.frame.kind, Frame::Kind::fault) << request;
+        EXPECT_EQ(came.frame.request, request);
+        EXPECT_EQ(came.frame.offset, 6u);
+        ASSERT_FALSE(came.payload.empty());
+        EXPECT_EQ(static_cast<int>(came.payload[0]), static_cast<int>(code)) << request;
+    }
+    EXPECT_EQ(memory.text(), Guarded(100, 1).text());
+    // Parts may lie upon one another; then there are more bytes than in the region.
+    ASSERT_TRUE(alone.says(list({{0, 60}, {40, 60}, {5, 0}}, 50, region, 9) +
+                           scatter(std::string(60, 'a') + std::string(60, 'b'), 50, region, 9)));
+    EXPECT_EQ(alone.hears().frame, (Frame{Frame::Kind::confirm, 50, 0, 9, 120}));
+    EXPECT_EQ(memory.text(), std::string(40, 'a') + std::string(60, 'b'));
+    EXPECT_TRUE(memory.whole() && closed.whole());
+    EXPECT_FALSE(alone.session->end().has_value());
+}
+
+TEST(SessionParts, OfWhichNobodyWasToldEndTheLink) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    Guarded memory(100, 1);
+    std::string many;
+    for (std::uint64_t i = 0; i < 5000; ++i) many += list({{0, 1}}, i, 1);
+    const std::vector<std::pair<const char*, std::string>> cases{
+        {"no list", scatter("abc", 1, 1)},
+        {"of another request", list({{0, 3}}, 2, 1) + scatter("abc", 1, 1)},
+        {"of another place", list({{0, 3}}, 1, 1, 5) + scatter("abc", 1, 1)},
+        {"of more", list({{0, 3}, {5, 1}}, 1, 1) + scatter("abc", 1, 1)},
+        {"of fewer", list({{0, 2}}, 1, 1) + scatter("abc", 1, 1)},
+        {"twice", list({{0, 3}}, 1, 1) + list({{0, 3}}, 1, 1)},
+        {"used twice", list({{0, 3}}, 1, 1) + scatter("abc", 1, 1) + scatter("abc", 1, 1)},
+        {"an empty list", list({}, 1, 1)},
+        {"no whole list", test::said({Frame::Kind::places, 1, 1, 0, 15}, std::string(15, 'x'))},
+        {"too many lists", many}};
+    for (const auto& [what, bytes] : cases) {
+        Alone alone;
+        const auto region = alone.session->grant(test::region_of(memory, false, true));
+        ASSERT_EQ(region, 1u);
+        alone.says(bytes);
+        ASSERT_TRUE(alone.has_ended()) << what;
+        EXPECT_EQ(alone.session->end()->code, ErrorCode::io_error) << what;
+    }
+    EXPECT_TRUE(memory.whole());
+}
+
+// One whose engine lands a frame at one place.
+TEST(SessionParts, NeedALinkThatScatters) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    class Plain final : public backend::Link {
+    public:
+        Result<void> add(int) override { return {}; }
+        std::size_t sockets() const override { return 1; }
+        void send(const Frame& frame, const void*, std::function<void()> sent) override {
+            frames.push_back(frame);
+            if (sent) sent();
+        }
+        void look() override {}
+        void resume(Resume) override {}
+        void close(Error) override {}
+        void end(Error) override {}
+        std::vector<Frame> frames;
+    };
+    Guarded memory(100, 1);
+    const auto link = std::make_shared<Plain>();
+    const auto session = std::make_shared<Session>("node7");
+    session->use(link);
+    const auto region = session->grant(test::region_of(memory));
+    Heard pushed, pulled;
+    const std::vector<Part> parts{{7, 50, 3, memory.data()}, {7, 9, 4, memory.data() + 20}};
+    session->bring(parts, pushed.told());
+    session->fetch(parts, pulled.told());
+    ASSERT_EQ(link->frames.size(), 4u);
+    EXPECT_EQ(link->frames[1], (Frame{Frame::Kind::push, 1, 7, 9, 4, 0, 0, 3}));
+    for (const Frame& frame :
+         {Frame{Frame::Kind::push, 2, 0, 0, 7}, Frame{Frame::Kind::places, 1, region, 0, 16},
+          Frame{Frame::Kind::scatter, 1, region, 0, 16}})
+        EXPECT_FALSE(session->landing(frame).ok());
+    EXPECT_TRUE(session->landing({Frame::Kind::push, 2, 0, 3, 4}).ok());
+    ASSERT_TRUE(session->arrived({Frame::Kind::pull, 9, region, 0, 3}, {}).ok());
+    ASSERT_TRUE(session->arrived({Frame::Kind::pull, 9, region, 7, 3, 0, 0, 3}, {}).ok());
+    session->caught_up();
+    ASSERT_EQ(link->frames.size(), 6u) << "an answer for each";
+    session->ended(test::some_error());
+    EXPECT_EQ(pushed.times + pulled.times, 2);
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ std::vector<Frame> good_frames() {
         {Frame::Kind::push, 1, 2, 3, 4, 0, 0, most_bytes - 4},
         {Frame::Kind::pull, 1, 2, 3, 4, 0, 0, 5},
         {Frame::Kind::pass, 1, 2, 3, 4, 5, 6, 7},
+        {Frame::Kind::places, 1, 2, 0, most_places * place_bytes, 0, 0, 7},
+        {Frame::Kind::scatter, 1, 2, 0, max_push, 0, 0, 7},
+        {Frame::Kind::gather, 1, 2, 0, 1ull << 40, 0, 0, 7},
     };
 }
 
@@ -61,6 +64,9 @@ TEST(Frame, HasItsLowestBytesFirst) {
     EXPECT_EQ(kind(Frame::Kind::pull), 3);
     EXPECT_EQ(kind(Frame::Kind::fault), 4);
     EXPECT_EQ(kind(Frame::Kind::pass), 5);
+    EXPECT_EQ(kind(Frame::Kind::places), 6);
+    EXPECT_EQ(kind(Frame::Kind::scatter), 7);
+    EXPECT_EQ(kind(Frame::Kind::gather), 8);
 }
 
 TEST(Frame, OtherBytesAreNone) {
@@ -71,7 +77,7 @@ TEST(Frame, OtherBytesAreNone) {
     };
     const std::vector<Case> cases = {
         {"kind 0", 0, {0}},
-        {"kind 6", 0, {6}},
+        {"kind 9", 0, {9}},
         {"kind 255", 0, {255}},
         {"a kind of 2 bytes", 1, {1}},
         {"a kind of 8 bytes", 7, {1}},
@@ -113,6 +119,9 @@ TEST(Frame, BoundsAreOfTheirKinds) {
         {{Frame::Kind::push, 1, 1, most_bytes - 4, 4}, true},
         {{Frame::Kind::confirm, 1, 0, most_bytes, 1}, false},
         {{Frame::Kind::fault, 1, 0, most_bytes, 1}, false},
+        {{Frame::Kind::scatter, 1, 1, 0, max_push + 1}, false},
+        {{Frame::Kind::places, 1, 1, 0, most_places * place_bytes + 1}, false},
+        {{Frame::Kind::scatter, 1, 1, 0, 1, 1}, false},
         {{Frame::Kind::push, 1, 0, 0, 1, 0, 0, 1}, false},
         {{Frame::Kind::confirm, 1, 0, 0, 1, 0, 0, 1}, false},
         {{Frame::Kind::confirm, 1, 1, 0, 1, 0, 0, 1}, false},
@@ -134,6 +143,23 @@ TEST(Frame, SomeHaveMoreBehindThem) {
     EXPECT_FALSE(Frame{Frame::Kind::confirm}.has_payload());
     EXPECT_FALSE(Frame{Frame::Kind::pull}.has_payload());
     EXPECT_FALSE(Frame{Frame::Kind::pass}.has_payload());
+}
+
+TEST(Places, SurviveTheWay) {
+    const std::vector<RegionPart> places{{0, 1}, {1ull << 40, max_push}, {most_bytes - 5, 5}, {7, 0}};
+    const std::string bytes = to_bytes(places);
+    EXPECT_EQ(bytes.size(), places.size() * place_bytes);
+    EXPECT_EQ(parse_places(bytes).value(), places);
+    EXPECT_EQ(parse_places(to_bytes(std::vector<RegionPart>(most_places))).value().size(), most_places);
+}
+
+TEST(Places, OtherBytesAreNone) {
+    const std::vector<RegionPart> many(most_places + 1);
+    for (const std::string& bytes :
+         {std::string(), std::string(15, '\0'), std::string(17, '\0'), to_bytes(many),
+          to_bytes(std::vector<RegionPart>{{0, max_push + 1}}),
+          to_bytes(std::vector<RegionPart>{{most_bytes, 1}}), std::string(16, '\xff')})
+        EXPECT_EQ(parse_places(bytes).error().code, ErrorCode::io_error) << bytes.size();
 }
 
 }  // namespace
