@@ -56,7 +56,7 @@ public:
             fmt::format("a copy of up to {} to {} and back", format_bytes(small), plan.node);
         batches_.key = "net_batch";
         batches_.description =
-            fmt::format("many pieces of host memory in one batch to {} and back", plan.node);
+            fmt::format("many pieces in one batch from host memory to {} and back", plan.node);
         bandwidth_.key = "net_bandwidth";
         bandwidth_.description = fmt::format("a larger copy to {} and back", plan.node);
     }
@@ -268,12 +268,14 @@ private:
             pieces = options_.sizes;
             std::erase_if(pieces, [](Bytes size) { return size > small; });
         }
-        const Place here = Place::host(), there = Place::host().on(plan_.node);
-        for (const bool back : {false, true})
-            for (const Bytes piece : pieces) {
-                auto done = batch(back ? there : here, back ? here : there, piece);
-                if (!done) return done;
-            }
+        const Place here = Place::host();
+        for (const Place& far : {Place::host(), Place::gpu(0)})
+            for (const bool back : {false, true})
+                for (const Bytes piece : pieces) {
+                    const Place there = far.on(plan_.node);
+                    auto done = batch(back ? there : here, back ? here : there, piece);
+                    if (!done) return done;
+                }
         return {};
     }
 

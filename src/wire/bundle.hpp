@@ -49,8 +49,8 @@ public:
 
 private:
     static constexpr std::size_t most_frames = 256;
-    // What a socket takes in one call of the kernel.
-    static constexpr Bytes most_bytes = Bytes{256} << 10;
+    // Each call may have to wake a thread, which takes about 10 us.
+    static constexpr Bytes most_bytes = backend::max_push;
 
     const std::shared_ptr<backend::Link> link_;
     const Told told_;

@@ -122,7 +122,7 @@ private:
     // Of another end's own bound no more is asked for at a time: what is begun beyond waits here.
     static constexpr std::size_t most_questions = most_fetches / 2;
     // What is confirmed, or answered, together.
-    static constexpr Bytes together = Bytes{256} << 10;
+    static constexpr Bytes together = backend::max_push;
     static constexpr std::size_t most_confirms = 64;
     static constexpr std::size_t most_lists = 4096;  // of places, of scatters that have not come
 
@@ -177,6 +177,10 @@ private:
         Bytes size = 0;                // what is left of it
         std::shared_ptr<Region> to{};  // of a third machine; null: to who asks
         Bytes to_offset = 0;
+        // Of what goes by a slot: all that is in it, `size` bytes in all.
+        std::vector<backend::RegionPart> places{};
+
+        bool by_slot() const { return region->address == nullptr; }
     };
 
     // Of several rings it is not known who waits for which.
@@ -234,7 +238,7 @@ private:
     // With the mutex held: the places that were told for a frame. An error where they are not its own.
     Result<std::vector<backend::RegionPart>> take_places(const backend::Frame& frame);
     Result<void> told_places(const backend::Frame& frame, const backend::Landing& landing);
-    void pushed(const backend::Frame& frame, const backend::Landing& landing);
+    Result<void> pushed(const backend::Frame& frame, const backend::Landing& landing);
     Result<void> give(const backend::Frame& frame);
     Result<void> gather(const backend::Frame& frame);
     // With the mutex held. True where more of its kind may be coming, and are worth waiting for.
@@ -243,6 +247,8 @@ private:
     void pump();
     void send_fetches();
     std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line);
+    // With the mutex held: takes up to so many bytes off the first fetch.
+    Fetch cut_fetch(Bytes most);
     void fail_fetch(const Fetch& part, const Error& why);
     void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
     // Small pushes, and answers from memory, that can go together.

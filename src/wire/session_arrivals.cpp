@@ -98,15 +98,28 @@ Result<Landing> Session::landing_of_scatter(const Frame& frame) {
         auto bytes = std::make_shared<std::string>(frame.size, '\0');
         return Landing{Landing::Kind::here, bytes->data(), bytes};
     }
-    SIDESTEP_TRY(const auto told, take_places(frame));
+    // They are taken when the bytes are there.
+    const auto told = places_.find({frame.request, frame.at});
+    if (told == places_.end()) return not_asked_for();
     auto region = find_region({frame.kind, frame.request, frame.region}, true);
-    if (!region || (*region)->address == nullptr) return Landing{};
+    if (!region) return Landing{};
     Landing landing{Landing::Kind::here};
-    for (const backend::RegionPart& place : told) {
+    Bytes all = 0;
+    for (const backend::RegionPart& place : told->second) {
         if (!(*region)->check(place.offset, place.size)) return Landing{};
-        landing.parts.push_back({(*region)->address + place.offset, place.size});
+        if ((*region)->address != nullptr)
+            landing.parts.push_back({(*region)->address + place.offset, place.size});
+        all += place.size;
     }
-    landing.keeps = std::move(*region);
+    if (all != frame.size) return not_asked_for();
+    if ((*region)->address != nullptr) {
+        landing.keeps = std::move(*region);
+        return landing;
+    }
+    auto slot = (*region)->slots_in->take();
+    if (!slot) return Landing{Landing::Kind::later};
+    landing.address = slot->address();
+    landing.keeps = std::move(slot);
     return landing;
 }
 
@@ -136,8 +149,7 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
         case Frame::Kind::push:
             received_.fetch_add(frame.size, std::memory_order_relaxed);
             if (frame.region == 0) return came(frame.request, true, frame.offset, frame.size);
-            pushed(frame, landing);
-            return {};
+            return pushed(frame, landing);
         case Frame::Kind::confirm:
             return came(frame.request, false, frame.offset, frame.size);
         case Frame::Kind::pull:
@@ -151,33 +163,35 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
     return {};
 }
 
-void Session::pushed(const Frame& frame, const Landing& landing) {
+Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     const bool landed = landing.kind == Landing::Kind::here;
-    bool time_to_confirm = false;
     const bool scattered = frame.kind == Frame::Kind::scatter;
-    const auto region = [&] {
+    std::vector<backend::RegionPart> places{{frame.offset, frame.size}};
+    bool time_to_confirm = false;
+    Result<std::shared_ptr<Region>> region = std::shared_ptr<Region>();
+    {
         std::lock_guard lock(mutex_);
-        auto found = find_region(scattered ? Frame{frame.kind, frame.request, frame.region} : frame, true);
-        if (found && landed && (*found)->address != nullptr) time_to_confirm = confirm_soon(frame);
-        return found;
-    }();
-    if (!region) return refuse(frame.request, frame.size, region.error());
-    if (!landed && scattered)
-        return refuse(frame.request, frame.size,
-                      Error{ErrorCode::invalid_argument,
-                            "a part lies past the end, or not in memory",
-                            (*region)->name,
-                            {}});
-    if (!landed)
-        return refuse(frame.request, frame.size,
-                      Error{ErrorCode::not_found, "it was granted too late", "session", {}});
+        region = find_region(scattered ? Frame{frame.kind, frame.request, frame.region} : frame, true);
+        if (scattered) {
+            SIDESTEP_TRY(places, take_places(frame));
+        }
+        if (region && landed && (*region)->address != nullptr) time_to_confirm = confirm_soon(frame);
+    }
+    if (region && !landed)
+        region = scattered
+                     ? Error{ErrorCode::invalid_argument, "a part lies past the end", (*region)->name, {}}
+                     : Error{ErrorCode::not_found, "it was granted too late", "session", {}};
+    if (!region) {
+        refuse(frame.request, frame.size, region.error());
+        return {};
+    }
     if ((*region)->traffic) (*region)->traffic->received.fetch_add(frame.size, std::memory_order_relaxed);
     if (time_to_confirm) send_confirms();
-    if ((*region)->address != nullptr) return;
+    if ((*region)->address != nullptr) return {};
     const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
     const Way& way = *(*region)->in;
     moving(1);
-    slot->move(slot, way, true, frame.offset, frame.size,
+    slot->move(slot, way, true, std::move(places),
                [self = shared_from_this(), held = *region, frame](const auto&, const Result<void>& moved) {
                    if (moved)
                        self->confirm(frame);
@@ -185,6 +199,7 @@ void Session::pushed(const Frame& frame, const Landing& landing) {
                        self->refuse(frame.request, frame.size, moved.error());
                    self->moving(-1);
                });
+    return {};
 }
 
 void Session::confirm(const Frame& push) {

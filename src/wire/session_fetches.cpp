@@ -71,25 +71,41 @@ void Session::pump_soon(bool wait) {
         pump();
 }
 
-// The next part of what is asked for, where it has a slot, or needs none.
-std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line) {
-    std::lock_guard lock(mutex_);
-    line = line_;
-    if (fetches_.empty()) return std::nullopt;
+Session::Fetch Session::cut_fetch(Bytes most) {
     Fetch& first = fetches_.front();
-    const bool memory = first.region->address != nullptr;
-    if (memory && on_the_way_ >= most_on_the_way) return std::nullopt;
-    if (!memory) slot = first.region->slots_out->take();
-    if (!memory && !slot) return std::nullopt;
     Fetch part = first;
-    part.size = std::min(backend::max_push, first.size);
-    if (memory) on_the_way_ += part.size;
-    if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
+    part.size = std::min(most, first.size);
     first.at += part.size;
     first.offset += part.size;
     first.to_offset += part.size;
     first.size -= part.size;
     if (first.size == 0) fetches_.pop_front();
+    return part;
+}
+
+// The next part of what is asked for, where it has a slot, or needs none. A slot takes as many small ones as belong together.
+std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line) {
+    std::lock_guard lock(mutex_);
+    line = line_;
+    if (fetches_.empty()) return std::nullopt;
+    const bool by_slot = fetches_.front().by_slot();
+    if (!by_slot && on_the_way_ >= most_on_the_way) return std::nullopt;
+    if (by_slot) slot = fetches_.front().region->slots_out->take();
+    if (by_slot && !slot) return std::nullopt;
+    Fetch part = cut_fetch(backend::max_push);
+    if (!by_slot) on_the_way_ += part.size;
+    if (by_slot) part.places.push_back({part.offset, part.size});
+    const auto goes_on = [&](const Fetch& next) {
+        return next.request == part.request && next.region == part.region && next.at == part.at + part.size &&
+               !next.to && !part.to && part.size + next.size <= backend::max_push;
+    };
+    while (by_slot && line.scatters && part.places.size() < backend::most_places && !fetches_.empty() &&
+           goes_on(fetches_.front())) {
+        const Fetch more = cut_fetch(backend::max_push);
+        part.places.push_back({more.offset, more.size});
+        part.size += more.size;
+    }
+    if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
     return part;
 }
 
@@ -171,7 +187,7 @@ void Session::send_fetches() {
         }
         Slots::Slot& one = *slot;
         moving(1);
-        one.move(std::move(slot), *part->region->out, false, part->offset, part->size,
+        one.move(std::move(slot), *part->region->out, false, part->places,
                  [self = shared_from_this(), part = *part](std::shared_ptr<Slots::Slot> filled,
                                                            const Result<void>& moved) {
                      if (moved)

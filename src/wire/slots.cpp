@@ -74,31 +74,60 @@ void Slots::give_back(Slot* slot) {
     if (freed) freed();
 }
 
-void Slots::Slot::move(std::shared_ptr<Slot> self, const Way& way, bool in, Bytes offset, Bytes size,
-                       Done done) {
-    backend::Piece piece;
-    piece.from = in ? way.slots.get() : way.end.get();
-    piece.from_offset = in ? index_ * backend::max_push : offset;
-    piece.to = in ? way.end.get() : way.slots.get();
-    piece.to_offset = in ? offset : index_ * backend::max_push;
-    piece.size = size;
-    piece.capability = way.capability;
-    if (!in) piece.room_after = backend::max_push - size;
+void Slots::Slot::move(std::shared_ptr<Slot> self, const Way& way, bool in,
+                       std::vector<backend::RegionPart> places, Done done) {
     self_ = std::move(self);
     done_ = std::move(done);
-    flight_.emplace(*this);
-    auto started = way.backend->start(piece, *flight_);
-    if (started && *started == backend::Progress::pending) return slots_.pieces_->begun(size <= small);
-    auto kept = std::exchange(self_, nullptr);
-    std::exchange(done_, nullptr)(std::move(kept), started ? Result<void>() : Result<void>(started.error()));
+    way_ = &way;
+    in_ = in;
+    places_ = std::move(places);
+    next_ = 0;
+    begun_ = 0;
+    go_on({});
+}
+
+backend::Piece Slots::Slot::next_piece() {
+    const auto& [offset, size] = places_[next_++];
+    const Bytes in_ring = index_ * backend::max_push + begun_;
+    begun_ += size;
+    backend::Piece piece;
+    piece.from = in_ ? way_->slots.get() : way_->end.get();
+    piece.from_offset = in_ ? in_ring : offset;
+    piece.to = in_ ? way_->end.get() : way_->slots.get();
+    piece.to_offset = in_ ? offset : in_ring;
+    piece.size = size;
+    piece.capability = way_->capability;
+    // What a later one reads must not be written over.
+    if (!in_ && next_ == places_.size()) piece.room_after = backend::max_push - begun_;
+    return piece;
+}
+
+// All at once where the backend can.
+Result<backend::Progress> Slots::Slot::start() {
+    auto* const batcher = places_.size() > 1 ? way_->backend->batcher() : nullptr;
+    if (batcher == nullptr) return way_->backend->start(next_piece(), *flight_);
+    std::vector<backend::Piece> pieces;
+    while (next_ < places_.size()) pieces.push_back(next_piece());
+    return batcher->start_batch(pieces, *flight_);
 }
 
 // Nothing of this object is touched once it has been handed on.
+void Slots::Slot::go_on(Result<void> result) {
+    while (result && next_ < places_.size()) {
+        flight_.emplace(*this);
+        const Bytes before = begun_;
+        const auto started = start();
+        if (started && *started == backend::Progress::pending)
+            return slots_.pieces_->begun(begun_ - before <= small);
+        if (!started) result = started.error();
+    }
+    auto kept = std::exchange(self_, nullptr);
+    std::exchange(done_, nullptr)(std::move(kept), std::move(result));
+}
+
 void Slots::Slot::ended() {
     slots_.pieces_->ended();
-    auto kept = std::exchange(self_, nullptr);
-    const Result<void> result = flight_->result();
-    std::exchange(done_, nullptr)(std::move(kept), result);
+    go_on(flight_->result());
 }
 
 }  // namespace sidestep::wire

@@ -75,18 +75,28 @@ public:
     void* address() const { return static_cast<char*>(slots_.ring_.address()) + index_ * backend::max_push; }
 
     using Done = std::function<void(std::shared_ptr<Slot>, Result<void>)>;
-    // Moves `size` bytes from the slot's beginning to `offset` of the way's end (`in`), or the other way round. `done` is
-    // given the slot again, on any thread, this one too.
-    void move(std::shared_ptr<Slot> self, const Way& way, bool in, Bytes offset, Bytes size, Done done);
+    // Moves bytes from the slot's beginning to places of the way's end (`in`), one after the other, or the other way
+    // round. `done` is given the slot again, on any thread, this one too; the way stays until then.
+    void move(std::shared_ptr<Slot> self, const Way& way, bool in, std::vector<backend::RegionPart> places,
+              Done done);
 
 private:
     void ended() override;
+    // Starts what is left of it, unless a piece failed; tells of the end where nothing is in flight then.
+    void go_on(Result<void> result);
+    Result<backend::Progress> start();
+    backend::Piece next_piece();
 
     Slots& slots_;
     const std::size_t index_;
     std::optional<backend::Flight> flight_;
     std::shared_ptr<Slot> self_;
     Done done_;
+    const Way* way_ = nullptr;
+    bool in_ = false;
+    std::vector<backend::RegionPart> places_;
+    std::size_t next_ = 0;  // place that was not begun
+    Bytes begun_ = 0;       // bytes before it
 };
 
 }  // namespace sidestep::wire

@@ -307,10 +307,6 @@ TEST(SessionParts, AreWrittenWhereTheyMayBe) {
     Alone alone;
     const auto region = alone.session->grant(test::region_of(memory, false, true));
     const auto readable = alone.session->grant(test::region_of(closed, true, false));
-    auto by_slots = std::make_shared<Region>();
-    by_slots->size = 100;
-    by_slots->writable = true;
-    const auto file = alone.session->grant(by_slots);
     struct Case {
         std::vector<backend::RegionPart> places;
         std::uint64_t region;
@@ -322,8 +318,7 @@ TEST(SessionParts, AreWrittenWhereTheyMayBe) {
                            {{{101, 0}, {0, 6}}, region, ErrorCode::invalid_argument},
                            {{{1ull << 40, 3}, {0, 3}}, region, ErrorCode::invalid_argument},
                            {{{0, 3}, {10, 3}}, readable, ErrorCode::permission_denied},
-                           {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found},
-                           {{{0, 3}, {10, 3}}, file, ErrorCode::invalid_argument}}) {
+                           {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found}}) {
         ++request;
         ASSERT_TRUE(alone.says(list(places, request, where) + scatter("abcdef", request, where)));
         const Came came = alone.hears();
