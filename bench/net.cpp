@@ -55,8 +55,7 @@ public:
         latency_.description =
             fmt::format("a copy of up to {} to {} and back", format_bytes(small), plan.node);
         batches_.key = "net_batch";
-        batches_.description =
-            fmt::format("many pieces in one batch from host memory to {} and back", plan.node);
+        batches_.description = fmt::format("many pieces in one batch to {} and back", plan.node);
         bandwidth_.key = "net_bandwidth";
         bandwidth_.description = fmt::format("a larger copy to {} and back", plan.node);
     }
@@ -106,9 +105,7 @@ private:
     }
 
     Result<void> both_ways(const Place& here, const Place& there) {
-        std::string missing = here.is_gpu() ? no_gpu(context_) : std::string();
-        if (missing.empty() && here.is_gpu() && here.index() >= context_.topology().gpu_count())
-            missing = "there is no such GPU here";
+        std::string missing = here.is_gpu() ? why_no_gpu() : std::string();
         if (missing.empty()) {
             const auto memory = context_.allocate(there, small);
             if (!memory) missing = memory.error().to_string();
@@ -121,6 +118,13 @@ private:
             if (!done) return done;
         }
         return {};
+    }
+
+    // Empty: there is one.
+    std::string why_no_gpu() const {
+        std::string why = no_gpu(context_);
+        if (why.empty() && plan_.gpu >= context_.topology().gpu_count()) why = "there is no such GPU here";
+        return why;
     }
 
     static std::string name_of(const Place& from, const Place& to) {
@@ -268,14 +272,14 @@ private:
             pieces = options_.sizes;
             std::erase_if(pieces, [](Bytes size) { return size > small; });
         }
-        const Place here = Place::host();
-        for (const Place& far : {Place::host(), Place::gpu(0)})
-            for (const bool back : {false, true})
-                for (const Bytes piece : pieces) {
-                    const Place there = far.on(plan_.node);
-                    auto done = batch(back ? there : here, back ? here : there, piece);
-                    if (!done) return done;
-                }
+        for (const Place& near : {Place::host(), Place::gpu(plan_.gpu)})
+            for (const Place& far : {Place::host(), Place::gpu(0)})
+                for (const bool back : {false, true})
+                    for (const Bytes piece : pieces) {
+                        const Place there = far.on(plan_.node);
+                        auto done = batch(back ? there : near, back ? near : there, piece);
+                        if (!done) return done;
+                    }
         return {};
     }
 
@@ -285,12 +289,16 @@ private:
             options_.smoke ? 1000 : std::clamp<std::size_t>(most_of_a_batch / piece, 1, most_pieces);
         const std::string name = fmt::format("{} pieces, {}", count, name_of(from, to));
         const Bytes all = piece * count;
-        auto pair = PaintedPair::make(context_, from, to, all);
-        if (!pair && missing_memory(pair.error())) {
-            batches_.notes.push_back(fmt::format("{}: not measured: {}", name, pair.error().to_string()));
-            return say_(row(name, piece, fmt::format("not measured: {}", pair.error().to_string())));
+        const bool gpu_here = (from.is_gpu() && from.node().empty()) || (to.is_gpu() && to.node().empty());
+        std::string missing = gpu_here ? why_no_gpu() : std::string();
+        auto pair = missing.empty() ? PaintedPair::make(context_, from, to, all)
+                                    : Result<PaintedPair>(Error{ErrorCode::not_found, missing, {}, {}});
+        if (!pair && missing.empty() && missing_memory(pair.error())) missing = pair.error().to_string();
+        if (!pair && missing.empty()) return pair.error();
+        if (!missing.empty()) {
+            batches_.notes.push_back(fmt::format("{}: not measured: {}", name, missing));
+            return say_(row(name, piece, fmt::format("not measured: {}", missing)));
         }
-        if (!pair) return pair.error();
         std::vector<BatchItem> items;
         items.reserve(count);
         for (std::size_t i = 0; i < count; ++i) {

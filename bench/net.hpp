@@ -19,7 +19,7 @@ struct NetPlan {
 using SayLine = std::function<Result<void>(const std::string& line)>;
 
 // The case net_latency (microseconds of a copy of up to 64 KiB), net_bandwidth (GB/s of larger ones) and net_batch (many
-// pieces from and to host memory as one batch: GB/s, or millions of tiny ones a second). Ends that one
+// pieces as one batch: GB/s, or millions of tiny ones a second). Ends that one
 // of the machines does not have or allow have a line and a note that say why. Fails where the node is not reached; what
 // is lost on the way is told in CaseResult::failed. Other programs that answer on the node are run as well.
 Result<std::vector<CaseResult>> measure_net(const Context& context, const NetPlan& plan,

@@ -26,22 +26,34 @@ public:
     bool starts_copies() const override { return starts_copies_; }
 
 private:
+    // Staging memory of a relayed group, a slot for each call.
+    struct Relay {
+        StagingLease lease;
+        Bytes slot = 0;                                  // bytes of one
+        std::unique_ptr<backend::Registration> written;  // by the first hop
+        std::unique_ptr<backend::Registration> read;     // by the second
+        std::vector<std::size_t> free;
+    };
     // A group at work.
     struct Bulk {
         BatchGroup group;
         std::vector<std::unique_ptr<backend::Registration>> sources;  // by range; null: no piece needs it
         std::vector<std::unique_ptr<backend::Registration>> targets;
+        std::optional<Relay> relay;
         std::size_t next = 0;   // the first piece that was not started
         std::size_t calls = 0;  // in flight
     };
     struct Call {
-        Call(backend::PieceOwner& owner, Bulk& of)
-            : bulk(&of), first(of.next), last(of.next), flight(owner) {}
+        Call(backend::PieceOwner& owner, Bulk& of) : bulk(&of), first(of.next), last(of.next) {
+            flight.emplace(owner);
+        }
         Bulk* bulk;
         std::size_t first;
         std::size_t last;
         Bytes bytes = 0;
-        backend::Flight flight;
+        std::size_t slot = 0;    // of a relayed one
+        bool handed_on = false;  // it is at the second hop
+        std::optional<backend::Flight> flight;
     };
     // A copy of its own.
     struct Single {
@@ -62,6 +74,7 @@ private:
 
     Result<void> prepare(const std::vector<BatchCopy>& copies);
     Result<void> attach(Bulk& bulk);
+    Result<void> add_relay(Bulk& bulk) const;
     Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const;
     std::string where() const override { return "copy_batch"; }
     bool go_on(bool may_block) override;
@@ -77,6 +90,13 @@ private:
     bool look_at_calls();
     bool start_calls();
     bool start_call(Bulk& bulk);
+    bool may_start(const Bulk& bulk) const;
+    // The pieces of a call, for the hop that it is at.
+    void fill_scratch(const Call& call);
+    // What a call's hop has answered, or ended with. True where the call is over.
+    bool went_on(Call& call, const Result<void>& result);
+    // Gives the call to the hop that it is at.
+    Result<backend::Progress> submit(Call& call);
     void land(const Call& call);
     bool run_singles(bool may_block);
     bool look_at(Single& single, std::optional<Error>& failed);

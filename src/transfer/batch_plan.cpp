@@ -146,21 +146,26 @@ private:
 };
 
 Prefer preference(const BatchGroup& group, Prefer asked) {
-    const bool gpus = group.from.place.is_gpu() && group.to.place.is_gpu();
+    const Place& from = group.from.place;
+    const Place& to = group.to.place;
+    const bool gpus = from.is_gpu() && to.is_gpu() && from.node().empty() && to.node().empty();
     const bool small = group.bytes / group.pieces.size() < kernel_mean;
     return asked == Prefer::automatic && gpus && small ? Prefer::kernel : asked;
 }
 
-// Whether the group's best single lane is one hop that takes batches; keeps its plan then.
+// Whether the group's best single lane is one hop that takes batches, or two of them; keeps its plan then.
 bool plan_group(const BatchRequest& request, BatchGroup& group) {
     const CopyOptions& options = request.options;
     auto plan =
         request.plans.get({group.from, group.to, group.bytes, options.require,
                            preference(group, options.prefer), options.max_staging, 1, request.relay_memory});
-    if (!plan || (*plan)->lanes.size() != 1 || (*plan)->lanes[0].size() != 1) return false;
-    const ReadyHop& hop = (*plan)->lanes[0][0];
-    if (hop.backend->batcher() == nullptr) return false;
-    if (request.on_stream && !hop.streams) return false;
+    if (!plan || (*plan)->lanes.size() != 1) return false;
+    const auto& hops = (*plan)->lanes[0];
+    const bool relayed = hops.size() == 2;
+    if (hops.size() > 2 || (relayed && (request.on_stream || options.max_staging < largest_relayed)))
+        return false;
+    for (const ReadyHop& hop : hops)
+        if (hop.backend->batcher() == nullptr || (request.on_stream && !hop.streams)) return false;
     group.plan = std::move(*plan);
     return true;
 }
@@ -207,10 +212,15 @@ void plan_bucket(const BatchRequest& request, const std::vector<BatchCopy>& copi
         group->bytes += source_end.size();
     }
     for (BatchGroup& group : groups) {
-        if (plan_group(request, group))
-            plan.groups.push_back(std::move(group));
-        else
-            for (const BatchPiece& piece : group.pieces) plan.singles.push_back(piece.position);
+        const bool together = plan_group(request, group);
+        const bool relayed = together && group.relayed();
+        // Large ones are worth lanes of their own where bytes wait in between.
+        std::erase_if(group.pieces, [&](const BatchPiece& piece) {
+            if (together && (!relayed || piece.size <= largest_relayed)) return false;
+            plan.singles.push_back(piece.position);
+            return true;
+        });
+        if (!group.pieces.empty()) plan.groups.push_back(std::move(group));
     }
 }
 

@@ -32,7 +32,7 @@ struct BatchPiece {
     Bytes size = 0;
 };
 
-// Copies that one capability carries out, many in a call. Groups may share ranges.
+// Copies that go one way, many in a call. Groups may share ranges.
 struct BatchGroup {
     route::End from;
     route::End to;
@@ -40,10 +40,16 @@ struct BatchGroup {
     std::vector<BatchPiece> pieces;
     std::shared_ptr<const std::vector<BatchRange>> from_ranges;
     std::shared_ptr<const std::vector<BatchRange>> to_ranges;
-    std::shared_ptr<const ReadyPlan> plan;  // one lane of one hop
+    std::shared_ptr<const ReadyPlan> plan;  // one lane of one hop, or of two
 
-    const ReadyHop& hop() const { return plan->lanes[0][0]; }
+    const ReadyHop& first() const { return plan->lanes[0].front(); }
+    const ReadyHop& last() const { return plan->lanes[0].back(); }
+    // By staging memory between two hops.
+    bool relayed() const { return plan->lanes[0].size() > 1; }
 };
+
+// A piece of a relayed group has at most so many bytes.
+constexpr Bytes largest_relayed = Bytes{1} << 20;
 
 struct BatchPlan {
     std::vector<BatchGroup> groups;

@@ -185,6 +185,42 @@ TEST_F(Network, ABatch) {
     }
 }
 
+// GPU to GPU of the node: both hops take many pieces at a time, with staging memory between them. Large ones go by themselves.
+TEST_F(Network, ABatchByStaging) {
+    const std::string all = test::text_of(Bytes{40} << 20, 5);
+    auto mine = here->allocate(Place::gpu(0), all.size());
+    auto theirs = here->allocate(Place::gpu(1).on("n"), all.size());
+    ASSERT_TRUE(mine && theirs);
+    ASSERT_TRUE(here->copy(Buffer::host(all.data(), all.size()), mine->buffer()).wait());
+    std::vector<BatchItem> there, back;
+    Bytes at = 0;
+    for (std::size_t i = 0; at < all.size(); ++i) {
+        const Bytes wanted = i == 700 ? Bytes{5} << 20 : i % 3 == 0 ? 777 : 40'000;
+        const Bytes size = std::min(wanted, all.size() - at);
+        there.push_back(
+            {mine->buffer().slice(at, size), theirs->buffer().slice(all.size() - at - size, size)});
+        back.push_back({there.back().to, there.back().from});
+        at += size;
+    }
+    for (const Bytes staging : {Bytes{1} << 30, Bytes{20} << 20, Bytes{3} << 20, Bytes{1} << 19}) {
+        std::string other(all.size(), '#');
+        CopyOptions options;
+        options.max_staging = staging;
+        const auto pushed = here->copy_batch(there, options).wait();
+        ASSERT_TRUE(pushed) << pushed.error().to_string();
+        EXPECT_EQ(pushed->bytes, all.size());
+        EXPECT_EQ(pushed->route->lanes[0].hops.size(), 2u);
+        ASSERT_TRUE(here->copy(Buffer::host(other.data(), other.size()), mine->buffer()).wait());
+        const auto pulled = here->copy_batch(back, options).wait();
+        ASSERT_TRUE(pulled) << pulled.error().to_string();
+        ASSERT_TRUE(here->copy(mine->buffer(), Buffer::host(other.data(), other.size())).wait());
+        EXPECT_TRUE(other == all) << staging;
+    }
+    serving.reset();
+    EXPECT_FALSE(here->copy_batch(there).wait());
+    EXPECT_FALSE(here->copy_batch(back).wait());
+}
+
 TEST_F(Network, ABatchWhoseNodeGoes) {
     auto memory = here->allocate(Place::host().on("n"), text.size());
     ASSERT_TRUE(memory) << memory.error().to_string();

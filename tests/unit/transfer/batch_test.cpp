@@ -130,12 +130,89 @@ TEST(Batch, KindsOfMemoryAreToldApart) {
     const auto receipt = rig.copy(batch);
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(Rig::equal(batch));
-    EXPECT_EQ(rig.fake->batches, std::vector<std::size_t>{40});
+    EXPECT_EQ(rig.fake->batches, (std::vector<std::size_t>{40, 8, 8})) << "the other eight, there by staging";
     EXPECT_EQ(receipt->bytes, 48 * 8_KiB);
     ASSERT_EQ(receipt->route->lanes[0].hops.size(), 1u) << receipt->explain();
     ASSERT_EQ(receipt->notes.size(), 1u);
     EXPECT_NE(receipt->notes[0].find("8 copies, 64 KiB, host -> gpu:0"), std::string::npos)
         << receipt->notes[0];
+}
+
+// From pageable memory a piece goes by staging memory: every call has two flights, one for each hop.
+struct Relayed : Rig {
+    explicit Relayed(FakeBackend::Script script, std::chrono::milliseconds drain_limit = 10s)
+        : Rig(std::move(script), 32_MiB, drain_limit),
+          pageable(*fake->allocate(Place::host(), 32_MiB, MemoryKind::pageable)) {
+        std::memcpy(pageable.address(), source.address(), 32_MiB);
+    }
+    std::vector<Item> items(std::size_t count, Bytes size, Bytes step) const {
+        std::vector<Item> made = Rig::items(count, size, step);
+        for (std::size_t i = 0; i < count; ++i) made[i].from = pageable.buffer().slice(i * step, size);
+        return made;
+    }
+    Allocation pageable;
+};
+
+TEST(Batch, RelayedPiecesArriveWithinTheirStaging) {
+    for (const Bytes staging : {Bytes{1} << 30, 24_MiB, 5_MiB, 1_MiB}) {
+        Relayed rig({.looks = 2});
+        CopyOptions options;
+        options.max_staging = staging;
+        const auto batch = rig.items(333, 70'001, 90'000);
+        const auto receipt = rig.copy(batch, options);
+        ASSERT_TRUE(receipt) << receipt.error().to_string();
+        EXPECT_TRUE(Rig::equal(batch));
+        EXPECT_EQ(receipt->bytes, 333u * 70'001);
+        EXPECT_EQ(receipt->route->lanes[0].hops.size(), 2u);
+        EXPECT_GE(rig.fake->batches.size(), 2 * (333u * 70'001 / 4_MiB));
+        EXPECT_EQ(rig.fake->batches.size() % 2, 0u);
+        EXPECT_EQ(rig.fake->in_flight + rig.fake->attached, 0);
+    }
+    // With less, and above a MiB, they are copies of their own.
+    Relayed rig({});
+    CopyOptions little;
+    little.max_staging = 512_KiB;
+    ASSERT_TRUE(rig.copy(rig.items(40, 8_KiB, 8_KiB), little));
+    ASSERT_TRUE(rig.copy(rig.items(4, 2_MiB, 2_MiB)));
+    EXPECT_TRUE(rig.fake->batches.empty());
+}
+
+TEST(Batch, AFailedHopEndsTheBatchAndNamesItsCopies) {
+    for (const bool second : {false, true})
+        for (const bool at_once : {false, true}) {
+            const auto fails = [second](const backend::Piece& piece) -> std::optional<Error> {
+                if ((piece.to->buffer().place() == Place::gpu(0)) == second) return broken();
+                return std::nullopt;
+            };
+            Relayed rig({.looks = at_once ? 0 : 1, .fail_piece = fails});
+            const auto receipt = rig.copy(rig.items(300, 64_KiB, 64_KiB));
+            ASSERT_FALSE(receipt) << second << at_once;
+            EXPECT_EQ(receipt.error().code, ErrorCode::device_error);
+            EXPECT_NE(receipt.error().message.find("of the batch: scripted failure"), std::string::npos)
+                << receipt.error().message;
+            EXPECT_EQ(rig.fake->in_flight + rig.fake->attached, 0);
+        }
+}
+
+TEST(Batch, WhatIsStagedIsNotHandedOnAfterACancel) {
+    std::atomic<bool> hang{true};
+    Relayed rig({.looks = 0, .hang = [&](std::size_t) { return hang.load(); }}, 20ms);
+    CopyOptions options;
+    options.max_staging = 8_MiB;
+    auto job = rig.start(rig.items(300, 64_KiB, 64_KiB), options);
+    rig.fake->wait_for_flights(8);
+    EXPECT_FALSE(rig.engine->wait(job, 5ms));
+    EXPECT_EQ(rig.fake->in_flight, 8) << "a slot for each";
+    job->cancel();
+    rig.engine->wait(job, 0ns);  // returns though the device never does
+    ASSERT_FALSE(job->result());
+    EXPECT_GT(rig.fake->attached, 0) << "what the device may write to is kept";
+    hang = false;
+    for (int i = 0; i < 5000 && !job->drained(); ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(job->drained());
+    EXPECT_EQ(rig.fake->batches.size(), 8u);
+    EXPECT_EQ(rig.fake->in_flight + rig.fake->attached, 0);
+    EXPECT_EQ(static_cast<unsigned char*>(rig.target.address())[0], 0xEE);
 }
 
 TEST(Batch, NothingIsAValidBatch) {
