@@ -185,6 +185,25 @@ TEST_F(Network, ABatch) {
     }
 }
 
+// Pieces of several allocations in turn: those of one are together only as far as they are neighbours.
+TEST_F(Network, ABatchOfSeveralAllocations) {
+    constexpr std::size_t count = 600, bytes = 900;
+    for (const char* where : {"n/host", "n/gpu:1"}) {
+        std::vector<Allocation> memory;
+        for (int i = 0; i < 3; ++i) memory.push_back(*here->allocate(*Place::parse(where), count * bytes));
+        std::string back(count * bytes, '\0');
+        std::vector<BatchItem> there, again;
+        for (std::size_t i = 0; i < count; ++i) {
+            const Buffer part = memory[i / 2 % 3].buffer().slice(i * bytes, bytes);
+            there.push_back({Buffer::host(text.data() + i * bytes, bytes), part});
+            again.push_back({part, Buffer::host(back.data() + i * bytes, bytes)});
+        }
+        ASSERT_TRUE(here->copy_batch(there).wait());
+        ASSERT_TRUE(here->copy_batch(again).wait());
+        EXPECT_TRUE(back == text.substr(0, count * bytes)) << where;
+    }
+}
+
 // GPU to GPU of the node: both hops take many pieces at a time, with staging memory between them. Large ones go by themselves.
 TEST_F(Network, ABatchByStaging) {
     const std::string all = test::text_of(Bytes{40} << 20, 5);

@@ -177,10 +177,9 @@ TEST(SessionParts, NoMoreIsAskedForThanTheOtherEndBears) {
     Alone alone;
     std::vector<Part> parts;
     for (std::size_t i = 0; i < many; ++i) parts.push_back({7, i, 1, memory.data() + i});
-    Heard first, second;
+    Heard first, second, third;
     std::thread asking([&] {
-        alone.session->fetch(parts, first.told());
-        alone.session->fetch(parts, second.told());
+        for (Heard* heard : {&first, &second, &third}) alone.session->fetch(parts, heard->told());
     });
     const auto hears_all = [&] {
         std::uint64_t request = 0;
@@ -194,11 +193,16 @@ TEST(SessionParts, NoMoreIsAskedForThanTheOtherEndBears) {
     };
     const std::uint64_t request = hears_all();
     asking.join();
-    ASSERT_TRUE(alone.says(test::said({Frame::Kind::fault, request, 0, many, 3}, "\x02no")));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, request, 0, 0, many}, std::string(many, 'a'))));
     ASSERT_TRUE(first.once());
+    EXPECT_EQ(first.errors, 0);
+    EXPECT_EQ(memory.text(), std::string(many, 'a'));
     EXPECT_EQ(hears_all(), request + 1);
     ASSERT_TRUE(alone.says(test::said({Frame::Kind::fault, request + 1, 0, many, 3}, "\x02no")));
     ASSERT_TRUE(second.once());
+    EXPECT_EQ(hears_all(), request + 2);
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::fault, request + 2, 0, many, 3}, "\x02no")));
+    ASSERT_TRUE(third.once());
     EXPECT_FALSE(alone.session->end().has_value());
 }
 

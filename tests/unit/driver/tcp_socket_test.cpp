@@ -162,11 +162,30 @@ TEST(TcpSocket, SendsPartsInTheirOrder) {
     ASSERT_TRUE(pair.server.receive_all(heard.data(), heard.size(), in(seconds(10))).ok());
     EXPECT_EQ(heard, "one two three");
 
-    std::vector<TcpSocket::Part> many(64, {"x", 1});
-    EXPECT_EQ(pair.client.send(many).value(), 64u);
+    std::vector<TcpSocket::Part> many(256, {"x", 1});
+    EXPECT_EQ(pair.client.send(many).value(), 256u);
     many.push_back({"x", 1});
     ASSERT_FALSE(pair.client.send(many).ok());
     EXPECT_EQ(pair.client.send(many).error().code, ErrorCode::invalid_argument);
+}
+
+TEST(TcpSocket, ReceivesIntoPartsInTheirOrder) {
+    const Pair pair = make_pair();
+    std::array<char, 8> bytes{'-', '-', '-', '-', '-', '-', '-', '-'};
+    const std::array<TcpSocket::Room, 3> rooms{{{&bytes[5], 2}, {nullptr, 0}, {&bytes[0], 3}}};
+    EXPECT_FALSE(pair.server.receive(rooms).value().has_value()) << "nothing has come";
+    ASSERT_TRUE(pair.client.send_all("abcd", 4, in(seconds(10))).ok());
+    Bytes came = 0;
+    for (int i = 0; i < 10'000 && came < 4; ++i) {
+        const auto more = pair.server.receive(came == 0 ? std::span<const TcpSocket::Room>(rooms)
+                                                        : std::span(&rooms[2], 1));
+        came += more.value().value_or(0);
+        if (came == 0) std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_EQ(std::string(bytes.data(), bytes.size()), "cd---ab-");
+    EXPECT_FALSE(pair.server.receive(std::span(&rooms[1], 1)).value().has_value()) << "there is no room";
+    const std::vector<TcpSocket::Room> many(257, {&bytes[0], 1});
+    EXPECT_EQ(pair.server.receive(many).error().code, ErrorCode::invalid_argument);
 }
 
 TEST(TcpSocket, SendsNothingWhereNobodyReads) {
