@@ -249,7 +249,9 @@ TEST(LinkEnd, WhoNeverReadsIsGivenUp) {
     for (; sent < most && side.owner->ends == 0; ++sent) side.link->send(confirm_1, nullptr, {});
     EXPECT_LT(sent, most) << "the queue has no bound";
     EXPECT_TRUE(side.has_ended());
-    EXPECT_EQ(side.owner->why().code, ErrorCode::io_error) << side.owner->why().to_string();
+    // One that a plugin reaches has 15 s to say so: a busy machine may not have sent enough by then.
+    const bool late = test::network_plugin() != nullptr && side.owner->why().code == ErrorCode::timed_out;
+    EXPECT_TRUE(late || side.owner->why().code == ErrorCode::io_error) << side.owner->why().to_string();
     expect_told_once(side);
 }
 
