@@ -51,7 +51,15 @@ private:
         return Error{ErrorCode::io_error, "the link to the other machine has ended", std::string(name_), {}};
     }
     void finish(const Error& why, bool tell);
-    void send_by(const std::function<Result<void>(Rail&)>& one);
+    // By the rail with the least on its way.
+    template <typename Send>
+    void send_by(Send&& send) {
+        const auto all = rails();
+        if (all->empty()) return;
+        const auto least = std::min_element(
+            all->begin(), all->end(), [](const auto& a, const auto& b) { return a->queued() < b->queued(); });
+        if (auto done = send(**least); !done) close(done.error());
+    }
 
     RailEngine& engine_;  // not touched once the link has ended
     const std::string_view name_;
@@ -84,15 +92,6 @@ Result<void> RailEngine::RailLink::add(int socket) {
     more.push_back(std::move(rail));
     rails_ = std::make_shared<const Rails>(std::move(more));
     return {};
-}
-
-// By the rail with the least on its way.
-void RailEngine::RailLink::send_by(const std::function<Result<void>(Rail&)>& one) {
-    const auto all = rails();
-    if (all->empty()) return;
-    const auto least = std::min_element(
-        all->begin(), all->end(), [](const auto& a, const auto& b) { return a->queued() < b->queued(); });
-    if (auto done = one(**least); !done) close(done.error());
 }
 
 void RailEngine::RailLink::send(const Frame& frame, const void* payload, std::function<void()> sent) {
