@@ -54,7 +54,8 @@ Result<std::pair<std::uint64_t, Session::Line>> Session::begin(Request request) 
     request.small = size <= small_request;
     if (request.small) small_.fetch_add(1, std::memory_order_relaxed);
     if (request.asks()) {
-        request.waiting = !has_room_for(request);
+        // Not past those that wait already: a large one would never have room.
+        request.waiting = !waiting_.empty() || !has_room_for(request);
         if (request.waiting)
             waiting_.push_back(number);
         else
@@ -66,10 +67,14 @@ Result<std::pair<std::uint64_t, Session::Line>> Session::begin(Request request) 
 }
 
 Session::Request Session::take(std::map<std::uint64_t, Request>::iterator found) {
+    const std::uint64_t number = found->first;
     Request over = std::move(found->second);
     requests_.erase(found);
     if (over.small) small_.fetch_sub(1, std::memory_order_relaxed);
-    if (over.asks()) questions_ -= over.parts->count();
+    if (over.waiting)
+        std::erase(waiting_, number);
+    else if (over.asks())
+        questions_ -= over.parts->count();
     return over;
 }
 

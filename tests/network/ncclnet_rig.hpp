@@ -52,7 +52,7 @@ private:
     int (*hanging_)() = nullptr;
 };
 
-class NcclNet : public testing::Test {
+class NcclNet : public TwoEnds<backends::ncclnet::Engine> {
 public:
     static constexpr Bytes mib = Bytes{1} << 20;
 
@@ -60,29 +60,6 @@ protected:
     void start(backends::ncclnet::Options options = {}) {
         if (options.plugin.empty()) options.plugin = plugin.path();
         engine = backends::ncclnet::Engine::create(options).value();
-    }
-    // Two ends with `size` bytes each.
-    void join(Bytes size, std::size_t sockets = 1) {
-        for (std::size_t i = 0; i < 2; ++i) {
-            targets[i] = std::make_shared<Target>(size);
-            links[i] = engine->link(targets[i]);
-        }
-        for (std::size_t i = 0; i < sockets; ++i) {
-            Ends ends = connected();
-            ASSERT_TRUE(links[0]->add(number_of(std::move(ends.one))).ok());
-            ASSERT_TRUE(links[1]->add(number_of(std::move(ends.other))).ok());
-        }
-    }
-    // In parts of `part` bytes, from whichever end `from` is.
-    void push(std::size_t from, const std::string& bytes, Bytes part, std::atomic<std::uint64_t>& sent) {
-        for (Bytes at = 0; at < bytes.size(); at += part) {
-            const Bytes size = std::min(part, bytes.size() - at);
-            links[from]->send({Frame::Kind::push, 1, 1, at, size}, bytes.data() + at, [&sent] { ++sent; });
-        }
-    }
-    void end() {
-        for (auto& link : links) link->end(some_error());
-        for (const auto& target : targets) EXPECT_EQ(target->ends, 1);
     }
     // Sends each way once, so that both ends are joined.
     void send_once() {
@@ -95,10 +72,6 @@ protected:
             return sent == 2 && targets[0]->came == before[0] + mib && targets[1]->came == before[1] + mib;
         }));
     }
-    std::array<std::uint64_t, 4> counts() const {
-        const auto& all = engine->counts();
-        return {all.direct_out, all.bounced_out, all.direct_in, all.bounced_in};
-    }
     // Whatever has happened, the plugin has nothing left.
     void TearDown() override {
         plugin.fault("");
@@ -109,9 +82,6 @@ protected:
     }
 
     StandIn plugin;
-    std::unique_ptr<backends::ncclnet::Engine> engine;
-    std::array<std::shared_ptr<Target>, 2> targets;
-    std::array<std::shared_ptr<backend::Link>, 2> links;
 };
 
 }  // namespace sidestep::wire::test

@@ -174,32 +174,7 @@ TEST_F(NcclNet, WhoSaidLaterIsAskedAgain) {
 // Large bytes stay the sender's until the plugin has taken them.
 TEST_F(NcclNet, SentIsToldWhenTheBytesAreGone) {
     start();
-    const auto owner = std::make_shared<test::FakeOwner>();
-    std::atomic<bool> room{false};
-    owner->lands = [&](const Frame&) -> std::optional<Result<Landing>> {
-        if (!room) return Result<Landing>(Landing{Landing::Kind::later});
-        return std::nullopt;
-    };
-    const auto sender = std::make_shared<Target>(mib);
-    const auto receiving = engine->link(owner), sending = engine->link(sender);
-    test::Ends ends = test::connected();
-    ASSERT_TRUE(receiving->add(test::number_of(std::move(ends.one))).ok());
-    ASSERT_TRUE(sending->add(test::number_of(std::move(ends.other))).ok());
-    std::string bytes = sidestep::test::text_of(mib, 1);
-    const std::string same = bytes;
-    std::atomic<int> sent{0};
-    sending->send({Frame::Kind::push, 1, 1, 0, mib}, bytes.data(), [&] {
-        std::memset(bytes.data(), 0, bytes.size());
-        ++sent;
-    });
-    ASSERT_TRUE(test::comes([&] { return owner->asked > 0; }));
-    EXPECT_EQ(sent, 0);
-    room = true;
-    receiving->resume(backend::Link::Resume::all);
-    ASSERT_TRUE(test::comes([&] { return owner->count() == 1 && sent == 1; }));
-    EXPECT_TRUE(owner->came().front().payload == same);
-    sending->end(test::some_error());
-    receiving->end(test::some_error());
+    test::expect_told_when_gone(*engine);
 }
 
 // Once end() has returned nothing is written, whatever the other end has under way.

@@ -206,6 +206,40 @@ TEST(SessionParts, NoMoreIsAskedForThanTheOtherEndBears) {
     EXPECT_FALSE(alone.session->end().has_value());
 }
 
+// One for nothing at all ends with the link, also where it has not been asked yet.
+TEST(SessionParts, WhatWaitsAndEndsIsNotAskedLater) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    constexpr std::size_t most = 1 << 16;
+    Guarded memory(most, 1);
+    Heard first, last;
+    test::Moving nothing;
+    Alone alone;
+    alone.session->outlive_links({});
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < most; ++i) parts.push_back({7, i, 1, memory.data() + i});
+    alone.session->fetch(parts, first.told());
+    ASSERT_TRUE(alone.session->pull(7, 0, 0, memory.data(), nothing.flight).ok());
+    alone.session->fetch({{7, 0, 1, memory.data()}}, last.told());
+    alone.bare.clear();
+    ASSERT_TRUE(nothing.over());
+    ASSERT_TRUE(comes([&] { return alone.session->waits_for_link(); }));
+    alone.renew();
+    std::thread replaying([&] { EXPECT_TRUE(alone.session->replay().ok()); });
+    for (Bytes asked = 0; asked < most;) {
+        const Came came = alone.hears();
+        if (came.frame.kind == Frame::Kind::gather) asked += came.frame.size;
+    }
+    replaying.join();
+    EXPECT_EQ(last.times, 0) << "there is no room";
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, 1, 0, 0, most}, std::string(most, 'a'))));
+    ASSERT_TRUE(first.once());
+    const Came question = alone.hears();
+    EXPECT_EQ(question.frame, (Frame{Frame::Kind::pull, 3, 7, 0, 1}));
+    ASSERT_TRUE(alone.says(test::said({Frame::Kind::push, 3, 0, 0, 1}, "b")));
+    ASSERT_TRUE(last.once());
+    EXPECT_EQ(first.errors + last.errors, 0);
+}
+
 // A question that was not asked is not answered either.
 TEST(SessionParts, WhatWaitsToBeAskedForIsNotAnswered) {
     SIDESTEP_NEEDS_BARE_SOCKETS();
@@ -265,6 +299,28 @@ TEST(SessionParts, SmallOnesTravelTogether) {
     EXPECT_TRUE(memory.whole());
 }
 
+struct Refused {
+    std::vector<backend::RegionPart> places;
+    std::uint64_t region;
+    ErrorCode code;
+};
+
+// Each list is followed by 6 bytes of `kind`, and answered by a fault for all of them.
+void expect_refused(const Alone& alone, Frame::Kind kind, const std::vector<Refused>& cases) {
+    std::uint64_t request = 0;
+    for (const auto& [places, region, code] : cases) {
+        const Frame frame{kind, ++request, region, 0, 6};
+        ASSERT_TRUE(alone.says(list(places, request, region) +
+                               test::said(frame, frame.has_payload() ? "abcdef" : "")));
+        const Came came = alone.hears();
+        EXPECT_EQ(came.frame.kind, Frame::Kind::fault) << request;
+        EXPECT_EQ(came.frame.request, request);
+        EXPECT_EQ(came.frame.offset, 6u);
+        ASSERT_FALSE(came.payload.empty());
+        EXPECT_EQ(static_cast<int>(came.payload[0]), static_cast<int>(code)) << request;
+    }
+}
+
 // What is asked for together is answered together.
 TEST(SessionParts, AreReadWhereTheyMayBe) {
     SIDESTEP_NEEDS_BARE_SOCKETS();
@@ -275,24 +331,10 @@ TEST(SessionParts, AreReadWhereTheyMayBe) {
     const auto gather = [](std::uint64_t request, std::uint64_t where, Bytes bytes, Bytes at = 0) {
         return test::said({Frame::Kind::gather, request, where, 0, bytes, 0, 0, at});
     };
-    struct Case {
-        std::vector<backend::RegionPart> places;
-        std::uint64_t region;
-        ErrorCode code;
-    };
-    std::uint64_t request = 0;
-    for (const auto& [places, where, code] :
-         std::vector<Case>{{{{0, 3}, {98, 3}}, region, ErrorCode::invalid_argument},
-                           {{{0, 3}, {10, 3}}, writable, ErrorCode::permission_denied},
-                           {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found}}) {
-        ++request;
-        ASSERT_TRUE(alone.says(list(places, request, where) + gather(request, where, 6)));
-        const Came came = alone.hears();
-        EXPECT_EQ(came.frame.kind, Frame::Kind::fault) << request;
-        EXPECT_EQ(came.frame.offset, 6u);
-        ASSERT_FALSE(came.payload.empty());
-        EXPECT_EQ(static_cast<int>(came.payload[0]), static_cast<int>(code)) << request;
-    }
+    expect_refused(alone, Frame::Kind::gather,
+                   {{{{0, 3}, {98, 3}}, region, ErrorCode::invalid_argument},
+                    {{{0, 3}, {10, 3}}, writable, ErrorCode::permission_denied},
+                    {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found}});
     ASSERT_TRUE(
         alone.says(list({{50, 3}, {97, 3}, {0, 0}, {49, 3}}, 9, region, 5) + gather(9, region, 9, 5)));
     const Came came = alone.hears();
@@ -311,27 +353,12 @@ TEST(SessionParts, AreWrittenWhereTheyMayBe) {
     Alone alone;
     const auto region = alone.session->grant(test::region_of(memory, false, true));
     const auto readable = alone.session->grant(test::region_of(closed, true, false));
-    struct Case {
-        std::vector<backend::RegionPart> places;
-        std::uint64_t region;
-        ErrorCode code;
-    };
-    std::uint64_t request = 0;
-    for (const auto& [places, where, code] :
-         std::vector<Case>{{{{0, 3}, {98, 3}}, region, ErrorCode::invalid_argument},
-                           {{{101, 0}, {0, 6}}, region, ErrorCode::invalid_argument},
-                           {{{1ull << 40, 3}, {0, 3}}, region, ErrorCode::invalid_argument},
-                           {{{0, 3}, {10, 3}}, readable, ErrorCode::permission_denied},
-                           {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found}}) {
-        ++request;
-        ASSERT_TRUE(alone.says(list(places, request, where) + scatter("abcdef", request, where)));
-        const Came came = alone.hears();
-        EXPECT_EQ(came.frame.kind, Frame::Kind::fault) << request;
-        EXPECT_EQ(came.frame.request, request);
-        EXPECT_EQ(came.frame.offset, 6u);
-        ASSERT_FALSE(came.payload.empty());
-        EXPECT_EQ(static_cast<int>(came.payload[0]), static_cast<int>(code)) << request;
-    }
+    expect_refused(alone, Frame::Kind::scatter,
+                   {{{{0, 3}, {98, 3}}, region, ErrorCode::invalid_argument},
+                    {{{101, 0}, {0, 6}}, region, ErrorCode::invalid_argument},
+                    {{{1ull << 40, 3}, {0, 3}}, region, ErrorCode::invalid_argument},
+                    {{{0, 3}, {10, 3}}, readable, ErrorCode::permission_denied},
+                    {{{0, 3}, {10, 3}}, region + 99, ErrorCode::not_found}});
     EXPECT_EQ(memory.text(), Guarded(100, 1).text());
     // Parts may lie upon one another; then there are more bytes than in the region.
     ASSERT_TRUE(alone.says(list({{0, 60}, {40, 60}, {5, 0}}, 50, region, 9) +

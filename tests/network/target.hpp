@@ -1,12 +1,17 @@
 // An owner of a link whose frames carry the bytes of one memory.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -56,6 +61,75 @@ public:
 private:
     std::string bytes_;
 };
+
+// Two ends of an engine that moves the bytes of large frames around the processor.
+template <typename Engine>
+class TwoEnds : public testing::Test {
+protected:
+    // Two ends with `size` bytes each.
+    void join(Bytes size, std::size_t sockets = 1) {
+        for (std::size_t i = 0; i < 2; ++i) {
+            targets[i] = std::make_shared<Target>(size);
+            links[i] = engine->link(targets[i]);
+        }
+        for (std::size_t i = 0; i < sockets; ++i) {
+            Ends ends = connected();
+            ASSERT_TRUE(links[0]->add(number_of(std::move(ends.one))).ok());
+            ASSERT_TRUE(links[1]->add(number_of(std::move(ends.other))).ok());
+        }
+    }
+    // In parts of `part` bytes, from whichever end `from` is.
+    void push(std::size_t from, const std::string& bytes, Bytes part, std::atomic<std::uint64_t>& sent) {
+        for (Bytes at = 0; at < bytes.size(); at += part) {
+            const Bytes size = std::min(part, bytes.size() - at);
+            links[from]->send({Frame::Kind::push, 1, 1, at, size}, bytes.data() + at, [&sent] { ++sent; });
+        }
+    }
+    void end() {
+        for (auto& link : links) link->end(some_error());
+        for (const auto& target : targets) EXPECT_EQ(target->ends, 1);
+    }
+    std::array<std::uint64_t, 4> counts() const {
+        const auto& all = engine->counts();
+        return {all.direct_out, all.bounced_out, all.direct_in, all.bounced_in};
+    }
+
+    std::unique_ptr<Engine> engine;
+    std::array<std::shared_ptr<Target>, 2> targets;
+    std::array<std::shared_ptr<backend::Link>, 2> links;
+};
+
+// Large bytes stay the sender's until the engine has taken them.
+inline void expect_told_when_gone(backend::NetworkEngine& engine) {
+    constexpr Bytes mib = Bytes{1} << 20;
+    const auto owner = std::make_shared<FakeOwner>();
+    std::atomic<bool> room{false};
+    owner->lands = [&](const Frame&) -> std::optional<Result<Landing>> {
+        if (!room) return Result<Landing>(Landing{Landing::Kind::later});
+        return std::nullopt;
+    };
+    const auto sender = std::make_shared<Target>(mib);
+    const auto receiving = engine.link(owner), sending = engine.link(sender);
+    Ends ends = connected();
+    ASSERT_TRUE(receiving->add(number_of(std::move(ends.one))).ok());
+    ASSERT_TRUE(sending->add(number_of(std::move(ends.other))).ok());
+    std::string bytes = sidestep::test::text_of(mib, 1);
+    const std::string same = bytes;
+    std::atomic<int> sent{0};
+    sending->send({Frame::Kind::push, 1, 1, 0, mib}, bytes.data(), [&] {
+        std::memset(bytes.data(), 0, bytes.size());
+        ++sent;
+    });
+    ASSERT_TRUE(comes([&] { return owner->asked > 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(sent, 0);
+    room = true;
+    receiving->resume(backend::Link::Resume::all);
+    ASSERT_TRUE(comes([&] { return owner->count() == 1 && sent == 1; }));
+    EXPECT_TRUE(owner->came().front().payload == same);
+    sending->end(some_error());
+    receiving->end(some_error());
+}
 
 // What waits for a place is asked for again when it is told to be, frames of every size.
 inline void expect_asked_again(backend::NetworkEngine& engine) {

@@ -32,43 +32,12 @@ using test::Target;
 
 constexpr Bytes one_mib = Bytes{1} << 20;
 
-class Verbs : public testing::Test {
+class Verbs : public test::TwoEnds<Engine> {
 protected:
     void SetUp() override {
         if (test::verbs_card() == nullptr) GTEST_SKIP() << "SIDESTEP_TEST_VERBS names no RDMA card";
         engine = Engine::create({.card = test::verbs_card()}).value();
     }
-    // Two ends with `size` bytes each.
-    void join(Bytes size, std::size_t sockets = 1) {
-        for (int i = 0; i < 2; ++i) {
-            targets[i] = std::make_shared<Target>(size);
-            links[i] = engine->link(targets[i]);
-        }
-        for (std::size_t i = 0; i < sockets; ++i) {
-            test::Ends ends = test::connected();
-            ASSERT_TRUE(links[0]->add(test::number_of(std::move(ends.one))).ok());
-            ASSERT_TRUE(links[1]->add(test::number_of(std::move(ends.other))).ok());
-        }
-    }
-    // In parts of `part` bytes, from whichever end `from` is.
-    void push(std::size_t from, const std::string& bytes, Bytes part, std::atomic<std::uint64_t>& sent) {
-        for (Bytes at = 0; at < bytes.size(); at += part) {
-            const Bytes size = std::min(part, bytes.size() - at);
-            links[from]->send({Frame::Kind::push, 1, 1, at, size}, bytes.data() + at, [&sent] { ++sent; });
-        }
-    }
-    void end() {
-        for (auto& link : links) link->end(test::some_error());
-        for (const auto& target : targets) EXPECT_EQ(target->ends, 1);
-    }
-    std::array<std::uint64_t, 4> counts() const {
-        const auto& all = engine->counts();
-        return {all.direct_out, all.bounced_out, all.direct_in, all.bounced_in};
-    }
-
-    std::unique_ptr<Engine> engine;
-    std::array<std::shared_ptr<Target>, 2> targets;
-    std::array<std::shared_ptr<backend::Link>, 2> links;
 };
 
 // Every byte, both ways at once, by memory that is prepared, that is not, and in between.
@@ -146,33 +115,7 @@ TEST_F(Verbs, WhoSaidLaterIsAskedAgain) {
 
 // Large bytes stay the sender's until the card has read them.
 TEST_F(Verbs, SentIsToldWhenTheBytesAreGone) {
-    const auto owner = std::make_shared<test::FakeOwner>();
-    std::atomic<bool> room{false};
-    owner->lands = [&](const Frame&) -> std::optional<Result<Landing>> {
-        if (!room) return Result<Landing>(Landing{Landing::Kind::later});
-        return std::nullopt;
-    };
-    const auto sender = std::make_shared<Target>(one_mib);
-    const auto receiving = engine->link(owner), sending = engine->link(sender);
-    test::Ends ends = test::connected();
-    ASSERT_TRUE(receiving->add(test::number_of(std::move(ends.one))).ok());
-    ASSERT_TRUE(sending->add(test::number_of(std::move(ends.other))).ok());
-    std::string bytes = sidestep::test::text_of(one_mib, 1);
-    const std::string same = bytes;
-    std::atomic<int> sent{0};
-    sending->send({Frame::Kind::push, 1, 1, 0, one_mib}, bytes.data(), [&] {
-        std::memset(bytes.data(), 0, bytes.size());
-        ++sent;
-    });
-    ASSERT_TRUE(test::comes([&] { return owner->asked > 0; }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_EQ(sent, 0);
-    room = true;
-    receiving->resume(backend::Link::Resume::all);
-    ASSERT_TRUE(test::comes([&] { return owner->count() == 1 && sent == 1; }));
-    EXPECT_TRUE(owner->came().front().payload == same);
-    sending->end(test::some_error());
-    receiving->end(test::some_error());
+    test::expect_told_when_gone(*engine);
 }
 
 // Once the owner knows of the end, the other machine's card has no way into its memory, whatever it has under way.
