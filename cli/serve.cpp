@@ -74,6 +74,9 @@ Action define_serve(CLI::App& app, const Globals& globals) {
                    "where a page for Prometheus has what the node counts: GET /metrics, without a key\n"
                    "(default: nowhere)")
         ->type_name("HOST:PORT");
+    add_bytes(
+        app, "--rate", [options](Bytes rate) { options->rate = rate; },
+        "most bytes a second that all clients together move here, and from here (default: no bound)");
     app.add_option("--name", options->name, "what this machine is called in answers (default: its host name)")
         ->type_name("NAME");
     return done_or_fails([options, &globals] { return run_serve(globals, *options); });

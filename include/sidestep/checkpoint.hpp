@@ -72,7 +72,7 @@ public:
                                    const CheckpointOptions& options = {});
 
     // Files of a node that serves, each as a place of that one node: node7/file:/data/model.safetensors. A file or the
-    // files of an index are as above; a folder is not, since a node lists none. Headers come by copies, and
+    // files of an index are as above, and so is a folder. Headers come by copies, and
     // Context::load brings the tensors; checksums are made and checked where the files lie. Paths that are no such
     // places are opened as above. `context` stays in use as long as the call takes.
     static Result<Checkpoint> open(const Context& context, const std::vector<std::string>& paths,

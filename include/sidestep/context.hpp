@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <sidestep/api.h>
@@ -40,6 +41,9 @@ struct ContextOptions {
     // The key by which machines know each other. Empty: the environment's SIDESTEP_KEY_FILE, else
     // ~/.config/sidestep/key. Read when a machine is first asked for.
     std::string key_file = {};
+    // Bytes to and from nodes carry checksums (XXH3), both ways. What changed on its way is sent again. Also where the
+    // environment's SIDESTEP_NETWORK_CHECKSUMS is 1.
+    bool network_checksums = false;
 };
 
 // Whether one way to move bytes works here.
@@ -123,6 +127,12 @@ public:
     // ContextOptions::nodes or the resolver know: they are connected when they are first asked for.
     // ErrorCode::not_found where nobody listens there, permission_denied where its key is another, timed_out after 10 s.
     Result<std::string> connect(const std::string& node, const std::string& address) const;
+
+    // Tells whoever serves at the node a text of up to longest_notification bytes (Serving::next_notification), once, though
+    // the connection is lost meanwhile. Waits until the node has it. A copy that has ended has its bytes where they belong:
+    // a notification after it says so to the other end. ErrorCode::unsupported where the node takes none, out_of_memory
+    // where as many wait there as it keeps, invalid_argument for a longer text.
+    Result<void> notify(const std::string& node, std::string_view text) const;
 
     // Opens plain sockets to a node, to compare copies with; 0: as many as a large copy to it uses, 16 at most.
     // out_of_memory, end_of_file or io_error where the node takes no more.

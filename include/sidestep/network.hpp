@@ -1,12 +1,14 @@
 // Other machines: who listens, and what they let others reach.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <sidestep/api.h>
+#include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
 
 namespace sidestep {
@@ -26,6 +28,18 @@ struct ServeOptions {
     // HOST:PORT where a page over HTTP, GET /metrics, has what the node has counted, for Prometheus; port 0: any that
     // is free. Whoever reaches it may read it: without a key, not encrypted. Empty: none.
     std::string metrics = {};
+    // Notifications (Context::notify) that wait for Serving::next_notification at most; 0: clients that send one are refused.
+    std::size_t notifications = 0;
+    // Bytes a second that all clients together move here, and as many from here; what is more waits. 0: no bound.
+    Bytes rate = 0;
+};
+
+inline constexpr std::size_t longest_notification = 4096;
+
+// What a client said (Context::notify).
+struct Notification {
+    std::string from;  // its address: "10.0.0.8:51234"
+    std::string text;  // any bytes
 };
 
 // What a node has done so far.
@@ -54,6 +68,9 @@ public:
     // The text of the page: clients, bytes, questions by outcome and how long they took, who was turned away, in
     // Prometheus' text format 0.0.4. There without ServeOptions::metrics too. Any thread.
     std::string metrics() const;
+    // The oldest notification that nobody has taken; waits for one. ErrorCode::timed_out where none comes in that time. Any
+    // thread; each notification is answered once.
+    Result<Notification> next_notification(std::chrono::milliseconds wait) const;
     // HOST:PORT of the page, one for each address of its name; none where there is no page.
     const std::vector<std::string>& metrics_addresses() const;
 

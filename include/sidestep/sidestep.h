@@ -77,7 +77,44 @@ SIDESTEP_API void sidestep_close(sidestep_context* context);
 /* Connects to another machine that serves, which is called `node` in places from now on and listens at `address`
  * ("HOST:PORT"). Not needed for machines that SIDESTEP_NODES or the resolver know. SIDESTEP_NOT_FOUND where nobody listens
  * there, SIDESTEP_PERMISSION_DENIED where its key is another, SIDESTEP_TIMED_OUT after 10 s. */
-SIDESTEP_API sidestep_status sidestep_connect(sidestep_context* context, const char* node, const char* address);
+SIDESTEP_API sidestep_status sidestep_connect(sidestep_context* context, const char* node,
+                                              const char* address);
+
+typedef struct sidestep_serve_options {
+    size_t struct_size;
+    const char* listen; /* "HOST:PORT", several with commas between; NULL: "127.0.0.1:47900" */
+    const char* allow;  /* "gpu:*,host=8GiB,file:/data,file:/out=rw,shared:kv"; NULL: nothing */
+    const char*
+        key_file;     /* made where it is not there; NULL: SIDESTEP_KEY_FILE, else ~/.config/sidestep/key */
+    const char* name; /* what clients are told that the machine is called; NULL: its host name */
+    const char* metrics; /* "HOST:PORT" of a page for Prometheus; NULL: none */
+    uint64_t rate;       /* bytes a second that all clients together move here, and from here; 0: no bound */
+    uint64_t notifications; /* that wait for sidestep_next_notification at most; 0: none are taken */
+} sidestep_serve_options;
+
+#define SIDESTEP_SERVE_OPTIONS \
+    { sizeof(sidestep_serve_options), 0, 0, 0, 0, 0, 0, 0 }
+
+typedef struct sidestep_serving sidestep_serving;
+
+/* Lets other machines reach what the options name (docs/network.md), until the serving is freed. May outlive the context. */
+SIDESTEP_API sidestep_status sidestep_serve(sidestep_context* context, const sidestep_serve_options* options,
+                                            sidestep_serving** serving);
+/* Hangs up on everybody. NULL is fine. */
+SIDESTEP_API void sidestep_serving_free(sidestep_serving* serving);
+/* "HOST:PORT", valid as long as the serving; NULL behind the last. */
+SIDESTEP_API const char* sidestep_serving_address(const sidestep_serving* serving, size_t index);
+SIDESTEP_API const char* sidestep_serving_key_file(const sidestep_serving* serving);
+
+/* Tells whoever serves at the node `size` bytes, 4096 at most, once, and waits until the node has them. A copy that has ended
+ * has its bytes where they belong: a notification after it says so. SIDESTEP_UNSUPPORTED where the node takes none,
+ * SIDESTEP_OUT_OF_MEMORY where as many wait there as it keeps. */
+SIDESTEP_API sidestep_status sidestep_notify(sidestep_context* context, const char* node, const void* text,
+                                             size_t size);
+/* The oldest notification that nobody has taken, after up to `wait_ms`, else SIDESTEP_TIMED_OUT. `text` has a zero behind its
+ * `size` bytes; `from`, "10.0.0.8:51234", and `size` may be NULL. sidestep_free() frees both. */
+SIDESTEP_API sidestep_status sidestep_next_notification(sidestep_serving* serving, uint64_t wait_ms,
+                                                        char** from, char** text, size_t* size);
 
 /* ---- Bytes at a place ---- */
 

@@ -70,13 +70,15 @@ class Context:
     nodes: where other machines listen, 'node7=10.0.0.7:47900' with commas between, or a file of such lines; None: the
     environment's SIDESTEP_NODES. A name that the resolver knows needs none.
     key_file: the key by which machines know each other; None: SIDESTEP_KEY_FILE, else ~/.config/sidestep/key.
+    network_checksums: bytes to and from other machines carry checksums; what changed on its way is sent again.
     """
 
     def __init__(self, machine: Optional[str] = None, *, nodes: Optional[str] = None,
-                 key_file: Optional[Union[str, "os.PathLike[str]"]] = None) -> None:
+                 key_file: Optional[Union[str, "os.PathLike[str]"]] = None, network_checksums: bool = False) -> None:
         self._name = machine_of(machine)
         self._nodes = "" if nodes is None else path_of(nodes, "nodes")
         self._key_file = "" if key_file is None else path_of(key_file, "key_file")
+        self._checksums = bool(network_checksums)
         self._lock = threading.Lock()
         self._numbers: List[int] = []
         self._opened: Optional[_core.Context] = None
@@ -93,7 +95,7 @@ class Context:
             return self._opened
         with self._lock:
             if self._opened is None:
-                opened = _core.Context(self._name, self._nodes, self._key_file)
+                opened = _core.Context(self._name, self._nodes, self._key_file, self._checksums)
                 if self._numbers:
                     opened.set_cuda_numbers(self._numbers)
                 self._opened = opened
@@ -108,14 +110,21 @@ class Context:
         return [Backend(*row) for row in self._handle.backends()]
 
     def serve(self, allow: str, *, listen: str = "127.0.0.1:47900", key_file: Optional[Union[str, "os.PathLike[str]"]] = None,
-              name: str = "", metrics: str = "") -> _core.Serving:
+              name: str = "", metrics: str = "", notifications: int = 0, rate: int = 0) -> _core.Serving:
         """Lets other machines reach what `allow` names ('gpu:*,host=8GiB,file:/data,file:/out=rw,shared:kv'), and nothing else,
         for as long as the answer lives. It has `addresses`, `key_file`, `allowed`, `counts()` (clients, bytes received,
         bytes sent) and `metrics()`, all it counts in Prometheus' text format. With `metrics='127.0.0.1:9478'` a page over
-        HTTP has that text (GET /metrics), for whoever reaches it; `metrics_addresses` says where."""
+        HTTP has that text (GET /metrics), for whoever reaches it; `metrics_addresses` says where. Up to `notifications` texts
+        of clients (`Context.notify`) wait for `next_notification(milliseconds)`, which gives (who, bytes), or None where
+        none comes in that time. `rate`: most bytes a second that all clients together move here, and from here; 0: no bound."""
         return self._handle.serve(text_of(listen, "listen", "serve"), text_of(allow, "allow", "serve"),
                                   "" if key_file is None else path_of(key_file, "key_file"), text_of(name, "name", "serve"),
-                                  text_of(metrics, "metrics", "serve"))
+                                  text_of(metrics, "metrics", "serve"), notifications, rate)
+
+    def notify(self, node: str, text: Union[str, bytes]) -> None:
+        """Gives a program that serves at the node up to 4096 bytes (a str as UTF-8), once; waits until the node has them.
+        After a copy has ended it says that the bytes are there."""
+        self._handle.notify(text_of(node, "node", "notify"), text.encode() if isinstance(text, str) else bytes(text))
 
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""

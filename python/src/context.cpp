@@ -63,11 +63,13 @@ auto finish_and_drop(Pending pending, const py::object& progress) {
 
 class PyContext {
 public:
-    PyContext(const std::string& machine, const std::string& nodes, const std::string& key_file) {
+    PyContext(const std::string& machine, const std::string& nodes, const std::string& key_file,
+              bool network_checksums) {
         ContextOptions options;
         options.machine = machine;
         options.nodes = nodes;
         options.key_file = key_file;
+        options.network_checksums = network_checksums;
         context_ = keep_context(value(without_gil([&] { return Context::open(options); })));
     }
 
@@ -78,9 +80,15 @@ public:
 
     std::unique_ptr<Held<Serving>> serve(const std::string& listen, const std::string& allow,
                                          const std::string& key_file, const std::string& name,
-                                         const std::string& metrics) const {
-        const ServeOptions options{listen, allow, key_file, name, metrics};
+                                         const std::string& metrics, std::size_t notifications,
+                                         Bytes rate) const {
+        const ServeOptions options{listen, allow, key_file, name, metrics, notifications, rate};
         return std::make_unique<Held<Serving>>(value(without_gil([&] { return context().serve(options); })));
+    }
+
+    void notify(const std::string& node, const py::bytes& text) const {
+        const std::string bytes = text;
+        value(without_gil([&] { return context().notify(node, bytes); }));
     }
 
     Route route(const std::string& from, const std::string& to, Bytes bytes,
@@ -193,6 +201,20 @@ private:
     std::vector<int> cuda_numbers_;
 };
 
+// (who, bytes), or None where none comes in that many milliseconds; Ctrl-C ends the wait.
+py::object next_notification(Held<Serving>& held, std::int64_t wait) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait);
+    for (;;) {
+        const auto left =
+            std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+        auto next = without_gil([&] { return (*held).next_notification(std::min(left, glance)); });
+        if (next) return py::make_tuple(decoded(next->from), py::bytes(next->text));
+        if (next.error().code != ErrorCode::timed_out) raise(next.error());
+        if (left <= left.zero()) return py::none();
+        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+}
+
 }  // namespace
 
 void define_context(py::module_& module) {
@@ -202,15 +224,17 @@ void define_context(py::module_& module) {
         .def_property_readonly("allowed", [](Held<Serving>& held) { return (*held).allowed(); })
         .def_property_readonly("metrics_addresses",
                                [](Held<Serving>& held) { return (*held).metrics_addresses(); })
+        .def("next_notification", &next_notification)
         .def("metrics", [](Held<Serving>& held) { return (*held).metrics(); })
         .def("counts", [](Held<Serving>& held) {
             const ServeCounts counts = (*held).counts();
             return std::tuple(counts.clients, counts.received, counts.sent);
         });
     py::class_<PyContext>(module, "Context")
-        .def(py::init<const std::string&, const std::string&, const std::string&>(), py::arg("machine"),
-             py::arg("nodes") = "", py::arg("key_file") = "")
+        .def(py::init<const std::string&, const std::string&, const std::string&, bool>(), py::arg("machine"),
+             py::arg("nodes") = "", py::arg("key_file") = "", py::arg("network_checksums") = false)
         .def("serve", &PyContext::serve)
+        .def("notify", &PyContext::notify)
         .def_property_readonly("topology", &PyContext::topology, py::return_value_policy::reference_internal)
         .def("set_cuda_numbers", &PyContext::set_cuda_numbers)
         .def("route", &PyContext::route)

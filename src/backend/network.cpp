@@ -53,7 +53,8 @@ Result<Frame> parse_frame(const unsigned char* bytes) {
     if (frame.kind == Frame::Kind::fault && frame.size > max_fault) return wrong("a fault that is too long");
     if (std::max({frame.offset, frame.target_offset, frame.at}) > ~Bytes{0} - frame.size)
         return wrong("a range past the largest offset");
-    if (frame.kind != Frame::Kind::pass && (frame.target != 0 || frame.target_offset != 0))
+    const bool summed = frame.has_payload() && frame.kind != Frame::Kind::fault;
+    if (frame.kind != Frame::Kind::pass && ((frame.target != 0 && !summed) || frame.target_offset != 0))
         return wrong("a target where there is none");
     if (frame.at != 0 && (frame.region == 0 || !frame.is_of_a_request()))
         return wrong("a place in a request where there is none");

@@ -73,6 +73,11 @@ Result<Network> parse_network(const std::string& text) {
     return bad("SIDESTEP_NETWORK", text, "auto, verbs, ncclnet or tcp");
 }
 
+Result<bool> parse_switch(const char* name, const std::string& text) {
+    if (text == "0" || text == "1") return text == "1";
+    return bad(name, text, "0 or 1");
+}
+
 Result<void> read_size(const char* name, Bytes& value) {
     const std::string text = text_of(name, "");
     if (text.empty()) return {};
@@ -93,6 +98,8 @@ Result<Environment> Environment::read() {
     environment.key_file = text_of("SIDESTEP_KEY_FILE", "");
     SIDESTEP_TRY(environment.network, parse_network(text_of("SIDESTEP_NETWORK", "auto")));
     environment.nccl_net = text_of("SIDESTEP_NCCL_NET", "");
+    SIDESTEP_TRY(environment.network_checksums,
+                 parse_switch("SIDESTEP_NETWORK_CHECKSUMS", text_of("SIDESTEP_NETWORK_CHECKSUMS", "0")));
     environment.log = text_of("SIDESTEP_LOG", environment.log);
     if (environment.log != "error" && environment.log != "warn" && environment.log != "info" &&
         environment.log != "debug")

@@ -32,6 +32,8 @@ struct Environment {
     Network network = Network::automatic;
     // SIDESTEP_NCCL_NET: that plugin, a path or a name; empty: the one that NCCL would load, and only for ncclnet.
     std::string nccl_net;
+    // SIDESTEP_NETWORK_CHECKSUMS: 0 or 1: whether bytes to and from nodes carry checksums, for contexts that leave it out.
+    bool network_checksums = false;
     // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error. Only checked
     // here: log() reads it itself, since there are lines before and after any context.
     std::string log = "warn";

@@ -296,10 +296,11 @@ Result<Headers> read_one(const std::string& path, const CheckpointOptions& optio
     return join_all(std::move(files));
 }
 
-Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& options) {
-    SIDESTEP_TRY(const FolderFiles found, files_of_folder(folder));
+Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& options,
+                            const FarFilesPtr& far) {
+    SIDESTEP_TRY(const FolderFiles found, files_of_folder(folder, far));
     if (!found.index.empty()) {
-        SIDESTEP_TRY(Headers headers, read_index(found.index, options, nullptr));
+        SIDESTEP_TRY(Headers headers, read_index(found.index, options, far));
         const auto is_single = [&](const CheckpointFile& file) { return file.path == found.single; };
         if (!found.single.empty() && std::none_of(headers.files.begin(), headers.files.end(), is_single))
             headers.notes.push_back(
@@ -307,10 +308,10 @@ Result<Headers> read_folder(const std::string& folder, const CheckpointOptions& 
         return headers;
     }
     if (!found.paths.front().ends_with(gguf_ending)) {
-        SIDESTEP_TRY(auto files, read_files(found.paths, options, nullptr));
+        SIDESTEP_TRY(auto files, read_files(found.paths, options, far));
         return join_all(std::move(files));
     }
-    SIDESTEP_TRY(Headers headers, read_one(found.paths.front(), options, nullptr));
+    SIDESTEP_TRY(Headers headers, read_one(found.paths.front(), options, far));
     if (headers.files.size() == found.paths.size()) return headers;
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{} does not say that it is one of the {} GGUF files of the folder",
@@ -324,7 +325,7 @@ Result<Headers> read_headers(const std::string& path, const CheckpointOptions& o
                              const FarFilesPtr& far) {
     SIDESTEP_TRY(const auto facts, facts_of(path, far));
     if (!facts) return Error{ErrorCode::not_found, fmt::format("there is no {}", path), path, {}};
-    if (facts->type == driver::FileType::directory) return read_folder(path, options);
+    if (facts->type == driver::FileType::directory) return read_folder(path, options, far);
     if (path.ends_with(".json")) return read_index(path, options, far);
     return read_one(path, options, far);
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
@@ -19,6 +20,8 @@ struct FarFiles {
     // Nothing where there is no such file.
     std::function<Result<std::optional<driver::FileFacts>>(const std::string& path)> facts;
     std::function<Result<void>(const std::string& path, Bytes offset, void* to, Bytes size)> read;
+    // As driver::names_in.
+    std::function<Result<std::vector<std::string>>(const std::string& folder)> names;
 };
 // Null: the files of this machine.
 using FarFilesPtr = std::shared_ptr<const FarFiles>;

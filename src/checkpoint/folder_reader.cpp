@@ -1,11 +1,9 @@
 #include "checkpoint/folder_reader.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <set>
 #include <string_view>
-#include <system_error>
 
 #include <fmt/format.h>
 
@@ -22,25 +20,9 @@ constexpr std::string_view index_ending = ".safetensors.index.json";
 constexpr std::string_view variant_middle = ".safetensors.index.";
 
 // Links followed.
-Result<bool> is_there(const std::string& path) {
-    SIDESTEP_TRY(const auto facts, driver::file_facts(path));
+Result<bool> is_there(const std::string& path, const FarFilesPtr& far) {
+    SIDESTEP_TRY(const auto facts, facts_of(path, far));
     return facts.has_value();
-}
-
-// The names in a folder, sorted; hidden ones left out.
-Result<std::vector<std::string>> names_in(const std::string& folder) {
-    std::vector<std::string> names;
-    std::error_code error;
-    std::filesystem::directory_iterator entry(folder, error);
-    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-        std::string name = entry->path().filename().string();
-        if (!name.starts_with('.')) names.push_back(std::move(name));
-    }
-    if (error)
-        return Error{
-            ErrorCode::io_error, fmt::format("cannot list {}: {}", folder, error.message()), folder, {}};
-    std::sort(names.begin(), names.end());
-    return names;
 }
 
 std::vector<std::string> with_ending(const std::vector<std::string>& names, std::string_view ending) {
@@ -99,14 +81,14 @@ std::string beside(const std::string& folder, const std::string& name) {
     return folder.ends_with('/') ? folder + name : fmt::format("{}/{}", folder, name);
 }
 
-Result<FolderFiles> files_of_folder(const std::string& folder) {
+Result<FolderFiles> files_of_folder(const std::string& folder, const FarFilesPtr& far) {
     FolderFiles files;
-    SIDESTEP_TRY(const bool has_index, is_there(beside(folder, index_name)));
-    SIDESTEP_TRY(const bool has_single, is_there(beside(folder, single_name)));
+    SIDESTEP_TRY(const bool has_index, is_there(beside(folder, index_name), far));
+    SIDESTEP_TRY(const bool has_single, is_there(beside(folder, single_name), far));
     if (has_index) files.index = beside(folder, index_name);
     if (has_single) (has_index ? files.single : files.paths.emplace_back()) = beside(folder, single_name);
     if (has_index || has_single) return files;
-    SIDESTEP_TRY(const auto names, names_in(folder));
+    SIDESTEP_TRY(const auto names, far ? far->names(folder) : driver::names_in(folder));
     if (const std::string index = other_index(names); !index.empty()) {
         files.index = beside(folder, index);
         if (holds(names, single_of(index))) files.single = beside(folder, single_of(index));

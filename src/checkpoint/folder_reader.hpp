@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <sidestep/result.hpp>
+#include "checkpoint/files_reader.hpp"
 
 namespace sidestep::checkpoint {
 
@@ -18,7 +19,7 @@ struct FolderFiles {
 
 // ErrorCode::not_found where there is neither safetensors nor GGUF, or a part is lacking by the names of the
 // others. docs/checkpoint.md has the order in which files are looked for.
-Result<FolderFiles> files_of_folder(const std::string& folder);
+Result<FolderFiles> files_of_folder(const std::string& folder, const FarFilesPtr& far);
 
 inline constexpr std::string_view safetensors_ending = ".safetensors";
 inline constexpr std::string_view gguf_ending = ".gguf";

@@ -11,6 +11,7 @@
 #include <sidestep/context.hpp>
 #include <sidestep/version.hpp>
 
+#include "context/c_api.hpp"
 #include "context/option_ranges.hpp"
 
 using sidestep::Buffer;
@@ -22,6 +23,7 @@ using sidestep::Place;
 using sidestep::Receipt;
 using sidestep::Result;
 using sidestep::Transfer;
+using namespace sidestep::capi;
 
 static_assert(int(SIDESTEP_INVALID_ARGUMENT) == int(ErrorCode::invalid_argument));
 static_assert(int(SIDESTEP_NOT_FOUND) == int(ErrorCode::not_found));
@@ -39,10 +41,6 @@ static_assert(int(SIDESTEP_DEVICE_ERROR) == int(ErrorCode::device_error));
 static_assert(int(SIDESTEP_INTERNAL) == int(ErrorCode::internal));
 static_assert(SIDESTEP_WHOLE == Buffer::whole);
 
-struct sidestep_context {
-    Context context;
-};
-
 struct sidestep_allocation {
     sidestep::Allocation memory;
     std::string place;
@@ -50,10 +48,6 @@ struct sidestep_allocation {
 
 struct sidestep_pinned {
     sidestep::Pinned held;
-};
-
-struct sidestep_publication {
-    sidestep::Publication publication;
 };
 
 struct sidestep_receipt {
@@ -79,6 +73,15 @@ LastError& last_error() {
     return last;
 }
 
+Result<Place> read_place(const char* text, const char* name) {
+    if (text == nullptr) return null_argument(name);
+    return Place::parse(text);
+}
+
+}  // namespace
+
+namespace sidestep::capi {
+
 sidestep_status keep(Error error) noexcept {
     LastError& last = last_error();
     last.error = std::move(error);
@@ -87,33 +90,14 @@ sidestep_status keep(Error error) noexcept {
     return last.view.code;
 }
 
-// For failures that a new string may not survive.
 sidestep_status keep_constant(ErrorCode code, const char* message) noexcept {
     LastError& last = last_error();
     last.view = {static_cast<sidestep_status>(code), message, "", ""};
     return last.view.code;
 }
 
-// Runs `call`, which returns a Result<void>; what it throws becomes a status.
-template <typename Call>
-sidestep_status guarded(Call&& call) noexcept {
-    try {
-        Result<void> result = call();
-        return result ? SIDESTEP_OK : keep(result.error());
-    } catch (const std::bad_alloc&) {
-        return keep_constant(ErrorCode::out_of_memory, "host memory is exhausted");
-    } catch (...) {
-        return keep_constant(ErrorCode::internal, "an exception reached the C interface");
-    }
-}
-
 Error null_argument(const char* name) {
     return Error{ErrorCode::invalid_argument, std::string(name) + " is NULL", "sidestep.h", {}};
-}
-
-Result<Place> read_place(const char* text, const char* name) {
-    if (text == nullptr) return null_argument(name);
-    return Place::parse(text);
 }
 
 Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
@@ -142,23 +126,17 @@ Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
     return Buffer::file(place->path(), buffer->offset, buffer->size).on(place->node());
 }
 
-// Brings the caller's struct, which may be that of another version, to this version's.
-Result<sidestep_options> read_struct(const sidestep_options* given) {
-    sidestep_options options = SIDESTEP_OPTIONS;
-    if (given == nullptr) return options;
-    // The last member of the first version: stays where it is when later ones follow.
-    constexpr std::size_t first_version = offsetof(sidestep_options, chunk) + sizeof(sidestep_options::chunk);
-    if (given->struct_size < first_version || given->struct_size > 4096)
-        return Error{ErrorCode::invalid_argument, "struct_size is " + std::to_string(given->struct_size),
-                     "sidestep_options", "start with sidestep_options options = SIDESTEP_OPTIONS"};
-    const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-    for (std::size_t i = sizeof(options); i < given->struct_size; ++i)
-        if (bytes[i] != 0)
-            return Error{ErrorCode::unsupported, "an option was set that this version does not know",
-                         "sidestep_options", "use the header of the library that is linked in"};
-    std::memcpy(&options, given, std::min(given->struct_size, sizeof(options)));
-    return options;
+Result<void> hand_out(const std::string& text, char** out) {
+    auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+    if (copy == nullptr) throw std::bad_alloc();
+    std::memcpy(copy, text.c_str(), text.size() + 1);
+    *out = copy;
+    return {};
 }
+
+}  // namespace sidestep::capi
+
+namespace {
 
 // Checked before they go into members of other types; the calls check the rest with the options.
 Result<void> check_members(const sidestep_options& options) {
@@ -174,7 +152,8 @@ Result<void> check_members(const sidestep_options& options) {
 }
 
 Result<CopyOptions> read_options(const sidestep_options* given) {
-    auto read = read_struct(given);
+    constexpr std::size_t first_version = offsetof(sidestep_options, chunk) + sizeof(sidestep_options::chunk);
+    auto read = read_struct(given, sidestep_options SIDESTEP_OPTIONS, first_version, "sidestep_options");
     if (!read) return read.error();
     if (auto good = check_members(*read); !good) return good.error();
     CopyOptions options;
@@ -198,14 +177,6 @@ Result<CopyOptions> read_options(const sidestep_options* given) {
 Error bad_format(sidestep_format format) {
     return Error{ErrorCode::invalid_argument, "format is " + std::to_string(static_cast<int>(format)),
                  "sidestep.h", "use SIDESTEP_TEXT or SIDESTEP_JSON"};
-}
-
-Result<void> hand_out(const std::string& text, char** out) {
-    auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
-    if (copy == nullptr) throw std::bad_alloc();
-    std::memcpy(copy, text.c_str(), text.size() + 1);
-    *out = copy;
-    return {};
 }
 
 Result<Transfer> begin(sidestep_context* context, const sidestep_buffer* from, const sidestep_buffer* to,
@@ -321,36 +292,6 @@ sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t 
 
 void sidestep_unpin(sidestep_pinned* pinned) {
     delete pinned;
-}
-
-sidestep_status sidestep_connect(sidestep_context* context, const char* node, const char* address) {
-    return guarded([&]() -> Result<void> {
-        if (context == nullptr) return null_argument("context");
-        if (node == nullptr) return null_argument("node");
-        if (address == nullptr) return null_argument("address");
-        const auto connected = context->context.connect(node, address);
-        if (!connected) return connected.error();
-        return {};
-    });
-}
-
-sidestep_status sidestep_publish(sidestep_context* context, const char* name, const sidestep_buffer* buffer,
-                                 sidestep_publication** publication) {
-    return guarded([&]() -> Result<void> {
-        if (context == nullptr) return null_argument("context");
-        if (name == nullptr) return null_argument("name");
-        if (publication == nullptr) return null_argument("publication");
-        auto memory = read_buffer(buffer, "buffer");
-        if (!memory) return memory.error();
-        auto published = context->context.publish(name, *memory);
-        if (!published) return published.error();
-        *publication = new sidestep_publication{std::move(*published)};
-        return {};
-    });
-}
-
-void sidestep_publication_free(sidestep_publication* publication) {
-    delete publication;
 }
 
 sidestep_status sidestep_route(sidestep_context* context, const char* from, const char* to, uint64_t size,

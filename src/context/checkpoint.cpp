@@ -24,10 +24,17 @@ std::optional<Place> far_place(const std::string& path) {
 
 Result<std::optional<driver::FileFacts>> facts_of(const Impl& impl, const Place& place) {
     const auto found = transfer::describe(impl.registry, Buffer::file(place.path()).on(place.node()));
-    if (!found) return found.error();
+    driver::FileFacts facts;
+    if (!found) {
+        if (found.error().code != ErrorCode::invalid_argument) return found.error();
+        // A folder is no place that bytes could be copied to or from; the node tells the names in it all the same.
+        const auto names = impl.remote->names_in(place.node(), place.path());
+        if (!names) return place.path().ends_with('/') ? names.error() : found.error();
+        facts.type = driver::FileType::directory;
+        return std::optional(facts);
+    }
     // So a node says that a file is not there which might be written.
     if (found->identity == 0 && found->size == 0) return std::optional<driver::FileFacts>();
-    driver::FileFacts facts;
     facts.size = found->size;
     facts.identity = found->identity;
     facts.version = found->version;
@@ -48,6 +55,7 @@ checkpoint::FarFilesPtr files_of(std::shared_ptr<Impl> impl, const std::string& 
         SIDESTEP_CHECK(ContextAccess::follow(std::move(engine), std::move(job)).wait());
         return {};
     };
+    far->names = [impl, node](const std::string& folder) { return impl->remote->names_in(node, folder); };
     return far;
 }
 
@@ -56,11 +64,6 @@ Error mixed(const std::string& first, const std::string& other) {
         ErrorCode::invalid_argument,
         fmt::format("the files of a checkpoint lie on one machine, and {} and {} do not", first, other),
         "checkpoint", "copy them together first"};
-}
-
-Error no_folder(const std::string& path) {
-    return Error{ErrorCode::unsupported, "a node does not list folders", path,
-                 "name the index (model.safetensors.index.json), or the files"};
 }
 
 // The machine is not in what the reader of a header says.
@@ -83,7 +86,6 @@ Result<Checkpoint> ContextAccess::open_checkpoint(const Context& context,
         if (place.has_value() != first.has_value() || (first && place->node() != first->node()))
             return mixed(paths.front(), path);
         if (!place) continue;
-        if (place->path().ends_with('/')) return no_folder(path);
         there.push_back(place->path());
     }
     if (!first) return Checkpoint::open(paths, options);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -30,9 +31,9 @@ std::string machine_name() {
 
 namespace {
 
-Result<std::unique_ptr<wire::Engines>> network_engines(const base::Environment& environment) {
+Result<std::unique_ptr<wire::Engines>> network_engines(const base::Environment& environment, bool checked) {
     SIDESTEP_TRY(auto all, backends::make_network_engines(environment));
-    return std::make_unique<wire::Engines>(std::move(all));
+    return std::make_unique<wire::Engines>(std::move(all), checked || environment.network_checksums);
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ Result<std::unique_ptr<wire::RemoteBackend>> remote_backend(const ContextOptions
     const std::string& nodes = options.nodes.empty() ? environment.nodes : options.nodes;
     const bool file = !nodes.empty() && nodes.find('=') == std::string::npos;
     SIDESTEP_TRY(remote.nodes, file ? wire::read_nodes(nodes) : wire::parse_nodes(nodes));
-    SIDESTEP_TRY(auto engines, network_engines(environment));
+    SIDESTEP_TRY(auto engines, network_engines(environment, options.network_checksums));
     return std::make_unique<wire::RemoteBackend>(std::move(engines), std::move(remote));
 }
 
@@ -100,6 +101,13 @@ const std::vector<std::string>& Serving::metrics_addresses() const {
     return state_->metrics_addresses;
 }
 
+Result<Notification> Serving::next_notification(std::chrono::milliseconds wait) const {
+    const auto now = std::chrono::steady_clock::now();
+    auto notice = state_->server->notices().take(now + std::clamp(wait, wait.zero(), longest_limit));
+    if (notice) return std::move(*notice);
+    return Error{ErrorCode::timed_out, "no notification has come", "node", {}};
+}
+
 Result<Serving> Context::serve(const ServeOptions& options) const {
     SIDESTEP_CHECK(impl_->engine->check_process());
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
@@ -117,7 +125,9 @@ Result<Serving> Context::serve(const ServeOptions& options) const {
     SIDESTEP_TRY(server.key, wire::read_or_make_key(state->key_file));
     server.node = options.name.empty() ? context::machine_name() : options.name;
     state->allowed = server.allowed.lines();
-    SIDESTEP_TRY(state->engines, context::network_engines(environment));
+    SIDESTEP_TRY(state->engines, context::network_engines(environment, impl_->network_checksums));
+    server.most_notices = options.notifications;
+    server.rate = options.rate;
     server.teller = context::teller(impl_->topology, state->engines->names(), environment);
     const wire::Machine machine{impl_->topology, impl_->registry, *impl_->engine, *impl_->shared};
     SIDESTEP_TRY(state->server, wire::Server::start(machine, state->engines, std::move(server)));
@@ -137,6 +147,12 @@ Result<std::string> Context::connect(const std::string& node, const std::string&
     // The name is as Place::parse takes it.
     SIDESTEP_TRY(const Place place, Place::parse(node + "/host"));
     return impl_->remote->connect({place.node(), std::move(at)});
+}
+
+Result<void> Context::notify(const std::string& node, std::string_view text) const {
+    SIDESTEP_CHECK(impl_->engine->check_process());
+    SIDESTEP_TRY(const Place place, Place::parse(node + "/host"));
+    return impl_->remote->notify(place.node(), text);
 }
 
 struct NetworkProbe::State {

@@ -13,7 +13,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -302,6 +304,21 @@ Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes s
         done += static_cast<Bytes>(put);
     }
     return {};
+}
+
+Result<std::vector<std::string>> names_in(const std::string& folder) {
+    std::vector<std::string> names;
+    std::error_code error;
+    std::filesystem::directory_iterator entry(folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+        std::string name = entry->path().filename().string();
+        if (!name.starts_with('.')) names.push_back(std::move(name));
+    }
+    if (error)
+        return Error{
+            ErrorCode::io_error, fmt::format("cannot list {}: {}", folder, error.message()), folder, {}};
+    std::sort(names.begin(), names.end());
+    return names;
 }
 
 bool has_hidden_content(const Fd& fd) {

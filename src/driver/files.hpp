@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
@@ -74,6 +75,9 @@ struct SplitPath {
     std::string name;
 };
 SplitPath split_path(const std::string& path);
+
+// The names in a folder, sorted; those that begin with a dot are left out.
+Result<std::vector<std::string>> names_in(const std::string& folder);
 
 // Whether the process may write the file at `path`, by its effective user.
 bool may_write(const std::string& path);

@@ -334,6 +334,19 @@ Result<std::string> Allowances::file(const std::string& path, Permission permiss
     return std::move(end->path);
 }
 
+Result<std::string> Allowances::folder(std::string path) const {
+    while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    // "/" has no last name, and is a folder all the same.
+    if (path != "/") SIDESTEP_CHECK(check_form(path));
+    const auto straight = without_steps_back(without_empty_steps(path));
+    if (!straight || !begins_as_an_entry(*straight)) return not_allowed(path, Permission::read);
+    auto end = end_of(*straight);
+    if (!end || !allows(end->path, Permission::read)) return not_allowed(path, Permission::read);
+    if (!end->there) return nothing_there(path, "the folder");
+    if (is_folder(end->path)) return std::move(end->path);
+    return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no folder", shown(path)), {}, {}};
+}
+
 Result<void> Allowances::shared(const std::string& name) const {
     const bool named = std::find_if(shared_.begin(), shared_.end(), [&](const std::string& entry) {
                            return entry == "*" || entry == name;

@@ -42,6 +42,9 @@ public:
     // RESOLVE_NO_SYMLINKS) and looks at what was opened, since a name may lead elsewhere by then.
     Result<std::string> file(const std::string& path, Permission permission) const;
 
+    // The same of a folder whose names are asked for: one that is allowed, or lies in one. A slash may stand at its end.
+    Result<std::string> folder(std::string path) const;
+
     // Whether published memory may be reached.
     Result<void> shared(const std::string& name) const;
 

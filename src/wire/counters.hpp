@@ -26,7 +26,7 @@ constexpr std::size_t refusals = 6;
 // Any thread; nothing here waits.
 class Counters {
 public:
-    static constexpr std::size_t words = static_cast<std::size_t>(Word::tell) + 1;
+    static constexpr std::size_t words = static_cast<std::size_t>(last_word) + 1;
     static constexpr std::size_t outcomes = static_cast<std::size_t>(ErrorCode::internal) + 1;  // 0: good
     static constexpr std::size_t kinds = 5;
     static constexpr std::array<PlaceKind, kinds> kind_list{PlaceKind::host, PlaceKind::gpu, PlaceKind::file,

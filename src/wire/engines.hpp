@@ -13,7 +13,11 @@ namespace sidestep::wire {
 // This machine's engines, the best first; at least one. Any thread. Outlives their links.
 class Engines {
 public:
-    explicit Engines(std::vector<std::unique_ptr<backend::NetworkEngine>> all) : all_(std::move(all)) {}
+    // `checked`: links that this machine asks for carry checksums.
+    explicit Engines(std::vector<std::unique_ptr<backend::NetworkEngine>> all, bool checked = false)
+        : all_(std::move(all)), checked_(checked) {}
+
+    bool checked() const { return checked_; }
 
     // "verbs", "tcp".
     std::vector<std::string> names() const;
@@ -24,6 +28,7 @@ public:
 
 private:
     const std::vector<std::unique_ptr<backend::NetworkEngine>> all_;
+    const bool checked_;
 };
 
 // The first of a client's engines that the node has too: so both know which one carries their session. Empty where there is

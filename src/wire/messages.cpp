@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <sidestep/network.hpp>
 #include "base/message.hpp"
 #include "base/try.hpp"
 
@@ -22,6 +23,7 @@ constexpr std::size_t longest_name = 256;
 constexpr std::size_t most_notes = 16;
 constexpr std::uint32_t magic = 0x50455453;  // "STEP"
 
+constexpr std::size_t longest_names = longest_message / 2;
 constexpr int most_engines = 8;
 constexpr std::size_t longest_engine = 16;
 
@@ -102,7 +104,7 @@ Result<Envelope> parse_envelope(std::string_view message) {
     MessageReader reader(message.substr(0, head));
     const auto word = reader.number<std::uint8_t>();
     const auto number = reader.number<std::uint64_t>();
-    if (word < 1 || word > static_cast<std::uint8_t>(Word::tell)) return no_message("message");
+    if (word < 1 || word > static_cast<std::uint8_t>(last_word)) return no_message("message");
     return Envelope{static_cast<Word>(word), number, std::string(message.substr(head))};
 }
 
@@ -111,6 +113,7 @@ std::string to_body(const Hello& hello) {
     MessageWriter writer;
     writer.put(magic).put(hello.oldest).put(hello.newest).put_text(hello.software).put_text(hello.node);
     writer.put(hello.session).put_text(hello.key).put(hello.sockets);
+    writer.put(static_cast<std::uint8_t>(hello.checked));
     writer.put(static_cast<std::uint8_t>(hello.engines.size()));
     for (const std::string& engine : hello.engines) writer.put_text(engine);
     return writer.take();
@@ -135,11 +138,13 @@ Result<Hello> parse_hello(std::string_view body) {
     hello.session = reader.number<std::uint64_t>();
     hello.key = reader.text(64);
     hello.sockets = reader.number<std::uint8_t>();
+    const auto checked = reader.number<std::uint8_t>();
+    hello.checked = checked == 1;
     const auto engines = reader.number<std::uint8_t>();
     hello.engines.clear();
     for (int i = 0; i < engines && i < most_engines; ++i)
         hello.engines.push_back(reader.text(longest_engine));
-    if (engines > most_engines) return no_message("greeting");
+    if (engines > most_engines || checked > 1) return no_message("greeting");
     return exact(reader, std::move(hello), "greeting");
 }
 
@@ -289,6 +294,49 @@ Result<std::string> parse_token(std::string_view body) {
     MessageReader reader(body);
     std::string token = reader.text(token_bytes);
     return exact(reader, std::move(token), "token");
+}
+
+std::string to_body(const ListRequest& request) {
+    return MessageWriter().put_text(request.folder).put_text(request.after).take();
+}
+
+Result<ListRequest> parse_list(std::string_view body) {
+    MessageReader reader(body);
+    ListRequest request;
+    request.folder = reader.text(longest_path);
+    request.after = reader.text(longest_path);
+    return exact(reader, std::move(request), "request for names");
+}
+
+std::string to_body(const Names& all) {
+    MessageWriter writer;
+    std::size_t size = 5, count = 0;  // what stands before the names
+    while (count < all.names.size() && (size += 4 + all.names[count].size()) < longest_names) ++count;
+    writer.put(static_cast<std::uint8_t>(all.all && count == all.names.size()));
+    writer.put(static_cast<std::uint32_t>(count));
+    for (std::size_t i = 0; i < count; ++i) writer.put_text(all.names[i]);
+    return writer.take();
+}
+
+Result<Names> parse_names(std::string_view body) {
+    MessageReader reader(body);
+    Names names;
+    const auto all = reader.number<std::uint8_t>();
+    const auto count = reader.number<std::uint32_t>();
+    if (body.size() >= longest_names || count > longest_names || all > 1) return no_message("list of names");
+    names.all = all == 1;
+    for (std::uint32_t i = 0; i < count; ++i) names.names.push_back(reader.text(longest_path));
+    return exact(reader, std::move(names), "list of names");
+}
+
+std::string to_text_body(std::string_view text) {
+    return MessageWriter().put_text(text).take();
+}
+
+Result<std::string> parse_text(std::string_view body) {
+    MessageReader reader(body);
+    std::string text = reader.text(longest_notification);
+    return exact(reader, std::move(text), "notification");
 }
 
 std::string to_body(const ReachRequest& request) {

@@ -34,9 +34,12 @@ enum class Word : std::uint8_t {
     lend,  // a region, or 0; is answered a token
     take,  // what was lent under a token, as a region of whoever asks; answered as attach
     reach,  // has the node take what a third machine lent; answered as attach, `way` being what carries it there
-    trial,  // memory for bytes that try the link out; answered as attach
-    tell,   // of the machine: see wire/telling.hpp
+    trial,   // memory for bytes that try the link out; answered as attach
+    tell,    // of the machine: see wire/telling.hpp
+    list,    // the names in a folder
+    notify,  // whoever serves; a text
 };
+constexpr Word last_word = Word::notify;
 
 struct Envelope {
     Word word = Word::hello;
@@ -56,7 +59,8 @@ struct Hello {
     // says both again, and goes on where it was.
     std::uint64_t session = 0;
     std::string key;
-    std::uint8_t sockets = 1;                 // that are worth while
+    std::uint8_t sockets = 1;  // that are worth while
+    bool checked = false;      // of a client: bytes carry checksums, both ways (wire/checked_link.hpp)
     std::vector<std::string> engines{"tcp"};  // the sender's, the best first; of a node, all it has
 };
 std::string to_body(const Hello& hello);
@@ -110,6 +114,25 @@ Result<std::uint64_t> parse_number(std::string_view body);
 
 std::string to_body(const std::string& token);
 Result<std::string> parse_token(std::string_view body);
+
+// Of a folder, in the order of their bytes.
+struct ListRequest {
+    std::string folder;
+    std::string after;  // the last one that is known; empty: none
+};
+std::string to_body(const ListRequest& request);
+Result<ListRequest> parse_list(std::string_view body);
+struct Names {
+    std::vector<std::string> names;
+    bool all = true;  // there are no more behind them
+};
+// `all` names, as many as one message holds.
+std::string to_body(const Names& all);
+Result<Names> parse_names(std::string_view body);
+
+// A notification, of at most longest_notification bytes.
+std::string to_text_body(std::string_view text);
+Result<std::string> parse_text(std::string_view body);
 
 struct ReachRequest {
     std::string addresses;  // of the third machine, as parse_addresses()

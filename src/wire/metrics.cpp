@@ -10,8 +10,8 @@ namespace sidestep::wire {
 namespace {
 
 constexpr std::array<const char*, Counters::words> word_names{
-    "",       "hello",  "answer", "describe", "allocate", "free",  "attach", "commit",
-    "report", "detach", "leave",  "lend",     "take",     "reach", "trial",  "tell"};
+    "",       "hello", "answer", "describe", "allocate", "free",  "attach", "commit", "report",
+    "detach", "leave", "lend",   "take",     "reach",    "trial", "tell",   "list",   "notify"};
 constexpr std::array<const char*, refusals> refusal_names{"key",         "silent", "full",
                                                           "data_socket", "probe",  "other"};
 constexpr std::array<const char*, Counters::kinds> kind_names{"host", "gpu", "file", "shared", "p2pmem"};

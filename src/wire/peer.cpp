@@ -1,4 +1,5 @@
 #include "wire/peer.hpp"
+#include "wire/checked_link.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -54,6 +55,7 @@ Hello Peer::greeting() const {
     ours.node = tools_.node;
     ours.session = hello_.session;
     ours.key = hello_.key;
+    ours.checked = tools_.engines.checked();
     std::lock_guard lock(mutex_);
     ours.engines = engines_;
     return ours;
@@ -289,7 +291,7 @@ Result<void> Peer::connect_again(const Error& why, Time until) {
 Result<void> Peer::open_session(Session& session, const Error& why, Time until) {
     session.link()->end(why);
     if (!session.settle(until)) return silent(name());
-    SIDESTEP_CHECK(session.renew(engine_->link(session.weak_from_this())));
+    SIDESTEP_CHECK(session.renew(make_link(*engine_, session.weak_from_this(), tools_.engines.checked())));
     return open_sockets(session, sockets_, until);
 }
 
@@ -343,7 +345,7 @@ Result<std::shared_ptr<Session>> Peer::open_for(std::size_t wanted, Time until) 
     auto there = session();
     if (!there) {
         there = std::make_shared<Session>(name());
-        there->use(engine_->link(there));
+        there->use(make_link(*engine_, there, tools_.engines.checked()));
         there->outlive_links([self = weak_from_this()](const Error& why) {
             if (const auto peer = self.lock()) peer->link_lost(why);
         });

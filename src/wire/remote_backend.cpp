@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <sidestep/network.hpp>
 
 #include "base/try.hpp"
 #include "wire/far.hpp"
@@ -209,6 +210,33 @@ Result<std::string> RemoteBackend::connect(const NodeAddress& address) {
     }
     SIDESTEP_TRY(const auto connected, peer(address.name));
     return connected->hello().node;
+}
+
+Result<std::vector<std::string>> RemoteBackend::names_in(const std::string& node, const std::string& folder) {
+    std::vector<std::string> all;
+    ListRequest request{folder, {}};
+    for (;;) {
+        SIDESTEP_TRY(const std::string answer, ask_node(node, [&](Peer& peer) {
+                         return peer.ask(Word::list, to_body(request), Peers::in_time());
+                     }));
+        SIDESTEP_TRY(Names names, parse_names(answer));
+        all.insert(all.end(), names.names.begin(), names.names.end());
+        if (names.all || names.names.empty()) return all;
+        request.after = std::move(names.names.back());
+    }
+}
+
+// Not once more where the node was started again: what it had been told went with it.
+Result<void> RemoteBackend::notify(const std::string& node, std::string_view text) {
+    if (text.size() > longest_notification)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a notification has {} bytes at most, and this one has {}",
+                                 longest_notification, text.size()),
+                     node,
+                     {}};
+    SIDESTEP_TRY(const auto there, peer(node));
+    SIDESTEP_CHECK(there->ask(Word::notify, to_text_body(text), Peers::in_time()));
+    return {};
 }
 
 Result<std::optional<backend::Description>> RemoteBackend::describe(const Buffer& buffer) {

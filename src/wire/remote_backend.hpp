@@ -36,6 +36,10 @@ public:
     // Where a node of that name is from now on; connects to it. Answers what it calls itself.
     Result<std::string> connect(const NodeAddress& address);
 
+    // Names in a folder of the node, sorted; those that begin with a dot are left out.
+    Result<std::vector<std::string>> names_in(const std::string& node, const std::string& folder);
+    Result<void> notify(const std::string& node, std::string_view text);
+
     // This machine's engines, the best first.
     std::vector<std::string> engine_names() const { return peers_.engines().names(); }
 

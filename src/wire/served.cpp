@@ -7,9 +7,11 @@
 #include <sidestep/version.hpp>
 
 #include "base/try.hpp"
+#include "driver/files.hpp"
 #include "route/hops.hpp"
 #include "route/words.hpp"
 #include "transfer/ends.hpp"
+#include "wire/checked_link.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -71,8 +73,8 @@ void Served::keep_answer(const Envelope& question, const std::string& answer) {
     answered_.pop_front();
 }
 
-void Served::use_engine(backend::NetworkEngine& engine) {
-    if (session_->link()->sockets() == 0) session_->use(engine.link(session_));
+void Served::use_engine(backend::NetworkEngine& engine, bool checked) {
+    if (session_->link()->sockets() == 0) session_->use(make_link(engine, session_, checked));
 }
 
 void Served::talk_over(std::shared_ptr<Channel> channel) {
@@ -141,6 +143,10 @@ Result<std::string> Served::act(const Envelope& question, std::size_t sockets) {
             return trial();
         case Word::tell:
             return tell(question.body);
+        case Word::list:
+            return list(question.body);
+        case Word::notify:
+            return notify(question.body);
         case Word::answer:
         case Word::leave:
             break;
@@ -308,6 +314,7 @@ Result<Served::Held> Served::make_ready(std::shared_ptr<const Found> what, const
     region.name = found.buffer.place().to_string();
     region.traffic =
         std::shared_ptr<Traffic>(node_->counters, &node_->counters->traffic(request.buffer.place().kind()));
+    region.pace = node_->pace;
     if (found.buffer.place().is_host()) {
         region.address = static_cast<unsigned char*>(found.buffer.address());
         return held;
@@ -398,6 +405,22 @@ Result<std::string> Served::tell(std::string_view body) {
         channel = channel_;
     }
     return telling_.answer(node_->teller, body, channel ? channel->socket() : -1);
+}
+
+Result<std::string> Served::list(std::string_view body) const {
+    SIDESTEP_TRY(const ListRequest request, parse_list(body));
+    SIDESTEP_TRY(const std::string folder, node_->allowed.folder(request.folder));
+    Names names;
+    SIDESTEP_TRY(names.names, driver::names_in(folder));
+    const auto known = std::upper_bound(names.names.begin(), names.names.end(), request.after);
+    names.names.erase(names.names.begin(), known);
+    return to_body(names);
+}
+
+Result<std::string> Served::notify(std::string_view body) const {
+    SIDESTEP_TRY(std::string text, parse_text(body));
+    SIDESTEP_CHECK(node_->notices->put({from_, std::move(text)}));
+    return std::string();
 }
 
 void Served::end() {

@@ -19,6 +19,7 @@
 #include "wire/engines.hpp"
 #include "wire/lent.hpp"
 #include "wire/messages.hpp"
+#include "wire/notices.hpp"
 #include "wire/pieces.hpp"
 #include "wire/session.hpp"
 #include "wire/telling.hpp"
@@ -63,6 +64,8 @@ struct Node {
     // Makes memory ready for them; on threads that answer questions.
     const std::weak_ptr<const Engines> tools{};
     const Teller teller{};  // what the machine is made of; on threads that answer questions
+    const std::shared_ptr<Notices> notices{};
+    const std::shared_ptr<Pace> pace{};  // of all clients together; null: none
     std::vector<std::shared_ptr<const void>> prepare(void* address, Bytes size) const {
         const auto there = tools.lock();
         return there ? there->prepare(address, size) : std::vector<std::shared_ptr<const void>>();
@@ -103,10 +106,10 @@ public:
     bool comes_again() const { return coming_again_.load() > 0; }
 
     // Before it has answered the greeting.
-    void use_engine(backend::NetworkEngine& engine);
+    void use_engine(backend::NetworkEngine& engine, bool checked);
 
     const std::string& key() const { return key_; }
-    const std::string& from() const { return from_; }  // "node7 at 10.0.0.3:51234"
+    const std::string& from() const { return from_; }  // "10.0.0.3:51234"
     Session& session() const { return *session_; }
     const std::shared_ptr<Session>& shared_session() const { return session_; }
     // Lets go of all it has. May block.
@@ -143,6 +146,8 @@ private:
     Result<std::string> report(std::string_view body);
     Result<std::string> detach(std::string_view body);
     Result<std::string> tell(std::string_view body);
+    Result<std::string> list(std::string_view body) const;
+    Result<std::string> notify(std::string_view body) const;
 
     Result<Found> find(const Buffer& buffer, Permission permission);
     Result<Found> find_memory(const Buffer& buffer);

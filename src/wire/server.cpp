@@ -49,7 +49,9 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      std::make_shared<Counters>(),
                      engines_->names(),
                      engines_,
-                     options_.teller}),
+                     options_.teller,
+                     std::make_shared<Notices>(options_.most_notices),
+                     options_.rate > 0 ? std::make_shared<Pace>(options_.rate) : nullptr}),
       most_now_(newcomers_here()),
       workers_({most_workers, 1, most_questions, true}, "questions of clients") {
     node_->neighbours = std::make_shared<Peers>(
@@ -76,6 +78,7 @@ Result<void> Server::listen() {
         watches_.push_back(watch);
     }
     loop_->every(std::chrono::milliseconds(500), [this] { tick(); });
+    if (node_->pace) loop_->every(Pace::period, [pace = node_->pace] { pace->wake(); });
     return {};
 }
 

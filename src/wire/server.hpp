@@ -25,6 +25,8 @@ struct ServerOptions {
     std::string node;  // what clients are told that it is called
     std::size_t most_clients = 4096;
     Teller teller = {};  // null: the node tells nothing of itself
+    std::size_t most_notices = 0;
+    Bytes rate = 0;  // bytes a second each way, of all clients together; 0: no bound
 };
 
 // Any thread. Nothing of it blocks for a client: whoever sends slowly, or not at all, is hung up on in time.
@@ -53,6 +55,7 @@ public:
     // Bytes that have come from clients, and gone to them, in all.
     Bytes received() const;
     Bytes sent() const;
+    Notices& notices() const { return *node_->notices; }
     // All it has counted, as Prometheus reads it.
     std::string metrics() const;
 

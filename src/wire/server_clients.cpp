@@ -6,6 +6,7 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "wire/checked_link.hpp"
 #include "wire/server.hpp"
 
 namespace sidestep::wire {
@@ -64,7 +65,7 @@ base::Workers::Task Server::welcome(const std::shared_ptr<Visit>& visit, const C
     if (theirs && theirs->session != 0 && engine != nullptr)
         return welcome_again(visit, *theirs, question, *engine);
     // Without a common one the client sees by the names that there is none.
-    if (engine != nullptr) client.served->use_engine(*engine);
+    if (engine != nullptr) client.served->use_engine(*engine, theirs->checked);
     return [served = client.served, question, came = std::chrono::steady_clock::now(),
             sockets = engine != nullptr ? engine->useful_sockets() : 0] {
         if (auto answer = served->answer(question, sockets, came)) served->send(*answer);
@@ -97,8 +98,8 @@ base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, c
             const Error gone{ErrorCode::not_found, "what this client had here is gone", "node", {}};
             channel->send(to_message(Envelope{Word::answer, number, to_answer(Result<std::string>(gone))}));
         };
-    return served->come_again(fresh.channel, engine.link(served->shared_session()), question,
-                              engine.useful_sockets());
+    return served->come_again(fresh.channel, make_link(engine, served->shared_session(), theirs.checked),
+                              question, engine.useful_sockets());
 }
 
 void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {

@@ -14,6 +14,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/network.hpp"
+#include "wire/pace.hpp"
 #include "wire/parts.hpp"
 #include "wire/ranges.hpp"
 #include "wire/slots.hpp"
@@ -41,6 +42,7 @@ struct Region {
     std::uint64_t target = 0;
     std::string name;                    // for people
     std::shared_ptr<Traffic> traffic{};  // counts what goes in and out; may be null
+    std::shared_ptr<Pace> pace{};        // bounds it; may be null
 
     // invalid_argument where the range lies outside.
     Result<void> check(Bytes offset, Bytes bytes) const;
@@ -235,6 +237,9 @@ private:
     Result<std::shared_ptr<Region>> target_of(const backend::Frame& frame) const;
     Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
     Result<backend::Landing> landing_of_scatter(const backend::Frame& frame);
+    // Where the region's pace has them wait, what has come is landed, and what was asked for is sent, later.
+    bool may_move(const Region& region, Pace::Direction direction, Bytes bytes);
+    static backend::Landing in_slot(const Region& region, Bytes bytes);
     // With the mutex held: the places that were told for a frame. An error where they are not its own.
     Result<std::vector<backend::RegionPart>> take_places(const backend::Frame& frame);
     Result<void> told_places(const backend::Frame& frame, const backend::Landing& landing);

@@ -54,6 +54,25 @@ Result<void> Session::arrived(const Frame& frame, Landing landing) {
     return judged(act_on(frame, std::move(landing)));
 }
 
+bool Session::may_move(const Region& region, Pace::Direction direction, Bytes bytes) {
+    if (!region.pace) return true;
+    return region.pace->take(direction, bytes, [self = weak_from_this(), direction] {
+        const auto session = self.lock();
+        if (!session) return;
+        direction == Pace::in ? session->link()->resume(backend::Link::Resume::all) : session->pump();
+    });
+}
+
+Landing Session::in_slot(const Region& region, Bytes bytes) {
+    auto slot = region.slots_in->take();
+    if (!slot) {
+        if (region.pace) region.pace->give_back(Pace::in, bytes);
+        return Landing{Landing::Kind::later};
+    }
+    void* const address = slot->address();
+    return Landing{Landing::Kind::here, address, std::move(slot)};
+}
+
 Result<Landing> Session::landing_of(const Frame& frame) {
     if (frame.kind == Frame::Kind::fault) {
         auto words = std::make_shared<std::string>(frame.size, '\0');
@@ -63,12 +82,10 @@ Result<Landing> Session::landing_of(const Frame& frame) {
     if (frame.region == 0) return landing_of_answer(frame);
     auto region = region_of(frame, true);
     if (!region) return Landing{};
+    if (!may_move(**region, Pace::in, frame.size)) return Landing{Landing::Kind::later};
     if (unsigned char* const address = (*region)->address)
         return Landing{Landing::Kind::here, address + frame.offset, std::move(*region)};
-    auto slot = (*region)->slots_in->take();
-    if (!slot) return Landing{Landing::Kind::later};
-    void* const address = slot->address();
-    return Landing{Landing::Kind::here, address, std::move(slot)};
+    return in_slot(**region, frame.size);
 }
 
 Result<Landing> Session::landing_of_answer(const Frame& frame) {
@@ -112,15 +129,12 @@ Result<Landing> Session::landing_of_scatter(const Frame& frame) {
         all += place.size;
     }
     if (all != frame.size) return not_asked_for();
+    if (!may_move(**region, Pace::in, frame.size)) return Landing{Landing::Kind::later};
     if ((*region)->address != nullptr) {
         landing.keeps = std::move(*region);
         return landing;
     }
-    auto slot = (*region)->slots_in->take();
-    if (!slot) return Landing{Landing::Kind::later};
-    landing.address = slot->address();
-    landing.keeps = std::move(slot);
-    return landing;
+    return in_slot(**region, frame.size);
 }
 
 Result<std::vector<backend::RegionPart>> Session::take_places(const Frame& frame) {

@@ -90,8 +90,14 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
     if (fetches_.empty()) return std::nullopt;
     const bool by_slot = fetches_.front().by_slot();
     if (!by_slot && on_the_way_ >= most_on_the_way) return std::nullopt;
-    if (by_slot) slot = fetches_.front().region->slots_out->take();
-    if (by_slot && !slot) return std::nullopt;
+    const Bytes most = std::min(fetches_.front().size, backend::max_push);
+    const Region& region = *fetches_.front().region;
+    if (!may_move(region, Pace::out, most)) return std::nullopt;
+    if (by_slot) slot = region.slots_out->take();
+    if (by_slot && !slot) {
+        if (region.pace) region.pace->give_back(Pace::out, most);
+        return std::nullopt;
+    }
     Fetch part = cut_fetch(backend::max_push);
     if (!by_slot) on_the_way_ += part.size;
     if (by_slot) part.places.push_back({part.offset, part.size});

@@ -65,6 +65,12 @@ void check_question(std::string_view bytes) {
             return check_body(body, parse_reach);
         case Word::tell:
             return check_body(body, parse_tell);
+        case Word::list:
+            return check_body(body, parse_list);
+        case Word::notify:
+            if (const auto text = parse_text(body); text.ok())
+                require(to_text_body(*text) == body, "a notification is what it says");
+            return;
         case Word::leave:
         case Word::trial:
             return;  // whatever follows it
@@ -149,6 +155,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             break;
         case 'r':
             fuzz::check_body(bytes, wire::parse_report);
+            break;
+        case 'e':
+            fuzz::check_body(bytes, wire::parse_names);
             break;
         case 'f':
             fuzz::check_frame(bytes);

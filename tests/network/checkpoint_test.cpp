@@ -80,6 +80,27 @@ TEST_F(FarCheckpoint, AnIndexLeadsToItsFiles) {
     EXPECT_EQ(lacking.error().code, ErrorCode::not_found);
 }
 
+// An index in it, all its files, or the only one: as of a folder here.
+TEST_F(FarCheckpoint, AFolderIsThatOfItsFiles) {
+    SaveOptions options;
+    options.shard_bytes = 1'000'000;
+    LoadOptions load;
+    load.to = {Place::gpu(1)};
+    save("in", {900'000, 900'000, 900'000, 17}, options);
+    expect_loaded({far("in")}, load);
+    expect_loaded({far("in/")}, load);
+    std::filesystem::remove(path("in/model.safetensors.index.json"));
+    expect_loaded({far("in")}, load);
+    contents.clear();
+    std::filesystem::create_directory(path("in/one"));
+    save("in/one/other.safetensors", {1000});
+    expect_loaded({far("in/one")}, load);
+    // One of several paths it cannot be.
+    const auto opened = Checkpoint::open(*here, {far("in/one/other.safetensors"), far("in")});
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, ErrorCode::invalid_argument);
+}
+
 TEST_F(FarCheckpoint, ItsHeadersAreThoseOfTheNode) {
     save("in/model.safetensors", {100, 200});
     const auto there = Checkpoint::open(path("in/model.safetensors"));
@@ -118,6 +139,7 @@ TEST_F(FarCheckpoint, AFileThatHasChangedIsRefused) {
 TEST_F(FarCheckpoint, WhatCannotBeIsOneError) {
     save("in/model.safetensors", {100});
     test::put(path("secret"), "x");
+    std::filesystem::create_directory(path("in/empty"));
     test::put(path("in/short.safetensors"), test::get(path("in/model.safetensors")).substr(0, 20));
     struct Case {
         std::vector<std::string> paths;
@@ -127,7 +149,9 @@ TEST_F(FarCheckpoint, WhatCannotBeIsOneError) {
     for (const auto& [paths, code, words] :
          std::vector<Case>{{{far("in/none.safetensors")}, ErrorCode::not_found, "in/none.safetensors"},
                            {{far("secret")}, ErrorCode::permission_denied, "n says"},
-                           {{far("in") + "/"}, ErrorCode::unsupported, "does not list folders"},
+                           {{far("in/none/")}, ErrorCode::not_found, "in/none"},
+                           {{far("in/empty")}, ErrorCode::not_found, "n/file:"},
+                           {{far("")}, ErrorCode::permission_denied, "n says"},
                            {{far("in/short.safetensors")}, ErrorCode::invalid_argument, "n/file:"},
                            {{far("in/model.safetensors"), path("in/model.safetensors")},
                             ErrorCode::invalid_argument,
@@ -145,8 +169,6 @@ TEST_F(FarCheckpoint, WhatCannotBeIsOneError) {
         EXPECT_EQ(opened.error().code, code) << opened.error().to_string();
         EXPECT_NE(opened.error().to_string().find(words), std::string::npos) << opened.error().to_string();
     }
-    // A folder's name without a slash: the node says what it is.
-    EXPECT_FALSE(Checkpoint::open(*here, {far("in")}));
 }
 
 TEST_F(FarCheckpoint, WhatReadsEveryByteIsDoneWhereTheFilesLie) {

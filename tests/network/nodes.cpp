@@ -34,8 +34,7 @@ Nodes::~Nodes() {
     fs::remove_all(folder);
 }
 
-void Nodes::serve(const std::string& allowed) {
-    ServeOptions options;
+void Nodes::serve(const std::string& allowed, ServeOptions options) {
     options.listen = address.empty() ? "127.0.0.1:0" : address;
     options.allow = allow = allowed;
     options.key_file = path("key");

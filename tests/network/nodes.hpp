@@ -21,7 +21,7 @@ protected:
     ~Nodes() override;
 
     // Listens again at the same port.
-    void serve(const std::string& allow);
+    void serve(const std::string& allow, ServeOptions options = {});
     // A client with a key of its own, or the node's.
     Result<Context> client(const std::string& key_file = {}) const;
     std::string path(const std::string& name) const { return (folder / name).string(); }

@@ -101,22 +101,22 @@ protected:
 
 // Large bytes stay the sender's until the engine has taken them.
 inline void expect_told_when_gone(backend::NetworkEngine& engine) {
-    constexpr Bytes mib = Bytes{1} << 20;
+    constexpr Bytes large = Bytes{1} << 20;
     const auto owner = std::make_shared<FakeOwner>();
     std::atomic<bool> room{false};
     owner->lands = [&](const Frame&) -> std::optional<Result<Landing>> {
         if (!room) return Result<Landing>(Landing{Landing::Kind::later});
         return std::nullopt;
     };
-    const auto sender = std::make_shared<Target>(mib);
+    const auto sender = std::make_shared<Target>(large);
     const auto receiving = engine.link(owner), sending = engine.link(sender);
     Ends ends = connected();
     ASSERT_TRUE(receiving->add(number_of(std::move(ends.one))).ok());
     ASSERT_TRUE(sending->add(number_of(std::move(ends.other))).ok());
-    std::string bytes = sidestep::test::text_of(mib, 1);
+    std::string bytes = sidestep::test::text_of(large, 1);
     const std::string same = bytes;
     std::atomic<int> sent{0};
-    sending->send({Frame::Kind::push, 1, 1, 0, mib}, bytes.data(), [&] {
+    sending->send({Frame::Kind::push, 1, 1, 0, large}, bytes.data(), [&] {
         std::memset(bytes.data(), 0, bytes.size());
         ++sent;
     });

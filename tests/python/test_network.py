@@ -42,6 +42,23 @@ class NetworkTest(PackageTest):
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
             self.assertIn("\nsidestep_clients 0\n", page.read().decode())
 
+    def test_notifications(self):
+        serving = self.context.serve("host", listen="127.0.0.1:0", key_file=self.folder / "key", notifications=2, rate=1 << 30)
+        client = sidestep.Context(MACHINE, nodes=f"n={serving.addresses[0]}", key_file=self.folder / "key",
+                                  network_checksums=True)
+        self.assertIsNone(serving.next_notification(1))
+        client.notify("n", "bl\u00f6ck")
+        client.notify("n", b"\x00\xff")
+        with self.assertRaises(sidestep.Error) as caught:
+            client.notify("n", "one too many")
+        self.assertEqual(caught.exception.code, "out_of_memory")
+        who, text = serving.next_notification(1000)
+        self.assertTrue(who.startswith("127.0.0.1:"), who)
+        self.assertEqual((text, serving.next_notification(0)[1]), ("bl\u00f6ck".encode(), b"\x00\xff"))
+        with self.assertRaises(sidestep.Error) as caught:
+            self.client.notify("n", "nobody takes it")
+        self.assertEqual(caught.exception.code, "unsupported")
+
     def test_what_is_refused(self):
         (self.folder / "secret").write_bytes(b"secret")
         with self.assertRaises(sidestep.Error) as caught:

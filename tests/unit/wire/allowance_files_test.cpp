@@ -365,6 +365,33 @@ const std::vector<std::pair<std::string, std::string>> there_and_absent = {
     {"/link/../in/file", "/no-link/../in/file"},
 };
 
+// Path below `top` -> the canonical folder, or the code of the error.
+TEST_F(WireAllowedFiles, NamesAreToldOfFoldersThatAreAllowed) {
+    const Allowances allowances = allowing("file:" + in + ",file:" + top + "/one");
+    const std::pair<const char*, const char*> table[] = {
+        {"/in", "/in"},
+        {"/in/", "/in"},
+        {"/in/deep//", "/in/deep"},
+        {"/in/to-deep", "/in/deep"},
+        {"/in/deep/../deep", "/in/deep"},
+        {"/in/file", "invalid argument"},
+        {"/one", "invalid argument"},
+        {"/in/none", "not found"},
+        {"/out", "permission denied"},
+        {"/in/to-out", "permission denied"},
+        {"/in/../out", "permission denied"},
+        {"/in/to-missing-folder", "permission denied"},
+        {"", "permission denied"},
+    };
+    for (const auto& [path, expected] : table) {
+        const auto found = allowances.folder(top + path);
+        EXPECT_EQ(found ? found->substr(top.size()) : to_string(found.error().code), expected) << path;
+    }
+    EXPECT_EQ(allowances.folder("in").error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(allowances.folder("/").error().code, ErrorCode::permission_denied);
+    EXPECT_TRUE(allowing("file:/").folder("/").ok());
+}
+
 TEST_F(WireAllowedFiles, NobodyLearnsWhatIsThereOutside) {
     std::filesystem::create_directory(top + "/secret");
     link(in + "/to-secret", top + "/secret");

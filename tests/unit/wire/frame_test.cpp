@@ -85,7 +85,6 @@ TEST(Frame, OtherBytesAreNone) {
         {"a push of 2^32", 36, {1}},
         {"the largest push", 32, std::vector<unsigned char>(8, 0xff)},
         {"past the largest offset", 24, std::vector<unsigned char>(8, 0xff)},
-        {"a push with a target", 40, {1}},
         {"a push with an offset there", 48, {1}},
         {"past the largest place in a request", 56, std::vector<unsigned char>(8, 0xff)},
     };
@@ -121,13 +120,19 @@ TEST(Frame, BoundsAreOfTheirKinds) {
         {{Frame::Kind::fault, 1, 0, most_bytes, 1}, false},
         {{Frame::Kind::scatter, 1, 1, 0, max_push + 1}, false},
         {{Frame::Kind::places, 1, 1, 0, most_places * place_bytes + 1}, false},
-        {{Frame::Kind::scatter, 1, 1, 0, 1, 1}, false},
         {{Frame::Kind::push, 1, 0, 0, 1, 0, 0, 1}, false},
         {{Frame::Kind::confirm, 1, 0, 0, 1, 0, 0, 1}, false},
         {{Frame::Kind::confirm, 1, 1, 0, 1, 0, 0, 1}, false},
         {{Frame::Kind::fault, 1, 1, 0, 1, 0, 0, 1}, false},
         {{Frame::Kind::pull, 1, 1, 0, 1, 0, 0, most_bytes}, false},
         {{Frame::Kind::pass, 1, 1, 0, most_bytes, 1, 0}, true},
+        {{Frame::Kind::push, 1, 1, 0, 1, ~0ull}, true},  // a checksum
+        {{Frame::Kind::scatter, 1, 1, 0, 1, 1}, true},
+        {{Frame::Kind::places, 1, 1, 0, place_bytes, 1}, true},
+        {{Frame::Kind::fault, 1, 0, 0, 1, 1}, false},
+        {{Frame::Kind::confirm, 1, 0, 0, 1, 1}, false},
+        {{Frame::Kind::pull, 1, 1, 0, 1, 1}, false},
+        {{Frame::Kind::gather, 1, 1, 0, 1, 1}, false},
         {{Frame::Kind::pass, 1, 1, 0, most_bytes, 1, 1}, false},
         {{Frame::Kind::pass, 1, 1, 1, most_bytes, 1, 0}, false},
     };

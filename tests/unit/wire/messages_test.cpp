@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sidestep/network.hpp>
 #include "base/message.hpp"
 #include "wire/engines.hpp"
 
@@ -40,6 +41,7 @@ Hello full_hello() {
     hello.session = 0x1122334455667788;
     hello.key = std::string("k\0y", 3) + std::string(29, '\xff');
     hello.sockets = 8;
+    hello.checked = true;
     hello.engines = {"verbs", "tcp"};
     return hello;
 }
@@ -103,6 +105,10 @@ std::vector<Sample> samples() {
         {"token", to_body(std::string(token_bytes, '\xff')), written_again(parse_token)},
         {"reach", to_body(ReachRequest{"10.0.0.2,[::1]:47900", std::string(token_bytes, 't'), 1ull << 63}),
          written_again(parse_reach)},
+        {"list", to_body(ListRequest{"/data", "model-00001-of-00002.safetensors"}),
+         written_again(parse_list)},
+        {"names", to_body(Names{{"a", "b c", std::string(255, 'n')}, true}), written_again(parse_names)},
+        {"no names", to_body(Names{}), written_again(parse_names)},
         {"report", to_body(full_report()), written_again(parse_report)},
         {"no notes", to_body(Report{}), written_again(parse_report)},
     };
@@ -129,6 +135,7 @@ TEST(WireMessages, HelloSaysWhoSpeaks) {
     EXPECT_EQ(hello->session, 0x1122334455667788u);
     EXPECT_EQ(hello->key, full_hello().key);
     EXPECT_EQ(hello->sockets, 8);
+    EXPECT_TRUE(hello->checked);
     EXPECT_EQ(hello->engines, full_hello().engines);
     Hello many = full_hello();
     many.engines.assign(8, "tcp");
@@ -137,21 +144,6 @@ TEST(WireMessages, HelloSaysWhoSpeaks) {
     EXPECT_FALSE(parse_hello(to_body(many)).ok());
     many.engines = {std::string(17, 'e')};
     EXPECT_FALSE(parse_hello(to_body(many)).ok());
-}
-
-TEST(WireEngines, TheFirstOfTheClientsThatTheNodeHas) {
-    using Names = std::vector<std::string>;
-    const struct {
-        Names client, node;
-        const char* common;
-    } cases[] = {{{"verbs", "tcp"}, {"verbs", "tcp"}, "verbs"},
-                 {{"verbs", "tcp"}, {"tcp"}, "tcp"},
-                 {{"tcp"}, {"verbs", "tcp"}, "tcp"},
-                 {{"tcp", "verbs"}, {"verbs", "tcp"}, "tcp"},
-                 {{"verbs"}, {"tcp"}, ""},
-                 {{}, {"tcp"}, ""},
-                 {{"tcp"}, {}, ""}};
-    for (const auto& one : cases) EXPECT_EQ(common_engine(one.client, one.node), one.common);
 }
 
 TEST(WireMessages, BuffersKeepEveryPart) {
@@ -476,7 +468,7 @@ TEST(WireMessages, AnswersThatAreNoneAreErrorsOfTheLine) {
 }
 
 TEST(WireEnvelope, NamesAWordAndANumber) {
-    for (int word = 1; word <= static_cast<int>(Word::tell); ++word) {
+    for (int word = 1; word <= static_cast<int>(last_word); ++word) {
         for (const std::string& body : {std::string(), std::string("a\0b", 3)}) {
             const auto came = parse_envelope(to_message({static_cast<Word>(word), 0x8877665544332211, body}));
             ASSERT_TRUE(came.ok()) << word;
@@ -485,7 +477,7 @@ TEST(WireEnvelope, NamesAWordAndANumber) {
             EXPECT_EQ(came->body, body);
         }
     }
-    for (const int word : {0, static_cast<int>(Word::tell) + 1, 255})
+    for (const int word : {0, static_cast<int>(last_word) + 1, 255})
         EXPECT_FALSE(parse_envelope(to_message({static_cast<Word>(word), 1, "x"})).ok()) << word;
     const std::string shortest = to_message({Word::free, 1, ""});
     for (std::size_t size = 0; size < shortest.size(); ++size)

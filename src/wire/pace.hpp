@@ -1,0 +1,70 @@
+// A bound on the bytes a second that a node moves for its clients, of each direction by itself.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <sidestep/units.hpp>
+#include "backend/network.hpp"
+
+namespace sidestep::wire {
+
+// A bucket that fills at the rate: what is larger than what is left goes all the same, and leaves a debt. Any thread.
+class Pace {
+public:
+    using Clock = std::chrono::steady_clock;
+    enum Direction : std::size_t { in, out };
+    // How often wake() is to be called.
+    static constexpr std::chrono::milliseconds period{5};
+
+    explicit Pace(Bytes per_second, Clock::time_point now = Clock::now())
+        : per_second_(static_cast<double>(per_second)), buckets_{Bucket{now}, Bucket{now}} {}
+
+    // Takes the bytes. False where they have to wait: `again` is called by wake() then, without a lock of this.
+    bool take(Direction direction, Bytes bytes, std::function<void()> again,
+              Clock::time_point now = Clock::now()) {
+        std::lock_guard lock(mutex_);
+        Bucket& bucket = buckets_[direction];
+        const std::chrono::duration<double> passed = now - bucket.filled;
+        bucket.filled = now;
+        bucket.left = std::min(bucket.left + passed.count() * per_second_, most());
+        if (bucket.left <= 0) {
+            waiting_.push_back(std::move(again));
+            return false;
+        }
+        bucket.left -= static_cast<double>(bytes);
+        return true;
+    }
+    void give_back(Direction direction, Bytes bytes) {
+        std::lock_guard lock(mutex_);
+        buckets_[direction].left += static_cast<double>(bytes);
+    }
+    void wake() {
+        std::vector<std::function<void()>> waiting;
+        {
+            std::lock_guard lock(mutex_);
+            waiting.swap(waiting_);
+        }
+        for (const auto& again : waiting) again();
+    }
+
+private:
+    struct Bucket {
+        Clock::time_point filled;
+        double left = 0;
+    };
+    // What may go at once after a pause.
+    double most() const { return std::max(static_cast<double>(2 * backend::max_push), per_second_ / 50); }
+
+    const double per_second_;
+    std::mutex mutex_;  // guards what follows
+    std::array<Bucket, 2> buckets_;
+    std::vector<std::function<void()>> waiting_;
+};
+
+}  // namespace sidestep::wire
