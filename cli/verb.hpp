@@ -41,6 +41,7 @@ Action define_publish(CLI::App& app, const Globals& globals);
 Action define_serve(CLI::App& app, const Globals& globals);
 Action define_bench(CLI::App& app, const Globals& globals);
 Action define_load(CLI::App& app, const Globals& globals);
+Action define_repair(CLI::App& app, const Globals& globals);
 Action define_inspect(CLI::App& app, const Globals& globals);
 Action define_run(CLI::App& app, const Globals& globals);
 Action define_ps(CLI::App& app, const Globals& globals);
@@ -54,6 +55,7 @@ inline constexpr Verb verbs[] = {
     {"route", "print the path a copy would take, and the paths refused", define_route},
     {"load", "bring the tensors of a checkpoint to GPUs, and say where the time went", define_load},
     {"inspect", "list the tensors of a checkpoint, without reading their data", define_inspect},
+    {"repair", "end what killed saves and copies left in a folder", define_repair},
     {"run", "run an NCCL program over Sidestep, or ranks of a program, a GPU each", define_run},
     {"ps", "list the groups of this user's processes, and who waits for whom", define_ps},
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},

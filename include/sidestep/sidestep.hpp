@@ -19,6 +19,7 @@
 #include <sidestep/probe_report.hpp>
 #include <sidestep/receipt.hpp>
 #include <sidestep/record.hpp>
+#include <sidestep/repair.hpp>
 #include <sidestep/result.hpp>
 #include <sidestep/route.hpp>
 #include <sidestep/save.hpp>

@@ -25,6 +25,7 @@ namespace {
 constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr Bytes largest_gguf_header = Bytes{1} << 30;
 constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
+constexpr Bytes first_bytes = 32;
 constexpr std::size_t max_threads = 8;
 constexpr std::uint64_t max_split_files = 65535;  // the metadata count them with 16 bits
 
@@ -77,14 +78,42 @@ Result<FileHeader> read_safetensors(const OpenFile& open, const CheckpointOption
     return read;
 }
 
+// What is often found in a checkpoint's place.
+Result<void> check_beginning(std::string_view first, const std::string& path) {
+    struct Other {
+        std::string_view begins;
+        const char* what;
+        const char* hint;
+    };
+    using namespace std::string_view_literals;
+    static constexpr Other others[] = {
+        {"version https://git-lfs"sv, "a pointer of Git LFS, not the file itself",
+         "fetch it with `git lfs pull`"},
+        {"<!DOCTYPE"sv, "an HTML page", "download the file itself, not the page about it"},
+        {"<!doctype"sv, "an HTML page", "download the file itself, not the page about it"},
+        {"<html"sv, "an HTML page", "download the file itself, not the page about it"},
+        {"PK\3\4"sv, "a zip archive, as PyTorch writes (.pt, .bin)",
+         "convert it: safetensors.torch.save_file(torch.load(...), ...)"},
+        {"\x80\x02\x8a"sv, "a pickle of an old PyTorch",
+         "convert it: safetensors.torch.save_file(torch.load(...), ...)"},
+        {"\x89HDF\r\n"sv, "an HDF5 file", "convert it to safetensors"},
+    };
+    const bool header = first.size() > length_bytes && first[length_bytes] == '{';
+    for (const auto& [begins, what, hint] : others)
+        if (!header && first.starts_with(begins))
+            return Error{ErrorCode::invalid_argument, fmt::format("{} is {}", path, what), path, hint};
+    return {};
+}
+
 // Of either kind, told apart by how they begin: a safetensors header of that length would be too long.
 Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& options,
                              const FarFilesPtr& far) {
     try {
         SIDESTEP_TRY(const OpenFile open, open_regular(path, far));
         SIDESTEP_TRY(const std::string first,
-                     read_text(open, 0, std::min<Bytes>(open.facts.size, gguf_magic.size())));
-        return first == gguf_magic ? read_gguf(open) : read_safetensors(open, options);
+                     read_text(open, 0, std::min<Bytes>(open.facts.size, first_bytes)));
+        SIDESTEP_CHECK(check_beginning(first, path));
+        return first.starts_with(gguf_magic) ? read_gguf(open) : read_safetensors(open, options);
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "there is no memory to read the header", path, {}};
     } catch (const std::exception& error) {

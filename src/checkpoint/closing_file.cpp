@@ -23,7 +23,7 @@ Result<driver::ReplacedFile> aside(const std::string& path, const std::string& t
 }  // namespace
 
 Result<void> ClosingFile::prepare(const std::string& path, const std::string& text,
-                                  const std::string& meanwhile) {
+                                  const std::optional<std::string>& meanwhile) {
     SIDESTEP_TRY(auto file, aside(path, text));
     SIDESTEP_TRY(const auto facts, driver::file_facts(path));
     if (facts) {
@@ -31,8 +31,9 @@ Result<void> ClosingFile::prepare(const std::string& path, const std::string& te
         SIDESTEP_TRY(auto earlier, aside(path, before));
         earlier_.emplace(std::move(earlier));
     }
-    if (!meanwhile.empty()) {
-        SIDESTEP_TRY(auto in_place, aside(path, meanwhile));
+    stays_ = !meanwhile;
+    if (meanwhile && !meanwhile->empty()) {
+        SIDESTEP_TRY(auto in_place, aside(path, *meanwhile));
         meanwhile_.emplace(std::move(in_place));
     }
     path_ = path;
@@ -52,7 +53,7 @@ Result<void> ClosingFile::remove() const {
 }
 
 Result<void> ClosingFile::set_aside(bool sync) {
-    if (!file_) return {};
+    if (!file_ || stays_) return {};
     SIDESTEP_CHECK(meanwhile_ ? meanwhile_->commit(sync) : remove());
     meanwhile_.reset();
     is_aside_ = true;

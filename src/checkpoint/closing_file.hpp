@@ -13,8 +13,9 @@ namespace sidestep::checkpoint {
 class ClosingFile {
 public:
     // Writes the content aside, and a copy of the file of an earlier checkpoint. `meanwhile` is what stands
-    // under the name while the large files get theirs; empty: nothing does.
-    Result<void> prepare(const std::string& path, const std::string& text, const std::string& meanwhile = {});
+    // under the name while the large files get theirs; empty: nothing does; none: the earlier file.
+    Result<void> prepare(const std::string& path, const std::string& text,
+                         const std::optional<std::string>& meanwhile);
     // Takes the one of an earlier checkpoint away, all at once, so that at no time it tells of files that it
     // was not made for.
     Result<void> set_aside(bool sync);
@@ -30,6 +31,7 @@ private:
     std::optional<driver::ReplacedFile> file_;
     std::optional<driver::ReplacedFile> meanwhile_;
     std::optional<driver::ReplacedFile> earlier_;
+    bool stays_ = false;  // the earlier file, until commit()
     bool is_aside_ = false;
 };
 

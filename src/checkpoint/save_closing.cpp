@@ -1,6 +1,7 @@
 #include "checkpoint/save_closing.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -16,6 +17,7 @@ namespace sidestep::checkpoint {
 namespace {
 
 constexpr Bytes largest_index = Bytes{512} << 20;
+constexpr std::chrono::milliseconds turn_wait{2000};
 
 bool is_there(const std::string& path) {
     const auto facts = driver::file_facts(path);
@@ -38,6 +40,7 @@ SaveClosing::SaveClosing(const SavePlan& plan, bool sync)
       index_text_(plan.index_text),
       manifest_path_(plan.manifest_path),
       sync_(sync) {
+    for (const auto& file : plan.spread.files) names_.push_back(driver::split_path(file.path).name);
     if (!wants_checksums()) return;
     manifest_.block = transfer::Spread::block;
     for (std::size_t file = 0; file < plan.spread.files.size(); ++file) {
@@ -58,10 +61,15 @@ Result<void> SaveClosing::look(std::size_t file, Bytes offset, const void* data,
 }
 
 Result<void> SaveClosing::take_turn() {
-    SIDESTEP_TRY(turn_, driver::FolderLock::try_take(folder_));
-    if (turn_) return {};
-    return Error{ErrorCode::io_error, fmt::format("another save is giving files in {} their names", folder_),
-                 folder_, "save to a folder from one place at a time"};
+    auto turn = driver::LockFile::take(save_lock(folder_), turn_wait);
+    if (!turn)
+        return Error{
+            turn.error().code,
+            fmt::format("another save is giving files in {} their names: {}", folder_, turn.error().message),
+            folder_,
+            turn.error().hint.empty() ? "save to a folder from one place at a time" : turn.error().hint};
+    turn_ = std::move(*turn);
+    return {};
 }
 
 Result<void> SaveClosing::begin() {
@@ -89,10 +97,20 @@ Result<void> SaveClosing::before_names() {
     return ready;
 }
 
+// What stands in the index's place while files get their names.
+Result<std::optional<std::string>> SaveClosing::meanwhile() {
+    SIDESTEP_TRY(const auto facts, driver::file_facts(index_path_));
+    if (!facts) return std::optional(interrupted_index());
+    SIDESTEP_TRY(const std::string text, read_whole(index_path_, largest_index, "the earlier index"));
+    return earlier_.keep(folder_, text, names_);
+}
+
 Result<void> SaveClosing::set_aside() {
-    if (wants_checksums()) SIDESTEP_CHECK(manifest_file_.prepare(manifest_path_, to_json(manifest_)));
-    if (!index_path_.empty())
-        SIDESTEP_CHECK(index_file_.prepare(index_path_, index_text_, interrupted_index()));
+    if (wants_checksums()) SIDESTEP_CHECK(manifest_file_.prepare(manifest_path_, to_json(manifest_), ""));
+    if (!index_path_.empty()) {
+        SIDESTEP_TRY(const auto text, meanwhile());
+        SIDESTEP_CHECK(index_file_.prepare(index_path_, index_text_, text));
+    }
     Result<void> ready = manifest_file_.set_aside(sync_);
     if (ready) ready = index_file_.set_aside(sync_);
     if (!ready) (void)without_names().ok();
@@ -102,14 +120,16 @@ Result<void> SaveClosing::set_aside() {
 Result<void> SaveClosing::without_names() {
     const Result<void> index = index_file_.put_back(sync_);
     const Result<void> manifest = manifest_file_.put_back(sync_);
+    if (index) earlier_.drop();
     turn_.reset();
     return manifest ? index : manifest;
 }
 
 Result<std::vector<std::string>> SaveClosing::after_names() {
-    const std::unique_ptr<driver::FolderLock> turn = std::move(turn_);  // until the end of this
-    SIDESTEP_CHECK(manifest_file_.commit(sync_));
+    const std::unique_ptr<driver::LockFile> turn = std::move(turn_);  // until the end of this
     SIDESTEP_CHECK(index_file_.commit(sync_));
+    if (!index_path_.empty()) EarlierShards::drop_all(folder_);
+    SIDESTEP_CHECK(manifest_file_.commit(sync_));
     std::vector<std::string> notes;
     if (!stale_index_.empty()) {
         SIDESTEP_TRY(std::string note, remove_stale_index());
@@ -132,6 +152,7 @@ Result<std::string> SaveClosing::remove_stale_index() const {
     }
     std::error_code failure;
     std::filesystem::remove(stale_index_, failure);
+    if (!failure) EarlierShards::drop_all(folder_);
     if (!failure)
         return fmt::format("removed {} of an earlier save, which would be read instead of this file",
                            stale_index_);

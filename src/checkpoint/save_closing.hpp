@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "checkpoint/closing_file.hpp"
+#include "checkpoint/earlier_shards.hpp"
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/save_plan.hpp"
-#include "driver/folder_lock.hpp"
+#include "driver/lock_file.hpp"
 #include "transfer/spread.hpp"
 
 namespace sidestep::checkpoint {
@@ -24,8 +25,8 @@ public:
     Result<void> look(std::size_t file, Bytes offset, const void* data, Bytes size);
     // Where several files are saved, their folder has to be there.
     Result<void> begin() override;
-    // From here on nobody takes old and new files for one checkpoint. Undone where it fails, as where another save is at
-    // this in the same folder: two at once could leave some files of each under an index that takes them all.
+    // From here on nobody takes old and new files for one checkpoint: the index leads to the old ones, whole, until it leads to
+    // the new ones. Undone where it fails, as where another save is at this in the same folder for 2 s.
     Result<void> before_names() override;
     Result<void> without_names() override;
     // Others may save now.
@@ -35,6 +36,7 @@ public:
 private:
     bool wanted() const { return !index_path_.empty() || !manifest_path_.empty() || !stale_index_.empty(); }
     Result<void> take_turn();
+    Result<std::optional<std::string>> meanwhile();
     Result<void> set_aside();
     Result<std::string> remove_stale_index() const;
 
@@ -49,7 +51,9 @@ private:
     Manifest manifest_;
     ClosingFile index_file_;
     ClosingFile manifest_file_;
-    std::unique_ptr<driver::FolderLock> turn_;
+    EarlierShards earlier_;
+    std::vector<std::string> names_;  // of the new files
+    std::unique_ptr<driver::LockFile> turn_;
 };
 
 }  // namespace sidestep::checkpoint

@@ -172,6 +172,24 @@ std::optional<DirectAlignment> direct_alignment(const Fd& fd) {
     return DirectAlignment{offset, memory};
 }
 
+namespace {
+
+// The kernel's own rule for links where anybody may make them (proc_sys_fs(5), protected_symlinks): only one's own are followed,
+// and those of whom the folder belongs to.
+Result<void> check_link(const std::string& path) {
+    struct stat folder {};
+    struct stat link {};
+    if (::stat(split_path(path).folder.c_str(), &folder) != 0 || ::lstat(path.c_str(), &link) != 0) return {};
+    const bool anybody = (folder.st_mode & (S_ISVTX | S_IWOTH)) == (S_ISVTX | S_IWOTH);
+    if (!anybody || link.st_uid == ::geteuid() || link.st_uid == folder.st_uid) return {};
+    return Error{
+        ErrorCode::permission_denied,
+        fmt::format("{} is a link that user {} made in a folder where anybody may", path, link.st_uid), path,
+        "give the path that it leads to, or remove the link"};
+}
+
+}  // namespace
+
 Result<std::string> follow_links(const std::string& path) {
     constexpr int max_links = 40;  // the kernel's own limit (path_resolution(7))
     std::string now = path;
@@ -179,6 +197,7 @@ Result<std::string> follow_links(const std::string& path) {
         std::array<char, 4096> text{};
         const auto length = ::readlink(now.c_str(), text.data(), text.size());
         if (length < 0) return now;  // not a link, or nothing there
+        SIDESTEP_CHECK(check_link(now));
         const std::string link(text.data(), static_cast<std::size_t>(length));
         now = link.starts_with('/') ? link : split_path(now).folder + "/" + link;
     }
@@ -306,13 +325,13 @@ Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes s
     return {};
 }
 
-Result<std::vector<std::string>> names_in(const std::string& folder) {
+Result<std::vector<std::string>> names_in(const std::string& folder, Hidden hidden) {
     std::vector<std::string> names;
     std::error_code error;
     std::filesystem::directory_iterator entry(folder, error);
     for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
         std::string name = entry->path().filename().string();
-        if (!name.starts_with('.')) names.push_back(std::move(name));
+        if (hidden == Hidden::too || !name.starts_with('.')) names.push_back(std::move(name));
     }
     if (error)
         return Error{

@@ -76,8 +76,9 @@ struct SplitPath {
 };
 SplitPath split_path(const std::string& path);
 
-// The names in a folder, sorted; those that begin with a dot are left out.
-Result<std::vector<std::string>> names_in(const std::string& folder);
+// The names in a folder, sorted. Hidden ones begin with a dot.
+enum class Hidden { left_out, too };
+Result<std::vector<std::string>> names_in(const std::string& folder, Hidden hidden = Hidden::left_out);
 
 // Whether the process may write the file at `path`, by its effective user.
 bool may_write(const std::string& path);

@@ -1,27 +1,68 @@
 #include "driver/replaced_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
 #include "driver/files.hpp"
-#include "driver/random.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::driver {
 namespace {
 
-constexpr int name_attempts = 100;
+constexpr int most_names = 100;  // of files that are being written under one name
+constexpr std::string_view middle = ".sidestep-";
 
-// ".NAME.sidestep-0a1b2c3d4e5f", shortened where a file name could not hold it (255 bytes).
-std::string temporary_name(const std::string& name) {
-    return fmt::format(".{}.sidestep-{:012x}", name.substr(0, 220), random_number() & 0xFFFF'FFFF'FFFFull);
+// ".NAME.sidestep-0", shortened where a file name could not hold it (255 bytes). Few names, so that what was left over is
+// found without reading the folder.
+std::string temporary_name(const std::string& name, int number) {
+    return fmt::format(".{}{}{}", name.substr(0, 220), middle, number);
+}
+
+bool is_temporary(const std::string& name) {
+    const auto at = name.rfind(middle);
+    if (!name.starts_with('.') || at == std::string::npos || at == 0) return false;
+    const std::string_view number = std::string_view(name).substr(at + middle.size());
+    return !number.empty() && number.size() <= 3 &&
+           std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// False where another one holds it. File systems without such locks keep nobody out.
+bool lock(const Fd& fd) {
+    while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK) return false;
+        if (errno != EINTR) break;
+    }
+    return true;
+}
+
+// Whether the name leads to that very file.
+bool has_name(const Fd& fd, const Fd& folder, const std::string& name) {
+    struct stat open {};
+    struct stat named {};
+    return ::fstat(fd.get(), &open) == 0 &&
+           ::fstatat(folder.get(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
+// Removes a temporary file that nobody locks. False where there is none, or somebody does, or it is no file.
+bool remove_leftover(const Fd& folder, const std::string& name) {
+    const Fd fd(::openat(folder.get(), name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+    // Without locks nobody knows whether it is being written.
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
+    return has_name(fd, folder, name) && ::unlinkat(folder.get(), name.c_str(), 0) == 0;
 }
 
 }  // namespace
@@ -53,18 +94,7 @@ Result<void> ReplacedFile::open_unnamed_or_named(bool unnamed) {
     // EISDIR and ENOENT: kernels and file systems that take O_TMPFILE for its O_DIRECTORY part.
     int number = unnamed ? errno : EOPNOTSUPP;
     if (number == EOPNOTSUPP || number == EISDIR || number == ENOENT || number == EINVAL) {
-        for (int i = 0; i < name_attempts; ++i) {
-            const std::string name = temporary_name(name_);
-            const int named =
-                ::openat(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-            if (named >= 0) {
-                fd_ = Fd(named);
-                temporary_ = name;
-                return {};
-            }
-            number = errno;
-            if (number != EEXIST && number != EINTR) break;
-        }
+        if (open_named(number)) return {};
     }
     return system_error(number, fmt::format("cannot create a file beside {}", path_), "open",
                         number == EACCES && replaces_
@@ -72,11 +102,37 @@ Result<void> ReplacedFile::open_unnamed_or_named(bool unnamed) {
                             : "");
 }
 
+// False with the number of an error.
+bool ReplacedFile::open_named(int& number) {
+    number = EEXIST;
+    for (int i = 0; i < most_names; ++i) {
+        const std::string name = temporary_name(name_, i);
+        // Again where a leftover was in the way, or one that removes leftovers took this for one before it was locked.
+        for (int tries = 0; tries < 3; ++tries) {
+            Fd named(::openat(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+            if (!named) {
+                number = errno;
+                if (number != EEXIST && number != EINTR) return false;
+                if (number == EEXIST && !remove_leftover(folder_, name)) break;
+                continue;
+            }
+            if (!lock(named) || !has_name(named, folder_, name)) continue;
+            fd_ = std::move(named);
+            temporary_ = name;
+            return true;
+        }
+    }
+    return false;
+}
+
 void ReplacedFile::keep_owner_and_mode() {
     if (!replaces_) return;
     struct stat old {};
     struct stat now {};
-    if (::fstatat(folder_.get(), name_.c_str(), &old, 0) != 0 || ::fstat(fd_.get(), &now) != 0) return;
+    // Whoever has made a link of it meanwhile gives it no rights.
+    if (::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(old.st_mode) ||
+        ::fstat(fd_.get(), &now) != 0)
+        return;
     mode_t mode = old.st_mode & 07777;
     if ((old.st_uid != now.st_uid || old.st_gid != now.st_gid) &&
         ::fchown(fd_.get(), old.st_uid, old.st_gid) != 0) {
@@ -106,10 +162,12 @@ Result<void> ReplacedFile::link_as(const std::string& name, bool& exists) const 
 }
 
 Result<void> ReplacedFile::name_unnamed() {
-    for (int i = 0; i < name_attempts; ++i) {
-        const std::string name = temporary_name(name_);
+    lock(fd_);
+    for (int i = 0; i < most_names; ++i) {
+        const std::string name = temporary_name(name_, i);
         bool exists = false;
         SIDESTEP_CHECK(link_as(name, exists));
+        if (exists && remove_leftover(folder_, name)) SIDESTEP_CHECK(link_as(name, exists));
         if (!exists) {
             temporary_ = name;
             return {};
@@ -143,6 +201,14 @@ Result<void> ReplacedFile::commit(bool sync) {
         }
     }
     return {};
+}
+
+Result<std::vector<std::string>> remove_leftovers(const std::string& folder) {
+    SIDESTEP_TRY(const Fd open, open_file(folder, O_PATH | O_DIRECTORY));
+    SIDESTEP_TRY(std::vector<std::string> names, names_in(folder, Hidden::too));
+    std::erase_if(
+        names, [&](const std::string& name) { return !is_temporary(name) || !remove_leftover(open, name); });
+    return names;
 }
 
 }  // namespace sidestep::driver

@@ -10,9 +10,9 @@
 namespace sidestep::driver {
 
 // Takes what is written to fd() aside, in the folder of the target, and gives it the target's name in
-// commit(). Where the file system knows O_TMPFILE the new file has no name until then, so that not even
-// SIGKILL leaves a trace; elsewhere it is called ".NAME.sidestep-XXXXXX" and is removed by the
-// destructor. Links at the target's path stay: what they point at is replaced. The new file keeps the
+// commit(). Where the file system knows O_TMPFILE the new file has no name until then; elsewhere, and for a moment in
+// commit() where it replaces another, it is called ".NAME.sidestep-N" and locked (flock(2)). The destructor removes it. What
+// a killed process left under such a name nobody locks: the next file of that name removes it, and remove_leftovers(). Links at the target's path stay: what they point at is replaced. The new file keeps the
 // mode, and where the process may, the owner of the old one; other hard links keep the old content.
 // Not thread-safe; fd() may be written by any thread.
 class ReplacedFile {
@@ -36,6 +36,7 @@ public:
 private:
     ReplacedFile() = default;
     Result<void> open_unnamed_or_named(bool unnamed);
+    bool open_named(int& number);
     void keep_owner_and_mode();
     Result<void> link_as(const std::string& name, bool& exists) const;
     Result<void> name_unnamed();
@@ -48,5 +49,9 @@ private:
     bool replaces_ = false;  // the target was there when this began
     std::vector<std::string> notes_;
 };
+
+// Removes what killed processes left of files that were to appear in the folder, and answers their names. Files that are
+// being written are locked, and stay.
+Result<std::vector<std::string>> remove_leftovers(const std::string& folder);
 
 }  // namespace sidestep::driver

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -44,6 +45,7 @@ const std::set<std::string> local{"eventfd",         "madvise",          "memfd_
 
 const char* to_string(How how) {
     if (how == How::fails) return "fails";
+    if (how == How::kills) return "kills";
     return how == How::hangs ? "hangs" : "ends short";
 }
 
@@ -76,6 +78,7 @@ struct Watch::State {
         const unsigned number = ++made[call];
         if (struck || number != fault.number || fault.call != call) return std::nullopt;
         struck = true;
+        if (fault.how == How::kills) ::kill(::getpid(), SIGKILL);
         return fault.how;
     }
     void hang() {

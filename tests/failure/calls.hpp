@@ -15,6 +15,7 @@ enum class How {
     fails,       // with an error number that the call may have
     ends_short,  // moves fewer bytes than it was asked to, without an error
     hangs,       // until release(), and is made then
+    kills,       // SIGKILL, before it is made
 };
 const char* to_string(How how);
 

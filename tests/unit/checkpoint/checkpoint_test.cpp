@@ -51,6 +51,30 @@ TEST(Checkpoint, WhatAPathMayNotBe) {
     EXPECT_FALSE(Checkpoint::open(folder.path()).ok());
 }
 
+// What lies in a checkpoint's place is named as what it is.
+TEST(Checkpoint, OtherFilesAreNamed) {
+    const Folder folder;
+    const std::pair<std::string, const char*> cases[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n", "Git LFS"},
+        {"<!DOCTYPE html><html></html>", "HTML"},
+        {"<html><body>404</body></html>", "HTML"},
+        {std::string("PK\3\4\0\0\x08\x08\0\0\0\0", 12), "zip archive"},
+        {std::string("\x80\x02\x8a\x0a", 4) + "lüF.", "pickle"},
+        {"\x89HDF\r\n\x1a\n", "HDF5"},
+    };
+    for (const auto& [text, what] : cases)
+        for (const char* name : {"model.safetensors", "model.gguf"}) {
+            const auto opened = Checkpoint::open(folder.write(name, text));
+            ASSERT_FALSE(opened) << what;
+            EXPECT_EQ(opened.error().code, ErrorCode::invalid_argument);
+            EXPECT_NE(opened.error().message.find(what), std::string::npos) << opened.error().to_string();
+            EXPECT_FALSE(opened.error().hint.empty());
+        }
+    // A header that is as long as these bytes say.
+    const std::string header = std::string("PK\3\4\0\0\0\0", 8) + "{";
+    EXPECT_EQ(Checkpoint::open(folder.write("x", header)).error().message.find("zip"), std::string::npos);
+}
+
 TEST(FilesOfACheckpoint, AreReadWholeOrNotAtAll) {
     const Folder folder;
     auto open = checkpoint::open_regular(folder.write("f", "0123456789"));

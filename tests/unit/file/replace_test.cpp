@@ -174,6 +174,61 @@ TEST_F(ReplaceTest, WorksWithoutUnnamedFiles) {
     EXPECT_EQ(folder_.names(), (Names{"old", "new"}));
 }
 
+// What killed processes left is removed by the next file of that name, or all at once; what is being written stays.
+TEST_F(ReplaceTest, LeftoversAreRemovedAndNothingElse) {
+    put(folder_ / "old", "old");
+    const auto being_written = driver::ReplacedFile::begin(folder_ / "old", false);
+    ASSERT_TRUE(being_written.ok());
+    put(folder_ / ".old.sidestep-1", "left");
+    put(folder_ / ".other.sidestep-17", "left");
+    put(folder_ / ".old.sidestep-x", "of somebody else");
+    put(folder_ / ".sidestep-1", "of somebody else");
+    std::filesystem::create_symlink("old", folder_ / ".link.sidestep-0");
+    for (const bool unnamed : {false, true}) {
+        auto next = driver::ReplacedFile::begin(folder_ / "old", unnamed);
+        ASSERT_TRUE(next.ok()) << next.error().to_string();
+        ASSERT_EQ(::write(next->fd().get(), "new", 3), 3);
+        ASSERT_TRUE(next->commit(false).ok());
+        EXPECT_EQ(get(folder_ / "old"), "new");
+        EXPECT_FALSE(folder_.names().contains(".old.sidestep-1"));
+        put(folder_ / ".old.sidestep-1", "left");
+    }
+    const auto removed = driver::remove_leftovers(folder_.path());
+    ASSERT_TRUE(removed.ok()) << removed.error().to_string();
+    EXPECT_EQ(*removed, (std::vector<std::string>{".old.sidestep-1", ".other.sidestep-17"}));
+    EXPECT_EQ(folder_.names(),
+              (Names{".link.sidestep-0", ".old.sidestep-0", ".old.sidestep-x", ".sidestep-1", "old"}));
+}
+
+// Where anybody may make links, only one's own are followed, and those of whom the folder belongs to.
+TEST_F(ReplaceTest, LinksOfOthersInASharedFolderAreNotFollowed) {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root makes links of other users";
+    constexpr uid_t somebody = 12345;
+    struct Case {
+        mode_t mode;
+        uid_t folder, link;
+        bool followed;
+    };
+    for (const auto& [mode, owner, link, followed] :
+         {Case{01777, 0, somebody, false}, Case{01777, 0, 0, true}, Case{01777, somebody, somebody, true},
+          Case{0755, 0, somebody, true}, Case{0777, 0, somebody, true}, Case{01775, 0, somebody, true}}) {
+        const std::string shared = folder_ / "shared";
+        std::filesystem::create_directory(shared);
+        put(folder_ / "target", "old");
+        std::filesystem::create_symlink(folder_ / "target", shared + "/name");
+        ASSERT_EQ(::lchown((shared + "/name").c_str(), link, link), 0);
+        ASSERT_EQ(::chown(shared.c_str(), owner, owner), 0);
+        ASSERT_EQ(::chmod(shared.c_str(), mode), 0);
+        const auto done = replace(shared + "/name", "new");
+        EXPECT_EQ(done.ok(), followed) << mode << " " << owner << " " << link;
+        if (!followed) {
+            EXPECT_EQ(done.error().code, ErrorCode::permission_denied);
+        }
+        EXPECT_EQ(get(folder_ / "target"), followed ? "new" : "old");
+        std::filesystem::remove_all(shared);
+    }
+}
+
 TEST_F(ReplaceTest, AFileMadeMeanwhileIsReplaced) {
     auto file = driver::ReplacedFile::begin(folder_ / "x");
     ASSERT_TRUE(file.ok());

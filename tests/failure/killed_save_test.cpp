@@ -1,0 +1,143 @@
+// A process that is killed at every call by which a save over an earlier checkpoint changes its folder: what is there is one of the
+// two, whole, and repair() leaves nothing else.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <sidestep/sidestep.hpp>
+#include "tests/contents.hpp"
+#include "tests/failure/calls.hpp"
+
+namespace sidestep::failure {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* variable = "SIDESTEP_TEST_KILLED_SAVE";
+// Between two of these the folder does not change.
+const std::set<std::string> changing{"open",      "openat",   "write",  "pwrite",   "linkat",
+                                     "rename",    "renameat", "unlink", "unlinkat", "ftruncate",
+                                     "fallocate", "fsync",    "flock",  "fchmod"};
+
+Result<void> save(const std::string& folder, char content) {
+    const auto context = Context::open({"dgx-h100"});
+    if (!context) return context.error();
+    const std::string bytes(3 * 5000, content);
+    std::vector<TensorToSave> tensors;
+    for (std::size_t i = 0; i < 3; ++i)
+        tensors.push_back(
+            {fmt::format("t{}", i), Dtype::u8, {5000}, Buffer::host(bytes.data() + i * 5000, 5000)});
+    SaveOptions options;
+    options.shard_bytes = 5000;
+    options.sync_file = true;
+    options.manifest = true;
+    const auto saved = context->save(tensors, folder, options).wait();
+    if (!saved) return saved.error();
+    return {};
+}
+
+// The byte that all tensors consist of; else what is wrong.
+std::string content_of(const std::string& folder) {
+    const auto checkpoint = Checkpoint::open(folder);
+    if (!checkpoint) return checkpoint.error().to_string();
+    std::string all;
+    for (const TensorInfo& tensor : checkpoint->tensors())
+        all += test::get(checkpoint->files()[tensor.file].path).substr(tensor.offset, tensor.bytes);
+    return all == std::string(15000, all.empty() ? ' ' : all.front()) ? all.substr(0, 1) : "a mixture";
+}
+
+std::size_t entries_in(const std::string& folder) {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+class KilledSave : public testing::Test {
+protected:
+    ~KilledSave() override { fs::remove_all(top_); }
+
+    // This program once more, which saves '2' into the folder and is killed at that call; without one it writes down
+    // how often it made each. Answers whether it was killed.
+    bool child_is_killed(const std::string& folder, const std::string& call, unsigned number) const {
+        const std::string what = fmt::format("{} {} {} {}", folder, top_ + "/calls", call, number);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::setenv(variable, what.c_str(), 1);
+            ::execl("/proc/self/exe", "failure_tests", "--gtest_filter=KilledSaveChild.Saves", nullptr);
+            ::_exit(1);
+        }
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << what << ": " << status;
+        return killed;
+    }
+
+    static std::string make_top() {
+        std::string name = "/tmp/sidestep-killed-XXXXXX";
+        if (::mkdtemp(name.data()) == nullptr) std::abort();
+        return name;
+    }
+    const std::string top_ = make_top();
+};
+
+TEST(KilledSaveChild, Saves) {
+    const char* const what = std::getenv(variable);
+    if (what == nullptr) GTEST_SKIP() << "the child of KilledSave alone runs it";
+    std::istringstream words(what);
+    std::string folder, calls;
+    Fault fault;
+    fault.how = How::kills;
+    words >> folder >> calls >> fault.call.name >> fault.number;
+    const Watch watch(fault);
+    const auto saved = save(folder, '2');
+    ASSERT_TRUE(saved) << saved.error().to_string();
+    std::ofstream list(calls);
+    for (const auto& [call, times] : watch.made()) list << call.name << " " << times << "\n";
+}
+
+TEST_F(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
+    const std::string earlier = top_ + "/earlier", folder = top_ + "/saved";
+    fs::create_directory(earlier);
+    const auto saved = save(earlier, '1');
+    ASSERT_TRUE(saved) << saved.error().to_string();
+    const auto again = [&] {
+        fs::remove_all(folder);
+        fs::copy(earlier, folder);
+    };
+    again();
+    ASSERT_FALSE(child_is_killed(folder, "none", 0));
+    ASSERT_EQ(content_of(folder), "2");
+    ASSERT_EQ(entries_in(folder), 4u);
+    std::ifstream list(top_ + "/calls");
+    std::string call;
+    unsigned times = 0, killed = 0;
+    std::set<std::string> contents;
+    while (list >> call >> times)
+        for (unsigned number = 1; changing.contains(call) && number <= times; ++number) {
+            SCOPED_TRACE(fmt::format("killed at call {} of {}", number, call));
+            again();
+            killed += child_is_killed(folder, call, number) ? 1 : 0;
+            const std::string before = content_of(folder);
+            ASSERT_TRUE(before == "1" || before == "2") << before;
+            const auto repaired = repair(folder);
+            ASSERT_TRUE(repaired) << repaired.error().to_string();
+            ASSERT_EQ(content_of(folder), before);
+            ASSERT_EQ(entries_in(folder), 4u) << "the index and three files";
+            contents.insert(before);
+        }
+    fmt::print("killed at {} calls\n", killed);
+    EXPECT_GT(killed, 20u);
+    EXPECT_EQ(contents, (std::set<std::string>{"1", "2"}));
+}
+
+}  // namespace
+}  // namespace sidestep::failure
