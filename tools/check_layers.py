@@ -141,7 +141,7 @@ HOMES = {
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
     "src/collective": ("collective.hpp",),
-    "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "save.hpp"),
+    "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "repair.hpp", "save.hpp"),
     "src/diagnose": ("doctor.hpp", "peer_doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
     "src/context": ("context.hpp", "cuda.hpp", "group.hpp", "node.hpp", "sidestep.h"),
 }
