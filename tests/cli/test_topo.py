@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import unittest
 import xml.etree.ElementTree
 
@@ -15,6 +16,22 @@ def models():
     command = [harness.BINARY, "completion", "machines"]
     done = harness.subprocess.run(command, capture_output=True, env=harness.environment(), timeout=60, check=True)
     return [name for name in done.stdout.decode().split() if name != "live"]
+
+
+class Size(harness.CommandTest):
+    """What grows with the square of the GPUs ends here for want of memory."""
+
+    LIMIT = 1500 << 20
+
+    def test_a_route_among_many_gpus(self):
+        tag = '<pci busid="{:04x}:{:02x}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"><gpu dev="{}" sm="90"/></pci>'
+        gpus = "".join(tag.format(n // 200, n % 200, n) for n in range(20000))
+        self.write("many.xml", f'<system version="1"><cpu numaid="0">{gpus}</cpu></system>'.encode())
+        limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (self.LIMIT, self.LIMIT))
+        for machine in ["dgx-h100*25000", "./many.xml"]:
+            with self.subTest(machine=machine):
+                route = self.succeed("route", "host", "gpu:1", "--size", "1M", machine=machine, preexec_fn=limited)
+                self.assertIn("55.5 GB/s", route.out)
 
 
 class Formats(harness.CommandTest):
