@@ -53,6 +53,8 @@ Result<Topology> read_topology(const MachineSource& source) {
         builder.note(source.no_nvml);
     }
     add_properties(builder, source);
+    for (const std::string& path : source.files.strays())
+        builder.note(path + " leads out of the record: it was not read");
     return Topology::create(std::move(builder.parts()));
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 constexpr long nvidia = 0x10de;
 constexpr long highest_node = 1 << 20;
+constexpr std::size_t most_nodes = 1024;  // CONFIG_NODES_SHIFT is 10 at most
 constexpr long nvme_class = 0x0108;
 constexpr long redhat = 0x1b36;  // the bridges that QEMU makes up
 
@@ -98,6 +99,11 @@ void Reader::read_nodes() {
         if (const auto node = numbered(name, "node")) nodes.push_back(*node);
     }
     std::sort(nodes.begin(), nodes.end());
+    if (nodes.size() > most_nodes) {
+        builder_.note(fmt::format("{} shows {} NUMA nodes, and Linux has {} at most: the rest is left out",
+                                  folder, nodes.size(), most_nodes));
+        nodes.resize(most_nodes);
+    }
     nodes_ = nodes.size();
     for (const int node : nodes) {
         const Bytes memory = memory_in(fmt::format("{}/node{}/meminfo", folder, node), "MemTotal:");

@@ -44,6 +44,7 @@ std::vector<DeviceId> sorted_by_kind(const std::vector<Device>& devices) {
 
 Result<Topology> Topology::create(Parts parts) {
     SIDESTEP_CHECK(topology::validate(parts));
+    topology::make_printable(parts);
     return Topology(std::move(parts));
 }
 
