@@ -12,6 +12,7 @@
 
 #include "driver/machine_files.hpp"
 #include "topology/link_rates.hpp"
+#include "topology/machine_facts_reader.hpp"
 #include "topology/pci_names.hpp"
 
 namespace sidestep::topology {
@@ -22,7 +23,6 @@ constexpr long nvidia = 0x10de;
 constexpr long highest_node = 1 << 20;
 constexpr std::size_t most_nodes = 1024;  // CONFIG_NODES_SHIFT is 10 at most
 constexpr long nvme_class = 0x0108;
-constexpr long redhat = 0x1b36;  // the bridges that QEMU makes up
 
 // A PCIe link as it can be, and as it runs now. Zero: not told.
 struct PcieLink {
@@ -48,7 +48,10 @@ PcieLink narrower(PcieLink a, PcieLink b) {
 
 class Reader {
 public:
-    explicit Reader(const driver::MachineFiles& files) : files_(files) {}
+    explicit Reader(const driver::MachineFiles& files) : files_(files) {
+        const Fact found = hypervisor(files);
+        virtual_machine_ = found.known() && found.value != "none";
+    }
 
     PartsBuilder read() {
         read_nodes();
@@ -72,8 +75,11 @@ private:
     void join(DeviceId device, DeviceId parent, const std::string& folder, const std::string& port_folder);
     PcieLink link_in(const std::string& folder, const char* which) const;
     PcieLink link_of(const std::string& folder, const std::string& port_folder);
+    bool emulated_port(const std::string& folder) const;
+    void replace_made_up_links();
 
     const driver::MachineFiles& files_;
+    bool virtual_machine_ = false;
     PartsBuilder builder_;
     std::map<std::string, DeviceId> bridges_;  // by "0000:15"
     std::map<DeviceId, int> node_of_bridge_;
@@ -140,6 +146,7 @@ void Reader::read_pci() {
         add_endpoint(bus_id, *kind);
     }
     read_block_devices();
+    replace_made_up_links();
     for (const auto& [bridge, node] : node_of_bridge_) {
         const DeviceId cpu = cpu_of_node(builder_, node);
         if (node < 0 && nodes_ > 1) {
@@ -267,13 +274,58 @@ PcieLink Reader::link_of(const std::string& folder, const std::string& port_fold
     if (best.generation == 0 || best.lanes == 0) best = now;
     if (best.generation == 0 || best.lanes == 0) return {};
 
-    if (!port_folder.empty() && files_.number(port_folder + "/vendor") != redhat) {
+    if (!port_folder.empty() && !emulated_port(port_folder)) {
         const PcieLink port = link_in(port_folder, "max");
         // A port that claims less than what already runs through it was made up by a hypervisor.
         const bool real = port.generation >= now.generation && port.lanes >= now.lanes;
         if (real && port.generation > 0 && port.lanes > 0) best = narrower(best, port);
     }
     return best;
+}
+
+// A hypervisor passes devices on, never the ports above them: those it makes up, and what they claim of their links
+// with them. Without word of a hypervisor the vendors tell: QEMU's ports, the Texas Instruments switch that it imitates,
+// VMware's.
+bool Reader::emulated_port(const std::string& folder) const {
+    const long vendor = files_.number(folder + "/vendor").value_or(0);
+    const long device = files_.number(folder + "/device").value_or(0);
+    constexpr long redhat = 0x1b36;
+    constexpr long vmware = 0x15ad;
+    constexpr long texas_instruments = 0x104c;
+    const bool x3130 = vendor == texas_instruments && (device == 0x8232 || device == 0x8233);
+    return virtual_machine_ || vendor == redhat || vendor == vmware || x3130;
+}
+
+// A made-up switch may claim a link that is slower than all below it. Nothing tells the real one; it is taken to be as
+// quick as the quickest below. From the leaves up: a switch is made before what hangs below it.
+void Reader::replace_made_up_links() {
+    std::vector<Link>& links = builder_.parts().links;
+    for (DeviceId id = static_cast<DeviceId>(builder_.parts().devices.size()); id-- > 0;) {
+        Device& device = builder_.device(id);
+        if (device.kind != DeviceKind::pcie_switch || !emulated_port("/sys/bus/pci/devices/" + device.bus_id))
+            continue;
+        Link* up = nullptr;
+        const Link* slowest = nullptr;
+        const Link* quickest = nullptr;
+        for (Link& link : links) {
+            if (link.a == id) up = &link;
+            if (link.b != id) continue;
+            if (slowest == nullptr || link.gb_per_s < slowest->gb_per_s) slowest = &link;
+            if (quickest == nullptr || link.gb_per_s > quickest->gb_per_s) quickest = &link;
+        }
+        if (up == nullptr || slowest == nullptr || up->gb_per_s >= slowest->gb_per_s) continue;
+        const auto words = [](const Link& link) {
+            return fmt::format("gen{} x{}", pcie_generation_of(link.gb_per_s, link.width).value_or(0),
+                               link.width);
+        };
+        device.properties["link_made_up"] = words(*up);
+        builder_.note(
+            fmt::format("{} ({}): its link of {} is made up by the virtual machine, since all below it are "
+                        "quicker; counted as {}",
+                        device.name, device.bus_id, words(*up), words(*quickest)));
+        up->width = quickest->width;
+        up->gb_per_s = quickest->gb_per_s;
+    }
 }
 
 void Reader::join(DeviceId device, DeviceId parent, const std::string& folder,

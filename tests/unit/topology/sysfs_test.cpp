@@ -131,6 +131,54 @@ TEST(SysfsReader, DisbelievesPortsThatHypervisorsMakeUp) {
     EXPECT_NEAR(link_of(machine, "gpu:1").gb_per_s, 63.015, 0.001);
 }
 
+// The switch that QEMU imitates claims 2.5 GT/s x1, VMware's ports 5 GT/s x32.
+TEST(SysfsReader, ALinkThatAVirtualMachineMadeUpPricesNothing) {
+    struct Case {
+        const char* flags;
+        PciFiles port;
+        double up;  // GB/s
+        const char* made_up;
+    };
+    const PciFiles x3130{bridge_class, "0x104c", "0x8232", "-1", "2.5 GT/s PCIe", "1"};
+    const PciFiles slow{bridge_class, "0x1000", "0xc030", "-1", "8.0 GT/s PCIe", "8"};
+    const PciFiles quick{bridge_class, "0x1000", "0xc030", "-1", "64.0 GT/s PCIe", "16"};
+    const PciFiles vmware{bridge_class, "0x15ad", "0x07a0", "-1", "5.0 GT/s PCIe", "32"};
+    const Case cases[] = {
+        {"flags : fpu", x3130, 63.015, "gen1 x1"},
+        {"flags : hypervisor", slow, 63.015, "gen3 x8"},
+        {"flags : hypervisor", quick, 121, ""},
+        {"flags : fpu", slow, 7.877, ""},
+        {"flags : hypervisor", vmware, 63.015, "gen2 x32"},
+    };
+    for (const Case& c : cases) {
+        FakeTree tree;
+        tree.node(0, 1000);
+        tree.write("/proc/cpuinfo", c.flags);
+        const PciFiles root{bridge_class, "0x8086", "0x1", "-1", "64.0 GT/s PCIe", "32"};
+        const std::string top = "pci0000:00/0000:00:01.0/0000:01:00.0";
+        tree.pci("pci0000:00/0000:00:01.0", root);
+        tree.pci(top, c.port);
+        // One GPU idles: what runs now tells nothing.
+        for (const auto& [port, gpu, now] : {std::tuple("02:00.0", "03:00.0", "32.0 GT/s PCIe"),
+                                             std::tuple("02:01.0", "04:00.0", "2.5 GT/s PCIe")}) {
+            PciFiles down = c.port;
+            if (c.up != 63.015) down = root;
+            tree.pci(top + "/0000:" + port, down);
+            PciFiles card{gpu_class};
+            card.now_speed = now;
+            tree.pci(top + "/0000:" + port + "/0000:" + gpu, card);
+        }
+        const Topology machine = read(tree);
+        EXPECT_NEAR(link_of(machine, "pcie_switch:0").gb_per_s, c.up, 0.001) << c.port.vendor << c.flags;
+        EXPECT_NEAR(link_of(machine, "gpu:0").gb_per_s, 63.015, 0.001) << c.port.vendor;
+        EXPECT_NEAR(link_of(machine, "gpu:1").gb_per_s, 63.015, 0.001) << c.port.vendor;
+        const Device& device = machine.device(*machine.find("pcie_switch:0"));
+        const auto told = device.properties.find("link_made_up");
+        EXPECT_EQ(told == device.properties.end() ? "" : told->second, c.made_up) << c.port.vendor << c.flags;
+        EXPECT_EQ(has_note(machine.notes(), "is made up by the virtual machine"), *c.made_up != '\0');
+    }
+}
+
 TEST(SysfsReader, TakesOtherLinkFiguresWhereSomeAreMissing) {
     FakeTree tree;
     tree.node(0, 1000);
