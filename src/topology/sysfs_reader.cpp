@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "driver/machine_files.hpp"
+#include "topology/host_nodes_reader.hpp"
 #include "topology/link_rates.hpp"
 #include "topology/machine_facts_reader.hpp"
 #include "topology/pci_names.hpp"
@@ -21,7 +22,6 @@ namespace {
 
 constexpr long nvidia = 0x10de;
 constexpr long highest_node = 1 << 20;
-constexpr std::size_t most_nodes = 1024;  // CONFIG_NODES_SHIFT is 10 at most
 constexpr long nvme_class = 0x0108;
 
 // A PCIe link as it can be, and as it runs now. Zero: not told.
@@ -63,8 +63,9 @@ public:
 
 private:
     void read_nodes();
-    Bytes memory_in(const std::string& path, const std::string& key) const;
     void read_pci();
+    bool is_this_pods(const std::string& bus_id) const;
+    std::set<std::string> cards_given_away(const std::vector<std::string>& bus_ids);
     void read_block_devices();
     void read_virtual_rdma();
     void add_endpoint(const std::string& bus_id, DeviceKind kind, std::string name = "");
@@ -85,41 +86,26 @@ private:
     std::map<DeviceId, int> node_of_bridge_;
     std::map<std::string, DeviceId> switches_;  // by the upstream port's bus id
     std::size_t nodes_ = 0;
+    std::map<std::string, int> nodes_of_gpus_;  // by bus id
     int assumed_links_ = 0;
     int virtual_functions_ = 0;
 };
 
-// A line like "Node 0 MemTotal:  5073108 kB" or "MemTotal:  5073108 kB".
-Bytes Reader::memory_in(const std::string& path, const std::string& key) const {
-    const auto text = files_.text(path);
-    const auto at = text ? text->find(key) : std::string::npos;
-    if (at == std::string::npos) return 0;
-    return static_cast<Bytes>(std::strtoull(text->c_str() + at + key.size(), nullptr, 10)) << 10;
-}
-
 void Reader::read_nodes() {
     const std::string folder = "/sys/devices/system/node";
     const std::string model = cpu_model(files_.text("/proc/cpuinfo").value_or(""));
-    std::vector<int> nodes;
-    for (const std::string& name : files_.names(folder)) {
-        if (const auto node = numbered(name, "node")) nodes.push_back(*node);
-    }
-    std::sort(nodes.begin(), nodes.end());
-    if (nodes.size() > most_nodes) {
-        builder_.note(fmt::format("{} shows {} NUMA nodes, and Linux has {} at most: the rest is left out",
-                                  folder, nodes.size(), most_nodes));
-        nodes.resize(most_nodes);
-    }
-    nodes_ = nodes.size();
-    for (const int node : nodes) {
-        const Bytes memory = memory_in(fmt::format("{}/node{}/meminfo", folder, node), "MemTotal:");
+    HostNodes found = read_host_nodes(files_);
+    for (std::string& note : found.notes) builder_.note(std::move(note));
+    nodes_of_gpus_ = std::move(found.of_gpus);
+    nodes_ = found.nodes.size();
+    for (const int node : found.nodes) {
+        const Bytes memory = node_memory(files_, node);
         if (memory == 0)
             builder_.note(fmt::format("cpu:{}: its memory cannot be read from {}", node, folder));
         builder_.add({DeviceKind::cpu, node, "", model, "", node, memory});
     }
-    if (!nodes.empty()) return;
-    const Bytes memory = memory_in("/proc/meminfo", "MemTotal:");
-    builder_.add({DeviceKind::cpu, 0, "", model, "", -1, memory});
+    if (!found.nodes.empty()) return;
+    builder_.add({DeviceKind::cpu, 0, "", model, "", -1, kib_after(files_, "/proc/meminfo", "MemTotal:")});
     builder_.note(folder + " shows no NUMA nodes: all host memory is counted as cpu:0");
 }
 
@@ -130,6 +116,7 @@ void Reader::read_pci() {
         builder_.note(folder + " shows no PCI devices: this is a sandbox, or a machine without PCI");
         return;
     }
+    const std::set<std::string> given_away = cards_given_away(bus_ids);
     for (const std::string& bus_id : bus_ids) {
         const std::string at = folder + "/" + bus_id;
         const auto device_class = files_.number(at + "/class");
@@ -139,11 +126,11 @@ void Reader::read_pci() {
         }
         const auto kind = kind_of_class(*device_class, files_.number(at + "/vendor") == nvidia);
         if (!kind) continue;
-        if (files_.exists(at + "/physfn")) {
+        if (files_.exists(at + "/physfn") && !is_this_pods(bus_id)) {
             ++virtual_functions_;
             continue;
         }
-        add_endpoint(bus_id, *kind);
+        if (given_away.count(bus_id) == 0) add_endpoint(bus_id, *kind);
     }
     read_block_devices();
     replace_made_up_links();
@@ -165,6 +152,32 @@ void Reader::read_pci() {
         builder_.note(fmt::format("PCIe links that do not show their speed and are counted as gen3 x16: {}",
                                   assumed_links_));
     }
+}
+
+// A pod sees the whole PCI tree, and the names of its own network devices alone: it was given a virtual function
+// whose name it sees where it sees none of the card itself. A host sees both.
+bool Reader::is_this_pods(const std::string& bus_id) const {
+    const std::string function = "/sys/bus/pci/devices/" + bus_id;
+    for (const char* names : {"/net", "/infiniband"}) {
+        if (!files_.names(function + names).empty() && files_.names(function + "/physfn" + names).empty())
+            return true;
+    }
+    return false;
+}
+
+// The cards of such functions: the pod reaches nothing by them.
+std::set<std::string> Reader::cards_given_away(const std::vector<std::string>& bus_ids) {
+    std::set<std::string> cards;
+    for (const std::string& bus_id : bus_ids) {
+        const std::string card = "/sys/bus/pci/devices/" + bus_id + "/physfn";
+        if (!files_.exists(card) || !is_this_pods(bus_id)) continue;
+        const std::string place = files_.real_path(card);
+        if (files_.names(card + "/infiniband").empty()) cards.insert(place.substr(place.rfind('/') + 1));
+    }
+    if (!cards.empty())
+        builder_.note(fmt::format("network cards of which this container has virtual functions alone: {}",
+                                  cards.size()));
+    return cards;
 }
 
 // Disks that hang at another PCI device than an NVMe controller: virtio, SATA, SAS.
@@ -201,6 +214,8 @@ void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind, std::strin
     if (name.empty()) name = endpoint_name(folder, kind);
     const DeviceId device = builder_.add({kind, builder_.next_index(kind), std::move(name),
                                           endpoint_model(folder, kind), bus_id, numa_node, 0});
+    if (const auto own = nodes_of_gpus_.find(bus_id); own != nodes_of_gpus_.end())
+        builder_.device(device).properties["memory_node"] = fmt::format("{}", own->second);
     // The PCIe link of an NVSwitch is for management: no bytes of ours take it.
     if (kind == DeviceKind::nvswitch) return;
 
@@ -272,7 +287,10 @@ PcieLink Reader::link_of(const std::string& folder, const std::string& port_fold
     PcieLink best = link_in(folder, "max");
     const PcieLink now = link_in(folder, "current");
     if (best.generation == 0 || best.lanes == 0) best = now;
-    if (best.generation == 0 || best.lanes == 0) return {};
+    const bool told = best.generation != 0 && best.lanes != 0;
+    // A virtual function has the link of its card, and shows none.
+    if (!told && files_.exists(folder + "/physfn")) return link_of(folder + "/physfn", port_folder);
+    if (!told) return {};
 
     if (!port_folder.empty() && !emulated_port(port_folder)) {
         const PcieLink port = link_in(port_folder, "max");

@@ -34,6 +34,38 @@ class Size(harness.CommandTest):
                 self.assertIn("55.5 GB/s", route.out)
 
 
+class Records(harness.CommandTest):
+    """A machine as a folder of files."""
+
+    def record(self, files):
+        for path, text in files.items():
+            place = self.dir / "record" / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text + "\n")
+
+    def test_memory_of_a_gpu_is_no_node_of_the_host(self):
+        gpu = "sys/bus/pci/devices/0009:01:00.0/"
+        self.record({
+            "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 1000 kB",
+            "sys/devices/system/node/node2/meminfo": "Node 2 MemTotal: 1000 kB",
+            "sys/devices/system/node/has_cpu": "0",
+            "proc/driver/nvidia/gpus/0009:01:00.0/numa_status": "Node:\t\t 2\nStatus:\t\t online",
+            gpu + "class": "0x030200", gpu + "vendor": "0x10de", gpu + "device": "0x2342",
+        })
+        self.refused(harness.USAGE, ["NUMA node 2 is the memory of gpu:0", "use gpu:0"],
+                     "route", "host:2", "gpu:0", "--size", "1M", machine="./record")
+        self.succeed("route", "host:0", "gpu:0", "--size", "1M", machine="./record")
+
+    def test_a_link_that_leads_out(self):
+        self.record({"sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 1000 kB", "proc/sys/kernel/x": ""})
+        (self.dir / "secret").write_text("the secret")
+        (self.dir / "record/proc/sys/kernel/osrelease").symlink_to(self.dir / "secret")
+        for verb in ["topo", "doctor"]:
+            outcome = self.run_command(verb, machine="./record")
+            self.assertNotIn("the secret", outcome.out + outcome.err)
+        self.assertIn("/proc/sys/kernel/osrelease leads out of the record", self.succeed("topo", machine="./record").out)
+
+
 class Formats(harness.CommandTest):
     def test_text_is_the_default(self):
         text = self.succeed("topo").out

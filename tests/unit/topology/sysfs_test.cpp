@@ -206,6 +206,75 @@ TEST(SysfsReader, LeavesVirtualFunctionsAndOtherVendorsOut) {
     EXPECT_TRUE(has_note(machine.notes(), "left out: 1"));
 }
 
+// What a pod sees of a card with three functions, and what its host does.
+TEST(SysfsReader, AFunctionThatAPodWasGivenIsItsCard) {
+    for (const bool pod : {true, false}) {
+        FakeTree tree;
+        tree.node(0, 1000);
+        tree.pci("pci0000:00/0000:00:01.0", {bridge_class, "0x8086", "0x1"});
+        const std::string bus = "pci0000:00/0000:00:01.0/";
+        tree.pci(bus + "0000:01:00.0", {nic_class, "0x15b3", "0x1021"});
+        if (!pod) tree.folder("/sys/devices/" + bus + "0000:01:00.0/net/ens1");
+        for (const char* function : {"0000:01:00.1", "0000:01:00.2"}) {
+            tree.pci(bus + function, {nic_class, "0x15b3", "0x101e", "-1", "Unknown", "0", "Unknown", "0"});
+            std::filesystem::create_symlink("../0000:01:00.0",
+                                            tree.root() + "/sys/devices/" + bus + function + "/physfn");
+        }
+        tree.folder("/sys/devices/" + bus + "0000:01:00.2/net/eth1");
+        const Topology machine = read(tree);
+        EXPECT_EQ(named(machine, "nic:eth1").has_value(), pod);
+        EXPECT_EQ(named(machine, "nic:ens1").has_value(), !pod);
+        EXPECT_FALSE(machine.find(DeviceKind::nic, 1));
+        EXPECT_EQ(
+            has_note(machine.notes(), "network cards of which this container has virtual functions alone: 1"),
+            pod);
+        EXPECT_TRUE(has_note(machine.notes(), fmt::format("left out: {}", pod ? 1 : 2)));
+        EXPECT_NEAR(link_of(machine, pod ? "nic:eth1" : "nic:ens1").gb_per_s, 63.015, 0.001);
+    }
+}
+
+TEST(SysfsReader, MemoryOfGpusIsNoHostMemory) {
+    struct Case {
+        const char* what;
+        const char* cpuinfo;
+        const char* status;  // of GPU 0000:01:00.0
+        std::vector<int> nodes;
+        const char* note;
+    };
+    const Case cases[] = {
+        {"GH200",
+         "CPU part\t: 0xd4f",
+         "Node: 2\nStatus: online",
+         {0},
+         "memory of GPUs, and no host memory: 1, 2"},
+        {"driver alone", "model name: A", "Node: 2\nStatus: online", {0, 1}, "and no host memory: 2"},
+        {"POWER9", "cpu : POWER9, altivec", "", {0}, "and no host memory: 1, 2"},
+        {"CXL memory",
+         "model name: A",
+         "Node: -1\nStatus: disabled",
+         {0, 1, 2},
+         "without processors and memory: 3"},
+    };
+    for (const Case& c : cases) {
+        FakeTree tree;
+        for (int node = 0; node < 3; ++node) tree.node(node, 1000);
+        tree.node(3, 0);
+        tree.write("/sys/devices/system/node/has_cpu", "0");
+        tree.write("/proc/cpuinfo", c.cpuinfo);
+        tree.pci("pci0000:00/0000:01:00.0", {gpu_class});
+        if (*c.status != '\0') tree.write("/proc/driver/nvidia/gpus/0000:01:00.0/numa_status", c.status);
+        const Topology machine = read(tree);
+        std::vector<int> nodes;
+        for (const Device& device : machine.devices())
+            if (device.kind == DeviceKind::cpu) nodes.push_back(device.index);
+        EXPECT_EQ(nodes, c.nodes) << c.what;
+        EXPECT_TRUE(has_note(machine.notes(), c.note)) << c.what;
+        EXPECT_EQ(machine.device(*machine.find("gpu:0")).properties.count("memory_node"),
+                  c.status[0] == 'N' && c.status[6] == '2')
+            << c.what;
+    }
+}
+
 TEST(SysfsReader, TreatsUnknownNodesAsTheFirst) {
     FakeTree tree;
     tree.node(1, 1000);
