@@ -206,12 +206,17 @@ PeerAccess Topology::peer_access(int from, int to) const {
     if (pair.kind == PathClass::net)
         return {false, false, fmt::format("gpu:{} and gpu:{} are in different machines", from, to), ""};
     if (parts_.pcie_peers != PathClass::self) {
+        const auto lenders = parts_.properties.find("lenders");
         return {
             false, false,
             fmt::format("gpu:{} and gpu:{} are joined by {}, and GPUs of this machine reach each other over "
                         "PCIe up to {} only",
                         from, to, to_string(pair), to_string(PairClass{parts_.pcie_peers, 0})),
-            ""};
+            lenders == parts_.properties.end()
+                ? ""
+                : fmt::format(
+                      "the file tells of no NVLinks; where the machine has some, read it --as one of: {}",
+                      lenders->second)};
     }
     return {
         false, false,

@@ -100,8 +100,16 @@ class Formats(harness.CommandTest):
         self.write("bare.xml", xml.etree.ElementTree.tostring(tree))
         bare = self.succeed("topo", machine="bare.xml").out
         self.assertNotIn("NV18", bare)
+        self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", bare)
         self.assertIn("NV18", self.succeed("topo", "--as", "dgx-h100", machine="bare.xml").out)
         self.refused(harness.USAGE, "dgx-h100", "topo", "--as", "dgx-h100")
+        lent = {**harness.environment(), "SIDESTEP_MACHINE": "bare.xml!as=dgx-h100"}
+        route = ["route", "gpu:0", "gpu:1", "--size", "1G"]
+        for words, how in [(["--as", "dgx-h100", *route], {"machine": "bare.xml"}),
+                           ([*route, "--as", "dgx-h100"], {"machine": "bare.xml"}),
+                           (route, {"machine": "", "env": lent}), (route, {"machine": "bare.xml!as=dgx-h100"})]:
+            self.assertIn("18 links through NVSwitch", self.succeed(*words, **how).out)
+        self.assertIn("--as one of: dgx-h100, dgx-h200", self.succeed(*route, machine="bare.xml").out)
 
     def test_dot(self):
         text = self.succeed("topo", "--format", "dot").out
