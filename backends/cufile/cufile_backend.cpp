@@ -15,7 +15,7 @@
 #include "base/try.hpp"
 #include "driver/cufile.hpp"
 #include "driver/files.hpp"
-#include "topology/link_rates.hpp"
+#include "topology/peer_rate.hpp"
 
 namespace sidestep::backends::cufile {
 namespace {
@@ -40,9 +40,10 @@ double quickest_link(const Topology& topology) {
     for (DeviceId id = 0; id < topology.devices().size(); ++id) {
         const auto cpu = topology.device(id).kind == DeviceKind::gpu ? topology.cpu_of(id) : std::nullopt;
         const auto path = cpu ? topology.path(*cpu, id, Fabric::any) : std::nullopt;
-        if (path) max = std::max(max, path->gb_per_s);
+        if (path && !path->links.empty())
+            max = std::max(max, topology::reached_gb_per_s(topology, *cpu, *path, false));
     }
-    return max * topology::reached_part(LinkKind::pcie);
+    return max;
 }
 
 class CufileBackend final : public backend::Backend {

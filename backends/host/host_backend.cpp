@@ -86,10 +86,7 @@ Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel
     copy.meets = kernel ? Prefer::kernel : Prefer::copy_engine;
     copy.latency_us = kernel ? figures::kernel_latency_us : figures::copy_engine_latency_us;
     copy.reason = kernel ? "loads and stores of an emulated kernel" : "DMA of an emulated GPU";
-    if (reach == Reach::host_link) copy.efficiency = figures::pcie_copy_engine;
-    if (reach == Reach::peer_access) {
-        copy.efficiency = kernel ? figures::nvlink_kernel : figures::nvlink_copy_engine;
-    }
+    if (reach == Reach::peer_access && kernel) copy.efficiency = figures::nvlink_kernel;
     if (reach == Reach::same_gpu) copy.max_gb_per_s = figures::local_copy_gb_per_s;
     return copy;
 }

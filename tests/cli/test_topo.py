@@ -191,6 +191,7 @@ class Drawings(harness.CommandTest):
 
     def test_every_recorded_machine_draws(self):
         files = sorted((harness.SOURCE_DIR / "tests" / "recorded").glob("*.json"))
+        self.assertNotIn("emulated", self.succeed("topo", machine=str(files[0])).out)
         self.assertTrue(files)
         for file in files:
             self.drawing(str(file))
@@ -218,6 +219,8 @@ class Drawings(harness.CommandTest):
     def test_a_machine_of_a_cluster(self):
         texts = [text.text for text in self.drawing("dgx-h100*64", "--node", "40").iter(SVG + "text")]
         self.assertTrue(any(text.startswith("node40 of 64 machines") for text in texts), texts[:5])
+        heads = texts[texts.index("Path classes") + 1:]
+        self.assertEqual(heads[:8], [str(gpu) for gpu in range(8)])
 
     def test_odd_names(self):
         machine = {
