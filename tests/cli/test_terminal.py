@@ -104,10 +104,10 @@ class LongVerbs(harness.CommandTest):
     """What takes long says what it is at, and keeps what it has when it is interrupted."""
 
     def test_what_is_said(self):
-        for words, said in [(["copy", "gpu:0", "gpu:1", "--size", "1GiB"], ["filling ", "of 1.0 GiB at gpu:0"]),
+        for words, said in [(["copy", "gpu:0", "gpu:1", "--size", "1GiB"], ["filling ", "of 1 GiB at gpu:0"]),
                             (["copy", "gpu:0", "gpu:1", "--size", "1GiB", "--verify"], ["  verifying"]),
                             (["doctor", "--probe", "--size", "1MiB"], ["1 of 56 pairs", "56 of 56 pairs"]),
-                            (["tune", "--ranks", "2"], ["1 of ", ": lamport"])]:
+                            (["tune", "--ranks", "2"], ["1 of ", ": one-shot Lamport"])]:
             with self.subTest(words=words):
                 terminal = Terminal(self, *words)
                 terminal.end()
@@ -117,7 +117,7 @@ class LongVerbs(harness.CommandTest):
     def test_interrupted(self):
         collective = ["bench", "collective", "all_reduce", "broadcast", "all_gather", "--samples", "3", "--gpu", "0,1"]
         for words, until, kept in [(["doctor", "--probe", "--size", "16MiB"], b"3 of 56 pairs", "GB/s by"),
-                                   (["tune", "--ranks", "2"], b"2 of ", "lamport"),
+                                   (["tune", "--ranks", "2"], b"2 of ", "one-shot packets"),
                                    (collective, None, "all_reduce")]:
             with self.subTest(words=words):
                 terminal = Terminal(self, *words)
