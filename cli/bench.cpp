@@ -229,6 +229,9 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
                                  {"--list", "--case", "--samples", "--from", "--to", "--folder", "--peers"});
         !refused)
         return refused.error();
+    // The processes of ranks have none: they end with this one.
+    std::optional<Interrupt> interrupt;
+    if (command.collective.job.empty()) interrupt.emplace(bench::remove_leftovers);
     const auto context = open_context(globals);
     if (!context) return context.error();
     if (!command.collective.job.empty()) {
@@ -242,20 +245,26 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     const auto options = options_of(command, *context);
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
-    // Minutes, where all operations are measured at all sizes.
-    if (!globals.quiet && ::isatty(STDERR_FILENO) != 0)
-        fmt::print(stderr, "measuring; the table comes when all has been measured\n");
-    const auto table =
-        measure_collectives(command.collective, machine_of(globals), *context, *options, report);
-    if (!table) return table.error();
+    const auto show = [&](const std::string& text) { return globals.json ? Result<void>() : print(text); };
+    bool headed = false;
+    const Interrupt::Cancellable cancellable(*interrupt);
+    const CollectiveWatch watch{[&](const std::string& table) {
+                                    const std::string head = headed ? "" : bench::head_text(report);
+                                    headed = true;
+                                    return show(head + table);
+                                },
+                                [&] { return interrupt->requested(); }};
+    if (auto measured =
+            measure_collectives(command.collective, machine_of(globals), *context, *options, watch, report);
+        !measured)
+        return measured.error();
+    if (interrupt->requested()) report.notes.emplace_back("interrupted: other operations were not measured");
     bench::judge(report, *thresholds);
-    if (!globals.json) {
-        std::string text = bench::head_text(report) + *table;
-        for (const bench::CaseResult& result : report.cases)
-            if (!thresholds->empty() || !result.failed.empty()) text += bench::case_text(result);
-        if (auto printed = print(text); !printed) return printed.error();
-    }
+    for (const bench::CaseResult& result : report.cases)
+        if (!thresholds->empty() || !result.failed.empty())
+            if (auto shown = show(bench::case_text(result)); !shown) return shown.error();
     if (auto written = write_report(command, globals, report); !written) return written.error();
+    if (interrupt->requested()) return ExitCode::interrupted;
     return failed(report) ? ExitCode::failed : ExitCode::done;
 }
 

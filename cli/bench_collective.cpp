@@ -113,7 +113,10 @@ void add_cases(bench::Report& report, const Context& context, const std::vector<
         result.notes.erase(std::unique(result.notes.begin(), result.notes.end()), result.notes.end());
         report.cases.push_back(std::move(result));
     }
-    report.notes.insert(report.notes.end(), found.notes.begin(), found.notes.end());
+    // Each operation has them again.
+    for (const std::string& note : found.notes)
+        if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end())
+            report.notes.push_back(note);
 }
 
 void define_sizes(CLI::App& app, CollectiveCommand& command) {
@@ -174,9 +177,9 @@ void define_collective(CLI::App& bench, CollectiveCommand& command) {
     app.add_option("--job", command.job)->group("");
 }
 
-Result<std::string> measure_collectives(const CollectiveCommand& command, const std::string& machine,
-                                        const Context& context, const bench::Options& options,
-                                        bench::Report& report) {
+Result<void> measure_collectives(const CollectiveCommand& command, const std::string& machine,
+                                 const Context& context, const bench::Options& options,
+                                 const CollectiveWatch& watch, bench::Report& report) {
     if (const std::string missing = bench::fewer_than_two_gpus(context); !missing.empty())
         return Error{ErrorCode::unsupported,
                      fmt::format("collectives need two GPUs: {}", missing),
@@ -195,15 +198,22 @@ Result<std::string> measure_collectives(const CollectiveCommand& command, const 
     if (bench::collective::calls_of(*plan, ranks).empty())
         return bad(fmt::format("no size holds an element for each of {} ranks", ranks), "bench collective");
     const std::string how = command.threads ? "one process, a thread a GPU" : "a process a GPU";
-    const auto found = command.threads ? bench::collective::run_in_threads(context, gpus, *plan)
-                                       : bench::collective::run_in_processes(machine, gpus, *plan);
-    if (!found) return found.error();
-    add_cases(report, context, gpus, *plan, *found, how);
-    std::string text =
-        bench::collective::table_text(found->lines, static_cast<int>(gpus.size()), plan->root, how);
-    for (const bench::CaseResult& result : report.cases)
-        for (const std::string& note : result.notes) text += fmt::format("note: {}\n", note);
-    return text;
+    // One operation at a time: its table is there before the next begins.
+    Plan one = *plan;
+    for (const Collective operation : plan->operations) {
+        one.operations = {operation};
+        Result<Found> found = Found{};
+        if (!bench::collective::calls_of(one, ranks).empty())
+            found = command.threads ? bench::collective::run_in_threads(context, gpus, one)
+                                    : bench::collective::run_in_processes(machine, gpus, one);
+        if (!found) return found.error();
+        add_cases(report, context, gpus, one, *found, how);
+        std::string text = bench::collective::table_text(found->lines, ranks, plan->root, how);
+        for (const std::string& note : report.cases.back().notes) text += fmt::format("note: {}\n", note);
+        if (auto shown = watch.show(text); !shown) return shown;
+        if (watch.stop()) break;
+    }
+    return {};
 }
 
 }  // namespace sidestep::cli

@@ -1,6 +1,7 @@
 // sidestep bench collective: nccl-tests' table of this library's collectives, with NCCL's beside them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,10 +34,17 @@ struct CollectiveCommand {
 
 void define_collective(CLI::App& bench, CollectiveCommand& command);
 
-// Measures, and adds a case for each operation to the report. The table. `options` say which GPUs, whether
+// What hears of a run while it goes on.
+struct CollectiveWatch {
+    std::function<Result<void>(const std::string&)>
+        show;                    // the table of each operation, when it has been measured
+    std::function<bool()> stop;  // asked after each: whether to leave out the others
+};
+
+// Measures, and adds a case for each operation to the report. `options` say which GPUs, whether
 // results are looked at, and whether it is a small run; `machine` is what --machine named.
-Result<std::string> measure_collectives(const CollectiveCommand& command, const std::string& machine,
-                                        const Context& context, const bench::Options& options,
-                                        bench::Report& report);
+Result<void> measure_collectives(const CollectiveCommand& command, const std::string& machine,
+                                 const Context& context, const bench::Options& options,
+                                 const CollectiveWatch& watch, bench::Report& report);
 
 }  // namespace sidestep::cli

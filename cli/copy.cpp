@@ -39,7 +39,18 @@ Result<Bytes> known_size(const Context& context, const Operand& from, Bytes byte
 
 Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Buffer& from, const Buffer& to,
                           const CopyOptions& options, bool bar) {
-    return watch(interrupt, bar, [&] { return context.copy(from, to, options); });
+    return watch(
+        interrupt, bar, [&] { return context.copy(from, to, options); },
+        options.verify ? "verifying" : "finishing");
+}
+
+// Gigabytes take seconds, in which nothing is copied yet.
+Result<void> fill_end(const Context& context, const Globals& globals, const Buffer& memory, Pattern pattern) {
+    Progress progress(!globals.quiet && !globals.json);
+    return fill(context, memory, pattern, [&](Bytes done, Bytes total) {
+        progress.update(fmt::format("filling {} of {} at {}", format_bytes(done), format_bytes(total),
+                                    memory.place().to_string()));
+    });
 }
 
 // The first copy over a path pays for what later ones find ready, such as peer access between two GPUs
@@ -68,7 +79,7 @@ Result<std::vector<Receipt>> run_copies(const Context& context, Interrupt& inter
         // Fresh pages are touched before the clock runs, and what an earlier run left in the target must
         // not pass for a copy.
         if (to.memory && (run == 0 || globals.verify)) {
-            auto filled = fill(context, to.buffer, Pattern::inverse);
+            auto filled = fill_end(context, globals, to.buffer, Pattern::inverse);
             if (!filled) return filled.error();
         }
         auto receipt =
@@ -119,7 +130,7 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     const auto target = open_end(*context, *to, *bytes);
     if (!target) return target.error();
     if (source->memory) {
-        if (auto filled = fill(*context, source->buffer, Pattern::known); !filled) return filled;
+        if (auto filled = fill_end(*context, globals, source->buffer, Pattern::known); !filled) return filled;
     }
     const auto runs = run_copies(*context, interrupt, globals, command, *source, *target);
     if (!runs) return runs.error();

@@ -10,6 +10,8 @@
 
 #include <sidestep/peer_doctor.hpp>
 
+#include "interrupt.hpp"
+#include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -36,11 +38,24 @@ Result<void> write_pages(const std::string& folder) {
 }
 
 Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) {
+    Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
     ProbeOptions options;
     if (command.size) options.bytes = *command.size;
+    const Interrupt::Cancellable cancellable(interrupt);
+    Progress progress(!globals.quiet);
+    options.progress = [&](int done, int all) {
+        progress.update(fmt::format("{} of {} pairs", done, all));
+        return !interrupt.requested();
+    };
     auto report = probe_pairs(*context, options);
+    if (report && interrupt.requested()) {
+        // What was measured is shown; a part of the pairs is not kept.
+        if (auto printed = print(globals.json ? report->to_json() : report->to_string()); !printed)
+            return printed.error();
+        return Error{ErrorCode::cancelled, "interrupted: not all pairs were tried", "probe", {}};
+    }
     if (!report || command.save.empty()) return report;
     const auto saved = write_file(command.save, report->to_json());
     if (!saved) return saved.error();

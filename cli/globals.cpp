@@ -60,6 +60,12 @@ void add_globals(CLI::App& app, Globals& globals) {
                    "live, a built-in machine or a cluster of it (dgx-h100*4), a topology file or a recorded "
                    "folder (default: SIDESTEP_MACHINE, else live)")
         ->type_name("NAME|FILE");
+    app.add_option("--as", globals.as,
+                   "the built-in machine that lends NVLinks and names to an NCCL file that lacks them")
+        ->type_name("MODEL");
+    app.parse_complete_callback([&globals] {
+        if (!globals.as.empty()) globals.machine = machine_of(globals) + "!as=" + globals.as;
+    });
     app.add_option("--nodes", globals.nodes,
                    "where other machines listen: NAME=HOST:PORT,... or a file of such lines (default: "
                    "SIDESTEP_NODES; a "

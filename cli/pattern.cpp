@@ -29,15 +29,21 @@ std::uint64_t pattern_word(std::uint64_t index) {
     return word ^ (word >> 31);
 }
 
-Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern) {
+Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern,
+                  const std::function<void(Bytes, Bytes)>& filled) {
     if (memory.size() == 0) return {};
     if (memory.place().is_host() && memory.place().node().empty()) {
-        write_pattern(memory.address(), 0, memory.size(), pattern);
+        for (Bytes from = 0; from < memory.size(); from += window) {
+            if (filled) filled(from, memory.size());
+            write_pattern(static_cast<std::byte*>(memory.address()) + from, from,
+                          std::min(window, memory.size() - from), pattern);
+        }
         return {};
     }
     auto staging = context.allocate(Place::host(), std::min(window, memory.size()));
     if (!staging) return staging.error();
     for (Bytes from = 0; from < memory.size(); from += staging->size()) {
+        if (filled) filled(from, memory.size());
         const Bytes bytes = std::min(staging->size(), memory.size() - from);
         write_pattern(staging->address(), from, bytes, pattern);
         auto copied = context.copy(staging->buffer().slice(0, bytes), memory.slice(from, bytes)).wait();

@@ -18,7 +18,9 @@ enum class Pattern {
 // twice and a chunk that lands at the wrong offset is noticed.
 std::uint64_t pattern_word(std::uint64_t index);
 
-// Fills memory with the pattern; GPU memory is filled by copies from the host.
-Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern);
+// Fills memory with the pattern; GPU memory is filled by copies from the host. `filled` hears how far it is: bytes done,
+// bytes in all.
+Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern,
+                  const std::function<void(Bytes, Bytes)>& filled = {});
 
 }  // namespace sidestep::cli

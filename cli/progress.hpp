@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <sidestep/units.hpp>
@@ -12,21 +14,25 @@
 namespace sidestep::cli {
 
 // One line of a progress bar, at most `columns` wide and without control characters: share done, bytes,
-// rate and time left. `seconds` have passed; all bytes done means that they are being verified.
-std::string progress_line(Bytes done, Bytes total, double seconds, int columns);
+// rate and time left. The bytes took `seconds`; `last` is what is being done once all of them are.
+std::string progress_line(Bytes done, Bytes total, double seconds, int columns, std::string_view last);
 
 // Draws on standard error and wipes the line when it goes.
 class Progress {
 public:
-    // Draws only if `wanted` and standard error is a terminal.
-    explicit Progress(bool wanted);
+    // Draws only if `wanted` and standard error is a terminal. `last`: as progress_line's.
+    explicit Progress(bool wanted, const char* last = "finishing");
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
     void update(Bytes done, Bytes total);
+    // Words instead of a bar, "3 of 8, lamport".
+    void update(const std::string& words);
 
 private:
+    const char* const last_;
+    std::optional<double> seconds_;  // that all bytes took
     bool enabled_ = false;
     bool drawn_ = false;
     std::chrono::steady_clock::time_point begun_;
@@ -34,9 +40,9 @@ private:
 
 // Waits for the Transfer or Loading that `begin` starts; Ctrl-C cancels it.
 template <typename Begin>
-auto watch(Interrupt& interrupt, bool bar, Begin begin) {
+auto watch(Interrupt& interrupt, bool bar, Begin begin, const char* last = "finishing") {
     const Interrupt::Cancellable cancellable(interrupt);
-    Progress progress(bar);
+    Progress progress(bar, last);
     auto running = begin();
     bool cancelled = false;
     for (;;) {

@@ -24,7 +24,6 @@ namespace {
 struct TopoCommand {
     std::string format;  // empty: by --json, the ending of --output, else text
     std::string output;
-    std::string as;
     std::string record;
     std::string theme;
     int node = 0;
@@ -93,7 +92,7 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
                       "only this machine can: leave --machine out; --format json writes others to a file");
     if (!command.nodes.empty())
         return misuse("a node is not recorded from here", "run topo --record there, and copy the folder");
-    if (!command.format.empty() || !command.output.empty() || !command.as.empty())
+    if (!command.format.empty() || !command.output.empty())
         return misuse("--record writes a folder and nothing else", "leave the other options of topo out");
     const auto words = record_machine(command.record);
     if (!words) return words.error();
@@ -106,11 +105,11 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
 Result<std::vector<Topology>> machines_of(const TopoCommand& command, const std::string& format,
                                           const Globals& globals) {
     if (command.nodes.empty()) {
-        auto topology = Topology::open(globals.machine, command.as);
+        auto topology = Topology::open(globals.machine);
         if (!topology) return topology.error();
         return std::vector{std::move(*topology)};
     }
-    if (!command.as.empty()) return misuse("--as is for files, not for nodes", "leave it out");
+    if (!globals.as.empty()) return misuse("--as is for files, not for nodes", "leave it out");
     if (command.nodes.size() > 1 && (format == "xml" || format == "dot" || format == "svg"))
         return misuse(fmt::format("{} holds one machine", format), "name one node at a time");
     return topologies_of(command.nodes, globals);
@@ -194,9 +193,6 @@ Action define_topo(CLI::App& app, const Globals& globals) {
         ->check(CLI::IsMember({"text", "tree", "pairs", "json", "xml", "dot", "svg"}).description(""));
     app.add_option("--output", command->output, "write there instead of to standard output")
         ->type_name("FILE");
-    app.add_option("--as", command->as,
-                   "the built-in machine that lends NVLinks and names to an NCCL file that lacks them")
-        ->type_name("MODEL");
     app.add_option("--record", command->record,
                    "keep everything that is looked at on this machine in a new folder, for --machine DIR")
         ->type_name("DIR");

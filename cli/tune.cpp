@@ -14,6 +14,8 @@
 #include "bench/case.hpp"
 #include "bench/collective/launch.hpp"
 #include "bench/collective/tune.hpp"
+#include "interrupt.hpp"
+#include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -78,6 +80,7 @@ collective::Plan plan_of(bool emulated) {
 }
 
 Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
+    Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
     if (const std::string missing = bench::fewer_than_two_gpus(*context); !missing.empty())
@@ -96,12 +99,22 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     for (const char* algorithm :
          {collective::lamport_algorithm, collective::pushed_algorithm, collective::ring_algorithm})
         algorithms.push_back(algorithm);
-    for (const char* algorithm : algorithms) {
+    const Interrupt::Cancellable cancellable(interrupt);
+    for (std::size_t done = 0; done < algorithms.size() && !interrupt.requested(); ++done) {
+        const char* algorithm = algorithms[done];
+        Progress progress(!globals.quiet);
+        progress.update(fmt::format("{} of {}: {}", done + 1, algorithms.size(), algorithm));
         if (auto taken = forced.take(algorithm); !taken) return taken;
         const auto found =
             collective::run_in_processes(machine_of(globals), gpus, plan_of(context->topology().emulated()));
         if (!found) return found.error();
         collective::add_times(times, algorithm, found->lines);
+    }
+    if (interrupt.requested()) {
+        // Figures of some algorithms choose nothing, and are worth a look.
+        if (auto printed = globals.json ? Result<void>() : print(collective::times_text(times)); !printed)
+            return printed;
+        return Error{ErrorCode::cancelled, "interrupted: not all algorithms were measured", "tune", {}};
     }
     const auto tuned = collective::tuned_from(times, static_cast<int>(gpus.size()));
     if (!tuned) return tuned.error();

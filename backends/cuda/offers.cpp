@@ -7,11 +7,9 @@ using backend::Capability;
 using backend::MemorySet;
 using backend::Reach;
 
-// Shares of the links' rate, measured with nvbandwidth 0.8 on a host with 4 H200 (driver 580.159.04,
-// NVLink 18 x 26.562 GB/s = 478.1 GB/s a direction through NVSwitch, PCIe Gen5 x16 = 63.015 GB/s).
-constexpr double copy_engine_over_pcie = 55.5 / 63.015;
-constexpr double copy_engine_over_nvlink = 396 / 478.1;
-constexpr double kernel_over_nvlink = 376 / 478.1;
+// A kernel's share of what a copy engine reaches over NVLink, measured with nvbandwidth 0.8 on a host with 4 H200
+// (driver 580.159.04).
+constexpr double kernel_over_nvlink = 376.0 / 396.0;
 
 // Copies inside one GPU meet no link; its memory is the ceiling. The kernel's own figure is below the
 // copy engine's, so that it is chosen only when asked for.
@@ -59,8 +57,6 @@ std::vector<Capability> capabilities(bool batch_call) {
     all[local_kernel] =
         capability(gpu, gpu, Reach::same_gpu, Prefer::kernel, "loads and stores inside the GPU");
 
-    all[host_to_gpu].efficiency = all[gpu_to_host].efficiency = copy_engine_over_pcie;
-    all[peer_copy].efficiency = copy_engine_over_nvlink;
     all[peer_kernel].efficiency = kernel_over_nvlink;
     all[local_copy].max_gb_per_s = copy_engine_local_gb_per_s;
     all[local_kernel].max_gb_per_s = kernel_local_gb_per_s;

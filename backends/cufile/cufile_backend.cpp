@@ -15,7 +15,7 @@
 #include "base/try.hpp"
 #include "driver/cufile.hpp"
 #include "driver/files.hpp"
-#include "topology/link_rates.hpp"
+#include "topology/peer_rate.hpp"
 
 namespace sidestep::backends::cufile {
 namespace {
@@ -40,9 +40,10 @@ double quickest_link(const Topology& topology) {
     for (DeviceId id = 0; id < topology.devices().size(); ++id) {
         const auto cpu = topology.device(id).kind == DeviceKind::gpu ? topology.cpu_of(id) : std::nullopt;
         const auto path = cpu ? topology.path(*cpu, id, Fabric::any) : std::nullopt;
-        if (path) max = std::max(max, path->gb_per_s);
+        if (path && !path->links.empty())
+            max = std::max(max, topology::reached_gb_per_s(topology, *cpu, *path, false));
     }
-    return max * topology::reached_part(LinkKind::pcie);
+    return max;
 }
 
 class CufileBackend final : public backend::Backend {
@@ -78,12 +79,11 @@ private:
     Support writes(const Buffer& file, int gpu);
 
     const CufileOptions options_;
-    double gb_per_s_ = 0;
+    double gb_per_s_ = 0;             // 0 where it is not usable
     std::shared_ptr<Opened> opened_;  // constant after probe(); null where it is not usable
 };
 
 Support CufileBackend::probe(const Topology& topology) {
-    gb_per_s_ = quickest_link(topology);
     if (topology.emulated()) return Support::no("the machine is a model: its GPUs are not in this computer");
     if (options_.off) return Support::no("SIDESTEP_CUFILE=off", "unset SIDESTEP_CUFILE");
     if (topology.gpu_count() == 0) return Support::no("this machine has no GPU");
@@ -112,6 +112,7 @@ Support CufileBackend::load(const Topology& topology, const Conditions& conditio
     if (auto counted = (*cufile)->gpu_counts(); !counted)
         return Support::no(counted.error().message, counted.error().hint);
     opened_ = std::make_shared<Opened>(std::move(*cufile), std::move(*gpus));
+    gb_per_s_ = quickest_link(topology);
     return Support::yes(fmt::format("libcufile {}, {}; each file system is proven before it is used",
                                     opened_->cufile->version_text(),
                                     conditions.nvidia_fs.empty() ? "nvidia-fs" : "P2PDMA mode"));

@@ -10,12 +10,9 @@ inline constexpr double memcpy_gb_per_s_per_thread = 10;
 inline constexpr double memcpy_gb_per_s_ceiling = 94;
 inline constexpr double memcpy_latency_us = 0.1;
 
-// The rest is for emulated GPUs: shares of the links' rates that a real machine reaches. Measured with
-// nvbandwidth 0.8 on four NVIDIA H200 behind NVSwitch (18 links of 26.5625 GB/s a GPU) and PCIe gen5 x16
-// (63.015 GB/s after line coding), driver 580.159.04.
-inline constexpr double nvlink_copy_engine = 396.0 / 478.1;
-inline constexpr double nvlink_kernel = 376.0 / 478.1;
-inline constexpr double pcie_copy_engine = 55.5 / 63.015;
+// The rest is for emulated GPUs, as measured with nvbandwidth 0.8 on four NVIDIA H200 behind NVSwitch, driver
+// 580.159.04. A kernel's share of what a copy engine reaches over NVLink:
+inline constexpr double nvlink_kernel = 376.0 / 396.0;
 // Inside one GPU, every byte counted once.
 inline constexpr double local_copy_gb_per_s = 2093;
 // From the call to the first byte, links left out.

@@ -1,6 +1,7 @@
 #include "backends/host/host_backend.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -85,10 +86,7 @@ Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel
     copy.meets = kernel ? Prefer::kernel : Prefer::copy_engine;
     copy.latency_us = kernel ? figures::kernel_latency_us : figures::copy_engine_latency_us;
     copy.reason = kernel ? "loads and stores of an emulated kernel" : "DMA of an emulated GPU";
-    if (reach == Reach::host_link) copy.efficiency = figures::pcie_copy_engine;
-    if (reach == Reach::peer_access) {
-        copy.efficiency = kernel ? figures::nvlink_kernel : figures::nvlink_copy_engine;
-    }
+    if (reach == Reach::peer_access && kernel) copy.efficiency = figures::nvlink_kernel;
     if (reach == Reach::same_gpu) copy.max_gb_per_s = figures::local_copy_gb_per_s;
     return copy;
 }
@@ -116,7 +114,7 @@ public:
     backend::Batcher* batcher() override { return this; }
     backend::Sharer* sharer() override { return this; }
     backend::GpuAddresses* gpu_addresses() override { return emulated_.get(); }
-    backend::Seats* seats() override { return engines_.empty() ? nullptr : this; }
+    backend::Seats* seats() override { return emulates_gpus() ? this : nullptr; }
     MemorySet allocates(PlaceKind kind) const override;
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
@@ -131,6 +129,7 @@ public:
 
 private:
     void emulate(const Topology& topology);
+    bool emulates_gpus() const { return machine_shown_ != nullptr && machine_shown_->gpu_count() > 0; }
     Result<int> node_to_bind(const Place& place) const;
     Result<CopyPool*> pool_for(const Place& place);
     Result<void> check_reach(const Capability& by, const HostRegistration& from,
@@ -138,15 +137,18 @@ private:
     Result<void> check_peer(int from, int to) const;
     Result<CopySpan> span_of(const backend::Piece& piece) const;
     Result<backend::Progress> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job);
+    GpuEngines& engines_of(int gpu);
     CopyPool& engine_for(const HostRegistration& from, const HostRegistration& to);
 
     // Constant after probe().
     const HostOptions options_;
     int threads_ = 1;
     std::vector<Capability> capabilities_;
-    std::vector<std::vector<PeerAccess>> peers_;  // by GPU that reaches, GPU that is reached
-    bool multicast_ = false;                      // of the machine, as backend::Seat's
-    std::vector<int> model_nodes_;                // NUMA nodes of an emulated machine
+    // The emulated machine, null on the real one. It is asked about pairs as they come: a table of them would
+    // grow with the square of the GPUs.
+    const Topology* machine_shown_ = nullptr;
+    bool multicast_ = false;        // of the machine, as backend::Seat's
+    std::vector<int> model_nodes_;  // NUMA nodes of an emulated machine
     const std::shared_ptr<MachineMemory> machine_ = std::make_shared<MachineMemory>();
     std::shared_ptr<EmulatedMemory> emulated_;  // null on the real machine
 
@@ -155,7 +157,7 @@ private:
 
     // After everything their threads use: destroyed first.
     std::unique_ptr<CopyPool> pool_;
-    std::vector<std::unique_ptr<GpuEngines>> engines_;  // by GPU; constant after probe()
+    std::map<int, GpuEngines> engines_;  // by GPU, made at the first copy; guarded by mutex_
 };
 
 backend::Support HostBackend::probe(const Topology& topology) {
@@ -166,22 +168,18 @@ backend::Support HostBackend::probe(const Topology& topology) {
     capabilities_.push_back(memcpy_capability(threads_));
     if (topology.emulated()) emulate(topology);
     const std::string found = fmt::format("{} thread{} for copies", threads_, threads_ == 1 ? "" : "s");
-    if (engines_.empty()) return backend::Support::yes(found);
-    return backend::Support::yes(
-        fmt::format("{}, {} emulated GPU{}", found, engines_.size(), engines_.size() == 1 ? "" : "s"));
+    if (!emulates_gpus()) return backend::Support::yes(found);
+    const int gpus = topology.gpu_count();
+    return backend::Support::yes(fmt::format("{}, {} emulated GPU{}", found, gpus, gpus == 1 ? "" : "s"));
 }
 
 void HostBackend::emulate(const Topology& topology) {
+    machine_shown_ = &topology;
     std::vector<Bytes> gpu_bytes;
     for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) {
-        engines_.push_back(std::make_unique<GpuEngines>());
         const auto id = topology.find(DeviceKind::gpu, gpu);
         const Bytes model = id ? topology.device(*id).memory : 0;
         gpu_bytes.push_back(options_.emulated_gpu_memory != 0 ? options_.emulated_gpu_memory : model);
-        auto& row = peers_.emplace_back();
-        for (int other = 0; other < topology.gpu_count(); ++other) {
-            row.push_back(other == gpu ? PeerAccess{} : topology.peer_access(gpu, other));
-        }
     }
     bool reduces = false;  // NVSwitches do since those that join GPUs of compute capability 9.0
     for (const Device& device : topology.devices()) {
@@ -189,11 +187,11 @@ void HostBackend::emulate(const Topology& topology) {
         if (device.kind == DeviceKind::nvswitch) multicast_ = true;
         const auto cc = device.properties.find("cc");
         if (device.kind == DeviceKind::gpu && cc != device.properties.end())
-            reduces |= std::stoi("0" + cc->second) >= 9;
+            reduces |= std::strtol(cc->second.c_str(), nullptr, 10) >= 9;
     }
     multicast_ &= reduces;
     emulated_ = std::make_shared<EmulatedMemory>(std::move(gpu_bytes), machine_);
-    if (engines_.empty()) return;
+    if (!emulates_gpus()) return;
     constexpr auto on_host = PlaceKind::host;
     constexpr auto on_gpu = PlaceKind::gpu;
     capabilities_.push_back(gpu_capability(on_host, on_gpu, Reach::host_link, false));
@@ -207,7 +205,7 @@ void HostBackend::emulate(const Topology& topology) {
 MemorySet HostBackend::allocates(PlaceKind kind) const {
     if (kind == PlaceKind::host && emulated_) return {MemoryKind::pageable, MemoryKind::pinned};
     if (kind == PlaceKind::host) return {MemoryKind::pageable};
-    if (kind == PlaceKind::gpu && !engines_.empty()) return {MemoryKind::device};
+    if (kind == PlaceKind::gpu && emulates_gpus()) return {MemoryKind::device};
     return {};
 }
 
@@ -265,7 +263,7 @@ Result<CopyPool*> HostBackend::pool_for(const Place& place) {
 Result<std::unique_ptr<backend::Registration>> HostBackend::attach(const Buffer& buffer,
                                                                    const backend::AttachOptions& options) {
     const Place& place = buffer.place();
-    if (place.is_file() || (place.is_gpu() && engines_.empty())) {
+    if (place.is_file() || (place.is_gpu() && !emulates_gpus())) {
         return out_of_reach(fmt::format("the host backend cannot reach {}", place.to_string()));
     }
     SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
@@ -284,7 +282,7 @@ Result<std::unique_ptr<backend::Registration>> HostBackend::attach(const Buffer&
 }
 
 Result<void> HostBackend::check_peer(int from, int to) const {
-    const PeerAccess& access = peers_[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    const PeerAccess access = machine_shown_->peer_access(from, to);
     if (access.allowed) return {};
     return out_of_reach(fmt::format("gpu:{} cannot reach gpu:{}: {}", from, to, access.reason),
                         access.remedy);
@@ -310,9 +308,14 @@ Result<void> HostBackend::check_reach(const Capability& by, const HostRegistrati
     return {};
 }
 
+GpuEngines& HostBackend::engines_of(int gpu) {
+    const std::lock_guard lock(mutex_);
+    return engines_[gpu];
+}
+
 CopyPool& HostBackend::engine_for(const HostRegistration& from, const HostRegistration& to) {
-    if (from.gpu >= 0) return engines_[static_cast<std::size_t>(from.gpu)]->outbound;
-    if (to.gpu >= 0) return engines_[static_cast<std::size_t>(to.gpu)]->inbound;
+    if (from.gpu >= 0) return engines_of(from.gpu).outbound;
+    if (to.gpu >= 0) return engines_of(to.gpu).inbound;
     return *to.pool;
 }
 
@@ -413,7 +416,9 @@ Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequ
     SIDESTEP_CHECK(emulated_->describe(Buffer::memory(request.place, nullptr, 0)));  // is that GPU there
     SeatSurroundings surroundings;
     surroundings.memory = emulated_;
-    surroundings.reaches = peers_[static_cast<std::size_t>(request.place.index())];
+    surroundings.access_to = [machine = machine_shown_, from = request.place.index()](int gpu) {
+        return machine->peer_access(from, gpu);
+    };
     surroundings.multicast = multicast_;
     surroundings.open = [this](const backend::Exported& exported) { return open(exported); };
     surroundings.share = [this](const Buffer& buffer) { return share(buffer); };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "bench/html/parts.hpp"
 #include "bench/html/text.hpp"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr double low_share = 0.9;
 constexpr std::size_t low_shown = 12;
+constexpr std::size_t rates_shown = 4;
 
 struct Counts {
     std::size_t run = 0, skipped = 0, failed = 0, figures = 0, verified = 0, passed = 0, missed = 0;
@@ -47,6 +49,32 @@ std::string tiles(const Counts& counts) {
     text += tile(counts.figures, counts.figures == 1 ? "figure" : "figures");
     text += tile(counts.verified, "with bytes verified");
     return text + "</ul>\n";
+}
+
+// "gpu" of "gpu:3".
+std::string kind_of(const std::string& place) {
+    return place.substr(0, place.find(':'));
+}
+
+// What people come for: the greatest rate between each two kinds of places.
+std::string best_rates(const Report& report) {
+    std::map<std::pair<std::string, std::string>, const Figure*> best;
+    for (const CaseResult& result : report.cases)
+        for (const Figure& figure : result.figures) {
+            if (figure.unit != "GB/s" || figure.from.empty() || figure.to.empty()) continue;
+            const Figure*& known = best[{kind_of(figure.from), kind_of(figure.to)}];
+            if (known == nullptr || figure.measured.median() > known->measured.median()) known = &figure;
+        }
+    std::vector<const Figure*> rates;
+    for (const auto& [kinds, figure] : best) rates.push_back(figure);
+    std::stable_sort(rates.begin(), rates.end(), [](const Figure* a, const Figure* b) {
+        return a->measured.median() > b->measured.median();
+    });
+    rates.resize(std::min(rates.size(), rates_shown));
+    std::string text;
+    for (const Figure* figure : rates)
+        text += fmt::format("<li><b>{}</b>GB/s, {}</li>", median_text(*figure), escape(figure->what));
+    return text.empty() ? "" : fmt::format("<ul class=\"tiles\">{}</ul>\n", text);
 }
 
 struct Low {
@@ -189,12 +217,14 @@ std::string header(const Report& report) {
 }
 
 std::string summary(const Report& report) {
-    std::string text = fmt::format("<section id=\"summary\"><h2>Summary</h2>\n{}", tiles(count(report)));
+    std::string text = fmt::format("<section id=\"summary\"><h2>Summary</h2>\n{}", best_rates(report));
+    text += missed_thresholds(report);
+    text += tiles(count(report));
+    text += low_figures(report);
+    text += case_table(report);
     for (const std::string& note : report.notes)
         text += fmt::format("<p class=\"note\">{}</p>\n", escape(note));
-    text += missed_thresholds(report);
-    text += low_figures(report);
-    return text + case_table(report) + "</section>\n";
+    return text + "</section>\n";
 }
 
 }  // namespace sidestep::bench::html

@@ -1,6 +1,8 @@
 // Trust, but verify: real bytes over every pair of GPUs, checked and timed.
 #pragma once
 
+#include <functional>
+
 #include <sidestep/api.h>
 #include <sidestep/context.hpp>
 #include <sidestep/probe_report.hpp>
@@ -12,6 +14,8 @@ namespace sidestep {
 struct ProbeOptions {
     Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB
     int repeats = 5;                // timed copies of each pair, after one that is checked
+    // Called after each pair with those done and all; where it answers false, the report ends there.
+    std::function<bool(int done, int all)> progress;
 };
 
 // Copies between every two GPUs of the context, each way, by each engine, and back through host memory.

@@ -13,7 +13,7 @@ namespace sidestep::backend {
 // Filled once while the Context opens, constant after.
 class Registry {
 public:
-    // Probes the backend and keeps it, usable or not.
+    // Probes the backend and keeps it, usable or not. The topology outlives this object: a backend may ask it later.
     void add(std::unique_ptr<Backend> backend, const Topology& topology);
     // Notes one that this build or machine leaves out, with what it would have offered.
     void add_absent(Offer offer);

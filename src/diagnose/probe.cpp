@@ -166,9 +166,12 @@ Result<ProbeReport> Prober::run() {
     report.machine = topology.name();
     report.emulated = topology.emulated();
     report.bytes = bytes;
+    int done = 0;
     for (int from = 0; from < gpus; ++from) {
         for (int to = 0; to < gpus; ++to) {
-            if (from != to) SIDESTEP_CHECK(probe(from, to, report));
+            if (from == to) continue;
+            SIDESTEP_CHECK(probe(from, to, report));
+            if (options_.progress && !options_.progress(++done, gpus * (gpus - 1))) return report;
         }
     }
     return report;

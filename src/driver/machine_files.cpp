@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/printable.hpp"
+
 namespace sidestep::driver {
 
 namespace {
@@ -37,11 +39,19 @@ std::optional<std::string> read_text(const std::string& path, std::size_t max) {
     return text;
 }
 
+// With all links followed; empty where it leads nowhere.
+std::string followed(const std::string& path) {
+    const std::unique_ptr<char, void (*)(void*)> real(::realpath(path.c_str(), nullptr), std::free);
+    return real == nullptr ? std::string() : std::string(real.get());
+}
+
 }  // namespace
 
 MachineFiles::MachineFiles(std::string root) : root_(std::move(root)) {
     if (root_.empty()) return;
-    const std::string list = read_text(root_ + denied_list, std::size_t{1} << 20).value_or("");
+    real_root_ = followed(root_);
+    if (real_root_ == "/") real_root_.clear();
+    const std::string list = text(denied_list, std::size_t{1} << 20).value_or("");
     for (std::size_t at = 0; at < list.size();) {
         const std::size_t end = std::min(list.find('\n', at), list.size());
         denied_.insert(list.substr(at, end - at));
@@ -52,15 +62,19 @@ MachineFiles::MachineFiles(std::string root) : root_(std::move(root)) {
 std::optional<std::string> MachineFiles::line(const std::string& path) const {
     if (accesses_) accesses_->read.insert(path);
     if (denied_.count(path) != 0) return std::nullopt;
-    const auto read = read_text(root_ + path, 4096);
+    const auto place = place_of(path);
+    const auto read = place ? read_text(*place, 4096) : std::nullopt;
     if (!read) return std::nullopt;
-    return trimmed(read->substr(0, read->find('\n')));
+    std::string first = trimmed(read->substr(0, read->find('\n')));
+    base::make_printable(first);
+    return first;
 }
 
 std::optional<std::string> MachineFiles::text(const std::string& path, std::size_t max) const {
     if (accesses_) accesses_->read.insert(path);
     if (denied_.count(path) != 0) return std::nullopt;
-    return read_text(root_ + path, max);
+    const auto place = place_of(path);
+    return place ? read_text(*place, max) : std::nullopt;
 }
 
 std::optional<long> MachineFiles::number(const std::string& path) const {
@@ -77,7 +91,8 @@ std::optional<long> MachineFiles::number(const std::string& path) const {
 std::vector<std::string> MachineFiles::names(const std::string& folder) const {
     if (accesses_) accesses_->listed.insert(folder);
     std::vector<std::string> names;
-    const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir((root_ + folder).c_str()), ::closedir);
+    const auto place = place_of(folder);
+    const std::unique_ptr<DIR, int (*)(DIR*)> open(place ? ::opendir(place->c_str()) : nullptr, ::closedir);
     if (open == nullptr) return names;
     while (const dirent* entry = ::readdir(open.get())) {
         const std::string name = entry->d_name;
@@ -89,35 +104,51 @@ std::vector<std::string> MachineFiles::names(const std::string& folder) const {
 
 bool MachineFiles::exists(const std::string& path) const {
     if (accesses_) accesses_->asked.insert(path);
-    return ::access((root_ + path).c_str(), F_OK) == 0;
+    const auto place = place_of(path);
+    return place && ::access(place->c_str(), F_OK) == 0;
 }
 
 FileState MachineFiles::state(const std::string& path) const {
     if (accesses_) accesses_->asked.insert(path);
     if (denied_.count(path) != 0) return FileState::denied;
-    if (::access((root_ + path).c_str(), R_OK) == 0) return FileState::there;
+    const auto place = place_of(path);
+    if (!place) return FileState::missing;
+    if (::access(place->c_str(), R_OK) == 0) return FileState::there;
     return errno == EACCES || errno == EPERM ? FileState::denied : FileState::missing;
 }
 
 std::optional<std::string> MachineFiles::link_target(const std::string& path) const {
     if (accesses_) accesses_->followed.insert(path);
+    const auto slash = path.rfind('/');
+    const auto folder = place_of(path.substr(0, slash + 1));
+    if (!folder) return std::nullopt;
     std::array<char, 4096> target{};
-    const ssize_t got = ::readlink((root_ + path).c_str(), target.data(), target.size());
+    const std::string link = *folder + "/" + path.substr(slash + 1);
+    const ssize_t got = ::readlink(link.c_str(), target.data(), target.size());
     if (got < 0) return std::nullopt;
     return std::string(target.data(), static_cast<std::size_t>(got));
 }
 
 std::string MachineFiles::real_path(const std::string& path) const {
     if (accesses_) accesses_->followed.insert(path);
-    const auto follow = [](const std::string& from) {
-        const std::unique_ptr<char, void (*)(void*)> real(::realpath(from.c_str(), nullptr), std::free);
-        return real == nullptr ? std::string() : std::string(real.get());
-    };
-    const std::string real = follow(root_ + path);
-    if (root_.empty()) return real;
-    const std::string real_root = follow(root_);
-    if (real_root.empty() || real.rfind(real_root + "/", 0) != 0) return {};
-    return real.substr(real_root.size());
+    if (root_.empty()) return followed(path);
+    const auto place = place_of(path);
+    return place ? place->substr(real_root_.size()) : std::string();
+}
+
+std::vector<std::string> MachineFiles::strays() const {
+    const std::lock_guard lock(strays_->mutex);
+    return {strays_->paths.begin(), strays_->paths.end()};
+}
+
+std::optional<std::string> MachineFiles::place_of(const std::string& path) const {
+    if (root_.empty()) return path;
+    const std::string real = followed(root_ + path);
+    if (real.empty()) return std::nullopt;
+    if (real == real_root_ || real.rfind(real_root_ + "/", 0) == 0) return real;
+    const std::lock_guard lock(strays_->mutex);
+    strays_->paths.insert(path);
+    return std::nullopt;
 }
 
 }  // namespace sidestep::driver

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -38,7 +39,7 @@ public:
     // by several threads at once then.
     void note_accesses(std::shared_ptr<FileAccesses> accesses) { accesses_ = std::move(accesses); }
 
-    // The first line of a file, without the blanks around it. At most 4 KiB are read.
+    // The first line of a file, without the blanks around it, printable. At most 4 KiB are read.
     std::optional<std::string> line(const std::string& path) const;
     // The whole of a file, at most `max` bytes, which may be any.
     std::optional<std::string> text(const std::string& path, std::size_t max = 64 * 1024) const;
@@ -54,8 +55,21 @@ public:
     // What a symbolic link says, such as "pid:[4026531836]"; nullopt where there is none.
     std::optional<std::string> link_target(const std::string& path) const;
 
+    // What was asked for and leads out of the record, as a link to /etc/shadow does: such files count as missing. This
+    // object's and those of its copies; any thread.
+    std::vector<std::string> strays() const;
+
 private:
+    struct Strays {
+        std::mutex mutex;
+        std::set<std::string> paths;
+    };
+    // Where a path is on this machine; nullopt where it is missing, or strays.
+    std::optional<std::string> place_of(const std::string& path) const;
+
     std::string root_;
+    std::string real_root_;  // without links
+    std::shared_ptr<Strays> strays_ = std::make_shared<Strays>();
     std::set<std::string> denied_;
     std::shared_ptr<FileAccesses> accesses_;
 };

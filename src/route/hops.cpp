@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "topology/link_rates.hpp"
 #include "topology/peer_rate.hpp"
 
 namespace sidestep::route {
@@ -124,10 +123,12 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.latency_us = capability.latency_us + option.path.latency_us;
     double& rate = option.hop.gb_per_s;
     rate = option.path.gb_per_s * capability.efficiency;
-    // An engine's efficiency between peers is that over NVLink; PCIe gives peers what it gives the host.
-    if (capability.reach == Reach::peer_access && !option.path.all_nvlink)
-        rate = option.path.gb_per_s * topology::reached_part(LinkKind::pcie) *
-               topology::peer_part(topology, option.start, option.path);
+    const bool peers = capability.reach == Reach::peer_access;
+    if ((peers || capability.reach == Reach::host_link) && !option.path.links.empty()) {
+        rate = topology::reached_gb_per_s(topology, option.start, option.path, peers);
+        // The engines differ over NVLink; PCIe gives peers what it gives the host.
+        if (option.path.all_nvlink || !peers) rate *= capability.efficiency;
+    }
     const double max = capability.max_gb_per_s;
     if (max > 0 && (option.path.links.empty() || rate > max)) rate = max;
     return option;

@@ -45,11 +45,43 @@ std::optional<int> pcie_generation_of(double gb_per_s, int lanes) {
     return std::nullopt;
 }
 
+namespace {
+
+// Published figures as parts of what the links signal: docs/topology.md, the table of the section Classes.
+struct Reached {
+    double each;  // GB/s of one NVLink
+    double part;
+};
+constexpr std::array<Reached, 5> nvlinks = {{
+    {20, 36.4 / 40},             // 1: two of a P100
+    {25.78125, 47.9 / 51.5625},  // 2: two of a V100
+    {25, 270.0 / 300},           // 3: A100
+    {26.5625, 396 / 478.1},      // 4: H200, measured here
+    {53.125, 770 / 956.25},      // 5: GB200
+}};
+constexpr std::array<double, 6> pcie_parts = {12.15 / 15.754, 12.15 / 15.754, 12.15 / 15.754,
+                                              26.3 / 31.508,  55.5 / 63.015,  55.5 / 63.015};
+
+}  // namespace
+
+double reached_part(const Link& link) {
+    if (link.kind == LinkKind::nvlink) {
+        for (const Reached& generation : nvlinks)
+            if (std::abs(link.gb_per_s / link.width / generation.each - 1) < 0.01) return generation.part;
+    }
+    if (link.kind == LinkKind::pcie) {
+        const auto generation = pcie_generation_of(link.gb_per_s, link.width);
+        if (generation) return pcie_parts[static_cast<std::size_t>(*generation - 1)];
+    }
+    return reached_part(link.kind);
+}
+
 double reached_part(LinkKind kind) {
     switch (kind) {
         case LinkKind::nvlink:
-        case LinkKind::xgmi:
             return 396 / 478.1;
+        case LinkKind::xgmi:
+            return 48.0 / 64;
         case LinkKind::network:
             return 0.97;
         case LinkKind::pcie:

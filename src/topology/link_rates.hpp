@@ -18,10 +18,10 @@ std::optional<int> pcie_generation(double gigatransfers);
 // The generation of a PCIe link of that rate and width; nullopt where none comes within one percent.
 std::optional<int> pcie_generation_of(double gb_per_s, int lanes);
 
-// The part of a link's rate that a large copy reaches: packet headers and the copy engines take the rest.
-// NVLink and PCIe as measured on a machine with four H200 (docs/benchmarks.md): 396 of 478.1 and 55.5 of
-// 63.015 GB/s. Of a network card 97 of 100, as RDMA benchmarks of 400 Gb/s cards show (396 of 400 Gb/s with
-// perftest). Others are taken to be like PCIe.
+// The part of a link's rate that a large copy by a copy engine reaches: packet headers and the engines take the
+// rest. By the link's generation, which its rate and width tell; docs/topology.md has the table with its sources.
+double reached_part(const Link& link);
+// Of the newest generation that was measured.
 double reached_part(LinkKind kind);
 
 // One Intel UPI 2.0 link: 16 GT/s, two bytes a transfer (Intel ARK, Xeon Platinum 8480+: 4 links).

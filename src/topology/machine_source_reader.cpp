@@ -17,6 +17,13 @@ namespace {
 // A record of NVML for 64 GPUs takes about 2 MB.
 constexpr std::size_t largest_record = std::size_t{64} << 20;
 
+// "node7" for "/records/node7/".
+std::string name_of_folder(std::string path) {
+    while (path.ends_with('/')) path.pop_back();
+    path = path.substr(path.rfind('/') + 1);
+    return path.empty() || path == "." || path == ".." ? "record" : path;
+}
+
 }  // namespace
 
 Result<MachineSource> open_source(const std::string& root) {
@@ -45,7 +52,7 @@ Result<MachineSource> open_source(const std::string& root) {
 
 Result<Topology> read_topology(const MachineSource& source) {
     PartsBuilder builder = read_sysfs(source.files);
-    builder.parts().name = source.files.live() ? "live" : "recorded";
+    builder.parts().name = source.files.live() ? "live" : name_of_folder(source.files.root());
     builder.parts().emulated = !source.files.live();
     if (source.nvml) {
         merge_nvml(builder, *source.nvml);
@@ -53,6 +60,8 @@ Result<Topology> read_topology(const MachineSource& source) {
         builder.note(source.no_nvml);
     }
     add_properties(builder, source);
+    for (const std::string& path : source.files.strays())
+        builder.note(path + " leads out of the record: it was not read");
     return Topology::create(std::move(builder.parts()));
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.hpp"
+
 namespace sidestep::topology {
 
 namespace {
@@ -31,10 +33,17 @@ Json error_json(const Error& error) {
     return {{"error", error.message}, {"unsupported", error.code == ErrorCode::unsupported}};
 }
 
+// Texts of a record go to terminals.
+std::string text_of(const Json& json) {
+    std::string text = json;
+    base::make_printable(text);
+    return text;
+}
+
 Error error_of(const Json& json) {
     const bool unsupported = json.value("unsupported", true);
-    return Error{unsupported ? ErrorCode::unsupported : ErrorCode::device_error, json.at("error"), "record",
-                 ""};
+    return Error{unsupported ? ErrorCode::unsupported : ErrorCode::device_error, text_of(json.at("error")),
+                 "record", ""};
 }
 
 Json facts_json(const NvmlGpu& gpu) {
@@ -55,8 +64,8 @@ Json facts_json(const NvmlGpu& gpu) {
 
 NvmlGpu facts_of(const Json& json) {
     NvmlGpu gpu;
-    gpu.name = json.at("name");
-    gpu.bus_id = json.at("bus_id");
+    gpu.name = text_of(json.at("name"));
+    gpu.bus_id = text_of(json.at("bus_id"));
     gpu.memory = json.at("memory");
     gpu.bar1 = json.at("bar1");
     gpu.cc_major = json.at("cc").at(0);
@@ -84,7 +93,7 @@ Json link_json(const NvmlLink& link) {
 
 NvmlLink link_of(const Json& json) {
     return {json.at("active"), static_cast<driver::NvlinkRemote>(json.at("remote").get<int>()),
-            json.at("remote_bus_id"), json.at("gb_per_s")};
+            text_of(json.at("remote_bus_id")), json.at("gb_per_s")};
 }
 
 // The cluster UUID says no more than whether there is one: that is all a check asks.
@@ -179,7 +188,7 @@ private:
 };
 
 RecordedNvml::RecordedNvml(const Json& json) {
-    driver_version_ = json.at("driver_version");
+    driver_version_ = text_of(json.at("driver_version"));
     count_ = answer_of<int>(json.at("count"), [](const Json& number) { return number.get<int>(); });
     confidential_ =
         answer_of<bool>(json.at("confidential_computing"), [](const Json& on) { return on.get<bool>(); });
@@ -234,6 +243,12 @@ Result<std::unique_ptr<Nvml>> nvml_from_json(std::string_view text, const std::s
         const Json json = Json::parse(text);
         if (json.at("format") != format || json.at("version") != version)
             return Error{ErrorCode::invalid_argument, "this is not a record of NVML that this program reads",
+                         where, "record the machine again with sidestep topo --record"};
+        const std::size_t gpus = json.at("gpus").size();
+        if (json.at("count").is_number() && json.at("count") != gpus)
+            return Error{ErrorCode::invalid_argument,
+                         fmt::format("the record of NVML counts {} GPUs and tells of {}",
+                                     json.at("count").dump(), gpus),
                          where, "record the machine again with sidestep topo --record"};
         return std::unique_ptr<Nvml>(std::make_unique<RecordedNvml>(json));
     } catch (const Json::exception& error) {

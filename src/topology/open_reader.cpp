@@ -34,13 +34,19 @@ Result<ProbeReport> ProbeReport::load(const std::string& path) {
 Result<Topology> Topology::open(std::string_view machine, std::string_view as) {
     // Read in any case: a variable that makes no sense is an error of every command.
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
-    const std::string name = machine.empty() ? environment.machine : std::string(machine);
+    std::string name = machine.empty() ? environment.machine : std::string(machine);
+    // "azure.xml!as=dgx-a100": so every way to name a machine can lend it NVLinks.
+    std::string lender(as);
+    if (const auto at = name.rfind("!as="); lender.empty() && at != std::string::npos) {
+        lender = name.substr(at + 4);
+        name.resize(at);
+    }
     if (name.ends_with(".xml")) {
         SIDESTEP_TRY(const std::string text, topology::read_text_file(name, largest_xml));
-        return read_nccl_xml(text, name, as);
+        return read_nccl_xml(text, name, lender);
     }
-    if (!as.empty()) {
-        return Error{ErrorCode::invalid_argument, fmt::format("{} cannot be read as {}", name, as), "",
+    if (!lender.empty()) {
+        return Error{ErrorCode::invalid_argument, fmt::format("{} cannot be read as {}", name, lender), "",
                      "only an NCCL topology file (.xml) can lack what a built-in machine lends"};
     }
     if (name == "live") return live();

@@ -6,7 +6,6 @@
 
 #include <sidestep/topology.hpp>
 
-#include "topology/link_rates.hpp"
 #include "topology/peer_rate.hpp"
 
 namespace sidestep {
@@ -117,13 +116,9 @@ Pair Topology::pair(DeviceId a, DeviceId b) const {
     if (result.pair.links > 0) way = path(a, b, Fabric::nvlink);
     if (!way) way = path(a, b, Fabric::any);
     if (!way || way->links.empty()) return result;
-    const auto narrower = [&](std::uint32_t x, std::uint32_t y) {
-        return links()[x].gb_per_s < links()[y].gb_per_s;
-    };
-    result.narrowest = *std::min_element(way->links.begin(), way->links.end(), narrower);
-    result.gb_per_s = way->gb_per_s * topology::reached_part(links()[*result.narrowest].kind);
-    if (device(a).kind == DeviceKind::gpu && device(b).kind == DeviceKind::gpu)
-        result.gb_per_s *= topology::peer_part(*this, a, *way);
+    result.narrowest = topology::narrowest_link(*this, *way);
+    const bool peers = device(a).kind == DeviceKind::gpu && device(b).kind == DeviceKind::gpu;
+    result.gb_per_s = topology::reached_gb_per_s(*this, a, *way, peers);
     result.latency_us = way->latency_us;
     result.redirected = way->redirected();
     result.words = describe(*way);

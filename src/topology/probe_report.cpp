@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include <sidestep/topology.hpp>
@@ -71,13 +72,57 @@ std::string table(const std::vector<PairProbe>& pairs) {
     return text;
 }
 
+// Whether a pair is worth a line of its own.
+bool stands_out(const PairProbe& pair, bool emulated) {
+    if (!pair.direct || !pair.intact) return true;
+    return !emulated &&
+           (pair.gb_per_s < pair.bounce_gb_per_s || pair.gb_per_s < 0.8 * pair.expected_gb_per_s);
+}
+
+// GB/s by one engine, a line for each GPU that sends.
+std::string matrix(const std::vector<PairProbe>& pairs, const std::string& engine) {
+    std::map<int, std::map<int, double>> cells;
+    std::set<int> gpus;
+    for (const PairProbe& pair : pairs) {
+        if (pair.engine != engine) continue;
+        gpus.insert({pair.from, pair.to});
+        if (pair.direct) cells[pair.from][pair.to] = pair.gb_per_s;
+    }
+    std::string text = fmt::format("  GB/s by {}\n  {:<9}", engine, "from \\ to");
+    for (const int to : gpus) text += fmt::format(" {:>7}", fmt::format("gpu:{}", to));
+    for (const int from : gpus) {
+        text += fmt::format("\n  {:<9}", fmt::format("gpu:{}", from));
+        for (const int to : gpus)
+            text += fmt::format(" {:>7}",
+                                cells[from].count(to) == 0 ? "-" : fmt::format("{:.1f}", cells[from][to]));
+    }
+    return text + "\n";
+}
+
+// The matrices of many pairs, and what stands out of them.
+std::string matrices(const ProbeReport& report) {
+    std::vector<std::string> engines;
+    std::vector<PairProbe> odd;
+    for (const PairProbe& pair : report.pairs) {
+        if (std::find(engines.begin(), engines.end(), pair.engine) == engines.end())
+            engines.push_back(pair.engine);
+        if (stands_out(pair, report.emulated)) odd.push_back(pair);
+    }
+    std::string text;
+    for (const std::string& engine : engines) text += matrix(report.pairs, engine);
+    const auto intact = [](const PairProbe& pair) { return pair.intact; };
+    if (std::all_of(report.pairs.begin(), report.pairs.end(), intact)) text += "  every byte arrived\n";
+    return odd.empty() ? text : text + table(odd);
+}
+
 }  // namespace
 
 std::string ProbeReport::to_string() const {
     std::string text = fmt::format(
         "machine {}: {} directions and engines, {} a copy{}\n", machine, pairs.size(), format_bytes(bytes),
         emulated ? "; emulated: the rates are those of this machine's memory" : "");
-    return text + table(pairs);
+    const auto beyond_two = [](const PairProbe& pair) { return pair.from > 1 || pair.to > 1; };
+    return text + (std::any_of(pairs.begin(), pairs.end(), beyond_two) ? matrices(*this) : table(pairs));
 }
 
 std::string ProbeReport::to_json() const {

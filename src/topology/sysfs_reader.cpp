@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "driver/machine_files.hpp"
+#include "topology/host_nodes_reader.hpp"
 #include "topology/link_rates.hpp"
+#include "topology/machine_facts_reader.hpp"
 #include "topology/pci_names.hpp"
 
 namespace sidestep::topology {
@@ -21,7 +23,6 @@ namespace {
 constexpr long nvidia = 0x10de;
 constexpr long highest_node = 1 << 20;
 constexpr long nvme_class = 0x0108;
-constexpr long redhat = 0x1b36;  // the bridges that QEMU makes up
 
 // A PCIe link as it can be, and as it runs now. Zero: not told.
 struct PcieLink {
@@ -47,7 +48,10 @@ PcieLink narrower(PcieLink a, PcieLink b) {
 
 class Reader {
 public:
-    explicit Reader(const driver::MachineFiles& files) : files_(files) {}
+    explicit Reader(const driver::MachineFiles& files) : files_(files) {
+        const Fact found = hypervisor(files);
+        virtual_machine_ = found.known() && found.value != "none";
+    }
 
     PartsBuilder read() {
         read_nodes();
@@ -59,8 +63,9 @@ public:
 
 private:
     void read_nodes();
-    Bytes memory_in(const std::string& path, const std::string& key) const;
     void read_pci();
+    bool is_this_pods(const std::string& bus_id) const;
+    std::set<std::string> cards_given_away(const std::vector<std::string>& bus_ids);
     void read_block_devices();
     void read_virtual_rdma();
     void add_endpoint(const std::string& bus_id, DeviceKind kind, std::string name = "");
@@ -71,43 +76,36 @@ private:
     void join(DeviceId device, DeviceId parent, const std::string& folder, const std::string& port_folder);
     PcieLink link_in(const std::string& folder, const char* which) const;
     PcieLink link_of(const std::string& folder, const std::string& port_folder);
+    bool emulated_port(const std::string& folder) const;
+    void replace_made_up_links();
 
     const driver::MachineFiles& files_;
+    bool virtual_machine_ = false;
     PartsBuilder builder_;
     std::map<std::string, DeviceId> bridges_;  // by "0000:15"
     std::map<DeviceId, int> node_of_bridge_;
     std::map<std::string, DeviceId> switches_;  // by the upstream port's bus id
     std::size_t nodes_ = 0;
+    std::map<std::string, int> nodes_of_gpus_;  // by bus id
     int assumed_links_ = 0;
     int virtual_functions_ = 0;
 };
 
-// A line like "Node 0 MemTotal:  5073108 kB" or "MemTotal:  5073108 kB".
-Bytes Reader::memory_in(const std::string& path, const std::string& key) const {
-    const auto text = files_.text(path);
-    const auto at = text ? text->find(key) : std::string::npos;
-    if (at == std::string::npos) return 0;
-    return static_cast<Bytes>(std::strtoull(text->c_str() + at + key.size(), nullptr, 10)) << 10;
-}
-
 void Reader::read_nodes() {
     const std::string folder = "/sys/devices/system/node";
     const std::string model = cpu_model(files_.text("/proc/cpuinfo").value_or(""));
-    std::vector<int> nodes;
-    for (const std::string& name : files_.names(folder)) {
-        if (const auto node = numbered(name, "node")) nodes.push_back(*node);
-    }
-    std::sort(nodes.begin(), nodes.end());
-    nodes_ = nodes.size();
-    for (const int node : nodes) {
-        const Bytes memory = memory_in(fmt::format("{}/node{}/meminfo", folder, node), "MemTotal:");
+    HostNodes found = read_host_nodes(files_);
+    for (std::string& note : found.notes) builder_.note(std::move(note));
+    nodes_of_gpus_ = std::move(found.of_gpus);
+    nodes_ = found.nodes.size();
+    for (const int node : found.nodes) {
+        const Bytes memory = node_memory(files_, node);
         if (memory == 0)
             builder_.note(fmt::format("cpu:{}: its memory cannot be read from {}", node, folder));
         builder_.add({DeviceKind::cpu, node, "", model, "", node, memory});
     }
-    if (!nodes.empty()) return;
-    const Bytes memory = memory_in("/proc/meminfo", "MemTotal:");
-    builder_.add({DeviceKind::cpu, 0, "", model, "", -1, memory});
+    if (!found.nodes.empty()) return;
+    builder_.add({DeviceKind::cpu, 0, "", model, "", -1, kib_after(files_, "/proc/meminfo", "MemTotal:")});
     builder_.note(folder + " shows no NUMA nodes: all host memory is counted as cpu:0");
 }
 
@@ -118,6 +116,7 @@ void Reader::read_pci() {
         builder_.note(folder + " shows no PCI devices: this is a sandbox, or a machine without PCI");
         return;
     }
+    const std::set<std::string> given_away = cards_given_away(bus_ids);
     for (const std::string& bus_id : bus_ids) {
         const std::string at = folder + "/" + bus_id;
         const auto device_class = files_.number(at + "/class");
@@ -127,13 +126,14 @@ void Reader::read_pci() {
         }
         const auto kind = kind_of_class(*device_class, files_.number(at + "/vendor") == nvidia);
         if (!kind) continue;
-        if (files_.exists(at + "/physfn")) {
+        if (files_.exists(at + "/physfn") && !is_this_pods(bus_id)) {
             ++virtual_functions_;
             continue;
         }
-        add_endpoint(bus_id, *kind);
+        if (given_away.count(bus_id) == 0) add_endpoint(bus_id, *kind);
     }
     read_block_devices();
+    replace_made_up_links();
     for (const auto& [bridge, node] : node_of_bridge_) {
         const DeviceId cpu = cpu_of_node(builder_, node);
         if (node < 0 && nodes_ > 1) {
@@ -152,6 +152,32 @@ void Reader::read_pci() {
         builder_.note(fmt::format("PCIe links that do not show their speed and are counted as gen3 x16: {}",
                                   assumed_links_));
     }
+}
+
+// A pod sees the whole PCI tree, and the names of its own network devices alone: it was given a virtual function
+// whose name it sees where it sees none of the card itself. A host sees both.
+bool Reader::is_this_pods(const std::string& bus_id) const {
+    const std::string function = "/sys/bus/pci/devices/" + bus_id;
+    for (const char* names : {"/net", "/infiniband"}) {
+        if (!files_.names(function + names).empty() && files_.names(function + "/physfn" + names).empty())
+            return true;
+    }
+    return false;
+}
+
+// The cards of such functions: the pod reaches nothing by them.
+std::set<std::string> Reader::cards_given_away(const std::vector<std::string>& bus_ids) {
+    std::set<std::string> cards;
+    for (const std::string& bus_id : bus_ids) {
+        const std::string card = "/sys/bus/pci/devices/" + bus_id + "/physfn";
+        if (!files_.exists(card) || !is_this_pods(bus_id)) continue;
+        const std::string place = files_.real_path(card);
+        if (files_.names(card + "/infiniband").empty()) cards.insert(place.substr(place.rfind('/') + 1));
+    }
+    if (!cards.empty())
+        builder_.note(fmt::format("network cards of which this container has virtual functions alone: {}",
+                                  cards.size()));
+    return cards;
 }
 
 // Disks that hang at another PCI device than an NVMe controller: virtio, SATA, SAS.
@@ -188,6 +214,8 @@ void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind, std::strin
     if (name.empty()) name = endpoint_name(folder, kind);
     const DeviceId device = builder_.add({kind, builder_.next_index(kind), std::move(name),
                                           endpoint_model(folder, kind), bus_id, numa_node, 0});
+    if (const auto own = nodes_of_gpus_.find(bus_id); own != nodes_of_gpus_.end())
+        builder_.device(device).properties["memory_node"] = fmt::format("{}", own->second);
     // The PCIe link of an NVSwitch is for management: no bytes of ours take it.
     if (kind == DeviceKind::nvswitch) return;
 
@@ -259,15 +287,63 @@ PcieLink Reader::link_of(const std::string& folder, const std::string& port_fold
     PcieLink best = link_in(folder, "max");
     const PcieLink now = link_in(folder, "current");
     if (best.generation == 0 || best.lanes == 0) best = now;
-    if (best.generation == 0 || best.lanes == 0) return {};
+    const bool told = best.generation != 0 && best.lanes != 0;
+    // A virtual function has the link of its card, and shows none.
+    if (!told && files_.exists(folder + "/physfn")) return link_of(folder + "/physfn", port_folder);
+    if (!told) return {};
 
-    if (!port_folder.empty() && files_.number(port_folder + "/vendor") != redhat) {
+    if (!port_folder.empty() && !emulated_port(port_folder)) {
         const PcieLink port = link_in(port_folder, "max");
         // A port that claims less than what already runs through it was made up by a hypervisor.
         const bool real = port.generation >= now.generation && port.lanes >= now.lanes;
         if (real && port.generation > 0 && port.lanes > 0) best = narrower(best, port);
     }
     return best;
+}
+
+// A hypervisor passes devices on, never the ports above them: those it makes up, and what they claim of their links
+// with them. Without word of a hypervisor the vendors tell: QEMU's ports, the Texas Instruments switch that it imitates,
+// VMware's.
+bool Reader::emulated_port(const std::string& folder) const {
+    const long vendor = files_.number(folder + "/vendor").value_or(0);
+    const long device = files_.number(folder + "/device").value_or(0);
+    constexpr long redhat = 0x1b36;
+    constexpr long vmware = 0x15ad;
+    constexpr long texas_instruments = 0x104c;
+    const bool x3130 = vendor == texas_instruments && (device == 0x8232 || device == 0x8233);
+    return virtual_machine_ || vendor == redhat || vendor == vmware || x3130;
+}
+
+// A made-up switch may claim a link that is slower than all below it. Nothing tells the real one; it is taken to be as
+// quick as the quickest below. From the leaves up: a switch is made before what hangs below it.
+void Reader::replace_made_up_links() {
+    std::vector<Link>& links = builder_.parts().links;
+    for (DeviceId id = static_cast<DeviceId>(builder_.parts().devices.size()); id-- > 0;) {
+        Device& device = builder_.device(id);
+        if (device.kind != DeviceKind::pcie_switch || !emulated_port("/sys/bus/pci/devices/" + device.bus_id))
+            continue;
+        Link* up = nullptr;
+        const Link* slowest = nullptr;
+        const Link* quickest = nullptr;
+        for (Link& link : links) {
+            if (link.a == id) up = &link;
+            if (link.b != id) continue;
+            if (slowest == nullptr || link.gb_per_s < slowest->gb_per_s) slowest = &link;
+            if (quickest == nullptr || link.gb_per_s > quickest->gb_per_s) quickest = &link;
+        }
+        if (up == nullptr || slowest == nullptr || up->gb_per_s >= slowest->gb_per_s) continue;
+        const auto words = [](const Link& link) {
+            return fmt::format("gen{} x{}", pcie_generation_of(link.gb_per_s, link.width).value_or(0),
+                               link.width);
+        };
+        device.properties["link_made_up"] = words(*up);
+        builder_.note(
+            fmt::format("{} ({}): its link of {} is made up by the virtual machine, since all below it are "
+                        "quicker; counted as {}",
+                        device.name, device.bus_id, words(*up), words(*quickest)));
+        up->width = quickest->width;
+        up->gb_per_s = quickest->gb_per_s;
+    }
 }
 
 void Reader::join(DeviceId device, DeviceId parent, const std::string& folder,

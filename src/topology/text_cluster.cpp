@@ -11,10 +11,16 @@
 
 namespace sidestep::topology {
 
+const char* where_from(const Topology& topology) {
+    // What a built-in machine says of itself, as it is or in a file.
+    return topology.parts().properties.count("description") != 0 ? "emulated" : "recorded";
+}
+
 std::string headline(const Outline& outline) {
     const Topology& topology = outline.topology();
     const std::size_t machines = outline.nodes().size();
-    return fmt::format("{}{}: {}{}", topology.name(), topology.emulated() ? " (emulated)" : "",
+    return fmt::format("{}{}: {}{}", topology.name(),
+                       topology.emulated() ? fmt::format(" ({})", where_from(topology)) : "",
                        count_words(static_cast<std::size_t>(topology.gpu_count()), DeviceKind::gpu),
                        machines > 1 ? fmt::format(" in {} machines", machines) : "");
 }

@@ -28,6 +28,9 @@ const char* class_words(PathClass kind);
 
 // The machines, the NVLinks they share and their network: the lines a cluster has beyond those of a machine.
 std::string cluster_text(const Outline& outline);
+
+// Of a machine that is not this one: "emulated" of a built-in machine, "recorded" of a real one from a file or a record.
+const char* where_from(const Topology& topology);
 // "dgx-h100 (emulated): 8 GPUs", "...: 1024 GPUs in 128 machines".
 std::string headline(const Outline& outline);
 

@@ -26,14 +26,32 @@ std::string device_place_name(const Place& place) {
     return fmt::format("{}/{}:{}", place.node(), place.is_gpu() ? "gpu" : "cpu", place.index());
 }
 
+// Devices mostly come in the order of their indices, so each kind is sorted apart, and only where it has to be.
+std::vector<DeviceId> sorted_by_kind(const std::vector<Device>& devices) {
+    std::map<DeviceKind, std::vector<DeviceId>> kinds;
+    for (DeviceId id = 0; id < devices.size(); ++id) kinds[devices[id].kind].push_back(id);
+    std::vector<DeviceId> sorted;
+    sorted.reserve(devices.size());
+    for (auto& [kind, ids] : kinds) {
+        const auto before = [&](DeviceId a, DeviceId b) { return devices[a].index < devices[b].index; };
+        if (!std::is_sorted(ids.begin(), ids.end(), before)) std::sort(ids.begin(), ids.end(), before);
+        sorted.insert(sorted.end(), ids.begin(), ids.end());
+    }
+    return sorted;
+}
+
 }  // namespace
 
 Result<Topology> Topology::create(Parts parts) {
     SIDESTEP_CHECK(topology::validate(parts));
+    topology::make_printable(parts);
     return Topology(std::move(parts));
 }
 
 Topology::Topology(Parts parts) : parts_(std::move(parts)), links_of_(parts_.devices.size()) {
+    std::vector<std::uint32_t> counts(parts_.devices.size(), 0);
+    for (const Link& link : parts_.links) ++counts[link.a], ++counts[link.b];
+    for (DeviceId id = 0; id < counts.size(); ++id) links_of_[id].reserve(counts[id]);
     for (std::uint32_t i = 0; i < parts_.links.size(); ++i) {
         links_of_[parts_.links[i].a].push_back(i);
         links_of_[parts_.links[i].b].push_back(i);
@@ -45,11 +63,7 @@ Topology::Topology(Parts parts) : parts_(std::move(parts)), links_of_(parts_.dev
     const auto is_gpu = [](const Device& device) { return device.kind == DeviceKind::gpu; };
     gpu_count_ = static_cast<int>(std::count_if(parts_.devices.begin(), parts_.devices.end(), is_gpu));
 
-    by_kind_.resize(parts_.devices.size());
-    std::iota(by_kind_.begin(), by_kind_.end(), DeviceId{0});
-    std::sort(by_kind_.begin(), by_kind_.end(), [this](DeviceId a, DeviceId b) {
-        return std::pair(device(a).kind, device(a).index) < std::pair(device(b).kind, device(b).index);
-    });
+    by_kind_ = sorted_by_kind(parts_.devices);
 
     peers_by_pair_.resize(parts_.peers.size());
     std::iota(peers_by_pair_.begin(), peers_by_pair_.end(), std::uint32_t{0});
@@ -192,12 +206,17 @@ PeerAccess Topology::peer_access(int from, int to) const {
     if (pair.kind == PathClass::net)
         return {false, false, fmt::format("gpu:{} and gpu:{} are in different machines", from, to), ""};
     if (parts_.pcie_peers != PathClass::self) {
+        const auto lenders = parts_.properties.find("lenders");
         return {
             false, false,
             fmt::format("gpu:{} and gpu:{} are joined by {}, and GPUs of this machine reach each other over "
                         "PCIe up to {} only",
                         from, to, to_string(pair), to_string(PairClass{parts_.pcie_peers, 0})),
-            ""};
+            lenders == parts_.properties.end()
+                ? ""
+                : fmt::format(
+                      "the file tells of no NVLinks; where the machine has some, read it --as one of: {}",
+                      lenders->second)};
     }
     return {
         false, false,

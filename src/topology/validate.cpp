@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::topology {
@@ -174,6 +175,25 @@ Result<void> check_peers(const Topology::Parts& parts) {
 }
 
 }  // namespace
+
+void make_printable(Topology::Parts& parts) {
+    const auto each = [](Properties& properties) {
+        for (auto& [name, value] : properties) base::make_printable(value);
+    };
+    base::make_printable(parts.name);
+    each(parts.properties);
+    for (std::string& note : parts.notes) base::make_printable(note);
+    for (Device& device : parts.devices) {
+        base::make_printable(device.name);
+        base::make_printable(device.model);
+        base::make_printable(device.bus_id);
+        each(device.properties);
+    }
+    for (Topology::Parts::Peer& peer : parts.peers) {
+        base::make_printable(peer.access.reason);
+        base::make_printable(peer.access.remedy);
+    }
+}
 
 Result<void> validate(const Topology::Parts& parts) {
     SIDESTEP_CHECK(check_devices(parts.devices));

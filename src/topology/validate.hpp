@@ -9,4 +9,7 @@ namespace sidestep::topology {
 // in the message.
 Result<void> validate(const Topology::Parts& parts);
 
+// Names, models and notes come out of files of strangers and go to terminals.
+void make_printable(Topology::Parts& parts);
+
 }  // namespace sidestep::topology

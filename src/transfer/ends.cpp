@@ -31,6 +31,19 @@ int count_of(const Topology& topology, DeviceKind kind) {
     return count;
 }
 
+// A GPU with coherent memory shows it as a NUMA node, which is no place of its own.
+Error no_such_node(const Topology& topology, const Place& place) {
+    for (const Device& device : topology.devices()) {
+        const auto node = device.properties.find("memory_node");
+        if (node == device.properties.end() || node->second != std::to_string(place.index())) continue;
+        return Error{
+            ErrorCode::not_found,
+            fmt::format("NUMA node {} is the memory of {}, not of the host", place.index(), device.name),
+            place.to_string(), "use " + device.name};
+    }
+    return no_such_device("NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
+}
+
 // Host memory is described only where its kind matters: a copy with a GPU at the other end, since asking costs as
 // much as a small copy.
 Result<Description> describe_end(const backend::Registry& registry, const Buffer& buffer, bool other_is_gpu) {
@@ -137,8 +150,7 @@ Result<void> check_here(const Topology& topology, const Place& place) {
     if (place.is_p2pmem() && topology.emulated())
         return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                      "an emulated machine has no peer-to-peer memory"};
-    if (place.is_host() && place.index() >= 0 && !topology.find(place))
-        return no_such_device("NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
+    if (place.is_host() && place.index() >= 0 && !topology.find(place)) return no_such_node(topology, place);
     return {};
 }
 

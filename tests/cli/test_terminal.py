@@ -100,6 +100,39 @@ class Progress(harness.CommandTest):
         self.assertEqual(self.succeed(*self.SLOW_COPY).err, "")
 
 
+class LongVerbs(harness.CommandTest):
+    """What takes long says what it is at, and keeps what it has when it is interrupted."""
+
+    def test_what_is_said(self):
+        for words, said in [(["copy", "gpu:0", "gpu:1", "--size", "1GiB"], ["filling ", "of 1 GiB at gpu:0"]),
+                            (["copy", "gpu:0", "gpu:1", "--size", "1GiB", "--verify"], ["  verifying"]),
+                            (["doctor", "--probe", "--size", "1MiB"], ["1 of 56 pairs", "56 of 56 pairs"]),
+                            (["tune", "--ranks", "2"], ["1 of ", ": one-shot Lamport"])]:
+            with self.subTest(words=words):
+                terminal = Terminal(self, *words)
+                terminal.end()
+                for one in said:
+                    self.assertIn(one, terminal.seen.decode())
+
+    def test_interrupted(self):
+        collective = ["bench", "collective", "all_reduce", "broadcast", "all_gather", "--samples", "3", "--gpu", "0,1"]
+        for words, until, kept in [(["doctor", "--probe", "--size", "16MiB"], b"3 of 56 pairs", "GB/s by"),
+                                   (["tune", "--ranks", "2"], b"2 of ", "one-shot packets"),
+                                   (collective, None, "all_reduce")]:
+            with self.subTest(words=words):
+                terminal = Terminal(self, *words)
+                if until:
+                    terminal.read_until(until)
+                else:
+                    first = terminal.process.stdout.readline().decode()
+                    self.assertIn("machine dgx-h100", first)  # with the table of the first operation
+                terminal.process.send_signal(signal.SIGINT)
+                code, out = terminal.end()
+                self.assertEqual(code, INTERRUPTED, out)
+                self.assertIn(kept, out)
+                self.assertNotIn("all_gather", out)
+
+
 class Stopped(harness.CommandTest):
     def setUp(self):
         super().setUp()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import unittest
 import xml.etree.ElementTree
 
@@ -15,6 +16,54 @@ def models():
     command = [harness.BINARY, "completion", "machines"]
     done = harness.subprocess.run(command, capture_output=True, env=harness.environment(), timeout=60, check=True)
     return [name for name in done.stdout.decode().split() if name != "live"]
+
+
+class Size(harness.CommandTest):
+    """What grows with the square of the GPUs ends here for want of memory."""
+
+    LIMIT = 1500 << 20
+
+    def test_a_route_among_many_gpus(self):
+        tag = '<pci busid="{:04x}:{:02x}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"><gpu dev="{}" sm="90"/></pci>'
+        gpus = "".join(tag.format(n // 200, n % 200, n) for n in range(20000))
+        self.write("many.xml", f'<system version="1"><cpu numaid="0">{gpus}</cpu></system>'.encode())
+        limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (self.LIMIT, self.LIMIT))
+        for machine in ["dgx-h100*25000", "./many.xml"]:
+            with self.subTest(machine=machine):
+                route = self.succeed("route", "host", "gpu:1", "--size", "1M", machine=machine, preexec_fn=limited)
+                self.assertIn("55.5 GB/s", route.out)
+
+
+class Records(harness.CommandTest):
+    """A machine as a folder of files."""
+
+    def record(self, files):
+        for path, text in files.items():
+            place = self.dir / "record" / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text + "\n")
+
+    def test_memory_of_a_gpu_is_no_node_of_the_host(self):
+        gpu = "sys/bus/pci/devices/0009:01:00.0/"
+        self.record({
+            "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 1000 kB",
+            "sys/devices/system/node/node2/meminfo": "Node 2 MemTotal: 1000 kB",
+            "sys/devices/system/node/has_cpu": "0",
+            "proc/driver/nvidia/gpus/0009:01:00.0/numa_status": "Node:\t\t 2\nStatus:\t\t online",
+            gpu + "class": "0x030200", gpu + "vendor": "0x10de", gpu + "device": "0x2342",
+        })
+        self.refused(harness.USAGE, ["NUMA node 2 is the memory of gpu:0", "use gpu:0"],
+                     "route", "host:2", "gpu:0", "--size", "1M", machine="./record")
+        self.succeed("route", "host:0", "gpu:0", "--size", "1M", machine="./record")
+
+    def test_a_link_that_leads_out(self):
+        self.record({"sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 1000 kB", "proc/sys/kernel/x": ""})
+        (self.dir / "secret").write_text("the secret")
+        (self.dir / "record/proc/sys/kernel/osrelease").symlink_to(self.dir / "secret")
+        for verb in ["topo", "doctor"]:
+            outcome = self.run_command(verb, machine="./record")
+            self.assertNotIn("the secret", outcome.out + outcome.err)
+        self.assertIn("/proc/sys/kernel/osrelease leads out of the record", self.succeed("topo", machine="./record").out)
 
 
 class Formats(harness.CommandTest):
@@ -51,8 +100,16 @@ class Formats(harness.CommandTest):
         self.write("bare.xml", xml.etree.ElementTree.tostring(tree))
         bare = self.succeed("topo", machine="bare.xml").out
         self.assertNotIn("NV18", bare)
+        self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", bare)
         self.assertIn("NV18", self.succeed("topo", "--as", "dgx-h100", machine="bare.xml").out)
         self.refused(harness.USAGE, "dgx-h100", "topo", "--as", "dgx-h100")
+        lent = {**harness.environment(), "SIDESTEP_MACHINE": "bare.xml!as=dgx-h100"}
+        route = ["route", "gpu:0", "gpu:1", "--size", "1G"]
+        for words, how in [(["--as", "dgx-h100", *route], {"machine": "bare.xml"}),
+                           ([*route, "--as", "dgx-h100"], {"machine": "bare.xml"}),
+                           (route, {"machine": "", "env": lent}), (route, {"machine": "bare.xml!as=dgx-h100"})]:
+            self.assertIn("18 links through NVSwitch", self.succeed(*words, **how).out)
+        self.assertIn("--as one of: dgx-h100, dgx-h200", self.succeed(*route, machine="bare.xml").out)
 
     def test_dot(self):
         text = self.succeed("topo", "--format", "dot").out
@@ -134,6 +191,7 @@ class Drawings(harness.CommandTest):
 
     def test_every_recorded_machine_draws(self):
         files = sorted((harness.SOURCE_DIR / "tests" / "recorded").glob("*.json"))
+        self.assertNotIn("emulated", self.succeed("topo", machine=str(files[0])).out)
         self.assertTrue(files)
         for file in files:
             self.drawing(str(file))
@@ -161,6 +219,8 @@ class Drawings(harness.CommandTest):
     def test_a_machine_of_a_cluster(self):
         texts = [text.text for text in self.drawing("dgx-h100*64", "--node", "40").iter(SVG + "text")]
         self.assertTrue(any(text.startswith("node40 of 64 machines") for text in texts), texts[:5])
+        heads = texts[texts.index("Path classes") + 1:]
+        self.assertEqual(heads[:8], [str(gpu) for gpu in range(8)])
 
     def test_odd_names(self):
         machine = {

@@ -156,13 +156,11 @@ Result<backend::Extent> EmulatedSeat::extent(const void* address) {
 
 Result<void> EmulatedSeat::check_reach(const Place& place) const {
     if (!place.is_gpu() || place == place_) return {};
-    const auto index = static_cast<std::size_t>(place.index());
-    if (index < surroundings_.reaches.size() && surroundings_.reaches[index].allowed) return {};
-    const bool known = index < surroundings_.reaches.size();
+    const PeerAccess access = surroundings_.access_to(place.index());
+    if (access.allowed) return {};
     return Error{ErrorCode::unsupported,
-                 fmt::format("{} cannot reach {}: {}", place_.to_string(), place.to_string(),
-                             known ? surroundings_.reaches[index].reason : "there is no such GPU"),
-                 place_.to_string(), known ? surroundings_.reaches[index].remedy : std::string()};
+                 fmt::format("{} cannot reach {}: {}", place_.to_string(), place.to_string(), access.reason),
+                 place_.to_string(), access.remedy};
 }
 
 Result<Allocation> EmulatedSeat::open(const backend::Exported& exported) {
@@ -189,9 +187,8 @@ Result<void> EmulatedSeat::admit(const Buffer& memory) {
 // Links over which GPUs have native atomics are those of NVLink and its like: over PCIe no GPU has them.
 bool EmulatedSeat::over_nvlink(const Place& other) const {
     if (!other.is_gpu() || other == place_) return true;
-    const auto index = static_cast<std::size_t>(other.index());
-    return index < surroundings_.reaches.size() && surroundings_.reaches[index].allowed &&
-           surroundings_.reaches[index].atomics;
+    const PeerAccess access = surroundings_.access_to(other.index());
+    return access.allowed && access.atomics;
 }
 
 Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_host() {

@@ -18,8 +18,8 @@ namespace sidestep::backends::host {
 // What a seat needs of its backend, which outlives it.
 struct SeatSurroundings {
     std::shared_ptr<EmulatedMemory> memory;
-    std::vector<PeerAccess> reaches;  // by GPU: whether the seat's reaches it
-    bool multicast = false;           // as Seat's
+    std::function<PeerAccess(int gpu)> access_to;  // whether the seat's GPU reaches that one
+    bool multicast = false;                        // as Seat's
     std::function<Result<std::optional<Allocation>>(const backend::Exported&)> open;
     std::function<Result<std::optional<backend::Exported>>(const Buffer&)> share;
     MachineMemory* machine = nullptr;

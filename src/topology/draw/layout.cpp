@@ -54,7 +54,7 @@ std::string summary(const Outline& outline, const Picked& picked) {
         add(count_words(static_cast<std::size_t>(outline.topology().gpu_count()), DeviceKind::gpu) +
             " in all");
     }
-    if (outline.topology().emulated()) add("emulated");
+    if (outline.topology().emulated()) add(where_from(outline.topology()));
     return words;
 }
 

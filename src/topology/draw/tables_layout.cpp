@@ -43,7 +43,9 @@ struct Column {
 std::vector<Column> columns_of(const Outline& outline, const Picked& picked, double x) {
     std::vector<Column> columns;
     for (const DeviceId gpu : picked.gpus) {
-        columns.push_back({gpu, std::to_string(outline.device(gpu).index), x, cell_width});
+        // Of a cluster the number in its machine, as the rows have it.
+        const std::string_view name = local_name(outline.device(gpu));
+        columns.push_back({gpu, std::string(name.substr(name.find(':') + 1)), x, cell_width});
         x += cell_width + cell_gap;
     }
     x += between_groups;

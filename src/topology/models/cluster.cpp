@@ -73,6 +73,18 @@ public:
         down_ = std::min(per_unit_, nodes);
     }
 
+    // The most switches and links that a network has. Without room for them all else would be moved, and be there
+    // twice meanwhile.
+    static Spare most(int nodes, int nodes_a_machine, const Rails& rails) {
+        Topology::Parts none;
+        const Network network(none, nodes, nodes_a_machine, rails);
+        const auto down = static_cast<std::size_t>(network.down_);
+        const auto a_unit = static_cast<std::size_t>(rails.count);
+        const std::size_t leaves = static_cast<std::size_t>(network.units_) * a_unit;
+        return {2 * leaves + (a_unit + 1) * down,
+                static_cast<std::size_t>(nodes) * a_unit + leaves * (a_unit + down)};
+    }
+
     // cards[node * rails + rail]
     void build(const std::vector<DeviceId>& cards) {
         const auto leaves = static_cast<std::size_t>(units_) * static_cast<std::size_t>(rails_.count);
@@ -173,15 +185,15 @@ std::vector<DeviceId> network_cards(const Topology::Parts& machine, int nodes, i
 
 }  // namespace
 
-Topology::Parts copies(const Topology::Parts& machine, int count) {
+Topology::Parts copies(const Topology::Parts& machine, int count, Spare spare) {
     const int nodes = nodes_of(machine);
     const auto steps = index_steps(machine);
     Topology::Parts all = machine;
     all.devices.clear();
     all.links.clear();
     all.peers.clear();
-    all.devices.reserve(machine.devices.size() * static_cast<std::size_t>(count));
-    all.links.reserve(machine.links.size() * static_cast<std::size_t>(count));
+    all.devices.reserve(machine.devices.size() * static_cast<std::size_t>(count) + spare.devices);
+    all.links.reserve(machine.links.size() * static_cast<std::size_t>(count) + spare.links);
     for (int copy = 0; copy < count; ++copy) {
         const auto offset = static_cast<DeviceId>(all.devices.size());
         for (const Device& device : machine.devices) {
@@ -211,7 +223,7 @@ Topology::Parts copies(const Topology::Parts& machine, int count) {
 
 Topology::Parts cluster(const Topology::Parts& machine, int count, const Rails& rails) {
     const int nodes = nodes_of(machine);
-    Topology::Parts all = copies(machine, count);
+    Topology::Parts all = copies(machine, count, Network::most(nodes * count, nodes, rails));
     const std::vector<DeviceId> of_machine = network_cards(machine, nodes, rails.count);
     std::vector<DeviceId> cards;
     cards.reserve(of_machine.size() * static_cast<std::size_t>(count));

@@ -13,8 +13,12 @@ struct Rails {
 
 // `count` machines side by side. Machine k's nodes follow those of machine k-1, a device of node k is called
 // "nodeK/" and its name in the machine, and indices count on over all of them; devices that nodes share
-// (node -1) are called by kind and index. The work is linear in what comes out.
-Topology::Parts copies(const Topology::Parts& machine, int count);
+// (node -1) are called by kind and index. The work is linear in what comes out. There is room for `spare` more.
+struct Spare {
+    std::size_t devices = 0;
+    std::size_t links = 0;
+};
+Topology::Parts copies(const Topology::Parts& machine, int count, Spare spare = {});
 
 // copies(), joined by a rail-optimised network: in each unit of up to 32 nodes card r of every node goes to
 // leaf switch r; leaves are joined by spines, beyond 64 leaves by spines and cores, without loss of rate.

@@ -86,6 +86,9 @@ void number_devices(Draft& draft);
 // Reads a file into a draft.
 Result<Draft> read_draft(std::string_view text);
 
+// Notes what a file of a cloud vendor mostly lacks: GPUs, or NVLinks and who lends them.
+void note_what_is_missing(Topology::Parts& parts);
+
 // Lends NVSwitches, NVLinks, GPU names and memory of `from` to `parts`.
 Result<void> overlay(Topology::Parts& parts, const Topology& from);
 

@@ -33,6 +33,7 @@ Result<Topology> read(std::string_view text, const std::string& where, std::opti
     // What NCCL allows between GPUs without NVLink, unless NCCL_P2P_LEVEL says otherwise.
     parts.pcie_peers = PathClass::pxb;
     if (lender) SIDESTEP_CHECK(topology::nccl_xml::overlay(parts, *lender));
+    topology::nccl_xml::note_what_is_missing(parts);
     return Topology::create(std::move(parts));
 }
 

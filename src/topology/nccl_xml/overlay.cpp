@@ -12,6 +12,9 @@ namespace sidestep::topology::nccl_xml {
 
 namespace {
 
+// Of the built-in machines.
+constexpr std::size_t largest_lender = 16;
+
 bool is_fabric(LinkKind kind) {
     return kind == LinkKind::nvlink || kind == LinkKind::xgmi;
 }
@@ -32,7 +35,48 @@ std::vector<DeviceId> gpus_of(const std::vector<Device>& devices) {
     return gpus;
 }
 
+bool has_fabric(const std::vector<Link>& links) {
+    return std::any_of(links.begin(), links.end(), [](const Link& link) { return is_fabric(link.kind); });
+}
+
+// The built-in machines with NVLinks that have as many GPUs, of the same kind where the file tells it.
+std::string lenders(const Topology::Parts& parts) {
+    const std::vector<DeviceId> own = gpus_of(parts.devices);
+    if (own.size() < 2 || own.size() > largest_lender) return {};
+    const Properties& properties = parts.devices[own.front()].properties;
+    const auto told = properties.find(compute_capability);
+    std::string names;
+    for (const std::string& name : Topology::model_names()) {
+        const auto model = Topology::model(name);
+        if (!model || !has_fabric(model->links())) continue;
+        const std::vector<DeviceId> lent = gpus_of(model->devices());
+        const Properties& of_model = model->device(lent.front()).properties;
+        const auto same = of_model.find(compute_capability);
+        if (lent.size() != own.size() || properties.count(gfx) != of_model.count(gfx)) continue;
+        if (told != properties.end() && (same == of_model.end() || same->second != told->second)) continue;
+        names += (names.empty() ? "" : ", ") + name;
+    }
+    return names;
+}
+
 }  // namespace
+
+void note_what_is_missing(Topology::Parts& parts) {
+    if (gpus_of(parts.devices).empty()) {
+        parts.notes.insert(parts.notes.begin(),
+                           "the file holds no GPU: one is a <pci> with a <gpu> in it, or of class 0x0302");
+        return;
+    }
+    if (has_fabric(parts.links)) return;
+    const std::string names = lenders(parts);
+    if (names.empty()) return;
+    parts.properties["lenders"] = names;
+    parts.notes.insert(
+        parts.notes.begin(),
+        fmt::format("the file tells of no NVLinks, as files of cloud vendors mostly do not: --as MODEL lends "
+                    "those of a built-in machine ({})",
+                    names));
+}
 
 Result<void> overlay(Topology::Parts& parts, const Topology& from) {
     const auto machines = [](const std::vector<Device>& devices) {

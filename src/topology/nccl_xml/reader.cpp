@@ -193,6 +193,11 @@ Draft Reader::finish() {
             "out: {} (first: {})",
             ignored_, first_ignored_);
     }
+    if (classless_ > 0) {
+        draft_.notes.add(
+            "devices that do not say their class and are counted as switches, as NCCL does: {} (first: {})",
+            classless_, first_classless_);
+    }
     if (assumed_links_ > 0) {
         draft_.notes.add(
             "PCIe links that do not say their speed or width and are counted as gen3 "

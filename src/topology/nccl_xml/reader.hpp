@@ -101,6 +101,8 @@ private:
     std::string first_ignored_;
     std::size_t assumed_links_ = 0;
     std::string first_assumed_;
+    std::size_t classless_ = 0;
+    std::string first_classless_;
 
     std::map<std::string, int, std::less<>> hosts_;  // by host_hash
     std::vector<std::size_t> cpus_of_host_;

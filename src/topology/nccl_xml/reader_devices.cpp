@@ -239,9 +239,11 @@ Result<DeviceKind> Reader::kind_of(const Frame& frame) {
     if (is_class(named, network_class)) return DeviceKind::nic;
     if (is_class(named, drive_class)) return DeviceKind::drive;
     if (is_class(named, nvlink_class)) return DeviceKind::nvswitch;
-    if (!is_class(named, bridge_class)) {
-        draft_.notes.add("line {}: {}: {}, and is counted as a switch, as NCCL does", frame.line, frame.text,
-                         named.empty() ? "does not say its class" : "is of class " + named.substr(0, 40));
+    if (named.empty()) {
+        if (classless_++ == 0) first_classless_ = fmt::format("{} in line {}", frame.text, frame.line);
+    } else if (!is_class(named, bridge_class)) {
+        draft_.notes.add("line {}: {}: is of class {}, and is counted as a switch, as NCCL does", frame.line,
+                         frame.text, named.substr(0, 40));
     }
     return DeviceKind::pcie_switch;
 }

@@ -169,5 +169,41 @@ TEST(Text, AFigureSaysLimitShareAndVerdict) {
         EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
+// A line for each pair of two GPUs, and for each GPU of three; what fails has a line of its own.
+TEST(Text, ManyPairsAreAMatrix) {
+    const auto text_of = [](int gpus) {
+        CaseResult result{"peer_engine", "Every pair", "", "", {}, {}};
+        for (int from = 0; from < gpus; ++from)
+            for (int to = 0; to < gpus; ++to) {
+                if (from == to) continue;
+                Figure figure;
+                figure.from = "gpu:" + std::to_string(from);
+                figure.to = "gpu:" + std::to_string(to);
+                figure.what = figure.from + " -> " + figure.to + ", copy engine";
+                figure.bytes = 1_GiB;
+                figure.unit = "GB/s";
+                figure.measured.values = {100.0 * from + to};
+                figure.limit = 400;
+                figure.limit_source = "link";
+                figure.peers = {{"nvbandwidth", {{100}}}};
+                if (from == 3 && to == 0) figure.verdict = Verdict::fail;
+                result.figures.push_back(figure);
+            }
+        return case_text(result);
+    };
+    EXPECT_NE(text_of(2).find("gpu:1 -> gpu:0, copy engine  1 GiB  100.0 GB/s"), std::string::npos)
+        << text_of(2);
+    EXPECT_EQ(text_of(3),
+              "peer_engine: Every pair\n"
+              "  copy engine, 1 GiB, GB/s, medians\n"
+              "  from \\ to  gpu:0  gpu:1  gpu:2\n"
+              "  gpu:0      -      1.000  2.000\n"
+              "  gpu:1      100.0  -      102.0\n"
+              "  gpu:2      200.0  201.0  -\n"
+              "  0.2 to 50.2 % of the limit (link)\n"
+              "  1.0 to 201.0 % of nvbandwidth\n");
+    EXPECT_NE(text_of(4).find("gpu:3 -> gpu:0, copy engine"), std::string::npos) << text_of(4);
+}
+
 }  // namespace
 }  // namespace sidestep::bench

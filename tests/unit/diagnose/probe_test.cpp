@@ -55,6 +55,22 @@ ProbeReport a_report() {
     return report;
 }
 
+TEST(ProbeReports, ManyPairsAreAMatrixAndWhatStandsOut) {
+    const std::string text = a_report().to_string();
+    EXPECT_NE(text.find("  GB/s by copy engine\n"
+                        "  from \\ to   gpu:0   gpu:1   gpu:4   gpu:5\n"
+                        "  gpu:0           -   390.0       -       -\n"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(text.find("gpu:0 -> gpu:1"), std::string::npos) << "nothing is odd about it";
+    for (const char* odd : {"gpu:2 -> gpu:3", "gpu:4 -> gpu:5", "gpu:6 -> gpu:7"})
+        EXPECT_NE(text.find(odd), std::string::npos) << odd;
+    EXPECT_EQ(text.find("every byte arrived"), std::string::npos);
+    ProbeReport two = a_report();
+    two.pairs.resize(1);
+    EXPECT_NE(two.to_string().find("gpu:0 -> gpu:1"), std::string::npos);
+}
+
 TEST(ProbeReports, RoundTrip) {
     const ProbeReport report = a_report();
     const auto read = ProbeReport::from_json(report.to_json(), "here");

@@ -11,8 +11,9 @@ namespace {
 
 class EmulatedRig final : public Rig {
 public:
-    explicit EmulatedRig(const Topology& machine) : backend_(backends::host::create({.threads = 1})) {
-        backend_->probe(machine);
+    explicit EmulatedRig(const Topology& machine)
+        : machine_(machine), backend_(backends::host::create({.threads = 1})) {
+        backend_->probe(machine_);
     }
     backend::Backend& backend() override { return *backend_; }
     void write(void* gpu, const void* host, std::size_t bytes) override {
@@ -30,6 +31,7 @@ public:
     }
 
 private:
+    const Topology machine_;
     std::unique_ptr<backend::Backend> backend_;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 namespace sidestep::backends::host {
@@ -30,10 +31,9 @@ Topology::Parts machine(bool emulated) {
 class HostBackendTest : public testing::Test {
 protected:
     void open(bool emulated, HostOptions options = {.threads = 2}) {
-        auto topology = Topology::create(machine(emulated));
-        ASSERT_TRUE(topology.ok()) << topology.error().to_string();
+        topology_.emplace(Topology::create(machine(emulated)).value());
         backend_ = create(options);
-        support_ = backend_->probe(*topology);
+        support_ = backend_->probe(*topology_);
         ASSERT_TRUE(support_.usable);
     }
 
@@ -55,6 +55,7 @@ protected:
         return description ? Error{} : description.error();
     }
 
+    std::optional<Topology> topology_;
     std::unique_ptr<backend::Backend> backend_;
     backend::Support support_;
 };

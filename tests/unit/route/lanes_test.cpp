@@ -179,8 +179,9 @@ constexpr int links[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0},
 
 TEST(Lanes, HybridCubeMeshRatesAreThoseOfTheLinkMatrix) {
     const Topology dgx1 = Topology::model("dgx-1v").value();
-    constexpr double of_a_link = 25.78125 * 0.8;  // NVLink 2, and the copy engine's share of it
-    constexpr double of_the_host = 15.754 * 0.9;  // PCIe gen3 x16, and the same
+    // What NVLink 2 and PCIe gen3 x16 carry, and the copy engine's share of it.
+    const double of_a_link = 47.9 / 2 * test::for_share(LinkKind::nvlink, 0.8);
+    const double of_the_host = 12.15 * test::for_share(LinkKind::pcie, 0.9);
     for (int a = 0; a < 8; ++a)
         for (int b = 0; b < 8; ++b) {
             if (a == b) continue;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "route/planner.hpp"
+#include "topology/link_rates.hpp"
 
 namespace sidestep::test {
 
@@ -38,8 +39,14 @@ inline Capability capability(PlaceKind from, PlaceKind to, MemorySet reads, Memo
     return made;
 }
 
+// What an engine has to make of a link of the newest generation, so that `share` of its rate comes out.
+inline double for_share(LinkKind link, double share) {
+    return share / topology::reached_part(link);
+}
+
 inline std::vector<Offer> offers(bool cuda_usable = true) {
     using enum PlaceKind;
+    const double over_pcie = for_share(LinkKind::pcie, 0.9);
     Offer host_offer{"host",
                      Support::yes(""),
                      {capability(host, host, on_host, on_host, Reach::host_memory, "memcpy", 1, 40)},
@@ -52,15 +59,17 @@ inline std::vector<Offer> offers(bool cuda_usable = true) {
                       capability(host, file, on_host, in_file, Reach::storage, "file I/O", 1, 4)},
                      {},
                      {}};
-    Offer cuda{"cuda",
-               cuda_usable ? Support::yes("") : Support::no("no NVIDIA driver", "install one"),
-               {capability(host, gpu, on_pinned, on_gpu, Reach::host_link, "copy engine", 0.9),
-                capability(gpu, host, on_gpu, on_pinned, Reach::host_link, "copy engine", 0.9),
-                capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "copy engine", 0.8),
-                capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "kernel", 0.7),
-                capability(gpu, gpu, on_gpu, on_gpu, Reach::same_gpu, "copy engine", 1, 2000)},
-               {},
-               {}};
+    Offer cuda{
+        "cuda",
+        cuda_usable ? Support::yes("") : Support::no("no NVIDIA driver", "install one"),
+        {capability(host, gpu, on_pinned, on_gpu, Reach::host_link, "copy engine", over_pcie),
+         capability(gpu, host, on_gpu, on_pinned, Reach::host_link, "copy engine", over_pcie),
+         capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "copy engine",
+                    for_share(LinkKind::nvlink, 0.8)),
+         capability(gpu, gpu, on_gpu, on_gpu, Reach::peer_access, "kernel", for_share(LinkKind::nvlink, 0.7)),
+         capability(gpu, gpu, on_gpu, on_gpu, Reach::same_gpu, "copy engine", 1, 2000)},
+        {},
+        {}};
     cuda.host_memory = {MemoryKind::pinned};
     cuda.gpu_memory = {MemoryKind::device};
     Offer cufile{"cufile",

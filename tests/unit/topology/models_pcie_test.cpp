@@ -12,7 +12,7 @@ namespace {
 using Rows = std::vector<std::string>;
 
 constexpr double gen4_x16 = 16 * 16 * 128.0 / 130 / 8;
-constexpr double reached = 55.5 / 63.015;  // of a PCIe link
+constexpr double reached = 26.3 / 31.508;  // of PCIe 4
 
 TEST(Pcie4L40s, HangsBelowSwitches) {
     const Topology machine = built_in("pcie-4l40s");
@@ -61,7 +61,8 @@ TEST(Pcie2s, HasGpusOnBothSockets) {
         EXPECT_TRUE(machine.peer_access(0, to).allowed) << to;
         EXPECT_FALSE(machine.peer_access(0, to).atomics) << to;
     }
-    EXPECT_NEAR(pair(machine, "gpu:0", "gpu:3").gb_per_s, gen4_x16 * reached, 1e-6) << "AMD: no loss";
+    EXPECT_NEAR(pair(machine, "gpu:0", "gpu:3").gb_per_s, gen4_x16 * reached * 5 / 6, 1e-6)
+        << "to the other socket";
     EXPECT_EQ(pair(machine, "gpu:0", "gpu:3").words, "PCIe gen4 x16 + socket link");
 }
 

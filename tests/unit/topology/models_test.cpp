@@ -99,6 +99,43 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 
 INSTANTIATE_TEST_SUITE_P(TopologyModel, EveryModel, testing::ValuesIn(Topology::model_names()), test_name);
 
+// GB/s of one direction. 3 % off at most, except where what was measured here is above what others published.
+TEST(LinkRates, PredictedFiguresAreThosePublished) {
+    struct Case {
+        const char* machine;
+        const char* from;
+        const char* to;
+        double low;
+        double high;
+        double off;
+    };
+    const Case cases[] = {
+        {"dgx-1v", "gpu:0", "gpu:3", 47.9, 47.9, 0.03},     {"dgx-a100", "gpu:0", "gpu:7", 265, 276, 0.03},
+        {"dgx-h100", "gpu:0", "gpu:7", 371, 377, 0.07},     {"dgx-h200", "gpu:0", "gpu:7", 394, 396, 0.03},
+        {"gb200-tray", "gpu:0", "gpu:3", 770, 770, 0.03},   {"mi300x", "gpu:0", "gpu:1", 48, 48, 0.03},
+        {"pcie-2s", "gpu:0", "gpu:1", 26.3, 26.3, 0.03},    {"pcie-2s", "gpu:0", "gpu:2", 21.8, 21.8, 0.03},
+        {"pcie-4l40s", "gpu:0", "gpu:1", 26.3, 26.3, 0.03}, {"dgx-a100", "cpu:3", "gpu:0", 26.3, 26.3, 0.03},
+        {"dgx-h100", "cpu:0", "gpu:0", 51, 52, 0.09},       {"dgx-h200", "cpu:0", "gpu:0", 55.3, 55.5, 0.03},
+        {"dgx-1v", "cpu:0", "gpu:0", 12.15, 12.15, 0.03},
+    };
+    for (const Case& c : cases) {
+        const auto machine = Topology::model(c.machine);
+        ASSERT_TRUE(machine.ok());
+        const double rate =
+            machine->pair(machine->find(c.from).value(), machine->find(c.to).value()).gb_per_s;
+        EXPECT_GT(rate, c.low * (1 - c.off)) << c.machine << " " << c.from << " " << c.to;
+        EXPECT_LT(rate, c.high * (1 + c.off)) << c.machine << " " << c.from << " " << c.to;
+    }
+    const auto reached = [](int links, double each) {
+        return links * each * topology::reached_part({0, 1, LinkKind::nvlink, links, links * each});
+    };
+    EXPECT_NEAR(reached(1, 20), 18.3, 0.03 * 18.3) << "P100";
+    EXPECT_NEAR(reached(12, 26.5625), 256.6, 0.03 * 256.6) << "H100 PCIe with a bridge";
+    EXPECT_NEAR(reached(8, 26.5625), 160, 0.11 * 160) << "H800";
+    EXPECT_EQ(topology::reached_part({0, 1, LinkKind::nvlink, 1, 33}),
+              topology::reached_part(LinkKind::nvlink));
+}
+
 TEST(LinkRates, PcieByGenerationAndLanes) {
     EXPECT_DOUBLE_EQ(topology::pcie_gb_per_s(1, 16), 4);
     EXPECT_DOUBLE_EQ(topology::pcie_gb_per_s(2, 1), 0.5);

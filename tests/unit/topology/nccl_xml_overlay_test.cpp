@@ -57,6 +57,33 @@ TEST(NcclXmlOverlay, WritesAFileThatHasThem) {
     EXPECT_EQ(text->find("dev="), std::string::npos) << *text;
 }
 
+TEST(NcclXmlOverlay, AFileWithoutNvlinksNamesWhoLendsThem) {
+    const std::string none;
+    const std::string all = "dgx-1v, dgx-a100, dgx-h100, dgx-h200, dgx-b200";
+    struct Case {
+        Topology topology;
+        std::string lenders;
+    };
+    const Case cases[] = {
+        {read(eight_flat_gpus()), all},
+        {read(eight_flat_gpus(), "f.xml", "dgx-h100"), none},
+        {read(machine(gpu(1, 80, "") + gpu(2, 80, ""))), none},  // no machine has two
+        {read(recorded("a100x8-vm-flat.xml")), all},
+        {read(recorded("hgx-h200.xml")), none},
+        {read(recorded("l40sx4-switch-links.xml")), none},
+        {read(recorded("mi300x-rccl.xml")), none},
+    };
+    for (const Case& c : cases) {
+        const auto& properties = c.topology.parts().properties;
+        const auto told = properties.find("lenders");
+        EXPECT_EQ(told == properties.end() ? none : told->second, c.lenders) << c.topology.name();
+        EXPECT_EQ(testing::noted(c.topology, "the file tells of no NVLinks"), !c.lenders.empty());
+    }
+    const PeerAccess peer = cases[0].topology.peer_access(0, 1);
+    EXPECT_FALSE(peer.allowed);
+    EXPECT_NE(peer.remedy.find("read it --as one of: " + all), std::string::npos) << peer.remedy;
+}
+
 TEST(NcclXmlOverlay, AFilesOwnNamesStay) {
     std::string text;
     for (int i = 0; i < 8; ++i) text += gpu(i + 1, i, "", " vendor=\"0x10de\" device=\"0x2335\"");

@@ -131,6 +131,54 @@ TEST(SysfsReader, DisbelievesPortsThatHypervisorsMakeUp) {
     EXPECT_NEAR(link_of(machine, "gpu:1").gb_per_s, 63.015, 0.001);
 }
 
+// The switch that QEMU imitates claims 2.5 GT/s x1, VMware's ports 5 GT/s x32.
+TEST(SysfsReader, ALinkThatAVirtualMachineMadeUpPricesNothing) {
+    struct Case {
+        const char* flags;
+        PciFiles port;
+        double up;  // GB/s
+        const char* made_up;
+    };
+    const PciFiles x3130{bridge_class, "0x104c", "0x8232", "-1", "2.5 GT/s PCIe", "1"};
+    const PciFiles slow{bridge_class, "0x1000", "0xc030", "-1", "8.0 GT/s PCIe", "8"};
+    const PciFiles quick{bridge_class, "0x1000", "0xc030", "-1", "64.0 GT/s PCIe", "16"};
+    const PciFiles vmware{bridge_class, "0x15ad", "0x07a0", "-1", "5.0 GT/s PCIe", "32"};
+    const Case cases[] = {
+        {"flags : fpu", x3130, 63.015, "gen1 x1"},
+        {"flags : hypervisor", slow, 63.015, "gen3 x8"},
+        {"flags : hypervisor", quick, 121, ""},
+        {"flags : fpu", slow, 7.877, ""},
+        {"flags : hypervisor", vmware, 63.015, "gen2 x32"},
+    };
+    for (const Case& c : cases) {
+        FakeTree tree;
+        tree.node(0, 1000);
+        tree.write("/proc/cpuinfo", c.flags);
+        const PciFiles root{bridge_class, "0x8086", "0x1", "-1", "64.0 GT/s PCIe", "32"};
+        const std::string top = "pci0000:00/0000:00:01.0/0000:01:00.0";
+        tree.pci("pci0000:00/0000:00:01.0", root);
+        tree.pci(top, c.port);
+        // One GPU idles: what runs now tells nothing.
+        for (const auto& [port, gpu, now] : {std::tuple("02:00.0", "03:00.0", "32.0 GT/s PCIe"),
+                                             std::tuple("02:01.0", "04:00.0", "2.5 GT/s PCIe")}) {
+            PciFiles down = c.port;
+            if (c.up != 63.015) down = root;
+            tree.pci(top + "/0000:" + port, down);
+            PciFiles card{gpu_class};
+            card.now_speed = now;
+            tree.pci(top + "/0000:" + port + "/0000:" + gpu, card);
+        }
+        const Topology machine = read(tree);
+        EXPECT_NEAR(link_of(machine, "pcie_switch:0").gb_per_s, c.up, 0.001) << c.port.vendor << c.flags;
+        EXPECT_NEAR(link_of(machine, "gpu:0").gb_per_s, 63.015, 0.001) << c.port.vendor;
+        EXPECT_NEAR(link_of(machine, "gpu:1").gb_per_s, 63.015, 0.001) << c.port.vendor;
+        const Device& device = machine.device(*machine.find("pcie_switch:0"));
+        const auto told = device.properties.find("link_made_up");
+        EXPECT_EQ(told == device.properties.end() ? "" : told->second, c.made_up) << c.port.vendor << c.flags;
+        EXPECT_EQ(has_note(machine.notes(), "is made up by the virtual machine"), *c.made_up != '\0');
+    }
+}
+
 TEST(SysfsReader, TakesOtherLinkFiguresWhereSomeAreMissing) {
     FakeTree tree;
     tree.node(0, 1000);
@@ -156,6 +204,75 @@ TEST(SysfsReader, LeavesVirtualFunctionsAndOtherVendorsOut) {
     EXPECT_TRUE(named(machine, "nic:eth0"));
     EXPECT_FALSE(machine.find(DeviceKind::nic, 1));
     EXPECT_TRUE(has_note(machine.notes(), "left out: 1"));
+}
+
+// What a pod sees of a card with three functions, and what its host does.
+TEST(SysfsReader, AFunctionThatAPodWasGivenIsItsCard) {
+    for (const bool pod : {true, false}) {
+        FakeTree tree;
+        tree.node(0, 1000);
+        tree.pci("pci0000:00/0000:00:01.0", {bridge_class, "0x8086", "0x1"});
+        const std::string bus = "pci0000:00/0000:00:01.0/";
+        tree.pci(bus + "0000:01:00.0", {nic_class, "0x15b3", "0x1021"});
+        if (!pod) tree.folder("/sys/devices/" + bus + "0000:01:00.0/net/ens1");
+        for (const char* function : {"0000:01:00.1", "0000:01:00.2"}) {
+            tree.pci(bus + function, {nic_class, "0x15b3", "0x101e", "-1", "Unknown", "0", "Unknown", "0"});
+            std::filesystem::create_symlink("../0000:01:00.0",
+                                            tree.root() + "/sys/devices/" + bus + function + "/physfn");
+        }
+        tree.folder("/sys/devices/" + bus + "0000:01:00.2/net/eth1");
+        const Topology machine = read(tree);
+        EXPECT_EQ(named(machine, "nic:eth1").has_value(), pod);
+        EXPECT_EQ(named(machine, "nic:ens1").has_value(), !pod);
+        EXPECT_FALSE(machine.find(DeviceKind::nic, 1));
+        EXPECT_EQ(
+            has_note(machine.notes(), "network cards of which this container has virtual functions alone: 1"),
+            pod);
+        EXPECT_TRUE(has_note(machine.notes(), fmt::format("left out: {}", pod ? 1 : 2)));
+        EXPECT_NEAR(link_of(machine, pod ? "nic:eth1" : "nic:ens1").gb_per_s, 63.015, 0.001);
+    }
+}
+
+TEST(SysfsReader, MemoryOfGpusIsNoHostMemory) {
+    struct Case {
+        const char* what;
+        const char* cpuinfo;
+        const char* status;  // of GPU 0000:01:00.0
+        std::vector<int> nodes;
+        const char* note;
+    };
+    const Case cases[] = {
+        {"GH200",
+         "CPU part\t: 0xd4f",
+         "Node: 2\nStatus: online",
+         {0},
+         "memory of GPUs, and no host memory: 1, 2"},
+        {"driver alone", "model name: A", "Node: 2\nStatus: online", {0, 1}, "and no host memory: 2"},
+        {"POWER9", "cpu : POWER9, altivec", "", {0}, "and no host memory: 1, 2"},
+        {"CXL memory",
+         "model name: A",
+         "Node: -1\nStatus: disabled",
+         {0, 1, 2},
+         "without processors and memory: 3"},
+    };
+    for (const Case& c : cases) {
+        FakeTree tree;
+        for (int node = 0; node < 3; ++node) tree.node(node, 1000);
+        tree.node(3, 0);
+        tree.write("/sys/devices/system/node/has_cpu", "0");
+        tree.write("/proc/cpuinfo", c.cpuinfo);
+        tree.pci("pci0000:00/0000:01:00.0", {gpu_class});
+        if (*c.status != '\0') tree.write("/proc/driver/nvidia/gpus/0000:01:00.0/numa_status", c.status);
+        const Topology machine = read(tree);
+        std::vector<int> nodes;
+        for (const Device& device : machine.devices())
+            if (device.kind == DeviceKind::cpu) nodes.push_back(device.index);
+        EXPECT_EQ(nodes, c.nodes) << c.what;
+        EXPECT_TRUE(has_note(machine.notes(), c.note)) << c.what;
+        EXPECT_EQ(machine.device(*machine.find("gpu:0")).properties.count("memory_node"),
+                  c.status[0] == 'N' && c.status[6] == '2')
+            << c.what;
+    }
 }
 
 TEST(SysfsReader, TreatsUnknownNodesAsTheFirst) {

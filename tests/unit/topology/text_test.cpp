@@ -176,6 +176,8 @@ TEST(MatrixText, SixtyFourDevicesAreWholeAndMoreAreNot) {
 TEST(ClusterText, OneMachineStandsForAllThatAreAlike) {
     const auto cluster = Topology::model("dgx-h100*128");
     const std::string text = cluster->to_text();
+    EXPECT_EQ(Topology::create({"box", true}).value().to_text().rfind("machine box (recorded): 0 GPUs\n", 0),
+              0U);
     EXPECT_EQ(text.rfind("machine dgx-h100*128 (emulated): 1024 GPUs in 128 machines\n", 0), 0U) << text;
     EXPECT_NE(text.find("  node0 to node127  128 alike, each 8 GPUs, 10 network cards"), std::string::npos)
         << text;
