@@ -1,10 +1,10 @@
 // sidestep doctor: why a fast path is off or slow, and what to type.
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,6 +23,7 @@ struct DoctorCommand {
     std::string save;
     std::string pages;
     std::string peer;
+    std::vector<std::string> checks;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -47,18 +48,19 @@ Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) 
     return report;
 }
 
-// The worst finding decides: 1 where something fails, 4 where something warns.
-ExitCode worst(const Diagnosis& diagnosis) {
-    if (diagnosis.count(Verdict::fail) > 0) return ExitCode::failed;
-    return diagnosis.count(Verdict::warn) > 0 ? ExitCode::warnings : ExitCode::done;
-}
-
-Result<ExitCode> print_probe(const ProbeReport& report, const Globals& globals) {
-    const auto printed = print(globals.json ? report.to_json() : report.to_string());
-    if (!printed) return printed.error();
-    const bool intact = std::all_of(report.pairs.begin(), report.pairs.end(),
-                                    [](const PairProbe& pair) { return pair.intact; });
-    return intact ? ExitCode::done : ExitCode::failed;
+ExitCode code_of(Health health) {
+    switch (health) {
+        case Health::well:
+            return ExitCode::done;
+        case Health::warnings:
+            return ExitCode::warnings;
+        case Health::failures:
+            return ExitCode::failed;
+        case Health::no_driver:
+        case Health::no_gpu:
+            break;
+    }
+    return ExitCode::no_gpu;
 }
 
 // Both ends of the way to a node.
@@ -76,7 +78,7 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     if (!diagnosis) return diagnosis.error();
     const auto printed = print(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all));
     if (!printed) return printed.error();
-    return worst(*diagnosis);
+    return code_of(diagnosis->health());
 }
 
 Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& globals) {
@@ -85,32 +87,36 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
         if (!written) return written.error();
         return ExitCode::done;
     }
+    if (!command.peer.empty() && !command.checks.empty())
+        return Error{
+            ErrorCode::invalid_argument, "--peer makes checks of its own", {}, "leave the names out"};
     if (!command.peer.empty()) return examine_peer(command, globals);
     if (!command.save.empty() && !command.probe)
         return Error{ErrorCode::invalid_argument, "--save keeps what --probe finds", {}, "add --probe"};
     DoctorOptions options;
     options.machine = globals.machine;
+    options.checks = command.checks;
     if (command.probe) {
         auto report = probe(command, globals);
         if (!report) return report.error();
         options.probe = std::move(*report);
     }
     const auto diagnosis = run_doctor(options);
-    // A modelled machine has pairs to try, and nothing else to examine.
-    const bool modelled = !diagnosis && diagnosis.error().code == ErrorCode::unsupported;
-    if (modelled && options.probe) return print_probe(*options.probe, globals);
     if (!diagnosis) return diagnosis.error();
-    std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all);
+    // Whoever asks for one check wants to know all about it.
+    const bool everything = command.all || !command.checks.empty();
+    std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();
     const auto printed = print(text);
     if (!printed) return printed.error();
-    return worst(*diagnosis);
+    return code_of(diagnosis->health());
 }
 
 }  // namespace
 
 Action define_doctor(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<DoctorCommand>();
+    app.add_option("CHECK", command->checks, "the checks to make, by name (default: all)")->type_name("");
     app.add_flag("--probe", command->probe,
                  "copy and check real bytes between every two GPUs, each way, and time them");
     add_bytes(

@@ -8,8 +8,11 @@
 #include <sidestep/doctor.hpp>
 
 #include "base/environment.hpp"
+#include "base/nearest_name.hpp"
 #include "base/try.hpp"
+#include "diagnose/causes.hpp"
 #include "diagnose/check.hpp"
+#include "diagnose/checks/versions_looks.hpp"
 #include "diagnose/diagnose.hpp"
 
 namespace sidestep {
@@ -56,14 +59,33 @@ Finding examine(const Check& check, const Evidence& evidence) {
     return finding;
 }
 
-Diagnosis examine_all(const Evidence& evidence) {
+Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks) {
     Diagnosis diagnosis;
     diagnosis.machine = evidence.topology.name();
     if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
     if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
     if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
-    for (const Check& check : all_checks()) diagnosis.findings.push_back(examine(check, evidence));
+    diagnosis.gpus = evidence.topology.gpu_count();
+    diagnosis.driver_missing = !evidence.nvml && look_driver_mismatch(evidence).verdict == Verdict::fail;
+    for (const Check& check : checks) diagnosis.findings.push_back(examine(check, evidence));
+    put_causes_first(diagnosis);
     return diagnosis;
+}
+
+Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids) {
+    std::vector<Check> all = all_checks();
+    if (ids.empty()) return all;
+    std::vector<std::string> known;
+    for (const Check& check : all) known.emplace_back(check.id);
+    std::vector<Check> chosen;
+    for (const std::string& id : ids) {
+        const auto found = std::find(known.begin(), known.end(), id);
+        if (found == known.end())
+            return Error{ErrorCode::not_found, fmt::format("there is no check '{}'", id), "doctor",
+                         base::did_you_mean(id, known, "the checks are")};
+        chosen.push_back(all[static_cast<std::size_t>(found - known.begin())]);
+    }
+    return chosen;
 }
 
 }  // namespace diagnose
@@ -108,6 +130,22 @@ std::string_view to_string(Verdict verdict) {
     return "unknown";
 }
 
+std::string_view to_string(Health health) {
+    switch (health) {
+        case Health::well:
+            return "well";
+        case Health::warnings:
+            return "warnings";
+        case Health::failures:
+            return "failures";
+        case Health::no_driver:
+            return "no driver";
+        case Health::no_gpu:
+            return "no GPU";
+    }
+    return "unknown";
+}
+
 std::string_view to_string(CheckGroup group) {
     switch (group) {
         case CheckGroup::gpu_gpu:
@@ -130,8 +168,20 @@ std::string_view to_string(CheckGroup group) {
 
 int Diagnosis::count(Verdict verdict) const {
     return static_cast<int>(std::count_if(findings.begin(), findings.end(), [&](const Finding& finding) {
-        return finding.verdict == verdict;
+        return finding.applies && finding.verdict == verdict;
     }));
+}
+
+int Diagnosis::not_applicable() const {
+    return static_cast<int>(std::count_if(findings.begin(), findings.end(),
+                                          [](const Finding& finding) { return !finding.applies; }));
+}
+
+Health Diagnosis::health() const {
+    if (driver_missing) return Health::no_driver;
+    if (gpus == 0) return Health::no_gpu;
+    if (count(Verdict::fail) > 0) return Health::failures;
+    return count(Verdict::warn) > 0 ? Health::warnings : Health::well;
 }
 
 }  // namespace sidestep

@@ -49,7 +49,7 @@ Outcome without_nvml(const Evidence& evidence, const topology::Fact& module) {
         outcome = fail("an NVIDIA GPU is plugged in, and no NVIDIA driver is loaded");
         outcome.remedy =
             "Install the NVIDIA driver and load it; the kernel's own driver nouveau cannot compute.";
-        outcome.command = "nvidia-smi";
+        outcome.command = "modprobe nvidia && nvidia-smi";
     }
     outcome.saw(module.source, module.known() ? module.value : "does not exist");
     outcome.saw("libnvidia-ml.so.1", evidence.no_nvml);

@@ -20,7 +20,7 @@ constexpr Check no_rdma_card = {
     "/sys/class shows neither.",
     "Everything that goes to other machines: an RDMA card for each GPU carries about 48 GB/s a GPU at 400 "
     "Gb/s, while bytes for sockets are copied by processors on both sides.",
-    "Nothing is wrong on a single machine. To reach other machines at the rate of the GPUs, use a machine "
+    "To reach other machines at the rate of the GPUs, use a machine "
     "type with "
     "RDMA cards (one for each GPU or pair of GPUs), or pass one through to the virtual machine.",
     "lspci -d 15b3:",

@@ -22,7 +22,7 @@ constexpr Check iommu_translating = {
     "again. The command is for Debian and Ubuntu; on Red Hat and its kin: grubby --update-kernel=ALL "
     "--args=iommu=pt.",
     "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX iommu=pt\"' > /etc/default/grub.d/iommu-pt.cfg && "
-    "update-grub && reboot",
+    "update-grub",
     true,
     "NVIDIA/nccl#257, #489; ROCm/rccl#1129; tinygrad/open-gpu-kernel-modules#18; NCCL user guide, "
     "troubleshooting.",

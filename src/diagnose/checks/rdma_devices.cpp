@@ -198,8 +198,9 @@ Outcome look_rdma_card(const Evidence& evidence) {
     }
     const auto idle = candidates(files);
     if (!idle.empty()) return without_driver(evidence, idle);
-    Outcome outcome =
-        warn("there is no RDMA card: bytes to other machines go through host memory and the kernel");
+    // A machine is as it was bought: no fault, and nothing to repair.
+    Outcome outcome = does_not_apply(
+        "there is no RDMA card: bytes to other machines go through host memory and the kernel");
     outcome.saw(rdma_folder, files.exists(rdma_folder) ? "has no card" : "does not exist");
     for (const std::string& name : software_rdma(files))
         outcome.saw(fmt::format("{}/{}", rdma_folder, name), "software, no PCI device");
