@@ -24,6 +24,7 @@ struct DoctorCommand {
     std::string pages;
     std::string peer;
     std::vector<std::string> checks;
+    std::vector<std::string> faults;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -128,11 +129,12 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
         ->type_name("NODE");
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
         ->type_name("FILE");
+    add_faults(app, command->faults);
     app.add_flag("--all", command->all, "show the evidence of what passes too");
     app.add_option("--pages", command->pages,
                    "write the page of every check into a folder, and look at nothing")
         ->type_name("DIR");
-    return [command, &globals] { return run_doctor_verb(*command, globals); };
+    return [command, &globals] { return run_doctor_verb(*command, with_faults(globals, command->faults)); };
 }
 
 }  // namespace sidestep::cli

@@ -137,7 +137,7 @@ HOMES = {
     "src/base": ("api.h", "result.hpp", "place.hpp", "buffer.hpp", "units.hpp", "memory_kind.hpp",
                  "version.hpp", "options.hpp", "allocation.hpp", "network.hpp", "pinned.hpp", "publication.hpp",
                  "storage_bytes.hpp", "stage.hpp", "dtype.hpp"),
-    "src/topology": ("topology.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
+    "src/topology": ("topology.hpp", "machines.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
     "src/collective": ("collective.hpp",),

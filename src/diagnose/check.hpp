@@ -48,6 +48,7 @@ struct Check {
     bool needs_root;       // for the command
     const char* sources;   // where the facts come from: documents, issue numbers
     Outcome (*look)(const Evidence& evidence);
+    bool by_topology = false;  // it finds out something of a topology without files and drivers too
 };
 
 // The tables of the groups, in src/diagnose/checks/.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <system_error>
 
 #include <sidestep/doctor.hpp>
 
@@ -14,6 +12,8 @@
 #include "diagnose/check.hpp"
 #include "diagnose/checks/versions_looks.hpp"
 #include "diagnose/diagnose.hpp"
+#include "diagnose/topology_evidence.hpp"
+#include "topology/machine_name_reader.hpp"
 
 namespace sidestep {
 
@@ -38,8 +38,28 @@ bool needs_root(std::string_view command) {
            (command.starts_with("nvidia-smi -i") && command.find(" -mig ") != std::string_view::npos);
 }
 
-Finding examine(const Check& check, const Evidence& evidence) {
+namespace {
+
+// What a topology alone does not tell is alike for all checks, so that a report can say it once.
+Outcome topology_tells_nothing() {
+    Outcome outcome = unknown("a topology alone does not tell: this takes the machine's files and drivers");
+    outcome.remedy =
+        "Run the doctor on the machine itself, or on a record of it that `sidestep topo --record` wrote.";
+    outcome.command = "sidestep topo --record FOLDER";
+    return outcome;
+}
+
+Outcome look(const Check& check, const Evidence& evidence) {
+    if (!evidence.from_topology) return check.look(evidence);
+    if (!check.by_topology) return topology_tells_nothing();
     Outcome outcome = check.look(evidence);
+    return outcome.verdict == Verdict::unknown ? topology_tells_nothing() : outcome;
+}
+
+}  // namespace
+
+Finding examine(const Check& check, const Evidence& evidence) {
+    Outcome outcome = look(check, evidence);
     Finding finding;
     finding.id = check.id;
     finding.group = check.group;
@@ -63,7 +83,9 @@ Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks
     Diagnosis diagnosis;
     diagnosis.machine = evidence.topology.name();
     if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
-    if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
+    if (evidence.from_topology) diagnosis.notes.clear();
+    if (!evidence.from_topology && !evidence.cuda.loaded)
+        diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
     if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
     diagnosis.gpus = evidence.topology.gpu_count();
     diagnosis.driver_missing = !evidence.nvml && look_driver_mismatch(evidence).verdict == Verdict::fail;
@@ -92,28 +114,33 @@ Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids) {
 
 namespace {
 
-// The root below which the machine's files lie.
-Result<std::string> root_of(std::string machine) {
+// Pairs of GPUs are looked at one by one; a rack of NVL72 has 72.
+constexpr int most_gpus = 256;
+
+Result<diagnose::Evidence> evidence_of(std::string machine) {
     if (machine.empty()) {
         SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
         machine = environment.machine;
     }
-    if (machine == "live") return std::string();
-    std::error_code error;
-    if (std::filesystem::is_directory(machine, error)) return machine;
-    const bool path = machine.find('/') != std::string::npos;
-    return Error{path ? ErrorCode::not_found : ErrorCode::unsupported,
-                 fmt::format("{} holds nothing to examine", machine), "doctor",
-                 "examine this machine (--machine live), or a folder that sidestep topo --record wrote"};
+    SIDESTEP_TRY(const topology::MachineName name, topology::read_machine_name(machine));
+    if (name.kind == topology::MachineName::Kind::live) return diagnose::gather(std::string());
+    if (name.kind == topology::MachineName::Kind::record) return diagnose::gather(name.name);
+    SIDESTEP_TRY(Topology topology, Topology::open(machine));
+    if (topology.gpu_count() > most_gpus)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{} has {} GPUs, and the doctor looks at {} at most", machine,
+                                 topology.gpu_count(), most_gpus),
+                     "doctor", "look at one machine of the cluster"};
+    return diagnose::evidence_of(std::move(topology));
 }
 
 }  // namespace
 
 Result<Diagnosis> run_doctor(const DoctorOptions& options) {
-    SIDESTEP_TRY(const std::string root, root_of(options.machine));
-    SIDESTEP_TRY(diagnose::Evidence evidence, diagnose::gather(root));
+    SIDESTEP_TRY(const std::vector<diagnose::Check> checks, diagnose::checks_called(options.checks));
+    SIDESTEP_TRY(diagnose::Evidence evidence, evidence_of(options.machine));
     evidence.probe = options.probe;
-    return diagnose::examine_all(evidence);
+    return diagnose::examine_all(evidence, checks);
 }
 
 std::string_view to_string(Verdict verdict) {

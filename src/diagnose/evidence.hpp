@@ -25,6 +25,8 @@ struct Evidence {
     driver::CudaFacts cuda;
     driver::VerbsFacts verbs;
     std::optional<ProbeReport> probe;  // measured pairs, where someone probed them
+    // A built-in machine or a topology file: `files` holds nothing, and `nvml` answers out of the topology.
+    bool from_topology = false;
 };
 
 // The machine this process runs on, or the one recorded below `root`.

@@ -1,6 +1,7 @@
 // A diagnosis for people and for programs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -112,7 +113,18 @@ std::string open_text(const std::vector<Finding>& findings, bool everything) {
                                                                             : "then";
         if (wanted != title) text += fmt::format("\n{}\n", wanted);
         title = wanted;
+        std::string alike;
+        if (finding.verdict == Verdict::unknown) {
+            const auto same = [&](const Finding& other) {
+                return other.verdict == Verdict::unknown && other.because.empty() &&
+                       other.summary == finding.summary;
+            };
+            if (std::find_if(findings.begin(), findings.end(), same)->id != finding.id) continue;
+            for (const Finding& other : findings)
+                if (same(other) && other.id != finding.id) alike += (alike.empty() ? "" : ", ") + other.id;
+        }
         text += cause_text(finding) + explained_text(findings, finding.id, everything);
+        if (!alike.empty()) text += detail("also", alike);
     }
     return text;
 }

@@ -109,6 +109,8 @@ Outcome look_driver_mismatch(const Evidence& evidence) {
     } else if (module.known() && !library.empty() && !version_numbers(module.value).empty() &&
                module.value != library) {
         outcome = fail(fmt::format("the kernel module is {}, the libraries are {}", module.value, library));
+    } else if (library.empty() && evidence.from_topology) {
+        return unknown("the topology does not tell of a driver");
     } else {
         outcome = pass(fmt::format("the NVIDIA driver's parts fit together ({})", !library.empty() ? library
                                                                                   : module.known()

@@ -45,6 +45,7 @@ constexpr Check bar1_small = {
     false,
     "Mellanox/nv_peer_memory#101 (T4: 256 MiB); NVIDIA/gdrcopy#301, #193; kvcache-ai/Mooncake#983.",
     look_bar1,
+    true,
 };
 
 constexpr Check memlock = {
@@ -98,6 +99,7 @@ constexpr Check pcie_trained_down = {
     true,
     "Syllo/nvtop#6; tinygrad/open-gpu-kernel-modules#6; open-mpi/hwloc#653 (idle GPUs).",
     look_pcie_links,
+    true,
 };
 
 constexpr Check environment_switch = {

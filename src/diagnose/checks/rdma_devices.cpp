@@ -181,7 +181,7 @@ Outcome look_library(const Evidence& evidence, const std::vector<RdmaCard>& card
 Outcome look_rdma_card(const Evidence& evidence) {
     if (const auto reason = no_gpu_direct(evidence)) return does_not_apply(*reason);
     const driver::MachineFiles& files = evidence.files;
-    const auto cards = rdma_cards(files);
+    const auto cards = rdma_cards(evidence);
     if (!cards.empty()) {
         Outcome outcome = pass(fmt::format("{} RDMA card{}: {}", cards.size(), cards.size() == 1 ? "" : "s",
                                            listed(names_of(cards))));
@@ -209,7 +209,7 @@ Outcome look_rdma_card(const Evidence& evidence) {
 }
 
 Outcome look_nic_ports(const Evidence& evidence) {
-    const auto cards = rdma_cards(evidence.files);
+    const auto cards = rdma_cards(evidence);
     if (cards.empty()) return does_not_apply("there is no RDMA card");
     PortStates states = port_states(cards);
     Outcome outcome;
@@ -237,7 +237,7 @@ Outcome look_nic_ports(const Evidence& evidence) {
 }
 
 Outcome look_uverbs(const Evidence& evidence) {
-    const auto cards = rdma_cards(evidence.files);
+    const auto cards = rdma_cards(evidence);
     if (cards.empty()) return does_not_apply("there is no RDMA card");
     std::vector<std::string> missing;
     std::vector<std::string> denied;

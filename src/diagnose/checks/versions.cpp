@@ -23,7 +23,8 @@ constexpr Check driver_mismatch = {
     "fuser -v /dev/nvidia*; modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia && modprobe nvidia",
     true,
     "NVIDIA driver README, troubleshooting; CUDA driver API, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH.",
-    look_driver_mismatch};
+    look_driver_mismatch,
+    true};
 
 constexpr Check fabric_manager_version = {
     "fabric-manager-version",
