@@ -19,7 +19,7 @@ enum class Verdict {
     unknown,  // it cannot be seen from here; the finding says what would show it
 };
 
-enum class CheckGroup { gpu_gpu, gpu_nic, gpu_storage, host, container, versions, network };
+enum class CheckGroup { gpu_gpu, gpu_nic, gpu_storage, host, container, versions, network, hardware };
 
 SIDESTEP_API std::string_view to_string(Verdict verdict);   // "pass", ...
 SIDESTEP_API std::string_view to_string(CheckGroup group);  // "gpu-gpu", "gpu-nic", "gpu-storage", ...
@@ -39,7 +39,6 @@ struct Finding {
     std::string title;  // "PCIe access control sends peer traffic to the host bridge"
     Verdict verdict = Verdict::unknown;
     bool applies = true;  // false: the machine lacks what the check is about
-    std::string because;  // the id of the finding that explains this one; empty: a cause of its own
     std::string summary;  // one sentence: what is so on this machine
     std::vector<Seen> seen;
     std::optional<double> cost_gb_per_s;  // what the cause takes away, where that can be said
@@ -48,6 +47,7 @@ struct Finding {
     std::string command;                  // the line to type; empty where there is none
     bool needs_root = false;              // the command, not the check
     std::string page;                     // "docs/doctor/acs-redirect.md"
+    std::string because{};  // the id of the finding that explains this one; empty: its own cause
 
     bool operator==(const Finding&) const = default;
 };
@@ -90,9 +90,9 @@ struct DoctorOptions {
     // What probe_pairs() found on this machine: without it the checks that need measured pairs are unknown.
     std::optional<ProbeReport> probe;
     // The ids of the checks to make. Empty: all.
-    std::vector<std::string> checks;
+    std::vector<std::string> checks{};
     // What the machine should be: whatever Topology::open() takes. Each difference fails. Empty: not asked.
-    std::string expect;
+    std::string expect{};
 };
 
 // Runs the checks. Reads files, NVML and the CUDA driver's attributes; makes no context, allocates nothing

@@ -33,6 +33,11 @@ constexpr std::array consequences = {
     Consequence{"driver-mismatch", "p2pdma-mode", false},
     Consequence{"driver-mismatch", "p2p-wrong-data", true},
     Consequence{"driver-mismatch", "p2p-slow", true},
+    Consequence{"driver-mismatch", "xid", true},
+    Consequence{"driver-mismatch", "nvlink-errors", true},
+    Consequence{"driver-mismatch", "gpu-memory-errors", true},
+    Consequence{"driver-mismatch", "throttling", true},
+    Consequence{"driver-mismatch", "pcie-errors", true},
     // NVLink is not used before the NVSwitches are ready.
     Consequence{"fabric-manager-version", "fabric-manager", false},
     Consequence{"fabric-manager", "p2p-refused", false},
@@ -43,6 +48,14 @@ constexpr std::array consequences = {
     // What makes a direct path slow or wrong.
     Consequence{"acs-redirect", "p2p-slow", false},
     Consequence{"pcie-trained-down", "p2p-slow", false},
+    // A device that differs by what has a name of its own.
+    Consequence{"gpu-lost", "xid", false},
+    Consequence{"pcie-trained-down", "odd-one-out", false},
+    Consequence{"pcie-trained-down", "pcie-errors", false},
+    Consequence{"nvlinks-inactive", "odd-one-out", false},
+    Consequence{"nvlinks-inactive", "nvlink-errors", false},
+    Consequence{"nic-down", "odd-one-out", false},
+    Consequence{"mig-on", "odd-one-out", false},
     // One trial answers both.
     Consequence{"p2p-wrong-data", "p2p-slow", true},
 };

@@ -55,6 +55,7 @@ struct Check {
 std::vector<Check> gpu_gpu_checks();
 std::vector<Check> gpu_nic_checks();
 std::vector<Check> gpu_storage_checks();
+std::vector<Check> hardware_checks();
 std::vector<Check> host_checks();
 std::vector<Check> container_checks();
 std::vector<Check> version_checks();

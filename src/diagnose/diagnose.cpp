@@ -189,6 +189,8 @@ std::string_view to_string(CheckGroup group) {
             return "versions";
         case CheckGroup::network:
             return "network";
+        case CheckGroup::hardware:
+            return "hardware";
     }
     return "unknown";
 }

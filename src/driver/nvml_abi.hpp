@@ -94,6 +94,17 @@ constexpr unsigned int field_nvlink_count = 91;
 constexpr unsigned int field_nvlink_speed = 164;
 constexpr unsigned int field_nvlink_state = 165;  // 0 inactive, 1 active, 2 asleep
 
+// NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL, over all links.
+constexpr unsigned int field_nvlink_crc_flit = 38;
+constexpr unsigned int field_nvlink_crc_data = 45;
+constexpr unsigned int field_nvlink_replay = 52;
+constexpr unsigned int field_nvlink_recovery = 59;
+
+// nvmlMemoryErrorType_t, nvmlEccCounterType_t
+constexpr int ecc_corrected = 0;
+constexpr int ecc_uncorrected = 1;
+constexpr int ecc_since_load = 0;
+
 // NVML_FI_DEV_C2C_*; the status and the speed (MB/s) are asked link by link.
 constexpr unsigned int field_c2c_count = 170;
 constexpr unsigned int field_c2c_state = 171;
@@ -135,6 +146,10 @@ constexpr unsigned int affinity_scope_node = 0;  // NVML_AFFINITY_SCOPE_NODE
     X(pcie_generation_now, "nvmlDeviceGetCurrPcieLinkGeneration", (Device, unsigned int*))                  \
     X(pcie_width_now, "nvmlDeviceGetCurrPcieLinkWidth", (Device, unsigned int*))                            \
     X(pcie_replays, "nvmlDeviceGetPcieReplayCounter", (Device, unsigned int*))                              \
+    X(ecc_errors, "nvmlDeviceGetTotalEccErrors", (Device, int, int, unsigned long long*))                   \
+    X(remapped_rows, "nvmlDeviceGetRemappedRows",                                                           \
+      (Device, unsigned int*, unsigned int*, unsigned int*, unsigned int*))                                 \
+    X(slowed_by, "nvmlDeviceGetCurrentClocksThrottleReasons", (Device, unsigned long long*))                \
     X(mig_mode, "nvmlDeviceGetMigMode", (Device, unsigned int*, unsigned int*))                             \
     X(virtualization, "nvmlDeviceGetVirtualizationMode", (Device, int*))                                    \
     X(fabric_info, "nvmlDeviceGetGpuFabricInfoV", (Device, FabricInfo*))                                    \
