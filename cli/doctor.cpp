@@ -25,6 +25,7 @@ struct DoctorCommand {
     std::string peer;
     std::vector<std::string> checks;
     std::vector<std::string> faults;
+    std::string expect;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -97,6 +98,7 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
     DoctorOptions options;
     options.machine = globals.machine;
     options.checks = command.checks;
+    options.expect = command.expect;
     if (command.probe) {
         auto report = probe(command, globals);
         if (!report) return report.error();
@@ -130,6 +132,9 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
         ->type_name("FILE");
     add_faults(app, command->faults);
+    app.add_option("--expect", command->expect,
+                   "what the machine should be: whatever --machine takes; each difference fails")
+        ->type_name("MACHINE");
     app.add_flag("--all", command->all, "show the evidence of what passes too");
     app.add_option("--pages", command->pages,
                    "write the page of every check into a folder, and look at nothing")

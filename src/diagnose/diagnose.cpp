@@ -140,6 +140,9 @@ Result<Diagnosis> run_doctor(const DoctorOptions& options) {
     SIDESTEP_TRY(const std::vector<diagnose::Check> checks, diagnose::checks_called(options.checks));
     SIDESTEP_TRY(diagnose::Evidence evidence, evidence_of(options.machine));
     evidence.probe = options.probe;
+    if (!options.expect.empty()) {
+        SIDESTEP_TRY(evidence.expected, Topology::open(options.expect));
+    }
     return diagnose::examine_all(evidence, checks);
 }
 

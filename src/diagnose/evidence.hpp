@@ -29,6 +29,7 @@ struct Evidence {
     // A built-in machine or a topology file: `files` holds nothing, and `nvml` answers out of the topology.
     bool from_topology = false;
     driver::KernelLog kernel_log{};
+    std::optional<Topology> expected{};  // what the machine should be, where somebody said so
 };
 
 // The machine this process runs on, or the one recorded below `root`.

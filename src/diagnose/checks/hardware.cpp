@@ -1,5 +1,5 @@
-// Hardware that fails, or is about to: the words. What looks for it is in lost_gpus.cpp, odd_devices.cpp and
-// error_counters.cpp.
+// Hardware that fails, or is about to: the words. What looks for it is in lost_gpus.cpp, odd_devices.cpp,
+// error_counters.cpp and expectation.cpp.
 #include "diagnose/checks/hardware_looks.hpp"
 
 namespace sidestep::diagnose {
@@ -7,6 +7,26 @@ namespace sidestep::diagnose {
 namespace {
 
 constexpr CheckGroup group = CheckGroup::hardware;
+
+constexpr Check expectation = {
+    "expectation",
+    group,
+    "The machine is not what was expected",
+    "A rented or repaired machine has fewer GPUs, slower cards or less memory than its neighbours.",
+    "Where `--expect` names a built-in machine, a topology file or a record: the number of GPUs, network "
+    "cards and "
+    "drives, and the model, memory, PCIe link, NVLinks and port of each. A device is compared with the one "
+    "of the "
+    "same bus id, else with the one of the same number; what one of the two does not tell is left out.",
+    "What the evidence names.",
+    "See for each difference what the other checks say of that device. Where the machine was changed on "
+    "purpose, "
+    "make a new record of it.",
+    "sidestep topo diff EXPECTED live",
+    false,
+    "The built-in machines (docs/machines.md) follow the vendors' user guides.",
+    look_expectation,
+    true};
 
 constexpr Check gpu_lost = {
     "gpu-lost",
@@ -144,7 +164,8 @@ constexpr Check throttling = {
 }  // namespace
 
 std::vector<Check> hardware_checks() {
-    return {gpu_lost, xid, odd_one_out, pcie_errors, nvlink_errors, gpu_memory_errors, throttling};
+    return {expectation,   gpu_lost,          xid,       odd_one_out, pcie_errors,
+            nvlink_errors, gpu_memory_errors, throttling};
 }
 
 }  // namespace sidestep::diagnose

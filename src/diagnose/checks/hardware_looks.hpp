@@ -7,6 +7,7 @@ namespace sidestep::diagnose {
 
 Outcome look_lost_gpus(const Evidence& evidence);
 Outcome look_xid(const Evidence& evidence);
+Outcome look_expectation(const Evidence& evidence);
 Outcome look_odd_devices(const Evidence& evidence);
 Outcome look_pcie_errors(const Evidence& evidence);
 Outcome look_nvlink_errors(const Evidence& evidence);
