@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <sidestep/fleet.hpp>
 #include <sidestep/peer_doctor.hpp>
 
 #include "report.hpp"
@@ -26,6 +27,7 @@ struct DoctorCommand {
     std::vector<std::string> checks;
     std::vector<std::string> faults;
     std::string expect;
+    std::string fleet;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -83,12 +85,22 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     return code_of(diagnosis->health());
 }
 
+// Machines that should be alike.
+Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals) {
+    const auto fleet = compare_machines(folder);
+    if (!fleet) return fleet.error();
+    const auto printed = print(globals.json ? fleet->to_json() : fleet->to_string());
+    if (!printed) return printed.error();
+    return fleet->odd.empty() ? ExitCode::done : ExitCode::warnings;
+}
+
 Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& globals) {
     if (!command.pages.empty()) {
         const auto written = write_pages(command.pages);
         if (!written) return written.error();
         return ExitCode::done;
     }
+    if (!command.fleet.empty()) return examine_fleet(command.fleet, globals);
     if (!command.peer.empty() && !command.checks.empty())
         return Error{
             ErrorCode::invalid_argument, "--peer makes checks of its own", {}, "leave the names out"};
@@ -131,6 +143,9 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
         ->type_name("NODE");
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
         ->type_name("FILE");
+    app.add_option("--fleet", command->fleet,
+                   "compare the records and topology files in a folder: which machine is not like the others")
+        ->type_name("DIR");
     add_faults(app, command->faults);
     app.add_option("--expect", command->expect,
                    "what the machine should be: whatever --machine takes; each difference fails")

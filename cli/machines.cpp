@@ -29,10 +29,11 @@ Result<void> run_machines(const Globals& globals) {
     const auto machines = known_machines();
     if (!machines) return machines.error();
     if (!globals.json) return print(as_text(*machines));
-    auto array = nlohmann::ordered_json::array();
+    nlohmann::ordered_json object = {{"version", 1}, {"machines", nlohmann::ordered_json::array()}};
     for (const KnownMachine& machine : *machines)
-        array.push_back({{"name", machine.name}, {"recorded", machine.recorded}, {"words", machine.words}});
-    return print(array.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+        object["machines"].push_back(
+            {{"name", machine.name}, {"recorded", machine.recorded}, {"words", machine.words}});
+    return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace

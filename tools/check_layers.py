@@ -142,7 +142,7 @@ HOMES = {
     "src/transfer": ("transfer.hpp",),
     "src/collective": ("collective.hpp",),
     "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "save.hpp"),
-    "src/diagnose": ("doctor.hpp", "peer_doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
+    "src/diagnose": ("doctor.hpp", "fleet.hpp", "peer_doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
     "src/context": ("context.hpp", "cuda.hpp", "group.hpp", "node.hpp", "sidestep.h"),
 }
 

@@ -54,7 +54,10 @@ Result<void> slow_link(const Target& target, bool width) {
                          fmt::format("gen{} x{} is not slower than the gen{} x{} of {}", now, lanes,
                                      *generation, link.width, device_of(target).name),
                          "fault", ""};
-        device_of(target).properties["pcie_max"] = fmt::format("gen{} x{}", *generation, link.width);
+        // Fewer lanes are a bad contact. An older generation is what a slot or a setting allows, so the link
+        // claims no more; idle links of GPUs slow down too, and prove nothing.
+        device_of(target).properties["pcie_max"] =
+            fmt::format("gen{} x{}", width ? *generation : now, link.width);
         device_of(target).properties["pcie_now"] = fmt::format("gen{} x{}", now, lanes);
         link.width = lanes;
         link.gb_per_s = rate;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <sidestep/units.hpp>
 
 #include "topology/link_rates.hpp"
@@ -52,6 +54,24 @@ Aspects aspects_of(const Topology& topology, DeviceId id) {
     };
     std::erase_if(aspects, [](const auto& aspect) { return aspect.second.empty(); });
     return aspects;
+}
+
+std::vector<OddOne> odd_ones(const std::vector<Aspects>& alike) {
+    std::map<std::string, std::map<std::string, std::vector<std::size_t>>> values;
+    for (std::size_t i = 0; i < alike.size(); ++i)
+        for (const auto& [aspect, value] : alike[i]) values[aspect][value].push_back(i);
+    std::vector<OddOne> odd;
+    for (const auto& [aspect, by_value] : values) {
+        const auto most =
+            std::max_element(by_value.begin(), by_value.end(),
+                             [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+        if (most->second.size() * 2 <= alike.size()) continue;
+        for (const auto& [value, indices] : by_value) {
+            if (value == most->first) continue;
+            for (const std::size_t index : indices) odd.push_back({index, aspect, value, most->first});
+        }
+    }
+    return odd;
 }
 
 double own_link_rate(const Topology& topology, DeviceId id) {

@@ -21,21 +21,11 @@ struct Odd {
     std::string others;
 };
 
-// Those of a group whose value is not that of more than half of it.
 void compare(const Topology& topology, const std::vector<DeviceId>& group, std::vector<Odd>& odd) {
-    std::map<std::string, std::map<std::string, std::vector<DeviceId>>> values;
-    for (const DeviceId id : group)
-        for (const auto& [aspect, value] : aspects_of(topology, id)) values[aspect][value].push_back(id);
-    for (const auto& [aspect, by_value] : values) {
-        const auto most =
-            std::max_element(by_value.begin(), by_value.end(),
-                             [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-        if (by_value.size() < 2 || most->second.size() * 2 <= group.size()) continue;
-        for (const auto& [value, ids] : by_value) {
-            if (value == most->first) continue;
-            for (const DeviceId id : ids) odd.push_back({id, aspect, value, most->first});
-        }
-    }
+    std::vector<Aspects> alike;
+    for (const DeviceId id : group) alike.push_back(aspects_of(topology, id));
+    for (const OddOne& one : odd_ones(alike))
+        odd.push_back({group[one.index], one.aspect, one.own, one.others});
 }
 
 }  // namespace
