@@ -11,6 +11,7 @@
 #include <sidestep/fleet.hpp>
 #include <sidestep/peer_doctor.hpp>
 
+#include "doctor_page.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -28,6 +29,7 @@ struct DoctorCommand {
     std::vector<std::string> faults;
     std::string expect;
     std::string fleet;
+    std::string page;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -85,6 +87,14 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     return code_of(diagnosis->health());
 }
 
+// The page beside what is printed.
+Result<void> write_page(const DoctorCommand& command, const Globals& globals, const Diagnosis& diagnosis,
+                        const std::optional<ProbeReport>& probe) {
+    const auto topology = Topology::open(globals.machine);
+    if (!topology) return topology.error();
+    return write_file(command.page, doctor_page(diagnosis, *topology, probe));
+}
+
 // Machines that should be alike.
 Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals) {
     const auto fleet = compare_machines(folder);
@@ -118,6 +128,10 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
     }
     const auto diagnosis = run_doctor(options);
     if (!diagnosis) return diagnosis.error();
+    if (!command.page.empty()) {
+        const auto written = write_page(command, globals, *diagnosis, options.probe);
+        if (!written) return written.error();
+    }
     // Whoever asks for one check wants to know all about it.
     const bool everything = command.all || !command.checks.empty();
     std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
@@ -142,6 +156,10 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
            "look at the way to a node that serves, from both ends, and copy real bytes there and back")
         ->type_name("NODE");
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
+        ->type_name("FILE");
+    app.add_option("--page", command->page,
+                   "write one page of HTML too: what was found, the drawing of the machine, and what --probe "
+                   "measured")
         ->type_name("FILE");
     app.add_option("--fleet", command->fleet,
                    "compare the records and topology files in a folder: which machine is not like the others")

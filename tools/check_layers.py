@@ -24,7 +24,7 @@ GROUPS = [
     ("OpenSSL", r"openssl/.*"),
     ("verbs", r"infiniband/.*"),
     ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|ifaddrs\.h|rdma/.*"),
-    ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd)\.h"),
+    ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd|klog)\.h"),
     ("POSIX", r"(unistd|fcntl|dirent|grp|sched|pthread|signal|termios|poll|spawn)\.h"
               r"|sys/(stat|types|wait|ioctl|time|statvfs|vfs|file)\.h"),
     ("intrinsics", r"(x86|imm|emm|xmm)intrin\.h"),

@@ -121,6 +121,17 @@ class Doctor(CommandTest):
         self.succeed("doctor", "--expect", golden, machine=str(self.dir / "h200x2-vm"))
         self.refused(USAGE, "did you mean", "doctor", "--expect", "dgx-h10")
 
+    def test_one_page_joins_doctor_drawing_and_probe(self):
+        page = self.dir / "page.html"
+        self.run_command("doctor", "--page", page, "--fault", "gpu:3.width=8")
+        text = page.read_text()
+        for words in ('class="warn" id="pcie-trained-down"', "<svg", "gpu:7", "cannot be seen"):
+            self.assertIn(words, text)
+        self.assertNotIn("Measured", text)
+        self.assertNotIn("<?xml", text)
+        self.run_command("doctor", "--page", page, "--probe", "--size", "64KiB", machine="pcie-2s")
+        self.assertIn("Measured", page.read_text())
+
     def test_a_fleet_names_the_odd_machine(self):
         fleet = self.dir / "fleet"
         fleet.mkdir()
