@@ -18,12 +18,14 @@ struct Consequence {
 };
 constexpr std::array consequences = {
     // Without a driver NVML and CUDA answer nothing.
+    Consequence{"driver-mismatch", "geforce-no-p2p", true},
+    Consequence{"driver-mismatch", "p2p-chipset", true},
     Consequence{"driver-mismatch", "p2p-refused", true},
     Consequence{"driver-mismatch", "nvlinks-inactive", true},
     Consequence{"driver-mismatch", "mig-on", true},
     Consequence{"driver-mismatch", "confidential-computing", true},
     Consequence{"driver-mismatch", "fabric-manager", true},
-    Consequence{"driver-mismatch", "fabric-manager-version", true},
+    Consequence{"driver-mismatch", "fabric-manager-version", false},
     Consequence{"driver-mismatch", "bar1-small", true},
     Consequence{"driver-mismatch", "cuda-driver-old", true},
     Consequence{"driver-mismatch", "closed-driver", true},
@@ -33,6 +35,8 @@ constexpr std::array consequences = {
     Consequence{"driver-mismatch", "p2pdma-mode", false},
     Consequence{"driver-mismatch", "p2p-wrong-data", true},
     Consequence{"driver-mismatch", "p2p-slow", true},
+    Consequence{"driver-mismatch", "acs-redirect", true},
+    Consequence{"driver-mismatch", "vm-hides-switches", false},
     Consequence{"driver-mismatch", "xid", true},
     Consequence{"driver-mismatch", "nvlink-errors", true},
     Consequence{"driver-mismatch", "gpu-memory-errors", true},
@@ -56,8 +60,6 @@ constexpr std::array consequences = {
     Consequence{"nvlinks-inactive", "nvlink-errors", false},
     Consequence{"nic-down", "odd-one-out", false},
     Consequence{"mig-on", "odd-one-out", false},
-    // One trial answers both.
-    Consequence{"p2p-wrong-data", "p2p-slow", true},
 };
 
 constexpr double everything = 1e9;  // GB/s, more than any machine has
@@ -88,9 +90,9 @@ void name_causes(std::vector<Finding>& findings) {
         const auto cause = open.find(known.cause);
         const auto found = open.find(known.id);
         if (cause == open.end() || found == open.end() || !found->second->because.empty()) continue;
-        // What is only unseen explains nothing but what is unseen too.
-        const bool unseen = found->second->verdict == Verdict::unknown;
-        if (!unseen && (known.unseen || cause->second->verdict == Verdict::unknown)) continue;
+        // What is only unseen explains nothing.
+        if (cause->second->verdict == Verdict::unknown) continue;
+        if (known.unseen && found->second->verdict != Verdict::unknown) continue;
         // A consequence of a consequence is one of the first cause.
         const std::string& first = cause->second->because;
         found->second->because = first.empty() ? cause->second->id : first;

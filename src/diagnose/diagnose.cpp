@@ -82,11 +82,11 @@ Finding examine(const Check& check, const Evidence& evidence) {
 Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks) {
     Diagnosis diagnosis;
     diagnosis.machine = evidence.topology.name();
-    if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
-    if (evidence.from_topology) diagnosis.notes.clear();
-    if (!evidence.from_topology && !evidence.cuda.loaded)
-        diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
-    if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
+    if (!evidence.from_topology) {
+        if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
+        if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
+        if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
+    }
     diagnosis.gpus = evidence.topology.gpu_count();
     diagnosis.driver_missing = !evidence.nvml && look_driver_mismatch(evidence).verdict == Verdict::fail;
     for (const Check& check : checks) diagnosis.findings.push_back(examine(check, evidence));

@@ -169,7 +169,6 @@ Result<NvmlFabric> TopologyNvml::fabric(int index) const {
 Evidence evidence_of(Topology topology) {
     Evidence evidence{std::move(topology), driver::MachineFiles(no_files), nullptr, "", {}, {}, std::nullopt};
     evidence.from_topology = true;
-    evidence.cuda.reason = evidence.verbs.reason = "a topology holds nothing of it";
     if (property(evidence.topology.parts().properties, "nvidia_driver") == topology::no_driver) {
         evidence.no_nvml = "no NVIDIA driver is loaded";
     } else {

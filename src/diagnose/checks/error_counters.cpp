@@ -85,8 +85,8 @@ std::vector<std::pair<std::string, NvmlCounters>> counters_of(const Evidence& ev
     return all;
 }
 
-Outcome nothing_told(const Evidence& evidence, const char* summary, const char* command) {
-    Outcome outcome = unknown(summary);
+Outcome nothing_told(const Evidence& evidence, const char* command) {
+    Outcome outcome = unknown("what the hardware counts of errors is not told");
     outcome.saw("NVML", evidence.nvml ? "does not tell" : evidence.no_nvml);
     outcome.remedy = "Ask the driver's own tool.";
     outcome.command = command;
@@ -132,7 +132,7 @@ Outcome look_pcie_errors(const Evidence& evidence) {
         outcome.verdict = Verdict::warn;
         outcome.summary = "PCIe links send many packets again: " + listed(errors.noisy);
     } else if (errors.told == 0) {
-        return nothing_told(evidence, "no PCIe link tells its errors",
+        return nothing_told(evidence,
                             "grep TOTAL /sys/bus/pci/devices/*/aer_dev_*; nvidia-smi -q | grep -i replay");
     } else {
         outcome = pass("PCIe links count few errors");
@@ -169,7 +169,7 @@ Outcome look_nvlink_errors(const Evidence& evidence) {
         const bool linked = std::any_of(evidence.topology.links().begin(), evidence.topology.links().end(),
                                         [](const Link& link) { return link.kind == LinkKind::nvlink; });
         if (!linked && evidence.nvml) return does_not_apply("no GPU has NVLinks that it may use");
-        return nothing_told(evidence, "NVLinks tell no errors", "nvidia-smi nvlink -e");
+        return nothing_told(evidence, "nvidia-smi nvlink -e");
     }
     outcome = pass("NVLinks count few errors");
     return outcome.saw("GPUs that tell", std::to_string(told));
@@ -205,8 +205,7 @@ Outcome look_gpu_memory(const Evidence& evidence) {
         outcome.remedy = "Stop what runs on the GPU and reset it: the row is replaced then.";
         outcome.command = "nvidia-smi --gpu-reset -i GPU";
     } else if (told == 0) {
-        return nothing_told(evidence, "no GPU tells the errors of its memory",
-                            "nvidia-smi -q -d ECC,ROW_REMAPPER");
+        return nothing_told(evidence, "nvidia-smi -q -d ECC,ROW_REMAPPER");
     } else {
         outcome = pass("the memory of the GPUs counts no error that was not corrected");
         outcome.saw("GPUs that tell", std::to_string(told));
@@ -231,8 +230,7 @@ Outcome look_throttling(const Evidence& evidence) {
         outcome.verdict = Verdict::warn;
         outcome.summary = "heat or power slows GPUs down: " + listed(slowed);
     } else if (told == 0) {
-        return nothing_told(evidence, "no GPU tells whether it is slowed down",
-                            "nvidia-smi -q -d PERFORMANCE");
+        return nothing_told(evidence, "nvidia-smi -q -d PERFORMANCE");
     } else {
         outcome = pass("nothing slows the GPUs down at this moment");
         outcome.saw("GPUs that tell", std::to_string(told));

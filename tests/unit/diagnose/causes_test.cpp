@@ -52,12 +52,12 @@ TEST(Causes, WhatTheyExplainFollowsThem) {
         // Of a chain the first is the cause of all.
         {{finding("p2p-refused", Verdict::warn), finding("fabric-manager", Verdict::fail),
           finding("fabric-manager-version", Verdict::fail)},
-         "fabric-manager-version p2p-refused<fabric-manager-version fabric-manager<fabric-manager-version"},
+         "fabric-manager-version fabric-manager<fabric-manager-version p2p-refused<fabric-manager-version"},
         // What is only unseen explains nothing that is known.
         {{finding("p2p-refused", Verdict::warn), finding("fabric-manager", Verdict::unknown)},
          "p2p-refused fabric-manager"},
-        {{finding("p2p-slow", Verdict::unknown), finding("p2p-wrong-data", Verdict::unknown)},
-         "p2p-wrong-data p2p-slow<p2p-wrong-data"},
+        {{finding("mig-on", Verdict::unknown), finding("driver-mismatch", Verdict::unknown)},
+         "mig-on driver-mismatch"},
         // What is content explains nothing.
         {{finding("p2p-refused", Verdict::warn), finding("mig-on", Verdict::pass)}, "p2p-refused mig-on"},
     };
