@@ -28,7 +28,7 @@ std::string health_words(const Diagnosis& diagnosis) {
             return before +
                    "no driver answers for the GPUs: get it to work first, most of the rest cannot be seen";
         case Health::no_gpu:
-            return "no GPU: what is left to look at is the host";
+            return "no GPU was found; `lspci -d 10de:` lists those that are plugged in";
     }
     return {};
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <utility>
 
 #include "base/try.hpp"
@@ -339,16 +338,18 @@ Result<NvmlCounters> LoadedNvml::counters(int index) const {
         counters.remap_failed = failed != 0;
     }
     if (call(functions_.slowed_by, handle, &number) == success) counters.slowed_by = number;
-    const auto sum = [&](std::initializer_list<unsigned int> fields) -> NvmlCounters::Count {
-        double all = -1;
-        for (const unsigned int id : fields)
-            if (const double told = field(handle, id, 0); told >= 0) all = std::max(all, 0.0) + told;
-        if (all < 0) return std::nullopt;
-        return static_cast<unsigned long long>(all);
+    const int count = link_count(handle);
+    const auto sum = [&](int counter) -> NvmlCounters::Count {
+        NvmlCounters::Count all;
+        for (int link = 0; link < count; ++link)
+            if (call(functions_.nvlink_errors, handle, static_cast<unsigned int>(link), counter, &number) ==
+                success)
+                all = all.value_or(0) + number;
+        return all;
     };
-    counters.nvlink_crc_errors = sum({field_nvlink_crc_flit, field_nvlink_crc_data});
-    counters.nvlink_replays = sum({field_nvlink_replay});
-    counters.nvlink_recoveries = sum({field_nvlink_recovery});
+    counters.nvlink_crc_errors = sum(nvlink_crc_errors);
+    counters.nvlink_replays = sum(nvlink_replays);
+    counters.nvlink_recoveries = sum(nvlink_recoveries);
     return counters;
 }
 

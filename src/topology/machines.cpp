@@ -26,7 +26,7 @@ std::string words_of(const Topology& topology) {
         words += fmt::format("{}{} x {}", words.empty() ? "" : ", ", count, model);
     if (const auto guest = properties.find("hypervisor");
         guest != properties.end() && guest->second != "none")
-        words += ", in a virtual machine (" + guest->second + ")";
+        words += ", in a virtual machine";
     return words.empty() ? "no GPU" : words;
 }
 

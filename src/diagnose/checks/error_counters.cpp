@@ -156,7 +156,7 @@ Outcome look_nvlink_errors(const Evidence& evidence) {
         const auto recoveries = counters.nvlink_recoveries.value_or(0);
         if (recoveries == 0 && crc < many && replays < many) continue;
         (recoveries > 0 ? down : noisy).push_back(name);
-        outcome.saw(fmt::format("nvmlDeviceGetFieldValues({})", name),
+        outcome.saw(fmt::format("nvmlDeviceGetNvLinkErrorCounter({})", name),
                     fmt::format("{} CRC errors, {} replays, {} recoveries", crc, replays, recoveries));
     }
     if (!down.empty() || !noisy.empty()) {

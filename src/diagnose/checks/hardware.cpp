@@ -124,7 +124,7 @@ constexpr Check nvlink_errors = {
     "that goes on is a case for the vendor.",
     "nvidia-smi nvlink -e",
     false,
-    "NVML's reference (NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL); NVIDIA/nccl#2329.",
+    "NVML's reference (nvmlDeviceGetNvLinkErrorCounter); NVIDIA/nccl#2329.",
     look_nvlink_errors};
 
 constexpr Check gpu_memory_errors = {
