@@ -129,18 +129,22 @@ std::string open_text(const std::vector<Finding>& findings, bool everything) {
     return text;
 }
 
-// The findings that are content: their names, or with `everything` a line and the evidence of each.
+// The findings that are content: their names, or with `everything` a line and the evidence of each. Those of the way
+// to a node always have their line, since it tells rates.
 std::string content_text(const std::vector<Finding>& findings, bool applies, bool everything) {
     std::string names;
-    std::string text;
+    std::string lines;
     for (const Finding& finding : findings) {
         if (finding.verdict != Verdict::pass || finding.applies != applies) continue;
-        names += (names.empty() ? "" : ", ") + finding.id;
-        text += line(applies ? "pass" : "-", finding.id, finding.summary) + evidence_text(finding);
+        if (everything || finding.group == CheckGroup::network) {
+            lines += line(applies ? "pass" : "-", finding.id, finding.summary);
+            if (everything) lines += evidence_text(finding);
+        } else {
+            names += (names.empty() ? "" : ", ") + finding.id;
+        }
     }
-    if (names.empty()) return {};
-    const char* title = applies ? "pass" : "does not apply";
-    return fmt::format("\n{}\n{}", title, everything ? text : "  " + wrapped(names, 2, line_width) + "\n");
+    if (!names.empty()) lines += "  " + wrapped(names, 2, line_width) + "\n";
+    return lines.empty() ? "" : fmt::format("\n{}\n{}", applies ? "pass" : "does not apply", lines);
 }
 
 Json finding_json(const Finding& finding) {
