@@ -117,11 +117,7 @@ namespace {
 // Pairs of GPUs are looked at one by one; a rack of NVL72 has 72.
 constexpr int most_gpus = 256;
 
-Result<diagnose::Evidence> evidence_of(std::string machine) {
-    if (machine.empty()) {
-        SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
-        machine = environment.machine;
-    }
+Result<diagnose::Evidence> evidence_of(const std::string& machine) {
     SIDESTEP_TRY(const topology::MachineName name, topology::read_machine_name(machine));
     if (name.kind == topology::MachineName::Kind::live) return diagnose::gather(std::string());
     if (name.kind == topology::MachineName::Kind::record) return diagnose::gather(name.name);
@@ -138,12 +134,20 @@ Result<diagnose::Evidence> evidence_of(std::string machine) {
 
 Result<Diagnosis> run_doctor(const DoctorOptions& options) {
     SIDESTEP_TRY(const std::vector<diagnose::Check> checks, diagnose::checks_called(options.checks));
-    SIDESTEP_TRY(diagnose::Evidence evidence, evidence_of(options.machine));
+    std::string machine = options.machine;
+    if (machine.empty()) {
+        SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
+        machine = environment.machine;
+    }
+    SIDESTEP_TRY(diagnose::Evidence evidence, evidence_of(machine));
     evidence.probe = options.probe;
     if (!options.expect.empty()) {
         SIDESTEP_TRY(evidence.expected, Topology::open(options.expect));
     }
-    return diagnose::examine_all(evidence, checks);
+    Diagnosis diagnosis = diagnose::examine_all(evidence, checks);
+    // A file says of itself what it was called where it was written.
+    if (evidence.from_topology) diagnosis.machine = machine;
+    return diagnosis;
 }
 
 std::string_view to_string(Verdict verdict) {

@@ -37,6 +37,9 @@ std::optional<RdmaCard> card_of(const Device& device) {
                               told(prefix + "state"), told(prefix + "phys_state"),
                               told(prefix + "link_layer")});
     }
+    // NCCL's files list the cards that NCCL uses, by their rate alone.
+    if (card.ports.empty() && told("netdev").empty() && !told("net_mb_per_s").empty())
+        card.ports.push_back({card.name + " port 1", card.name, device.name, "", "", ""});
     if (card.ports.empty()) return std::nullopt;
     return card;
 }

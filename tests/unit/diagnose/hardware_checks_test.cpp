@@ -104,6 +104,16 @@ TEST(OddOneOut, NamesTheDeviceAndWhatDiffers) {
     EXPECT_GT(half.cost_gb_per_s.value_or(0), 20) << half.summary;
 }
 
+// NCCL's file of a machine with a card a GPU, below the same switch.
+TEST(Topologies, CardsOfNcclsFilesCount) {
+    const auto machine =
+        Topology::open(std::string(SIDESTEP_SOURCE_DIR) + "/tests/recorded/nccl/hgx-h200.xml");
+    ASSERT_TRUE(machine.ok()) << machine.error().to_string();
+    const Outcome outcome = look("gpu-nic-far", evidence_of(*machine));
+    EXPECT_TRUE(outcome.applies);
+    EXPECT_EQ(outcome.verdict, Verdict::pass) << outcome.summary;
+}
+
 TEST(OddOneOut, NeedsThreeAlikeAndAMajority) {
     EXPECT_FALSE(look("odd-one-out", evidence_of(*Topology::open("laptop"))).applies);
     const auto even = Topology::open("pcie-4l40s!gpu:0.width=8!gpu:1.width=8");
