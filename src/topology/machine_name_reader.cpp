@@ -19,8 +19,8 @@ namespace {
 using Kind = MachineName::Kind;
 
 // The endings of recorded machines, and what they are. A folder has none.
-constexpr std::array<std::pair<std::string_view, Kind>, 2> endings = {
-    {{".json", Kind::json}, {".xml", Kind::xml}}};
+constexpr std::array<std::pair<std::string_view, Kind>, 3> endings = {
+    {{".json", Kind::json}, {".xml", Kind::xml}, {".txt", Kind::matrix}}};
 
 bool exists(const std::string& path) {
     struct stat status = {};

@@ -151,6 +151,12 @@ class Doctor(CommandTest):
         odd = json.loads(self.run_command("doctor", "--fleet", fleet, "--json").out)["odd"]
         self.assertEqual({one["machine"] for one in odd}, {"node3.json"})
 
+    def test_the_matrix_of_nvidia_smi(self):
+        matrix = self.write("smi.txt", b"GPU0 GPU1 NIC0 CPU Affinity\nGPU0 X NV18 PIX 0-7\nGPU1 NV18 X SYS 8-15\nNIC0 PIX SYS X\n")
+        self.assertIn("NV18", self.succeed("topo", machine=matrix).out)
+        self.assertIn("gpu-nic-far", self.run_command("doctor", machine=matrix).out)
+        self.refused(USAGE, "no matrix of GPUs", "doctor", machine=self.write("other.txt", b"hello\n"))
+
     def test_names_of_machines(self):
         listed = self.json_of("machines")["machines"]
         names = {machine["name"] for machine in listed}
