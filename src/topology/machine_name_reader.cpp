@@ -20,7 +20,7 @@ using Kind = MachineName::Kind;
 
 // The endings of recorded machines, and what they are. A folder has none.
 constexpr std::array<std::pair<std::string_view, Kind>, 3> endings = {
-    {{".json", Kind::json}, {".xml", Kind::xml}, {".txt", Kind::matrix}}};
+    {{".json", Kind::json}, {".xml", Kind::xml}, {".txt", Kind::text}}};
 
 bool exists(const std::string& path) {
     struct stat status = {};

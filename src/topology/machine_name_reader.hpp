@@ -15,7 +15,7 @@ struct MachineName {
         record,  // a folder that `sidestep topo --record` wrote; `name` is its path
         xml,     // an NCCL topology file
         json,    // one of the own format
-        matrix,  // what `nvidia-smi topo -m` printed
+        text,    // what `nvidia-smi topo -m` or `lspci -vvv` printed
         model,   // a built-in machine, or a cluster of it
     };
     Kind kind = Kind::live;

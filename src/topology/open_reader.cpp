@@ -7,6 +7,7 @@
 #include "base/environment.hpp"
 #include "base/try.hpp"
 #include "topology/faults.hpp"
+#include "topology/lspci_text.hpp"
 #include "topology/machine_name_reader.hpp"
 #include "topology/smi_matrix.hpp"
 #include "topology/text_file_reader.hpp"
@@ -32,11 +33,13 @@ Result<Topology> read_named(const topology::MachineName& machine, std::string_vi
         case Kind::model:
             return Topology::model(machine.name);
         case Kind::xml:
-        case Kind::matrix:
+        case Kind::text:
             break;
     }
     SIDESTEP_TRY(const std::string text, topology::read_text_file(machine.name, largest_xml));
-    if (machine.kind == Kind::matrix) return topology::read_smi_matrix(text, machine.name);
+    if (machine.kind == Kind::text)
+        return topology::is_lspci_text(text) ? topology::read_lspci(text, machine.name)
+                                             : topology::read_smi_matrix(text, machine.name);
     return read_nccl_xml(text, machine.name, as);
 }
 

@@ -62,7 +62,7 @@ std::vector<std::string> words_of(const std::string& line) {
 
 Error bad_line(const std::string& where, int line, const std::string& why) {
     return Error{ErrorCode::invalid_argument, why, fmt::format("{}:{}", where, line),
-                 "the file has to hold what nvidia-smi topo -m prints"};
+                 "the file has to hold what nvidia-smi topo -m or lspci -vvv prints"};
 }
 
 Result<int> number(const std::string& text, const Error& error) {
@@ -94,7 +94,8 @@ Result<Matrix> parse(std::string_view text, const std::string& where) {
         const auto words = words_of(line);
         if (words.empty()) continue;
         if (columns.empty()) {
-            if (words.front() != "GPU0") return bad_line(where, at, "this is no matrix of GPUs");
+            if (words.front() != "GPU0")
+                return bad_line(where, at, "this is no matrix of GPUs, and no list of PCI devices");
             columns = columns_of(words);
             if (columns.size() > most_devices) return bad_line(where, at, "there are too many devices");
             continue;

@@ -157,6 +157,16 @@ class Doctor(CommandTest):
         self.assertIn("gpu-nic-far", self.run_command("doctor", machine=matrix).out)
         self.refused(USAGE, "no matrix of GPUs", "doctor", machine=self.write("other.txt", b"hello\n"))
 
+    def test_the_text_of_lspci(self):
+        link = "\tLnkCap: Port #0, Speed 32GT/s, Width x16\n\tLnkSta: Speed 32GT/s, Width x%d\n"
+        text = "".join(f"0{i}:00.0 3D controller: NVIDIA Corporation GH100\n" + link % (8 if i == 2 else 16) for i in range(1, 5))
+        outcome = self.run_command("doctor", machine=self.write("lspci.txt", text.encode()))
+        self.assertEqual(outcome.code, WARNINGS, outcome.out)
+        first = outcome.out.split("\nfirst\n")[1].splitlines()[0]
+        self.assertIn("pcie-trained-down", first)
+        self.assertIn("gpu:1", first)
+        self.assertNotIn("NVLinks that this product has are down", outcome.out)
+
     def test_names_of_machines(self):
         listed = self.json_of("machines")["machines"]
         names = {machine["name"] for machine in listed}
