@@ -50,7 +50,7 @@ std::string address_of(const std::string& line) {
     unsigned bus = 0;
     unsigned device = 0;
     unsigned function = 0;
-    if (std::sscanf(line.c_str(), "%4x:%2x:%2x.%1x ", &domain, &bus, &device, &function) != 4) {
+    if (std::sscanf(line.c_str(), "%8x:%2x:%2x.%1x ", &domain, &bus, &device, &function) != 4) {
         domain = 0;
         if (std::sscanf(line.c_str(), "%2x:%2x.%1x ", &bus, &device, &function) != 3) return {};
     }
@@ -86,8 +86,8 @@ void read_detail(const std::string& line, Entry& entry) {
     };
     if (const char* text = after("NUMA node: ")) entry.numa_node = std::atoi(text);
     if (const char* text = after("secondary="))
-        entry.secondary =
-            fmt::format("{}:{:02x}", entry.bus_id.substr(0, 4), std::strtoul(text, nullptr, 16) & 0xff);
+        entry.secondary = fmt::format("{}:{:02x}", entry.bus_id.substr(0, entry.bus_id.find(':')),
+                                      std::strtoul(text, nullptr, 16) & 0xff);
     if (after("LnkCap:")) entry.can = speed_in(line);
     if (after("LnkSta:")) entry.now = speed_in(line);
     if (const char* text = after("Kernel driver in use: ")) entry.driver = text;

@@ -59,6 +59,7 @@ TEST(LspciText, WithNumbersAndDomains) {
     ASSERT_TRUE(topology.ok()) << topology.error().to_string();
     EXPECT_EQ(topology->gpu_count(), 1);
     EXPECT_EQ(topology->device(*topology->find(DeviceKind::gpu, 0)).bus_id, "0001:41:00.0");
+    EXPECT_TRUE(topology->find("drive:10000:e1:00.0")) << "behind a VMD";
     EXPECT_FALSE(topology->notes().empty());
 }
 
