@@ -10,56 +10,59 @@ namespace sidestep::diagnose {
 
 namespace {
 
+// What a consequence is: a check that cannot be made, something that is wrong, or either.
+enum class As { unseen, wrong, either };
+
 // A finding that is there because of another one, where both are not content.
 struct Consequence {
     std::string_view cause;
     std::string_view id;
-    bool unseen;  // only where nothing more than "cannot be seen" is said of it
+    As as;
 };
 constexpr std::array consequences = {
     // Without a driver NVML and CUDA answer nothing.
-    Consequence{"driver-mismatch", "geforce-no-p2p", true},
-    Consequence{"driver-mismatch", "p2p-chipset", true},
-    Consequence{"driver-mismatch", "p2p-refused", true},
-    Consequence{"driver-mismatch", "nvlinks-inactive", true},
-    Consequence{"driver-mismatch", "mig-on", true},
-    Consequence{"driver-mismatch", "confidential-computing", true},
-    Consequence{"driver-mismatch", "fabric-manager", true},
-    Consequence{"driver-mismatch", "fabric-manager-version", false},
-    Consequence{"driver-mismatch", "bar1-small", true},
-    Consequence{"driver-mismatch", "cuda-driver-old", true},
-    Consequence{"driver-mismatch", "closed-driver", true},
-    Consequence{"driver-mismatch", "dma-buf-gpu", true},
-    Consequence{"driver-mismatch", "peermem-missing", false},
-    Consequence{"driver-mismatch", "nvidia-fs", false},
-    Consequence{"driver-mismatch", "p2pdma-mode", false},
-    Consequence{"driver-mismatch", "p2p-wrong-data", true},
-    Consequence{"driver-mismatch", "p2p-slow", true},
-    Consequence{"driver-mismatch", "acs-redirect", true},
-    Consequence{"driver-mismatch", "vm-hides-switches", false},
-    Consequence{"driver-mismatch", "xid", true},
-    Consequence{"driver-mismatch", "nvlink-errors", true},
-    Consequence{"driver-mismatch", "gpu-memory-errors", true},
-    Consequence{"driver-mismatch", "throttling", true},
-    Consequence{"driver-mismatch", "pcie-errors", true},
+    Consequence{"driver-mismatch", "geforce-no-p2p", As::unseen},
+    Consequence{"driver-mismatch", "p2p-chipset", As::unseen},
+    Consequence{"driver-mismatch", "p2p-refused", As::unseen},
+    Consequence{"driver-mismatch", "nvlinks-inactive", As::unseen},
+    Consequence{"driver-mismatch", "mig-on", As::unseen},
+    Consequence{"driver-mismatch", "confidential-computing", As::unseen},
+    Consequence{"driver-mismatch", "fabric-manager", As::unseen},
+    Consequence{"driver-mismatch", "fabric-manager-version", As::either},
+    Consequence{"driver-mismatch", "bar1-small", As::unseen},
+    Consequence{"driver-mismatch", "cuda-driver-old", As::unseen},
+    Consequence{"driver-mismatch", "closed-driver", As::unseen},
+    Consequence{"driver-mismatch", "dma-buf-gpu", As::unseen},
+    Consequence{"driver-mismatch", "peermem-missing", As::either},
+    Consequence{"driver-mismatch", "nvidia-fs", As::either},
+    Consequence{"driver-mismatch", "p2pdma-mode", As::either},
+    Consequence{"driver-mismatch", "p2p-wrong-data", As::unseen},
+    Consequence{"driver-mismatch", "p2p-slow", As::unseen},
+    Consequence{"driver-mismatch", "acs-redirect", As::unseen},
+    Consequence{"driver-mismatch", "vm-hides-switches", As::either},
+    Consequence{"driver-mismatch", "xid", As::unseen},
+    Consequence{"driver-mismatch", "nvlink-errors", As::unseen},
+    Consequence{"driver-mismatch", "gpu-memory-errors", As::unseen},
+    Consequence{"driver-mismatch", "throttling", As::unseen},
+    Consequence{"driver-mismatch", "pcie-errors", As::unseen},
     // NVLink is not used before the NVSwitches are ready.
-    Consequence{"fabric-manager-version", "fabric-manager", false},
-    Consequence{"fabric-manager", "p2p-refused", false},
-    Consequence{"fabric-manager", "nvlinks-inactive", false},
+    Consequence{"fabric-manager-version", "fabric-manager", As::wrong},
+    Consequence{"fabric-manager", "p2p-refused", As::wrong},
+    Consequence{"fabric-manager", "nvlinks-inactive", As::wrong},
     // These take peer access away.
-    Consequence{"mig-on", "p2p-refused", false},
-    Consequence{"confidential-computing", "p2p-refused", false},
+    Consequence{"mig-on", "p2p-refused", As::wrong},
+    Consequence{"confidential-computing", "p2p-refused", As::wrong},
     // What makes a direct path slow or wrong.
-    Consequence{"acs-redirect", "p2p-slow", false},
-    Consequence{"pcie-trained-down", "p2p-slow", false},
+    Consequence{"acs-redirect", "p2p-slow", As::wrong},
+    Consequence{"pcie-trained-down", "p2p-slow", As::wrong},
     // A device that differs by what has a name of its own.
-    Consequence{"gpu-lost", "xid", false},
-    Consequence{"pcie-trained-down", "odd-one-out", false},
-    Consequence{"pcie-trained-down", "pcie-errors", false},
-    Consequence{"nvlinks-inactive", "odd-one-out", false},
-    Consequence{"nvlinks-inactive", "nvlink-errors", false},
-    Consequence{"nic-down", "odd-one-out", false},
-    Consequence{"mig-on", "odd-one-out", false},
+    Consequence{"gpu-lost", "xid", As::wrong},
+    Consequence{"pcie-trained-down", "odd-one-out", As::wrong},
+    Consequence{"pcie-trained-down", "pcie-errors", As::wrong},
+    Consequence{"nvlinks-inactive", "odd-one-out", As::wrong},
+    Consequence{"nvlinks-inactive", "nvlink-errors", As::wrong},
+    Consequence{"nic-down", "odd-one-out", As::wrong},
+    Consequence{"mig-on", "odd-one-out", As::wrong},
 };
 
 constexpr double everything = 1e9;  // GB/s, more than any machine has
@@ -92,7 +95,8 @@ void name_causes(std::vector<Finding>& findings) {
         if (cause == open.end() || found == open.end() || !found->second->because.empty()) continue;
         // What is only unseen explains nothing.
         if (cause->second->verdict == Verdict::unknown) continue;
-        if (known.unseen && found->second->verdict != Verdict::unknown) continue;
+        const As as = found->second->verdict == Verdict::unknown ? As::unseen : As::wrong;
+        if (known.as != As::either && known.as != as) continue;
         // A consequence of a consequence is one of the first cause.
         const std::string& first = cause->second->because;
         found->second->because = first.empty() ? cause->second->id : first;

@@ -67,7 +67,7 @@ Outcome look_odd_devices(const Evidence& evidence) {
                 for (const DeviceId other : group) best = std::max(best, own_link_rate(topology, other));
         lost = std::max(lost, best - own_link_rate(topology, one.device));
     }
-    outcome.summary = "not like its likes: " + listed(names, 3);
+    outcome.summary = "unlike the others of its kind: " + listed(names, 3);
     if (lost > 0) outcome.cost_gb_per_s = lost;
     return outcome;
 }

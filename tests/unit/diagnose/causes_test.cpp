@@ -58,6 +58,11 @@ TEST(Causes, WhatTheyExplainFollowsThem) {
          "p2p-refused fabric-manager"},
         {{finding("mig-on", Verdict::unknown), finding("driver-mismatch", Verdict::unknown)},
          "mig-on driver-mismatch"},
+        // A check that cannot be made is not one that failed.
+        {{finding("pcie-errors", Verdict::unknown), finding("pcie-trained-down", Verdict::warn)},
+         "pcie-trained-down pcie-errors"},
+        {{finding("pcie-errors", Verdict::warn), finding("pcie-trained-down", Verdict::warn, 9)},
+         "pcie-trained-down pcie-errors<pcie-trained-down"},
         // What is content explains nothing.
         {{finding("p2p-refused", Verdict::warn), finding("mig-on", Verdict::pass)}, "p2p-refused mig-on"},
     };
