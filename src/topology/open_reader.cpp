@@ -7,6 +7,7 @@
 #include "base/environment.hpp"
 #include "base/try.hpp"
 #include "topology/faults.hpp"
+#include "topology/hwloc_xml.hpp"
 #include "topology/lspci_text.hpp"
 #include "topology/machine_name_reader.hpp"
 #include "topology/smi_matrix.hpp"
@@ -40,6 +41,7 @@ Result<Topology> read_named(const topology::MachineName& machine, std::string_vi
     if (machine.kind == Kind::text)
         return topology::is_lspci_text(text) ? topology::read_lspci(text, machine.name)
                                              : topology::read_smi_matrix(text, machine.name);
+    if (as.empty() && topology::is_hwloc_xml(text)) return topology::read_hwloc_xml(text, machine.name);
     return read_nccl_xml(text, machine.name, as);
 }
 
