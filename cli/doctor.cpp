@@ -1,15 +1,17 @@
 // sidestep doctor: why a fast path is off or slow, and what to type.
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include <sidestep/fleet.hpp>
 #include <sidestep/peer_doctor.hpp>
 
+#include "doctor_page.hpp"
 #include "interrupt.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -25,6 +27,11 @@ struct DoctorCommand {
     std::string save;
     std::string pages;
     std::string peer;
+    std::vector<std::string> checks;
+    std::vector<std::string> faults;
+    std::string expect;
+    std::string fleet;
+    std::string page;
 };
 
 Result<void> write_pages(const std::string& folder) {
@@ -62,18 +69,19 @@ Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) 
     return report;
 }
 
-// The worst finding decides: 1 where something fails, 4 where something warns.
-ExitCode worst(const Diagnosis& diagnosis) {
-    if (diagnosis.count(Verdict::fail) > 0) return ExitCode::failed;
-    return diagnosis.count(Verdict::warn) > 0 ? ExitCode::warnings : ExitCode::done;
-}
-
-Result<ExitCode> print_probe(const ProbeReport& report, const Globals& globals) {
-    const auto printed = print(globals.json ? report.to_json() : report.to_string());
-    if (!printed) return printed.error();
-    const bool intact = std::all_of(report.pairs.begin(), report.pairs.end(),
-                                    [](const PairProbe& pair) { return pair.intact; });
-    return intact ? ExitCode::done : ExitCode::failed;
+ExitCode code_of(Health health) {
+    switch (health) {
+        case Health::well:
+            return ExitCode::done;
+        case Health::warnings:
+            return ExitCode::warnings;
+        case Health::failures:
+            return ExitCode::failed;
+        case Health::no_driver:
+        case Health::no_gpu:
+            break;
+    }
+    return ExitCode::no_gpu;
 }
 
 // Both ends of the way to a node.
@@ -91,7 +99,24 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     if (!diagnosis) return diagnosis.error();
     const auto printed = print(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all));
     if (!printed) return printed.error();
-    return worst(*diagnosis);
+    return code_of(diagnosis->health());
+}
+
+// The page beside what is printed.
+Result<void> write_page(const DoctorCommand& command, const Globals& globals, const Diagnosis& diagnosis,
+                        const std::optional<ProbeReport>& probe) {
+    const auto topology = Topology::open(globals.machine);
+    if (!topology) return topology.error();
+    return write_file(command.page, doctor_page(diagnosis, *topology, probe));
+}
+
+// Machines that should be alike.
+Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals) {
+    const auto fleet = compare_machines(folder);
+    if (!fleet) return fleet.error();
+    const auto printed = print(globals.json ? fleet->to_json() : fleet->to_string());
+    if (!printed) return printed.error();
+    return fleet->odd.empty() ? ExitCode::done : ExitCode::warnings;
 }
 
 Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& globals) {
@@ -100,32 +125,42 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
         if (!written) return written.error();
         return ExitCode::done;
     }
+    if (!command.fleet.empty()) return examine_fleet(command.fleet, globals);
+    if (!command.peer.empty() && !command.checks.empty())
+        return Error{
+            ErrorCode::invalid_argument, "--peer makes checks of its own", {}, "leave the names out"};
     if (!command.peer.empty()) return examine_peer(command, globals);
     if (!command.save.empty() && !command.probe)
         return Error{ErrorCode::invalid_argument, "--save keeps what --probe finds", {}, "add --probe"};
     DoctorOptions options;
     options.machine = globals.machine;
+    options.checks = command.checks;
+    options.expect = command.expect;
     if (command.probe) {
         auto report = probe(command, globals);
         if (!report) return report.error();
         options.probe = std::move(*report);
     }
     const auto diagnosis = run_doctor(options);
-    // A modelled machine has pairs to try, and nothing else to examine.
-    const bool modelled = !diagnosis && diagnosis.error().code == ErrorCode::unsupported;
-    if (modelled && options.probe) return print_probe(*options.probe, globals);
     if (!diagnosis) return diagnosis.error();
-    std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all);
+    if (!command.page.empty()) {
+        const auto written = write_page(command, globals, *diagnosis, options.probe);
+        if (!written) return written.error();
+    }
+    // Whoever asks for one check wants to know all about it.
+    const bool everything = command.all || !command.checks.empty();
+    std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();
     const auto printed = print(text);
     if (!printed) return printed.error();
-    return worst(*diagnosis);
+    return code_of(diagnosis->health());
 }
 
 }  // namespace
 
 Action define_doctor(CLI::App& app, const Globals& globals) {
     const auto command = std::make_shared<DoctorCommand>();
+    app.add_option("CHECK", command->checks, "the checks to make, by name (default: all)")->type_name("");
     app.add_flag("--probe", command->probe,
                  "copy and check real bytes between every two GPUs, each way, and time them");
     add_bytes(
@@ -137,11 +172,22 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
         ->type_name("NODE");
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
         ->type_name("FILE");
+    app.add_option("--page", command->page,
+                   "write one page of HTML too: what was found, the drawing of the machine, and what --probe "
+                   "measured")
+        ->type_name("FILE");
+    app.add_option("--fleet", command->fleet,
+                   "compare the records and topology files in a folder: which machine is not like the others")
+        ->type_name("DIR");
+    add_faults(app, command->faults);
+    app.add_option("--expect", command->expect,
+                   "what the machine should be: whatever --machine takes; each difference fails")
+        ->type_name("MACHINE");
     app.add_flag("--all", command->all, "show the evidence of what passes too");
     app.add_option("--pages", command->pages,
                    "write the page of every check into a folder, and look at nothing")
         ->type_name("DIR");
-    return [command, &globals] { return run_doctor_verb(*command, globals); };
+    return [command, &globals] { return run_doctor_verb(*command, with_faults(globals, command->faults)); };
 }
 
 }  // namespace sidestep::cli

@@ -130,6 +130,21 @@ std::string machine_of(const Globals& globals) {
     return named && *named ? named : "live";
 }
 
+void add_faults(CLI::App& app, std::vector<std::string>& faults) {
+    app.add_option("--fault", faults,
+                   "something that is wrong with a built-in machine: acs, no-driver, fabric-down, nic-rate, "
+                   "gpu:3.width=8, ... (a wrong one lists them all); may be given several times")
+        ->type_name("FAULT")
+        ->allow_extra_args(false);
+}
+
+Globals with_faults(const Globals& globals, const std::vector<std::string>& faults) {
+    Globals faulty = globals;
+    if (!faults.empty()) faulty.machine = machine_of(globals);
+    for (const std::string& fault : faults) faulty.machine += "!" + fault;
+    return faulty;
+}
+
 Result<Context> open_context(const Globals& globals) {
     ContextOptions options;
     options.machine = globals.machine;

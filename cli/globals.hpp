@@ -71,6 +71,11 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
 std::string machine_of(const Globals& globals);
 
 // Opens the machine that --machine names.
+// The option --fault of a verb that looks at machines: each adds to what is wrong with a made-up one.
+void add_faults(CLI::App& app, std::vector<std::string>& faults);
+// The same with the faults put into the machine.
+Globals with_faults(const Globals& globals, const std::vector<std::string>& faults);
+
 Result<Context> open_context(const Globals& globals);
 
 // Reads "500ms", "30s", "2m", "1h" and, as seconds, a bare number; to the millisecond above. Fails with

@@ -19,7 +19,8 @@ namespace {
 constexpr const char* exit_codes =
     "Exit codes: 0 done; 1 failed, or doctor found a failure, topo diff a difference, or bench a missed\n"
     "threshold; 2 a place, option, file or machine that does not exist or makes no sense; 3 the required\n"
-    "path is not available; 4 doctor found only warnings; 130 interrupted.";
+    "path is not available; 4 doctor found only warnings; 5 doctor found no GPU or no\n"
+    "driver; 130 interrupted.";
 
 std::string options_of(const CLI::App& app) {
     std::string text = "Options of every verb, before or after it:\n";

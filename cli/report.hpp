@@ -16,6 +16,7 @@ enum class ExitCode : int {
     usage = 2,             // a place, option, file or machine that does not exist or makes no sense
     path_unavailable = 3,  // the required path
     warnings = 4,          // doctor: nothing fails, something warns
+    no_gpu = 5,            // doctor: there is no GPU, or no driver answers for them
     interrupted = 130,     // by SIGINT or SIGTERM
 };
 

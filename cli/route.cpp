@@ -12,6 +12,7 @@ struct RouteCommand {
     std::string from;
     std::string to;
     CopyFlags flags;
+    std::vector<std::string> faults;
 };
 
 Result<void> run_route(const Globals& globals, const RouteCommand& command) {
@@ -45,7 +46,9 @@ Action define_route(CLI::App& app, const Globals& globals) {
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");
     add_copy_flags(app, command->flags);
-    return done_or_fails([command, &globals] { return run_route(globals, *command); });
+    add_faults(app, command->faults);
+    return done_or_fails(
+        [command, &globals] { return run_route(with_faults(globals, command->faults), *command); });
 }
 
 }  // namespace sidestep::cli

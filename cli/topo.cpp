@@ -26,6 +26,7 @@ struct TopoCommand {
     std::string output;
     std::string record;
     std::string theme;
+    std::vector<std::string> faults;
     int node = 0;
     std::vector<std::string> nodes;
     CLI::App* diff = nullptr;
@@ -202,10 +203,11 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     app.add_option("--node", command->node, "the machine of a cluster that is drawn in full (default: 0)")
         ->type_name("N")
         ->check(CLI::NonNegativeNumber.description(""));
+    add_faults(app, command->faults);
     define_diff(app, *command);
     return [command, &globals]() -> Result<ExitCode> {
         if (command->diff->parsed()) return run_diff(*command, globals);
-        const auto result = run_topo(*command, globals);
+        const auto result = run_topo(*command, with_faults(globals, command->faults));
         if (!result) return result.error();
         return ExitCode::done;
     };

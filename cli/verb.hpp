@@ -36,6 +36,7 @@ struct Verb {
 Action define_copy(CLI::App& app, const Globals& globals);
 Action define_route(CLI::App& app, const Globals& globals);
 Action define_topo(CLI::App& app, const Globals& globals);
+Action define_machines(CLI::App& app, const Globals& globals);
 Action define_doctor(CLI::App& app, const Globals& globals);
 Action define_publish(CLI::App& app, const Globals& globals);
 Action define_serve(CLI::App& app, const Globals& globals);
@@ -61,6 +62,7 @@ inline constexpr Verb verbs[] = {
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},
     {"serve", "let other machines reach places of this one", define_serve},
     {"topo", "print the machine: devices and the links between them", define_topo},
+    {"machines", "list the machines that can be looked at without having them", define_machines},
     {"doctor", "find out why a fast path is off or slow, and what to type", define_doctor},
     {"bench", "measure this machine: every figure beside what the hardware can do", define_bench},
     {"tune", "measure which algorithm of collectives is quickest at which size here", define_tune},

@@ -12,6 +12,7 @@ install(DIRECTORY include/sidestep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(FILES completions/sidestep.bash RENAME sidestep
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(DIRECTORY ${CMAKE_BINARY_DIR}/share/sidestep/machines DESTINATION ${CMAKE_INSTALL_DATADIR}/sidestep)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sidestep)
 
 # find_package(sidestep): the target sidestep::sidestep. Until 1.0 a new minor version is a new interface.

@@ -24,7 +24,7 @@ GROUPS = [
     ("OpenSSL", r"openssl/.*"),
     ("verbs", r"infiniband/.*"),
     ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|ifaddrs\.h|rdma/.*"),
-    ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd)\.h"),
+    ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd|klog)\.h"),
     ("POSIX", r"(unistd|fcntl|dirent|grp|sched|pthread|signal|termios|poll|spawn)\.h"
               r"|sys/(stat|types|wait|ioctl|time|statvfs|vfs|file)\.h"),
     ("intrinsics", r"(x86|imm|emm|xmm)intrin\.h"),
@@ -137,12 +137,12 @@ HOMES = {
     "src/base": ("api.h", "result.hpp", "place.hpp", "buffer.hpp", "units.hpp", "memory_kind.hpp",
                  "version.hpp", "options.hpp", "allocation.hpp", "network.hpp", "pinned.hpp", "publication.hpp",
                  "storage_bytes.hpp", "stage.hpp", "dtype.hpp"),
-    "src/topology": ("topology.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
+    "src/topology": ("topology.hpp", "machines.hpp", "topology_diff.hpp", "drawing.hpp", "nccl_xml.hpp", "probe_report.hpp",),
     "src/route": ("route.hpp", "receipt.hpp"),
     "src/transfer": ("transfer.hpp",),
     "src/collective": ("collective.hpp",),
     "src/checkpoint": ("checkpoint.hpp", "tensor_info.hpp", "load.hpp", "loaded.hpp", "repair.hpp", "save.hpp"),
-    "src/diagnose": ("doctor.hpp", "peer_doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
+    "src/diagnose": ("doctor.hpp", "fleet.hpp", "peer_doctor.hpp", "record.hpp", "probe.hpp", "sidestep.hpp"),
     "src/context": ("context.hpp", "cuda.hpp", "group.hpp", "node.hpp", "sidestep.h"),
 }
 

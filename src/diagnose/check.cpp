@@ -36,7 +36,7 @@ Outcome does_not_apply(std::string summary) {
 
 std::vector<Check> all_checks() {
     std::vector<Check> all;
-    for (const auto group : {gpu_gpu_checks, gpu_nic_checks, gpu_storage_checks, host_checks,
+    for (const auto group : {gpu_gpu_checks, gpu_nic_checks, gpu_storage_checks, hardware_checks, host_checks,
                              container_checks, version_checks}) {
         const std::vector<Check> checks = group();
         all.insert(all.end(), checks.begin(), checks.end());

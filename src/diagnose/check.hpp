@@ -48,12 +48,14 @@ struct Check {
     bool needs_root;       // for the command
     const char* sources;   // where the facts come from: documents, issue numbers
     Outcome (*look)(const Evidence& evidence);
+    bool by_topology = false;  // it finds out something of a topology without files and drivers too
 };
 
 // The tables of the groups, in src/diagnose/checks/.
 std::vector<Check> gpu_gpu_checks();
 std::vector<Check> gpu_nic_checks();
 std::vector<Check> gpu_storage_checks();
+std::vector<Check> hardware_checks();
 std::vector<Check> host_checks();
 std::vector<Check> container_checks();
 std::vector<Check> version_checks();

@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <system_error>
 
 #include <sidestep/doctor.hpp>
 
 #include "base/environment.hpp"
+#include "base/nearest_name.hpp"
 #include "base/try.hpp"
+#include "diagnose/causes.hpp"
 #include "diagnose/check.hpp"
+#include "diagnose/checks/versions_looks.hpp"
 #include "diagnose/diagnose.hpp"
+#include "diagnose/topology_evidence.hpp"
+#include "topology/machine_name_reader.hpp"
 
 namespace sidestep {
 
@@ -35,8 +38,28 @@ bool needs_root(std::string_view command) {
            (command.starts_with("nvidia-smi -i") && command.find(" -mig ") != std::string_view::npos);
 }
 
-Finding examine(const Check& check, const Evidence& evidence) {
+namespace {
+
+// What a topology alone does not tell is alike for all checks, so that a report can say it once.
+Outcome topology_tells_nothing() {
+    Outcome outcome = unknown("a topology alone does not tell: this takes the machine's files and drivers");
+    outcome.remedy =
+        "Run the doctor on the machine itself, or on a record of it that `sidestep topo --record` wrote.";
+    outcome.command = "sidestep topo --record FOLDER";
+    return outcome;
+}
+
+Outcome look(const Check& check, const Evidence& evidence) {
+    if (!evidence.from_topology) return check.look(evidence);
+    if (!check.by_topology) return topology_tells_nothing();
     Outcome outcome = check.look(evidence);
+    return outcome.verdict == Verdict::unknown ? topology_tells_nothing() : outcome;
+}
+
+}  // namespace
+
+Finding examine(const Check& check, const Evidence& evidence) {
+    Outcome outcome = look(check, evidence);
     Finding finding;
     finding.id = check.id;
     finding.group = check.group;
@@ -56,42 +79,75 @@ Finding examine(const Check& check, const Evidence& evidence) {
     return finding;
 }
 
-Diagnosis examine_all(const Evidence& evidence) {
+Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks) {
     Diagnosis diagnosis;
     diagnosis.machine = evidence.topology.name();
-    if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
-    if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
-    if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
-    for (const Check& check : all_checks()) diagnosis.findings.push_back(examine(check, evidence));
+    if (!evidence.from_topology) {
+        if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
+        if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
+        if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);
+    }
+    diagnosis.gpus = evidence.topology.gpu_count();
+    diagnosis.driver_missing = !evidence.nvml && look_driver_mismatch(evidence).verdict == Verdict::fail;
+    for (const Check& check : checks) diagnosis.findings.push_back(examine(check, evidence));
+    put_causes_first(diagnosis);
     return diagnosis;
+}
+
+Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids) {
+    std::vector<Check> all = all_checks();
+    if (ids.empty()) return all;
+    std::vector<std::string> known;
+    for (const Check& check : all) known.emplace_back(check.id);
+    std::vector<Check> chosen;
+    for (const std::string& id : ids) {
+        const auto found = std::find(known.begin(), known.end(), id);
+        if (found == known.end())
+            return Error{ErrorCode::not_found, fmt::format("there is no check '{}'", id), "doctor",
+                         base::did_you_mean(id, known, "the checks are")};
+        chosen.push_back(all[static_cast<std::size_t>(found - known.begin())]);
+    }
+    return chosen;
 }
 
 }  // namespace diagnose
 
 namespace {
 
-// The root below which the machine's files lie.
-Result<std::string> root_of(std::string machine) {
-    if (machine.empty()) {
-        SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
-        machine = environment.machine;
-    }
-    if (machine == "live") return std::string();
-    std::error_code error;
-    if (std::filesystem::is_directory(machine, error)) return machine;
-    const bool path = machine.find('/') != std::string::npos;
-    return Error{path ? ErrorCode::not_found : ErrorCode::unsupported,
-                 fmt::format("{} holds nothing to examine", machine), "doctor",
-                 "examine this machine (--machine live), or a folder that sidestep topo --record wrote"};
+// Pairs of GPUs are looked at one by one; a rack of NVL72 has 72.
+constexpr int most_gpus = 256;
+
+Result<diagnose::Evidence> evidence_of(const std::string& machine) {
+    SIDESTEP_TRY(const topology::MachineName name, topology::read_machine_name(machine));
+    if (name.kind == topology::MachineName::Kind::live) return diagnose::gather(std::string());
+    if (name.kind == topology::MachineName::Kind::record) return diagnose::gather(name.name);
+    SIDESTEP_TRY(Topology topology, Topology::open(machine));
+    if (topology.gpu_count() > most_gpus)
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{} has {} GPUs, and the doctor looks at {} at most", machine,
+                                 topology.gpu_count(), most_gpus),
+                     "doctor", "look at one machine of the cluster"};
+    return diagnose::evidence_of(std::move(topology));
 }
 
 }  // namespace
 
 Result<Diagnosis> run_doctor(const DoctorOptions& options) {
-    SIDESTEP_TRY(const std::string root, root_of(options.machine));
-    SIDESTEP_TRY(diagnose::Evidence evidence, diagnose::gather(root));
+    SIDESTEP_TRY(const std::vector<diagnose::Check> checks, diagnose::checks_called(options.checks));
+    std::string machine = options.machine;
+    if (machine.empty()) {
+        SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
+        machine = environment.machine;
+    }
+    SIDESTEP_TRY(diagnose::Evidence evidence, evidence_of(machine));
     evidence.probe = options.probe;
-    return diagnose::examine_all(evidence);
+    if (!options.expect.empty()) {
+        SIDESTEP_TRY(evidence.expected, Topology::open(options.expect));
+    }
+    Diagnosis diagnosis = diagnose::examine_all(evidence, checks);
+    // A file says of itself what it was called where it was written.
+    if (evidence.from_topology) diagnosis.machine = machine;
+    return diagnosis;
 }
 
 std::string_view to_string(Verdict verdict) {
@@ -104,6 +160,22 @@ std::string_view to_string(Verdict verdict) {
             return "fail";
         case Verdict::unknown:
             return "unknown";
+    }
+    return "unknown";
+}
+
+std::string_view to_string(Health health) {
+    switch (health) {
+        case Health::well:
+            return "well";
+        case Health::warnings:
+            return "warnings";
+        case Health::failures:
+            return "failures";
+        case Health::no_driver:
+            return "no driver";
+        case Health::no_gpu:
+            return "no GPU";
     }
     return "unknown";
 }
@@ -124,14 +196,28 @@ std::string_view to_string(CheckGroup group) {
             return "versions";
         case CheckGroup::network:
             return "network";
+        case CheckGroup::hardware:
+            return "hardware";
     }
     return "unknown";
 }
 
 int Diagnosis::count(Verdict verdict) const {
     return static_cast<int>(std::count_if(findings.begin(), findings.end(), [&](const Finding& finding) {
-        return finding.verdict == verdict;
+        return finding.applies && finding.verdict == verdict;
     }));
+}
+
+int Diagnosis::not_applicable() const {
+    return static_cast<int>(std::count_if(findings.begin(), findings.end(),
+                                          [](const Finding& finding) { return !finding.applies; }));
+}
+
+Health Diagnosis::health() const {
+    if (driver_missing) return Health::no_driver;
+    if (gpus == 0) return Health::no_gpu;
+    if (count(Verdict::fail) > 0) return Health::failures;
+    return count(Verdict::warn) > 0 ? Health::warnings : Health::well;
 }
 
 }  // namespace sidestep

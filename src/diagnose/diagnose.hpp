@@ -1,7 +1,9 @@
 // The checks run over one machine's evidence.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <sidestep/doctor.hpp>
 
@@ -15,7 +17,10 @@ Finding examine(const Check& check, const Evidence& evidence);
 // Whether a command that a look made up for one machine needs root, by the programs in it.
 bool needs_root(std::string_view command);
 
-// Every check, in the order of the groups.
-Diagnosis examine_all(const Evidence& evidence);
+// The checks, with causes first.
+Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks = all_checks());
+
+// The checks of these ids; all where none is named. ErrorCode::not_found says which it could be.
+Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids);
 
 }  // namespace sidestep::diagnose

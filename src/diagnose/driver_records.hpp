@@ -13,6 +13,8 @@ namespace sidestep::diagnose {
 
 constexpr const char* cuda_record = "/sidestep/cuda.json";
 constexpr const char* verbs_record = "/sidestep/verbs.json";
+// The lines of driver::KernelLog; missing where the log may not be read.
+constexpr const char* kernel_log_record = "/sidestep/kernel_log";
 
 std::string cuda_to_json(const driver::CudaFacts& facts);
 std::string verbs_to_json(const driver::VerbsFacts& facts);

@@ -28,20 +28,21 @@ Result<Evidence> gather(topology::MachineSource source) {
     SIDESTEP_TRY(Topology topology, topology::read_topology(source));
     driver::CudaFacts cuda;
     driver::VerbsFacts verbs;
+    driver::KernelLog log{false, "the record holds nothing of it", {}};
     if (source.files.live()) {
         cuda = driver::read_cuda_facts();
         verbs = driver::read_verbs_facts();
+        log = driver::read_kernel_log();
     } else {
         SIDESTEP_TRY(cuda, recorded<driver::CudaFacts>(source.files, cuda_record, cuda_from_json));
         SIDESTEP_TRY(verbs, recorded<driver::VerbsFacts>(source.files, verbs_record, verbs_from_json));
+        if (const auto text = source.files.text(kernel_log_record, largest_record))
+            log = {true, "", driver::telling_lines(*text)};
     }
-    return Evidence{std::move(topology),
-                    std::move(source.files),
-                    std::move(source.nvml),
-                    std::move(source.no_nvml),
-                    std::move(cuda),
-                    std::move(verbs),
-                    std::nullopt};
+    return Evidence{
+        std::move(topology), std::move(source.files), std::move(source.nvml), std::move(source.no_nvml),
+        std::move(cuda),     std::move(verbs),        std::nullopt,           false,
+        std::move(log)};
 }
 
 Result<Evidence> gather(const std::string& root) {

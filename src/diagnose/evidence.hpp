@@ -9,6 +9,7 @@
 #include <sidestep/topology.hpp>
 
 #include "driver/cuda_facts.hpp"
+#include "driver/kernel_log.hpp"
 #include "driver/machine_files.hpp"
 #include "driver/nvml.hpp"
 #include "driver/verbs_facts.hpp"
@@ -25,6 +26,10 @@ struct Evidence {
     driver::CudaFacts cuda;
     driver::VerbsFacts verbs;
     std::optional<ProbeReport> probe;  // measured pairs, where someone probed them
+    // A built-in machine or a topology file: `files` holds nothing, and `nvml` answers out of the topology.
+    bool from_topology = false;
+    driver::KernelLog kernel_log{};
+    std::optional<Topology> expected{};  // what the machine should be, where somebody said so
 };
 
 // The machine this process runs on, or the one recorded below `root`.

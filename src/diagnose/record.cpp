@@ -207,6 +207,13 @@ Result<std::string> record_machine(const std::string& folder) {
             writer.write(topology::MachineSource::nvml_record, topology::nvml_to_json(*evidence.nvml)));
     SIDESTEP_CHECK(writer.write(diagnose::cuda_record, diagnose::cuda_to_json(evidence.cuda)));
     SIDESTEP_CHECK(writer.write(diagnose::verbs_record, diagnose::verbs_to_json(evidence.verbs)));
+    if (evidence.kernel_log.told) {
+        std::string lines;
+        for (const std::string& line : evidence.kernel_log.lines) lines += line + "\n";
+        SIDESTEP_CHECK(writer.write(diagnose::kernel_log_record,
+                                    diagnose::masked(diagnose::kernel_log_record, lines,
+                                                     files.line("/proc/sys/kernel/hostname").value_or(""))));
+    }
     return fmt::format(
         "{} files in {}: all that the topology and {} checks look at. Host name, addresses and serial "
         "numbers are masked",

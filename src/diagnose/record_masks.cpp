@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "diagnose/driver_records.hpp"
 
 namespace sidestep::diagnose {
 
@@ -144,6 +147,20 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
         text.replace(at, from.size(), to);
 }
 
+// ", pid=1234, name=train.py" is of somebody's program.
+std::string masked_kernel_log(const std::string& text) {
+    std::istringstream lines(text);
+    std::string kept;
+    for (std::string line; std::getline(lines, line);) {
+        for (const char* word : {", pid=", ", name="}) {
+            const auto at = line.find(word);
+            if (at != std::string::npos) line.erase(at, line.find(',', at + 2) - at);
+        }
+        kept += line + "\n";
+    }
+    return kept;
+}
+
 }  // namespace
 
 std::string masked(const std::string& path, std::string text, const std::string& host_name) {
@@ -161,6 +178,7 @@ std::string masked(const std::string& path, std::string text, const std::string&
     if (path.ends_with("/mountinfo") || path.ends_with("/mounts")) text = masked_mounts(text);
     if (path.starts_with("/proc/driver/")) text = without_serials(text);
     if (path == "/proc/version" || path.starts_with("/proc/driver/")) text = without_builders(text);
+    if (path == kernel_log_record) text = masked_kernel_log(text);
     if (path == "/proc/net/route") text = masked_routes(text);
     if (path == "/proc/cpuinfo") text = first_processor(text);
     // A shorter name would hit parts of other words.

@@ -88,6 +88,7 @@ public:
     Result<P2pStatus> p2p(int from, int to, P2pCapability capability) const override;
     Result<CommonAncestor> common_ancestor(int a, int b) const override;
     Result<NvmlFabric> fabric(int index) const override;
+    Result<NvmlCounters> counters(int index) const override;
     Result<bool> confidential_computing() const override;
 
 private:
@@ -318,6 +319,40 @@ Result<NvmlFabric> LoadedNvml::fabric(int index) const {
     return fabric;
 }
 
+Result<NvmlCounters> LoadedNvml::counters(int index) const {
+    SIDESTEP_TRY(const Device handle, device(index));
+    NvmlCounters counters;
+    unsigned long long number = 0;
+    if (call(functions_.ecc_errors, handle, ecc_corrected, ecc_since_load, &number) == success)
+        counters.ecc_corrected = number;
+    if (call(functions_.ecc_errors, handle, ecc_uncorrected, ecc_since_load, &number) == success)
+        counters.ecc_uncorrected = number;
+    unsigned int by_corrected = 0;
+    unsigned int by_uncorrected = 0;
+    unsigned int pending = 0;
+    unsigned int failed = 0;
+    if (call(functions_.remapped_rows, handle, &by_corrected, &by_uncorrected, &pending, &failed) ==
+        success) {
+        counters.remapped_rows = by_corrected + by_uncorrected;
+        counters.remap_pending = pending != 0;
+        counters.remap_failed = failed != 0;
+    }
+    if (call(functions_.slowed_by, handle, &number) == success) counters.slowed_by = number;
+    const int count = link_count(handle);
+    const auto sum = [&](int counter) -> NvmlCounters::Count {
+        NvmlCounters::Count all;
+        for (int link = 0; link < count; ++link)
+            if (call(functions_.nvlink_errors, handle, static_cast<unsigned int>(link), counter, &number) ==
+                success)
+                all = all.value_or(0) + number;
+        return all;
+    };
+    counters.nvlink_crc_errors = sum(nvlink_crc_errors);
+    counters.nvlink_replays = sum(nvlink_replays);
+    counters.nvlink_recoveries = sum(nvlink_recoveries);
+    return counters;
+}
+
 Result<bool> LoadedNvml::confidential_computing() const {
     ConfidentialState state = {};
     const Return code = call(functions_.confidential_state, &state);
@@ -326,6 +361,10 @@ Result<bool> LoadedNvml::confidential_computing() const {
 }
 
 }  // namespace
+
+Result<NvmlCounters> Nvml::counters(int) const {
+    return Error{ErrorCode::unsupported, "NVML's counters are not told", "", ""};
+}
 
 Result<std::unique_ptr<Nvml>> load_nvml(const std::string& library) {
     auto opened = DynamicLibrary::open(library);

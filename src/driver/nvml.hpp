@@ -38,6 +38,20 @@ struct NvmlGpu {
     double c2c_gb_per_s = 0;  // of all of them, one direction; 0: not told
 };
 
+// What one GPU counted, since the driver was loaded unless it says otherwise. nullopt: not told.
+struct NvmlCounters {
+    using Count = std::optional<unsigned long long>;
+    Count ecc_corrected;
+    Count ecc_uncorrected;
+    Count remapped_rows;                // for good, of memory that failed
+    std::optional<bool> remap_pending;  // waits for a reset of the GPU
+    std::optional<bool> remap_failed;   // no spare row is left
+    Count nvlink_crc_errors;            // over all links
+    Count nvlink_replays;
+    Count nvlink_recoveries;
+    std::optional<unsigned long long> slowed_by;  // NVML_CLOCKS_EVENT_REASON_*, at this moment
+};
+
 // Where a GPU stands in the fabric of NVSwitches: nvmlGpuFabricState_t.
 enum class FabricState { not_supported = 0, not_started = 1, in_progress = 2, completed = 3 };
 
@@ -98,6 +112,7 @@ public:
     virtual Result<CommonAncestor> common_ancestor(int a, int b) const = 0;
     // ErrorCode::unsupported where the driver or the GPU knows no fabric.
     virtual Result<NvmlFabric> fabric(int index) const = 0;
+    virtual Result<NvmlCounters> counters(int index) const;
     // Whether the machine's GPUs work in confidential computing mode.
     virtual Result<bool> confidential_computing() const = 0;
 };

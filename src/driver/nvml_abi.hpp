@@ -94,6 +94,17 @@ constexpr unsigned int field_nvlink_count = 91;
 constexpr unsigned int field_nvlink_speed = 164;
 constexpr unsigned int field_nvlink_state = 165;  // 0 inactive, 1 active, 2 asleep
 
+// nvmlNvLinkErrorCounter_t, those that nvidia-smi prints. The fields of the same name are not told by Hopper, and its
+// counter of CRC errors in data is above 0 where nothing is wrong (H100, driver 580.159.04).
+constexpr int nvlink_replays = 0;
+constexpr int nvlink_recoveries = 1;
+constexpr int nvlink_crc_errors = 2;
+
+// nvmlMemoryErrorType_t, nvmlEccCounterType_t
+constexpr int ecc_corrected = 0;
+constexpr int ecc_uncorrected = 1;
+constexpr int ecc_since_load = 0;
+
 // NVML_FI_DEV_C2C_*; the status and the speed (MB/s) are asked link by link.
 constexpr unsigned int field_c2c_count = 170;
 constexpr unsigned int field_c2c_state = 171;
@@ -135,6 +146,11 @@ constexpr unsigned int affinity_scope_node = 0;  // NVML_AFFINITY_SCOPE_NODE
     X(pcie_generation_now, "nvmlDeviceGetCurrPcieLinkGeneration", (Device, unsigned int*))                  \
     X(pcie_width_now, "nvmlDeviceGetCurrPcieLinkWidth", (Device, unsigned int*))                            \
     X(pcie_replays, "nvmlDeviceGetPcieReplayCounter", (Device, unsigned int*))                              \
+    X(ecc_errors, "nvmlDeviceGetTotalEccErrors", (Device, int, int, unsigned long long*))                   \
+    X(remapped_rows, "nvmlDeviceGetRemappedRows",                                                           \
+      (Device, unsigned int*, unsigned int*, unsigned int*, unsigned int*))                                 \
+    X(nvlink_errors, "nvmlDeviceGetNvLinkErrorCounter", (Device, unsigned int, int, unsigned long long*))   \
+    X(slowed_by, "nvmlDeviceGetCurrentClocksThrottleReasons", (Device, unsigned long long*))                \
     X(mig_mode, "nvmlDeviceGetMigMode", (Device, unsigned int*, unsigned int*))                             \
     X(virtualization, "nvmlDeviceGetVirtualizationMode", (Device, int*))                                    \
     X(fabric_info, "nvmlDeviceGetGpuFabricInfoV", (Device, FabricInfo*))                                    \

@@ -16,6 +16,7 @@ namespace {
 
 using driver::CommonAncestor;
 using driver::Nvml;
+using driver::NvmlCounters;
 using driver::NvmlFabric;
 using driver::NvmlGpu;
 using driver::NvmlLink;
@@ -112,6 +113,33 @@ NvmlFabric fabric_of(const Json& json) {
             json.at("clique"), json.at("health")};
 }
 
+using Counter = std::pair<const char*, NvmlCounters::Count NvmlCounters::*>;
+constexpr Counter counter_names[] = {{"ecc_corrected", &NvmlCounters::ecc_corrected},
+                                     {"ecc_uncorrected", &NvmlCounters::ecc_uncorrected},
+                                     {"remapped_rows", &NvmlCounters::remapped_rows},
+                                     {"nvlink_crc_errors", &NvmlCounters::nvlink_crc_errors},
+                                     {"nvlink_replays", &NvmlCounters::nvlink_replays},
+                                     {"nvlink_recoveries", &NvmlCounters::nvlink_recoveries},
+                                     {"slowed_by", &NvmlCounters::slowed_by}};
+
+Json counters_json(const NvmlCounters& counters) {
+    Json json = Json::object();
+    for (const auto& [name, member] : counter_names)
+        if (counters.*member) json[name] = *(counters.*member);
+    if (counters.remap_pending) json["remap_pending"] = *counters.remap_pending;
+    if (counters.remap_failed) json["remap_failed"] = *counters.remap_failed;
+    return json;
+}
+
+NvmlCounters counters_of(const Json& json) {
+    NvmlCounters counters;
+    for (const auto& [name, member] : counter_names)
+        if (json.contains(name)) counters.*member = json[name].get<unsigned long long>();
+    if (json.contains("remap_pending")) counters.remap_pending = json["remap_pending"].get<bool>();
+    if (json.contains("remap_failed")) counters.remap_failed = json["remap_failed"].get<bool>();
+    return counters;
+}
+
 template <typename Value, typename Write>
 Json answer_json(const Result<Value>& answer, Write write) {
     return answer.ok() ? Json(write(*answer)) : error_json(answer.error());
@@ -125,7 +153,8 @@ Json gpu_json(const Nvml& nvml, int index) {
     };
     return {{"facts", answer_json(nvml.gpu(index), facts_json)},
             {"links", answer_json(nvml.links(index), links)},
-            {"fabric", answer_json(nvml.fabric(index), fabric_json)}};
+            {"fabric", answer_json(nvml.fabric(index), fabric_json)},
+            {"counters", answer_json(nvml.counters(index), counters_json)}};
 }
 
 Json pair_json(const Nvml& nvml, int a, int b) {
@@ -164,6 +193,7 @@ public:
         return found->second;
     }
     Result<NvmlFabric> fabric(int index) const override { return at(fabrics_, index); }
+    Result<NvmlCounters> counters(int index) const override { return at(counters_, index); }
     Result<bool> confidential_computing() const override { return confidential_; }
 
 private:
@@ -183,6 +213,7 @@ private:
     std::vector<Result<NvmlGpu>> facts_;
     std::vector<Result<std::vector<NvmlLink>>> links_;
     std::vector<Result<NvmlFabric>> fabrics_;
+    std::vector<Result<NvmlCounters>> counters_;
     std::map<std::tuple<int, int, P2pCapability>, Result<P2pStatus>> p2p_;
     std::map<std::pair<int, int>, Result<CommonAncestor>> ancestors_;
 };
@@ -201,6 +232,9 @@ RecordedNvml::RecordedNvml(const Json& json) {
         facts_.push_back(answer_of<NvmlGpu>(gpu.at("facts"), facts_of));
         links_.push_back(answer_of<std::vector<NvmlLink>>(gpu.at("links"), links));
         fabrics_.push_back(answer_of<NvmlFabric>(gpu.at("fabric"), fabric_of));
+        // Records from before there were counters have none.
+        counters_.push_back(gpu.contains("counters") ? answer_of<NvmlCounters>(gpu["counters"], counters_of)
+                                                     : Result<NvmlCounters>(not_recorded()));
     }
     for (const Json& pair : json.at("pairs")) read_pair(pair);
 }

@@ -1,6 +1,4 @@
 // Machines by name.
-#include <sys/stat.h>
-
 #include <fmt/format.h>
 
 #include <sidestep/nccl_xml.hpp>
@@ -8,6 +6,11 @@
 
 #include "base/environment.hpp"
 #include "base/try.hpp"
+#include "topology/faults.hpp"
+#include "topology/hwloc_xml.hpp"
+#include "topology/lspci_text.hpp"
+#include "topology/machine_name_reader.hpp"
+#include "topology/smi_matrix.hpp"
 #include "topology/text_file_reader.hpp"
 
 namespace sidestep {
@@ -17,12 +20,30 @@ namespace {
 // NCCL's own files are below a megabyte; read_nccl_xml() refuses more than this too.
 constexpr std::size_t largest_xml = std::size_t{256} << 20;
 
-bool is_folder(const std::string& path) {
-    struct stat status = {};
-    return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 constexpr std::size_t largest_probe = std::size_t{64} << 20;
+
+Result<Topology> read_named(const topology::MachineName& machine, std::string_view as) {
+    using Kind = topology::MachineName::Kind;
+    switch (machine.kind) {
+        case Kind::live:
+            return Topology::live();
+        case Kind::record:
+            return Topology::live(machine.name);
+        case Kind::json:
+            return Topology::load(machine.name);
+        case Kind::model:
+            return Topology::model(machine.name);
+        case Kind::xml:
+        case Kind::text:
+            break;
+    }
+    SIDESTEP_TRY(const std::string text, topology::read_text_file(machine.name, largest_xml));
+    if (machine.kind == Kind::text)
+        return topology::is_lspci_text(text) ? topology::read_lspci(text, machine.name)
+                                             : topology::read_smi_matrix(text, machine.name);
+    if (as.empty() && topology::is_hwloc_xml(text)) return topology::read_hwloc_xml(text, machine.name);
+    return read_nccl_xml(text, machine.name, as);
+}
 
 }  // namespace
 
@@ -34,26 +55,19 @@ Result<ProbeReport> ProbeReport::load(const std::string& path) {
 Result<Topology> Topology::open(std::string_view machine, std::string_view as) {
     // Read in any case: a variable that makes no sense is an error of every command.
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
-    std::string name = machine.empty() ? environment.machine : std::string(machine);
-    // "azure.xml!as=dgx-a100": so every way to name a machine can lend it NVLinks.
-    std::string lender(as);
-    if (const auto at = name.rfind("!as="); lender.empty() && at != std::string::npos) {
-        lender = name.substr(at + 4);
-        name.resize(at);
-    }
-    if (name.ends_with(".xml")) {
-        SIDESTEP_TRY(const std::string text, topology::read_text_file(name, largest_xml));
-        return read_nccl_xml(text, name, lender);
-    }
-    if (!lender.empty()) {
-        return Error{ErrorCode::invalid_argument, fmt::format("{} cannot be read as {}", name, lender), "",
+    const std::string text = machine.empty() ? environment.machine : std::string(machine);
+    SIDESTEP_TRY(const topology::MachineName name, topology::read_machine_name(text));
+    const std::string lender = as.empty() ? name.lender : std::string(as);
+    if (!lender.empty() && name.kind != topology::MachineName::Kind::xml) {
+        return Error{ErrorCode::invalid_argument, fmt::format("{} cannot be read as {}", name.name, lender), "",
                      "only an NCCL topology file (.xml) can lack what a built-in machine lends"};
     }
-    if (name == "live") return live();
-    if (name.ends_with(".json")) return load(name);
-    if (name.find('/') == std::string::npos) return model(name);
-    if (is_folder(name)) return live(name);
-    return load(name);
+    SIDESTEP_TRY(Topology topology, read_named(name, lender));
+    if (name.faults.empty()) return topology;
+    Parts parts = topology.parts();
+    for (const std::string& fault : name.faults) SIDESTEP_CHECK(topology::put_fault(parts, fault));
+    parts.name = text;
+    return create(std::move(parts));
 }
 
 }  // namespace sidestep

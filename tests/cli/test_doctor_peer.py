@@ -24,7 +24,7 @@ class Peer(harness.NodeTest):
             self.assertEqual(findings[name]["verdict"], "pass", findings[name])
             self.assertIn("1 MiB of random bytes", findings[name]["summary"])
         text = self.run_command("doctor", "--peer", "n", "--size", "4KiB", env=self.env).out
-        self.assertTrue(text.startswith(f"machine n: {len(findings)} checks"), text)
+        self.assertTrue(text.startswith("machine n: ") and f"\n{len(findings)} checks: " in text, text)
         self.assertNotIn("seen     software", text)
         self.assertIn("seen     software here", self.run_command("doctor", "--peer", "n", "--size", "4KiB", "--all", env=self.env).out)
 

@@ -24,6 +24,19 @@ struct Found {
     double rate = 0;
 };
 
+// Of a topology alone: what the switch says of itself.
+void look_at_switch(const Topology& topology, DeviceId a, DeviceId b, Found& found, Outcome& outcome) {
+    const Pair pair = topology.pair(a, b);
+    if (pair.pair.kind > PathClass::pxb) return;
+    ++found.below_switch;
+    if (!pair.redirected) return;
+    found.redirected.push_back(pair_name(topology, a, b));
+    found.read = true;
+    found.rate = std::max(found.rate, pair.gb_per_s);
+    if (outcome.seen.size() < max_seen)
+        outcome.saw("topology", pair_name(topology, a, b) + ": the way turns at the host bridge");
+}
+
 // The ports of the switch at which the walks to two devices part.
 std::vector<std::string> parting_ports(const driver::MachineFiles& files, const std::string& a,
                                        const std::string& b) {
@@ -39,6 +52,7 @@ void look_at_pair(const Evidence& evidence, DeviceId a, DeviceId b, Found& found
     const Topology& topology = evidence.topology;
     if (topology.pair_class(a, b).kind == PathClass::nvlink) return;
     ++found.over_pcie;
+    if (evidence.from_topology) return look_at_switch(topology, a, b, found, outcome);
     const std::string& id_a = topology.device(a).bus_id;
     const std::string& id_b = topology.device(b).bus_id;
     const auto ports = parting_ports(evidence.files, id_a, id_b);
@@ -75,6 +89,7 @@ Outcome redirected(const Evidence& evidence, const Found& found, Outcome outcome
         outcome.command = "lspci -vv | grep -E '^[0-9a-f]|Address Translation|ATSCtl'";
         return outcome;
     }
+    if (found.ports.empty()) return outcome;
     std::string ports;
     for (const std::string& port : found.ports) ports += " " + port;
     outcome.command = fmt::format("for port in{}; do setpci -s $port ECAP_ACS+0x6.w=0000; done", ports);

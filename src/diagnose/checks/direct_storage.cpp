@@ -126,7 +126,9 @@ Outcome look_nvme(const Evidence& evidence) {
         outcome.remedy = "Look outside the sandbox.";
         return outcome;
     }
-    Outcome outcome = warn("there is no NVMe drive: every byte from and to files stops in host memory");
+    // A machine is as it was bought: no fault, and nothing to repair.
+    Outcome outcome =
+        does_not_apply("there is no NVMe drive: every byte from and to files stops in host memory");
     outcome.saw(nvme_folder, evidence.files.exists(nvme_folder) ? "is empty" : "does not exist");
     see_block_devices(evidence, outcome);
     return outcome;
@@ -165,13 +167,13 @@ Outcome look_p2pdma_mode(const Evidence& evidence) {
         outcome = pass("P2PDMA mode is set up");
     } else if (served && !mode.begun()) {
         outcome = pass("P2PDMA mode is not set up; nvidia-fs serves the NVMe driver");
+    } else if (!has_drives) {
+        return does_not_apply("there is no NVMe drive");
     } else if (!mode.kernel.met.value_or(true)) {
         outcome = warn(
             "the kernel cannot let drives reach GPU memory: it has no PCI peer-to-peer DMA for programs");
         outcome.remedy = mode.kernel.remedy;
         outcome.command = mode.kernel.command;
-    } else if (!has_drives) {
-        return does_not_apply("there is no NVMe drive");
     } else if (!mode.kernel.met) {
         outcome = unknown("whether the kernel has PCI peer-to-peer DMA is not shown");
         outcome.remedy =

@@ -49,7 +49,7 @@ Outcome without_nvml(const Evidence& evidence, const topology::Fact& module) {
         outcome = fail("an NVIDIA GPU is plugged in, and no NVIDIA driver is loaded");
         outcome.remedy =
             "Install the NVIDIA driver and load it; the kernel's own driver nouveau cannot compute.";
-        outcome.command = "nvidia-smi";
+        outcome.command = "modprobe nvidia && nvidia-smi";
     }
     outcome.saw(module.source, module.known() ? module.value : "does not exist");
     outcome.saw("libnvidia-ml.so.1", evidence.no_nvml);
@@ -109,6 +109,8 @@ Outcome look_driver_mismatch(const Evidence& evidence) {
     } else if (module.known() && !library.empty() && !version_numbers(module.value).empty() &&
                module.value != library) {
         outcome = fail(fmt::format("the kernel module is {}, the libraries are {}", module.value, library));
+    } else if (library.empty() && evidence.from_topology) {
+        return unknown("the topology does not tell of a driver");
     } else {
         outcome = pass(fmt::format("the NVIDIA driver's parts fit together ({})", !library.empty() ? library
                                                                                   : module.known()

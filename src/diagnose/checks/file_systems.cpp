@@ -123,6 +123,8 @@ Outcome look_file_system(const Evidence& evidence) {
 
 Outcome look_udev(const Evidence& evidence) {
     if (const auto reason = no_gpu_direct(evidence)) return does_not_apply(*reason);
+    if (nvme_drives(evidence.files).empty())
+        return does_not_apply("there is no NVMe drive, so cuFile has no direct way to take");
     const std::string folder = "/run/udev/data";
     const bool contained = !container_words(evidence).empty();
     if (!evidence.files.exists(folder)) {

@@ -72,7 +72,7 @@ std::optional<bool> cards_take_dma_buf(const Evidence& evidence) {
     bool told = true;
     int cards = 0;
     const auto& devices = evidence.verbs.devices;
-    for (const RdmaCard& card : rdma_cards(evidence.files)) {
+    for (const RdmaCard& card : rdma_cards(evidence)) {
         ++cards;
         const auto found = std::find_if(devices.begin(), devices.end(),
                                         [&](const auto& device) { return device.name == card.name; });

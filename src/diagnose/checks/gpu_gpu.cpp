@@ -30,6 +30,7 @@ constexpr Check acs_redirect = {
     "NVIDIA/nccl#304, #606, #523, #629, #2079; NVIDIA/nccl-tests#252; NCCL user guide, troubleshooting (PCI "
     "access control services); PCI Express base specification, access control services.",
     look_acs_redirect,
+    true,
 };
 
 constexpr Check geforce = {
@@ -49,6 +50,7 @@ constexpr Check geforce = {
     "NVIDIA/nccl#1127, #1637; OpenRLHF/OpenRLHF#1064; huggingface/accelerate#2328; p2p_caps.c of NVIDIA's "
     "open GPU kernel modules 595.45.04.",
     look_geforce,
+    true,
 };
 
 constexpr Check chipset = {
@@ -69,6 +71,7 @@ constexpr Check chipset = {
     "NVIDIA/nccl#175, #1358; NVIDIA/cuda-samples#284; p2p_caps.c of NVIDIA's open GPU kernel modules "
     "595.45.04.",
     look_chipset,
+    true,
 };
 
 constexpr Check refused = {
@@ -86,6 +89,7 @@ constexpr Check refused = {
     false,
     "NVML's reference (nvmlGpuP2PStatus_t); p2p_caps.c of NVIDIA's open GPU kernel modules 595.45.04.",
     look_refused,
+    true,
 };
 
 constexpr Check wrong_data = {
@@ -106,6 +110,7 @@ constexpr Check wrong_data = {
     "NVIDIA/open-gpu-kernel-modules#1257; JuliaGPU/CUDA.jl#3112; FIDESlib#28; unslothai/unsloth#10613; "
     "aikitoria/open-gpu-kernel-modules#34.",
     look_wrong_data,
+    true,
 };
 
 constexpr Check slow_peers = {
@@ -124,6 +129,7 @@ constexpr Check slow_peers = {
     false,
     "NVIDIA/nccl#814; stas00/ml-engineering#1; tinygrad/open-gpu-kernel-modules#17.",
     look_slow_peers,
+    true,
 };
 
 constexpr Check fabric_manager = {
@@ -144,6 +150,7 @@ constexpr Check fabric_manager = {
     "pytorch/pytorch#35710; gpustack/gpustack#4154; NVIDIA/gpu-operator#1043, #610; Fabric Manager user "
     "guide; nvml.h (nvmlGpuFabricInfo_v2_t).",
     look_fabric,
+    true,
 };
 
 constexpr Check nvlinks_inactive = {
@@ -166,6 +173,7 @@ constexpr Check nvlinks_inactive = {
     "Azure/azhpc-diagnostics#73; Azure/azurehpc-health-checks#162; NVIDIA/nccl#2329, #557; NVIDIA/DCGM#198; "
     "data sheets of the products; deepseek-ai/DeepSeek-V3#479 (H800).",
     look_nvlinks,
+    true,
 };
 
 constexpr Check imex_missing = {
@@ -223,6 +231,7 @@ constexpr Check mig_on = {
     "NVIDIA/nccl#1716, #431; NVIDIA/k8s-device-plugin#296; MIG user guide; p2p_caps.c of NVIDIA's open GPU "
     "kernel modules 595.45.04.",
     look_mig,
+    true,
 };
 
 constexpr Check confidential = {
@@ -239,6 +248,7 @@ constexpr Check confidential = {
     false,
     "NVIDIA/nvtrust#22, #24, #109.",
     look_confidential,
+    true,
 };
 
 }  // namespace

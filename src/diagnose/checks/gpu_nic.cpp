@@ -20,14 +20,15 @@ constexpr Check no_rdma_card = {
     "/sys/class shows neither.",
     "Everything that goes to other machines: an RDMA card for each GPU carries about 48 GB/s a GPU at 400 "
     "Gb/s, while bytes for sockets are copied by processors on both sides.",
-    "Nothing is wrong on a single machine. To reach other machines at the rate of the GPUs, use a machine "
+    "To reach other machines at the rate of the GPUs, use a machine "
     "type with "
     "RDMA cards (one for each GPU or pair of GPUs), or pass one through to the virtual machine.",
     "lspci -d 15b3:",
     true,
     "NVIDIA/nccl#451, #925; NVIDIA DGX H100 user guide (network cards); Linux, "
     "Documentation/ABI/stable/sysfs-class-infiniband.",
-    look_rdma_card};
+    look_rdma_card,
+    true};
 
 constexpr Check nic_down = {
     "nic-down",
@@ -44,7 +45,8 @@ constexpr Check nic_down = {
     "ip link set NETDEV up",
     true,
     "NVIDIA/nccl#451, #1925; Linux, Documentation/ABI/stable/sysfs-class-infiniband.",
-    look_nic_ports};
+    look_nic_ports,
+    true};
 
 constexpr Check no_uverbs = {
     "no-uverbs",
@@ -201,7 +203,8 @@ constexpr Check gpu_nic_far = {
     false,
     "linux-rdma/perftest#241; openucx/ucx#11121; kvcache-ai/Mooncake#1459; NCCL user guide, "
     "NCCL_NET_GDR_LEVEL.",
-    look_gpu_nic_far};
+    look_gpu_nic_far,
+    true};
 
 }  // namespace
 

@@ -50,7 +50,9 @@ std::vector<DeviceId> pcie_partners(const Evidence& evidence) {
         const Device& device = evidence.topology.device(id);
         if (device.bus_id.empty()) continue;
         const std::string folder = "/sys/bus/pci/devices/" + device.bus_id;
-        if ((device.kind == DeviceKind::nic && evidence.files.exists(folder + "/infiniband")) ||
+        const bool card_or_drive = device.kind == DeviceKind::nic || device.kind == DeviceKind::drive;
+        if ((evidence.from_topology && card_or_drive) ||
+            (device.kind == DeviceKind::nic && evidence.files.exists(folder + "/infiniband")) ||
             (device.kind == DeviceKind::drive && evidence.files.exists(folder + "/nvme")))
             all.push_back(id);
     }
@@ -68,7 +70,11 @@ std::optional<driver::NvmlGpu> nvml_facts(const Evidence& evidence, DeviceId gpu
 }
 
 bool is_guest(const Evidence& evidence) {
-    const std::string value = topology::hypervisor(evidence.files).value;
+    const Properties& told = evidence.topology.parts().properties;
+    const auto found = told.find("hypervisor");
+    // The reader of /sys has put it there; of a topology alone there is nothing else.
+    const std::string value =
+        found != told.end() ? found->second : topology::hypervisor(evidence.files).value;
     return !value.empty() && value != "none";
 }
 

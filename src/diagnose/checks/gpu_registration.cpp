@@ -92,7 +92,7 @@ std::optional<Seen> ordering_switched_off(const driver::MachineFiles& files) {
 
 std::vector<DeviceId> nic_devices(const Evidence& evidence) {
     std::vector<DeviceId> devices;
-    for (const RdmaCard& card : rdma_cards(evidence.files)) {
+    for (const RdmaCard& card : rdma_cards(evidence)) {
         for (DeviceId id = 0; id < evidence.topology.devices().size(); ++id) {
             if (evidence.topology.device(id).bus_id == card.bus_id) devices.push_back(id);
         }
@@ -164,7 +164,7 @@ Outcome look_relaxed_ordering(const Evidence& evidence) {
     std::vector<std::string> clear;
     std::vector<std::string> hidden;
     Outcome outcome;
-    for (const RdmaCard& card : rdma_cards(evidence.files)) {
+    for (const RdmaCard& card : rdma_cards(evidence)) {
         const std::string path = fmt::format("/sys/bus/pci/devices/{}/config", card.bus_id);
         const auto control = device_control(evidence.files, card.bus_id);
         // The bit of a virtual function always reads 0; the function of the host's counts (PCI Express base

@@ -16,9 +16,8 @@ constexpr Check no_nvme = {
     "with.",
     "/sys/class/nvme. Virtual machines often have virtio disks only, which are files on the host.",
     "The direct way of files to GPU memory, about 7 GB/s a drive of PCIe gen4 x4 and 14 GB/s of gen5 x4.",
-    "Nothing is wrong where data comes from elsewhere. For files near the GPUs use a machine type with local "
-    "NVMe "
-    "drives, or pass a drive through to the virtual machine. What is read more than once is quickest from "
+    "For files near the GPUs use a machine type with local NVMe drives, or pass a drive through to the "
+    "virtual machine. What is read more than once is quickest from "
     "the page "
     "cache, which Sidestep uses.",
     "lsblk -d -o NAME,TRAN,SIZE,MODEL",

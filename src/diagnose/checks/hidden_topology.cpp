@@ -113,12 +113,15 @@ bool has_switches(const Topology& topology) {
                        [](const Device& device) { return device.kind == DeviceKind::pcie_switch; });
 }
 
-// Devices whose place in the tree matters to a route.
-int placed_devices(const Evidence& evidence) {
-    int count = 0;
-    for (const DeviceId id : pcie_partners(evidence))
-        count += evidence.topology.device(id).bus_id.empty() ? 0 : 1;
-    return count;
+// Whether some pair of devices may be near or far: one that NVLink joins is neither.
+bool has_distances(const Evidence& evidence) {
+    const auto partners = pcie_partners(evidence);
+    for (std::size_t a = 0; a < partners.size(); ++a) {
+        for (std::size_t b = a + 1; b < partners.size(); ++b) {
+            if (evidence.topology.pair_class(partners[a], partners[b]).kind != PathClass::nvlink) return true;
+        }
+    }
+    return false;
 }
 
 void see_places(const Evidence& evidence, Outcome& outcome) {
@@ -135,8 +138,8 @@ void see_places(const Evidence& evidence, Outcome& outcome) {
 
 Outcome look_hidden_switches(const Evidence& evidence) {
     if (evidence.topology.gpu_count() == 0) return does_not_apply("there is no NVIDIA GPU");
-    if (placed_devices(evidence) < 2)
-        return does_not_apply("there is one GPU, and nothing that could be near or far");
+    if (!has_distances(evidence))
+        return does_not_apply("no two devices exchange bytes over PCIe, so none is near or far");
     const bool tree = evidence.files.exists("/sys/bus/pci/devices");
     const topology::Fact hypervisor = topology::hypervisor(evidence.files);
     if (tree && hypervisor.value == "none") return does_not_apply("this is not a virtual machine");

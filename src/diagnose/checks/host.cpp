@@ -22,7 +22,7 @@ constexpr Check iommu_translating = {
     "again. The command is for Debian and Ubuntu; on Red Hat and its kin: grubby --update-kernel=ALL "
     "--args=iommu=pt.",
     "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX iommu=pt\"' > /etc/default/grub.d/iommu-pt.cfg && "
-    "update-grub && reboot",
+    "update-grub",
     true,
     "NVIDIA/nccl#257, #489; ROCm/rccl#1129; tinygrad/open-gpu-kernel-modules#18; NCCL user guide, "
     "troubleshooting.",
@@ -45,6 +45,7 @@ constexpr Check bar1_small = {
     false,
     "Mellanox/nv_peer_memory#101 (T4: 256 MiB); NVIDIA/gdrcopy#301, #193; kvcache-ai/Mooncake#983.",
     look_bar1,
+    true,
 };
 
 constexpr Check memlock = {
@@ -98,6 +99,7 @@ constexpr Check pcie_trained_down = {
     true,
     "Syllo/nvtop#6; tinygrad/open-gpu-kernel-modules#6; open-mpi/hwloc#653 (idle GPUs).",
     look_pcie_links,
+    true,
 };
 
 constexpr Check environment_switch = {

@@ -53,6 +53,7 @@ bool hides_tree(const Evidence& evidence) {
     const auto is_switch = [](const Device& device) { return device.kind == DeviceKind::pcie_switch; };
     const bool switches = std::any_of(topology.devices().begin(), topology.devices().end(), is_switch);
     if (switches) return false;
+    if (evidence.from_topology) return is_guest(evidence);
     return is_guest(evidence) || !evidence.files.exists("/sys/bus/pci/devices");
 }
 

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "diagnose/checks/gpu_pairs.hpp"
 #include "diagnose/checks/host_looks.hpp"
@@ -103,6 +105,24 @@ void ask_nvml(const Evidence& evidence, DeviceId id, PcieLink& link) {
     link.source = fmt::format("nvmlDeviceGetCurrPcieLinkWidth({})", link.name);
 }
 
+// "gen5 x16": what the reader of /sys put into the topology.
+Speed speed_of(const Device& device, std::string_view property) {
+    Speed speed;
+    const auto found = device.properties.find(property);
+    if (found == device.properties.end() ||
+        std::sscanf(found->second.c_str(), "gen%d x%d", &speed.generation, &speed.lanes) != 2)
+        return {};
+    return speed;
+}
+
+// Where there are no files.
+void ask_topology(const Evidence& evidence, DeviceId id, PcieLink& link) {
+    const Device& device = evidence.topology.device(id);
+    link.can = speed_of(device, "pcie_max");
+    link.now = speed_of(device, "pcie_now");
+    link.source = "topology";
+}
+
 struct Findings {
     std::vector<std::string> slow;  // for sure
     std::vector<std::string> idle;  // perhaps only asleep
@@ -182,6 +202,7 @@ Outcome look_pcie_links(const Evidence& evidence) {
     std::set<std::string> been;
     for (const DeviceId id : pcie_partners(evidence)) {
         for (PcieLink& link : links_above(evidence, id, been)) {
+            if (evidence.from_topology) ask_topology(evidence, id, link);
             if (link.gpu && !(link.can.told() && link.now.told())) ask_nvml(evidence, id, link);
             judge(link, findings, outcome);
         }

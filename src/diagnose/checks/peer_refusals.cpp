@@ -235,6 +235,7 @@ Outcome look_mig(const Evidence& evidence) {
         untold.saw("NVML", evidence.nvml ? "does not open every GPU" : evidence.no_nvml);
         return untold;
     }
+    if (told == 0 && evidence.from_topology) return unknown("the topology does not tell whether MIG is on");
     if (told == 0) return does_not_apply("no GPU of this machine knows MIG");
     outcome.verdict = Verdict::pass;
     outcome.summary = "MIG is off";

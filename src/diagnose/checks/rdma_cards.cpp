@@ -24,10 +24,37 @@ RdmaCard read_card(const driver::MachineFiles& files, const std::string& name, c
     return card;
 }
 
+// What a reader of /sys and the built-in machines put into the properties of a card.
+std::optional<RdmaCard> card_of(const Device& device) {
+    const auto told = [&](const std::string& name) {
+        const auto found = device.properties.find(name);
+        return found == device.properties.end() ? std::string() : found->second;
+    };
+    RdmaCard card{device.name.substr(device.name.find(':') + 1), device.bus_id, false, {}};
+    for (int number = 1; !told(fmt::format("port{}.rate", number)).empty(); ++number) {
+        const std::string prefix = fmt::format("port{}.", number);
+        card.ports.push_back({fmt::format("{} port {}", card.name, number), card.name, device.name,
+                              told(prefix + "state"), told(prefix + "phys_state"),
+                              told(prefix + "link_layer")});
+    }
+    // NCCL's files list the cards that NCCL uses, by their rate alone.
+    if (card.ports.empty() && told("netdev").empty() && !told("net_mb_per_s").empty())
+        card.ports.push_back({card.name + " port 1", card.name, device.name, "", "", ""});
+    if (card.ports.empty()) return std::nullopt;
+    return card;
+}
+
 }  // namespace
 
-std::vector<RdmaCard> rdma_cards(const driver::MachineFiles& files) {
+std::vector<RdmaCard> rdma_cards(const Evidence& evidence) {
     std::vector<RdmaCard> cards;
+    if (evidence.from_topology) {
+        for (const Device& device : evidence.topology.devices())
+            if (auto card = device.kind == DeviceKind::nic ? card_of(device) : std::nullopt)
+                cards.push_back(std::move(*card));
+        return cards;
+    }
+    const driver::MachineFiles& files = evidence.files;
     for (const std::string& name : files.names(rdma_folder)) {
         const std::string device = files.real_path(fmt::format("{}/{}/device", rdma_folder, name));
         if (!device.empty()) cards.push_back(read_card(files, name, device));
@@ -69,7 +96,7 @@ std::string netdev_of(const driver::MachineFiles& files, const RdmaPort& port) {
 
 std::optional<std::string> no_gpu_and_card(const Evidence& evidence) {
     if (const auto reason = no_gpu_direct(evidence)) return reason;
-    if (rdma_cards(evidence.files).empty()) return "there is no RDMA card";
+    if (rdma_cards(evidence).empty()) return "there is no RDMA card";
     return std::nullopt;
 }
 

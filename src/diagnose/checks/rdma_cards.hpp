@@ -30,8 +30,8 @@ struct RdmaCard {
     std::vector<RdmaPort> ports;
 };
 
-// The cards of the machine by name, without software ones.
-std::vector<RdmaCard> rdma_cards(const driver::MachineFiles& files);
+// The cards of the machine by name, without software ones. Of a topology alone the network cards that have a port.
+std::vector<RdmaCard> rdma_cards(const Evidence& evidence);
 // The names of RDMA devices that are software (Soft-RoCE, soft iWARP).
 std::vector<std::string> software_rdma(const driver::MachineFiles& files);
 

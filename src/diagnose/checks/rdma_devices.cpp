@@ -181,7 +181,7 @@ Outcome look_library(const Evidence& evidence, const std::vector<RdmaCard>& card
 Outcome look_rdma_card(const Evidence& evidence) {
     if (const auto reason = no_gpu_direct(evidence)) return does_not_apply(*reason);
     const driver::MachineFiles& files = evidence.files;
-    const auto cards = rdma_cards(files);
+    const auto cards = rdma_cards(evidence);
     if (!cards.empty()) {
         Outcome outcome = pass(fmt::format("{} RDMA card{}: {}", cards.size(), cards.size() == 1 ? "" : "s",
                                            listed(names_of(cards))));
@@ -198,8 +198,9 @@ Outcome look_rdma_card(const Evidence& evidence) {
     }
     const auto idle = candidates(files);
     if (!idle.empty()) return without_driver(evidence, idle);
-    Outcome outcome =
-        warn("there is no RDMA card: bytes to other machines go through host memory and the kernel");
+    // A machine is as it was bought: no fault, and nothing to repair.
+    Outcome outcome = does_not_apply(
+        "there is no RDMA card: bytes to other machines go through host memory and the kernel");
     outcome.saw(rdma_folder, files.exists(rdma_folder) ? "has no card" : "does not exist");
     for (const std::string& name : software_rdma(files))
         outcome.saw(fmt::format("{}/{}", rdma_folder, name), "software, no PCI device");
@@ -208,7 +209,7 @@ Outcome look_rdma_card(const Evidence& evidence) {
 }
 
 Outcome look_nic_ports(const Evidence& evidence) {
-    const auto cards = rdma_cards(evidence.files);
+    const auto cards = rdma_cards(evidence);
     if (cards.empty()) return does_not_apply("there is no RDMA card");
     PortStates states = port_states(cards);
     Outcome outcome;
@@ -236,7 +237,7 @@ Outcome look_nic_ports(const Evidence& evidence) {
 }
 
 Outcome look_uverbs(const Evidence& evidence) {
-    const auto cards = rdma_cards(evidence.files);
+    const auto cards = rdma_cards(evidence);
     if (cards.empty()) return does_not_apply("there is no RDMA card");
     std::vector<std::string> missing;
     std::vector<std::string> denied;

@@ -173,7 +173,7 @@ constexpr double tolerated_part = 1e-5;
 }  // namespace
 
 Outcome look_gid_index(const Evidence& evidence) {
-    const auto ports = active_roce_ports(rdma_cards(evidence.files));
+    const auto ports = active_roce_ports(rdma_cards(evidence));
     if (ports.empty()) return does_not_apply("no RDMA port that is up speaks RoCE");
     const auto forced = forced_indices(evidence.files);
     std::vector<Seen> seen;
@@ -227,7 +227,7 @@ Outcome look_gid_index(const Evidence& evidence) {
 }
 
 Outcome look_rail_layout(const Evidence& evidence) {
-    const auto ports = active_roce_ports(rdma_cards(evidence.files));
+    const auto ports = active_roce_ports(rdma_cards(evidence));
     if (ports.size() < 2) return does_not_apply("fewer than two RoCE ports are up");
     const auto table = routes(evidence.files);
     Rails rails = rails_of(evidence.files, ports, table);
@@ -261,7 +261,7 @@ Outcome look_rail_layout(const Evidence& evidence) {
 
 Outcome look_roce_losses(const Evidence& evidence) {
     const driver::MachineFiles& files = evidence.files;
-    const auto ports = active_roce_ports(rdma_cards(files));
+    const auto ports = active_roce_ports(rdma_cards(evidence));
     if (ports.empty()) return does_not_apply("no RDMA port that is up speaks RoCE");
     std::vector<Seen> seen;
     std::vector<std::string> lossy;

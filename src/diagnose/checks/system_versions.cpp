@@ -28,7 +28,7 @@ Outcome look_kernel(const Evidence& evidence) {
         outcome.command = "uname -r";
         return outcome;
     }
-    const bool has_cards = !rdma_cards(evidence.files).empty();
+    const bool has_cards = !rdma_cards(evidence).empty();
     const bool has_drives = !nvme_drives(evidence.files).empty();
     Outcome outcome;
     if (has_cards && numbers < dma_buf_kernel && !cards_take_dma_buf(evidence).value_or(false)) {
@@ -55,7 +55,7 @@ Outcome look_dma_buf_gpu(const Evidence& evidence) {
         outcome = unknown("whether the GPUs hand their memory out as dma-buf is not told");
         outcome.remedy = "Run the doctor where CUDA works, with a driver of CUDA 11.7 or newer.";
         if (!evidence.cuda.loaded) outcome.saw("libcuda.so.1", evidence.cuda.reason);
-    } else if (rdma_cards(evidence.files).empty()) {
+    } else if (rdma_cards(evidence).empty()) {
         return does_not_apply("a GPU hands out no dma-buf, and there is no RDMA card that would take it");
     } else {
         outcome = warn("a GPU does not hand its memory out as dma-buf");

@@ -17,12 +17,14 @@ constexpr Check driver_mismatch = {
     "and what cuInit answers. Where "
     "the PCI tree has an NVIDIA GPU, a driver is expected.",
     "All of the GPUs.",
-    "After an upgrade of the driver, load the new kernel module: stop what uses the GPUs and load it again, "
-    "or reboot.",
-    "reboot",
+    "After an upgrade of the driver, load the new kernel module: stop what uses the GPUs and load it again. "
+    "A "
+    "restart of the machine does the same.",
+    "fuser -v /dev/nvidia*; modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia && modprobe nvidia",
     true,
     "NVIDIA driver README, troubleshooting; CUDA driver API, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH.",
-    look_driver_mismatch};
+    look_driver_mismatch,
+    true};
 
 constexpr Check fabric_manager_version = {
     "fabric-manager-version",

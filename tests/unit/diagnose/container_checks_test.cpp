@@ -114,8 +114,20 @@ TEST(PidfdRefused, KnowsTheFilterOfContainers) {
     EXPECT_EQ(pidfd(machine, ptrace_capability, "2", "1").verdict, Verdict::pass);
 }
 
+// A guest whose GPUs have nothing but PCIe.
+class GuestWithoutNvlink : public CloudGuest {
+public:
+    GuestWithoutNvlink() {
+        for (auto& gpu : nvml.gpus) gpu.links.clear();
+    }
+};
+
+TEST(VmHidesSwitches, DoesNotApplyWhereNvlinkJoinsAll) {
+    EXPECT_FALSE(see(CloudGuest(), "vm-hides-switches").applies);
+}
+
 TEST(VmHidesSwitches, WarnsOfAFlatTree) {
-    CloudGuest machine;
+    GuestWithoutNvlink machine;
     const Outcome outcome = see(machine, "vm-hides-switches");
     EXPECT_EQ(outcome.verdict, Verdict::warn);
     EXPECT_TRUE(saw(outcome, "/sys/bus/pci/devices/0000:00:05.0", "numa_node -1"));
@@ -132,7 +144,7 @@ TEST(VmHidesSwitches, DoesNotApplyOnBareMetal) {
 }
 
 TEST(VmHidesSwitches, PassesWithATopologyFileAndNeedsTwoDevices) {
-    CloudGuest machine;
+    GuestWithoutNvlink machine;
     machine.tree.write("/etc/nccl.conf", "NCCL_TOPO_FILE=/opt/topo.xml");
     EXPECT_EQ(verdict(machine, "vm-hides-switches"), Verdict::pass);
     machine.remove("/etc/nccl.conf");
@@ -225,6 +237,7 @@ TEST_F(TopologyFile, WarnsOfOtherMachinesGpus) {
 TEST_F(TopologyFile, LooksAtNcclsUsualPlace) {
     machine_.tree.write("/var/run/nvidia-topologyd/virtualTopology.xml", "<nothing/>");
     EXPECT_EQ(verdict(machine_, "nccl-topo-file"), Verdict::fail);
+    for (auto& gpu : machine_.nvml.gpus) gpu.links.clear();
     EXPECT_EQ(verdict(machine_, "vm-hides-switches"), Verdict::pass);
 }
 

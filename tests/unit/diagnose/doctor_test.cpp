@@ -34,7 +34,7 @@ TEST(Checks, AreNamedOnceAndSayEverything) {
 TEST(Checks, CoverEveryGroup) {
     std::set<CheckGroup> groups;
     for (const Check& check : all_checks()) groups.insert(check.group);
-    EXPECT_EQ(groups.size(), 6U);
+    EXPECT_EQ(groups.size(), 7U);
 }
 
 // Whatever is missing, a check answers: with evidence and a remedy where it is not content.
@@ -71,9 +71,26 @@ TEST(Doctor, AnswersOnThisMachine) {
     expect_sound(*diagnosis);
 }
 
-TEST(Doctor, ExaminesRealMachinesOnly) {
-    EXPECT_EQ(run_doctor({"dgx-h100", {}}).error().code, ErrorCode::unsupported);
-    EXPECT_EQ(run_doctor({"/no/such/folder", {}}).error().code, ErrorCode::not_found);
+TEST(Doctor, MakesTheChecksThatAreAskedFor) {
+    const auto some = run_doctor({"live", {}, {"memlock", "acs-redirect"}});
+    ASSERT_TRUE(some.ok()) << some.error().to_string();
+    EXPECT_EQ(some->findings.size(), 2U);
+    const auto none = run_doctor({"live", {}, {"memlok"}});
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().code, ErrorCode::not_found);
+    EXPECT_EQ(none.error().hint, "did you mean 'memlock'?");
+    const auto list = run_doctor({"live", {}, {"anything-else-at-all"}});
+    EXPECT_NE(list.error().hint.find("the checks are: acs-redirect, "), std::string::npos)
+        << list.error().hint;
+}
+
+// Nobody's machine is to go down because a line was pasted.
+TEST(Checks, PasteNoReboot) {
+    for (const Check& check : all_checks()) {
+        const std::string command = check.command;
+        for (const char* word : {"reboot", "shutdown", "systemctl isolate", "init 6"})
+            EXPECT_EQ(command.find(word), std::string::npos) << check.id;
+    }
 }
 
 TEST(Doctor, KnowsWhichCommandsNeedRoot) {
@@ -132,7 +149,9 @@ TEST(Doctor, ReportsForPeopleAndPrograms) {
                            "p"}};
     diagnosis.notes = {"NVML: not there"};
     const std::string text = diagnosis.to_string();
-    EXPECT_NE(text.find("3 checks, 2 pass, 0 warn, 1 fail, 0 cannot be seen"), std::string::npos) << text;
+    EXPECT_NE(text.find("3 checks: 1 pass, 0 warn, 1 fail, 0 cannot be seen, 1 do not apply"),
+              std::string::npos)
+        << text;
     EXPECT_NE(text.find("about 27.5 GB/s"), std::string::npos) << text;
     EXPECT_NE(text.find("mend --now   (as root)"), std::string::npos) << text;
     EXPECT_NE(text.find("/proc/b: 0"), std::string::npos) << text;
@@ -142,6 +161,9 @@ TEST(Doctor, ReportsForPeopleAndPrograms) {
 
     const auto json = nlohmann::json::parse(diagnosis.to_json());
     EXPECT_EQ(json["fail"], 1);
+    EXPECT_EQ(json["pass"], 1);
+    EXPECT_EQ(json["not_applicable"], 1);
+    EXPECT_EQ(json["health"], "failures");
     EXPECT_EQ(json["findings"][1]["cost_gb_per_s"], 27.5);
     EXPECT_EQ(json["findings"][1]["needs_root"], true);
     EXPECT_EQ(json["findings"][2]["applies"], false);

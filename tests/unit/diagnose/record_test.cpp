@@ -180,16 +180,9 @@ TEST(Record, TheH200MachineIsExaminedAsItWas) {
 
     const auto diagnosis = run_doctor({root, {}});
     ASSERT_TRUE(diagnosis.ok());
-    std::set<std::string> off;
-    for (const Finding& finding : diagnosis->findings) {
-        EXPECT_NE(finding.verdict, Verdict::fail) << finding.id;
-        if (finding.verdict != Verdict::warn) continue;
-        off.insert(finding.id);
-        EXPECT_FALSE(finding.remedy.empty()) << finding.id;
-        EXPECT_FALSE(finding.command.empty()) << finding.id;
-    }
-    EXPECT_EQ(off, (std::set<std::string>{"no-nvme", "no-rdma-card", "no-udev", "p2pdma-mode",
-                                          "vm-hides-switches"}));
+    // It has no network card and no drive to be slow with, and is well otherwise.
+    EXPECT_EQ(diagnosis->health(), Health::well) << diagnosis->to_string();
+    EXPECT_EQ(diagnosis->gpus, 2);
 }
 
 TEST(Record, RefusesAFolderThatHoldsSomething) {

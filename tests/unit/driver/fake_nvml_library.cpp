@@ -168,6 +168,35 @@ FAKE Return nvmlDeviceGetPcieReplayCounter(Device device, unsigned int* value) {
     return device->index == 2 ? error_not_supported : 0;
 }
 
+FAKE Return nvmlDeviceGetTotalEccErrors(Device device, int kind, int since, unsigned long long* value) {
+    if (device->index == 2 || since != ecc_since_load) return error_not_supported;
+    *value = kind == ecc_uncorrected ? 2 : 50;
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetRemappedRows(Device device, unsigned int* corrected, unsigned int* uncorrected,
+                                      unsigned int* pending, unsigned int* failed) {
+    if (device->index != 0) return error_not_supported;
+    *corrected = 3;
+    *uncorrected = 4;
+    *pending = 1;
+    *failed = 0;
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long* value) {
+    if (device->index == 2) return error_not_supported;
+    *value = 0x41;
+    return 0;
+}
+
+FAKE Return nvmlDeviceGetNvLinkErrorCounter(Device device, unsigned int link, int counter,
+                                            unsigned long long* value) {
+    if (device->index == 2 || link == 1 || counter > nvlink_crc_errors) return error_not_supported;
+    *value = counter == nvlink_recoveries ? 0 : 10;
+    return 0;
+}
+
 FAKE Return nvmlDeviceGetMigMode(Device device, unsigned int* current, unsigned int* pending) {
     if (device->index == 2) return error_not_supported;
     *current = device->index == 1 ? 1 : 0;

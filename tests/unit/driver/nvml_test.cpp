@@ -119,6 +119,27 @@ TEST_F(NvmlLibrary, ReadsTheGpus) {
     EXPECT_EQ(nvml->gpu(-1).error().code, ErrorCode::invalid_argument);
 }
 
+TEST_F(NvmlLibrary, ReadsCountersOfErrors) {
+    const auto nvml = load(library);
+    const auto first = nvml->counters(0);
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(first->ecc_corrected, 50U);
+    EXPECT_EQ(first->ecc_uncorrected, 2U);
+    EXPECT_EQ(first->remapped_rows, 7U);
+    EXPECT_EQ(first->remap_pending, true);
+    EXPECT_EQ(first->remap_failed, false);
+    EXPECT_EQ(first->slowed_by, 0x41U);
+    const auto told = nvml->links(0)->size() - 1;  // the second one does not tell
+    EXPECT_EQ(first->nvlink_crc_errors, 10U * told);
+    EXPECT_EQ(first->nvlink_replays, 10U * told);
+    EXPECT_EQ(first->nvlink_recoveries, 0U);
+    EXPECT_FALSE(nvml->counters(1)->remapped_rows);
+    const auto third = nvml->counters(2);
+    ASSERT_TRUE(third.ok()) << "what it refuses stays empty";
+    EXPECT_FALSE(third->ecc_uncorrected || third->slowed_by || third->nvlink_crc_errors);
+    EXPECT_FALSE(nvml->counters(-1).ok());
+}
+
 TEST_F(NvmlLibrary, ReadsTheFabricAndTheModeOfTheMachine) {
     const auto nvml = load(library);
     const auto fabric = nvml->fabric(0);

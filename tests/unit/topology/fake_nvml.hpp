@@ -19,6 +19,7 @@ public:
         std::vector<driver::NvmlLink> links;
         bool lost = false;
         std::optional<driver::NvmlFabric> fabric;
+        std::optional<driver::NvmlCounters> counters{};
     };
     std::optional<bool> confidential;
     std::vector<Gpu> gpus;
@@ -51,6 +52,11 @@ public:
     }
     Result<driver::NvmlFabric> fabric(int index) const override {
         const auto& told = gpus.at(static_cast<std::size_t>(index)).fabric;
+        if (!told) return refusal();
+        return *told;
+    }
+    Result<driver::NvmlCounters> counters(int index) const override {
+        const auto& told = gpus.at(static_cast<std::size_t>(index)).counters;
         if (!told) return refusal();
         return *told;
     }

@@ -1,0 +1,126 @@
+#include <sidestep/fleet.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include <sidestep/doctor.hpp>
+#include <sidestep/topology.hpp>
+
+#include "base/try.hpp"
+#include "diagnose/checks/device_aspects.hpp"
+#include "driver/machine_files.hpp"
+
+namespace sidestep {
+
+namespace {
+
+using diagnose::Aspects;
+
+constexpr std::size_t fewest = 3;
+
+// What is compared of one machine: "gpu:3", "machine", "check" -> aspects.
+using Parts = std::map<std::string, Aspects>;
+
+Result<Parts> parts_of(const std::string& path) {
+    SIDESTEP_TRY(const Topology topology, Topology::open(path));
+    SIDESTEP_TRY(const Diagnosis diagnosis, run_doctor({path, {}}));
+    Parts parts;
+    std::map<DeviceKind, int> counted;
+    for (DeviceId id = 0; id < topology.devices().size(); ++id) {
+        const Device& device = topology.device(id);
+        ++counted[device.kind];
+        if (!diagnose::has_aspects(device)) continue;
+        Aspects& aspects = parts[device.name];
+        aspects = diagnose::aspects_of(topology, id);
+        if (!device.model.empty()) aspects["model"] = device.model;
+    }
+    Aspects& machine = parts["machine"];
+    for (const auto& [kind, count] : counted)
+        machine[fmt::format("number of {}s", sidestep::to_string(kind))] = std::to_string(count);
+    for (const char* name : {"kernel", "nvidia_driver", "nvidia_driver_kind", "iommu"})
+        if (const auto told = topology.parts().properties.find(name);
+            told != topology.parts().properties.end())
+            machine[name] = told->second;
+    for (const Finding& finding : diagnosis.findings)
+        parts["check"][finding.id] =
+            finding.applies ? std::string(to_string(finding.verdict)) : "does not apply";
+    return parts;
+}
+
+void compare_part(const std::vector<std::pair<std::string, Parts>>& machines, const std::string& what,
+                  std::vector<OddMachine>& odd) {
+    std::vector<Aspects> alike;
+    for (const auto& [name, parts] : machines) {
+        const auto found = parts.find(what);
+        alike.push_back(found == parts.end() ? Aspects{{"there", "no"}} : found->second);
+        if (found != parts.end()) alike.back()["there"] = "yes";
+    }
+    for (const diagnose::OddOne& one : diagnose::odd_ones(alike))
+        odd.push_back({machines[one.index].first, what, one.aspect, one.own, one.others});
+}
+
+std::string words_of(const OddMachine& odd) {
+    if (odd.aspect == "there") return fmt::format("{} is {}there", odd.what, odd.own == "no" ? "not " : "");
+    return fmt::format("{}: {} {} instead of {}", odd.what, odd.aspect, odd.own, odd.others);
+}
+
+}  // namespace
+
+Result<Fleet> compare_machines(const std::string& folder) {
+    Fleet fleet;
+    std::vector<std::pair<std::string, Parts>> machines;
+    for (const std::string& name : driver::MachineFiles(folder).names("/")) {
+        auto parts = parts_of(folder + "/" + name);
+        if (parts) {
+            machines.emplace_back(name, std::move(*parts));
+        } else {
+            fleet.notes.push_back(fmt::format("{} is left out: {}", name, parts.error().to_string()));
+        }
+    }
+    if (machines.size() < fewest)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} holds {} machines, and it takes {} to tell which is the odd one", folder,
+                                 machines.size(), fewest),
+                     "doctor", "put folders that sidestep topo --record wrote into it, a folder a machine"};
+    fleet.machines = static_cast<int>(machines.size());
+    std::set<std::string> all;
+    for (const auto& [name, parts] : machines)
+        for (const auto& [what, aspects] : parts) all.insert(what);
+    for (const std::string& what : all) compare_part(machines, what, fleet.odd);
+    std::stable_sort(fleet.odd.begin(), fleet.odd.end(),
+                     [](const OddMachine& a, const OddMachine& b) { return a.machine < b.machine; });
+    return fleet;
+}
+
+std::string Fleet::to_string() const {
+    std::string text;
+    std::string last;
+    for (const OddMachine& one : odd) {
+        if (one.machine != last)
+            text += fmt::format("{} differs from most of the other {}\n", one.machine, machines - 1);
+        last = one.machine;
+        text += fmt::format("  {}\n", words_of(one));
+    }
+    if (odd.empty()) text = fmt::format("{} machines are alike\n", machines);
+    for (const std::string& note : notes) text += note + "\n";
+    return text;
+}
+
+std::string Fleet::to_json() const {
+    nlohmann::ordered_json json = {
+        {"version", 1}, {"machines", machines}, {"odd", nlohmann::ordered_json::array()}};
+    for (const OddMachine& one : odd)
+        json["odd"].push_back({{"machine", one.machine},
+                               {"what", one.what},
+                               {"aspect", one.aspect},
+                               {"own", one.own},
+                               {"others", one.others}});
+    json["notes"] = notes;
+    return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace sidestep
