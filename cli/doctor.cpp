@@ -74,7 +74,7 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     if (command.size) options.bytes = *command.size;
     const auto diagnosis = run_peer_doctor(*context, command.peer, options);
     if (!diagnosis) return diagnosis.error();
-    const auto printed = print(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all));
+    const auto printed = print(painted_report(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all), globals));
     if (!printed) return printed.error();
     return worst(*diagnosis);
 }
@@ -102,7 +102,7 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
     if (!diagnosis) return diagnosis.error();
     std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();
-    const auto printed = print(text);
+    const auto printed = print(painted_report(text, globals));
     if (!printed) return printed.error();
     return worst(*diagnosis);
 }

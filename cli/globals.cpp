@@ -8,6 +8,9 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include "nearest.hpp"
 
 namespace sidestep::cli {
 namespace {
@@ -43,6 +46,13 @@ Result<int> parse_lanes(std::string_view text) {
     return Error{ErrorCode::invalid_argument, fmt::format("'{}' is neither all nor a number", text), {}, {}};
 }
 
+// The error of a machine that could not be opened: a mistyped name has the nearest one beside it.
+Error with_nearest(Error error, const std::string& machine) {
+    if (error.code == ErrorCode::not_found)
+        error.hint = did_you_mean(machine.substr(0, machine.find('*')), Topology::model_names(), error.hint);
+    return error;
+}
+
 }  // namespace
 
 CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text) {
@@ -70,6 +80,11 @@ void add_globals(CLI::App& app, Globals& globals) {
                    "~/.config/sidestep/key)")
         ->type_name("FILE");
     app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
+    // main() reads it before all else; here it is described and checked.
+    app.add_option_function<std::string>(
+           "--color", [](const std::string&) {}, "colour: on terminals (NO_COLOR is respected), always or never")
+        ->type_name("auto|always|never")
+        ->check(CLI::IsMember({"auto", "always", "never"}).description(""));
     app.add_option("--require", globals.require,
                    "any path; direct: one hop or exit code 3; host: through host memory")
         ->type_name("any|direct|host")
@@ -129,7 +144,34 @@ Result<Context> open_context(const Globals& globals) {
     options.machine = globals.machine;
     options.nodes = globals.nodes;
     options.key_file = globals.key_file;
-    return Context::open(std::move(options));
+    auto context = Context::open(std::move(options));
+    if (!context) return with_nearest(context.error(), globals.machine);
+    return context;
+}
+
+Result<Topology> open_topology(const std::string& machine, std::string_view as) {
+    auto topology = Topology::open(machine, as);
+    if (!topology) return with_nearest(topology.error(), machine);
+    return topology;
+}
+
+std::string painted_help(std::string_view text, const Globals& globals) {
+    return has_color(globals.color, STDOUT_FILENO) ? paint_headings(text) : std::string(text);
+}
+
+std::string painted_report(std::string_view text, const Globals& globals) {
+    if (globals.json || !has_color(globals.color, STDOUT_FILENO)) return std::string(text);
+    const std::string verdicts = paint_words(text,
+                                             {{"fail", Style::red},
+                                              {"warn", Style::yellow},
+                                              {"pass", Style::green},
+                                              {"unknown", Style::dim},
+                                              {"refused", Style::bold},
+                                              {"notes", Style::bold}},
+                                             true);
+    return paint_words(verdicts,
+                       {{"NV#", Style::green}, {"PIX", Style::cyan}, {"PXB", Style::cyan}, {"SYS", Style::yellow}},
+                       false);
 }
 
 Result<std::chrono::milliseconds> parse_duration(std::string_view text) {

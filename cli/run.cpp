@@ -91,17 +91,17 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
     if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > max_ranks))
         return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a number of ranks", text), "-n",
                      fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", max_ranks)};
-    const auto topology = Topology::open(machine_of(globals));
+    const auto topology = open_topology(machine_of(globals));
     if (!topology) return topology.error();
     const int gpus = topology->gpu_count();
-    if (all && gpus == 0)
-        return Error{ErrorCode::not_found, "this machine has no GPU", "-n gpus", "say how many ranks: -n N"};
-    if (all) return gpus;
-    if (gpus > 0 && count > gpus)
+    if (all && gpus > 0) return gpus;
+    const char* const no_gpu =
+        "sidestep doctor says why it has none; --machine dgx-h100 is a machine with eight emulated ones";
+    if (all || count > gpus)
         return Error{ErrorCode::not_found,
-                     fmt::format("{} ranks need as many GPUs; this machine has {}", count, gpus),
-                     "-n",
-                     {}};
+                     all ? std::string("this machine has no GPU")
+                         : fmt::format("{} ranks need as many GPUs; this machine has {}", count, gpus),
+                     "-n", gpus == 0 ? no_gpu : ""};
     return count;
 }
 
@@ -155,7 +155,7 @@ Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) 
     if (!count) return count.error();
     // The program would stumble over it at its first call, or never say so.
     if (!globals.machine.empty())
-        if (const auto machine = Topology::open(globals.machine); !machine) return machine.error();
+        if (const auto machine = open_topology(globals.machine); !machine) return machine.error();
     const auto variables = shared_variables(command, globals);
     if (!variables) return variables.error();
     if (*count == 0) return become(globals.program, lines_of(*variables));
