@@ -92,7 +92,8 @@ void add_places(Candidates& found, const std::string& machine, bool several) {
     found.add("host");
     if (const auto topology = Topology::open(machine)) {
         for (const Device& device : topology->devices()) {
-            if (device.kind == DeviceKind::cpu) found.add(Place::host(device.index).to_string(), device.model);
+            if (device.kind == DeviceKind::cpu)
+                found.add(Place::host(device.index).to_string(), device.model);
             if (device.kind == DeviceKind::gpu) found.add(Place::gpu(device.index).to_string(), device.model);
         }
     }
@@ -140,7 +141,8 @@ void add_values(const CLI::Option& option, const Cursor& at, const Globals& glob
 void add_options(const CLI::App& app, Candidates& found) {
     const auto add = [&](const CLI::Option* option) {
         if (option->get_group().empty()) return;
-        for (const std::string& name : option->get_lnames()) found.add("--" + name, option->get_description());
+        for (const std::string& name : option->get_lnames())
+            found.add("--" + name, option->get_description());
         for (const std::string& name : option->get_snames()) found.add("-" + name, option->get_description());
     };
     for (const CLI::Option* option : app.get_options()) add(option);
@@ -149,7 +151,8 @@ void add_options(const CLI::App& app, Candidates& found) {
 
 const CLI::Option* positional(const CLI::App& app, std::size_t number) {
     const CLI::Option* last = nullptr;
-    for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return !o->nonpositional(); })) {
+    for (const CLI::Option* option :
+         app.get_options([](const CLI::Option* o) { return !o->nonpositional(); })) {
         last = option;
         if (number-- == 0) return option;
     }
@@ -194,7 +197,8 @@ void add_help_words(const CLI::App& program, const std::vector<std::string>& wor
 
 }  // namespace
 
-std::string candidates(const CLI::App& program, const std::vector<std::string>& words, const Globals& globals) {
+std::string candidates(const CLI::App& program, const std::vector<std::string>& words,
+                       const Globals& globals) {
     if (words.empty()) return {};
     const Cursor at = cursor_of(program, words);
     if (at.program > 0) return fmt::format(":program {}\n", at.program);

@@ -35,7 +35,8 @@ Action define_completion(CLI::App& app, const Globals& globals) {
     // What the scripts call: completion words -- WORDS...
     app.add_option("WORDS", command->words)->group("");
     const CLI::App* program = app.get_parent();
-    return done_or_fails([command, program, &globals] { return run_completion(*program, globals, *command); });
+    return done_or_fails(
+        [command, program, &globals] { return run_completion(*program, globals, *command); });
 }
 
 }  // namespace sidestep::cli

@@ -74,7 +74,8 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     if (command.size) options.bytes = *command.size;
     const auto diagnosis = run_peer_doctor(*context, command.peer, options);
     if (!diagnosis) return diagnosis.error();
-    const auto printed = print(painted_report(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all), globals));
+    const auto printed = print(
+        painted_report(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all), globals));
     if (!printed) return printed.error();
     return worst(*diagnosis);
 }

@@ -82,7 +82,8 @@ void add_globals(CLI::App& app, Globals& globals) {
     app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
     // main() reads it before all else; here it is described and checked.
     app.add_option_function<std::string>(
-           "--color", [](const std::string&) {}, "colour: on terminals (NO_COLOR is respected), always or never")
+           "--color", [](const std::string&) {},
+           "colour: on terminals (NO_COLOR is respected), always or never")
         ->type_name("auto|always|never")
         ->check(CLI::IsMember({"auto", "always", "never"}).description(""));
     app.add_option("--require", globals.require,
@@ -169,9 +170,9 @@ std::string painted_report(std::string_view text, const Globals& globals) {
                                               {"refused", Style::bold},
                                               {"notes", Style::bold}},
                                              true);
-    return paint_words(verdicts,
-                       {{"NV#", Style::green}, {"PIX", Style::cyan}, {"PXB", Style::cyan}, {"SYS", Style::yellow}},
-                       false);
+    return paint_words(
+        verdicts, {{"NV#", Style::green}, {"PIX", Style::cyan}, {"PXB", Style::cyan}, {"SYS", Style::yellow}},
+        false);
 }
 
 Result<std::chrono::milliseconds> parse_duration(std::string_view text) {

@@ -17,7 +17,7 @@ namespace sidestep::cli {
 
 // What stands before or after the verb.
 struct Globals {
-    std::string machine;  // empty: the library chooses (SIDESTEP_MACHINE, else the live machine)
+    std::string machine;   // empty: the library chooses (SIDESTEP_MACHINE, else the live machine)
     std::string nodes;     // as ContextOptions::nodes
     std::string key_file;  // as ContextOptions::key_file
     bool json = false;

@@ -39,7 +39,8 @@ Result<std::vector<Place>> parse_places(const std::string& text, const Topology&
         at = end + 1;
         if (word == "gpu:all") {
             // Where there is none, the first is refused with the reason.
-            for (int gpu = 0; gpu < std::max(1, topology.gpu_count()); ++gpu) places.push_back(Place::gpu(gpu));
+            for (int gpu = 0; gpu < std::max(1, topology.gpu_count()); ++gpu)
+                places.push_back(Place::gpu(gpu));
             continue;
         }
         auto place = Place::parse(word);

@@ -69,8 +69,9 @@ Result<ExitCode> printed(const std::string& text) {
 Result<ExitCode> act(const CLI::App& app, const std::vector<std::pair<CLI::App*, Action>>& actions) {
     const CLI::App& command = chosen(app);
     if (const std::string option = not_followed(command); !option.empty() && command.get_parent() != nullptr)
-        return Error{ErrorCode::invalid_argument, fmt::format("{} does not follow this option", name_of(command)),
-                     option, hint_of(command)};
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} does not follow this option", name_of(command)), option,
+                     hint_of(command)};
     for (const auto& [child, action] : actions)
         if (child->parsed()) return action();
     return Error{ErrorCode::invalid_argument, "a verb is missing", {}, hint_of(app)};

@@ -58,7 +58,8 @@ std::string see_also(const CLI::App& app) {
 
 std::string page_of(const CLI::App& app, std::string_view version) {
     const std::string command = app.get_parent() == nullptr ? "sidestep" : "sidestep " + name_of(app);
-    std::string synopsis = fmt::format("\\fB{}\\fR", plain(command)), arguments, own, general, verbs, examples;
+    std::string synopsis = fmt::format("\\fB{}\\fR", plain(command)), arguments, own, general, verbs,
+                examples;
     if (app.get_parent() == nullptr) synopsis += " \\fICOMMAND\\fR";
     for (const CLI::Option* option : app.get_options()) {
         if (option->get_group().empty()) continue;
@@ -68,12 +69,14 @@ std::string page_of(const CLI::App& app, std::string_view version) {
                                     plain(option->get_name(true)), option->get_required() ? "" : "]");
     }
     synopsis += " [options]\n";
-    for (const CLI::Option* option : followed(app)) general += tagged(spelled(*option), option->get_description());
+    for (const CLI::Option* option : followed(app))
+        general += tagged(spelled(*option), option->get_description());
     for (const CLI::App* below : commands_below(app))
         verbs += tagged("sidestep " + name_of(*below), below->get_description());
     for (const Example& example : manual_of(app).examples)
         examples += fmt::format(".TP\n\\fB{}\\fR\n{}\n", plain(example.line), plain(example.does));
-    return fmt::format(".TH {} 1 \"\" \"sidestep {}\" \"Sidestep\"\n", plain(page_name(app)), plain(version)) +
+    return fmt::format(".TH {} 1 \"\" \"sidestep {}\" \"Sidestep\"\n", plain(page_name(app)),
+                       plain(version)) +
            section("NAME", fmt::format("{} \\- {}\n", plain(page_name(app)), plain(app.get_description()))) +
            section("SYNOPSIS", synopsis) + section("ARGUMENTS", arguments) + section("COMMANDS", verbs) +
            section("OPTIONS", own) + section("GENERAL OPTIONS", general) + section("EXAMPLES", examples) +
@@ -88,7 +91,8 @@ void add_pages(const CLI::App& app, std::string_view version,
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> man_pages(const CLI::App& program, std::string_view version) {
+std::vector<std::pair<std::string, std::string>> man_pages(const CLI::App& program,
+                                                           std::string_view version) {
     std::vector<std::pair<std::string, std::string>> pages;
     add_pages(program, version, pages);
     return pages;

@@ -22,79 +22,76 @@ constexpr std::string_view always = "json color";
 constexpr std::string_view reach = "machine nodes key-file";
 
 // In the order of the help.
-const std::vector<Manual>& manuals() {
-    static const std::vector<Manual> all = {
-        {"",
-         "reach require verify quiet",
-         {{"sidestep topo", "this machine"},
-          {"sidestep --machine dgx-h100 route gpu:0 gpu:5", "a modelled one: no GPU is needed"},
-          {"sidestep copy file:weights.bin gpu:0 --verify", "a file to a GPU, compared byte by byte"}}},
-        {"copy",
-         "reach require verify quiet",
-         {{"sidestep copy file:weights.bin gpu:0 --verify --explain", "which way the bytes went, and why"},
-          {"sidestep copy host gpu:0 --size 1GiB --repeat 5", "how fast host memory reaches a GPU"},
-          {"sidestep copy file:weights.bin@4KiB+1MiB file:part.bin", "a part of a file"}}},
-        {"route",
-         "reach require",
-         {{"sidestep route gpu:0 gpu:1", "between two GPUs"},
-          {"sidestep route file:weights.bin gpu:0 --size 8GiB", "a file that need not be there"}}},
-        {"load",
-         "reach verify quiet",
-         {{"sidestep load model.safetensors --to gpu:all --verify", "a whole copy on every GPU, compared"},
-          {"sidestep load model.safetensors --to gpu:0,gpu:1 --layout tensor", "each tensor on one of two"}}},
-        {"inspect",
-         "reach quiet",
-         {{"sidestep inspect model.safetensors --only 'layers.0.*'", "the tensors of one layer"},
-          {"sidestep inspect model.safetensors --manifest sums.json", "checksums of the files"}}},
-        {"run",
-         "machine",
-         {{"sidestep run -n gpus -- python3 train.py", "an NCCL program, a process for each GPU"},
-          {"sidestep run -- python3 serve.py", "a program that starts its own ranks"}}},
-        {"ps", "", {{"sidestep ps", "the groups that run now"}, {"sidestep ps --watch 2", "every two seconds"}}},
-        {"publish",
-         "machine quiet",
-         {{"sidestep publish gpu:0 weights --size 1GiB", "until Ctrl-C; others copy shared:weights"}}},
-        {"serve",
-         "reach quiet",
-         {{"sidestep serve --allow file:/data", "files below /data, to programs of this machine"},
-          {"sidestep serve --listen 0.0.0.0:47900 --allow 'gpu:*'", "all GPUs, to other machines"}}},
-        {"topo",
-         "reach quiet",
-         {{"sidestep topo --output machine.svg", "a drawing"},
-          {"sidestep topo --format xml --output topo.xml", "a file for NCCL_TOPO_FILE"},
-          {"sidestep topo --record folder", "everything that --machine needs elsewhere"}}},
-        {"topo diff", "quiet", {{"sidestep topo diff dgx-a100 dgx-h100", "two machines"}}},
-        {"doctor",
-         "reach",
-         {{"sidestep doctor", "why is a path slow here?"},
-          {"sidestep doctor --probe", "copies between all GPUs too, and checks the bytes"}}},
-        {"bench",
-         "machine",
-         {{"sidestep bench --save report.json --html report.html", "all cases"},
-          {"sidestep bench --case host_link --gpu 0", "one case on one GPU"}}},
-        {"bench compare", "", {{"sidestep bench compare before.json after.json", "what changed beyond noise"}}},
-        {"bench page", "", {{"sidestep bench page report.json report.html", "a page to look at"}}},
-        {"bench collective",
-         "machine quiet smoke size gpu no-verify thresholds save html",
-         {{"sidestep bench collective all_reduce -b 8 -e 1MiB", "one operation, from 8 bytes to 1 MiB"}}},
-        {"bench net",
-         "reach smoke samples size gpu no-verify thresholds save html",
-         {{"sidestep bench net node7", "copies to a node and back"}}},
-        {"tune",
-         "machine",
-         {{"sidestep tune --to tuning.json", "figures that groups use by SIDESTEP_TUNING=tuning.json"}}},
-        {"help",
-         "",
-         {{"sidestep help topo diff", "the help of a command"},
-          {"sidestep help --man man1", "man pages of all commands into a folder"}}},
-        {"completion",
-         "",
-         {{"source <(sidestep completion bash)", "in bash"},
-          {"sidestep completion zsh > \"${fpath[1]}/_sidestep\"", "in zsh"},
-          {"sidestep completion fish | source", "in fish"}}},
-    };
-    return all;
-}
+const std::vector<Manual> manuals = {
+    {"",
+     "reach require verify quiet",
+     {{"sidestep topo", "this machine"},
+      {"sidestep --machine dgx-h100 route gpu:0 gpu:5", "a modelled one: no GPU is needed"},
+      {"sidestep copy file:weights.bin gpu:0 --verify", "a file to a GPU, compared byte by byte"}}},
+    {"copy",
+     "reach require verify quiet",
+     {{"sidestep copy file:weights.bin gpu:0 --verify --explain", "which way the bytes went, and why"},
+      {"sidestep copy host gpu:0 --size 1GiB --repeat 5", "how fast host memory reaches a GPU"},
+      {"sidestep copy file:weights.bin@4KiB+1MiB file:part.bin", "a part of a file"}}},
+    {"route",
+     "reach require",
+     {{"sidestep route gpu:0 gpu:1", "between two GPUs"},
+      {"sidestep route file:weights.bin gpu:0 --size 8GiB", "a file that need not be there"}}},
+    {"load",
+     "reach verify quiet",
+     {{"sidestep load model.safetensors --to gpu:all --verify", "a whole copy on every GPU, compared"},
+      {"sidestep load model.safetensors --to gpu:0,gpu:1 --layout tensor", "each tensor on one of two"}}},
+    {"inspect",
+     "reach quiet",
+     {{"sidestep inspect model.safetensors --only 'layers.0.*'", "the tensors of one layer"},
+      {"sidestep inspect model.safetensors --manifest sums.json", "checksums of the files"}}},
+    {"run",
+     "machine",
+     {{"sidestep run -n gpus -- python3 train.py", "an NCCL program, a process for each GPU"},
+      {"sidestep run -- python3 serve.py", "a program that starts its own ranks"}}},
+    {"ps", "", {{"sidestep ps", "the groups that run now"}, {"sidestep ps --watch 2", "every two seconds"}}},
+    {"publish",
+     "machine quiet",
+     {{"sidestep publish gpu:0 weights --size 1GiB", "until Ctrl-C; others copy shared:weights"}}},
+    {"serve",
+     "reach quiet",
+     {{"sidestep serve --allow file:/data", "files below /data, to programs of this machine"},
+      {"sidestep serve --listen 0.0.0.0:47900 --allow 'gpu:*'", "all GPUs, to other machines"}}},
+    {"topo",
+     "reach quiet",
+     {{"sidestep topo --output machine.svg", "a drawing"},
+      {"sidestep topo --format xml --output topo.xml", "a file for NCCL_TOPO_FILE"},
+      {"sidestep topo --record folder", "everything that --machine needs elsewhere"}}},
+    {"topo diff", "quiet", {{"sidestep topo diff dgx-a100 dgx-h100", "two machines"}}},
+    {"doctor",
+     "reach",
+     {{"sidestep doctor", "why is a path slow here?"},
+      {"sidestep doctor --probe", "copies between all GPUs too, and checks the bytes"}}},
+    {"bench",
+     "machine",
+     {{"sidestep bench --save report.json --html report.html", "all cases"},
+      {"sidestep bench --case host_link --gpu 0", "one case on one GPU"}}},
+    {"bench compare", "", {{"sidestep bench compare before.json after.json", "what changed beyond noise"}}},
+    {"bench page", "", {{"sidestep bench page report.json report.html", "a page to look at"}}},
+    {"bench collective",
+     "machine quiet smoke size gpu no-verify thresholds save html",
+     {{"sidestep bench collective all_reduce -b 8 -e 1MiB", "one operation, from 8 bytes to 1 MiB"}}},
+    {"bench net",
+     "reach smoke samples size gpu no-verify thresholds save html",
+     {{"sidestep bench net node7", "copies to a node and back"}}},
+    {"tune",
+     "machine",
+     {{"sidestep tune --to tuning.json", "figures that groups use by SIDESTEP_TUNING=tuning.json"}}},
+    {"help",
+     "",
+     {{"sidestep help topo diff", "the help of a command"},
+      {"sidestep help --man man1", "man pages of all commands into a folder"}}},
+    {"completion",
+     "",
+     {{"source <(sidestep completion bash)", "in bash"},
+      {"sidestep completion zsh > \"${fpath[1]}/_sidestep\"", "in zsh"},
+      {"sidestep completion fish | source", "in fish"}}},
+};
 
 bool has_word(std::string_view words, std::string_view word) {
     std::istringstream in{std::string(words)};
@@ -125,9 +122,9 @@ std::string name_of(const CLI::App& app) {
 const Manual& manual_of(const CLI::App& app) {
     static const Manual none{"", "", {}};
     const std::string name = name_of(app);
-    const auto found = std::find_if(manuals().begin(), manuals().end(),
+    const auto found = std::find_if(manuals.begin(), manuals.end(),
                                     [&](const Manual& manual) { return manual.command == name; });
-    return found == manuals().end() ? none : *found;
+    return found == manuals.end() ? none : *found;
 }
 
 std::vector<const CLI::App*> commands_below(const CLI::App& app) {
@@ -164,7 +161,8 @@ std::string spelled(const CLI::Option& option) {
     for (const std::string& name : option.get_snames()) text += (text.empty() ? "-" : ", -") + name;
     for (const std::string& name : option.get_lnames()) text += (text.empty() ? "--" : ", --") + name;
     if (!option.nonpositional()) text = option.get_name(true);
-    if (option.get_type_size_max() > 0 && !option.get_type_name().empty()) text += " " + option.get_type_name();
+    if (option.get_type_size_max() > 0 && !option.get_type_name().empty())
+        text += " " + option.get_type_name();
     return text;
 }
 
@@ -176,7 +174,8 @@ std::string footer_of(const CLI::App& app) {
         text += fmt::format("  {:<28}{}\n", spelled(*option), option->get_description());
     const Manual& manual = manual_of(app);
     std::size_t width = 0;
-    for (const Example& example : manual.examples) width = std::max(width, std::string_view(example.line).size());
+    for (const Example& example : manual.examples)
+        width = std::max(width, std::string_view(example.line).size());
     if (!manual.examples.empty()) text += text.empty() ? "Examples:\n" : "\nExamples:\n";
     for (const Example& example : manual.examples)
         text += fmt::format("  {:<{}}  # {}\n", example.line, width, example.does);

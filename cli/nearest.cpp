@@ -42,7 +42,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
     return best;
 }
 
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& known, std::string_view hint) {
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known,
+                         std::string_view hint) {
     const std::string near = nearest(word, known);
     return near.empty() || near == word ? std::string(hint) : fmt::format("did you mean {}? {}", near, hint);
 }

@@ -113,7 +113,9 @@ std::string in_words(const std::vector<std::string>& paths) {
     return paths.front() + " and " + std::to_string(paths.size() - 1) + " more";
 }
 
-void print_note(std::string_view text, Color color) { tell("sidestep: note:", Style::yellow, text, color); }
+void print_note(std::string_view text, Color color) {
+    tell("sidestep: note:", Style::yellow, text, color);
+}
 
 Result<void> write_file(const std::string& path, std::string_view text) {
     const auto failed = [&path] {

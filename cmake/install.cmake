@@ -12,6 +12,10 @@ install(DIRECTORY include/sidestep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(FILES completions/sidestep.bash RENAME sidestep
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES completions/sidestep.zsh RENAME _sidestep DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES completions/sidestep.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+get_property(man_folder GLOBAL PROPERTY SIDESTEP_MAN_FOLDER)
+install(DIRECTORY ${man_folder} DESTINATION ${CMAKE_INSTALL_MANDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sidestep)
 
 # find_package(sidestep): the target sidestep::sidestep. Until 1.0 a new minor version is a new interface.

@@ -161,7 +161,7 @@ class Shells(harness.CommandTest):
         for line, offered in [("sidestep topo --format s", "svg"), ("sidestep --machine dgx-h100 copy gpu:7", "gpu:7"),
                               ("sidestep topo di", "diff"), ("sidestep bench collective barr", "barrier")]:
             text = self.shell("zsh", "-f", str(driver), line)
-            self.assertIn(f"line:{line.rsplit(' ', 1)[0]} {offered} :", text)
+            self.assertIn(f"line<{line.rsplit(' ', 1)[0]} {offered} >", text)
 
 
 if __name__ == "__main__":

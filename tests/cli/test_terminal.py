@@ -29,7 +29,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=slave,
             cwd=test.dir,
-            env={**harness.environment(TERM="xterm"), **changes},
+            env={**harness.environment(TERM="xterm", NO_COLOR="1"), **changes},
         )
         os.close(slave)
         self.seen = b""
@@ -156,7 +156,7 @@ class Stopped(harness.CommandTest):
 class Colour(harness.CommandTest):
     def errors(self, *options, **changes):
         """What an error looks like on a terminal."""
-        terminal = Terminal(self, "topo", "--fast", *options, **changes)
+        terminal = Terminal(self, "topo", "--fast", *options, **{"NO_COLOR": "", **changes})
         terminal.end()
         return terminal.seen
 
