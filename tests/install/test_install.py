@@ -54,10 +54,13 @@ class InstallTest(unittest.TestCase):
         expected = {"bin/sidestep", "lib/libsidestep.so", "lib/libsidestep.so.0", f"lib/libsidestep.so.{version}",
                     "lib/sidestep/nccl/libnccl.so.2", "lib/pkgconfig/sidestep.pc", "lib/cmake/sidestep/sidestep-config.cmake",
                     "lib/cmake/sidestep/sidestep-config-version.cmake",
-                    "share/bash-completion/completions/sidestep", "share/doc/sidestep/LICENSE"}
+                    "share/bash-completion/completions/sidestep", "share/zsh/site-functions/_sidestep",
+                    "share/fish/vendor_completions.d/sidestep.fish", "share/man/man1/sidestep.1",
+                    "share/man/man1/sidestep-topo-diff.1", "share/doc/sidestep/LICENSE"}
         self.assertLessEqual(expected, files)
         public = {f"include/sidestep/{p.name}" for p in (ROOT / "include/sidestep").iterdir()}
-        others = {f for f in files - expected - public if not f.startswith("lib/cmake/sidestep/sidestep-targets")}
+        kept = ("lib/cmake/sidestep/sidestep-targets", "share/man/man1/sidestep-")
+        others = {f for f in files - expected - public if not f.startswith(kept)}
         self.assertEqual(others, set(), "nothing but the public API is installed")
         self.assertLessEqual(public, files)
 
