@@ -118,7 +118,7 @@ class GroupTest(CommandTest):
 
     def start(self, *words, **how):
         process = subprocess.Popen(
-            [BINARY, "--machine", MACHINE, *words],
+            [BINARY, *(["--machine", MACHINE] if takes_machine(words) else []), *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env, **how)
         self.addCleanup(self.end, process)
         return process

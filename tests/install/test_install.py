@@ -108,6 +108,15 @@ class InstallTest(unittest.TestCase):
         run("sh", "-c", f"{os.environ['CXX']} -std=c++20 '{HERE}/find_package/main.cpp' -o '{program}' {flags}")
         self.assertIn("gpu:5", run(program, env=self.environment))
 
+    def test_what_readme_shows(self):
+        (snippet,) = re.findall(r"^```cpp\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+        (self.folder / "main.cpp").write_text(snippet)
+        flags = run("pkg-config", "--cflags", "--libs", "sidestep", env=self.environment).strip()
+        run("sh", "-c", f"{os.environ['CXX']} -std=c++20 -Wall -Wextra -Werror main.cpp -o readme {flags}", cwd=self.folder)
+        text = run(self.folder / "readme", env=self.environment, cwd=self.folder)
+        self.assertIn("gpu:0 -> ", text)
+        self.assertEqual((self.folder / "copy.bin").stat().st_size, 64 << 20)
+
     def test_version_of_pkg_config(self):
         self.assertEqual(run("pkg-config", "--modversion", "sidestep", env=self.environment).strip(),
                          run(self.prefix / "bin/sidestep", "--version").split()[1])
