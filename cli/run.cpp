@@ -54,6 +54,9 @@ std::vector<std::string> lines_of(const Variables& variables) {
 Result<std::string> find_library() {
     std::error_code error;
     const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error)
+        return Error{ErrorCode::not_found, "where this command lies cannot be seen", "/proc/self/exe",
+                     "mount /proc, or name the library with --nccl-library FILE"};
     std::string tried;
     for (const char* folder : {"../shims/nccl", "../lib/sidestep/nccl", "../lib64/sidestep/nccl",
                                "../lib/x86_64-linux-gnu/sidestep/nccl",

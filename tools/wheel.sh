@@ -23,6 +23,7 @@ for python in "$@"; do
     rm -rf "$work/made"
     "$python" -m venv "$work/build"
     "$work/build/bin/pip" wheel --quiet --no-deps --wheel-dir "$work/made" .
-    auditwheel repair --wheel-dir "$into" "$work"/made/*.whl | grep -v '^$'
+    auditwheel repair --wheel-dir "$into" "$work"/made/*.whl >"$work/said" 2>&1 || { cat "$work/said" >&2; exit 1; }
+    echo "wheel: $into/$(basename "$(sed -n 's/^Fixed-up wheel written to //p' "$work/said")")"
     rm -rf "$work/build"
 done

@@ -14,9 +14,10 @@ methods. Failures are sidestep.Error. Sizes are bytes, times seconds, rates GB/s
 import os as _os
 import threading as _threading
 from collections import OrderedDict as _OrderedDict
-from typing import Any, Iterable, List, Mapping, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
 from ._arguments import machine_of as _machine_of
+from ._command import bench as _bench
 from ._checkpoint import Checkpoint, Slice, SlicePlan
 from . import _core
 from ._context import Backend, Context, LoadedTensors, Progress, Publication, Rules
@@ -25,7 +26,7 @@ from ._core import version as __version__
 from ._errors import Error
 
 __all__ = ["Backend", "Checkpoint", "Context", "Diagnosis", "Error", "LoadedTensors", "Publication", "Receipt", "Route", "Slice", "SlicePlan", "Stage",
-           "StorageBytes", "Tensor", "TensorInfo", "Topology", "allocate", "copy", "doctor", "load", "open", "publish", "route", "save",
+           "StorageBytes", "Tensor", "TensorInfo", "Topology", "allocate", "bench", "copy", "doctor", "load", "open", "publish", "route", "save",
            "topology", "__version__"]
 
 # Contexts by the machine's name, the last used at the end. Few: one that leaves lives on in its tensors.
@@ -165,6 +166,12 @@ def doctor(machine: Optional[str] = None) -> Diagnosis:
     """Why a fast path of this machine, or of a recorded one, is off or slow, and what to type. str() prints the report,
     to_json() has every finding. Changes nothing, and needs no GPU."""
     return _core.doctor(_machine_of(machine))
+
+
+def bench(*cases: str, machine: Optional[str] = None, smoke: bool = False, samples: Optional[int] = None) -> Dict[str, Any]:
+    """Measures this machine as `sidestep bench` does, in a process of its own, and gives the report that docs/bench-format.md
+    describes. cases are keys such as 'host_link' or 'peer_*'; none: all. smoke only shows that each works. Ctrl-C ends it."""
+    return _bench(cases, machine, smoke, samples)
 
 
 def publish(name: str, memory: Any, *, machine: Optional[str] = None) -> Publication:

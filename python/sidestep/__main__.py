@@ -2,14 +2,16 @@
 
 import os
 import sys
-from pathlib import Path
+
+from ._command import path
+from ._errors import Error
 
 
 def main() -> None:
-    command = Path(__file__).parent / "bin" / "sidestep"
-    if not command.exists():
-        sys.exit(f"sidestep: this package was built without the command ({command})")
-    os.execv(command, ["sidestep", *sys.argv[1:]])
+    try:
+        os.execv(path(), ["sidestep", *sys.argv[1:]])
+    except Error as error:
+        sys.exit(f"sidestep: {error}")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,17 @@ class Shown(PackageTest):
         self.assertGreaterEqual(found.failures + found.warnings, 0)
 
 
+class Bench(PackageTest):
+    def test_a_report(self):
+        report = sidestep.bench("host_small", machine=MACHINE, smoke=True)
+        self.assertEqual([case["key"] for case in report["cases"]], ["host_small"])
+        self.assertTrue(report["cases"][0]["figures"])
+
+    def test_what_the_command_refuses(self):
+        self.fails("not_found", sidestep.bench, "nothing_like_it", machine=MACHINE)
+        self.fails("invalid_argument", sidestep.bench, "host_small", machine=MACHINE, samples=0)
+
+
 class Words(PackageTest):
     def test_those_of_the_command_line(self):
         self.assertTrue(self.context.route("gpu:0", "gpu:1", "1GiB", lanes="all", prefer="copy-engine").direct)
