@@ -22,11 +22,13 @@ from ._checkpoint import Checkpoint, Slice, SlicePlan
 from . import _core
 from ._context import Backend, Context, LoadedTensors, Progress, Publication, Rules
 from ._core import Diagnosis, Receipt, Route, Stage, StorageBytes, Tensor, TensorInfo, Topology
+from ._core import new_group_id
 from ._core import version as __version__
 from ._errors import Error
+from ._group import Group
 
-__all__ = ["Backend", "Checkpoint", "Context", "Diagnosis", "Error", "LoadedTensors", "Publication", "Receipt", "Route", "Slice", "SlicePlan", "Stage",
-           "StorageBytes", "Tensor", "TensorInfo", "Topology", "allocate", "bench", "copy", "doctor", "load", "open", "publish", "route", "save",
+__all__ = ["Backend", "Checkpoint", "Context", "Diagnosis", "Error", "Group", "LoadedTensors", "Publication", "Receipt", "Route", "Slice", "SlicePlan", "Stage",
+           "StorageBytes", "Tensor", "TensorInfo", "Topology", "allocate", "bench", "copy", "doctor", "load", "new_group_id", "open", "publish", "route", "save",
            "topology", "__version__"]
 
 # Contexts by the machine's name, the last used at the end. Few: one that leaves lives on in its tensors.

@@ -13,6 +13,7 @@ from ._checkpoint import Checkpoint, content_of
 from ._ends import end_of, tensors_of
 from ._errors import Error
 from ._frameworks import framework_of
+from ._group import Group
 
 Progress = Callable[[int, int], Any]
 Rules = Union[str, "os.PathLike[str]", Mapping[str, int], Iterable[Tuple[str, int]]]
@@ -147,6 +148,15 @@ class Context:
         """See sidestep.publish."""
         given = end_of(self._handle, memory)
         return Publication(name, self._handle.publish(text_of(name, "a name", "publish"), given.buffer), given)
+
+    def group(self, device: Any = None, *, id: Optional[str] = None, rank: int = 0, ranks: int = 1,
+              timeout: Optional[float] = None, name: str = "") -> Group:
+        """Joins a group as one rank, and waits for the others: as the launcher says (`sidestep run -n`, torchrun, mpirun, srun),
+        or with an `id` of sidestep.new_group_id() that all ranks are given. `device` is this rank's GPU; None: that of the local
+        rank. timeout: seconds that a rank waits for another (60), 0: no limit. `sidestep ps` shows `name`."""
+        place = "" if device is None else self.place_of(device)
+        return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), rank, ranks, place,
+                                        -1.0 if timeout is None else float(timeout), text_of(name, "a name", "group")))
 
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""

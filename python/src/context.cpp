@@ -14,6 +14,7 @@
 #include <sidestep/cuda.hpp>
 
 #include "failure.hpp"
+#include "group.hpp"
 #include "tensor.hpp"
 #include "wait.hpp"
 
@@ -86,6 +87,11 @@ public:
     std::unique_ptr<Held<Publication>> publish(const std::string& name, const Buffer& buffer) const {
         return std::make_unique<Held<Publication>>(
             value(without_gil([&] { return context().publish(name, buffer); })));
+    }
+
+    std::unique_ptr<PyGroup> group(const std::string& id, int rank, int ranks, const std::string& place,
+                                   double timeout, const std::string& name) const {
+        return join_group(context(), id, rank, ranks, place, timeout, name);
     }
 
     Route route(const std::string& from, const std::string& to, Bytes bytes,
@@ -220,6 +226,7 @@ void define_context(py::module_& module) {
              py::arg("nodes") = "", py::arg("key_file") = "")
         .def("serve", &PyContext::serve)
         .def("publish", &PyContext::publish)
+        .def("group", &PyContext::group)
         .def_property_readonly("topology", &PyContext::topology, py::return_value_policy::reference_internal)
         .def("set_cuda_numbers", &PyContext::set_cuda_numbers)
         .def("route", &PyContext::route)
