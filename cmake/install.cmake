@@ -18,7 +18,7 @@ install(FILES completions/sidestep.zsh RENAME _sidestep DESTINATION ${CMAKE_INST
 install(FILES completions/sidestep.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
     COMPONENT command)
 get_property(man_folder GLOBAL PROPERTY SIDESTEP_MAN_FOLDER)
-install(DIRECTORY ${man_folder} DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT command)
+install(DIRECTORY ${man_folder} DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT command OPTIONAL)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sidestep COMPONENT command)
 
 # find_package(sidestep): the target sidestep::sidestep. Until 1.0 a new minor version is a new interface.
