@@ -10,7 +10,7 @@ PRESET ?= release
 GPU_ARCHITECTURES ?= auto
 export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES)
 
-.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle wheel install format clean
+.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle wheel deb install format clean
 
 # Builds the command and moves bytes on an emulated DGX H100. Without a GPU it needs no kernels, which take half of the time.
 demo: export SIDESTEP_GPU_ARCHITECTURES = $(if $(shell nvidia-smi -L 2>/dev/null),$(GPU_ARCHITECTURES),none)
@@ -22,6 +22,8 @@ build: setup
 	@tools/build.sh $(PRESET) $(JOBS) all
 
 test: build
+	-@tools/setup.sh tests
+	-@tools/setup.sh packages
 	-@tools/setup.sh browser
 	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
@@ -48,17 +50,24 @@ bundle: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
 bundle: setup
 	@tools/build.sh release $(JOBS) bundle
 
-# build/sidestep-VERSION-cpXY-cpXY-linux_MACHINE.whl for each interpreter of PYTHON="python3 /opt/python3.12/bin/python"; none
-# named: the system's. docs/python.md
+# build/sidestep-VERSION-cpXY-cpXY-manylinux_2_ZZ_MACHINE.whl for each interpreter of PYTHON="python3 /opt/python3.12/bin/python";
+# none named: python3. docs/python.md
 wheel: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
 wheel: setup
-	@tools/build.sh $(PRESET) $(JOBS) sidestep_core
-	@if [ -n "$(PYTHON)" ]; then cmake build/$(PRESET) --log-level=WARNING -DSIDESTEP_PYTHON=ON \
-		"-DSIDESTEP_PYTHON_EXECUTABLES=$$(echo $(PYTHON) | tr ' ' ';')"; fi
-	@tools/build.sh $(PRESET) $(JOBS) wheel
+	@tools/setup.sh packages
+	@tools/wheel.sh build $(PYTHON)
 
-# make install PREFIX=/opt/sidestep
-install: build
+# build/*.deb: the command, the library, what programs are built with, and the NCCL drop-in.
+deb: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
+deb: setup
+	@tools/setup.sh packages
+	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl
+	@cpack --config build/$(PRESET)/CPackConfig.cmake -G DEB -B build/deb
+	@mv build/deb/*.deb build/
+
+# make install PREFIX=/opt/sidestep: the command, both libraries, and what programs are built with; no tests.
+install: setup
+	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl
 	@cmake --install build/$(PRESET) --prefix $(PREFIX)
 
 format:

@@ -210,25 +210,7 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
     return command.fail_on_regression && worse ? ExitCode::failed : ExitCode::done;
 }
 
-// Options of bench itself that say nothing to its subcommand.
-Result<void> refuse_cases_options(const CLI::App& subcommand, std::vector<const char*> names) {
-    const CLI::App& bench = *subcommand.get_parent();
-    for (const char* name : names)
-        if (bench.get_option(name)->count() > 0)
-            return Error{ErrorCode::invalid_argument,
-                         fmt::format("{} is about the cases of bench, not about bench {}", name,
-                                     subcommand.get_name()),
-                         name,
-                         fmt::format("sidestep bench {} --help lists its options", subcommand.get_name())};
-    return {};
-}
-
 Result<ExitCode> run_collective(const BenchCommand& command, const Globals& globals) {
-    if (auto refused =
-            refuse_cases_options(*command.collective.app,
-                                 {"--list", "--case", "--samples", "--from", "--to", "--folder", "--peers"});
-        !refused)
-        return refused.error();
     // The processes of ranks have none: they end with this one.
     std::optional<Interrupt> interrupt;
     if (command.collective.job.empty()) interrupt.emplace(bench::remove_leftovers);
@@ -269,10 +251,6 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
 }
 
 Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
-    if (auto refused = refuse_cases_options(*command.net.app,
-                                            {"--list", "--case", "--from", "--to", "--folder", "--peers"});
-        !refused)
-        return refused.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     const Interrupt interrupt(bench::remove_leftovers);

@@ -139,9 +139,9 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     if (globals.json) return print(json_of(median, *runs));
     if (globals.quiet) return {};
     if (!command.explain) {
-        for (const std::string& note : median.notes) print_note(note);
+        for (const std::string& note : median.notes) print_note(note, globals.color);
     }
-    return print(text_of(median, *runs, command.explain));
+    return print(painted_report(text_of(median, *runs, command.explain), globals));
 }
 
 }  // namespace

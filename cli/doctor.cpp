@@ -97,7 +97,8 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     if (command.size) options.bytes = *command.size;
     const auto diagnosis = run_peer_doctor(*context, command.peer, options);
     if (!diagnosis) return diagnosis.error();
-    const auto printed = print(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all));
+    const auto printed = print(
+        painted_report(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all), globals));
     if (!printed) return printed.error();
     return code_of(diagnosis->health());
 }
@@ -151,7 +152,7 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
     const bool everything = command.all || !command.checks.empty();
     std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();
-    const auto printed = print(text);
+    const auto printed = print(painted_report(text, globals));
     if (!printed) return printed.error();
     return code_of(diagnosis->health());
 }

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace sidestep::cli {
 namespace {
@@ -76,6 +77,12 @@ void add_globals(CLI::App& app, Globals& globals) {
                    "~/.config/sidestep/key)")
         ->type_name("FILE");
     app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
+    // main() reads it before all else; here it is described and checked.
+    app.add_option_function<std::string>(
+           "--color", [](const std::string&) {},
+           "colour: on terminals (NO_COLOR is respected), always or never")
+        ->type_name("auto|always|never")
+        ->check(CLI::IsMember({"auto", "always", "never"}).description(""));
     app.add_option("--require", globals.require,
                    "any path; direct: one hop or exit code 3; host: through host memory")
         ->type_name("any|direct|host")
@@ -151,6 +158,25 @@ Result<Context> open_context(const Globals& globals) {
     options.nodes = globals.nodes;
     options.key_file = globals.key_file;
     return Context::open(std::move(options));
+}
+
+std::string painted_help(std::string_view text, const Globals& globals) {
+    return has_color(globals.color, STDOUT_FILENO) ? paint_headings(text) : std::string(text);
+}
+
+std::string painted_report(std::string_view text, const Globals& globals) {
+    if (globals.json || !has_color(globals.color, STDOUT_FILENO)) return std::string(text);
+    const std::string verdicts = paint_words(text,
+                                             {{"fail", Style::red},
+                                              {"warn", Style::yellow},
+                                              {"pass", Style::green},
+                                              {"unknown", Style::dim},
+                                              {"refused", Style::bold},
+                                              {"notes", Style::bold}},
+                                             true);
+    return paint_words(
+        verdicts, {{"NV#", Style::green}, {"PIX", Style::cyan}, {"PXB", Style::cyan}, {"SYS", Style::yellow}},
+        false);
 }
 
 Result<std::chrono::milliseconds> parse_duration(std::string_view text) {

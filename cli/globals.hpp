@@ -11,6 +11,8 @@
 #include <CLI/CLI.hpp>
 #include <sidestep/sidestep.hpp>
 
+#include "paint.hpp"
+
 namespace sidestep::cli {
 
 // What stands before or after the verb.
@@ -20,6 +22,7 @@ struct Globals {
     std::string nodes;     // as ContextOptions::nodes
     std::string key_file;  // as ContextOptions::key_file
     bool json = false;
+    Color color = Color::automatic;
     bool quiet = false;
     bool verify = false;
     std::string require = "any";
@@ -70,13 +73,18 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
 // The machine that --machine names, or SIDESTEP_MACHINE, or "live": what a process gets that this one starts.
 std::string machine_of(const Globals& globals);
 
-// Opens the machine that --machine names.
 // The option --fault of a verb that looks at machines: each adds to what is wrong with a made-up one.
 void add_faults(CLI::App& app, std::vector<std::string>& faults);
 // The same with the faults put into the machine.
 Globals with_faults(const Globals& globals, const std::vector<std::string>& faults);
 
+// Opens the machine that --machine names.
 Result<Context> open_context(const Globals& globals);
+
+// For standard output: the help with its headings in bold, and a report with the words that matter in colour, where
+// there is colour.
+std::string painted_help(std::string_view text, const Globals& globals);
+std::string painted_report(std::string_view text, const Globals& globals);
 
 // Reads "500ms", "30s", "2m", "1h" and, as seconds, a bare number; to the millisecond above. Fails with
 // ErrorCode::invalid_argument on anything else.

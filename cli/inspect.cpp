@@ -94,7 +94,7 @@ Result<void> run_inspect(const InspectCommand& command, const Globals& globals) 
         const auto run = run_manifest(command, globals, *checkpoint, interrupt);
         if (!run) return run.error();
         if (!globals.quiet)
-            for (const std::string& note : checkpoint->notes()) print_note(note);
+            for (const std::string& note : checkpoint->notes()) print_note(note, globals.color);
         return print_manifest(command, globals, *checkpoint, *run);
     }
     if (!command.only.empty()) {

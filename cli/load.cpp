@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interrupt.hpp"
+#include "operand.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -37,16 +38,16 @@ Result<std::vector<Place>> parse_places(const std::string& text, const Topology&
         const std::string word = text.substr(at, end - at);
         at = end + 1;
         if (word == "gpu:all") {
-            if (topology.gpu_count() == 0)
-                return Error{ErrorCode::not_found, "this machine has no GPUs", "--to", "load to host"};
-            for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) places.push_back(Place::gpu(gpu));
+            // Where there is none, the first is refused with the reason.
+            for (int gpu = 0; gpu < std::max(1, topology.gpu_count()); ++gpu)
+                places.push_back(Place::gpu(gpu));
             continue;
         }
         auto place = Place::parse(word);
         if (!place) {
             Error error = place.error();
-            error.where = "--to";
-            return error;
+            error.hint = "a load goes to gpu:N, gpu:all, host or host:N, or to several of them with commas";
+            return bad_place(word, std::move(error), "--to");
         }
         places.push_back(std::move(*place));
     }
@@ -55,11 +56,6 @@ Result<std::vector<Place>> parse_places(const std::string& text, const Topology&
 
 Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& command,
                                  const Topology& topology) {
-    if (globals.require != "any")
-        return Error{ErrorCode::invalid_argument,
-                     "load takes the quickest way: --require is for copy and route",
-                     "--require",
-                     {}};
     LoadOptions options;
     auto places = parse_places(command.to, topology);
     if (!places) return places.error();

@@ -10,43 +10,51 @@
 
 #include <fmt/format.h>
 
+#include "manual.hpp"
+#include "nearest.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
 namespace sidestep::cli {
 namespace {
 
-constexpr const char* exit_codes =
-    "Exit codes: 0 done; 1 failed, or doctor found a failure, topo diff a difference, or bench a missed\n"
-    "threshold; 2 a place, option, file or machine that does not exist or makes no sense; 3 the required\n"
-    "path is not available; 4 doctor found only warnings; 5 doctor found no GPU or no\n"
-    "driver; 130 interrupted.";
+// The command that was asked for: a verb, or an operation of one.
+const CLI::App& chosen(const CLI::App& app) {
+    const auto below = app.get_subcommands();
+    return below.empty() ? app : chosen(*below.front());
+}
 
-std::string options_of(const CLI::App& app) {
-    std::string text = "Options of every verb, before or after it:\n";
-    for (const CLI::Option* option : app.get_options()) {
-        if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
-        std::string name = "--" + option->get_lnames().front();
-        if (option->get_type_size_max() > 0) name += " " + option->get_type_name();
-        text += fmt::format("  {:<28}{}\n", name, option->get_description());
-    }
-    return text + "\n" + exit_codes;
+std::string hint_of(const CLI::App& app) {
+    return app.get_parent() == nullptr ? "sidestep --help lists the verbs and options"
+                                       : fmt::format("sidestep help {} lists the options", name_of(app));
+}
+
+// The words that could have been meant: options of `app`, or what may stand below it.
+std::vector<std::string> known_words(const CLI::App& app, bool options) {
+    std::vector<std::string> known;
+    for (const CLI::App* below : commands_below(app))
+        if (!options) known.push_back(below->get_name());
+    auto all = followed(app);
+    for (const CLI::Option* option : app.get_options()) all.push_back(option);
+    for (const CLI::Option* option : all)
+        for (const std::string& name : option->get_lnames())
+            if (options && !option->get_group().empty()) known.push_back("--" + name);
+    return known;
 }
 
 // What CLI11 found wrong, in the words of this command.
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
-    const auto chosen = app.get_subcommands();
-    const std::string hint =
-        chosen.empty() ? "sidestep --help lists the verbs and options"
-                       : fmt::format("sidestep help {} lists the options", chosen.front()->get_name());
-    std::string message = error.what();
+    const CLI::App& command = chosen(app);
+    std::string message = error.what(), hint = hint_of(command);
     const auto left = app.remaining(true);
     if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !left.empty()) {
-        const char* kind = chosen.empty() ? "verb" : "argument";
-        if (left.front().starts_with("-")) kind = "option";
-        message = fmt::format("there is no {} '{}'", kind, left.front());
-        if (kind == std::string_view("argument"))
-            message = fmt::format("'{}' is one argument too many", left.front());
+        const std::string& word = left.front();
+        const bool option = word.starts_with("-");
+        const char* kind = option ? "option" : "verb";
+        message = fmt::format("there is no {} '{}'", kind, word);
+        if (!option && command.get_parent() != nullptr)
+            message = fmt::format("'{}' is one argument too many", word);
+        hint = did_you_mean(word.substr(0, word.find('=')), known_words(command, option), hint);
     }
     return Error{ErrorCode::invalid_argument, message, {}, hint};
 }
@@ -55,6 +63,24 @@ Result<ExitCode> printed(const std::string& text) {
     const auto result = print(text);
     if (!result) return result.error();
     return ExitCode::done;
+}
+
+// The action of the command that was asked for; options that it does not follow are refused, not passed over.
+Result<ExitCode> act(const CLI::App& app, const std::vector<std::pair<CLI::App*, Action>>& actions) {
+    const CLI::App& command = chosen(app);
+    if (const std::string option = not_followed(command); !option.empty() && command.get_parent() != nullptr)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} does not follow this option", name_of(command)), option,
+                     hint_of(command)};
+    for (const auto& [child, action] : actions)
+        if (child->parsed()) return action();
+    return Error{ErrorCode::invalid_argument, "a verb is missing", {}, hint_of(app)};
+}
+
+// In the help of `app` and of all commands below it.
+void add_footers(CLI::App& app) {
+    app.footer([&app] { return footer_of(app); });
+    for (CLI::App* below : app.get_subcommands([](CLI::App*) { return true; })) add_footers(*below);
 }
 
 // The words before --, where the verb is one that starts a program. What is behind is that program's,
@@ -74,6 +100,7 @@ int own_words(int argc, const char* const* argv) {
 Result<ExitCode> run(int argc, const char* const* argv) {
     Globals globals;
     const int own = own_words(argc, argv);
+    globals.color = color_asked(own, argv);
     for (int i = own + 1; i < argc; ++i) globals.program.emplace_back(argv[i]);
     argc = own;
     CLI::App app("Moves bytes between GPU memory, host memory and files on the shortest path.", "sidestep");
@@ -87,23 +114,19 @@ Result<ExitCode> run(int argc, const char* const* argv) {
         CLI::App* child = app.add_subcommand(verb.name, verb.summary);
         child->group("Verbs");
         child->fallthrough();
-        child->footer([&app] { return options_of(app); });
         actions.emplace_back(child, verb.define(*child, globals));
     }
-    app.footer(exit_codes);  // after the verbs, which would inherit it
+    add_footers(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
-        return printed(app.help());
+        return printed(painted_help(app.help(), globals));
     } catch (const CLI::CallForVersion& version_text) {
         return printed(std::string(version_text.what()) + "\n");
     } catch (const CLI::ParseError& error) {
         return usage_error(app, error);
     }
-    for (const auto& [child, action] : actions)
-        if (child->parsed()) return action();
-    return Error{
-        ErrorCode::invalid_argument, "a verb is missing", {}, "sidestep --help lists the verbs and options"};
+    return act(app, actions);
 }
 
 // Errors of the command line itself are told as JSON too.
@@ -117,7 +140,7 @@ bool wants_json(int argc, const char* const* argv) {
 int run_and_report(int argc, const char* const* argv) {
     const auto result = run(argc, argv);
     if (result) return static_cast<int>(*result);
-    report(result.error(), wants_json(argc, argv));
+    report(result.error(), wants_json(argc, argv), color_asked(own_words(argc, argv), argv));
     return static_cast<int>(exit_code(result.error().code));
 }
 

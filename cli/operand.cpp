@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "nearest.hpp"
+
 namespace sidestep::cli {
 namespace {
 
@@ -68,21 +70,24 @@ Result<Operand> parse_shared(std::string_view text, const char* where) {
     const auto range = take_range(name);
     auto place = Place::parse(range ? name : text);
     if (place) return Operand{*place, range};
-    Error error = place.error();
-    error.where = where;
-    return error;
+    return bad_place(text, place.error(), where);
 }
 
 }  // namespace
 
+Error bad_place(std::string_view text, Error error, const char* where) {
+    const std::string_view kind = text.substr(0, text.find(':'));
+    const std::string near = nearest(kind, {"host", "gpu", "file", "shared", "p2pmem"});
+    if (!near.empty() && near != kind)
+        error.hint = fmt::format("did you mean {}{}? {}", near, text.substr(kind.size()), error.hint);
+    error.where = where;
+    return error;
+}
+
 Result<Operand> parse_operand(std::string_view text, const char* where) {
     if (text.starts_with("shared:")) return parse_shared(text, where);
     auto place = Place::parse(text);
-    if (!place) {
-        Error error = place.error();
-        error.where = where;
-        return error;
-    }
+    if (!place) return bad_place(text, place.error(), where);
     Operand operand{*place, std::nullopt};
     if (!place->is_file()) return operand;
     std::string_view path = place->path();

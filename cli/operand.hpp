@@ -28,6 +28,9 @@ struct Operand {
 // argument in errors.
 Result<Operand> parse_operand(std::string_view text, const char* where);
 
+// The error of a place that Place::parse could not read: where it stood, and what could have been meant.
+Error bad_place(std::string_view text, Error error, const char* where);
+
 // Bytes a copy between the two moves: a file's or range's own size; --size, the target's range, or
 // default_size for a memory source. A file of another machine has a size that only
 // that machine knows: Buffer::whole. Published memory has a size that only a copy finds out: Buffer::whole

@@ -1,5 +1,7 @@
 #include "report.hpp"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -25,6 +27,13 @@ std::string one_line(std::string_view text) {
     }
     while (!line.empty() && (line.back() == ';' || line.back() == ' ')) line.pop_back();
     return line;
+}
+
+// A line on standard error.
+void tell(std::string_view name, Style style, std::string_view text, Color color) {
+    const std::string line =
+        painted(name, has_color(color, STDERR_FILENO) ? style : Style::plain) + " " + one_line(text) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 }  // namespace
@@ -77,12 +86,8 @@ std::string_view error_word(ErrorCode code) {
     return "internal";
 }
 
-void report(const Error& error, bool json) {
-    if (!json) {
-        const std::string line = "sidestep: " + one_line(error.to_string()) + "\n";
-        std::fwrite(line.data(), 1, line.size(), stderr);
-        return;
-    }
+void report(const Error& error, bool json, Color color) {
+    if (!json) return tell("sidestep:", Style::red, error.to_string(), color);
     const nlohmann::ordered_json object = {{"error",
                                             {{"code", error_word(error.code)},
                                              {"message", error.message},
@@ -108,9 +113,8 @@ std::string in_words(const std::vector<std::string>& paths) {
     return paths.front() + " and " + std::to_string(paths.size() - 1) + " more";
 }
 
-void print_note(std::string_view text) {
-    const std::string line = "sidestep: note: " + one_line(text) + "\n";
-    std::fwrite(line.data(), 1, line.size(), stderr);
+void print_note(std::string_view text, Color color) {
+    tell("sidestep: note:", Style::yellow, text, color);
 }
 
 Result<void> write_file(const std::string& path, std::string_view text) {

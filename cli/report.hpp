@@ -7,6 +7,8 @@
 
 #include <sidestep/result.hpp>
 
+#include "paint.hpp"
+
 namespace sidestep::cli {
 
 // The command's exit codes, documented in docs/commands.md.
@@ -26,7 +28,7 @@ ExitCode exit_code(ErrorCode code);
 std::string_view error_word(ErrorCode code);
 
 // Prints the error: one line on standard error, or as JSON on standard output.
-void report(const Error& error, bool json);
+void report(const Error& error, bool json, Color color);
 
 // Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
 Result<void> print(std::string_view text);
@@ -38,6 +40,6 @@ Result<void> write_file(const std::string& path, std::string_view text);
 std::string in_words(const std::vector<std::string>& paths);
 
 // Prints "sidestep: note: text" on standard error.
-void print_note(std::string_view text);
+void print_note(std::string_view text, Color color);
 
 }  // namespace sidestep::cli

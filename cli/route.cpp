@@ -32,7 +32,7 @@ Result<void> run_route(const Globals& globals, const RouteCommand& command) {
     if (!context) return context.error();
     const auto route = context->route(from->place, to->place, *bytes, copy_options(globals, command.flags));
     if (!route) return route.error();
-    return print(globals.json ? route->to_json() + "\n" : route->to_string());
+    return print(globals.json ? route->to_json() + "\n" : painted_report(route->to_string(), globals));
 }
 
 }  // namespace

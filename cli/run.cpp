@@ -54,6 +54,9 @@ std::vector<std::string> lines_of(const Variables& variables) {
 Result<std::string> find_library() {
     std::error_code error;
     const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error)
+        return Error{ErrorCode::not_found, "where this command lies cannot be seen", "/proc/self/exe",
+                     "mount /proc, or name the library with --nccl-library FILE"};
     std::string tried;
     for (const char* folder : {"../shims/nccl", "../lib/sidestep/nccl", "../lib64/sidestep/nccl",
                                "../lib/x86_64-linux-gnu/sidestep/nccl",
@@ -94,14 +97,14 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
     const auto topology = Topology::open(machine_of(globals));
     if (!topology) return topology.error();
     const int gpus = topology->gpu_count();
-    if (all && gpus == 0)
-        return Error{ErrorCode::not_found, "this machine has no GPU", "-n gpus", "say how many ranks: -n N"};
-    if (all) return gpus;
-    if (gpus > 0 && count > gpus)
+    if (all && gpus > 0) return gpus;
+    const char* const no_gpu =
+        "sidestep doctor says why it has none; --machine dgx-h100 is a machine with eight emulated ones";
+    if (all || count > gpus)
         return Error{ErrorCode::not_found,
-                     fmt::format("{} ranks need as many GPUs; this machine has {}", count, gpus),
-                     "-n",
-                     {}};
+                     all ? std::string("this machine has no GPU")
+                         : fmt::format("{} ranks need as many GPUs; this machine has {}", count, gpus),
+                     "-n", gpus == 0 ? no_gpu : ""};
     return count;
 }
 

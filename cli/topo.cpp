@@ -1,6 +1,7 @@
 // sidestep topo: the machine the library sees, as text, tree, data or drawing; and what differs between two.
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,17 +36,30 @@ struct TopoCommand {
 };
 
 // The ending of a file -> what is written there where nobody says otherwise.
-constexpr std::array<std::pair<std::string_view, const char*>, 6> endings = {{
+constexpr std::array<std::pair<std::string_view, const char*>, 7> endings = {{
     {".svg", "svg"},
     {".dot", "dot"},
     {".gv", "dot"},
     {".xml", "xml"},
     {".json", "json"},
     {".tree", "tree"},
+    {".txt", "text"},
 }};
 
 Error misuse(std::string message, std::string hint) {
     return Error{ErrorCode::invalid_argument, std::move(message), "topo", std::move(hint)};
+}
+
+// A file without an ending gets text, and so does standard output.
+Result<std::string> format_by_ending(const std::string& file) {
+    std::string known;
+    for (const auto& [ending, name] : endings) {
+        if (file.ends_with(ending)) return std::string(name);
+        known += fmt::format("{}{}", known.empty() ? "" : ", ", ending);
+    }
+    if (!std::filesystem::path(file).has_extension() || file == "-") return std::string("text");
+    return misuse(fmt::format("nothing is written into files such as {}", file),
+                  fmt::format("end its name in one of {}, or add --format", known));
 }
 
 Result<std::string> format_of(const TopoCommand& command, const Globals& globals) {
@@ -57,9 +71,9 @@ Result<std::string> format_of(const TopoCommand& command, const Globals& globals
         format = "json";
     }
     if (format.empty()) {
-        format = "text";
-        for (const auto& [ending, name] : endings)
-            if (command.output.ends_with(ending)) format = name;
+        const auto ending = format_by_ending(command.output);
+        if (!ending) return ending.error();
+        format = *ending;
     }
     if (!command.theme.empty() && format != "svg")
         return misuse("--theme is for drawings in SVG", "add --format svg");
@@ -126,7 +140,8 @@ Result<void> run_topo(const TopoCommand& command, const Globals& globals) {
         return written(topology, *format, command);
     });
     if (!text) return text.error();
-    return command.output.empty() || command.output == "-" ? print(*text) : write_file(command.output, *text);
+    if (!command.output.empty() && command.output != "-") return write_file(command.output, *text);
+    return print(*format == "text" ? painted_report(*text, globals) : *text);
 }
 
 std::string differences_as_json(const Topology& before, const Topology& after,

@@ -3,7 +3,7 @@ option(SIDESTEP_TESTS "Build the tests" ON)
 option(SIDESTEP_WERROR "Treat warnings as errors" OFF)
 set(SIDESTEP_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where the toolkit is found), ON or OFF")
 set(SIDESTEP_PYTHON AUTO CACHE STRING "Build the Python package: AUTO (where Python 3.9 and pybind11 are found), ON or OFF")
-set(SIDESTEP_PYTHON_EXECUTABLES "" CACHE STRING "The interpreters to build it for, one of each minor version; empty: the system's")
+set(SIDESTEP_PYTHON_EXECUTABLE "" CACHE STRING "The interpreter to build it for; empty: the system's")
 set(SIDESTEP_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)

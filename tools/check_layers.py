@@ -149,7 +149,7 @@ HOMES = {
 # Headers the build writes -> who may include them.
 GENERATED = {
     "config.hpp": ("src/base", "src/driver", "backends", "src/context", "bench", "cli", "tests"),
-    "bash_completion.hpp": ("cli",),
+    "completion_scripts.hpp": ("cli",),
 }
 
 FOLDERS = ("include", "src", "backends", "shims", "bench", "cli", "python", "examples", "tests")

@@ -44,3 +44,12 @@ printf '\n$ example_checkpoint %s 512MiB\n' "$folder/checkpoint"
 "$example" "$folder/checkpoint" 512MiB
 step load "$folder/checkpoint" --to "$gpus" --verify
 printf '\ndemo: all copies verified, and every tensor on every GPU\n'
+
+command=$(realpath --relative-to=. "$sidestep")
+cat <<EOF
+
+The command is $command; \`make install\` puts it into /usr/local/bin. Three things to type next:
+  $command topo                      this machine
+  $command doctor                    is a path slow here, and why?
+  $command --machine dgx-h100 topo   a machine with eight GPUs, emulated
+EOF

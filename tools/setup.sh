@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/setup.sh [fuzz|browser|launchers]
+# tools/setup.sh [fuzz|tests|packages|browser|launchers]
 # Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
@@ -34,6 +34,21 @@ python3-numpy    python3
 if [ "${1:-}" = fuzz ]; then
     packages+="clang clang++
 libclang-rt-dev clang++
+"
+fi
+
+# `tools/setup.sh tests` installs what only tests need: shells that complete, and a strict reader of man pages.
+if [ "${1:-}" = tests ]; then
+    packages="zsh zsh
+fish fish
+mandoc mandoc
+"
+fi
+
+# `tools/setup.sh packages` installs what `make wheel` and `make deb` need.
+if [ "${1:-}" = packages ]; then
+    packages="python3-venv python3
+dpkg-dev dpkg-shlibdeps
 "
 fi
 

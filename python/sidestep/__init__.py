@@ -14,17 +14,21 @@ methods. Failures are sidestep.Error. Sizes are bytes, times seconds, rates GB/s
 import os as _os
 import threading as _threading
 from collections import OrderedDict as _OrderedDict
-from typing import Any, Iterable, List, Mapping, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
 from ._arguments import machine_of as _machine_of
+from ._command import bench as _bench
 from ._checkpoint import Checkpoint, Slice, SlicePlan
-from ._context import Backend, Context, LoadedTensors, Progress, Rules
-from ._core import Receipt, Route, Stage, StorageBytes, Tensor, TensorInfo, Topology
+from . import _core
+from ._context import Backend, Context, LoadedTensors, Progress, Publication, Rules
+from ._core import Diagnosis, Receipt, Route, Stage, StorageBytes, Tensor, TensorInfo, Topology
+from ._core import new_group_id
 from ._core import version as __version__
 from ._errors import Error
+from ._group import Group
 
-__all__ = ["Backend", "Checkpoint", "Context", "Error", "LoadedTensors", "Receipt", "Route", "Slice", "SlicePlan", "Stage",
-           "StorageBytes", "Tensor", "TensorInfo", "Topology", "allocate", "copy", "load", "open", "route", "save",
+__all__ = ["Backend", "Checkpoint", "Context", "Diagnosis", "Error", "Group", "LoadedTensors", "Publication", "Receipt", "Route", "Slice", "SlicePlan", "Stage",
+           "StorageBytes", "Tensor", "TensorInfo", "Topology", "allocate", "bench", "copy", "doctor", "load", "new_group_id", "open", "publish", "route", "save",
            "topology", "__version__"]
 
 # Contexts by the machine's name, the last used at the end. Few: one that leaves lives on in its tensors.
@@ -65,8 +69,8 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
                  belong together; or a Checkpoint that open() gave, whose framework, device and lenient do not count here
     device       'cuda:0' (CUDA's number), 'gpu:0' (NVML's), 0, torch.device, 'cpu'; a list of them, 'gpu:all', 'cuda:all'.
                  Each file is read once, however many they are. Keys of the result are what was given here
-    layout       'replicate': every tensor everywhere; 'by_tensor': each on one device; 'by_axis': cut by `shard`
-    shard        {pattern: axis}, [(pattern, axis), ...] or the path of a rules file; implies 'by_axis'. The first that
+    layout       'replicate': every tensor everywhere; 'tensor': each on one device; 'axis': cut by `shard`
+    shard        {pattern: axis}, [(pattern, axis), ...] or the path of a rules file; implies 'axis'. The first that
                  fits counts; tensors that none fits are everywhere. Tensor.axis and .first tell which part it is
     only         a pattern of names or several: '*', '?', '[a-c]', '!' in front takes out again
     verify       reads every byte again from files and devices and compares (Error: mismatch)
@@ -122,7 +126,7 @@ def save(tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[st
                                   chunk=chunk, deadline=deadline, stall_limit=stall_limit, progress=progress)
 
 
-def copy(src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: int = 0, verify: bool = False,
+def copy(src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: Union[int, str] = "all", verify: bool = False,
          sync_file: bool = False, machine: Optional[str] = None, page_cache: Optional[str] = None,
          max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
          stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> Receipt:
@@ -133,8 +137,8 @@ def copy(src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic",
     a target takes what comes: it is written under another name and renamed when every byte is there.
 
     require    'any'; 'direct': one hop or Error (path_unavailable) with the reasons; 'host': through host memory
-    prefer     'automatic', 'copy_engine', 'kernel'
-    lanes      most paths at once; 0: as many as make it quicker
+    prefer     'automatic', 'copy-engine', 'kernel'
+    lanes      most paths at once; 'all': as many as make it quicker
     verify     both ends are read again and compared
     sync_file  a written file is flushed before it appears
 
@@ -147,7 +151,7 @@ def copy(src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic",
 
 
 def route(src: str, dst: str, nbytes: Union[int, str], *, machine: Optional[str] = None, require: str = "any",
-          prefer: str = "automatic", lanes: int = 0) -> Route:
+          prefer: str = "automatic", lanes: Union[int, str] = "all") -> Route:
     """The way a copy of `nbytes` bytes ('1GiB' too) between two places would take, and every way refused with the reason.
     Moves nothing. Places are 'host', 'host:1', 'gpu:3', 'file:PATH', 'node7/gpu:1'. Error: path_unavailable, not_found."""
     return _context(machine).route(src, dst, nbytes, require=require, prefer=prefer, lanes=lanes)
@@ -160,7 +164,26 @@ def topology(machine: Optional[str] = None) -> Topology:
     return Topology.open(_machine_of(machine))
 
 
-def allocate(device: Any, nbytes: int, *, machine: Optional[str] = None) -> Tensor:
+def doctor(machine: Optional[str] = None) -> Diagnosis:
+    """Why a fast path of this machine, or of a recorded one, is off or slow, and what to type. str() prints the report,
+    to_json() has every finding. Changes nothing, and needs no GPU."""
+    return _core.doctor(_machine_of(machine))
+
+
+def bench(*cases: str, machine: Optional[str] = None, smoke: bool = False, samples: Optional[int] = None) -> Dict[str, Any]:
+    """Measures this machine as `sidestep bench` does, in a process of its own, and gives the report that docs/bench-format.md
+    describes. cases are keys such as 'host_link' or 'peer_*'; none: all. smoke only shows that each works. Ctrl-C ends it."""
+    return _bench(cases, machine, smoke, samples)
+
+
+def publish(name: str, memory: Any, *, machine: Optional[str] = None) -> Publication:
+    """Lets other processes copy to and from memory as 'shared:NAME', for as long as the answer lives (docs/sharing.md).
+    memory is a sidestep.Tensor on a GPU, or of allocate('host', nbytes, pageable=True). Error (invalid_argument) where the name is taken."""
+    return _context(machine).publish(name, memory)
+
+
+def allocate(device: Any, nbytes: int, *, pageable: bool = False, machine: Optional[str] = None) -> Tensor:
     """`nbytes` bytes at a device, contents undefined, as a U8 tensor of one axis; Tensor.view gives it another type.
-    Freed with the last tensor or array over it. Error (out_of_memory) names what was asked and what was free."""
-    return _context(machine).allocate(device, nbytes)
+    Freed with the last tensor or array over it. Error (out_of_memory) names what was asked and what was free.
+    Host memory is pinned where there are GPUs; `pageable` is ordinary memory, which publish() can give a name."""
+    return _context(machine).allocate(device, nbytes, pageable=pageable)

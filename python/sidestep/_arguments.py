@@ -66,6 +66,11 @@ def bytes_in(text: str) -> Optional[int]:
     return _core.parse_bytes(text.encode(errors="surrogatepass"))
 
 
+def lanes_of(lanes: Any) -> Any:
+    """'all', as on the command line, is the library's 0."""
+    return 0 if lanes == "all" else lanes
+
+
 def progress_of(progress: Any) -> Any:
     """What is called while bytes move; None where nobody is."""
     if progress is None or callable(progress):

@@ -7,12 +7,13 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
-from ._arguments import (bytes_in, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, progress_of,
+from ._arguments import (bytes_in, lanes_of, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, progress_of,
                          rules_of, set_options, size_of, text_of)
 from ._checkpoint import Checkpoint, content_of
 from ._ends import end_of, tensors_of
 from ._errors import Error
 from ._frameworks import framework_of
+from ._group import Group
 
 Progress = Callable[[int, int], Any]
 Rules = Union[str, "os.PathLike[str]", Mapping[str, int], Iterable[Tuple[str, int]]]
@@ -33,13 +34,35 @@ class Backend(NamedTuple):
     remedy: str  # what would make it work; may be ''
 
 
+class Publication:
+    """Memory under a name, for as long as this lives: close(), or leave its `with`. Keeps the memory."""
+
+    def __init__(self, name: str, held: _core.Publication, kept: Any) -> None:
+        self.name = name
+        self._held: Optional[_core.Publication] = held
+        self._kept = kept
+
+    def close(self) -> None:
+        """Withdraws the name. Processes that opened it keep what they have."""
+        self._held = self._kept = None
+
+    def __enter__(self) -> "Publication":
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Publication: shared:{self.name}{'' if self._held else ', withdrawn'}>"
+
+
 def _shard(options: _core.LoadOptions, layout: str, shard: Optional[Rules]) -> None:
     set_options(options, layout=layout)
     if shard is None:
         return
-    if layout == "by_tensor":
-        raise Error("layout 'by_tensor' cuts no tensors, so it has no rules", "invalid_argument", "shard")
-    options.layout = "by_axis"
+    if layout == "tensor":
+        raise Error("layout 'tensor' cuts no tensors, so it has no rules", "invalid_argument", "shard")
+    options.layout = "axis"
     if isinstance(shard, (str, os.PathLike)):
         options.read_rules(path_of(shard, "shard"))
     else:
@@ -89,6 +112,10 @@ class Context:
             self._handle.set_cuda_numbers(self._numbers)
         self._machine = _devices.Machine(topology.gpu_count, self._numbers)
 
+    def __repr__(self) -> str:
+        topology = self.topology()
+        return f"<Context: machine {topology.name}, {topology.gpu_count} GPUs{', emulated' if topology.emulated else ''}>"
+
     @property
     def _handle(self) -> _core.Context:
         if self._opened is not None:
@@ -126,6 +153,20 @@ class Context:
         After a copy has ended it says that the bytes are there."""
         self._handle.notify(text_of(node, "node", "notify"), text.encode() if isinstance(text, str) else bytes(text))
 
+    def publish(self, name: str, memory: Any) -> Publication:
+        """See sidestep.publish."""
+        given = end_of(self._handle, memory)
+        return Publication(name, self._handle.publish(text_of(name, "a name", "publish"), given.buffer), given)
+
+    def group(self, device: Any = None, *, id: Optional[str] = None, rank: int = 0, ranks: int = 1,
+              timeout: Optional[float] = None, name: str = "") -> Group:
+        """Joins a group as one rank, and waits for the others: as the launcher says (`sidestep run -n`, torchrun, mpirun, srun),
+        or with an `id` of sidestep.new_group_id() that all ranks are given. `device` is this rank's GPU; None: that of the local
+        rank. timeout: seconds that a rank waits for another (60), 0: no limit. `sidestep ps` shows `name`."""
+        place = "" if device is None else self.place_of(device)
+        return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), rank, ranks, place,
+                                        -1.0 if timeout is None else float(timeout), text_of(name, "a name", "group")))
+
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""
         return _devices.place_of(device, self._machine)
@@ -134,10 +175,9 @@ class Context:
         """Whether the CPU can read memory of that place: host memory, and emulated GPUs."""
         return not (place.startswith("gpu:") and self._machine.cuda_numbers)
 
-    def allocate(self, device: Any, nbytes: int) -> _core.Tensor:
-        """`nbytes` bytes, contents undefined, as a U8 tensor of one axis; Tensor.view gives it another type. Freed with the
-        last tensor or array over it. Error (out_of_memory) names what was asked and what was free."""
-        return self._handle.allocate(self.place_of(device), size_of(nbytes, "allocate"))
+    def allocate(self, device: Any, nbytes: int, *, pageable: bool = False) -> _core.Tensor:
+        """See sidestep.allocate."""
+        return self._handle.allocate(self.place_of(device), size_of(nbytes, "allocate"), bool(pageable))
 
     def open(self, path: Any, framework: Optional[str] = None, device: Any = "cpu", *, lenient: bool = False,
              deadline: Optional[float] = None) -> Checkpoint:
@@ -199,22 +239,22 @@ class Context:
         finally:
             del kept
 
-    def copy(self, src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: int = 0,
+    def copy(self, src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: Union[int, str] = "all",
              verify: bool = False, sync_file: bool = False, page_cache: Optional[str] = None,
              max_staging: Optional[int] = None, chunk: Optional[int] = None, deadline: Optional[float] = None,
              stall_limit: Optional[float] = None, progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.copy."""
         called = progress_of(progress)
         source, target = end_of(self._handle, src), end_of(self._handle, dst)
-        options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes, verify=verify,
+        options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes_of(lanes), verify=verify,
                               sync_file=sync_file, page_cache=page_cache, max_staging=max_staging, chunk=chunk,
                               deadline=deadline, stall_limit=stall_limit)
         return self._handle.copy(source.buffer, target.buffer, options, called)
 
     def route(self, src: str, dst: str, nbytes: Union[int, str], *, require: str = "any", prefer: str = "automatic",
-              lanes: int = 0) -> _core.Route:
+              lanes: Union[int, str] = "all") -> _core.Route:
         """See sidestep.route."""
-        options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes)
+        options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes_of(lanes))
         size = bytes_in(nbytes) if isinstance(nbytes, str) else size_of(nbytes, "nbytes")
         if size is None:
             raise Error(f"'{nbytes}' is not a size", "invalid_argument", "nbytes", "write 4096, '4KiB', '1.5GiB'")

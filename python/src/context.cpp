@@ -14,6 +14,7 @@
 #include <sidestep/cuda.hpp>
 
 #include "failure.hpp"
+#include "group.hpp"
 #include "tensor.hpp"
 #include "wait.hpp"
 
@@ -91,6 +92,16 @@ public:
         value(without_gil([&] { return context().notify(node, bytes); }));
     }
 
+    std::unique_ptr<Held<Publication>> publish(const std::string& name, const Buffer& buffer) const {
+        return std::make_unique<Held<Publication>>(
+            value(without_gil([&] { return context().publish(name, buffer); })));
+    }
+
+    std::unique_ptr<PyGroup> group(const std::string& id, int rank, int ranks, const std::string& place,
+                                   double timeout, const std::string& name) const {
+        return join_group(context(), id, rank, ranks, place, timeout, name);
+    }
+
     Route route(const std::string& from, const std::string& to, Bytes bytes,
                 const CopyOptions& options) const {
         const Place source = value(Place::parse(from));
@@ -98,10 +109,12 @@ public:
         return value(without_gil([&] { return context().route(source, target, bytes, options); }));
     }
 
-    Tensor allocate(const std::string& place, Bytes bytes) const {
+    Tensor allocate(const std::string& place, Bytes bytes, bool pageable) const {
         const Place at = value(Place::parse(place));
         // Of an empty tensor too there is an address.
-        auto memory = value(without_gil([&] { return context().allocate(at, std::max<Bytes>(bytes, 1)); }));
+        const MemoryKind kind = pageable ? MemoryKind::pageable : MemoryKind::automatic;
+        auto memory =
+            value(without_gil([&] { return context().allocate(at, std::max<Bytes>(bytes, 1), kind); }));
         const Buffer buffer = memory.buffer().slice(0, bytes);
         return make_tensor(keep(std::move(memory)), buffer, Dtype::u8, "U8",
                            {static_cast<std::int64_t>(bytes)}, device_of(at));
@@ -230,15 +243,19 @@ void define_context(py::module_& module) {
             const ServeCounts counts = (*held).counts();
             return std::tuple(counts.clients, counts.received, counts.sent);
         });
+    py::class_<Held<Publication>>(module, "Publication", "Withdraws its name when it goes.");
     py::class_<PyContext>(module, "Context")
         .def(py::init<const std::string&, const std::string&, const std::string&, bool>(), py::arg("machine"),
              py::arg("nodes") = "", py::arg("key_file") = "", py::arg("network_checksums") = false)
         .def("serve", &PyContext::serve)
         .def("notify", &PyContext::notify)
+        .def("publish", &PyContext::publish)
+        .def("group", &PyContext::group)
         .def_property_readonly("topology", &PyContext::topology, py::return_value_policy::reference_internal)
         .def("set_cuda_numbers", &PyContext::set_cuda_numbers)
         .def("route", &PyContext::route)
-        .def("allocate", &PyContext::allocate)
+        .def("allocate", &PyContext::allocate, py::arg("place"), py::arg("nbytes"),
+             py::arg("pageable") = false)
         .def("copy", &PyContext::copy)
         .def("copy_batch", &PyContext::copy_batch)
         .def("load", &PyContext::load)

@@ -32,7 +32,8 @@ void raise(const Error& error) {
     const py::object type = py::module_::import("sidestep._errors").attr("Error");
     const py::object raised =
         type(decoded(error.message), word(error.code), decoded(error.where), decoded(error.hint));
-    PyErr_SetObject(type.ptr(), raised.ptr());
+    // Of the class that the code has, which is one below.
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
     throw py::error_already_set();
 }
 

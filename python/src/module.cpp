@@ -5,6 +5,7 @@
 #include <sidestep/version.hpp>
 
 #include "context.hpp"
+#include "group.hpp"
 #include "imported.hpp"
 #include "slices.hpp"
 #include "tensor.hpp"
@@ -19,5 +20,6 @@ PYBIND11_MODULE(_core, module) {
     sidestep::python::define_imported(module);
     sidestep::python::define_slices(module);
     sidestep::python::define_checkpoint(module);
+    sidestep::python::define_group(module);
     sidestep::python::define_context(module);
 }

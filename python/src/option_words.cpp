@@ -1,4 +1,4 @@
-// Options: structs of the library with Python's words and seconds.
+// Options: structs of the library with the words of the command line, and seconds.
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -25,11 +25,11 @@ using Words = std::array<std::pair<const char*, E>, n>;
 constexpr Words<Require, 3> require_words{
     {{"any", Require::any}, {"direct", Require::direct}, {"host", Require::host}}};
 constexpr Words<Prefer, 3> prefer_words{
-    {{"automatic", Prefer::automatic}, {"copy_engine", Prefer::copy_engine}, {"kernel", Prefer::kernel}}};
+    {{"automatic", Prefer::automatic}, {"copy-engine", Prefer::copy_engine}, {"kernel", Prefer::kernel}}};
 constexpr Words<PageCache, 3> page_cache_words{
     {{"automatic", PageCache::automatic}, {"use", PageCache::use}, {"bypass", PageCache::bypass}}};
 constexpr Words<Layout, 3> layout_words{
-    {{"replicate", Layout::replicate}, {"by_tensor", Layout::by_tensor}, {"by_axis", Layout::by_axis}}};
+    {{"replicate", Layout::replicate}, {"tensor", Layout::by_tensor}, {"axis", Layout::by_axis}}};
 
 template <typename E, std::size_t n>
 E parse(const Words<E, n>& words, const std::string& text, const char* name) {

@@ -322,7 +322,7 @@ void define_tensor(py::module_& module) {
         .def_property_readonly("on_cpu", &Tensor::on_cpu,
                                "Whether the CPU can read it: host memory and emulated GPUs.")
         .def_readonly("axis", &Tensor::axis,
-                      "Along which the tensor was cut (layout 'by_axis'); -1: it is whole.")
+                      "Along which the tensor was cut (layout 'axis'); -1: it is whole.")
         .def_readonly("first", &Tensor::first, "Of this part, the first position along `axis`.")
         .def_property_readonly("buffer", [](const Tensor& tensor) { return tensor.buffer; })
         .def("as_bytes", as_bytes, "The same memory as U8 with one axis, for libraries that lack the type.")

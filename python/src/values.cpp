@@ -7,6 +7,8 @@
 #include <pybind11/stl.h>
 
 #include <sidestep/buffer.hpp>
+#include <sidestep/doctor.hpp>
+#include <sidestep/drawing.hpp>
 #include <sidestep/receipt.hpp>
 #include <sidestep/route.hpp>
 #include <sidestep/topology.hpp>
@@ -58,6 +60,19 @@ void define_buffer(py::module_& module) {
         .def("__repr__", [](const Buffer& buffer) { return decoded("<" + buffer.to_string() + ">"); });
 }
 
+// "<Topology: machine dgx-h100 (emulated): 8 GPUs>": the first line of what str() prints.
+py::str shown(const char* type, const std::string& text) {
+    return decoded("<" + std::string(type) + ": " + text.substr(0, text.find('\n')) + ">");
+}
+
+Theme theme_of(const std::string& word) {
+    if (word == "automatic") return Theme::automatic;
+    if (word == "light") return Theme::light;
+    if (word == "dark") return Theme::dark;
+    raise({ErrorCode::invalid_argument, "there is no '" + word + "'", "theme",
+           "the words are automatic, light, dark"});
+}
+
 void define_route(py::module_& module) {
     py::class_<Route>(module, "Route",
                       "The way bytes take, and the ways that were refused with the reasons. str() prints it.")
@@ -69,6 +84,7 @@ void define_route(py::module_& module) {
         .def(
             "to_json", [](const Route& route) { return decoded(route.to_json()); },
             "The object documented in docs/json.md, as text.")
+        .def("__repr__", [](const Route& route) { return shown("Route", route.to_string()); })
         .def("__str__", [](const Route& route) { return decoded(route.to_string()); });
 }
 
@@ -123,7 +139,37 @@ void define_receipt(py::module_& module) {
         .def(
             "to_json", [](const Receipt& receipt) { return decoded(receipt.to_json()); },
             "The object documented in docs/json.md, as text.")
+        .def("__repr__", [](const Receipt& receipt) { return shown("Receipt", receipt.summary()); })
         .def("__str__", [](const Receipt& receipt) { return decoded(receipt.summary()); });
+}
+
+void define_diagnosis(py::module_& module) {
+    py::class_<Diagnosis>(module, "Diagnosis", "What the doctor found. str() prints the report.")
+        .def_property_readonly("machine",
+                               [](const Diagnosis& diagnosis) { return decoded(diagnosis.machine); })
+        .def_property_readonly(
+            "failures", [](const Diagnosis& diagnosis) { return diagnosis.count(Verdict::fail); },
+            "How many checks found something broken.")
+        .def_property_readonly(
+            "warnings", [](const Diagnosis& diagnosis) { return diagnosis.count(Verdict::warn); },
+            "How many found a faster path that is off, or may be.")
+        .def(
+            "to_json", [](const Diagnosis& diagnosis) { return decoded(diagnosis.to_json()); },
+            "The object documented in docs/json.md, as text.")
+        .def("__repr__", [](const Diagnosis& diagnosis) { return shown("Diagnosis", diagnosis.to_string()); })
+        .def("__str__", [](const Diagnosis& diagnosis) { return decoded(diagnosis.to_string()); });
+    module.def(
+        "doctor",
+        [](const std::string& machine) {
+            auto found = [&machine] {
+                const py::gil_scoped_release without_gil;
+                DoctorOptions options;
+                options.machine = machine;
+                return run_doctor(options);
+            }();
+            return value(std::move(found));
+        },
+        py::arg("machine"));
 }
 
 void define_topology(py::module_& module) {
@@ -162,6 +208,16 @@ void define_topology(py::module_& module) {
         .def(
             "to_json", [](const Topology& topology) { return decoded(topology.to_json()); },
             "The format of docs/topology-format.md, as text.")
+        .def(
+            "svg",
+            [](const Topology& topology, const std::string& theme, int node) {
+                return decoded(draw_svg(topology, {theme_of(theme), node}));
+            },
+            py::arg("theme") = "automatic", py::arg("node") = 0,
+            "The machine drawn, as an SVG document that stands alone; of a cluster machine `node` in full.")
+        // Notebooks show it.
+        .def("_repr_svg_", [](const Topology& topology) { return decoded(draw_svg(topology)); })
+        .def("__repr__", [](const Topology& topology) { return shown("Topology", topology.to_text()); })
         .def("__str__", [](const Topology& topology) { return decoded(topology.to_text()); });
 }
 
@@ -179,6 +235,7 @@ void define_values(py::module_& module) {
     define_route(module);
     define_receipt(module);
     define_topology(module);
+    define_diagnosis(module);
 }
 
 }  // namespace sidestep::python

@@ -127,6 +127,8 @@ std::string advice(const ReportFacts& facts, const Receipt& receipt) {
     if (limit->name == "host to GPU") return advice_on_links(facts, receipt);
     if (limit->name == "GPU to GPU")
         return "the links between the GPUs are the limit: the layouts tensor and axis send less over them";
+    if (limit->name == "host to host")
+        return "the processors that copy within host memory are the limit: more of them for this process";
     return fmt::format("the stage {} is the limit", limit->name);
 }
 

@@ -59,8 +59,8 @@ Result<Topology> Topology::open(std::string_view machine, std::string_view as) {
     SIDESTEP_TRY(const topology::MachineName name, topology::read_machine_name(text));
     const std::string lender = as.empty() ? name.lender : std::string(as);
     if (!lender.empty() && name.kind != topology::MachineName::Kind::xml) {
-        return Error{ErrorCode::invalid_argument, fmt::format("{} cannot be read as {}", name.name, lender), "",
-                     "only an NCCL topology file (.xml) can lack what a built-in machine lends"};
+        return Error{ErrorCode::invalid_argument, fmt::format("{} cannot be read as {}", name.name, lender),
+                     "", "only an NCCL topology file (.xml) can lack what a built-in machine lends"};
     }
     SIDESTEP_TRY(Topology topology, read_named(name, lender));
     if (name.faults.empty()) return topology;

@@ -16,8 +16,19 @@ Error wrong(std::string message, std::string where, std::string hint = {}) {
     return Error{ErrorCode::invalid_argument, std::move(message), std::move(where), std::move(hint)};
 }
 
-Error no_such_device(const char* what, const char* form, const Place& place, int count) {
+// Why a machine that is looked at shows no GPU, and which one has some.
+std::string without_gpus(const Topology& topology) {
+    std::string hint;
+    for (const std::string& note : topology.notes())
+        if (note.find("NVIDIA driver") != std::string::npos) hint = note;
+    if (hint.empty()) hint = "`sidestep doctor` says why";
+    return fmt::format("this machine has no GPUs ({}); --machine dgx-h100 emulates eight", hint);
+}
+
+Error no_such_device(const Topology& topology, const char* what, const char* form, const Place& place,
+                     int count) {
     std::string hint = fmt::format("this machine has no {}s", what);
+    if (place.is_gpu() && count == 0 && !topology.emulated()) hint = without_gpus(topology);
     if (count == 1) hint = fmt::format("this machine has one {}, {}:0", what, form);
     if (count > 1)
         hint = fmt::format("this machine has {} {}s, {}:0 to {}:{}", count, what, form, form, count - 1);
@@ -41,7 +52,7 @@ Error no_such_node(const Topology& topology, const Place& place) {
             fmt::format("NUMA node {} is the memory of {}, not of the host", place.index(), device.name),
             place.to_string(), "use " + device.name};
     }
-    return no_such_device("NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
+    return no_such_device(topology, "NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
 }
 
 // Host memory is described only where its kind matters: a copy with a GPU at the other end, since asking costs as
@@ -146,7 +157,7 @@ Result<void> check_here(const Topology& topology, const Place& place) {
         return Error{
             ErrorCode::unsupported, "this is done with places of this machine alone", place.to_string(), {}};
     if (place.is_gpu() && !topology.find(place))
-        return no_such_device("GPU", "gpu", place, topology.gpu_count());
+        return no_such_device(topology, "GPU", "gpu", place, topology.gpu_count());
     if (place.is_p2pmem() && topology.emulated())
         return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                      "an emulated machine has no peer-to-peer memory"};

@@ -271,6 +271,8 @@ void Movement::end() {
             result_.emplace(*failure_);
         else
             result_.emplace(receipt());
+        if (base::logs(base::LogLevel::debug))
+            base::log(base::LogLevel::debug, *result_ ? (*result_)->summary() : result_->error().to_string());
     }
     if (!calling() && idle() && !waits_for_calls() && !holds_stream()) {
         touches_buffers_.store(false, std::memory_order_release);

@@ -28,6 +28,21 @@ class BadPlaces(harness.CommandTest):
         for line in [("copy", "host", "gpu:8"), ("copy", "gpu:99", "host"), ("route", "gpu:0", "gpu:8")]:
             self.refused(USAGE, [word for word in line if word in ("gpu:8", "gpu:99")], *line)
 
+    def test_a_machine_without_gpus_says_why_and_what_to_try(self):
+        if any(device["kind"] == "gpu" for device in json.loads(self.succeed("topo", "--json", machine="live").out)["devices"]):
+            self.skipTest("this machine has GPUs")
+        self.write("m.safetensors", b"\x02\0\0\0\0\0\0\0{}")
+        for line in [("copy", "host", "gpu:0"), ("route", "gpu:0", "host"), ("load", "m.safetensors", "--to", "gpu:all")]:
+            self.refused(USAGE, ["gpu:0 does not exist", "driver", "--machine dgx-h100"], *line, machine="live")
+        for count in ["gpus", "2"]:
+            self.refused(USAGE, ["has", "sidestep doctor", "--machine dgx-h100"], "run", "--no-nccl", "-n", count, "--", "true",
+                         machine="live")
+        self.refused(USAGE, ["'gpu'", "gpu:all"], "load", "m.safetensors", "--to", "gpu")
+
+    def test_debug_lines_of_a_copy(self):
+        env = harness.environment(SIDESTEP_LOG="debug")
+        self.assertRegex(self.succeed("copy", "host", "gpu:0", "--size", "1MiB", env=env).err, "sidestep: debug: 1 MiB in .*GB/s")
+
     def test_numa_node_that_is_not_there(self):
         self.refused(USAGE, "host:7", "copy", "host:7", "gpu:0")
 

@@ -20,7 +20,7 @@ GIB = 1 << 30
 class Terminal:
     """The command with its standard error on a terminal."""
 
-    def __init__(self, test, *arguments, columns=80):
+    def __init__(self, test, *arguments, columns=80, **changes):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
@@ -29,7 +29,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=slave,
             cwd=test.dir,
-            env=harness.environment(),
+            env={**harness.environment(TERM="xterm", NO_COLOR="1"), **changes},
         )
         os.close(slave)
         self.seen = b""
@@ -184,6 +184,28 @@ class Stopped(harness.CommandTest):
         out, _ = process.communicate(timeout=harness.LIMIT_SECONDS)
         self.assertEqual(process.returncode, INTERRUPTED)
         self.assertEqual(out, b"")
+
+
+class Colour(harness.CommandTest):
+    def errors(self, *options, **changes):
+        """What an error looks like on a terminal."""
+        terminal = Terminal(self, "topo", "--fast", *options, **{"NO_COLOR": "", **changes})
+        terminal.end()
+        return terminal.seen
+
+    def test_on_terminals_alone(self):
+        self.assertIn(b"\x1b[1;31msidestep:\x1b[0m there is no option", self.errors())
+        self.assertNotIn("\x1b", self.run_command("topo", "--fast").err)
+        self.assertNotIn("\x1b", self.succeed("topo").out)
+
+    def test_asked_for_and_forbidden(self):
+        for how in [{"options": ["--color", "never"]}, {"NO_COLOR": "1"}, {"TERM": "dumb"}]:
+            self.assertNotIn(b"\x1b", self.errors(*how.pop("options", []), **how))
+        self.assertIn(b"\x1b", self.errors("--color=always", NO_COLOR="1"))
+        self.assertIn("\x1b[32mNV18\x1b[0m", self.succeed("topo", "--color", "always").out)
+        self.assertIn("\x1b[1mExamples:\x1b[0m", self.succeed("topo", "--help", "--color=always").out)
+        self.assertNotIn("\x1b", self.succeed("topo", "--json", "--color", "always").out)
+        self.refused(harness.USAGE, ["--color", "sometimes"], "topo", "--color", "sometimes")
 
 
 if __name__ == "__main__":

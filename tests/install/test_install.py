@@ -54,14 +54,17 @@ class InstallTest(unittest.TestCase):
         expected = {"bin/sidestep", "lib/libsidestep.so", "lib/libsidestep.so.0", f"lib/libsidestep.so.{version}",
                     "lib/sidestep/nccl/libnccl.so.2", "lib/pkgconfig/sidestep.pc", "lib/cmake/sidestep/sidestep-config.cmake",
                     "lib/cmake/sidestep/sidestep-config-version.cmake",
-                    "share/bash-completion/completions/sidestep", "share/doc/sidestep/LICENSE"}
+                    "share/bash-completion/completions/sidestep", "share/zsh/site-functions/_sidestep",
+                    "share/fish/vendor_completions.d/sidestep.fish", "share/man/man1/sidestep.1",
+                    "share/man/man1/sidestep-topo-diff.1", "share/doc/sidestep/LICENSE"}
         self.assertLessEqual(expected, files)
         machines = {f for f in files if f.startswith("share/sidestep/machines/")}
         self.assertLessEqual({f"share/sidestep/machines/{name}" for name in ("h200x4-vm.json", "h200x2-vm/sidestep/nvml.json")},
                              machines)
         self.assertIn("h200x2-vm", run(self.prefix / "bin/sidestep", "machines"))
         public = {f"include/sidestep/{p.name}" for p in (ROOT / "include/sidestep").iterdir()}
-        others = {f for f in files - expected - public - machines if not f.startswith("lib/cmake/sidestep/sidestep-targets")}
+        kept = ("lib/cmake/sidestep/sidestep-targets", "share/man/man1/sidestep-")
+        others = {f for f in files - expected - public - machines if not f.startswith(kept)}
         self.assertEqual(others, set(), "nothing but the public API is installed")
         self.assertLessEqual(public, files)
 
@@ -111,6 +114,15 @@ class InstallTest(unittest.TestCase):
         program = self.folder / "from_cpp"
         run("sh", "-c", f"{os.environ['CXX']} -std=c++20 '{HERE}/find_package/main.cpp' -o '{program}' {flags}")
         self.assertIn("gpu:5", run(program, env=self.environment))
+
+    def test_what_readme_shows(self):
+        (snippet,) = re.findall(r"^```cpp\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+        (self.folder / "main.cpp").write_text(snippet)
+        flags = run("pkg-config", "--cflags", "--libs", "sidestep", env=self.environment).strip()
+        run("sh", "-c", f"{os.environ['CXX']} -std=c++20 -Wall -Wextra -Werror main.cpp -o readme {flags}", cwd=self.folder)
+        text = run(self.folder / "readme", env=self.environment, cwd=self.folder)
+        self.assertIn("gpu:0 -> ", text)
+        self.assertEqual((self.folder / "copy.bin").stat().st_size, 64 << 20)
 
     def test_version_of_pkg_config(self):
         self.assertEqual(run("pkg-config", "--modversion", "sidestep", env=self.environment).strip(),

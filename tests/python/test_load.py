@@ -142,11 +142,11 @@ class LoadTest(PackageTest):
             for tensors in loaded.values():
                 self.assertEqual((tensors["b.bias"].axis, tensors["b.bias"].shape), (-1, (6,)))
         self.fails("invalid_argument", self.context.load, path, ["gpu:0", "gpu:1"], shard={"*.weight": 2})
-        self.fails("invalid_argument", self.context.load, path, ["gpu:0"], shard={"*": 0}, layout="by_tensor")
+        self.fails("invalid_argument", self.context.load, path, ["gpu:0"], shard={"*": 0}, layout="tensor")
 
     def test_each_tensor_on_one_device(self):
         path, tensors = self.checkpoint(count=60)
-        loaded = self.context.load(path, ["gpu:0", "gpu:1"], layout="by_tensor")
+        loaded = self.context.load(path, ["gpu:0", "gpu:1"], layout="tensor")
         self.assert_tensors({**loaded["gpu:0"], **loaded["gpu:1"]}, tensors)
         self.assertFalse(set(loaded["gpu:0"]) & set(loaded["gpu:1"]))
 

@@ -1,21 +1,20 @@
-"""The wheel: its records are right, and pip installs it into an empty environment where it works."""
+"""The wheel: pip builds it from pyproject.toml and installs it into an empty environment, where the package, the command and
+the NCCL drop-in work."""
 
-import base64
-import csv
-import hashlib
-import io
 import os
 import pathlib
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import unittest
 import zipfile
 
 import sidestep
 
-TOOL = pathlib.Path(os.environ["SIDESTEP_SOURCE_DIR"]) / "tools" / "wheel.py"
+SOURCE = pathlib.Path(os.environ["SIDESTEP_SOURCE_DIR"])
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+# As the build folder, so that the compiler cache has everything.
+BUILD = {**CLEAN, "SKBUILD_CMAKE_DEFINE": "SIDESTEP_WERROR=ON", "SIDESTEP_GPU_ARCHITECTURES": "none"}
 
 
 class WheelTest(unittest.TestCase):
@@ -24,49 +23,40 @@ class WheelTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="sidestep-wheel-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        cls.wheel = cls.make(cls.folder / "one")
+        cls.place = cls.folder / "environment"
+        if subprocess.run([sys.executable, "-m", "venv", cls.place], capture_output=True, check=False).returncode != 0:
+            raise unittest.SkipTest("this Python makes no virtual environments (python3-venv)")
+        asked = cls.pip("download", "--quiet", "--no-deps", "--dest", cls.folder / "asked", "scikit-build-core", check=False)
+        if asked.returncode != 0:
+            raise unittest.SkipTest("no package index is reached, which has scikit-build-core")
+        subprocess.run([SOURCE / "tools" / "wheel.sh", cls.folder / "made", sys.executable], check=True, env=BUILD,
+                       stdout=subprocess.DEVNULL)
+        (cls.wheel,) = (cls.folder / "made").iterdir()
+        cls.pip("install", "--no-index", "--quiet", cls.wheel)
 
-    @staticmethod
-    def make(into):
-        package = pathlib.Path(sidestep.__file__).parent
-        subprocess.run([sys.executable, "-B", TOOL, "--package", package, "--version", sidestep.__version__,
-                        "--license", TOOL.parent.parent / "LICENSE", "--into", into], check=True, stdout=subprocess.DEVNULL)
-        (wheel,) = into.iterdir()
-        return wheel
+    @classmethod
+    def pip(cls, *words, check=True):
+        return subprocess.run([cls.place / "bin" / "python", "-m", "pip", "--disable-pip-version-check", *words], env=CLEAN,
+                              check=check, capture_output=True)
 
-    def test_the_name_tells_python_and_machine(self):
+    def run_there(self, *words):
+        done = subprocess.run([self.place / "bin" / words[0], *words[1:]], capture_output=True, text=True, env=CLEAN,
+                              cwd=self.folder, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_the_name_tells_python_and_the_c_library(self):
         version = "cp%d%d" % sys.version_info[:2]
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        self.assertEqual(self.wheel.name, f"sidestep-{sidestep.__version__}-{version}-{version}-{platform}.whl")
+        self.assertRegex(self.wheel.name, rf"^sidestep-{sidestep.__version__}-{version}-{version}-manylinux_2_\d+_\w+\.whl$")
 
-    def test_every_file_is_recorded(self):
+    def test_what_it_holds(self):
         with zipfile.ZipFile(self.wheel) as archive:
-            self.assertIsNone(archive.testzip())
-            info = f"sidestep-{sidestep.__version__}.dist-info"
-            recorded = {row[0]: row[1:] for row in csv.reader(io.StringIO(archive.read(f"{info}/RECORD").decode()))}
-            self.assertEqual(set(recorded), set(archive.namelist()))
-            for name, (digest, size) in recorded.items():
-                if name == f"{info}/RECORD":
-                    self.assertEqual((digest, size), ("", ""))
-                    continue
-                data = archive.read(name)
-                expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-                self.assertEqual((digest, int(size)), (f"sha256={expected}", len(data)), name)
-            self.assertEqual([name for name in archive.namelist() if name.endswith(".so")],
-                             ["sidestep/_core" + sysconfig.get_config_var("EXT_SUFFIX")])
-            self.assertTrue({"sidestep/py.typed", "sidestep/_core.pyi", f"{info}/LICENSE", f"{info}/WHEEL"} <= set(recorded))
+            names = archive.namelist()
+        for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2"]:
+            self.assertIn(name, names)
+        self.assertTrue(all(name.split("/")[0] in ("sidestep", f"sidestep-{sidestep.__version__}.dist-info") for name in names))
 
-    def test_the_same_input_gives_the_same_bytes(self):
-        self.assertEqual(self.make(self.folder / "two").read_bytes(), self.wheel.read_bytes())
-
-    def test_pip_installs_it(self):
-        place = self.folder / "environment"
-        if subprocess.run([sys.executable, "-m", "venv", place], capture_output=True).returncode != 0:
-            self.skipTest("this Python makes no virtual environments (python3-venv)")
-        python = place / "bin" / "python"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        subprocess.run([python, "-m", "pip", "install", "--no-index", "--quiet", "--disable-pip-version-check", self.wheel],
-                       check=True, env=clean)
+    def test_the_package_copies(self):
         program = """
 import sidestep
 context = sidestep.Context("dgx-h100")
@@ -77,10 +67,20 @@ context.copy(tensor, back)
 assert bytes(back) == data
 print(sidestep.__file__)
 """
-        done = subprocess.run([python, "-c", program], capture_output=True, text=True, env=clean, cwd=self.folder)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertTrue(done.stdout.startswith(str(place)), done.stdout)
-        subprocess.run([python, "-m", "pip", "uninstall", "--yes", "--quiet", "sidestep"], check=True, env=clean)
+        self.assertTrue(self.run_there("python", "-c", program).startswith(str(self.place)))
+
+    def test_the_command_and_the_drop_in(self):
+        for command in [["sidestep"], ["python", "-m", "sidestep"]]:
+            self.assertEqual(self.run_there(*command, "--version"), f"sidestep {sidestep.__version__}\n")
+            self.assertIn("gpu:7", self.run_there(*command, "--machine", "dgx-h100", "topo"))
+        preloaded = self.run_there("sidestep", "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip()
+        self.assertTrue(preloaded.endswith("sidestep/lib/sidestep/nccl/libnccl.so.2"), preloaded)
+
+
+class CommandTest(unittest.TestCase):
+    def test_python_m_sidestep(self):
+        done = subprocess.run([sys.executable, "-m", "sidestep", "--version"], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, f"sidestep {sidestep.__version__}\n")
 
 
 if __name__ == "__main__":

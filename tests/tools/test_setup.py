@@ -73,15 +73,17 @@ class SetupTest(TreeTest):
         for system in (DEBIAN, UBUNTU_24, "ID=other\n"):
             self.assertEqual(self.setup_with(system, "browser"), (0, "", ""))
 
-    def test_launchers_are_installed_alone(self):
+    def test_what_some_tests_need_is_installed_alone(self):
         self.installed()
-        self.assertNotIn("openmpi", self.setup_with(DEBIAN)[2])
+        plain = self.setup_with(DEBIAN)[2]
         self.log.unlink()
-        for system in (DEBIAN, UBUNTU_22, UBUNTU_24):
-            code, text, log = self.setup_with(system, "launchers")
-            self.assertEqual(code, 0, text)
-            self.assertTrue(log.endswith("--no-install-recommends openmpi-bin\n"), log)
-            self.log.unlink()
+        for asked, packages in [("launchers", "openmpi-bin"), ("tests", "zsh fish mandoc"), ("packages", "python3-venv dpkg-dev")]:
+            self.assertNotIn(f" {packages}", plain)
+            for system in (DEBIAN, UBUNTU_22, UBUNTU_24):
+                code, text, log = self.setup_with(system, asked)
+                self.assertEqual(code, 0, text)
+                self.assertTrue(log.endswith(f"--no-install-recommends {packages}\n"), log)
+                self.log.unlink()
 
     def test_the_compiler_of_each_system(self):
         self.installed()

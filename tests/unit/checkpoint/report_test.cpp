@@ -55,6 +55,12 @@ TEST(Report, AdviceOnReading) {
     expect_advice(facts(), given, "straight to the GPUs");
 }
 
+TEST(Report, AdviceOnHostMemory) {
+    Receipt given = receipt(0, 1, 0);
+    given.stages[1].name = "host to host";
+    expect_advice(facts(), given, "within host memory");
+}
+
 TEST(Report, OfFilesOfANodeTheWayThereIsTheLimit) {
     Receipt given = receipt(1, 0.5, 0);
     auto route = std::make_shared<Route>(*given.route);
