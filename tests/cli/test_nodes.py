@@ -91,7 +91,7 @@ class Load(harness.NodeTest):
         self.write("secret", b"secret")
         for path, code, words in ((f"n/file:{self.dir}/in/none.safetensors", USAGE, "none.safetensors"),
                                   (f"n/file:{self.dir}/secret", FAILED, "n says"),
-                                  (f"n/file:{self.dir}/out/", FAILED, "n says"),
+                                  (f"n/file:{self.dir}/", FAILED, "n says"),
                                   (f"nosuch.invalid/file:{self.dir}/in/x.safetensors", USAGE, "sidestep serve")):
             with self.subTest(path=path):
                 outcome = self.run_command("load", path, env=self.env)
