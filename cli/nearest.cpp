@@ -31,7 +31,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
     // Words from the command line may have any length.
     constexpr std::size_t longest = 64;
     std::string best;
-    std::size_t least = std::min<std::size_t>(3, (word.size() + 2) / 3) + 1;
+    const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+    std::size_t least = std::clamp<std::size_t>(letters / 3, 1, 3) + 1;
     if (word.size() > longest) return best;
     for (const std::string& one : known) {
         const std::size_t steps = distance(word, one);

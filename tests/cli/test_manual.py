@@ -93,8 +93,8 @@ class Help(harness.CommandTest):
                             ("gpu:0", ["copy", "gpuu:0", "host"]), ("host", ["route", "hots", "gpu:0"]),
                             ("--format", ["topo", "--fromat=svg"])]:
             self.refused(USAGE, f"did you mean {meant}?", *line)
-        self.refused(USAGE, "did you mean dgx-h100?", "topo", machine="dgx-h10")
-        self.refused(USAGE, "did you mean dgx-h100?", "topo", "diff", "dxg-h100", "dgx-a100")
+        self.refused(USAGE, "did you mean 'dgx-h100'?", "topo", machine="dgx-h10")
+        self.refused(USAGE, "did you mean 'dgx-h100'?", "topo", "diff", "dxg-h100", "dgx-a100")
         for line in [["frobnicate"], ["copy", "host", "gpu:0", "--fast"]]:
             self.assertNotIn("did you mean", self.run_command(*line).err)
 
