@@ -1,0 +1,96 @@
+"""What mkdocs does besides, when `make docs` builds the site: see mkdocs.yml.
+
+- The start page is the first page.
+- The help of every verb becomes a page. SIDESTEP_BINARY names the command.
+- Documents that lie outside docs/ become pages, and links lead to them. A link to a source file becomes its name.
+"""
+
+import os
+import pathlib
+import posixpath
+import re
+import subprocess
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OUTSIDE = {"architecture.md": "ARCHITECTURE.md", "contributing.md": "CONTRIBUTING.md", "nccl.md": "shims/nccl/README.md"}
+CODE_OR_LINK = re.compile(r"^(?P<fence>```|~~~).*?^(?P=fence)|\[(?P<words>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
+                          r"|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+OF_EVERY_VERB = "\nOptions of every verb"
+
+
+def help_of(words):
+    """The help of a verb without the options that all of them have, and the verbs below it."""
+    binary = os.environ.get("SIDESTEP_BINARY", "")
+    try:
+        text = subprocess.run([binary, *words, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PluginError(f"SIDESTEP_BINARY={binary} does not print its help; make docs builds it: {error}") from error
+    listed = re.search(r"^Verbs:\n((?:  .*\n)+)", text, re.MULTILINE)
+    below = re.findall(r"^  (\w+)", listed.group(1), re.MULTILINE) if listed else []
+    return text, below
+
+
+def verbs_below(words=()):
+    """Every verb and operation as (words, help), in the order of the help."""
+    text, below = help_of(words)
+    yield words, text
+    for word in below:
+        yield from verbs_below((*words, word))
+
+
+def help_page():
+    parts = ["# Help of every verb\n\nPrinted by the command itself. The options of every verb stand once, at the top.\n"]
+    for words, text in verbs_below():
+        if words:
+            parts.append(f"## {' '.join(words)}\n")
+            head, shared, rest = text.partition(OF_EVERY_VERB)
+            examples = re.search(r"^Examples:.*", rest, re.DOTALL | re.MULTILINE)
+            text = head + ("\n" + examples.group() if shared and examples else "")
+        parts.append(f"```text\n{text.rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def title_of(document):
+    return (ROOT / document).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def on_files(files, config):
+    start = files.get_file_from_path("start.md")
+    start.dest_uri = "index.html"
+    files.append(File.generated(config, "help.md", content=help_page()))
+    for page, document in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    origin = OUTSIDE.get(page.file.src_uri, "docs/" + page.file.src_uri)
+    pages = {document: name for name, document in OUTSIDE.items()}
+
+    def lead(match):
+        words, target, anchor = match["words"], match["target"], match["anchor"] or ""
+        if target is None or re.match(r"[a-z]+:", target):
+            return match.group()
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
+        if path.startswith("docs/") or path in pages or not (ROOT / path).exists():
+            there = pages.get(path, path.removeprefix("docs/"))
+            if posixpath.basename(words) == posixpath.basename(target) and (ROOT / path).suffix == ".md" and (ROOT / path).exists():
+                words = title_of(path)
+            return f"[{words}]({posixpath.relpath(there, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
+        return words
+    return CODE_OR_LINK.sub(lead, markdown)
+
+
+def on_config(config):
+    # A page for servers, which does not work from a disk.
+    config.theme.static_templates.discard("404.html")
+    # Pages that are still to come.
+    for part in config.nav:
+        for title, pages in part.items():
+            if isinstance(pages, list):
+                part[title] = [page for page in pages if list(page.values())[0] in (*OUTSIDE, "help.md")
+                               or (ROOT / "docs" / list(page.values())[0]).exists()]
+    config.nav = [part for part in config.nav if all(part.values())]
