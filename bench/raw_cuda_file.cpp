@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What was quickest on an H200 (docs/benchmarks.md, "Files and checkpoints").
+// What was quickest on an H200 (docs/lab-book.md, "Files and checkpoints").
 constexpr Bytes load_piece = 4_MiB;
 constexpr Bytes save_piece = 2_MiB;  // a huge page
 constexpr Bytes memory_of_a_gpu = 1_GiB;

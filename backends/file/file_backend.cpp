@@ -53,7 +53,7 @@ constexpr double further_thread_gb_per_s = 3;
 // there, on ext4 and tmpfs. Maps of files in memory are quicker, but a capability has one rate for all files.
 constexpr double write_gb_per_s = 3;
 // A map of a file in memory is written by several threads at once, but each byte costs 1.3 to 1.7 times the
-// processor's time of pwrite, which need not clear the pages first (docs/benchmarks.md, "Files and
+// processor's time of pwrite, which need not clear the pages first (docs/lab-book.md, "Files and
 // checkpoints"): a few gain nothing.
 constexpr unsigned min_map_writers = 4;
 // A thread that copies less than that from the page cache waits for a device most of its time.

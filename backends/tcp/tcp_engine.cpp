@@ -9,7 +9,7 @@
 namespace sidestep::backends::tcp {
 namespace {
 
-// Plain sockets gave no more with twelve connections than with eight on 16 processors (docs/benchmarks.md, over TCP).
+// Plain sockets gave no more with twelve connections than with eight on 16 processors (docs/lab-book.md, over TCP).
 constexpr std::size_t most = 8;
 
 std::size_t chosen_loops() {

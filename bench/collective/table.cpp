@@ -144,7 +144,7 @@ Samples rates(const Line& line, int ranks) {
 }
 
 // What kernels reach of a link: stores carry 128 bytes where the copy engines' carry 256. 370 to 396 GB/s on
-// H200, by nvbandwidth 0.8 (docs/benchmarks.md).
+// H200, by nvbandwidth 0.8 (docs/lab-book.md).
 constexpr double kernels_share = 370.0 / 396;
 
 void add_limit(Figure& figure, const Context& context, const std::vector<int>& gpus, bool copy_engines) {

@@ -132,7 +132,7 @@ Work Works::slices_work() const {
 }
 
 // The first pieces have to come before anything is combined, and the last turns have nothing to push: fitted
-// to four H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/benchmarks.md, "Four
+// to four H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/lab-book.md, "Four
 // H200").
 Work Works::pushed_work() const {
     Work work = slices_work();

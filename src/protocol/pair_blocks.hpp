@@ -13,7 +13,7 @@ constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~ui
 
 // Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for
 // every 8 KiB of what is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between
-// two H200 (docs/benchmarks.md, "Eager pairs"). A block waits for its twin at the other end, so those of all
+// two H200 (docs/lab-book.md, "Eager pairs"). A block waits for its twin at the other end, so those of all
 // pairs have to run at a time: `most`, the task's pair_blocks_max.
 constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~uint64_t{0},
                                uint64_t most = max_blocks) {

@@ -18,7 +18,7 @@ constexpr std::size_t pieces_a_stream_call = 65280;
 // Of one group in flight: the next is ready when one ends.
 constexpr std::size_t calls_in_flight = 4;
 // The same for calls that are relayed, which whoever drives has to hand on, and what one has at most: how others did is in
-// docs/benchmarks.md.
+// docs/lab-book.md.
 constexpr std::size_t relayed_calls_in_flight = 16;
 constexpr Bytes relayed_a_call = Bytes{4} << 20;
 // Copies of their own that run side by side.

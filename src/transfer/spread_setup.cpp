@@ -19,7 +19,7 @@ namespace {
 using backend::Access;
 
 constexpr Bytes page = 4096;
-// What one thread reads at a time is fastest with 2 MiB (docs/benchmarks.md, 4 x H200). Chunks of two and
+// What one thread reads at a time is fastest with 2 MiB (docs/lab-book.md, 4 x H200). Chunks of two and
 // four of them cost the thread that drives a half and a quarter, which counts where many processors read: 10
 // us for each copy that it starts.
 constexpr Bytes usual_chunk = Bytes{2} << 20;

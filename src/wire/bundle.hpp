@@ -49,7 +49,7 @@ public:
 
 private:
     static constexpr std::size_t most_frames = 256;
-    // Each call may have to wake a thread of the link: pieces of 16 KiB moved a fourth slower in calls of 128 KiB (docs/benchmarks.md).
+    // Each call may have to wake a thread of the link: pieces of 16 KiB moved a fourth slower in calls of 128 KiB (docs/lab-book.md).
     static constexpr Bytes most_bytes = backend::max_push;
 
     const std::shared_ptr<backend::Link> link_;

@@ -48,7 +48,7 @@ TEST_F(Groups, CopiesOfThreeProcesses) {
     expect_error(tell("wait", 2), {"rank 2", dead, "died"}, 2);
 }
 
-// How long a start takes, for docs/benchmarks.md; how long it may take is no matter of this test.
+// How long a start takes, for docs/lab-book.md; how long it may take is no matter of this test.
 TEST_F(Groups, MeasureTheStart) {
     constexpr int rounds = 20;
     start(4);

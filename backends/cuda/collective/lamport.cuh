@@ -1,7 +1,7 @@
 // Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what
 // the lamport task before has left, then waits until the same units of the others are no longer empty, and
 // combines them: no flag, no barrier and no fence. All that in one pass, and in a kernel of its own for what
-// is plain, since between two H200 every branch less shows (docs/benchmarks.md, "Lamport").
+// is plain, since between two H200 every branch less shows (docs/lab-book.md, "Lamport").
 #pragma once
 
 #include "backends/cuda/collective/exchange.cuh"

@@ -8,7 +8,7 @@
 namespace sidestep::backends::cuda {
 
 // `group`: ranks whose packets are polled at a time. One unit of a thread is under way at a time: two made
-// everything below 128 KiB 0.2 to 0.5 us slower between two H200 (docs/benchmarks.md, "Lamport").
+// everything below 128 KiB 0.2 to 0.5 us slower between two H200 (docs/lab-book.md, "Lamport").
 template <Element element, int group>
 class Packets : Exchange<element, group> {
     using Base = Exchange<element, group>;

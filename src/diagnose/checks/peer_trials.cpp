@@ -14,7 +14,7 @@ namespace {
 // A copy of fewer bytes is over before it is fast: at 400 GB/s 32 MiB take 84 us, next to some 15 us of
 // launch.
 constexpr Bytes min_bytes = Bytes{32} << 20;
-// Rates differ by a tenth from run to run and engine to engine (docs/benchmarks.md).
+// Rates differ by a tenth from run to run and engine to engine (docs/lab-book.md).
 constexpr double slow_part = 0.8;
 constexpr double noise_part = 0.95;
 constexpr std::size_t max_seen = 8;

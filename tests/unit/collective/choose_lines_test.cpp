@@ -41,7 +41,7 @@ TEST(Choose, LinesGoOverNVLinkOnly) {
         }
 }
 
-// What two-phase packets are there for. Over NVLink they gain next to nothing (docs/benchmarks.md, "Two-phase
+// What two-phase packets are there for. Over NVLink they gain next to nothing (docs/lab-book.md, "Two-phase
 // packets, and why they stay").
 TEST(Choose, TwoPhasePacketsAreWorthHavingWhereNoLinesGo) {
     struct Case {
@@ -76,7 +76,7 @@ TEST(Choose, TwoPhasePacketsAreWorthHavingWhereNoLinesGo) {
     }
 }
 
-// Where one algorithm ends and the next one begins, as measured (docs/benchmarks.md, "Lines with more
+// Where one algorithm ends and the next one begins, as measured (docs/lab-book.md, "Lines with more
 // warps").
 TEST(Choose, BetweenTwoAsMeasured) {
     const auto chosen = [](Collective collective, std::uint64_t kib) {
@@ -101,7 +101,7 @@ TEST(Choose, BetweenTwoAsMeasured) {
     EXPECT_EQ(chosen(Collective::all_gather, 4096), "slices");
 }
 
-// Two H200: 5 to 9 us from 512 KiB to 2 MiB, where slices take 9 to 14 (docs/benchmarks.md, "Two H200").
+// Two H200: 5 to 9 us from 512 KiB to 2 MiB, where slices take 9 to 14 (docs/lab-book.md, "Two H200").
 TEST(Choose, OtherCollectivesTakeLinesOfMiddleSizes) {
     for (const int ranks : {2, 4, 8})
         for (const Collective collective : {Collective::reduce, Collective::reduce_scatter,

@@ -201,7 +201,7 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     EXPECT_EQ(algorithm((2 << 20) + 1), "slices");
 }
 
-// Two H200: quicker than packets from 512 B on, and than lines up to 256 KiB (docs/benchmarks.md, "Lamport").
+// Two H200: quicker than packets from 512 B on, and than lines up to 256 KiB (docs/lab-book.md, "Lamport").
 TEST(Choose, SmallReductionsOfFloatsTakeLamport) {
     for (const Collective collective :
          {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter})
