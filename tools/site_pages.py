@@ -67,6 +67,8 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    if page.file.src_uri == "start.md":
+        page.meta["hide"] = ["navigation"]  # a list of one
     origin = OUTSIDE.get(page.file.src_uri, "docs/" + page.file.src_uri)
     pages = {document: name for name, document in OUTSIDE.items()}
 

@@ -7,7 +7,8 @@ How a page is written so that it can be checked:
 - The blocks of one page run in order, in one shell, in one folder that is empty at first. `sidestep` is on PATH, and there
   is no GPU. A block may use the files of the blocks before.
 - `[...]` within a line stands for anything, and alone on a line for any number of lines.
-- Times, rates and shares may differ: a number before ns, us, ms, s, min, %, or a unit that ends in /s or ops.
+- Times, rates and shares may differ: a number before ns, us, ms, s, min, %, or a unit that ends in /s. So may the spaces
+  between columns.
 - `<!-- not run: reason -->` above a block leaves it out, for that reason.
 - A block of a shell, or of no language, that shows commands without `$ ` is a mistake. Other text is ```text.
 """
@@ -64,6 +65,10 @@ def mistakes_of(text):
             if block.language in SHELLS and not block.shows_commands() and not block.reason]
 
 
+def escaped(text):
+    return re.sub(r"(?:\\ ){2,}", " +", re.escape(text))
+
+
 def pattern_of(line):
     """A regular expression of what a line of the page allows."""
     parts = []
@@ -76,9 +81,9 @@ def pattern_of(line):
             unit = match["unit"]
             # A microsecond more may be written in another unit.
             one_of = TIME if re.fullmatch(TIME, unit) else r"[kKMGT]?i?B/s" if unit.endswith("B/s") else re.escape(unit)
-            parts += [re.escape(part[end:match.start()]), NUMBER, match["gap"], one_of]
+            parts += [escaped(part[end:match.start()]), NUMBER, match["gap"], one_of]
             end = match.end()
-        parts.append(re.escape(part[end:]))
+        parts.append(escaped(part[end:]))
     return "".join(parts)
 
 
