@@ -53,46 +53,41 @@ def help_page():
     return "\n".join(parts)
 
 
-def title_of(document):
-    return (ROOT / document).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+def on_config(config):
+    # A page for servers, which does not work from a disk.
+    config.theme.static_templates.discard("404.html")
 
 
 def on_files(files, config):
-    start = files.get_file_from_path("start.md")
-    start.dest_uri = "index.html"
+    files.get_file_from_path("start.md").dest_uri = "index.html"
     files.append(File.generated(config, "help.md", content=help_page()))
-    for page, document in OUTSIDE.items():
-        files.append(File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8")))
+    for name, document in OUTSIDE.items():
+        files.append(File.generated(config, name, content=(ROOT / document).read_text(encoding="utf-8")))
     return files
+
+
+def title_of(document):
+    return document.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri == "start.md":
-        page.meta["hide"] = ["navigation"]  # a list of one
-    origin = OUTSIDE.get(page.file.src_uri, "docs/" + page.file.src_uri)
+        page.meta["hide"] = ["navigation"]  # it would list this page alone
+    folder = posixpath.dirname(OUTSIDE.get(page.file.src_uri, "docs/" + page.file.src_uri))
+    here = posixpath.dirname(page.file.src_uri) or "."
     pages = {document: name for name, document in OUTSIDE.items()}
 
     def lead(match):
-        words, target, anchor = match["words"], match["target"], match["anchor"] or ""
+        words, target = match["words"], match["target"]
         if target is None or re.match(r"[a-z]+:", target):
             return match.group()
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
-        if path.startswith("docs/") or path in pages or not (ROOT / path).exists():
-            there = pages.get(path, path.removeprefix("docs/"))
-            if posixpath.basename(words) == posixpath.basename(target) and (ROOT / path).suffix == ".md" and (ROOT / path).exists():
-                words = title_of(path)
-            return f"[{words}]({posixpath.relpath(there, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
-        return words
+        path = posixpath.normpath(posixpath.join(folder, target))
+        file = ROOT / path
+        if file.exists() and path not in pages and not path.startswith("docs/"):
+            return words
+        # Readers of the site know pages by their titles.
+        if file.suffix == ".md" and file.exists() and posixpath.basename(words) == file.name:
+            words = title_of(file)
+        there = posixpath.relpath(pages.get(path, path.removeprefix("docs/")), here)
+        return f"[{words}]({there}{match['anchor'] or ''})"
     return CODE_OR_LINK.sub(lead, markdown)
-
-
-def on_config(config):
-    # A page for servers, which does not work from a disk.
-    config.theme.static_templates.discard("404.html")
-    # Pages that are still to come.
-    for part in config.nav:
-        for title, pages in part.items():
-            if isinstance(pages, list):
-                part[title] = [page for page in pages if list(page.values())[0] in (*OUTSIDE, "help.md")
-                               or (ROOT / "docs" / list(page.values())[0]).exists()]
-    config.nav = [part for part in config.nav if all(part.values())]

@@ -21,6 +21,13 @@ class PageTest(unittest.TestCase):
                 self.assertFalse(problems, "\n".join(["", *problems]))
 
 
+class DrawingTest(unittest.TestCase):
+    def test_the_drawing_is_what_the_command_draws(self):
+        (_, drawn), = pages.run(["sidestep topo --machine dgx-h100 --format svg"])
+        self.assertEqual(drawn, (pages.SOURCE / "docs/dgx-h100.svg").read_text(encoding="utf-8").splitlines(),
+                         "write it again: sidestep topo --machine dgx-h100 --output docs/dgx-h100.svg")
+
+
 class RulesTest(unittest.TestCase):
     """Each rule of pages.py, kept and broken."""
 
