@@ -22,6 +22,9 @@ import chromium
 MKDOCS = SOURCE / "build/docs-venv/bin/mkdocs"
 INPUTS = ("docs", "mkdocs.yml", "tools/site_pages.py", "ARCHITECTURE.md", "CONTRIBUTING.md", "shims/nccl/README.md")
 FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+# Words of a paragraph that are Markdown still: a list that no empty line precedes, a link, a fence, bold.
+MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
+    .filter(text => /^- |\]\(|```|\*\*/m.test(text))"""
 SEARCH = """(() => { const box = document.querySelector("[data-md-component=search-query]");
     box.focus(); box.value = %r; box.dispatchEvent(new Event("input")) })()"""
 FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(e => e.href)"
@@ -60,7 +63,7 @@ class SiteTest(unittest.TestCase):
     def problems(self, path):
         """What is wrong with a page, in words."""
         self.browser.open(path)
-        found = self.browser.complaints() + self.browser.evaluate(FAILED_IMAGES)
+        found = self.browser.complaints() + self.browser.evaluate(FAILED_IMAGES) + self.browser.evaluate(MARKDOWN)
         found += [f"failed: {event['params']['errorText']}" for event in self.browser.events
                   if event["method"] == "Network.loadingFailed"]
         found += [f"not of the site: {url}" for url in self.browser.requests()
@@ -77,6 +80,7 @@ class SiteTest(unittest.TestCase):
         page = self.folder / "broken.html"
         for broken, words in [("<img src=none.png>", "none.png"), ("<script>no_such_name()</script>", "no_such_name"),
                               ("<link rel=stylesheet href=none.css>", "failed: "),
+                              ("<article><p>text\n- point</p></article>", "- point"),
                               ("<img src=https://example.invalid/a.png>", "not of the site")]:
             page.write_text("<!doctype html><title>broken</title><body>" + broken)
             self.assertIn(words, "\n".join(self.problems(page)), broken)
