@@ -1,6 +1,7 @@
 """What mkdocs does besides, when `make docs` builds the site: see mkdocs.yml.
 
 - The start page is the first page.
+- The checks of the doctor are listed below it.
 - The help of every verb becomes a page. SIDESTEP_BINARY names the command.
 - Documents that lie outside docs/ become pages, and links lead to them. A link to a source file becomes its name.
 """
@@ -56,6 +57,10 @@ def help_page():
 def on_config(config):
     # A page for servers, which does not work from a disk.
     config.theme.static_templates.discard("404.html")
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    checks = sorted(path.stem for path in (ROOT / "docs/doctor").glob("*.md") if path.stem != "README")
+    reference[reference.index({"Doctor": "doctor/README.md"})] = {
+        "Doctor": ["doctor/README.md", *({check: f"doctor/{check}.md"} for check in checks)]}
 
 
 def on_files(files, config):
