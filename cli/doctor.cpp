@@ -173,7 +173,7 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
         ->type_name("NODE");
     app.add_option("--save", command->save, "keep what the probe found, for SIDESTEP_PROBE_FILE")
         ->type_name("FILE");
-    app.add_option("--page", command->page,
+    app.add_option("--html", command->page,
                    "write one page of HTML too: what was found, the drawing of the machine, and what --probe "
                    "measured")
         ->type_name("FILE");

@@ -141,8 +141,9 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
         options->deadline =
             std::max(options->deadline - std::chrono::duration_cast<std::chrono::milliseconds>(gone),
                      std::chrono::milliseconds(1));
-    const auto loaded = watch(interrupt, !globals.quiet && !globals.json,
-                              [&] { return context->load(*checkpoint, *options); });
+    const auto loaded = watch(
+        interrupt, !globals.quiet && !globals.json, [&] { return context->load(*checkpoint, *options); },
+        options->verify ? "verifying" : "finishing");
     if (!loaded) return loaded.error();
     if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
     if (globals.json) return print(json_of(command, *checkpoint, *loaded));

@@ -30,7 +30,10 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
     // Whoever starts pieces must not wait for a file system.
     if (file->wish(file->writable()) != Wish::cache && options.expected_size >= min_question) {
         file->choose_probe();
-        file->goes_around();
+        // A few warm pages would else bring their neighbours into the cache, and these the next ones, until all of the file had
+        // gone through it: what is not there is read around it, so nothing is to be read ahead.
+        if (file->goes_around() && !file->writable())
+            (void)::posix_fadvise(file->fd(false).get(), 0, 0, POSIX_FADV_RANDOM);
     }
     return file;
 }

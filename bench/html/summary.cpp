@@ -61,7 +61,9 @@ std::string best_rates(const Report& report) {
     std::map<std::pair<std::string, std::string>, const Figure*> best;
     for (const CaseResult& result : report.cases)
         for (const Figure& figure : result.figures) {
-            if (figure.unit != "GB/s" || figure.from.empty() || figure.to.empty()) continue;
+            // One way: "gpu:0 <-> gpu:1" is the sum of both.
+            const bool one_way = figure.what.starts_with(figure.from + " -> " + figure.to);
+            if (figure.unit != "GB/s" || figure.from.empty() || figure.to.empty() || !one_way) continue;
             const Figure*& known = best[{kind_of(figure.from), kind_of(figure.to)}];
             if (known == nullptr || figure.measured.median() > known->measured.median()) known = &figure;
         }

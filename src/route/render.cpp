@@ -17,7 +17,7 @@ std::string lane_lines(const Lane& lane, const char* indent) {
         const Hop& hop = lane.hops[i];
         text += fmt::format("{}{}  {}", indent, i + 1, route::engine_words(hop));
         if (!hop.link.empty()) text += " over " + hop.link;
-        if (lane.hops.size() > 1) text += fmt::format(", {} -> {}", hop.from.to_string(), hop.to.to_string());
+        if (lane.hops.size() > 1) text += ", " + route::arrows({hop.from, hop.to});
         text += fmt::format(", {}", format_rate(hop.gb_per_s));
         if (!hop.reason.empty()) text += fmt::format(" ({})", hop.reason);
         text += '\n';
@@ -105,7 +105,7 @@ bool Route::direct() const {
 }
 
 std::string Route::to_string() const {
-    std::string text = fmt::format("{} -> {}   ", from.to_string(), to.to_string());
+    std::string text = route::arrows({from, to}) + "   ";
     text += lanes.size() == 1
                 ? fmt::format("{} hop{}", lanes[0].hops.size(), lanes[0].hops.size() == 1 ? "" : "s")
                 : fmt::format("{} lanes", lanes.size());

@@ -4,11 +4,19 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
+
 namespace sidestep::route {
+
+std::string shown(const Place& place) {
+    std::string text = place.to_string();
+    base::make_printable(text);
+    return text;
+}
 
 std::string arrows(const std::vector<Place>& places) {
     std::string text;
-    for (const Place& place : places) text += (text.empty() ? "" : " -> ") + place.to_string();
+    for (const Place& place : places) text += (text.empty() ? "" : " -> ") + shown(place);
     return text;
 }
 
@@ -38,6 +46,7 @@ std::string slower_words(double seconds, double best_seconds, const char* taken)
 
 void refuse(std::vector<Refused>& list, std::string path, std::string reason, std::string remedy,
             double gb_per_s) {
+    base::make_printable(reason);
     const bool known = std::any_of(list.begin(), list.end(), [&](const Refused& other) {
         return other.path == path && other.reason == reason;
     });

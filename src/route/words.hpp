@@ -9,6 +9,9 @@
 
 namespace sidestep::route {
 
+// A place as a terminal may get it: the name of a file may hold anything.
+std::string shown(const Place& place);
+
 // "gpu:0 -> host -> gpu:5".
 std::string arrows(const std::vector<Place>& places);
 std::string arrows(const std::vector<Hop>& hops);

@@ -1,13 +1,14 @@
 #include "wire/peer.hpp"
-#include "wire/checked_link.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "wire/checked_link.hpp"
 #include "wire/data_hello.hpp"
 #include "wire/trial.hpp"
 
@@ -22,6 +23,7 @@ constexpr Bytes worth_more_sockets = Bytes{8} << 20;
 constexpr std::size_t most_sockets = 16;
 // To open sockets, where the connection seems to stand.
 constexpr int most_tries = 5;
+constexpr int first_tries = 3;
 // Between two tries to connect again.
 constexpr std::chrono::milliseconds pause{100};
 // Such a try may take so long: whoever closes the peer waits for it.
@@ -40,14 +42,25 @@ bool is_final(const Error& error) {
 }  // namespace
 
 Result<std::shared_ptr<Peer>> Peer::connect(const Tools& tools, const NodeAddress& address, Time until) {
-    std::shared_ptr<Peer> peer(new Peer(tools, address));
-    SIDESTEP_TRY(auto line, peer->open_line(peer->greeting(), until));
-    SIDESTEP_TRY(peer->hello_, parse_hello(*line->greeted));
-    SIDESTEP_CHECK(peer->choose_engine(*line));
-    std::lock_guard lock(peer->mutex_);
+    for (int tries = 1;; ++tries) {
+        std::shared_ptr<Peer> peer(new Peer(tools, address));
+        const auto begun = peer->begin(until);
+        if (begun) return peer;
+        // A connection that was cut midway says nothing of the node.
+        if (begun.error().code != ErrorCode::io_error || tries == first_tries || Clock::now() >= until)
+            return begun.error();
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+Result<void> Peer::begin(Time until) {
+    SIDESTEP_TRY(auto line, open_line(greeting(), until));
+    SIDESTEP_TRY(hello_, parse_hello(*line->greeted));
+    SIDESTEP_CHECK(choose_engine(*line));
+    std::lock_guard lock(mutex_);
     if (line->ended) return *line->ended;
-    peer->line_ = std::move(line);
-    return peer;
+    line_ = std::move(line);
+    return {};
 }
 
 Hello Peer::greeting() const {

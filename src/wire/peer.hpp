@@ -94,6 +94,8 @@ private:
         : tools_(tools), ways_(address), engines_(tools.engines.names()) {}
 
     const std::string& name() const { return ways_.address().name; }
+    // The first connection.
+    Result<void> begin(Time until);
     // Connected and greeted, but not in use yet.
     Result<std::shared_ptr<Line>> open_line(const Hello& ours, Time until);
     Result<Hello> greet(const std::shared_ptr<Line>& line, const Hello& ours, Time until);

@@ -123,13 +123,13 @@ class Doctor(CommandTest):
 
     def test_one_page_joins_doctor_drawing_and_probe(self):
         page = self.dir / "page.html"
-        self.run_command("doctor", "--page", page, "--fault", "gpu:3.width=8")
+        self.run_command("doctor", "--html", page, "--fault", "gpu:3.width=8")
         text = page.read_text()
         for words in ('class="warn" id="pcie-trained-down"', "<svg", "gpu:7", "cannot be seen"):
             self.assertIn(words, text)
         self.assertNotIn("Measured", text)
         self.assertNotIn("<?xml", text)
-        self.run_command("doctor", "--page", page, "--probe", "--size", "64KiB", machine="pcie-2s")
+        self.run_command("doctor", "--html", page, "--probe", "--size", "64KiB", machine="pcie-2s")
         self.assertIn("Measured", page.read_text())
 
     def test_a_fleet_names_the_odd_machine(self):

@@ -81,7 +81,6 @@ TEST_F(Failover, FilesToo) {
 
 TEST_F(Failover, ManyCopiesAndQuestionsAtATime) {
     connect({&first});
-    // What is cut before both ends know each other fails.
     ASSERT_TRUE(here->allocate(Place::host().on("n"), 4096));
     std::atomic<bool> over{false};
     std::thread cutter([&] {
@@ -114,6 +113,22 @@ TEST_F(Failover, ManyCopiesAndQuestionsAtATime) {
     const auto until = Clock::now() + std::chrono::seconds(10);
     while (serving->counts().clients != 1 && Clock::now() < until) std::this_thread::yield();
     EXPECT_EQ(serving->counts().clients, 1u);
+}
+
+TEST_F(Failover, AFirstConnectionThatIsCutIsMadeAgain) {
+    connect({&first});
+    first.stall(true);
+    std::thread cutter([&] {
+        for (const auto until = Clock::now() + std::chrono::seconds(20);
+             first.connections() < 1 && Clock::now() < until;)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        first.cut();
+        first.stall(false);
+    });
+    const auto memory = here->allocate(Place::host().on("n"), 4096);
+    cutter.join();
+    EXPECT_TRUE(memory) << memory.error().to_string();
+    EXPECT_EQ(first.connections(), 2);
 }
 
 // The connection stays, and nothing comes through.

@@ -82,6 +82,9 @@ class ChartsTest(TreeTest):
         self.give(self.changed(figure="5.4"))
         self.assert_red("5.4 is not in its line")
 
+    def test_names_and_versions_are_no_figures(self):
+        self.assertEqual(charts.FIGURE.findall("H200, 8KiB, by 1.2.3: 55.4, 7 GB/s."), ["55.4", "7"])
+
     def test_a_bar_without_a_figure(self):
         chart = self.changed(figure="fast")
         self.assertIn("no figure in 'fast'", charts.check_sources(chart, BOOK)[0])

@@ -77,6 +77,18 @@ TEST(KernelLog, KeepsWhatTellsAndNamesNobody) {
               "NVRM: Xid (PCI:0): 79, GPU\n");
 }
 
+TEST(KernelLog, ComesWithARecord) {
+    HgxServer machine;
+    const auto without = gather(machine.tree.root());
+    ASSERT_TRUE(without.ok()) << without.error().to_string();
+    EXPECT_FALSE(without->kernel_log.told);
+    machine.raw(kernel_log_record, "NVRM: Xid (PCI:0000:1d:00): 79, GPU has fallen off the bus.\nother\n");
+    const auto with = gather(machine.tree.root());
+    ASSERT_TRUE(with.ok()) << with.error().to_string();
+    EXPECT_EQ(with->kernel_log.lines.size(), 1U);
+    EXPECT_EQ(look("xid", *with).verdict, Verdict::fail);
+}
+
 // One of eight alike differs in one thing.
 TEST(OddOneOut, NamesTheDeviceAndWhatDiffers) {
     const struct {

@@ -96,6 +96,17 @@ TEST_P(HotColdTest, WhatIsCachedIsCopiedAndTheRestReadAroundTheCache) {
     EXPECT_TRUE(notes_.empty());
 }
 
+// Of a slice that is mostly cached the rest is read through the cache: that and nothing behind it.
+TEST_P(HotColdTest, AFewWarmPagesBringNoOthersIntoTheCache) {
+    const test::WarmPages warm(path_, 2_MiB, 1_MiB + 640_KiB);
+    Pages pages(8_MiB);
+    const auto bytes = read(0, 8_MiB, pages, 0);
+    ASSERT_TRUE(bytes.ok()) << bytes.error().to_string();
+    EXPECT_EQ(pages.text(0, 8_MiB), text_.substr(0, 8_MiB));
+    EXPECT_EQ(bytes->page_cache, 2_MiB);
+    EXPECT_EQ(held(path_), 2_MiB);
+}
+
 TEST_P(HotColdTest, ColdBytesLeaveTheCacheEmptyAndHotOnesTheDeviceAlone) {
     Pages pages(8_MiB);
     EXPECT_EQ(read(0, 8_MiB, pages, 0)->o_direct, 8_MiB);

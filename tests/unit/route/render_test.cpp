@@ -38,6 +38,19 @@ TEST(RenderRoute, TextNamesHopsRefusalsAndRemedies) {
               "                            remedy: turn it on\n");
 }
 
+TEST(RenderRoute, NamesOfFilesSteerNoTerminal) {
+    Route route = sample();
+    route.lanes[0].hops = {route.lanes[0].hops[0], route.lanes[0].hops[0]};
+    route.from = route.lanes[0].hops[0].from = Place::file("e\x1b[31m\n");
+    Receipt receipt;
+    receipt.route = std::make_shared<const Route>(route);
+    for (const std::string& text : {route.to_string(), receipt.summary(), receipt.explain()}) {
+        EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+        EXPECT_NE(text.find("file:e\xef\xbf\xbd[31m\xef\xbf\xbd ->"), std::string::npos) << text;
+    }
+    EXPECT_NE(route.to_json().find("\\u001b"), std::string::npos) << "programs get the name as it is";
+}
+
 TEST(RenderRoute, JsonHasLanesAsListsOfHopsAndRefused) {
     const auto json = nlohmann::json::parse(sample().to_json());
     EXPECT_EQ(json["version"], 1);

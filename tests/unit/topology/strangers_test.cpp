@@ -9,7 +9,6 @@
 #include <sidestep/topology.hpp>
 
 #include "base/printable.hpp"
-#include "driver/cpus.hpp"
 #include "driver/machine_files.hpp"
 #include "tests/unit/topology/fake_tree.hpp"
 #include "topology/nvml_record_reader.hpp"
@@ -74,12 +73,6 @@ TEST(Strangers, AMachineHasNoMoreNodesThanLinux) {
     ASSERT_TRUE(machine.ok());
     EXPECT_EQ(machine->devices().size(), 1024U);
     EXPECT_TRUE(has_note(machine->notes(), "shows 1100 NUMA nodes, and Linux has 1024 at most"));
-}
-
-TEST(Strangers, AListOfProcessorsIsNoLongerThanAMachine) {
-    EXPECT_EQ(driver::parse_cpu_list("0-65535")->size(), 65536U);
-    for (const char* list : {"0-65536", "0-2147483647", "2147483647"})
-        EXPECT_FALSE(driver::parse_cpu_list(list).ok()) << list;
 }
 
 TEST(Strangers, WhatATerminalCouldObeyIsReplaced) {
