@@ -75,7 +75,7 @@ install: setup
 docs: setup
 	@tools/setup.sh docs
 	@tools/build.sh $(PRESET) $(JOBS) sidestep
-	@NO_MKDOCS_2_WARNING=1 SIDESTEP_BINARY=build/$(PRESET)/cli/sidestep build/docs-venv/bin/mkdocs build
+	@NO_MKDOCS_2_WARNING=1 SIDESTEP_BINARY=build/$(PRESET)/cli/sidestep build/docs-venv/bin/python3 -m mkdocs build
 
 format:
 	@git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format -i

@@ -109,10 +109,10 @@ while read -r package tool; do
 done <<<"$packages"
 
 make_docs_venv() {
-    [ ! -x build/docs-venv/bin/mkdocs ] || return 0
+    ! build/docs-venv/bin/python3 -c "import material" 2>/dev/null || return 0
     echo "setup: installing mkdocs-material into build/docs-venv"
-    python3 -m venv build/docs-venv
-    build/docs-venv/bin/pip install --quiet --disable-pip-version-check "mkdocs-material>=9.5,<10"
+    python3 -m venv --clear build/docs-venv
+    build/docs-venv/bin/python3 -m pip install --quiet --disable-pip-version-check "mkdocs-material>=9.5,<10"
 }
 
 if [ ${#missing[@]} -eq 0 ]; then

@@ -19,8 +19,7 @@ sys.path.insert(0, str(SOURCE / "tools"))
 
 import chromium
 
-MKDOCS = SOURCE / "build/docs-venv/bin/mkdocs"
-INPUTS = ("docs", "mkdocs.yml", "tools/site_pages.py", "ARCHITECTURE.md", "CONTRIBUTING.md", "shims/nccl/README.md")
+PYTHON = SOURCE / "build/docs-venv/bin/python3"
 FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
 # Words of a paragraph that are Markdown still: a list that no empty line precedes, a link, a fence, bold.
 MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
@@ -32,7 +31,7 @@ WAIT_SECONDS = 30
 
 
 def build(folder, source=SOURCE):
-    return subprocess.run([MKDOCS, "build", "--config-file", source / "mkdocs.yml", "--site-dir", folder], stdin=subprocess.DEVNULL,
+    return subprocess.run([PYTHON, "-m", "mkdocs", "build", "--config-file", source / "mkdocs.yml", "--site-dir", folder], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
                           env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
 
@@ -40,7 +39,7 @@ def build(folder, source=SOURCE):
 class SiteTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if not MKDOCS.exists():
+        if not PYTHON.exists():
             raise unittest.SkipTest("mkdocs-material is not here; tools/setup.sh docs installs it under build/")
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="sidestep-site-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
@@ -102,15 +101,21 @@ class SiteTest(unittest.TestCase):
 
     def test_a_broken_link_fails_the_build(self):
         copied = self.folder / "copy"
-        for name in INPUTS:
-            (copied / name).parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if (SOURCE / name).is_dir() else shutil.copy)(SOURCE / name, copied / name)
-        for text, words in [("[a](none.md)", "none.md"), ("[a](../src/none.hpp)", "none.hpp"), ("[a](start.md#none)", "#none"),
-                            ("![a](none.png)", "none.png")]:
-            (copied / "docs/lanes.md").write_text(f"# Lanes\n\n{text}\n")
-            built = build(self.folder / "broken-site", copied)
-            self.assertNotEqual(built.returncode, 0, text)
-            self.assertIn(words, built.stdout)
+        copied.mkdir()
+        for entry in SOURCE.iterdir():
+            if entry.name in ("docs", "tools"):
+                shutil.copytree(entry, copied / entry.name)
+            elif entry.name != "build":
+                (copied / entry.name).symlink_to(entry)
+        self.assertEqual(build(self.folder / "same-site", copied).returncode, 0)
+        broken = {"[a](none.md)": "none.md", "[a](../src/none.hpp)": "none.hpp", "[a](start.md#none)": "#none",
+                  "![a](none.png)": "none.png"}
+        (copied / "docs/lanes.md").write_text("# Lanes\n\n" + "\n".join(broken) + "\n")
+        (copied / "docs/nowhere.md").write_text("# In no part of the site\n")
+        built = build(self.folder / "broken-site", copied)
+        self.assertNotEqual(built.returncode, 0)
+        for words in [*broken.values(), "nowhere.md"]:
+            self.assertRegex(built.stdout, f"WARNING[^W]*{words}")
 
 
 if __name__ == "__main__":

@@ -90,13 +90,19 @@ class SetupTest(TreeTest):
         script.chmod(0o755)
         for tool in ("mkdir", "cp"):
             (self.bin / tool).symlink_to(subprocess.check_output(["which", tool], text=True).strip())
-        self.command("pip", f'echo "pip $*" >>{self.log}; cp "$0" "${{0%pip}}mkdocs"')
-        self.command("python3", f'mkdir -p "$3/bin"; cp {self.bin}/pip "$3/bin/pip"; echo "python3 $*" >>{self.log}')
+        # A Python that makes a copy of itself, which finds the library once pip was asked for it.
+        self.command("python3", f'''
+case $* in
+    "-m venv"*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python3" ;;
+    *import*) [ -e "$0.library" ]; exit ;;
+    *) cp "$0" "$0.library" ;;
+esac
+echo "python3 $*" >>{self.log}''')
         self.installed(everything=True)
         self.assertEqual(self.setup_with(DEBIAN, "docs", script=script)[0], 0)
         venv, pip = self.log.read_text().splitlines()
-        self.assertEqual(venv, "python3 -m venv build/docs-venv")
-        self.assertRegex(pip, "^pip install .*mkdocs-material")
+        self.assertEqual(venv, "python3 -m venv --clear build/docs-venv")
+        self.assertRegex(pip, "^python3 -m pip install .*mkdocs-material")
         self.log.unlink()
         self.assertEqual(self.setup_with(DEBIAN, "docs", script=script), (0, "", ""))
 
