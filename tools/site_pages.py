@@ -19,11 +19,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTSIDE = {"architecture.md": "ARCHITECTURE.md", "contributing.md": "CONTRIBUTING.md", "nccl.md": "shims/nccl/README.md"}
 CODE_OR_LINK = re.compile(r"^(?P<fence>```|~~~).*?^(?P=fence)|\[(?P<words>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
                           r"|`[^`\n]*`", re.DOTALL | re.MULTILINE)
-OF_EVERY_VERB = "\nOptions of every verb"
 
 
 def help_of(words):
-    """The help of a verb without the options that all of them have, and the verbs below it."""
+    """The help of a verb, and the names of the verbs below it."""
     binary = os.environ.get("SIDESTEP_BINARY", "")
     try:
         text = subprocess.run([binary, *words, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
@@ -43,15 +42,11 @@ def verbs_below(words=()):
 
 
 def help_page():
-    parts = ["# Help of every verb\n\nPrinted by the command itself. The options of every verb stand once, at the top.\n"]
+    parts = ["# Help of every verb\n"]
     for words, text in verbs_below():
-        if words:
-            parts.append(f"## {' '.join(words)}\n")
-            head, shared, rest = text.partition(OF_EVERY_VERB)
-            examples = re.search(r"^Examples:.*", rest, re.DOTALL | re.MULTILINE)
-            text = head + ("\n" + examples.group() if shared and examples else "")
-        parts.append(f"```text\n{text.rstrip()}\n```\n")
-    return "\n".join(parts)
+        heading = f"\n## {' '.join(words)}\n" if words else ""
+        parts.append(f"{heading}\n```text\n{text.rstrip()}\n```\n")
+    return "".join(parts)
 
 
 def on_config(config):

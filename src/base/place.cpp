@@ -45,9 +45,8 @@ bool is_bus_id(std::string_view text) {
     return true;
 }
 
-}  // namespace
-
-Result<Place> Place::parse(std::string_view text) {
+// One of this machine.
+Result<Place> parse_local(std::string_view text) {
     std::string_view rest = text;
     if (rest == "host") return Place::host();
     int index = 0;
@@ -70,14 +69,19 @@ Result<Place> Place::parse(std::string_view text) {
         return is_bus_id(rest)
                    ? Result<Place>(Place::p2pmem(std::string(rest)))
                    : not_a_place(text, "p2pmem: is followed by a bus id such as 0000:03:00.0, in lower case");
-    const std::size_t slash = rest.find('/');
-    if (slash != std::string_view::npos && is_name(rest.substr(0, slash))) {
-        auto local = parse(rest.substr(slash + 1));
-        if (local && local->node().empty()) return local->on(std::string(rest.substr(0, slash)));
-    }
-    if (slash != std::string_view::npos || text.find('.') != std::string_view::npos)
+    if (text.find_first_of("/.") != std::string_view::npos)
         return not_a_place(text, fmt::format("for a file write file:{}", text));
     return not_a_place(text);
+}
+
+}  // namespace
+
+Result<Place> Place::parse(std::string_view text) {
+    auto local = parse_local(text);
+    const std::size_t slash = text.find('/');
+    if (local || slash == std::string_view::npos || !is_name(text.substr(0, slash))) return local;
+    const auto of_node = parse_local(text.substr(slash + 1));
+    return of_node ? of_node->on(std::string(text.substr(0, slash))) : local;
 }
 
 Place Place::on(std::string node) const {

@@ -55,6 +55,14 @@ TEST(Place, ParsesEveryForm) {
     EXPECT_EQ(parsed("a.b-c_D9/gpu:1"), Place::gpu(1).on("a.b-c_D9"));
 }
 
+// A node stands before a place of its own, and no node before that: however long the text is, it takes one look.
+TEST(Place, ThereIsOneNodeAtMost) {
+    EXPECT_FALSE(Place::parse("a/b/gpu:0").ok());
+    std::string steps;
+    for (int i = 0; i < 500'000; ++i) steps += "a/";
+    EXPECT_FALSE(Place::parse(steps + "gpu:0").ok());
+}
+
 TEST(Place, PeerToPeerMemoryIsNamedByItsBusId) {
     const Place place = parsed("p2pmem:0000:03:00.0");
     EXPECT_EQ(place, Place::p2pmem("0000:03:00.0"));
