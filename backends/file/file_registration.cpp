@@ -30,10 +30,7 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
     // Whoever starts pieces must not wait for a file system.
     if (file->wish(file->writable()) != Wish::cache && options.expected_size >= min_question) {
         file->choose_probe();
-        // A few warm pages would else bring their neighbours into the cache, and these the next ones, until all of the file had
-        // gone through it: what is not there is read around it, so nothing is to be read ahead.
-        if (file->goes_around() && !file->writable())
-            (void)::posix_fadvise(file->fd(false).get(), 0, 0, POSIX_FADV_RANDOM);
+        file->goes_around();
     }
     return file;
 }
@@ -97,6 +94,9 @@ bool FileRegistration::goes_around() {
         auto direct = open_around();
         if (direct) {
             direct_ = std::move(*direct);
+            // A few warm pages would else bring their neighbours into the cache, and these the next ones, until all of the file had
+            // gone through it: what is not there is read around it, so nothing is to be read ahead.
+            if (!writable()) (void)::posix_fadvise(fd(false).get(), 0, 0, POSIX_FADV_RANDOM);
         } else {
             why_not_around_ = direct.error();
         }

@@ -21,7 +21,10 @@ void make_printable(std::string& text) {
     std::string shown = text.substr(0, at);
     while (at < text.size()) {
         const std::size_t bytes = obeyed(at);
-        shown.append(bytes == 0 ? text.substr(at, 1) : "\xef\xbf\xbd");
+        if (bytes == 0)
+            shown += text[at];
+        else
+            shown.append(text[at] == '\t' ? " " : "\xef\xbf\xbd");
         at += std::max<std::size_t>(bytes, 1);
     }
     text = std::move(shown);

@@ -20,20 +20,20 @@ class Repair(harness.CommandTest):
         self.write(".big.bin.sidestep-0", b"left")
         self.write(".mine", b"stays")
         self.write(index, json.dumps({"metadata": {"a": "b"}, "weight_map": {"t": f".{name}.sidestep-before"}}).encode())
-        text = self.succeed("repair", ".").out
+        text = self.succeed("repair", ".", machine=None).out
         for words in ("removed .big.bin.sidestep-0", "1 files", f"removed .{name}.sidestep-before"):
             self.assertIn(words, text)
         self.assertEqual(self.names(), sorted([".mine", name, index]))
         self.assertEqual((self.dir / name).read_bytes(), safetensors(b"earlier"))
         self.assertEqual(json.loads((self.dir / index).read_text()), {"metadata": {"a": "b"}, "weight_map": {"t": name}})
-        self.assertIn("nothing is to be done", self.succeed("repair", ".").out)
-        self.assertEqual(self.json_of("repair", "."), {"done": []})
+        self.assertIn("nothing is to be done", self.succeed("repair", ".", machine=None).out)
+        self.assertEqual(self.json_of("repair", ".", machine=None), {"done": []})
 
     def test_what_is_refused(self):
         self.write("file", b"x")
-        self.refused(harness.USAGE, "absent", "repair", "absent")
-        self.refused(harness.USAGE, "file", "repair", "file")
-        self.refused(harness.USAGE, "FOLDER", "repair")
+        self.refused(harness.USAGE, "absent", "repair", "absent", machine=None)
+        self.refused(harness.USAGE, "file", "repair", "file", machine=None)
+        self.refused(harness.USAGE, "FOLDER", "repair", machine=None)
 
 
 if __name__ == "__main__":

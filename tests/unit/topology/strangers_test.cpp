@@ -80,7 +80,7 @@ TEST(Strangers, WhatATerminalCouldObeyIsReplaced) {
         {"", ""},
         {"plain, \xc3\xa9 and \xe2\x82\xac", "plain, \xc3\xa9 and \xe2\x82\xac"},
         {"\x1b[31m", "\xef\xbf\xbd[31m"},
-        {"two\nlines\t\x7f", "two\xef\xbf\xbdlines\xef\xbf\xbd\xef\xbf\xbd"},
+        {"two\nlines\t\x7f", "two\xef\xbf\xbdlines \xef\xbf\xbd"},
         {"\xc2\x9b"
          "31m\xc2\xa0\xc2",
          "\xef\xbf\xbd"
