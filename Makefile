@@ -10,7 +10,7 @@ PRESET ?= release
 GPU_ARCHITECTURES ?= auto
 export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES)
 
-.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle wheel deb install format clean
+.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle wheel deb install docs format clean
 
 # Builds the command and moves bytes on an emulated DGX H100. Without a GPU it needs no kernels, which take half of the time.
 demo: export SIDESTEP_GPU_ARCHITECTURES = $(if $(shell nvidia-smi -L 2>/dev/null),$(GPU_ARCHITECTURES),none)
@@ -25,6 +25,7 @@ test: build
 	-@tools/setup.sh tests
 	-@tools/setup.sh packages
 	-@tools/setup.sh browser
+	-@tools/setup.sh docs
 	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
 # The tests in virtual machines with real kernels; they skip, with the reason, where what they need cannot be had.
@@ -69,6 +70,12 @@ deb: setup
 install: setup
 	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl
 	@cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+# The site, build/site/index.html; a link that leads nowhere fails. It asks the command for the help of every verb.
+docs: setup
+	@tools/setup.sh docs
+	@tools/build.sh $(PRESET) $(JOBS) sidestep
+	@NO_MKDOCS_2_WARNING=1 SIDESTEP_BINARY=build/$(PRESET)/cli/sidestep build/docs-venv/bin/python3 -m mkdocs build
 
 format:
 	@git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cu' '*.cuh' | xargs clang-format -i

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/setup.sh [fuzz|tests|packages|browser|launchers]
+# tools/setup.sh [fuzz|tests|packages|browser|launchers|docs]
 # Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
@@ -68,6 +68,12 @@ if [ "${1:-}" = launchers ]; then
 "
 fi
 
+# `tools/setup.sh docs` installs what `make docs` needs into build/docs-venv, and into the system what makes such a folder.
+if [ "${1:-}" = docs ]; then
+    packages="python3-venv python3
+"
+fi
+
 os_release=${SIDESTEP_OS_RELEASE:-/etc/os-release}  # another file in the tests of this script
 os_id=$(. "$os_release" && echo "${ID:-} ${ID_LIKE:-} ${VERSION_ID:-}")
 
@@ -101,7 +107,18 @@ while read -r package tool; do
         missing+=("$tool")
     fi
 done <<<"$packages"
-[ ${#missing[@]} -gt 0 ] || exit 0
+
+make_docs_venv() {
+    ! build/docs-venv/bin/python3 -c "import material" 2>/dev/null || return 0
+    echo "setup: installing mkdocs-material into build/docs-venv"
+    python3 -m venv --clear build/docs-venv
+    build/docs-venv/bin/python3 -m pip install --quiet --disable-pip-version-check "mkdocs-material>=9.5,<10"
+}
+
+if [ ${#missing[@]} -eq 0 ]; then
+    [ "${1:-}" != docs ] || make_docs_venv
+    exit 0
+fi
 
 case $os_id in
     *debian* | *ubuntu*) ;;
@@ -122,3 +139,4 @@ echo "setup: installing ${missing[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
+[ "${1:-}" != docs ] || make_docs_venv

@@ -29,9 +29,9 @@ class SetupTest(TreeTest):
         self.command("dpkg-query", f'case " {" ".join(packages)} " in *" ${{@: -1}} "*) echo -n installed ;; '
                                    f'*) {"echo -n installed" if everything else "exit 1"} ;; esac')
 
-    def setup_with(self, system, *arguments):
+    def setup_with(self, system, *arguments, script=ROOT / "tools" / "setup.sh"):
         release = self.write("os-release", system)
-        ended = subprocess.run([ROOT / "tools" / "setup.sh", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        ended = subprocess.run([script, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, timeout=60,
                                env={"PATH": str(self.bin), "SIDESTEP_OS_RELEASE": str(release)})
         return ended.returncode, ended.stdout, self.log.read_text() if self.log.exists() else ""
@@ -84,6 +84,27 @@ class SetupTest(TreeTest):
                 self.assertEqual(code, 0, text)
                 self.assertTrue(log.endswith(f"--no-install-recommends {packages}\n"), log)
                 self.log.unlink()
+
+    def test_the_site_gets_a_folder_of_its_own(self):
+        script = self.write("tools/setup.sh", (ROOT / "tools" / "setup.sh").read_text())
+        script.chmod(0o755)
+        for tool in ("mkdir", "cp"):
+            (self.bin / tool).symlink_to(subprocess.check_output(["which", tool], text=True).strip())
+        # A Python that makes a copy of itself, which finds the library once pip was asked for it.
+        self.command("python3", f'''
+case $* in
+    "-m venv"*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python3" ;;
+    *import*) [ -e "$0.library" ]; exit ;;
+    *) cp "$0" "$0.library" ;;
+esac
+echo "python3 $*" >>{self.log}''')
+        self.installed(everything=True)
+        self.assertEqual(self.setup_with(DEBIAN, "docs", script=script)[0], 0)
+        venv, pip = self.log.read_text().splitlines()
+        self.assertEqual(venv, "python3 -m venv --clear build/docs-venv")
+        self.assertRegex(pip, "^python3 -m pip install .*mkdocs-material")
+        self.log.unlink()
+        self.assertEqual(self.setup_with(DEBIAN, "docs", script=script), (0, "", ""))
 
     def test_the_compiler_of_each_system(self):
         self.installed()

@@ -1,0 +1,80 @@
+"""Every command that README, the start page and the guides show is run, and prints what they say. pages.py has the rules."""
+
+import unittest
+
+import pages
+
+CHECKED = [pages.SOURCE / "README.md", pages.SOURCE / "docs/start.md", *sorted((pages.SOURCE / "docs/guides").glob("*.md"))]
+
+
+class PageTest(unittest.TestCase):
+    def test_commands_print_what_the_page_says(self):
+        for path in CHECKED:
+            name = path.relative_to(pages.SOURCE).as_posix()
+            text = path.read_text(encoding="utf-8")
+            problems, skipped = pages.check(text)
+            for reason in skipped:
+                with self.subTest(name):
+                    self.skipTest(f"{name}, {reason}")
+            with self.subTest(name):
+                self.assertTrue(any(block.shows_commands() for block in pages.blocks_of(text)), "shows no command")
+                self.assertFalse(problems, "\n".join(["", *problems]))
+
+
+class DrawingTest(unittest.TestCase):
+    def test_the_drawing_is_what_the_command_draws(self):
+        (_, drawn), = pages.run(["sidestep topo --machine dgx-h100 --format svg"])
+        self.assertEqual(drawn, (pages.SOURCE / "docs/dgx-h100.svg").read_text(encoding="utf-8").splitlines(),
+                         "write it again: sidestep topo --machine dgx-h100 --output docs/dgx-h100.svg")
+
+
+class RulesTest(unittest.TestCase):
+    """Each rule of pages.py, kept and broken."""
+
+    def check(self, block, before=""):
+        return pages.check(f"{before}```\n{block}\n```\n")
+
+    def assert_fits(self, block):
+        self.assertEqual(self.check(block)[0], [])
+
+    def assert_problem(self, block, words):
+        (problem,) = self.check(block)[0]
+        self.assertIn(words, problem)
+
+    def test_output_is_compared(self):
+        self.assert_fits("$ echo one; echo two >&2\none\ntwo")
+        self.assert_problem("$ echo one\ntwo", "prints\none")
+        self.assert_problem("$ echo one", "prints\none")
+        self.assert_problem("$ true\none", "prints")
+        self.assert_problem("$ echo one\none\n$ no-such-command\n[...]", "ends with 127")
+
+    def test_dots_stand_for_anything(self):
+        self.assert_fits("$ seq 5\n1\n[...]\n5")
+        self.assert_fits("$ echo one two three\none [...] three")
+        self.assert_problem("$ seq 6\n1\n[...]\n5", "prints")
+        self.assert_problem("$ echo one two four\none [...] three", "prints")
+
+    def test_times_and_rates_may_differ(self):
+        self.assert_fits("$ echo 8 MiB in 950 us, 3.4 GB/s, 12 %, 5.1 M copies/s\n8 MiB in 2.51 ms, 730 MB/s, 9.5 %, 12.1 M copies/s")
+        self.assert_fits("$ echo 'read    64 MiB  11.32 GB/s'\nread    64 MiB   1.32 GB/s")
+        self.assert_problem("$ echo 8 MiB in 950 us\n9 MiB in 950 us", "prints")
+        self.assert_problem("$ echo 8 GPUs\n7 GPUs", "prints")
+
+    def test_blocks_share_a_shell_and_a_folder(self):
+        self.assert_fits("$ mkdir a; cd a; export B=3\n```\n\n```console\n$ basename $PWD $B\na\n$ false\n$ echo $?\n1")
+        self.assert_fits("$ cat <<END\n> one\n> END\none")
+
+    def test_a_shell_that_ends_early_is_a_problem(self):
+        self.assert_problem("$ exit 3\n$ true", "the shell ended before: $ exit 3")
+
+    def test_blocks_are_left_out_for_a_reason(self):
+        self.assertEqual(self.check("$ no-such-command", "<!-- not run: it is not there -->\n\n"), ([], ["line 3: it is not there"]))
+        self.assertEqual(len(self.check("$ no-such-command", "<!-- not run: -->\n")[0]), 1)
+
+    def test_commands_that_nothing_would_run(self):
+        self.assert_problem("sidestep copy host gpu:0", "begin commands with '$ '")
+        self.assertEqual(pages.check("```text\nwords\n```\n```python\nprint()\n```\n"), ([], []))
+
+
+if __name__ == "__main__":
+    unittest.main()

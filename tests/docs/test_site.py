@@ -1,0 +1,122 @@
+"""The site that `make docs` builds, opened page by page in headless Chromium, which has no network.
+
+Skipped, with the reason, where mkdocs-material or Chromium is missing.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(os.environ["SIDESTEP_SOURCE_DIR"])
+# Kept for people to look at.
+SHOTS = pathlib.Path(os.environ.get("SIDESTEP_SHOTS", tempfile.gettempdir()))
+sys.path.insert(0, str(SOURCE / "tools"))
+
+import chromium
+
+PYTHON = SOURCE / "build/docs-venv/bin/python3"
+FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+# Words of a paragraph that are Markdown still: a list that no empty line precedes, a link, a fence, bold.
+MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
+    .filter(text => /^- |\]\(|```|\*\*/m.test(text))"""
+SEARCH = """(() => { const box = document.querySelector("[data-md-component=search-query]");
+    box.focus(); box.value = %r; box.dispatchEvent(new Event("input")) })()"""
+FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(e => e.href)"
+WAIT_SECONDS = 30
+
+
+def build(folder, source=SOURCE):
+    return subprocess.run([PYTHON, "-m", "mkdocs", "build", "--config-file", source / "mkdocs.yml", "--site-dir", folder], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+                          env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+
+
+class SiteTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if not PYTHON.exists():
+            raise unittest.SkipTest("mkdocs-material is not here; tools/setup.sh docs installs it under build/")
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="sidestep-site-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        cls.site = cls.folder / "site"
+        built = build(cls.site)
+        if built.returncode:
+            raise AssertionError(f"the site does not build:\n{built.stdout}")
+        cls.pages = sorted(cls.site.rglob("*.html"))
+        if chromium.find() is None:
+            raise unittest.SkipTest("no Chromium on PATH; tools/setup.sh browser installs one where the system has it")
+        try:
+            cls.browser = chromium.Browser().__enter__()
+        except chromium.BrowserError as error:
+            # Ubuntu's package is a script that asks for a snap.
+            if "snap" in str(error):
+                raise unittest.SkipTest(f"Chromium does not start here: {error}") from None
+            raise
+        cls.addClassCleanup(cls.browser.close)
+
+    def problems(self, path):
+        """What is wrong with a page, in words."""
+        self.browser.open(path)
+        found = self.browser.complaints() + self.browser.evaluate(FAILED_IMAGES) + self.browser.evaluate(MARKDOWN)
+        found += [f"failed: {event['params']['errorText']}" for event in self.browser.events
+                  if event["method"] == "Network.loadingFailed"]
+        found += [f"not of the site: {url}" for url in self.browser.requests()
+                  if not url.startswith((self.folder.as_uri(), "data:", "about:"))]
+        return found
+
+    def test_every_page_loads_without_a_complaint(self):
+        self.assertGreater(len(self.pages), 80)
+        for path in self.pages:
+            with self.subTest(path.relative_to(self.site).as_posix()):
+                self.assertEqual(self.problems(path), [])
+
+    def test_a_broken_page_is_seen(self):
+        page = self.folder / "broken.html"
+        for broken, words in [("<img src=none.png>", "none.png"), ("<script>no_such_name()</script>", "no_such_name"),
+                              ("<link rel=stylesheet href=none.css>", "failed: "),
+                              ("<article><p>text\n- point</p></article>", "- point"),
+                              ("<img src=https://example.invalid/a.png>", "not of the site")]:
+            page.write_text("<!doctype html><title>broken</title><body>" + broken)
+            self.assertIn(words, "\n".join(self.problems(page)), broken)
+
+    def test_the_search_finds_a_page_from_a_disk(self):
+        self.browser.open(self.site / "index.html")
+        self.browser.evaluate(SEARCH % "acs-redirect")
+        until = time.monotonic() + WAIT_SECONDS
+        while not (found := self.browser.evaluate(FOUND)) and time.monotonic() < until:
+            time.sleep(0.1)
+        self.assertIn((self.site / "doctor/acs-redirect.html").as_uri(), [link.partition("?")[0] for link in found])
+
+    def test_pictures_for_people(self):
+        for name in ("index", "commands", "topology"):
+            for theme in ("light", "dark"):
+                self.browser.open(self.site / f"{name}.html", theme=theme)
+                self.assertEqual(self.browser.evaluate("document.documentElement.scrollWidth"), 1280, name)
+                (SHOTS / f"site-{name}-{theme}.png").write_bytes(self.browser.screenshot())
+
+    def test_a_broken_link_fails_the_build(self):
+        copied = self.folder / "copy"
+        copied.mkdir()
+        for entry in SOURCE.iterdir():
+            if entry.name in ("docs", "tools"):
+                shutil.copytree(entry, copied / entry.name)
+            elif entry.name != "build":
+                (copied / entry.name).symlink_to(entry)
+        self.assertEqual(build(self.folder / "same-site", copied).returncode, 0)
+        broken = {"[a](none.md)": "none.md", "[a](../src/none.hpp)": "none.hpp", "[a](start.md#none)": "#none",
+                  "![a](none.png)": "none.png"}
+        (copied / "docs/lanes.md").write_text("# Lanes\n\n" + "\n".join(broken) + "\n")
+        (copied / "docs/nowhere.md").write_text("# In no part of the site\n")
+        built = build(self.folder / "broken-site", copied)
+        self.assertNotEqual(built.returncode, 0)
+        for words in [*broken.values(), "nowhere.md"]:
+            self.assertRegex(built.stdout, f"WARNING[^W]*{words}")
+
+
+if __name__ == "__main__":
+    unittest.main()
