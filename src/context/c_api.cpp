@@ -23,7 +23,7 @@ using sidestep::Place;
 using sidestep::Receipt;
 using sidestep::Result;
 using sidestep::Transfer;
-using namespace sidestep::capi;
+using namespace sidestep::context::capi;
 
 static_assert(int(SIDESTEP_INVALID_ARGUMENT) == int(ErrorCode::invalid_argument));
 static_assert(int(SIDESTEP_NOT_FOUND) == int(ErrorCode::not_found));
@@ -80,7 +80,7 @@ Result<Place> read_place(const char* text, const char* name) {
 
 }  // namespace
 
-namespace sidestep::capi {
+namespace sidestep::context::capi {
 
 sidestep_status keep(Error error) noexcept {
     LastError& last = last_error();
@@ -134,7 +134,7 @@ Result<void> hand_out(const std::string& text, char** out) {
     return {};
 }
 
-}  // namespace sidestep::capi
+}  // namespace sidestep::context::capi
 
 namespace {
 

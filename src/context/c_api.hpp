@@ -15,7 +15,7 @@ struct sidestep_context {
     sidestep::Context context;
 };
 
-namespace sidestep::capi {
+namespace sidestep::context::capi {
 
 // Keep the calling thread's last failure, and answer its status; the second for failures that a new string may not survive.
 sidestep_status keep(Error error) noexcept;
@@ -57,4 +57,4 @@ Result<Options> read_struct(const Options* given, Options options, std::size_t f
     return options;
 }
 
-}  // namespace sidestep::capi
+}  // namespace sidestep::context::capi

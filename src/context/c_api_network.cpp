@@ -3,7 +3,7 @@
 
 #include "context/c_api.hpp"
 
-using namespace sidestep::capi;
+using namespace sidestep::context::capi;
 using sidestep::Error;
 using sidestep::ErrorCode;
 using sidestep::Result;
