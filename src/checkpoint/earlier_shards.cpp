@@ -69,7 +69,8 @@ Result<void> rename_back(const std::string& folder, const std::string& second) {
     std::error_code failure;
     // Two names of one file: rename(2) would leave both.
     if (fs::equivalent(beside(folder, second), beside(folder, name), failure)) return {};
-    const std::string between = beside(folder, fmt::format(".{}.sidestep-0", name));
+    // Not as a temporary file is called, which somebody may be writing.
+    const std::string between = beside(folder, fmt::format(".{}.sidestep-repair", name));
     failure = link(beside(folder, second), between);
     if (!failure) fs::rename(between, beside(folder, name), failure);
     if (!failure) return {};

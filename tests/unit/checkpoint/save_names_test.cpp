@@ -16,6 +16,7 @@
 #include <sidestep/sidestep.hpp>
 #include "checkpoint/save_closing.hpp"
 #include "checkpoint/shard_index.hpp"
+#include "driver/replaced_file.hpp"
 #include "tests/contents.hpp"
 #include "tests/unit/checkpoint/checkpoint_files.hpp"
 
@@ -139,6 +140,21 @@ TEST_F(SaveNames, AKillBetweenTheNamesLeavesTheEarlierCheckpoint) {
             EXPECT_EQ(left(), std::set<std::string>(names.begin(), names.end()));
         }
     }
+}
+
+// What is being written under one of the names meanwhile is nothing of repair()'s.
+TEST_F(SaveNames, ARepairLeavesFilesThatAreBeingWritten) {
+    ASSERT_TRUE(save_shards('1'));
+    {
+        const auto closing = begun(tensors('2'), path());
+        folder.write("model/new", "x");
+        fs::rename(folder / "model/new", path() + "/" + shard(1));
+    }
+    auto written = driver::ReplacedFile::begin(path() + "/" + shard(1), false);
+    ASSERT_TRUE(written) << written.error().to_string();
+    ASSERT_TRUE(repair(path()));
+    EXPECT_EQ(loaded(), "11");
+    EXPECT_TRUE(written->commit(false)) << "its file was taken away";
 }
 
 // Who takes the lock's file in turn is named; who may only read the folder keeps nobody out.
