@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "checkpoint/files_reader.hpp"
 #include "checkpoint/folder_reader.hpp"
@@ -114,7 +115,12 @@ std::optional<std::string> EarlierShards::keep(const std::string& folder, const 
             !fs::exists(fs::symlink_status(path)))
             continue;
         const std::string second = second_name(shard);
-        if (link(path, beside(folder, second))) {
+        if (const auto failure = link(path, beside(folder, second))) {
+            base::log(
+                base::LogLevel::warn,
+                fmt::format("{} can have no second name: {}; a save that is killed while files get their "
+                            "names leaves no checkpoint in the folder",
+                            path, failure.message()));
             drop();
             return interrupted_index();
         }

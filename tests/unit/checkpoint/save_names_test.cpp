@@ -209,8 +209,10 @@ TEST_F(SaveNames, ASaveThatFailsBetweenTheNames) {
         const std::string file = path() + "/" + shard(number);
         if (::geteuid() != 0 || ::mount(file.c_str(), file.c_str(), nullptr, MS_BIND, nullptr) != 0)
             GTEST_SKIP() << "a file cannot be mounted: " << std::strerror(errno);
+        testing::internal::CaptureStderr();
         const auto saved = save_shards('2');
         EXPECT_FALSE(saved);
+        EXPECT_NE(testing::internal::GetCapturedStderr().find("can have no second name"), std::string::npos);
         const std::string after = loaded();
         ::umount2(file.c_str(), MNT_DETACH);
         if (number == 1) {
