@@ -313,8 +313,11 @@ private:
         if (shape == Shape::ring)
             return count_of(work.bytes, slices_a_block,
                             std::clamp(max_blocks() / 2, 1, max_ring_blocks));  // up, and down
+        const std::uint64_t bytes = std::max(work.bytes, work.local);
+        if (shape == Shape::slices && facts_.full_mesh && ranks_ > 2 && combines(operation_.collective))
+            return count_of(bytes, fetched_a_block, std::min(max_fetching_blocks, max_blocks()));
         const int max = shape == Shape::pushed_slices && !facts_.emulated ? 2 * max_blocks() : max_blocks();
-        return count_of(std::max(work.bytes, work.local), slices_a_block, max);
+        return count_of(bytes, slices_a_block, max);
     }
 
     static int count_of(std::uint64_t bytes, std::uint64_t unit, int max) {

@@ -13,6 +13,11 @@ constexpr double release_us = 1.2;
 // packets reach, are fitted to all_reduce and all_gather between two H200 joined by NVLink, in a graph.
 constexpr std::uint64_t packets_a_block = 2560;
 constexpr std::uint64_t slices_a_block = 64 << 10;
+// The same where slices of more than two ranks are fetched and combined, and the most blocks that are worth
+// it: more of them only wait for each other longer. Fitted to reduce, reduce_scatter and all_reduce among
+// four H200 (docs/lab-book.md, "Loads under way").
+constexpr std::uint64_t fetched_a_block = 96 << 10;
+constexpr int max_fetching_blocks = 32;
 constexpr std::uint64_t pairs_a_block = 8 << 10;
 constexpr double packets_part = 1.0 / 3;
 constexpr double one_shot_part = 1.0 / 2;

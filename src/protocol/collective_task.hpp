@@ -315,7 +315,7 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // write to the targets' in_slot(b, t - 2, owner) instead, from where piece t - 4 is copied to its place in
 // turn t; thread blocks from staging_blocks on, whose push slots those are, have no share then.
 //
-// pairs: block b of a pair carries share b of its bytes (pair_blocks(), granule 16). The receiver adds 1 to
+// pairs: block b of a pair carries share b of its bytes (pair_blocks()). The receiver adds 1 to
 // received[b][peer] and posts a line to the sender: 4 packets {recv token + offset or unreachable, bytes,
 // signature, 0}, flag received. The sender waits for the line with flag sent + 1, pushes, and writes sent + 1
 // to arrived(b, me) at the receiver (release). Into memory that the sender cannot reach it pushes pieces of

@@ -59,6 +59,7 @@ protected:
             task.recv_token = {1, largest};
         }
         const std::uint64_t part = bytes / n_;
+        if (what == What::broadcast && rank == 0) task.local_bytes = bytes;
         for (unsigned r = 0; r < n_; ++r) {
             set_slice(task, what, r, bytes);
             task.to[r] = {what == What::all_to_all || what == What::reduce_scatter ? r * part : 0, part};
@@ -85,7 +86,9 @@ protected:
             task.slices[r] = {part, 0, r * part, only, all};
         if (what == What::reduce && n_ == 2 && r == 0) task.slices[r] = {count, 0, 0, all, 1};
         if (r == 0 || (what != What::broadcast && (what != What::reduce || n_ == 2))) return;
-        task.slices[r] = even_slice(count, r - 1, n_ - 1);
+        const auto [begin, end] =
+            protocol::share_of(count, r - 1, n_ - 1, 128 / protocol::size_of(task.element));
+        task.slices[r] = {end - begin, begin, begin, 0, 0};
         task.slices[r].sources = what == What::broadcast ? 1 : all;
         task.slices[r].targets = what == What::broadcast ? static_cast<std::uint16_t>(all & ~1) : 1;
     }

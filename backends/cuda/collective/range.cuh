@@ -63,6 +63,13 @@ private:
     }
 };
 
+// Whether so many blocks are at work that each thread needs few loads under way. Some blocks then read while
+// others write, and links carry both ways at a time. Few blocks need many loads each, or links stand idle
+// (docs/lab-book.md, "Loads under way").
+__device__ inline bool many_blocks() {
+    return gridDim.x >= 16;
+}
+
 // Copies a range to its targets.
 class Copying {
 public:
@@ -70,6 +77,18 @@ public:
     static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes, unsigned workers) {
         const Cut cut(ends, bytes, 1);
         if (cut.units == 0) return run_shifted(ends, bytes, workers);
+        if (many_blocks())
+            units<2>(ends, cut, workers);
+        else
+            units<8>(ends, cut, workers);
+        rest(ends, cut, workers);
+    }
+
+private:
+    static constexpr int shifted = 4;
+
+    template <int batch>
+    static __device__ void units(const Ends& ends, const Cut& cut, unsigned workers) {
         const char* const from = ends.from[0] + cut.units_at;
 #pragma unroll 1
         for (uint64_t at = threadIdx.x; at < cut.units; at += batch * workers) {
@@ -85,12 +104,7 @@ public:
                     if (at + b * workers < cut.units) store16(to + 16 * (at + b * workers), value[b]);
             }
         }
-        rest(ends, cut, workers);
     }
-
-private:
-    static constexpr int batch = 8;
-    static constexpr int shifted = 4;
 
     // Where the targets lie alike, and the source otherwise. A function of its own, since its registers would
     // cost the usual way half a microsecond.
@@ -255,7 +269,8 @@ private:
         uint64_t done = 0;
         if constexpr (!carries) {
             if (sources == 2) done = whole_batches<2, 2 * batch>(ends, cut, workers);
-            if (sources == 4) done = whole_batches<4, batch>(ends, cut, workers);
+            if (sources == 4 && many_blocks()) done = whole_batches<4, batch / 2>(ends, cut, workers);
+            if (sources == 4 && !many_blocks()) done = whole_batches<4, batch>(ends, cut, workers);
         }
 #pragma unroll 1
         for (uint64_t at = done + threadIdx.x; at < cut.units; at += batch * step) {
