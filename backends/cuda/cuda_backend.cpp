@@ -196,8 +196,8 @@ Result<std::unique_ptr<backend::Registration>> CudaBackend::attach(const Buffer&
 }
 
 CUstream stream_of(const Work& work) {
-    if (work.traffic == Traffic::to_gpu) return work.gpu->link_stream(work.traffic, work.from);
-    if (work.traffic == Traffic::to_host) return work.gpu->link_stream(work.traffic, work.to);
+    if (work.traffic == Traffic::to_gpu) return work.gpu->link_stream(work.traffic, work.from, work.size);
+    if (work.traffic == Traffic::to_host) return work.gpu->link_stream(work.traffic, work.to, work.size);
     return work.gpu->stream(work.traffic);
 }
 

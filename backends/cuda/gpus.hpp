@@ -33,9 +33,9 @@ public:
 
     // The stream whose turn it is.
     CUstream stream(Traffic traffic) const;
-    // The stream of what goes between the GPU and one piece of host memory: there they end in the order of
-    // their start.
-    CUstream link_stream(Traffic traffic, const void* host_memory) const;
+    // The stream of a copy between the GPU and one piece of host memory. Large ones end there in the order of their start, and
+    // so do small ones of one thread.
+    CUstream link_stream(Traffic traffic, const void* host_memory, Bytes size) const;
 
     // The copy kernel, or why this GPU has none.
     const Result<CopyKernel>& kernel() const { return *kernel_; }
