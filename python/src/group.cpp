@@ -61,7 +61,8 @@ void check(const Result<void>& result) {
 
 // Group::join on a thread of its own. This one looks for signals meanwhile: a KeyboardInterrupt ends the wait for the
 // other ranks.
-Result<Group> join_interruptibly(const Context& context, const Seating& seating, const GroupOptions& options) {
+Result<Group> join_interruptibly(const Context& context, const Seating& seating,
+                                 const GroupOptions& options) {
     std::stop_source stop;
     std::optional<Result<Group>> joined;
     std::binary_semaphore ended{0};
