@@ -29,7 +29,7 @@ void start_group();
 // Runs it now, or at the end of the group. ncclInProgress where it goes on in the background.
 Result<ncclResult_t> submit(Job job);
 Result<ncclResult_t> submit(std::shared_ptr<Communicator> communicator, const Call& call);
-// Lets go of a communicator, now or after what the group holds.
+// Releases a communicator, either now or after the calls in the group.
 void release(std::shared_ptr<Communicator> communicator);
 
 // An error that the end of the group, if there is one, has to answer too.

@@ -30,7 +30,7 @@ public:
     // process left at the name is removed.
     Result<Offered> find(const Folder& folder, const std::string& name, Connection::Time until);
 
-    // Connections that nobody holds any more are closed soon after.
+    // Connections without holders are closed soon after.
     void tidy();
 
 private:

@@ -38,7 +38,7 @@ struct alignas(64) CopyLine {
 };
 static_assert(sizeof(CopyLine) == 64);
 
-// What the others tell one rank, by who tells it.
+// What the other ranks have told one rank, indexed by sender.
 struct CopyRow {
     CopyLine from[max_ranks];
 };
@@ -60,8 +60,9 @@ public:
     virtual ~CopyEngine() = default;
     // Whether the rank has this rank's GPU: copies to it stay there.
     virtual bool near(unsigned rank) = 0;
-    // Whether what is put into the lane now goes on, and is not held up by what this very task has to end
-    // for. To be asked until it is so before the copies that are begun at a time. Never blocks.
+    // Whether work that is put into the lane now will run without waiting for something that only the end
+    // of this very task brings. Ask again until it is so, before the copies that start together. Never
+    // blocks.
     virtual Result<bool> ready(unsigned lane) = 0;
     virtual Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) = 0;
     // Names all that was put into the lane since it was ready; not 0.
@@ -92,7 +93,7 @@ public:
     // Does what can be done now; never blocks. An error is one of the engine, and ends the task like a fault.
     Result<State> step();
     bool copying() const;  // whether copies of this rank are under way
-    // Where the task does not come to its end: who has not come yet finds nobody to send to.
+    // Called where the task fails: ranks that have not come yet then find no receiver.
     void withdraw();
     // Whom it waits for.
     unsigned missing() const;

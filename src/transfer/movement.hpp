@@ -42,7 +42,7 @@ struct Machine {
 // One that nothing else wakes looks all the same.
 inline constexpr std::chrono::milliseconds longest_sleep{1000};
 
-// Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
+// Most files are opened and closed in less: the submitting or driving thread waits so long.
 inline constexpr std::chrono::milliseconds wait_for_file{10};
 
 // The states, and what leads from one to the next:
@@ -105,7 +105,7 @@ protected:
     virtual bool settle(bool may_block) = 0;
     // Nothing is in flight.
     virtual bool idle() const = 0;
-    // A call of its own, beside calling(), has yet to come back before it can be let go.
+    // A separate call, beside calling(), still has to return before this can be freed.
     virtual bool waits_for_calls() const { return false; }
     // Whether the stall limit counts in the state moving.
     virtual bool may_stall() const { return true; }
@@ -113,7 +113,7 @@ protected:
     // true once nobody waits for it any more.
     virtual Result<void> make_final() = 0;
     virtual Receipt receipt() = 0;
-    // Lets go of everything. Nothing is in flight.
+    // Releases everything. Nothing is in flight.
     virtual void release() = 0;
 
     // To be called by begin(), with the mutex held: makes the call that makes ready all that it needs, and goes on.
@@ -126,7 +126,7 @@ protected:
     void all_equal();
     // Destroys `held`, aside where closing files may block for long.
     void let_go(std::shared_ptr<void> held);
-    // Another time at which it has to be looked at.
+    // A further time at which it has to be stepped.
     void wake_no_later(Clock::time_point time) { next_wake_ = std::min(next_wake_, time); }
 
     // To hand a call over takes 0.05 ms, as long as opening a file: what may take any time makes it itself.

@@ -38,7 +38,8 @@ private:
     std::shared_ptr<GateRecord> before_;  // until it passes, or fails by itself
 };
 
-// The last gate of each stream, as long as it waits, or failed and nobody was told of it. Any thread may call.
+// The last gate of each stream, for as long as it waits, or has failed and no caller has seen the failure.
+// Any thread may call.
 class StreamOrder {
 public:
     explicit StreamOrder(const backend::Registry& registry) : registry_(registry) {}
@@ -49,7 +50,7 @@ public:
     std::shared_ptr<GateRecord> enter(void* stream, std::shared_ptr<GateRecord> before);
 
 private:
-    // Of streams that nobody uses any more, with failures that nobody was ever told of.
+    // Streams without users that still hold failures which no caller has seen.
     static constexpr std::size_t max_kept = 1024;
 
     std::optional<std::uint64_t> key_of(void* stream) const;
