@@ -1,16 +1,14 @@
-// What a rank does in a task of Shape::copies, from the moment that its turn has come: a thread of the host
-// carries it out with the copy engines of a real GPU, and the thread of an emulated one by itself.
+// What a rank does in a task of Shape::copies, once it is its turn. For a real GPU a thread of the host drives the copy
+// engines; an emulated GPU's own thread copies by itself.
 //
-// A receiver that has come to the task invites every other rank: what it runs, how many bytes it expects, and
-// where they belong. A sender that has come too compares that with what it has, and copies its block straight
-// there; once the copy has ended it says so. Where the receiver's memory is not mapped everywhere the block
-// passes through two lanes of the receiver's arena, in pieces: the receiver copies them out, and says how
-// many it took.
+// A receiver that has reached the task sends every other rank an invitation: what it runs, how many bytes it expects, and
+// where they belong. A sender that has reached the task compares the invitation with its own call and copies its block
+// straight to that place. When the copy has ended, it tells the receiver. If not all ranks map the receiver's memory, the
+// block goes in pieces through two lanes of the receiver's arena. The receiver copies them out and reports how many it took.
 //
-// A rank has ended a task once all of its copies have ended and everybody has said that his to it have. So
-// whoever invites to the next task knows that everybody has read the invitation to the one before, and one
-// line for each pair of ranks suffices. What is counted lies with the ranks and in those lines, not in the
-// task: the same task can run again.
+// A rank has ended a task when its own copies have ended, and every other rank has reported that its copies to this rank have
+// ended too. So a rank that sends the next invitation knows that all others have read the one before, and one line for each
+// pair of ranks is enough. The counters are in the ranks and in those lines, not in the task: the same task can run again.
 #pragma once
 
 #include <array>

@@ -58,18 +58,18 @@ inline constexpr std::chrono::milliseconds wait_for_file{10};
 //   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, or where a
 //                           piece was abandoned, at once
 //
-// What asks a file system may take any time: where there is a deadline, or a flush, files are opened, made final and
-// closed by BlockingCalls, and whoever drives looks whether that is over.
+// A call to a file system may take any time. With a deadline, or a flush, BlockingCalls open files, make them final and close
+// them, and the driver looks whether that is over.
 //
-// What is said to have ended while pieces are in flight goes on to be driven until they are over, or for ever: only then
-// is its memory let go.
+// A movement may be reported as ended while pieces are still in flight. It is driven on until they are over, if need be for
+// ever, and its memory is freed only then.
 //
-// The gate of a stream opens when the bytes are there and, if asked for, verified. That of a movement that failed opens
-// when the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
+// The gate of a stream opens when the bytes are there and, if that was requested, verified. After a failure it opens when the
+// caller has seen the failure or cannot see it any more, at the latest after the drain limit.
 //
-// Threads of backends end its pieces, and go on with it where the machine has processors to spare (Lookout): what has just
-// been read is handed on at once, and slots that came free are filled. They never end it, so that nothing is freed on such
-// a thread, which may be one of a backend that the movement keeps.
+// Threads of backends end its pieces. If the machine has processors to spare (Lookout), they also carry it on: they pass on
+// what has just been read, and fill free slots. They never end the movement, so that nothing is freed on such a thread, which
+// may belong to a backend that the movement keeps alive.
 class Movement : public Activity, protected backend::PieceOwner {
 public:
     bool step(bool may_block) final;

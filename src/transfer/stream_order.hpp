@@ -64,9 +64,8 @@ private:
 
 // The place of one copy, or batch, on a stream. One thread at a time.
 //
-// CUDA cannot make work fail that is on a stream already: once the gate is open it runs, whatever became of
-// the copy. So the gate of a copy that failed stays closed until the caller has the failure in hand, and
-// copies that come behind it on the stream fail too.
+// CUDA cannot cancel work that is already on a stream: when the gate opens, it runs, even if the copy has failed. So the gate
+// of a failed copy stays closed until the caller has seen the failure, and later copies on the stream fail too.
 class StreamPlace {
 public:
     // To be called before anything is put on the stream. Fails where a copy before failed and nobody was told.
