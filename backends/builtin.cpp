@@ -79,7 +79,7 @@ void add_builtin(backend::Registry& registry, const Topology& topology,
         registry.add(p2pmem::create({}), topology);
     }
 #if SIDESTEP_HAVE_CUDA
-    // Of an emulated machine too: its routes tell of the path that a real one may have.
+    // On an emulated machine too: its routes show the path that a real one may have.
     registry.add(cufile::create({.off = environment.cufile == base::Cufile::off}), topology);
 #else
     registry.add_absent(without_cufile());
@@ -119,7 +119,7 @@ Result<Engines> make_network_engines(const base::Environment& environment) {
     const Network which = environment.network;
     const bool automatic = which == Network::automatic;
     Engines engines;
-    // Whoever asks for one engine alone learns why it cannot be had.
+    // A user who asks for one engine alone learns why it is not available.
     const auto add = [&](Made made, const char* what) {
         if (!made && !automatic) return Result<void>(made.error());
         if (made)
@@ -130,7 +130,7 @@ Result<Engines> make_network_engines(const base::Environment& environment) {
     };
     if (which == Network::verbs || (automatic && has_rdma_cards()))
         SIDESTEP_CHECK(add(make_rdma_engine(), "RDMA cards are"));
-    // A plugin does what it likes in this process: none is loaded unless somebody asks for it.
+    // A plugin can do anything in this process: none is loaded unless the user asks for it.
     if (which == Network::ncclnet || (automatic && !environment.nccl_net.empty()))
         SIDESTEP_CHECK(add(make_plugin_engine(environment.nccl_net), "the network plugin is"));
     if (which == Network::tcp || automatic) engines.push_back(std::make_unique<tcp::Engine>());

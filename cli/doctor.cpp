@@ -148,7 +148,7 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
         const auto written = write_page(command, globals, *diagnosis, options.probe);
         if (!written) return written.error();
     }
-    // Whoever asks for one check wants to know all about it.
+    // With a single check the user wants every detail of it.
     const bool everything = command.all || !command.checks.empty();
     std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();

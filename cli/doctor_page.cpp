@@ -39,7 +39,8 @@ std::string cause(const Finding& finding, const std::vector<Finding>& all) {
                     to_string(finding.verdict), escape(finding.id), escape(finding.summary),
                     to_string(finding.verdict), escape(finding.id));
     if (finding.cost_gb_per_s)
-        text += paragraph("Cost", fmt::format("about {:.1f} GB/s. {}", *finding.cost_gb_per_s, finding.cost));
+        text += paragraph("Cost",
+                          fmt::format("loses about {:.1f} GB/s. {}", *finding.cost_gb_per_s, finding.cost));
     text += paragraph("Do", finding.remedy);
     if (!finding.command.empty())
         text += fmt::format("<pre>{}{}</pre>\n", escape(finding.command),

@@ -30,7 +30,7 @@ struct Globals {
     std::vector<std::string> program;
 };
 
-// What copies and loads can be asked alike beyond that.
+// Further options that copies and loads share.
 struct LimitFlags {
     Bytes chunk = 0;
     std::optional<Bytes> max_staging;

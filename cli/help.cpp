@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/nearest_name.hpp"
 #include "manual.hpp"
-#include "nearest.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -39,7 +39,7 @@ Result<void> run_help(CLI::App& program, const Globals& globals, const HelpComma
             for (const CLI::App* one : commands_below(*app)) known.push_back(one->get_name());
             const char* kind = app == &program ? "verb" : "operation";
             return Error{ErrorCode::invalid_argument, fmt::format("there is no {} '{}'", kind, word), "help",
-                         did_you_mean(word, known, "sidestep --help lists the verbs")};
+                         base::did_you_mean(word, known, "sidestep --help lists the verbs")};
         }
         above += (above.empty() ? "" : " ") + app->get_name();
         app = below;

@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "base/nearest_name.hpp"
 #include "manual.hpp"
-#include "nearest.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -54,7 +54,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
         message = fmt::format("there is no {} '{}'", kind, word);
         if (!option && command.get_parent() != nullptr)
             message = fmt::format("'{}' is one argument too many", word);
-        hint = did_you_mean(word.substr(0, word.find('=')), known_words(command, option), hint);
+        hint = base::did_you_mean(word.substr(0, word.find('=')), known_words(command, option), hint);
     }
     return Error{ErrorCode::invalid_argument, message, {}, hint};
 }

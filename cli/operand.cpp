@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "nearest.hpp"
+#include "base/nearest_name.hpp"
 
 namespace sidestep::cli {
 namespace {
@@ -77,9 +77,9 @@ Result<Operand> parse_shared(std::string_view text, const char* where) {
 
 Error bad_place(std::string_view text, Error error, const char* where) {
     const std::string_view kind = text.substr(0, text.find(':'));
-    const std::string near = nearest(kind, {"host", "gpu", "file", "shared", "p2pmem"});
+    const std::string near = base::nearest_name(kind, {"host", "gpu", "file", "shared", "p2pmem"});
     if (!near.empty() && near != kind)
-        error.hint = fmt::format("did you mean {}{}? {}", near, text.substr(kind.size()), error.hint);
+        error.hint = fmt::format("did you mean '{}{}'? {}", near, text.substr(kind.size()), error.hint);
     error.where = where;
     return error;
 }

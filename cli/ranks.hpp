@@ -47,7 +47,7 @@ private:
 // permission_denied.
 Error become(const std::vector<std::string>& program, const std::vector<std::string>& environment);
 
-// A TCP port of this host that nobody listened on a moment ago; 0 where none can be had.
+// A TCP port of this host that was free a moment ago; 0 where none can be had.
 int free_port();
 
 }  // namespace sidestep::cli

@@ -35,7 +35,7 @@ struct TopoCommand {
     std::string after;
 };
 
-// The ending of a file -> what is written there where nobody says otherwise.
+// The ending of a file -> what is written there unless --format says otherwise.
 constexpr std::array<std::pair<std::string_view, const char*>, 7> endings = {{
     {".svg", "svg"},
     {".dot", "dot"},

@@ -45,7 +45,7 @@ private:
     unsigned max_blocks_ = 0;
 };
 
-// Which way a batch went. All but what was asked for is worth a note.
+// How a batch was carried out. Any way but the requested one is worth a note.
 enum class BatchWay { kernel, batch_call, one_by_one };
 
 // Enqueues the copies on `stream` of the GPU's context, which is current. `by_kernel`: the kernel or an

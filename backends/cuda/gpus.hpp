@@ -79,7 +79,7 @@ public:
     std::size_t count() const { return slots_.size(); }
     bool several_numa_nodes() const { return numa_nodes_ > 1; }
 
-    // Fails with not_found for a GPU that is not there, or that CUDA_VISIBLE_DEVICES hides.
+    // Fails with not_found for a GPU that does not exist, or that CUDA_VISIBLE_DEVICES hides.
     Result<void> check(int index) const;
     // The GPU, opened now if it was not.
     Result<Gpu*> open(int index);

@@ -35,7 +35,7 @@ void InFlight::give_back(Enqueued* work) {
 }
 
 void InFlight::add(Enqueued* work, CUstream stream) {
-    // The default streams of all threads have one name, and each an order of its own.
+    // The default streams of all threads share one name, and each has its own order.
     const CUstream key = stream == CU_STREAM_PER_THREAD ? reinterpret_cast<CUstream>(work) : stream;
     const std::lock_guard lock(mutex_);
     Queue& queue = queues_[key];
@@ -65,7 +65,7 @@ bool InFlight::look() {
     return count_.load(std::memory_order_relaxed) > 0;
 }
 
-// Nobody else takes anything off the queue: its first stays what it is meanwhile.
+// No other thread takes anything off the queue: its first element stays the same meanwhile.
 void InFlight::look_at(Queue& queue, std::vector<Ended>& ended) {
     std::unique_lock lock(mutex_);
     while (queue.first != nullptr) {

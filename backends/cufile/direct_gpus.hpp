@@ -65,7 +65,7 @@ public:
     static Result<std::unique_ptr<DirectGpus>> find(std::shared_ptr<const driver::Cuda> cuda,
                                                     const Topology& topology);
 
-    // ErrorCode::not_found for a GPU that is not there or that CUDA_VISIBLE_DEVICES hides.
+    // ErrorCode::not_found for a GPU that does not exist or that CUDA_VISIBLE_DEVICES hides.
     Result<DirectGpu*> open(int index);
 
 private:

@@ -15,7 +15,7 @@ class MappedMemory {
 public:
     explicit MappedMemory(std::shared_ptr<const driver::Cufile> cufile) : cufile_(std::move(cufile)) {}
 
-    // Mapped until the last holder lets go. Null where cuFile refuses.
+    // Mapped until the last holder releases it. Null where cuFile refuses.
     std::shared_ptr<void> map(DirectGpu& gpu, const void* base, Bytes size);
 
 private:

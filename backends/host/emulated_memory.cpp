@@ -46,7 +46,7 @@ Result<Allocation> EmulatedMemory::allocate(const Place& place, Bytes bytes, Mem
         const std::unique_lock lock(mutex_);
         ranges_[begin] = {begin + bytes, place, kind, ++last_identity_};
     }
-    // The range goes before its memory, so that nobody else's memory is ever taken for it.
+    // The range goes before its memory, so that memory of another owner is never taken for it.
     auto free = [self = shared_from_this(), held = *memory, begin, bytes]() mutable {
         self->release(begin, bytes);
         held.reset();

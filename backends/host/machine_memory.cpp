@@ -24,7 +24,7 @@ MappedMemory::MappedMemory(driver::MemoryMap map, Bytes bytes, int numa_node,
     owner_->live_[reinterpret_cast<std::uintptr_t>(address())] = this;
 }
 
-// Forgotten before the pages go, so that nobody else's memory is ever taken for it.
+// Forgotten before the pages go, so that memory of another owner is never taken for it.
 MappedMemory::~MappedMemory() {
     if (!shared_) owner_->taken_.fetch_sub(bytes_, std::memory_order_relaxed);
     const std::lock_guard lock(owner_->mutex_);

@@ -1,4 +1,4 @@
-// Host memory that is asked for before the kernel has to end processes for it.
+// Checks for host memory before it is allocated, so that the kernel does not have to kill processes for it.
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,7 @@ constexpr auto patience = std::chrono::seconds(2);
 Range::Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, bool is_bounce)
     : pump(std::move(by)), address(from), size(bytes), bounce(is_bounce), id(next_id.fetch_add(1)) {}
 
-// Whoever held it frees the memory next.
+// The holder frees the memory afterwards.
 Range::~Range() {
     if (registrations->load() == 0) return;
     if (!pump->call([by = pump, number = id] { by->forget(number); }, patience))

@@ -41,8 +41,8 @@ struct Plugin {
 // Which libraries are tried: those of `name`; where it is empty, those of NCCL_NET_PLUGIN; else libnccl-net.so.
 std::vector<std::string> plugin_libraries(const std::string& name);
 
-// Loads it and starts it, the first time that it is asked for in a process; what came of that is the answer ever after. A
-// plugin cannot be unloaded, and one that hangs cannot be stopped: its thread is left alone.
+// Loads and starts it at the first request in a process; every later call gets the same answer. A plugin
+// cannot be unloaded, and one that hangs cannot be stopped: its thread is abandoned.
 Result<Plugin> start_plugin(const Options& options);
 
 }  // namespace sidestep::backends::ncclnet

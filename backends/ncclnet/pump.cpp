@@ -111,7 +111,7 @@ void Pump::run() {
         hangs_.store(false);
         away_since_.store(Clock::now().time_since_epoch().count());
         Progress most = Progress::nothing;
-        // One may be removed in its turn, or another one: nobody is left out for that.
+        // An entry may be removed in its turn, or another one may: none is skipped for that.
         const auto all = clients_;
         for (const auto& client : all) most = std::max(most, client->turn());
         pause(most);

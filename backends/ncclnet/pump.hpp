@@ -17,10 +17,10 @@
 
 namespace sidestep::backends::ncclnet {
 
-// A plugin has nothing that could be waited for, and is made for one thread that asks. So this one makes all calls and goes
-// round as long as something is in flight: without a pause at first, then more and more seldom, once in a millisecond at
-// last. Where nothing is in flight it sleeps until it is given something. A plugin that hangs stops this thread and nobody
-// else. Any thread; lives in a shared_ptr.
+// A plugin offers nothing to wait on, and is made for one polling thread. So this thread makes all calls, and
+// polls while something is in flight: without a pause at first, then less and less often, at last once in a
+// millisecond. With nothing in flight it sleeps until it gets work. A plugin that hangs stops this thread
+// alone. Any thread may call; lives in a shared_ptr.
 class Pump : public std::enable_shared_from_this<Pump> {
 public:
     enum class Progress { nothing, waits, moved };
@@ -41,15 +41,15 @@ public:
 
     // Soon, in the order of the calls. False where the thread has ended.
     bool post(std::function<void()> task);
-    // Whether it has been made within that time; it is made later otherwise, if ever. At once where this is the pump's thread.
-    // Nobody waits while somebody else has waited in vain.
+    // Whether the call has been made within that time; if not, it is made later, or never. At once on the
+    // pump's own thread. After one wait has timed out, no other caller waits.
     bool call(std::function<void()> task, std::chrono::milliseconds patience);
     std::chrono::milliseconds patience_now(std::chrono::milliseconds patience) const {
         return hangs_.load() ? patience.zero() : patience;
     }
     // How long the thread has been in its tasks and turns, without a look at anything else.
     std::chrono::milliseconds away() const;
-    // Somebody has waited in vain.
+    // A caller's wait has timed out.
     void hangs() { hangs_.store(true); }
     bool here() const { return std::this_thread::get_id() == id_; }
     // The thread ends when what was posted has been made. False where it hangs: it is left alone then, with this object.

@@ -34,9 +34,10 @@ struct Means {
     backend::LargeFrames counts;
 };
 
-// Frames and what is said about them go over the socket, which wakes whoever waits; a plugin has nothing that does. So it has
-// nothing in flight while nothing large is on its way, and nobody asks it then. Few bytes go with their frame. Of more the
-// receiver is told first (an offer); it gives the plugin a place and asks for them. Any thread.
+// Frames, and what is said about them, go over the socket, because it wakes the waiting thread and a plugin
+// does not. So the plugin has nothing in flight unless something large is on its way, and is not polled
+// otherwise. Small payloads travel with their frame. For a larger one the receiver first gets an offer; it
+// gives the plugin a place, and then asks for the bytes. Any thread.
 class Rail final : public backend::Rail, public Bulk::Owner, public std::enable_shared_from_this<Rail> {
 public:
     // Has the plugin listen, and says where on the socket. timed_out where the plugin hangs.
@@ -91,7 +92,7 @@ private:
         std::shared_ptr<const Range> range{};
         std::shared_ptr<Bounce> bounce{};
     };
-    // Who was told `later`, or is to be asked: an offer, or a frame with its bytes.
+    // Senders that were told `later`, or have to be asked: an offer, or a frame with its bytes.
     struct Asked {
         backend::Frame frame;
         std::optional<std::uint16_t> offer{};

@@ -34,7 +34,8 @@ Result<void> Rail::look(backend::LinkOwner& owner) {
     return receive(owner, false);
 }
 
-// `must`: whoever is in there already looks once more, since what made this call wakes nobody again.
+// `must`: if another thread is already looking, it looks once more, because what caused this call wakes no
+// one a second time.
 Result<void> Rail::receive(backend::LinkOwner& owner, bool must) {
     if (must) again_.store(true);
     do {

@@ -22,7 +22,7 @@ public:
         std::uint64_t identity = 0;  // never given twice
     };
 
-    // Takes the map over. The Allocation has the size that was asked for.
+    // Takes the map over. The Allocation has the requested size.
     Allocation give(driver::PeerMap map, const Place& place, Bytes bytes);
 
     // The allocation that holds all of [address, address + bytes).

@@ -188,7 +188,7 @@ Result<void> Wire::look(backend::LinkOwner& owner) {
     return done;
 }
 
-// It stops only where the socket has the rest: what is left in the buffer would wake nobody.
+// It stops only when the rest is still in the socket: bytes left in the buffer would wake no thread.
 Result<void> Wire::take_in(backend::LinkOwner& owner) {
     drained_ = false;
     for (int reads = 0; !needs_socket() || (reads < most_reads && !drained_);) {

@@ -10,8 +10,8 @@
 
 namespace sidestep {
 
-// A Buffer is a small value. Whoever made it keeps the memory or file alive until every transfer that
-// uses it has ended; the library never frees it.
+// A Buffer is a small value. Its maker keeps the memory or file alive until every transfer that uses it
+// has ended; the library never frees it.
 class SIDESTEP_API Buffer {
 public:
     // As the size of a file buffer: "as much as there is" for a source, "as much as comes" for a target.

@@ -39,7 +39,7 @@ struct ContextOptions {
     // the resolver, and reached at port 47900.
     std::string nodes = {};
     // The key by which machines know each other. Empty: the environment's SIDESTEP_KEY_FILE, else
-    // ~/.config/sidestep/key. Read when a machine is first asked for.
+    // ~/.config/sidestep/key. Read at the first use of another machine.
     std::string key_file = {};
     // Bytes to and from nodes carry checksums (XXH3), both ways. What changed on its way is sent again. Also where the
     // environment's SIDESTEP_NETWORK_CHECKSUMS is 1.
@@ -122,23 +122,26 @@ public:
     // Lets other machines reach places of this one (docs/network.md). Nothing listens otherwise.
     Result<Serving> serve(const ServeOptions& options) const;
 
-    // Connects to a machine, which is called `node` in places from now on (node7/gpu:1) and listens at `address`
-    // (HOST:PORT, several with commas between them). Answers what it calls itself. Not needed for those that
-    // ContextOptions::nodes or the resolver know: they are connected when they are first asked for.
-    // ErrorCode::not_found where nobody listens there, permission_denied where its key is another, timed_out after 10 s.
+    // Connects to a machine that listens at `address` (HOST:PORT, several with commas between them), and
+    // gives it the name `node` in places (node7/gpu:1). Answers the name that the machine gives itself. Not
+    // needed for machines that ContextOptions::nodes or the resolver know: those are connected at their first
+    // use. ErrorCode::not_found where nothing listens there, permission_denied where its key is another,
+    // timed_out after 10 s.
     Result<std::string> connect(const std::string& node, const std::string& address) const;
 
-    // Tells whoever serves at the node a text of up to longest_notification bytes (Serving::next_notification), once, though
-    // the connection is lost meanwhile. Waits until the node has it. A copy that has ended has its bytes where they belong:
-    // a notification after it says so to the other end. ErrorCode::unsupported where the node takes none, out_of_memory
-    // where as many wait there as it keeps, invalid_argument for a longer text.
+    // Sends the program that serves at the node a text of up to longest_notification bytes
+    // (Serving::next_notification). It arrives once, even if the connection is lost meanwhile. Waits until
+    // the node has it. A copy that has ended has its bytes in place, so a notification after it tells the
+    // other end so. ErrorCode::unsupported where the node takes none, out_of_memory where as many wait there
+    // as it keeps, invalid_argument for a longer text.
     Result<void> notify(const std::string& node, std::string_view text) const;
 
     // Opens plain sockets to a node, to compare copies with; 0: as many as a large copy to it uses, 16 at most.
     // out_of_memory, end_of_file or io_error where the node takes no more.
     Result<NetworkProbe> probe_network(const std::string& node, std::size_t sockets = 0) const;
 
-    // How many bytes a buffer has: of a whole file, or of published memory, as whoever has it says. May block.
+    // The size of a buffer in bytes: of a whole file, or of published memory, as its owner reports it. May
+    // block.
     Result<Bytes> size(const Buffer& buffer) const;
 
     // Page-locks ordinary host memory, so that GPUs copy from and to it without staging. A range that is

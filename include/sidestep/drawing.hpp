@@ -20,7 +20,7 @@ enum class Theme {
 
 struct DrawOptions {
     Theme theme = Theme::automatic;
-    // The machine of a cluster that is drawn in full; another number than that of a machine means the first.
+    // The machine of a cluster that is drawn in full; a number without a machine means the first.
     int node = 0;
 };
 

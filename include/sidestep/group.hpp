@@ -61,7 +61,7 @@ public:
     // recv[i] = combination of all ranks' send[i].
     Result<void> all_reduce(const void* send, void* recv, std::size_t count, Dtype dtype,
                             const Reduction& reduction = {}, CUstream_st* stream = nullptr);
-    // The root's send to everybody's recv; `send` is looked at on the root only.
+    // The root's `send` into every rank's `recv`; `send` is looked at on the root only.
     Result<void> broadcast(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                            CUstream_st* stream = nullptr);
     // As all_reduce, to the root alone; `recv` is looked at on the root only.
@@ -82,7 +82,7 @@ public:
     // ErrorCode::mismatch ends the group.
     Result<void> all_to_all_v(const void* send, void* recv, const BlockLists& blocks, Dtype dtype,
                               CUstream_st* stream = nullptr);
-    // Everybody's send to the root's recv (ranks * count), and the other way round.
+    // Every rank's `send` into the root's `recv` (ranks * count), and the other way round.
     Result<void> gather(const void* send, void* recv, std::size_t count, Dtype dtype, int root,
                         CUstream_st* stream = nullptr);
     Result<void> scatter(const void* send, void* recv, std::size_t count, Dtype dtype, int root,

@@ -25,8 +25,8 @@ struct ServeOptions {
     std::string key_file = {};
     // What clients are told that the machine is called. Empty: its host name.
     std::string name = {};
-    // HOST:PORT where a page over HTTP, GET /metrics, has what the node has counted, for Prometheus; port 0: any that
-    // is free. Whoever reaches it may read it: without a key, not encrypted. Empty: none.
+    // HOST:PORT of a page over HTTP, GET /metrics, with the node's counters, for Prometheus; port 0: any that
+    // is free. Anybody who reaches it may read it: without a key, not encrypted. Empty: none.
     std::string metrics = {};
     // Notifications (Context::notify) that wait for Serving::next_notification at most; 0: clients that send one are refused.
     std::size_t notifications = 0;
@@ -49,8 +49,8 @@ struct ServeCounts {
     Bytes sent = 0;
 };
 
-// Lets others reach this machine for as long as it lives (Context::serve). Move-only; the destructor hangs up on
-// everybody. Keeps what it needs of the Context alive.
+// Lets others reach this machine for as long as it lives (Context::serve). Move-only; the destructor
+// disconnects all clients. Keeps what it needs of the Context alive.
 class SIDESTEP_API Serving {
 public:
     Serving(Serving&&) noexcept;
@@ -68,8 +68,8 @@ public:
     // The text of the page: clients, bytes, questions by outcome and how long they took, who was turned away, in
     // Prometheus' text format 0.0.4. There without ServeOptions::metrics too. Any thread.
     std::string metrics() const;
-    // The oldest notification that nobody has taken; waits for one. ErrorCode::timed_out where none comes in that time. Any
-    // thread; each notification is answered once.
+    // The oldest notification that was not taken yet; waits for one. ErrorCode::timed_out where none comes in
+    // that time. Any thread; each notification is answered once.
     Result<Notification> next_notification(std::chrono::milliseconds wait) const;
     // HOST:PORT of the page, one for each address of its name; none where there is no page.
     const std::vector<std::string>& metrics_addresses() const;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -159,10 +160,11 @@ public:
     // sensible; ErrorCode::invalid_argument names the element that is wrong.
     static Result<Topology> create(Parts parts);
 
-    // Any machine by name: "live" (or empty), a built-in machine or a cluster of it ("dgx-h100*128"), a
-    // topology file (a name that holds a '/' or ends in ".json" or ".xml"), a folder that `sidestep topo
-    // --record` wrote. `as` names a built-in machine that lends NVLinks and GPU names to an NCCL XML file
-    // that lacks them; it is an error for other machines.
+    // Any machine by name: "live" (or empty: SIDESTEP_MACHINE), a built-in machine or a cluster of it ("dgx-h100*128"),
+    // a recorded machine that came with the command, a folder that `sidestep topo --record` wrote, or a file: ".json" in the
+    // own format, ".xml" of NCCL or hwloc, ".txt" of `nvidia-smi topo -m` or `lspci -vvv`; another name with a '/' is read
+    // as ".json". Faults follow after '!': "dgx-h100!gpu:3.width=8" (docs/commands.md). `as` names a built-in machine that
+    // lends NVLinks and GPU names to an NCCL XML file that lacks them; it is an error for other machines.
     static Result<Topology> open(std::string_view machine, std::string_view as = "");
 
     // The machine this process runs on: /sys and, where it is there, NVML. `root` is put before every
@@ -242,11 +244,14 @@ private:
     void find_islands();
     void place_below(DeviceId above, std::vector<bool>& placed, std::vector<DeviceId>& order);
     PairClass fabric_class(DeviceId a, DeviceId b) const;
-    std::vector<std::vector<std::uint32_t>> links_of_;  // by device
-    std::vector<DeviceId> parents_;                     // by device; itself where there is none
-    std::vector<DeviceId> islands_;                     // by device: one of those that NVLinks join it to
-    std::vector<DeviceId> by_kind_;                     // sorted by kind, then index
-    std::vector<std::uint32_t> peers_by_pair_;          // positions in parts_.peers, sorted by from, to
+    // The positions of a device's links in parts_.links: links_of_ from links_begin_[id] up to links_begin_[id + 1].
+    std::span<const std::uint32_t> links_of(DeviceId id) const;
+    std::vector<std::uint32_t> links_begin_;    // by device, and one more
+    std::vector<std::uint32_t> links_of_;       // of all devices, one after the other
+    std::vector<DeviceId> parents_;             // by device; itself where there is none
+    std::vector<DeviceId> islands_;             // by device: one of those that NVLinks join it to
+    std::vector<DeviceId> by_kind_;             // sorted by kind, then index
+    std::vector<std::uint32_t> peers_by_pair_;  // positions in parts_.peers, sorted by from, to
 };
 
 }  // namespace sidestep

@@ -162,7 +162,7 @@ class Context:
               timeout: Optional[float] = None, name: str = "") -> Group:
         """Joins a group as one rank, and waits for the others: as the launcher says (`sidestep run -n`, torchrun, mpirun, srun),
         or with an `id` of sidestep.new_group_id() that all ranks are given. `device` is this rank's GPU; None: that of the local
-        rank. timeout: seconds that a rank waits for another (60), 0: no limit. `sidestep ps` shows `name`."""
+        rank. timeout: seconds that a rank waits for another (60), 0: no limit. Ctrl-C ends the wait. `sidestep ps` shows `name`."""
         place = "" if device is None else self.place_of(device)
         return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), rank, ranks, place,
                                         -1.0 if timeout is None else float(timeout), text_of(name, "a name", "group")))

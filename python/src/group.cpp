@@ -3,9 +3,14 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
+#include <semaphore>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "failure.hpp"
+#include "wait.hpp"
 
 namespace sidestep::python {
 
@@ -54,6 +59,33 @@ void check(const Result<void>& result) {
     if (!result) raise(result.error());
 }
 
+// Group::join on a thread of its own. This one looks for signals meanwhile: a KeyboardInterrupt ends the wait for the
+// other ranks.
+Result<Group> join_interruptibly(const Context& context, const Seating& seating,
+                                 const GroupOptions& options) {
+    std::stop_source stop;
+    std::optional<Result<Group>> joined;
+    std::binary_semaphore ended{0};
+    std::jthread thread([&] {
+        joined = Group::join(context, seating, options, stop.get_token());
+        ended.release();
+    });
+    for (bool over = false; !over;) {
+        if (PyErr_CheckSignals() != 0) {
+            const py::gil_scoped_release released;
+            stop.request_stop();
+            thread.join();
+            joined.reset();  // leaves, where all had come
+            over = true;
+        } else {
+            const py::gil_scoped_release released;
+            over = ended.try_acquire_for(glance);
+        }
+    }
+    if (!joined) throw py::error_already_set();
+    return std::move(*joined);
+}
+
 }  // namespace
 
 std::unique_ptr<PyGroup> join_group(const Context& context, const std::string& id, int rank, int ranks,
@@ -70,11 +102,7 @@ std::unique_ptr<PyGroup> join_group(const Context& context, const std::string& i
     GroupOptions options;
     options.name = name;
     if (timeout >= 0) options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
-    auto joined = [&] {
-        const py::gil_scoped_release released;
-        return Group::join(context, seating, options);
-    }();
-    return std::make_unique<PyGroup>(value(std::move(joined)));
+    return std::make_unique<PyGroup>(value(join_interruptibly(context, seating, options)));
 }
 
 void define_group(py::module_& module) {

@@ -1,9 +1,8 @@
 // ncclGroupStart and ncclGroupEnd: what a thread has called in between, and how it is run.
 //
-// Nothing of a group blocks before its outermost end. There, first communicators are made, split and shrunk,
-// each on a thread of its own, since they wait for each other; then operations are put on their streams: the
-// first collectives of every communicator, the next ones of every one, and so on; at last the sends and receives
-// of each, together.
+// A group does not block before its outermost end. Then communicators are made, split and shrunk first, each on its own thread,
+// because they wait for each other. After that the operations are enqueued on their streams: the first collective of every
+// communicator, the second of every one, and so on. The sends and receives of each communicator come last, together.
 #pragma once
 
 #include <functional>
@@ -29,7 +28,7 @@ void start_group();
 // Runs it now, or at the end of the group. ncclInProgress where it goes on in the background.
 Result<ncclResult_t> submit(Job job);
 Result<ncclResult_t> submit(std::shared_ptr<Communicator> communicator, const Call& call);
-// Lets go of a communicator, now or after what the group holds.
+// Releases a communicator, either now or after the calls in the group.
 void release(std::shared_ptr<Communicator> communicator);
 
 // An error that the end of the group, if there is one, has to answer too.

@@ -36,7 +36,7 @@ struct Range {
     int max;
 };
 constexpr int any = std::numeric_limits<int>::max();
-// A rank that never comes would hold up the others for ever. As long as PyTorch waits.
+// Without a limit, a rank that never comes would block the others for ever. PyTorch waits as long.
 constexpr std::chrono::minutes join_timeout{10};
 constexpr int max_ctas = 64;  // NCCL's MAXCHANNELS
 constexpr int max_policy = NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO;
@@ -141,7 +141,7 @@ GroupOptions Config::options() const {
     GroupOptions options;
     options.name = name;
     options.max_blocks = max_blocks;
-    // NCCL knows no deadline of an operation. A value that cannot be read is told of by joining.
+    // NCCL has no deadline of an operation. Joining reports a value that cannot be read.
     const char* const set = std::getenv("SIDESTEP_GROUP_TIMEOUT");
     if (set == nullptr || *set == '\0') {
         options.timeout = std::chrono::milliseconds(0);

@@ -106,7 +106,7 @@ int pncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t of, int rank) {
 }
 SIDESTEP_NCCL_ALSO(TeamRankToLsa);
 
-// What came with later versions. An address that is asked for is null.
+// From later versions. The requested address is null.
 
 ncclResult_t pncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void** pointer) {
     return refuse("ncclGetLsaDevicePointer", pointer);

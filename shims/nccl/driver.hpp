@@ -26,7 +26,7 @@ struct Driver {
     // False where there is no driver, or one without any of them.
     bool usable = false;
 
-    // Loaded once, when it is asked for first.
+    // Loaded once, at the first request.
     static const Driver& get();
 };
 

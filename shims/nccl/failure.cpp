@@ -7,6 +7,10 @@
 #include <cstring>
 #include <mutex>
 
+#include <dlfcn.h>
+
+#include <sidestep/version.hpp>
+
 namespace sidestep::nccl {
 namespace {
 
@@ -29,6 +33,21 @@ void put(Text& text, std::string_view words) {
     const std::size_t length = std::min(words.size(), text.size() - 1);
     std::memcpy(text.data(), words.data(), length);
     text[length] = '\0';
+}
+
+std::string_view variable(const char* name) {
+    const char* const set = std::getenv(name);
+    return set != nullptr ? set : "";
+}
+
+// In the format of the library's own lines.
+void put_line(const char* weight, std::string_view text) noexcept {
+    try {
+        const std::string line = std::string("sidestep: ") + weight + ": " + std::string(text) + "\n";
+        std::fputs(line.c_str(), stderr);
+    } catch (...) {
+        // Not even memory for the words.
+    }
 }
 
 }  // namespace
@@ -91,11 +110,22 @@ const char* last_message() noexcept {
 }
 
 void warn(std::string_view text) noexcept {
-    const char* const wanted = std::getenv("SIDESTEP_LOG");
-    if (wanted != nullptr && std::string_view(wanted) == "error") return;
+    if (variable("SIDESTEP_LOG") == "error") return;
+    put_line("warn", text);
+}
+
+void announce() noexcept {
+    static std::once_flag once;
     try {
-        const std::string line = "sidestep: warn: " + std::string(text) + "\n";
-        std::fputs(line.c_str(), stderr);
+        std::call_once(once, [] {
+            const std::string_view log = variable("SIDESTEP_LOG");
+            const std::string_view debug = variable("NCCL_DEBUG");
+            if (log != "info" && log != "debug" && (debug.empty() || debug == "NONE")) return;
+            Dl_info found{};
+            const bool known = ::dladdr(reinterpret_cast<const void*>(&announce), &found) != 0;
+            put_line("info", std::string("Sidestep ") + version() + " answers in the place of NCCL: " +
+                                 (known ? found.dli_fname : "its file is not known"));
+        });
     } catch (...) {
         // Not even memory for the words.
     }

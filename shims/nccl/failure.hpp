@@ -30,6 +30,9 @@ const char* keep(std::string_view text) noexcept;
 // A line on standard error for what fails no call, in the format of the library's own and unless SIDESTEP_LOG
 // asks for errors alone.
 void warn(std::string_view text) noexcept;
+// Says on standard error, once a process, which library answers in the place of NCCL. As NCCL tells its version:
+// only where NCCL_DEBUG is set, or SIDESTEP_LOG asks for such lines.
+void announce() noexcept;
 
 // Runs what stands behind an exported function: no exception crosses the interface.
 template <typename Body>

@@ -71,6 +71,7 @@ Result<GroupId> parse_unique_id(const ncclUniqueId& id) {
 }
 
 Result<ncclResult_t> join(const Joining& joining, const Gpu& device) {
+    announce();
     const auto machine = context();
     if (!machine.ok()) return machine.error();
     const auto communicator =

@@ -97,7 +97,7 @@ struct Piece {
     Bytes room_after = 0;
 };
 
-// Memory as another process can open it. Whoever holds `keeps` keeps it so.
+// Memory as another process can open it. The holder of `keeps` keeps it so.
 struct Exported {
     std::string scheme;   // who understands the handle: "cuda-ipc", "cuda-fd", "memfd"
     std::string handle;   // opaque bytes, at most 1 KiB

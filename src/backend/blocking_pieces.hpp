@@ -1,4 +1,4 @@
-// Pieces that are calls which block, carried out by threads.
+// Pieces whose calls block, carried out by threads.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Pieces in flight, and who is told of their ends.
+// Pieces in flight, and the owners that are notified when they end.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,8 @@
 
 namespace sidestep::backend {
 
-// Somebody who starts pieces. Has to live until all of them have ended, and then until close() has returned.
+// An owner that starts pieces. It has to live until all of them have ended, and then until close() has
+// returned.
 class PieceOwner {
 public:
     virtual ~PieceOwner() = default;

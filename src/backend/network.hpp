@@ -48,7 +48,7 @@ struct Frame {
     Bytes at = 0;  // which bytes of the request a push to a region, a pull or a pass is about; 0 elsewhere
 
     bool operator==(const Frame&) const = default;
-    // It is about bytes of a region that somebody asked for, or sends.
+    // The frame concerns bytes of a region that was requested, or carries them.
     bool is_of_a_request() const { return kind != Kind::confirm && kind != Kind::fault; }
     bool has_payload() const {
         return kind != Kind::confirm && kind != Kind::pull && kind != Kind::pass && kind != Kind::gather;
@@ -133,7 +133,7 @@ public:
     virtual void send(const Frame& frame, const void* payload, std::function<void()> sent) = 0;
     // As many calls of send(), in fewer of the system's; `sent` is called when all have been. At least one frame.
     virtual void send_all(std::span<const Outgoing> frames, std::function<void()> sent);
-    // Takes in what has come, on this thread; for whoever waits.
+    // Takes in what has arrived, on the calling thread; for threads that wait.
     virtual void look() = 0;
     // Those whom landing() told `later` are asked again: one of them, in turns, or all. To be called once for each time
     // that it said so.

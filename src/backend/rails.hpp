@@ -36,7 +36,7 @@ public:
     virtual Result<void> look(LinkOwner& owner) = 0;
     // After somebody was told `later`: one is asked again, or all. Answers whether anybody waited here.
     virtual bool resume(bool all) = 0;
-    // The other end may not be reached any more: whoever has something under way shall learn it.
+    // The other end may be out of reach: owners of work that is under way have to learn it.
     virtual void probe() {}
     // To be called once a second, by one thread. False where the other end has been silent for too long.
     virtual bool lives() { return true; }

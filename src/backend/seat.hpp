@@ -78,10 +78,10 @@ public:
     // any case.
     virtual unsigned multiprocessors() const { return 0; }
 
-    // Moves the arena into host memory that processes share, zeroed, page-locked and mapped for the seat's
-    // GPU, for groups in which some GPUs do not reach each other. Before the first task. arena() is another
-    // one from then on, and whoever was told of the former one is told anew. Answers what other processes
-    // open() it by. May block.
+    // Moves the arena into host memory that processes share: zeroed, page-locked and mapped for the seat's
+    // GPU. For groups in which some GPUs do not reach each other. Call it before the first task. From then
+    // on arena() is another one, and every rank that knew the former one has to be told. Answers the handle
+    // by which other processes open() it. May block.
     virtual Result<std::shared_ptr<const Exported>> move_arena_to_host() {
         return Error{
             ErrorCode::unsupported, "this seat's arena cannot lie in host memory", "collectives", {}};

@@ -8,7 +8,7 @@ namespace sidestep::base {
 
 void keep(std::shared_ptr<const void> what) {
     static std::mutex mutex;
-    // Not destroyed at the end of the process, and found from here by whoever looks for leaks.
+    // Not destroyed at the end of the process, and reachable from here for leak checkers.
     static auto* const kept = new std::vector<std::shared_ptr<const void>>;
     const std::lock_guard lock(mutex);
     kept->push_back(std::move(what));

@@ -34,7 +34,8 @@ std::size_t changes(std::string_view a, std::string_view b) {
 std::string nearest_name(std::string_view typed, const std::vector<std::string>& known) {
     constexpr std::size_t longest = 64;  // of a name that is worth the comparison
     if (typed.size() > longest) return {};
-    std::size_t fewest = std::max<std::size_t>(1, typed.size() / 3) + 1;
+    const std::size_t letters = typed.size() - std::min(typed.find_first_not_of('-'), typed.size());
+    std::size_t fewest = std::clamp<std::size_t>(letters / 3, 1, 3) + 1;
     std::string nearest;
     for (const std::string& name : known) {
         const std::size_t needed = changes(typed, name);
@@ -46,12 +47,10 @@ std::string nearest_name(std::string_view typed, const std::vector<std::string>&
 }
 
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& known,
-                         std::string_view list) {
+                         std::string_view hint) {
     const std::string nearest = nearest_name(typed, known);
-    if (!nearest.empty()) return fmt::format("did you mean '{}'?", nearest);
-    std::string names;
-    for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-    return fmt::format("{}: {}", list, names);
+    return nearest.empty() || nearest == typed ? std::string(hint)
+                                               : fmt::format("did you mean '{}'? {}", nearest, hint);
 }
 
 }  // namespace sidestep::base

@@ -42,8 +42,9 @@ public:
     void wait();
     // Or that long; answers whether nothing is.
     bool wait_for(std::chrono::nanoseconds limit);
-    // Drops what nobody has begun, and waits for the rest until a second after the last was begun. False where something
-    // hangs then: its thread is let go, and what its task uses has to be kept (base::keep). To be called last.
+    // Drops tasks that have not begun, and waits for the rest until a second after the last one began. False
+    // where something still hangs then: its thread is abandoned, and what its task uses has to be kept
+    // (base::keep). Must be the last call.
     bool end();
 
 private:

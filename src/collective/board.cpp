@@ -27,7 +27,7 @@ public:
         const std::lock_guard lock(mutex_);
         rows_[row] = {&copy, rank};
     }
-    // Under the lock, so that whoever comes second, and unmaps the board, does so afterwards.
+    // Under the lock, so that the second one to come, who unmaps the board, does so afterwards.
     void leave(BoardFile::Row* row) {
         const std::lock_guard lock(mutex_);
         const auto found = rows_.find(row);
@@ -194,7 +194,7 @@ void Board::join(unsigned rank, const std::string& place) {
     row.locked.store(copy_->lock(rank) ? 1 : 0, relaxed);
     row.place.store(place);
     row.state.store(BoardFile::joined, std::memory_order_release);
-    // Not before somebody is there: who looks for remnants would take the file for one.
+    // Not before a rank is there: a process that looks for remnants would take the file for one.
     file().magic.store(BoardFile::right_magic, std::memory_order_release);
     rank_ = rank;
     joined_ = true;

@@ -148,7 +148,7 @@ public:
 
     void join(unsigned rank, const std::string& place);
     void leave();
-    // By whoever has seen it.
+    // Called by a rank that has seen it.
     void died(unsigned rank);
     // Writes what has changed to the copy, of this rank or of all: those that are stopped do not do it. By one thread.
     void show();
@@ -183,7 +183,7 @@ private:
 // Whether a rank that has joined lives, as far as can be told. `copy`: a descriptor of the board's copy, other than the
 // rank's own; -1: locks are not asked.
 bool lives(const BoardFile& board, unsigned rank, int copy);
-// Nobody who could use the group lives any more.
+// No process that could use the group is alive any more.
 bool nobody_left(const BoardFile& board, int copy);
 
 // How long a rank has certainly been waiting within an operation; 0: it is idle, or goes on.

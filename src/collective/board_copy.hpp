@@ -37,7 +37,7 @@ private:
     std::string path_;
 };
 
-// Whether somebody else than `copy` holds the lock of the rank.
+// Whether a descriptor other than `copy` holds the lock of the rank.
 bool is_locked(int copy, unsigned rank);
 
 }  // namespace sidestep::collective

@@ -295,7 +295,7 @@ private:
 
     int blocks(Shape shape, const Work& work) const {
         if (shape == Shape::copies) return 0;
-        // Derived from the bytes by whoever runs them.
+        // The executor of the task derives it from the bytes.
         if (shape == Shape::pairs) {
             const std::uint64_t peers = std::max<std::uint64_t>(others(), 1);
             const std::uint64_t each =

@@ -10,7 +10,7 @@
 namespace sidestep::collective {
 namespace {
 
-// Each rank has factors of its own, so by them ranks would decide differently.
+// Each rank has its own factors, so ranks that looked at them would decide differently.
 bool can_share(const Operation& a, const Operation& b) {
     const auto kind = [](const Operation& o) { return std::tuple(o.collective, o.element, o.combine); };
     return carries(protocol::Shape::coalesced, a.collective) && a.combine != protocol::Combine::scaled_sum &&

@@ -58,7 +58,8 @@ void DepartedMembers::take(std::unique_ptr<Member> member) {
         const std::lock_guard lock(mutex_);
         leaving_.push_back(std::move(member));
         last = --living_ == 0;
-        // Nobody uses any more what a group shared that has failed: one that does not let go stands still.
+        // A failed group has no users left for its shared memory, so a rank that does not release it has
+        // hung.
         for (const auto& one : leaving_)
             if (last && one->failed()) one->leave_other_processes_behind(Clock::now() + failed_limit);
     }

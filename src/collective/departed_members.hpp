@@ -18,7 +18,7 @@ public:
     DepartedMembers(const DepartedMembers&) = delete;
     DepartedMembers& operator=(const DepartedMembers&) = delete;
 
-    // There is one more member; take() is told of its end.
+    // There is one more member; take() reports its end.
     void joined();
     // Leaves, and keeps the member as long as that takes. With the last one of this process it waits, some
     // seconds at most, until all have gone: programs take the GPU's context apart once they have left every

@@ -188,7 +188,7 @@ Exchanges::Count Exchanges::count(std::uint64_t number) const {
     return found == counts_.end() ? Count{} : found->second;
 }
 
-// Up to this one: nobody begins them any more.
+// Up to this one: no rank begins them any more.
 void Exchanges::use_up(std::uint64_t number) {
     std::uint32_t& used = counts_[key_of(number)].used;
     used = std::max(used, count_of(number));

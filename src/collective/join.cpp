@@ -100,7 +100,7 @@ public:
     int max_blocks() const {
         return static_cast<int>(std::min<std::uint64_t>(max_blocks_, protocol::max_blocks));
     }
-    // Empty where every rank has a GPU of its own, or shares it with ranks of its own process.
+    // Empty where every rank has its own GPU, or shares one only with ranks of its own process.
     const std::string& shared_gpu_of_ranks() const { return shared_gpu_; }
 
 private:
@@ -222,7 +222,7 @@ private:
         return agree();
     }
 
-    // Everybody says what it found, so that all come to the same answer.
+    // Every rank announces what it found, so that all come to the same answer.
     Result<void> agree() {
         for (const auto& contact : own_->contacts)
             if (contact && !own_->seat->over_nvlink(place_of(*contact))) over_pcie_ = true;

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds give_up_limit{1};
 // Tasks that were aborted end within this.
 constexpr std::chrono::seconds abort_limit{5};
-// How long detach() waits for the others to let go.
+// How long detach() waits until the other ranks have unmapped the memory.
 constexpr std::chrono::milliseconds detach_limit{200};
 constexpr std::chrono::microseconds wait_pause{50};
 constexpr int quick_looks = 200;
@@ -35,7 +35,7 @@ bool same_call(const Operation& a, const Operation& b) {
     return key(a) == key(b);
 }
 
-// What the variable was when the driver was loaded nobody tells; this is what it is now.
+// The driver read the variable when it was loaded, and does not say what it was; this is its value now.
 std::string note_on_queues() {
     constexpr int max = 32;
     const char* const set = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -111,7 +111,7 @@ Result<Member::Decided*> Member::decide(const Operation& operation) {
 }
 
 Result<protocol::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
-    // Nobody looks there, so nothing has to be carried through the arena because of it.
+    // No rank reads there, so it gives no reason to go through the arena.
     if (address == nullptr) return protocol::Token{0, 0};
     return own().reachability->token(address, bytes, asked);
 }

@@ -201,7 +201,7 @@ std::string Reachability::describe(const void* address, Bytes bytes) const {
     return "not yet: carried through the arena until all ranks have mapped it";
 }
 
-// The others let go of it once no task of this rank is under way.
+// The other ranks unmap it once this rank has no task under way.
 void Reachability::withdraw(unsigned at) {
     Slot& slot = slots_[at];
     const auto found = by_address_.find(slot.lent.whole.address());
@@ -229,7 +229,7 @@ void Reachability::work(bool idle, const Sender& send) {
     for (const unsigned at : wanted) lend(at, send);
 }
 
-// No task of this rank is under way, so that nobody reads or writes there any more.
+// This rank has no task under way, so no kernel reads or writes there any more.
 void Reachability::call_back(unsigned at, const Sender& send) {
     Slot& slot = slots_[at];
     slot.state = State::dropping;

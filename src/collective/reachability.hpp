@@ -58,7 +58,7 @@ public:
     void look();
     void shared(unsigned rank, std::uint32_t slot, const std::string& why_not);
     void dropped(unsigned rank, std::uint32_t slot);
-    // The rank has left or died: nobody waits for it any more.
+    // The rank has left or died: nothing waits for it any more.
     void gone(unsigned rank);
 
 private:

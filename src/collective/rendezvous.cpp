@@ -20,11 +20,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Time = driver::LocalSocket::Time;
 
-// While somebody is missing, sockets are looked for this often.
+// While ranks are missing, sockets are looked for this often.
 constexpr int pause_ms = 1;
 // What one contact may say before the others have come.
 constexpr std::size_t max_early = 8;
-// Whoever waits looks this often whether it was told to stop.
+// A waiting thread checks this often whether it was told to stop.
 constexpr std::chrono::milliseconds stop_pause{50};
 // How long the one that has the rank already may take to hear of another one.
 constexpr std::chrono::milliseconds telling_limit{500};
@@ -43,7 +43,7 @@ Error told_to_stop(const std::string& me, const std::string& missing) {
                  {}};
 }
 
-// Somebody listens as this rank: it hears of this one, and tells all others.
+// Some process listens as this rank: it hears of this one, and tells all others.
 Error taken(const std::string& path, const Hello& mine, Time until) {
     auto other = driver::LocalSocket::connect(path, std::min(until, Clock::now() + telling_limit));
     std::string who = "a process that is alive";
@@ -279,7 +279,7 @@ struct Rendezvous::Meeting {
     // The first message of a connection: to the rank `called`, or of whoever has connected.
     Result<void> greet(driver::LocalSocket socket, std::optional<std::uint32_t> called) {
         auto received = socket.receive(longest_message, Clock::now());
-        // Hung up again: whoever it is comes back, or is missed in the end.
+        // It hung up again: that rank comes back, or is reported missing in the end.
         if (!received && received.error().code != ErrorCode::out_of_memory) return {};
         if (!received) {
             if (called) lower[*called] = std::move(socket);
@@ -338,7 +338,7 @@ struct Rendezvous::Meeting {
         return {};
     }
 
-    // What came from somebody who is known is kept for later, unless it is the end.
+    // A message from a known rank is kept for later, unless it is the end.
     Result<void> listen_to(Contact& contact) {
         auto heard = contact.listen();
         if (!heard && !contact.failed) return fails(heard.error());
@@ -382,7 +382,7 @@ struct Rendezvous::Meeting {
             lower[rank].reset();
             SIDESTEP_CHECK(greet(std::move(socket), rank));
         }
-        // Only then: it takes a descriptor for a moment even where nobody waits.
+        // Only now: even without a waiting client it takes a descriptor for a moment.
         return entries[0].revents != 0 ? accept() : Result<void>();
     }
 
@@ -410,7 +410,7 @@ struct Rendezvous::Meeting {
 
     std::string me() const { return name_of(mine.rank, mine.process, mine.place); }
 
-    // Everybody, also those who come later.
+    // All ranks, also those that come later.
     void refuse(const Error& why, Time until, const std::stop_token& stop) {
         const std::string bytes = to_bytes(refusal(why));
         std::vector<bool> told(mine.ranks);

@@ -61,9 +61,10 @@ public:
     Rendezvous& operator=(Rendezvous&&) = delete;
     ~Rendezvous();
 
-    // One contact for each rank, nothing for the own one. `descriptor` (-1: none) goes with every hello.
-    // Returns when all are there; else, also where `stop` is asked for, says what is wrong, here and to
-    // everybody who has come. What only this rank could find, as refuse() does.
+    // One contact for each rank, and nothing for this rank itself. `descriptor` (-1: none) is sent with
+    // every hello. Returns when all ranks are there. Otherwise, and also after a stop request, reports
+    // the failure here and to every rank that has come. For errors that only this rank could find, use
+    // refuse().
     Result<Contacts> meet(const Hello& mine, int descriptor, driver::LocalSocket::Time until,
                           const std::stop_token& stop);
 

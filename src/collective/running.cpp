@@ -50,7 +50,7 @@ std::unique_ptr<BoardFile> read_board(const driver::Fd& fd) {
         if (size <= 0) break;
         at += static_cast<std::size_t>(size);
     }
-    // Ranks that have not joined may lie behind the end, where somebody has cut the file short.
+    // Ranks that have not joined may lie behind the end of a file that was cut short.
     if (at < offsetof(BoardFile, rows) || at > BoardFile::shown_bytes()) return nullptr;
     auto board = std::make_unique<BoardFile>();
     std::memcpy(static_cast<void*>(board.get()), bytes.data(), at);

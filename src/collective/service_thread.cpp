@@ -429,7 +429,7 @@ void ServiceThread::leave_other_processes_behind(driver::LocalSocket::Time until
     wake();
 }
 
-// Lets go of the memory of those who have left, or died.
+// Unmaps the memory of ranks that have left or died.
 void ServiceThread::release_departed(bool idle) {
     if (!idle) return;
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
@@ -457,7 +457,7 @@ bool ServiceThread::all_let_go() const {
     return true;
 }
 
-// The memory goes here, on the thread that knows that nobody uses it.
+// The memory is freed here, on the thread that knows that it has no users.
 void ServiceThread::end() {
     bool used = false;
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {

@@ -54,7 +54,7 @@ public:
 
     // Any thread: ends the group, here and on the others, unless it has ended.
     void fail(const Error& error);
-    // Whether it has ended, on whichever rank of it; looks for a fault that nobody has seen yet.
+    // Whether it has ended, on any of its ranks; also looks for a fault that was not seen yet.
     Result<void> status();
     // Whether all tasks have ended; notes on the board that they have.
     Result<bool> idle();

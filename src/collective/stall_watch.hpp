@@ -1,5 +1,5 @@
-// When the log tells of a rank that waits for another one: after half a minute, then at doubling times, and
-// once it goes on.
+// When the log mentions a rank that waits for another one: after half a minute, then at doubling intervals,
+// and once it continues.
 #pragma once
 
 #include <algorithm>

@@ -88,7 +88,7 @@ Error timed_out(const FaultSeen& fault, const BoardFile& board, const std::optio
         if (board.rows[fault.record.peer].state.load() == BoardFile::left) return left(fault, what, waited);
         error.message = fmt::format("{} enqueued {} too, but did not go on within {:g} s", fault.peer, what,
                                     fault.deadline_s);
-        // A count of 0 is not posted: whoever has one waits for nobody.
+        // A count of 0 is not posted: such a rank waits for no other.
         if (own->collective == Collective::all_to_all_v)
             error.hint =
                 "it hangs, is stopped, or one of the two counts 0 elements between them and the other does "

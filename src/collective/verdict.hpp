@@ -55,9 +55,10 @@ struct DeathSeen {
 };
 Error explain_death(const DeathSeen& death, const BoardFile& board);
 
-// What `rank` has enqueued can never end, since rank `gone` left before its own part of it. Nothing where that is not
-// so; a rank that left in order has ended all that it enqueued, so numbers tell. One that ended by exit() may have
-// been within an operation: what it had sent of it arrives yet, and only what has not ended a second later is lost.
+// Whether `rank` has enqueued something that can never end, because rank `gone` left before its own part of
+// it. Nothing otherwise: a rank that left in order has ended all that it enqueued, so the numbers show it. A
+// rank that ended by exit() may have been within an operation. What it had already sent still arrives, so
+// only what has not ended a second later is lost.
 struct DepartureSeen {
     unsigned gone = 0;
     std::string who;

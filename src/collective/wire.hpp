@@ -1,5 +1,5 @@
-// What ranks say to each other while they join and after: one form of message for everything, every field
-// checked.
+// What ranks say to each other while they join and after. There is one form of message for everything,
+// and every field is checked.
 #pragma once
 
 #include <array>

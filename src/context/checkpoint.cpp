@@ -41,7 +41,7 @@ Result<std::optional<driver::FileFacts>> facts_of(const Impl& impl, const Place&
     return std::optional(facts);
 }
 
-// What is asked may take longer than the caller waits, and keeps what it uses.
+// The call may outlast its caller's wait, so it keeps what it uses.
 checkpoint::FarFilesPtr files_of(std::shared_ptr<Impl> impl, const std::string& node) {
     auto far = std::make_shared<checkpoint::FarFiles>();
     far->node = node;

@@ -8,7 +8,7 @@
 namespace sidestep {
 namespace {
 
-// Memory whose end the Context's caches are told of, before it is freed.
+// Memory that the Context's caches have to forget before it is freed.
 Allocation watched(const std::shared_ptr<context::Pins>& pinned,
                    const std::shared_ptr<transfer::Registrations>& attached, Allocation memory) {
     const Buffer buffer = memory.buffer();

@@ -1,4 +1,4 @@
-// What this machine tells of itself to the other end of a connection.
+// What this machine reports about itself to the other end of a connection.
 #pragma once
 
 #include <string>

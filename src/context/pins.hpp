@@ -33,7 +33,7 @@ public:
     void allocated(const Buffer& memory);
     void freeing(const Buffer& memory);
 
-    // Bytes that are locked, and those of them that nobody holds.
+    // Bytes that are locked, and the part of them that has no holder.
     Bytes locked() const;
     Bytes idle() const;
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -102,9 +103,12 @@ Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids) {
     std::vector<Check> chosen;
     for (const std::string& id : ids) {
         const auto found = std::find(known.begin(), known.end(), id);
-        if (found == known.end())
+        if (found == known.end()) {
+            const std::string nearest = base::nearest_name(id, known);
             return Error{ErrorCode::not_found, fmt::format("there is no check '{}'", id), "doctor",
-                         base::did_you_mean(id, known, "the checks are")};
+                         nearest.empty() ? fmt::format("the checks are: {}", fmt::join(known, ", "))
+                                         : fmt::format("did you mean '{}'?", nearest)};
+        }
         chosen.push_back(all[static_cast<std::size_t>(found - known.begin())]);
     }
     return chosen;

@@ -153,7 +153,7 @@ void Writer::write_names(const std::string& folder) {
 Result<void> Writer::write_all(const FileAccesses& accesses, const MachineFiles& files) {
     for (const std::string& path : accesses.followed) {
         if (path == working_folder) {
-            // Its name may be somebody's: the record's process works in the root.
+            // The folder's name may be private, so the record has the process in its root folder.
             std::error_code ignored;
             fs::create_directories(folder_ + "/proc/self", ignored);
             fs::create_symlink("../..", folder_ + path, ignored);

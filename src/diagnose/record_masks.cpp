@@ -147,7 +147,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
         text.replace(at, from.size(), to);
 }
 
-// ", pid=1234, name=train.py" is of somebody's program.
+// ", pid=1234, name=train.py" names a user's program.
 std::string masked_kernel_log(const std::string& text) {
     std::istringstream lines(text);
     std::string kept;

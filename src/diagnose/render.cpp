@@ -77,7 +77,8 @@ std::string evidence_text(const Finding& finding) {
 std::string cause_text(const Finding& finding) {
     std::string text = line(to_string(finding.verdict), finding.id, finding.summary) + evidence_text(finding);
     if (finding.cost_gb_per_s)
-        text += detail("cost", fmt::format("about {:.1f} GB/s. {}", *finding.cost_gb_per_s, finding.cost));
+        text +=
+            detail("cost", fmt::format("loses about {:.1f} GB/s. {}", *finding.cost_gb_per_s, finding.cost));
     if (!finding.remedy.empty()) text += detail("do", finding.remedy);
     // Not wrapped: it is copied and pasted.
     if (!finding.command.empty())

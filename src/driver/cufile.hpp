@@ -122,7 +122,7 @@ private:
 // hang otherwise.
 class CufileBuffer {
 public:
-    // Memory that somebody else in the process registered already is left to them.
+    // Memory that another part of the process has registered is left to that part.
     static Result<std::unique_ptr<CufileBuffer>> create(std::shared_ptr<const Cufile> cufile,
                                                         const void* base, Bytes size);
     CufileBuffer(const CufileBuffer&) = delete;

@@ -14,7 +14,7 @@ public:
 
     int get() const { return fd_.get(); }
 
-    // Readable from now on, until somebody reads it. Any thread; never blocks.
+    // Readable from now on, until it is read. Any thread; never blocks.
     void signal() const;
 
 private:

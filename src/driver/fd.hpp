@@ -16,7 +16,7 @@ public:
         Fd old(std::exchange(number_, std::exchange(other.number_, -1)));
         return *this;
     }
-    // The result of close() is not looked at: whoever needs the bytes on the device calls fsync first.
+    // The result of close() is ignored: code that needs the bytes on the device calls fsync first.
     ~Fd() {
         if (number_ >= 0) ::close(number_);
     }

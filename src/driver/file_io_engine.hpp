@@ -52,7 +52,7 @@ public:
     virtual unsigned depth() const = 0;
     // Takes a request; never blocks. A failure to submit arrives as the request's completion.
     virtual void submit(const FileRequest& request) = 0;
-    // Hands what was submitted over to whoever carries it out.
+    // Hands the submitted requests to the threads or the kernel that carry them out.
     virtual void flush() = 0;
     // Memory that many requests will use, made ready once instead of for each of them. Below 0 where that
     // cannot be had: the requests go without. The memory stays valid until drop_memory(), which is called

@@ -168,9 +168,9 @@ bool ThreadEngine::start_threads(std::size_t wanted) {
     return !threads_.empty();
 }
 
-// With the lock: nobody needs to be woken. One that is coming counts as at work, with a part that was in line
-// for it: or else requests would start more threads than are to work at once, which take processors from each
-// other.
+// With the lock held: no thread needs to be woken. A thread that is starting counts as busy with a queued
+// part. Otherwise requests would start more threads than may run at once, and those would compete for
+// processors.
 bool ThreadEngine::left_to_others() const {
     const std::size_t line = in_line_.load(std::memory_order_relaxed);
     const std::size_t coming = coming_ + looking_out_ + woken_;
@@ -217,7 +217,7 @@ void ThreadEngine::submit(const FileRequest& request) {
     if (!start_threads(wanted)) refuse_last();
 }
 
-// There is no thread, so nobody took a part of it.
+// There is no thread that could have taken a part of it.
 void ThreadEngine::refuse_last() {
     const std::lock_guard lock(mutex_);
     const Order& order = *waiting_.back();
@@ -227,8 +227,8 @@ void ThreadEngine::refuse_last() {
     any_ended_.store(true, std::memory_order_release);
 }
 
-// Whoever drives asks some hundred thousand times a second: with the lock each time, the threads would find
-// it taken, sleep, and be woken late.
+// A driver asks some hundred thousand times a second. If it took the lock each time, the threads would find
+// it taken, sleep, and wake up late.
 void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
     if (!any_ended_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);

@@ -45,7 +45,7 @@ Result<Fd> open_file(const std::string& path, int flags, unsigned mode = 0);
 Result<void> check_opened(const Fd& fd, const std::string& path, std::uint64_t identity,
                           std::uint64_t version);
 
-// open_file() for reading, without waiting where the path leads to a pipe that nobody writes.
+// open_file() for reading, but without waiting on a pipe that has no writer.
 Result<Fd> open_to_read(const std::string& path);
 
 // The file behind `fd` opened once more with O_DIRECT; `flags` is O_RDONLY or O_RDWR. Goes through

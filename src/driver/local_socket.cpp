@@ -180,7 +180,8 @@ Result<LocalMessage> LocalSocket::receive(std::size_t max, Time until, Descripto
         message.msg_control = control.data();
         message.msg_controllen = descriptor == Descriptor::none ? 0 : control.size();
         const ssize_t size = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        // Whoever hung up had not read all. That is said once, before what it wrote itself.
+        // The other end hung up with unread data. The kernel reports that once, before the bytes that the
+        // other end had sent.
         if (size < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) continue;
         if (size < 0) return system_error(errno, "no message could be received", "recvmsg");
         std::vector<Fd> descriptors = take_descriptors(message);

@@ -36,8 +36,9 @@ public:
 
     explicit LocalSocket(Fd fd) : fd_(std::move(fd)) {}
 
-    // ErrorCode::not_found where nobody listens at `path` (also a socket file that a dead process left behind, and one
-    // at which only a child that it forked still could), timed_out where the listener takes nobody in.
+    // ErrorCode::not_found where no process listens at `path` (also where a dead process left the socket
+    // file, or only a child that it forked still holds it), timed_out where the listener accepts no
+    // connection.
     static Result<LocalSocket> connect(const std::string& path, Time until);
 
     int number() const { return fd_.get(); }
@@ -61,7 +62,7 @@ public:
     Result<LocalMessage> receive(std::size_t max, Time until,
                                  Descriptor descriptor = Descriptor::needed) const;
 
-    // Whether the other end hung up, died, or sent something that nobody asked for. Costs about 0.15 us.
+    // Whether the other end hung up, died, or sent something unasked. Costs about 0.15 us.
     bool closed() const;
 
     // Both ends see the end of the connection from now on. The descriptor stays open until the destructor.
@@ -77,7 +78,7 @@ public:
     static Result<LocalListener> bind(const std::string& path);
 
     int number() const { return fd_.get(); }
-    // Somebody who wants to connect; nothing where nobody waits. resource errors (too many descriptors) fail.
+    // The next client; nothing where none waits. Resource errors (too many descriptors) fail.
     Result<std::optional<LocalSocket>> accept() const;
     void shut_down() const;
 
@@ -86,7 +87,7 @@ private:
     Fd fd_;
 };
 
-// Who a path belongs to, for whoever wants to listen there; stale: its process has ended.
+// The owner of a path, for a process that wants to listen there; stale: the owner has ended.
 enum class SocketPath { absent, stale, live };
 // invalid_argument where something lies there that is not a socket.
 Result<SocketPath> look_at_socket(const std::string& path);

@@ -59,8 +59,8 @@ Result<std::unique_ptr<LockFile>> LockFile::take(const std::string& path, std::c
     }
 }
 
-// The name goes before the lock, so that nobody waits for a file that is gone. The lock by itself, and not by the descriptor's
-// end: a forked child has that too.
+// The name goes before the lock, so that no process waits for a file that is gone. The lock is released
+// explicitly, not by closing the descriptor: a forked child holds the descriptor too.
 LockFile::~LockFile() {
     ::unlink(path_.c_str());
     ::flock(fd_.get(), LOCK_UN);

@@ -40,7 +40,7 @@ public:
     ~MemoryMap();
 
     void* address() const { return address_; }
-    // Whole pages, so it may be more than what was asked for.
+    // Whole pages, so it may be more than requested.
     Bytes length() const { return length_; }
     PageKind pages() const { return pages_; }
 

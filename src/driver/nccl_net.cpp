@@ -17,7 +17,7 @@ using namespace nccl_net;
 
 namespace {
 
-// Plugins tell of much that is well too.
+// Plugins also report much that is no problem.
 void log_line(int level, unsigned long, const char*, int, const char* format, ...) {
     const auto weight = level == log_warn ? base::LogLevel::warn : base::LogLevel::debug;
     if (!base::logs(weight)) return;
@@ -92,7 +92,7 @@ Result<std::shared_ptr<NcclNet>> NcclNet::load(const std::vector<std::string>& l
             SIDESTEP_CHECK(net->find_version());
             return net;
         }
-        // One that is there, and cannot be loaded, says more than one that is not.
+        // A plugin that exists but cannot be loaded says more than one that is missing.
         if (!why || why->code == ErrorCode::not_found) why = library.error();
     }
     if (!why) why = Error{ErrorCode::invalid_argument, "no network plugin is named", "dlopen", {}};

@@ -67,7 +67,7 @@ public:
     Result<Request> receive(Comm receiving, void* data, Bytes size, Region region) const;
     // What was received into the memory of a GPU is seen there after it. Null: not now, or nothing is to be done.
     Result<Request> flush(Comm receiving, void* data, Bytes size, Region region) const;
-    // How many bytes went, once it is done; a request is not to be asked for again then.
+    // The number of bytes, once it is done. A request must not be tested again after that.
     Result<std::optional<Bytes>> test(Request request) const;
     Result<void> close_send(Comm sending) const;
     Result<void> close_receive(Comm receiving) const;

@@ -45,7 +45,7 @@ std::optional<CachedPart> by_cachestat(int fd, Bytes offset, Bytes size) {
     return CachedPart{std::min(size, pages.cached * page_size()), pages.dirty + pages.in_writeback > 0};
 }
 
-// To everybody else the kernel says that all pages are there, so that nobody learns what others read.
+// To other users the kernel reports all pages as present, so that they cannot learn what somebody else reads.
 bool may_know(int fd) {
     struct stat status {};
     if (::fstat(fd, &status) != 0) return false;
@@ -99,7 +99,7 @@ std::string_view to_string(CacheProbe probe) {
 }
 
 CacheProbe best_cache_probe() {
-    // A file of the process's own, so that a refusal is not for want of a permission.
+    // The process owns this file, so a refusal cannot be due to missing permission.
     const Fd file(static_cast<int>(::syscall(SYS_memfd_create, "sidestep-probe", 1u /* MFD_CLOEXEC */)));
     if (!file || ::ftruncate(file.get(), static_cast<off_t>(page_size())) != 0) return CacheProbe::nowait;
     for (const CacheProbe probe : {CacheProbe::cachestat, CacheProbe::mincore})

@@ -1,4 +1,4 @@
-// What tells one process from another, for whoever asks later whether it still runs.
+// Identifies a process, so that one can ask later whether it still runs.
 #pragma once
 
 #include <cstddef>

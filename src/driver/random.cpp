@@ -40,7 +40,7 @@ bool fill_random(void* to, std::size_t size) {
     if (fill_with(to, size, [](void* at, std::size_t left) { return ::getrandom(at, left, 0); })) return true;
     const Fd source(::open("/dev/urandom", O_RDONLY | O_CLOEXEC | O_NOCTTY));
     struct stat status {};
-    // A file that somebody has put in its place is no source.
+    // A file that took the place of the device is no source.
     if (!source || ::fstat(source.get(), &status) != 0 || !S_ISCHR(status.st_mode)) return false;
     return fill_with(to, size, [&](void* at, std::size_t left) { return ::read(source.get(), at, left); });
 }

@@ -37,7 +37,7 @@ bool is_temporary(const std::string& name) {
            std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// False where another one holds it. File systems without such locks keep nobody out.
+// False where another process holds it. On file systems without such locks it excludes no one.
 bool lock(const Fd& fd) {
     while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK) return false;
@@ -55,12 +55,13 @@ bool has_name(const Fd& fd, const Fd& folder, const std::string& name) {
            open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
-// Removes a temporary file that nobody locks. False where there is none, or somebody does, or it is no file.
+// Removes a temporary file that is not locked. False where there is none, where it is locked, or where it is
+// no file.
 bool remove_leftover(const Fd& folder, const std::string& name) {
     const Fd fd(::openat(folder.get(), name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
     if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
-    // Without locks nobody knows whether it is being written.
+    // Without locks there is no way to know whether it is being written.
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
     return has_name(fd, folder, name) && ::unlinkat(folder.get(), name.c_str(), 0) == 0;
 }
@@ -129,7 +130,7 @@ void ReplacedFile::keep_owner_and_mode() {
     if (!replaces_) return;
     struct stat old {};
     struct stat now {};
-    // Whoever has made a link of it meanwhile gives it no rights.
+    // A link that another user has made to it meanwhile gives them no rights.
     if (::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(old.st_mode) ||
         ::fstat(fd_.get(), &now) != 0)
         return;

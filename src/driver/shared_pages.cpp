@@ -49,7 +49,7 @@ class PageMap {
 public:
     PageMap() : fd_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {}
 
-    // May say yes of pages that nobody wrote to, never no of one that somebody did.
+    // May answer yes for pages that were never written, but never no for a page that was.
     bool maybe_written(const char* address, Bytes length) const {
         static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
         constexpr std::uint64_t present = std::uint64_t{1} << 63;

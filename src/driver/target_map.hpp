@@ -37,8 +37,9 @@ private:
     Bytes bytes_ = 0;
 };
 
-// Copies into a part of a TargetMap. False, with nothing copied, where its pages are not to be had: the file
-// system is full, somebody has shortened the file, or a page cannot be read back from swap. Any thread.
+// Copies into a part of a TargetMap. False, with nothing copied, where its pages cannot be had: the file
+// system is full, another process has shortened the file, or a page cannot be read back from swap. Any
+// thread.
 bool copy_into_map(void* target, const void* source, Bytes size);
 
 }  // namespace sidestep::driver

@@ -301,7 +301,7 @@ Result<void> TcpSocket::send_all(const void* data, Bytes size, Time until) const
         left -= sent;
         if (left == 0) break;
         SIDESTEP_TRY(const bool ready, await(fd_.get(), POLLOUT, until));
-        // Somebody who takes a little again and again does not move the time.
+        // A receiver that takes a little again and again does not move the time.
         if (!ready || Clock::now() >= until)
             return Error{ErrorCode::timed_out,
                          fmt::format("the other end took {} of {} bytes in time", size - left, size),
@@ -402,7 +402,7 @@ Result<std::optional<TcpSocket>> TcpListener::accept() const {
             return std::optional(TcpSocket(std::move(fd)));
         }
         const int number = errno;
-        // Interrupted, or whoever connected is gone: others may wait.
+        // Interrupted, or that client is gone: others may be waiting.
         if (number == EINTR || number == ECONNABORTED) continue;
         if (number != EMFILE && number != ENFILE && number != ENOBUFS && number != ENOMEM)
             return std::optional<TcpSocket>();

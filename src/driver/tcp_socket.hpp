@@ -40,7 +40,8 @@ public:
 
     explicit TcpSocket(Fd fd) : fd_(std::move(fd)) {}
 
-    // ErrorCode::not_found where nobody listens, io_error where no way leads there, timed_out where nobody answers.
+    // ErrorCode::not_found where nothing listens, io_error where the network has no route, timed_out where no
+    // answer comes.
     static Result<TcpSocket> connect(const SocketAddress& to, Time until);
 
     int number() const { return fd_.get(); }
@@ -95,8 +96,8 @@ public:
 
     int number() const { return fd_.get(); }
     Result<SocketAddress> local() const;
-    // Somebody who has connected; nothing where nobody waits, or whoever did is gone. out_of_memory where there is no
-    // descriptor left: whoever waits goes on waiting.
+    // The next client; nothing where none waits, or the one that waited is gone. out_of_memory where there is
+    // no descriptor left: the client then goes on waiting.
     Result<std::optional<TcpSocket>> accept() const;
 
 private:

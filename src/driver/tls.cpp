@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t key_bytes = 32;
 constexpr std::size_t mac_bytes = 32;
-// Whoever has the key is who a session is for: there is one name, which tells nothing.
+// A session is for any holder of the key: all have one name, which reveals nothing.
 constexpr std::string_view identity = "sidestep";
 // One suite, since the key belongs to its hash.
 constexpr const char* suite_name = "TLS_AES_128_GCM_SHA256";
@@ -152,7 +152,7 @@ Result<Context> make_context(const Api& api) {
         api.SSL_CTX_set_ciphersuites(raw, suite_name) != 1 || api.SSL_CTX_set_num_tickets(raw, 0) != 1 ||
         api.SSL_CTX_set_max_early_data(raw, 0) != 1)
         return openssl_failed(errors, "SSL_CTX");
-    // Sessions are not taken up again, so that each has a Diffie-Hellman exchange of its own.
+    // Sessions are not resumed, so that each has its own Diffie-Hellman exchange.
     api.SSL_CTX_ctrl(raw, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
     api.SSL_CTX_set_options(raw, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
     api.SSL_CTX_clear_options(raw, SSL_OP_ALLOW_NO_DHE_KEX);

@@ -214,7 +214,7 @@ Result<std::unique_ptr<VerbsCompletions>> VerbsCompletions::create(SharedVerbsCo
 
 VerbsCompletions::~VerbsCompletions() {
     const Verbs& verbs = context_->verbs();
-    // It would wait for events that nobody took.
+    // It would wait for events that no thread takes.
     if (queue_ != nullptr) take_events();
     if (queue_ != nullptr) verbs.destroy_cq(queue_);
     if (channel_ != nullptr) verbs.destroy_comp_channel(channel_);

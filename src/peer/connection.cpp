@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Whoever awaits an answer is told by the importer's thread, which may be busy unmapping what was withdrawn: then it
-// listens itself this often.
+// The importer's thread answers a waiting caller, but may be busy unmapping withdrawn memory. So the caller
+// itself listens this often.
 constexpr std::chrono::milliseconds own_look{5};
 // More messages than a socket holds.
 constexpr int most_at_once = 8192;

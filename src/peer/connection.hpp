@@ -29,8 +29,8 @@ class Connection {
 public:
     using Time = driver::LocalSocket::Time;
 
-    // ErrorCode::not_found where nobody who lives listens at `path`, permission_denied where another user does.
-    // `waker` is woken by whatever take_news() tells of.
+    // ErrorCode::not_found where no living process listens at `path`, permission_denied where another user's
+    // does. `waker` is woken for everything that take_news() reports.
     static Result<std::shared_ptr<Connection>> open(const std::string& path, Time until,
                                                     std::shared_ptr<const driver::Waker> waker);
 

@@ -38,7 +38,7 @@ Error refuse(const std::string& path, std::string why, std::string hint) {
 constexpr std::chrono::seconds lock_limit{5};
 constexpr std::chrono::microseconds lock_pause{200};
 
-// Those that nobody has asked for yet are there as well.
+// Includes names that no importer has asked for yet.
 void remove_all_names(const std::string& folder, const std::string& socket) {
     const std::string id = file_id(socket);
     std::error_code failed;
@@ -102,7 +102,7 @@ Result<std::optional<driver::LocalListener>> Folder::take(const std::string& nam
     return std::optional(std::move(listener));
 }
 
-// Whoever only tidies up waits for nobody.
+// A clean-up does not wait for the lock.
 Result<void> Folder::tidy(const std::string& name) const {
     SIDESTEP_TRY(const driver::SocketPath found, driver::look_at_socket(socket_of(name)));
     if (found != driver::SocketPath::stale) return {};

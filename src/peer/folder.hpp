@@ -25,7 +25,7 @@ public:
     // One process at a time looks at names and takes them, as long as it holds this. timed_out where another one does
     // so for 5 s.
     Result<std::unique_ptr<driver::FolderLock>> hold() const;
-    // Whether the name can be taken by whoever holds the folder: not where somebody alive listens. The socket of a
+    // Whether the folder's holder can take the name: no where a living process listens. The socket of a
     // process that has ended is removed, with all its names.
     Result<bool> make_free(const std::string& name) const;
 

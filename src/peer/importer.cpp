@@ -42,7 +42,7 @@ Result<Offered> Importer::find(const Folder& folder, const std::string& name, Co
         found->connection = std::move(connection);
         return found;
     }
-    // Whoever watches lets go of one that nobody uses, once awake.
+    // The watching thread, once awake, drops a connection that has no users.
     connection.reset();
     tidy();
     if (!absent(found)) return found;

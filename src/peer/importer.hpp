@@ -1,5 +1,5 @@
-// What other processes publish: one connection to each of them, however many names are asked for, and one thread that
-// hears of ends, so that memory of dead processes is let go of although nobody asks for it.
+// What other processes publish. There is one connection to each process, for any number of names. One thread notices when a
+// process ends, so that its memory is unmapped even if no caller looks at it again.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ public:
     // process left at the name is removed.
     Result<Offered> find(const Folder& folder, const std::string& name, Connection::Time until);
 
-    // Connections that nobody holds any more are closed soon after.
+    // Connections without holders are closed soon after.
     void tidy();
 
 private:

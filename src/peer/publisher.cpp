@@ -20,7 +20,7 @@
 namespace sidestep::peer {
 namespace {
 
-// A process without free descriptors can take nobody in: it looks again this much later.
+// A process without free descriptors cannot accept connections: it tries again this much later.
 constexpr std::chrono::milliseconds pause_when_full{20};
 // Those who wait to be taken in, of each look: importers that were taken in before have their turn too.
 constexpr int most_at_once = 64;

@@ -40,7 +40,7 @@ public:
     Result<std::uint64_t> publish(const Folder& folder, const std::string& name, MemoryOffer offer,
                                   int descriptor);
 
-    // From now on nobody finds the name, and every importer sees that it has ended.
+    // From now on the name is not found any more, and every importer sees that it has ended.
     void withdraw(std::uint64_t id) noexcept;
 
 private:

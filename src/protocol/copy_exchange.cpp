@@ -276,7 +276,7 @@ Result<void> CopyExchange::receive(unsigned peer) {
     const std::uint64_t arrived =
         std::min(one.in.pieces, line.delivered.load(std::memory_order_acquire) - counters_.received[peer]);
     if (!one.in_lanes) {
-        // Whoever takes back what it has said does not move anything.
+        // A rank that withdraws its announcement moves nothing.
         moved_ = moved_ || arrived > one.in.ended;
         one.in.ended = std::max(one.in.ended, arrived);
         return {};

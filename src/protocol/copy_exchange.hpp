@@ -1,16 +1,14 @@
-// What a rank does in a task of Shape::copies, from the moment that its turn has come: a thread of the host
-// carries it out with the copy engines of a real GPU, and the thread of an emulated one by itself.
+// What a rank does in a task of Shape::copies, once it is its turn. For a real GPU a thread of the host drives the copy
+// engines; an emulated GPU's own thread copies by itself.
 //
-// A receiver that has come to the task invites every other rank: what it runs, how many bytes it expects, and
-// where they belong. A sender that has come too compares that with what it has, and copies its block straight
-// there; once the copy has ended it says so. Where the receiver's memory is not mapped everywhere the block
-// passes through two lanes of the receiver's arena, in pieces: the receiver copies them out, and says how
-// many it took.
+// A receiver that has reached the task sends every other rank an invitation: what it runs, how many bytes it expects, and
+// where they belong. A sender that has reached the task compares the invitation with its own call and copies its block
+// straight to that place. When the copy has ended, it tells the receiver. If not all ranks map the receiver's memory, the
+// block goes in pieces through two lanes of the receiver's arena. The receiver copies them out and reports how many it took.
 //
-// A rank has ended a task once all of its copies have ended and everybody has said that his to it have. So
-// whoever invites to the next task knows that everybody has read the invitation to the one before, and one
-// line for each pair of ranks suffices. What is counted lies with the ranks and in those lines, not in the
-// task: the same task can run again.
+// A rank has ended a task when its own copies have ended, and every other rank has reported that its copies to this rank have
+// ended too. So a rank that sends the next invitation knows that all others have read the one before, and one line for each
+// pair of ranks is enough. The counters are in the ranks and in those lines, not in the task: the same task can run again.
 #pragma once
 
 #include <array>
@@ -38,7 +36,7 @@ struct alignas(64) CopyLine {
 };
 static_assert(sizeof(CopyLine) == 64);
 
-// What the others tell one rank, by who tells it.
+// What the other ranks have told one rank, indexed by sender.
 struct CopyRow {
     CopyLine from[max_ranks];
 };
@@ -60,8 +58,9 @@ public:
     virtual ~CopyEngine() = default;
     // Whether the rank has this rank's GPU: copies to it stay there.
     virtual bool near(unsigned rank) = 0;
-    // Whether what is put into the lane now goes on, and is not held up by what this very task has to end
-    // for. To be asked until it is so before the copies that are begun at a time. Never blocks.
+    // Whether work that is put into the lane now will run without waiting for something that only the end
+    // of this very task brings. Ask again until it is so, before the copies that start together. Never
+    // blocks.
     virtual Result<bool> ready(unsigned lane) = 0;
     virtual Result<void> copy(unsigned lane, char* to, const char* from, std::uint64_t bytes) = 0;
     // Names all that was put into the lane since it was ready; not 0.
@@ -92,7 +91,7 @@ public:
     // Does what can be done now; never blocks. An error is one of the engine, and ends the task like a fault.
     Result<State> step();
     bool copying() const;  // whether copies of this rank are under way
-    // Where the task does not come to its end: who has not come yet finds nobody to send to.
+    // Called where the task fails: ranks that have not come yet then find no receiver.
     void withdraw();
     // Whom it waits for.
     unsigned missing() const;

@@ -1,10 +1,10 @@
 // Which way pieces of a slice go in Shape::ring. Included by device code.
 //
-// Combined: up from rank 0 to the last one, who ends the sums, then down to the lowest target. All slices one
-// after the other, the pieces of each in order. Moved: from the source on to the next rank, around the end,
-// to the last target. Piece by piece: of each, first what comes from the rank itself, then what comes from
-// the one before it, and so on; so nobody sends a second piece of its own before it has taken what others
-// sent, and nobody waits in a circle.
+// Combined: a piece goes up from rank 0 to the last rank, which completes the sum, then down to the lowest target. The slices
+// follow each other, and the pieces of each are in order.
+// Moved: a piece goes from its source to the next rank, wraps around after the last rank, and stops at the last target. For
+// each piece number a rank sends its own piece first, then the one from the rank before it, and so on. So a rank takes what
+// the others sent before it sends its second piece, and no ranks wait for each other in a circle.
 #pragma once
 
 #include "protocol/collective_task.hpp"

@@ -162,7 +162,7 @@ std::vector<Group> groups_of(const Ground& ground, bool hands_on) {
     return groups;
 }
 
-// Copies within host memory, in GB/s; 0 where nobody says.
+// Copies within host memory, in GB/s; 0 where no backend gives a rate.
 double memory_rate(const std::vector<Offer>& offers) {
     double rate = 0;
     for (const Offer& offer : offers)

@@ -21,8 +21,9 @@ struct FanOutRequest {
     Prefer prefer = Prefer::automatic;
 };
 
-// Bytes that every place gets go to one place of each group, which hands them on to the others of it: to one that storage
-// reaches itself, where there is one. A place that nobody hands bytes to is a group of its own.
+// Bytes that every place gets go to one place of each group, which passes them on to the rest of its group: a
+// place that storage reaches directly, where there is one. A place that no other can feed is a group by
+// itself.
 struct FanOut {
     // One lane a place, in the order of the request: file -> host -> place, or file -> place, with a further
     // hop where the place hands its share on; the other way round for writing. Bytes, rate and seconds count

@@ -68,12 +68,14 @@ bool add_staged(const Search& search, const End& stop, std::vector<Candidate>& c
     return true;
 }
 
-// The first kind of host memory that works; the others would only be slower.
+// The first kind of host memory that works; the others would only be slower. Where none does, the reason against the
+// first is told: that another kind does not suit an engine is no matter of the caller.
 void add_through_host(Search& search) {
     std::vector<Refused> refused;
     for (const End& stop : host_stops(search.topology, search.offers, search.request.from, search.request.to))
         if (add_staged(search, stop, search.candidates, refused)) return;
-    for (const Refused& other : refused) refuse(search.refused, other.path, other.reason, other.remedy);
+    if (refused.empty()) return;
+    refuse(search.refused, refused.front().path, refused.front().reason, refused.front().remedy);
 }
 
 // The quickest of the relays, standing for all.

@@ -51,7 +51,7 @@ struct Plan {
 Result<Plan> plan(const Topology& topology, const std::vector<backend::Offer>& offers,
                   const Request& request);
 
-// Bytes that a staged lane moves at a time when nobody asks for another size.
+// Bytes that a staged lane moves at a time unless another size is requested.
 constexpr Bytes staged_chunk = Bytes{4} << 20;
 
 // The same for one of several lanes: so small that each moves four chunks or more, so large that a chunk is

@@ -263,10 +263,8 @@ Error bad_fault(std::string_view text, const std::string& why, const std::string
 Error unknown_fault(std::string_view text, std::string_view name) {
     std::vector<std::string> names;
     for (const Fault& fault : faults) names.emplace_back(fault.name);
-    const std::string nearest = base::nearest_name(name, names);
     return bad_fault(text, "there is none of that name",
-                     (nearest.empty() ? "" : fmt::format("did you mean '{}'? ", nearest)) +
-                         "the faults are: " + list_of_faults());
+                     base::did_you_mean(name, names, "the faults are: " + list_of_faults()));
 }
 
 Result<DeviceId> find_device(const Parts& parts, std::string_view name) {

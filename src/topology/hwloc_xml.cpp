@@ -79,7 +79,7 @@ private:
         entry.numa_node = numa_node;
         const bool nvidia = type.find("[10de:") != std::string::npos;
         if (!bridge) entry.kind = kind_of_class(std::strtol(type.c_str(), nullptr, 16) << 8, nvidia);
-        // Of an NVSwitch nobody could say what its NVLinks lead to.
+        // hwloc does not say where the NVLinks of an NVSwitch lead.
         if (entry.kind == DeviceKind::nvswitch) entry.kind.reset();
         entry.now = speed_of(std::strtod(told(element, "pci_link_speed").c_str(), nullptr),
                              entry.kind == DeviceKind::drive);

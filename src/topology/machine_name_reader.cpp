@@ -55,14 +55,15 @@ bool is_record(const std::string& folder) {
 Error nothing_of_that_name(const std::string& name) {
     std::vector<std::string> known = Topology::model_names();
     for (std::string& recorded : recorded_names()) known.push_back(std::move(recorded));
-    const std::string nearest = base::nearest_name(name.substr(0, name.find('*')), known);
     std::string list;
     for (const std::string& one : known) list += (list.empty() ? "" : ", ") + one;
-    return Error{
-        ErrorCode::not_found, fmt::format("there is no machine \"{}\"", name), "",
-        fmt::format("{}the machines are: live, {}; NAME*128 is a cluster of 128 built-in ones; a path to a "
-                    "topology file or a recorded folder will do too",
-                    nearest.empty() ? "" : fmt::format("did you mean '{}'? ", nearest), list)};
+    const std::string hint = fmt::format(
+        "the machines are: live, {}; NAME*128 is a cluster of 128 built-in ones; a path to a topology file "
+        "or a "
+        "recorded folder will do too",
+        list);
+    return Error{ErrorCode::not_found, fmt::format("there is no machine \"{}\"", name), "",
+                 base::did_you_mean(name.substr(0, name.find('*')), known, hint)};
 }
 
 Result<MachineName> without_faults(const std::string& name) {

@@ -1,4 +1,4 @@
-// NVML's answers as a file, so that a recorded machine can be asked again.
+// NVML's answers as a file, so that a recorded machine can answer the same questions again.
 #pragma once
 
 #include <memory>

@@ -21,7 +21,15 @@ bool passes_through(DeviceKind kind) {
     return kind != DeviceKind::gpu && kind != DeviceKind::drive;
 }
 
-using LinksOf = std::vector<std::vector<std::uint32_t>>;
+// Topology::links_of(), which is its own.
+struct LinksOf {
+    std::span<const std::uint32_t> begin;
+    std::span<const std::uint32_t> links;
+
+    std::span<const std::uint32_t> operator[](DeviceId id) const {
+        return links.subspan(begin[id], begin[id + 1] - begin[id]);
+    }
+};
 
 // Where a walk stands: a device, and whether it came into a redirecting switch from below, so that it can
 // only leave upwards.
@@ -39,7 +47,7 @@ bool goes_upwards(Stand stand) {
 // Walks from `from` to `to`, over links that `fabric` carries and that are not in `taken`.
 class Search {
 public:
-    Search(const Topology& topology, const LinksOf& links_of, DeviceId from, DeviceId to, Fabric fabric)
+    Search(const Topology& topology, LinksOf links_of, DeviceId from, DeviceId to, Fabric fabric)
         : topology_(topology), links_of_(links_of), from_(from), to_(to), fabric_(fabric) {}
 
     // The widest walk, of equally wide ones the quickest, of equally quick ones that with the fewest
@@ -70,7 +78,7 @@ private:
                    double latency) const;
 
     const Topology& topology_;
-    const LinksOf& links_of_;
+    LinksOf links_of_;
     DeviceId from_;
     DeviceId to_;
     Fabric fabric_;
@@ -224,12 +232,13 @@ std::optional<Path> Topology::path(DeviceId a, DeviceId b, Fabric fabric) const 
     if (a == b) return Path{};
 
     const bool two_gpus = device(a).kind == DeviceKind::gpu && device(b).kind == DeviceKind::gpu;
+    const LinksOf links{links_begin_, links_of_};
     std::optional<Path> bundle;
     if (two_gpus && fabric != Fabric::pcie) {
-        bundle = nvlink_bundle(Search(*this, links_of_, a, b, Fabric::nvlink));
+        bundle = nvlink_bundle(Search(*this, links, a, b, Fabric::nvlink));
         if (fabric == Fabric::nvlink) return bundle;
     }
-    auto walk = Search(*this, links_of_, a, b, fabric).best();
+    auto walk = Search(*this, links, a, b, fabric).best();
     if (bundle && walk && bundle->gb_per_s >= walk->gb_per_s) return bundle;
     return walk;
 }

@@ -76,7 +76,7 @@ PairClass Topology::fabric_class(DeviceId a, DeviceId b) const {
     int through = 0;
     bool xgmi = false;
     bool several = false;  // a switch of `a` has NVLinks to another switch
-    for (const std::uint32_t position : links_of_[a]) {
+    for (const std::uint32_t position : links_of(a)) {
         const Link& first = links()[position];
         if (!is_fabric(first.kind)) continue;
         xgmi = first.kind == LinkKind::xgmi;
@@ -84,7 +84,7 @@ PairClass Topology::fabric_class(DeviceId a, DeviceId b) const {
         if (far == b) direct += first.width;
         if (device(far).kind != DeviceKind::nvswitch) continue;
         // The smaller list: a GPU has few links, a switch has many.
-        for (const std::uint32_t other : links_of_[b]) {
+        for (const std::uint32_t other : links_of(b)) {
             const Link& second = links()[other];
             if (is_fabric(second.kind) && (second.a == far || second.b == far)) {
                 through += std::min(first.width, second.width);

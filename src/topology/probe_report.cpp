@@ -1,6 +1,7 @@
 #include <sidestep/probe_report.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -99,6 +100,23 @@ std::string matrix(const std::vector<PairProbe>& pairs, const std::string& engin
     return text + "\n";
 }
 
+// Pairs that no engine joins directly, one line for each reason. Takes them out of `pairs`.
+std::string refused_pairs(std::vector<PairProbe>& pairs) {
+    std::map<std::string, std::vector<PairProbe>> by_reason;
+    for (const PairProbe& pair : pairs)
+        if (!pair.direct) by_reason[pair.refusal].push_back(pair);
+    std::erase_if(pairs, [](const PairProbe& pair) { return !pair.direct; });
+    std::string text;
+    for (const auto& [reason, alike] : by_reason) {
+        std::set<std::string> engines;
+        for (const PairProbe& pair : alike) engines.insert(pair.engine);
+        const std::string more = alike.size() > 1 ? fmt::format(" and {} more", alike.size() - 1) : "";
+        text += fmt::format("  not direct by {}: {}{}: {}\n", fmt::join(engines, " and "),
+                            arrow(alike.front()), more, reason);
+    }
+    return text;
+}
+
 // The matrices of many pairs, and what stands out of them.
 std::string matrices(const ProbeReport& report) {
     std::vector<std::string> engines;
@@ -112,6 +130,7 @@ std::string matrices(const ProbeReport& report) {
     for (const std::string& engine : engines) text += matrix(report.pairs, engine);
     const auto intact = [](const PairProbe& pair) { return pair.intact; };
     if (std::all_of(report.pairs.begin(), report.pairs.end(), intact)) text += "  every byte arrived\n";
+    text += refused_pairs(odd);
     return odd.empty() ? text : text + table(odd);
 }
 

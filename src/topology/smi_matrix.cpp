@@ -153,7 +153,7 @@ private:
         return false;
     }
 
-    // What is joined by pairs that are at most that far apart.
+    // Groups of devices joined by pairs of at most that distance.
     std::vector<Members> groups(const Members& members, Level at_most) const {
         std::vector<Members> found;
         std::vector<bool> taken(matrix_.entries.size(), false);

@@ -18,7 +18,7 @@ namespace {
 using topology::Outline;
 using topology::Row;
 
-// A terminal that shows more lines than this of one kind helps nobody.
+// More lines than this of one kind do not help on a terminal.
 constexpr std::size_t max_refusals = 8;
 
 std::string numa_of(const Device& device) {

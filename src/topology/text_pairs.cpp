@@ -35,7 +35,8 @@ Row pair_row(const Topology& machine, DeviceId a, DeviceId b) {
 
 std::string list_pairs(const Topology& machine) {
     const Outline outline(machine);
-    // Of a cluster the first machine: the others are alike, and a list of all pairs helps nobody.
+    // Only the first machine of a cluster: the others are alike, and a list of all pairs would be too long to
+    // read.
     auto ids = topology::matrix_devices(outline, 0);
     std::string text;
     if (ids.size() < topology::matrix_devices(outline, -1).size())

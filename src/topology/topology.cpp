@@ -48,13 +48,15 @@ Result<Topology> Topology::create(Parts parts) {
     return Topology(std::move(parts));
 }
 
-Topology::Topology(Parts parts) : parts_(std::move(parts)), links_of_(parts_.devices.size()) {
-    std::vector<std::uint32_t> counts(parts_.devices.size(), 0);
-    for (const Link& link : parts_.links) ++counts[link.a], ++counts[link.b];
-    for (DeviceId id = 0; id < counts.size(); ++id) links_of_[id].reserve(counts[id]);
+Topology::Topology(Parts parts) : parts_(std::move(parts)), links_begin_(parts_.devices.size() + 1, 0) {
+    // One list for all devices: a cluster has a million of them.
+    for (const Link& link : parts_.links) ++links_begin_[link.a], ++links_begin_[link.b];
+    std::exclusive_scan(links_begin_.begin(), links_begin_.end(), links_begin_.begin(), std::uint32_t{0});
+    links_of_.resize(2 * parts_.links.size());
+    std::vector<std::uint32_t> next(links_begin_.begin(), links_begin_.end() - 1);
     for (std::uint32_t i = 0; i < parts_.links.size(); ++i) {
-        links_of_[parts_.links[i].a].push_back(i);
-        links_of_[parts_.links[i].b].push_back(i);
+        links_of_[next[parts_.links[i].a]++] = i;
+        links_of_[next[parts_.links[i].b]++] = i;
     }
 
     find_parents();
@@ -71,6 +73,10 @@ Topology::Topology(Parts parts) : parts_(std::move(parts)), links_of_(parts_.dev
         return std::pair(parts_.peers[a].from, parts_.peers[a].to) <
                std::pair(parts_.peers[b].from, parts_.peers[b].to);
     });
+}
+
+std::span<const std::uint32_t> Topology::links_of(DeviceId id) const {
+    return {links_of_.data() + links_begin_[id], links_of_.data() + links_begin_[id + 1]};
 }
 
 std::optional<DeviceId> Topology::find(DeviceKind kind, int index) const {
@@ -103,7 +109,7 @@ void Topology::find_parents() {
 }
 
 void Topology::place_below(DeviceId above, std::vector<bool>& placed, std::vector<DeviceId>& order) {
-    for (const std::uint32_t position : links_of_[above]) {
+    for (const std::uint32_t position : links_of(above)) {
         const Link& link = parts_.links[position];
         const DeviceId below = link.a == above ? link.b : link.a;
         const bool tree = link.kind == LinkKind::c2c || link.kind == LinkKind::pcie;

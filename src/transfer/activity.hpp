@@ -1,4 +1,4 @@
-// Something in flight that ends in a Receipt, as whoever waits for it and whoever drives it see it.
+// Something in flight that ends in a Receipt, as its waiter and its driver see it.
 #pragma once
 
 #include <atomic>
@@ -37,14 +37,14 @@ public:
 
     virtual void cancel() { cancel_.store(true, std::memory_order_relaxed); }
 
-    // After the end: the caller has the result in hand, or (not `seen`) has let go of its handle.
+    // After the end: the caller has the result, or (not `seen`) has dropped its handle.
     virtual void hand_over(bool seen) { static_cast<void>(seen); }
 
     // The result is there. Stays true.
     bool finished() const { return finished_.load(std::memory_order_acquire); }
     // Nothing is in flight any more, and no stream is held: the activity may be destroyed.
     bool drained() const { return drained_.load(std::memory_order_acquire); }
-    // It ends only if somebody calls step(): there is more to start, or the target to make final.
+    // It ends only if a thread calls step(): there is more to start, or the target to make final.
     bool needs_driving() const { return needs_driving_ && !finished(); }
 
     // In a child of fork(), which has nobody who would drive it. Tells no one: descriptors are the parent's too.
@@ -76,7 +76,7 @@ public:
     // It has a place on a caller's stream, which may come to it after any time. Constant after the start.
     bool on_stream() const { return on_stream_; }
 
-    // Who is told of the end.
+    // Called at the end.
     Completion& completion() { return completion_; }
 
     // Set while a caller drives, so that the engine's thread leaves it alone.

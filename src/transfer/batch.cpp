@@ -17,8 +17,8 @@ constexpr Bytes bytes_a_call = Bytes{512} << 20;
 constexpr std::size_t pieces_a_stream_call = 65280;
 // Of one group in flight: the next is ready when one ends.
 constexpr std::size_t calls_in_flight = 4;
-// The same for calls that are relayed, which whoever drives has to hand on, and what one has at most: how others did is in
-// docs/lab-book.md.
+// The same for relayed calls, which the driver has to pass on, and the most that one of them holds.
+// docs/lab-book.md has what other values did.
 constexpr std::size_t relayed_calls_in_flight = 16;
 constexpr Bytes relayed_a_call = Bytes{4} << 20;
 // Copies of their own that run side by side.
@@ -349,7 +349,7 @@ void BatchJob::note(std::string text) {
     notes_.push_back(std::move(text));
 }
 
-// The route is that which carried the most bytes; the notes tell of the others.
+// The route is that which carried the most bytes; the notes list the others.
 Receipt BatchJob::receipt() {
     for (const auto& bulk : bulks_)
         for (const auto* side : {&bulk->sources, &bulk->targets})

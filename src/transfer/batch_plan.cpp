@@ -11,7 +11,7 @@
 namespace sidestep::transfer {
 namespace {
 
-// A copy this large gains nothing from company, and is worth lanes of its own.
+// A copy this large gains nothing from a batch, and deserves its own lanes.
 constexpr Bytes largest_in_group = Bytes{32} << 20;
 
 // Between GPUs and up to this mean size, one kernel for all is quicker than the copy engines, which take

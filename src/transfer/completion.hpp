@@ -15,12 +15,12 @@ class Completion {
 public:
     // Readable once ended() was called. Made at the first call; belongs to this object.
     Result<int> event_fd();
-    // Nobody looks at the descriptor any more.
+    // The descriptor is no longer watched.
     void close_event_fd();
 
     // Keeps a call for take_calls(), once. False where the end has come already: then it is not kept.
     bool keep(std::function<void()> call);
-    // The calls, to be made by whoever takes them, without a lock: a call may destroy the activity's last
+    // The calls to make. The caller makes them without a lock: a call may destroy the activity's last
     // handle. Empty before the end.
     std::vector<std::function<void()>> take_calls();
     bool has_calls() const;

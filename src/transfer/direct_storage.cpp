@@ -72,7 +72,7 @@ std::optional<Cached> cached_of(const Buffer& file) {
         size};
 }
 
-// Whether it holds most of all of them. No where it cannot be told of one.
+// Whether it holds most of all of them. False where that is not known for one of them.
 bool are_warm(std::span<const Buffer> files) {
     Cached all;
     for (const Buffer& file : files) {

@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// While threads that read or write go on with a movement, whoever drives it leaves its processor to them, and is there for
-// its end, and for what nobody else sees.
+// While backend threads that read or write carry a movement on, its driver leaves them the processor. It only
+// handles the end, and events that no other thread sees.
 constexpr auto rest_beside_others = microseconds(200);
 
 // The longest pause between two looks. What comes behind on a caller's stream does not wait so long.

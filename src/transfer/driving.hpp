@@ -1,4 +1,4 @@
-// Who drives activities that nobody waits for.
+// Drives activities that have no waiting caller.
 #pragma once
 
 #include <condition_variable>
@@ -24,9 +24,10 @@ struct Round {
     void add(Activity& activity);  // after its step
 };
 
-// How a driver rests between two rounds. It sleeps until somebody rings, or a time limit is due. Ends that only a look
-// tells of it looks for: again and again from shortly before the expected end until well after it, so that it sees the
-// end at once; at other times it leaves the core to those who move bytes, and the longer nothing moves the longer.
+// How a driver rests between two rounds. It sleeps until it is woken or a time limit is due. Some ends are
+// only seen by looking: for those it looks again and again, from shortly before the expected end until well
+// after it, so that it sees the end at once. At other times it leaves the core to the threads that move
+// bytes, and the longer nothing moves, the longer it sleeps.
 class Rest {
 public:
     using Clock = Lookout::Clock;

@@ -42,7 +42,7 @@ int count_of(const Topology& topology, DeviceKind kind) {
     return count;
 }
 
-// A GPU with coherent memory shows it as a NUMA node, which is no place of its own.
+// A GPU with coherent memory shows it as a NUMA node. That node is no separate place.
 Error no_such_node(const Topology& topology, const Place& place) {
     for (const Device& device : topology.devices()) {
         const auto node = device.properties.find("memory_node");

@@ -31,8 +31,8 @@ struct Ends {
 // none.
 std::string why_out_of_reach(const backend::Registry& registry, const Place& place);
 
-// What a buffer is, as the backends say; plain host memory is pageable. unsupported for files that nobody reads,
-// path_unavailable for memory that nobody reaches.
+// What a buffer is, as the backends say; plain host memory is pageable. ErrorCode::unsupported for files that
+// no backend reads, path_unavailable for memory that none reaches.
 Result<backend::Description> describe(const backend::Registry& registry, const Buffer& buffer);
 
 // Checks that the place is on this machine and there: not_found names the GPUs or NUMA nodes there are. A place of a node

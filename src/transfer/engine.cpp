@@ -29,7 +29,7 @@ struct CountedWaiter {
     CountedWaiter(Activity& job, Lookout& lookout) : job_(job), lookout_(lookout) {
         job_.waiters.fetch_add(1);
     }
-    // Whoever drove it before sleeps, and has to take it on again.
+    // Its previous driver sleeps, and has to take it up again.
     ~CountedWaiter() {
         job_.waiters.fetch_sub(1);
         if (job_.needs_driving() || !job_.drained()) lookout_.ring();
@@ -38,7 +38,7 @@ struct CountedWaiter {
     Lookout& lookout_;
 };
 
-// What Context::allocate gives at a place, for routes that are asked for without buffers.
+// What Context::allocate gives at a place, for routes between places instead of buffers.
 route::End typical_end(const std::vector<backend::Offer>& offers, const Place& place) {
     if (place.is_file()) return {place, MemoryKind::storage};
     if (place.is_shared()) return {place, MemoryKind::pageable};  // of a node

@@ -56,7 +56,7 @@ public:
     bool poll(const std::shared_ptr<Activity>& job);
     // Hands out the result of one that has ended.
     Result<Receipt> take(Activity& job);
-    // Nobody will ask for it any more.
+    // No caller will ask for it any more.
     void let_go(Activity& job);
 
     // The route for two buffers, without moving anything.

@@ -49,7 +49,7 @@ void Lookout::ring() {
 void Lookout::begun_beside() {
     begun_.fetch_add(1);
     if (without_looks_.load() == 0) return;
-    // Whoever looks here now may look no more afterwards.
+    // A thread that looks here now may stop looking afterwards.
     if (!looking_here && !look()) return;
     const std::lock_guard lock(mutex_);
     rung_.notify_all();

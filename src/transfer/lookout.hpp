@@ -28,8 +28,8 @@ public:
     // would be missing among those that read.
     bool drives_beside() const { return drives_beside_; }
 
-    // Lets backends without threads end what is over (backend::Backend::look). Answers whether pieces are left that only
-    // a look tells of.
+    // Lets backends without threads end finished pieces (backend::Backend::look). Answers whether pieces are
+    // left that only a look can end.
     bool look();
     // From now on look() does nothing; waits for those who are at it.
     void close();
@@ -38,9 +38,10 @@ public:
     Mark mark() const { return {rings_.load(), begun_.load()}; }
     // Wakes all who sleep.
     void ring();
-    // A thread of a backend has begun pieces: where only a look tells of them, wakes those who sleep without looks.
+    // A thread of a backend has begun pieces. If only a look shows their ends, this wakes the drivers that
+    // sleep without looking.
     void begun_beside();
-    // Until somebody has rung since the mark, or that time. `looks`: it comes back soon, to look.
+    // Until it was woken since the mark, or until that time. `looks`: the caller comes back soon, to look.
     void sleep(Mark mark, Clock::time_point until, bool looks);
 
 private:

@@ -13,7 +13,7 @@ namespace {
 // For what is about to end, or to say so, anyway, behind a deadline.
 constexpr std::chrono::milliseconds grace(30);
 
-// What comes behind on a caller's stream waits so long at most for somebody to see that the stream has come here.
+// Later work on a caller's stream waits at most this long until a thread sees that the stream has come here.
 constexpr std::chrono::milliseconds look_at_stream(1);
 
 // Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
@@ -75,7 +75,7 @@ bool Movement::advance_locked(bool may_block) {
     return moved;
 }
 
-// Who came meanwhile, and found the mutex taken, left it to whoever had it.
+// A thread that came meanwhile and found the mutex taken has left its work to the holder.
 bool Movement::look_again(bool moved, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     return news_.load() || moved;
@@ -262,7 +262,7 @@ bool Movement::drain(bool may_block) {
     return true;
 }
 
-// Publishes the result, and lets go of everything if nothing is in flight.
+// Publishes the result, and releases everything if nothing is in flight.
 void Movement::end() {
     state_ = State::ended;
     if (!finished()) {

@@ -42,7 +42,7 @@ struct Machine {
 // One that nothing else wakes looks all the same.
 inline constexpr std::chrono::milliseconds longest_sleep{1000};
 
-// Files are mostly opened and closed in less: whoever submits, or drives, waits so long.
+// Most files are opened and closed in less: the submitting or driving thread waits so long.
 inline constexpr std::chrono::milliseconds wait_for_file{10};
 
 // The states, and what leads from one to the next:
@@ -58,18 +58,18 @@ inline constexpr std::chrono::milliseconds wait_for_file{10};
 //   draining    ended       nothing is in flight any more, or the drain limit has passed; behind a deadline, or where a
 //                           piece was abandoned, at once
 //
-// What asks a file system may take any time: where there is a deadline, or a flush, files are opened, made final and
-// closed by BlockingCalls, and whoever drives looks whether that is over.
+// A call to a file system may take any time. With a deadline, or a flush, BlockingCalls open files, make them final and close
+// them, and the driver looks whether that is over.
 //
-// What is said to have ended while pieces are in flight goes on to be driven until they are over, or for ever: only then
-// is its memory let go.
+// A movement may be reported as ended while pieces are still in flight. It is driven on until they are over, if need be for
+// ever, and its memory is freed only then.
 //
-// The gate of a stream opens when the bytes are there and, if asked for, verified. That of a movement that failed opens
-// when the caller has the failure in hand or cannot ask for it any more, or as long as the drain limit after it.
+// The gate of a stream opens when the bytes are there and, if that was requested, verified. After a failure it opens when the
+// caller has seen the failure or cannot see it any more, at the latest after the drain limit.
 //
-// Threads of backends end its pieces, and go on with it where the machine has processors to spare (Lookout): what has just
-// been read is handed on at once, and slots that came free are filled. They never end it, so that nothing is freed on such
-// a thread, which may be one of a backend that the movement keeps.
+// Threads of backends end its pieces. If the machine has processors to spare (Lookout), they also carry it on: they pass on
+// what has just been read, and fill free slots. They never end the movement, so that nothing is freed on such a thread, which
+// may belong to a backend that the movement keeps alive.
 class Movement : public Activity, protected backend::PieceOwner {
 public:
     bool step(bool may_block) final;
@@ -105,7 +105,7 @@ protected:
     virtual bool settle(bool may_block) = 0;
     // Nothing is in flight.
     virtual bool idle() const = 0;
-    // A call of its own, beside calling(), has yet to come back before it can be let go.
+    // A separate call, beside calling(), still has to return before this can be freed.
     virtual bool waits_for_calls() const { return false; }
     // Whether the stall limit counts in the state moving.
     virtual bool may_stall() const { return true; }
@@ -113,7 +113,7 @@ protected:
     // true once nobody waits for it any more.
     virtual Result<void> make_final() = 0;
     virtual Receipt receipt() = 0;
-    // Lets go of everything. Nothing is in flight.
+    // Releases everything. Nothing is in flight.
     virtual void release() = 0;
 
     // To be called by begin(), with the mutex held: makes the call that makes ready all that it needs, and goes on.
@@ -126,7 +126,7 @@ protected:
     void all_equal();
     // Destroys `held`, aside where closing files may block for long.
     void let_go(std::shared_ptr<void> held);
-    // Another time at which it has to be looked at.
+    // A further time at which it has to be stepped.
     void wake_no_later(Clock::time_point time) { next_wake_ = std::min(next_wake_, time); }
 
     // To hand a call over takes 0.05 ms, as long as opening a file: what may take any time makes it itself.

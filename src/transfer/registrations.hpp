@@ -17,8 +17,7 @@ namespace sidestep::transfer {
 // in O(log n). Safe to use from several threads; a Registration may be used by several copies at once.
 class Registrations {
 public:
-    // Beyond this the one that was not asked for the longest goes. Registrations in use are kept by whoever
-    // uses them.
+    // Beyond this number the least recently used one goes. Users of a registration keep it alive.
     static constexpr std::size_t max_kept = 1024;
 
     // The options' identity is what the backend's describe() said of the buffer just now: memory that was

@@ -18,11 +18,10 @@ struct Import {
     std::shared_ptr<const void> lease;
 };
 
-// Keeps what was imported, since mapping takes long: a name seen before costs a look-up and one look at the
-// connection to its process, which says when the memory is withdrawn or the process dies; the name is then asked for
-// anew. One allocation of a publisher is mapped once, whichever of its parts and names are
-// imported. Any thread may call. A thread of its own, started with the first import, lets go of what is
-// withdrawn.
+// Keeps what was imported, because mapping takes long. A known name costs a look-up and one look at the connection to its
+// process. The connection says when the memory is withdrawn or the process dies; then the name is imported anew. An
+// allocation of a publisher is mapped once, whichever of its parts and names are imported. Any thread may call. One thread,
+// started with the first import, unmaps what is withdrawn.
 class SharedMemory {
 public:
     // How long the process that publishes a name may take to answer.

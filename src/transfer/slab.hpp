@@ -23,7 +23,7 @@ public:
     // Where a free piece of that size begins, counted from the slab's start; nothing where none is free.
     // `size` is a power of two, at least the smallest piece.
     std::optional<Bytes> take(Bytes size);
-    // A piece that take() gave, with the size it was asked for.
+    // A piece that take() gave, with the size that take() was given.
     void give_back(Bytes offset, Bytes size);
 
 private:

@@ -21,11 +21,11 @@ struct Cell {
     }
 };
 
-// Files with the most bytes first, a few of them at once in turns: what stores them, and the locks of those
-// that are written, work side by side then. Files without ranges have no cells.
+// The files with the most bytes come first, and a few of them take turns. So their drives, and the locks of files that are
+// written, work side by side. Files without ranges have no cells.
 //
-// Of a file whose bytes are for one memory each, several places are walked at once, one for each memory, so
-// that all links have something to carry, and end together: neighbours in a file are often for one memory.
+// If each byte of a file goes to one memory only, the cursor walks several places of the file at once, one for each memory.
+// Neighbours in a file often go to the same memory, and this way all links are busy and finish together.
 class SpreadCursor {
 public:
     static constexpr std::size_t files_at_once = 4;

@@ -236,7 +236,7 @@ void SpreadJob::stop() {
 Receipt SpreadJob::receipt() {
     auto route = std::make_shared<Route>(setup_->way().route);
     receipt_.bytes = setup_->bytes().memories;
-    // As many bytes as the receipt tells of: each place's.
+    // As many bytes as the receipt reports: the sum over all places.
     if (setup_->bytes().files > 0) {
         route->expected_gb_per_s *=
             static_cast<double>(receipt_.bytes) / static_cast<double>(setup_->bytes().files);

@@ -10,10 +10,10 @@
 
 namespace sidestep::transfer {
 
-// Written files get their names in the order of Spread::files once all are whole. Before the first one has
-// its name a failure or a deadline leaves none; from then on the rest follow, whoever waits. Where a name
-// cannot be given, the files before it have theirs, whole, and this one and those after it do not: the last
-// file is the one to look for.
+// When all written files are whole, they get their names in the order of Spread::files. A failure or a deadline before the
+// first name leaves no file. After the first name the rest follow, even if no caller waits any more. If a name cannot be
+// given, the files before it have theirs, and are whole; this one and the later ones have none. So the last file proves that
+// all are there.
 class SpreadJob final : public Movement {
 public:
     SpreadJob(const Machine& machine, Spread spread, const CopyOptions& options);

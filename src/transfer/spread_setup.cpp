@@ -56,7 +56,7 @@ bool writes_around_cache(const Spread& spread, const CopyOptions& options) {
     return asked && !driver::would_live_in_memory(spread.files.front().path);
 }
 
-// Staging memory that keeps everybody busy who moves bytes.
+// Enough staging memory to keep every mover of bytes busy.
 Bytes usual_ring(const Spread& spread, const CopyOptions& options, Bytes chunk) {
     const bool loads = spread.direction == SpreadDirection::to_memory;
     if (!loads && writes_around_cache(spread, options)) return ring_around_cache;

@@ -22,7 +22,7 @@ std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     return {MemoryKind::pinned, MemoryKind::pageable};
 }
 
-// No machine has as much; what is asked for beyond it is refused by whoever allocates.
+// No machine has as much. A larger request fails in the allocation itself.
 constexpr Bytes max_sensible = Bytes{1} << 60;
 
 }  // namespace
@@ -183,7 +183,7 @@ void StagingPool::give_back(StagingLease& lease) noexcept {
         const Relay& state = relays_[asked.index()];
         drop_idle_relays(asked.index(), state.limit - std::min(state.limit, state.leased));
     }
-    // The oldest go first: sizes that nobody asks for any more.
+    // The oldest go first: their sizes are no longer in use.
     while (idle_bytes_ > max_idle) drop_idle(idle_.begin());
 }
 

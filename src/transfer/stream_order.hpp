@@ -38,7 +38,8 @@ private:
     std::shared_ptr<GateRecord> before_;  // until it passes, or fails by itself
 };
 
-// The last gate of each stream, as long as it waits, or failed and nobody was told of it. Any thread may call.
+// The last gate of each stream, for as long as it waits, or has failed and no caller has seen the failure.
+// Any thread may call.
 class StreamOrder {
 public:
     explicit StreamOrder(const backend::Registry& registry) : registry_(registry) {}
@@ -49,7 +50,7 @@ public:
     std::shared_ptr<GateRecord> enter(void* stream, std::shared_ptr<GateRecord> before);
 
 private:
-    // Of streams that nobody uses any more, with failures that nobody was ever told of.
+    // Streams without users that still hold failures which no caller has seen.
     static constexpr std::size_t max_kept = 1024;
 
     std::optional<std::uint64_t> key_of(void* stream) const;
@@ -63,9 +64,8 @@ private:
 
 // The place of one copy, or batch, on a stream. One thread at a time.
 //
-// CUDA cannot make work fail that is on a stream already: once the gate is open it runs, whatever became of
-// the copy. So the gate of a copy that failed stays closed until the caller has the failure in hand, and
-// copies that come behind it on the stream fail too.
+// CUDA cannot cancel work that is already on a stream: when the gate opens, it runs, even if the copy has failed. So the gate
+// of a failed copy stays closed until the caller has seen the failure, and later copies on the stream fail too.
 class StreamPlace {
 public:
     // To be called before anything is put on the stream. Fails where a copy before failed and nobody was told.

@@ -79,7 +79,7 @@ Bytes Transfer::bytes_total() const {
     return activity_->bytes_total();
 }
 
-// The frame to resume. Whoever swaps `armed` to false has the say: a resumption, or the frame's end.
+// The frame to resume. The side that swaps `armed` to false decides: a resumption, or the frame's end.
 struct TransferAwaiter::Waiting {
     std::coroutine_handle<> frame;
     std::atomic<bool> armed{true};

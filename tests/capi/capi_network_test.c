@@ -5,16 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int failures = 0;
-
-static void check(int holds, const char* what, int line) {
-    if (holds) return;
-    const sidestep_error* error = sidestep_last_error();
-    fprintf(stderr, "line %d: %s; last error %d: %s (%s)\n", line, what, (int)error->code, error->message,
-            error->where);
-    ++failures;
-}
-#define CHECK(condition) check((condition), #condition, __LINE__)
+#include "tests/capi/check.h"
 
 static void test_what_is_refused(sidestep_context* context) {
     sidestep_serve_options options = SIDESTEP_SERVE_OPTIONS;

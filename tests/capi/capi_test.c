@@ -6,16 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int failures = 0;
-
-static void check(int holds, const char* what, int line) {
-    if (holds) return;
-    const sidestep_error* error = sidestep_last_error();
-    fprintf(stderr, "line %d: %s; last error %d: %s (%s)\n", line, what, (int)error->code, error->message,
-            error->where);
-    ++failures;
-}
-#define CHECK(condition) check((condition), #condition, __LINE__)
+#include "tests/capi/check.h"
 
 enum { size = 3 * 1024 * 1024 + 5 };
 

@@ -26,7 +26,12 @@ class BadPlaces(harness.CommandTest):
 
     def test_gpu_that_is_not_there(self):
         for line in [("copy", "host", "gpu:8"), ("copy", "gpu:99", "host"), ("route", "gpu:0", "gpu:8")]:
-            self.refused(USAGE, [word for word in line if word in ("gpu:8", "gpu:99")], *line)
+            self.refused(USAGE, [word for word in line if word in ("gpu:8", "gpu:99")] + ["8 GPUs, gpu:0 to gpu:7"], *line)
+
+    def test_gpus_of_two_machines(self):
+        outcome = self.refused(PATH_UNAVAILABLE, ["gpu:0", "gpu:9", "in different machines", "no backend here uses a network"],
+                               "route", "gpu:0", "gpu:9", machine="dgx-h100*2")
+        self.assertNotIn("pinned", outcome.err)
 
     def test_a_machine_without_gpus_says_why_and_what_to_try(self):
         if any(device["kind"] == "gpu" for device in json.loads(self.succeed("topo", "--json", machine="live").out)["devices"]):

@@ -40,7 +40,7 @@ class Help(harness.CommandTest):
     def test_help_of_operations(self):
         for command in ["topo diff", "bench collective", "copy"]:
             self.assertEqual(self.help_of(command), self.succeed(*command.split(), "--help").out)
-        self.refused(USAGE, ["'dif'", "did you mean diff?"], "help", "topo", "dif")
+        self.refused(USAGE, ["'dif'", "did you mean 'diff'?"], "help", "topo", "dif")
 
     def test_every_command_has_examples_that_are_its_own(self):
         for command in commands():
@@ -92,7 +92,7 @@ class Help(harness.CommandTest):
         for meant, line in [("topo", ["topoo"]), ("--size", ["copy", "host", "gpu:0", "--siez", "1"]),
                             ("gpu:0", ["copy", "gpuu:0", "host"]), ("host", ["route", "hots", "gpu:0"]),
                             ("--format", ["topo", "--fromat=svg"])]:
-            self.refused(USAGE, f"did you mean {meant}?", *line)
+            self.refused(USAGE, f"did you mean '{meant}'?", *line)
         self.refused(USAGE, "did you mean 'dgx-h100'?", "topo", machine="dgx-h10")
         self.refused(USAGE, "did you mean 'dgx-h100'?", "topo", "diff", "dxg-h100", "dgx-a100")
         for line in [["frobnicate"], ["copy", "host", "gpu:0", "--fast"]]:

@@ -1,15 +1,17 @@
-"""The commands that a page shows, run, and what they print compared with what the page says.
+"""The commands and Python programs that a page shows, run, and what they print compared with what the page says.
 
 How a page is written so that it can be checked:
 
 - A fenced block whose first line begins with `$ ` is run. Each line that begins with `$ ` is a command, with the lines below
   it that begin with `> `. All other lines are what it prints, on standard output and standard error together.
+- A block of ```python is run, as a program of its own. It ends without an error. What it prints stands in a ```text right
+  below it; without one it may print anything.
 - The blocks of one page run in order, in one shell, in one folder that is empty at first. `sidestep` is on PATH, and there
   is no GPU. A block may use the files of the blocks before.
 - `[...]` within a line stands for anything, and alone on a line for any number of lines.
 - Times, rates and shares may differ: a number before ns, us, ms, s, min, %, or a unit that ends in /s. So may the spaces
   between columns.
-- `<!-- not run: reason -->` above a block leaves it out, for that reason.
+- `<!-- not run: reason -->` above a block leaves it out, for that reason. So does a Python package that was not built.
 - A block of a shell, or of no language, that shows commands without `$ ` is a mistake. Other text is ```text.
 """
 
@@ -17,12 +19,15 @@ import os
 import pathlib
 import re
 import secrets
+import shlex
 import signal
 import subprocess
 import tempfile
 
 SOURCE = pathlib.Path(os.environ["SIDESTEP_SOURCE_DIR"])
 BINARY = pathlib.Path(os.environ["SIDESTEP_BINARY"]).resolve()
+# An interpreter that finds the package; "": it was not built.
+PYTHON = os.environ.get("SIDESTEP_DOCS_PYTHON", "")
 LIMIT_SECONDS = 240
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.*?) -->\n\s*)?^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$",
                    re.MULTILINE | re.DOTALL)
@@ -37,12 +42,25 @@ class Block:
         self.reason, self.language = match["reason"], match["language"].split(" ")[0]
         self.line = text.count("\n", 0, match.start("language")) + 1
         self.lines = match["body"].splitlines()
+        self.start, self.end = match.span()
+        if self.language in ("py", "python3"):
+            self.language = "python"
+        if self.language == "python" and not PYTHON and not self.reason:
+            self.reason = "the Python package was not built"
+        self.printed = ["[...]"]  # of a program
+        # A command may be shown because it fails; one that is not found is a mistake.
+        self.first_bad_code = 1 if self.language == "python" else 126
 
     def shows_commands(self):
         return bool(self.lines) and self.lines[0].startswith("$ ")
 
+    def is_run(self):
+        return self.language == "python" or self.shows_commands()
+
     def commands(self):
         """Pairs of a command and the lines that it prints."""
+        if self.language == "python":
+            return [(f"{shlex.quote(PYTHON)} -c {shlex.quote(chr(10).join(self.lines))}", self.printed)]
         found = []
         for line in self.lines:
             if line.startswith("$ "):
@@ -55,7 +73,11 @@ class Block:
 
 
 def blocks_of(text):
-    return [Block(match, text) for match in BLOCK.finditer(text)]
+    blocks = [Block(match, text) for match in BLOCK.finditer(text)]
+    for block, below in zip(blocks, blocks[1:]):
+        if block.language == "python" and below.language == "text" and not text[block.end:below.start].strip():
+            block.printed = below.lines
+    return blocks
 
 
 def mistakes_of(text):
@@ -125,16 +147,16 @@ def check(text):
     """Runs a page. Answers what is wrong with it, and why blocks were left out, each with its line."""
     blocks = blocks_of(text)
     skipped = [f"line {block.line}: {block.reason}" for block in blocks if block.reason]
-    wanted = [(block.line, *pair) for block in blocks if block.shows_commands() and not block.reason for pair in block.commands()]
+    wanted = [(block, *pair) for block in blocks if block.is_run() and not block.reason for pair in block.commands()]
     outcomes = run([command for _, command, _ in wanted])
     problems = mistakes_of(text)
-    for (line, command, expected), (code, printed) in zip(wanted, outcomes):
+    for (block, command, expected), (code, printed) in zip(wanted, outcomes):
         while expected and not expected[-1]:
             expected.pop()
         while printed and not printed[-1]:
             printed.pop()
-        if code >= 126 or not fits(expected, printed):
-            problems.append(f"line {line}: $ {command}\nends with {code} and prints\n" + "\n".join(printed))
+        if code >= block.first_bad_code or not fits(expected, printed):
+            problems.append(f"line {block.line}: $ {command}\nends with {code} and prints\n" + "\n".join(printed))
     if len(outcomes) < len(wanted):
         problems.append(f"the shell ended before: $ {wanted[len(outcomes)][1]}")
     return problems, skipped

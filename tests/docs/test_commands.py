@@ -1,10 +1,12 @@
-"""Every command that README, the start page and the guides show is run, and prints what they say. pages.py has the rules."""
+"""Every command and Python program that README, the start page, the Python page and the guides show is run, and prints what
+they say. pages.py has the rules."""
 
 import unittest
 
 import pages
 
-CHECKED = [pages.SOURCE / "README.md", pages.SOURCE / "docs/start.md", *sorted((pages.SOURCE / "docs/guides").glob("*.md"))]
+CHECKED = [pages.SOURCE / "README.md", pages.SOURCE / "docs/start.md", pages.SOURCE / "docs/python.md",
+           *sorted((pages.SOURCE / "docs/guides").glob("*.md"))]
 
 
 class PageTest(unittest.TestCase):
@@ -17,7 +19,7 @@ class PageTest(unittest.TestCase):
                 with self.subTest(name):
                     self.skipTest(f"{name}, {reason}")
             with self.subTest(name):
-                self.assertTrue(any(block.shows_commands() for block in pages.blocks_of(text)), "shows no command")
+                self.assertTrue(any(block.is_run() for block in pages.blocks_of(text)), "shows no command")
                 self.assertFalse(problems, "\n".join(["", *problems]))
 
 
@@ -73,7 +75,22 @@ class RulesTest(unittest.TestCase):
 
     def test_commands_that_nothing_would_run(self):
         self.assert_problem("sidestep copy host gpu:0", "begin commands with '$ '")
-        self.assertEqual(pages.check("```text\nwords\n```\n```python\nprint()\n```\n"), ([], []))
+        self.assertEqual(pages.check("```text\nwords\n```\n```cpp\nint x;\n```\n"), ([], []))
+
+    def test_programs_are_run(self):
+        if not pages.PYTHON:
+            self.skipTest("the Python package was not built")
+
+        def problems(program, below=""):
+            return pages.check(f"```\n$ echo 3 > n\n```\n```python\n{program}\n```\n{below}")[0]
+
+        program = "import sidestep\nprint(int(open('n').read()) + 1)"
+        self.assertEqual(problems(program), [])
+        self.assertIn("ends with 1", pages.check("```py\nraise ValueError\n```\n")[0][0])
+        self.assertEqual(problems(program, "\n```text\n4\n```\n"), [])
+        self.assertEqual(problems(program, "words\n```text\n5\n```\n"), [])
+        self.assertIn("prints\n4", problems(program, "```text\n5\n```\n")[0])
+        self.assertIn("ends with 3", problems("raise SystemExit(3)")[0])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -44,9 +45,27 @@ class LibraryTest(unittest.TestCase):
         self.assertIn("NODELETE", run("readelf", "-d", LIBRARY))
         print(run(sys.executable, ROOT / "tools" / "check_portable.py", LIBRARY).strip())
 
-    def test_no_variable_of_nccl_is_read(self):
+    def test_it_says_once_that_it_runs_where_it_is_asked(self):
+        program = f"""import ctypes
+library = ctypes.CDLL({LIBRARY!r})
+for _ in range(2):
+    comms = (ctypes.c_void_p * 2)()
+    assert library.ncclCommInitAll(comms, 2, None) == 0
+    assert not any(library.ncclCommDestroy(ctypes.c_void_p(comm)) for comm in comms)"""
+        with tempfile.TemporaryDirectory(prefix="sidestep-nccl-") as peers:
+            environment = {name: value for name, value in os.environ.items() if not name.startswith(("SIDESTEP_", "NCCL_"))}
+            environment |= {"SIDESTEP_MACHINE": "dgx-h100", "SIDESTEP_PEER_FOLDER": peers}
+            for name, value, lines in [("NCCL_DEBUG", "VERSION", 1), ("NCCL_DEBUG", "INFO", 1), ("SIDESTEP_LOG", "info", 1),
+                                       ("NCCL_DEBUG", "", 0), ("SIDESTEP_LOG", "warn", 0)]:
+                with self.subTest(f"{name}={value}"):
+                    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
+                                          env=environment | {name: value}).stderr
+                    pattern = rf"sidestep: info: Sidestep \d\S* answers in the place of NCCL: {re.escape(LIBRARY)}\n"
+                    self.assertEqual(len(re.findall(pattern, said)), lines, said)
+
+    def test_other_variables_of_nccl_are_not_read(self):
         library = pathlib.Path(LIBRARY).read_bytes()
-        for name in ["DEBUG", "ALGO", "PROTO", "COMM_ID", "COMM_BLOCKING", "NVLS_ENABLE", "SOCKET_IFNAME", "CONF_FILE"]:
+        for name in ["ALGO", "PROTO", "COMM_ID", "COMM_BLOCKING", "NVLS_ENABLE", "SOCKET_IFNAME", "CONF_FILE"]:
             self.assertNotIn(f"NCCL_{name}".encode(), library)
         self.assertIn(b"SIDESTEP_GROUP_TIMEOUT", library)  # where such a name would be
 

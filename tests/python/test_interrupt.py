@@ -66,6 +66,25 @@ except KeyboardInterrupt:
         # Nobody promises a time on a busy machine; on a quiet one the package does.
         print(f"KeyboardInterrupt came {float(words[1]) - sent:.3f} s after the signal", file=sys.stderr)
 
+    def test_a_signal_while_a_group_waits_for_its_ranks(self):
+        # Nothing but the signal ends this wait.
+        program = """
+import sidestep
+context = sidestep.Context("dgx-h100")
+try:
+    print("running", flush=True)
+    context.group("gpu:0", id=sidestep.new_group_id(), rank=0, ranks=2, timeout=0)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+        child = subprocess.Popen([sys.executable, "-B", "-c", program], stdout=subprocess.PIPE, text=True,
+                                 env=environment(SIDESTEP_PEER_FOLDER=str(self.folder / "peers")))
+        self.addCleanup(child.kill)
+        self.assertEqual(child.stdout.readline(), "running\n")
+        time.sleep(0.2)  # as above
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.communicate(timeout=60)[0], "interrupted\n")
+
     def test_other_threads_are_not_interrupted(self):
         results = []
 

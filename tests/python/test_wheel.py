@@ -3,6 +3,7 @@ the NCCL drop-in work."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,8 @@ class WheelTest(unittest.TestCase):
     def test_what_it_holds(self):
         with zipfile.ZipFile(self.wheel) as archive:
             names = archive.namelist()
+            entries = archive.read(f"sidestep-{sidestep.__version__}.dist-info/entry_points.txt").decode()
+        self.assertIn("[vllm.general_plugins]\nsidestep = sidestep.vllm:register\n", re.sub(" *= *", " = ", entries))
         for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2"]:
             self.assertIn(name, names)
         self.assertTrue(all(name.split("/")[0] in ("sidestep", f"sidestep-{sidestep.__version__}.dist-info") for name in names))

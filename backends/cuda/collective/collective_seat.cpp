@@ -336,7 +336,7 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
     return ended;
 }
 
-// Takes no lock: run() may be held up by a stream that is full.
+// Takes no lock, because run() may block on a full stream.
 Result<bool> CollectiveSeat::idle() {
     if (copies()) copies()->look();
     driver::ScopedCudaContext current(*gpu_.context());

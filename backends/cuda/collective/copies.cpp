@@ -219,9 +219,9 @@ void Copies::look_up(CollectiveTask& task) {
     }
 }
 
-// What is asked of streams says nothing of a wait that comes later. In a graph it comes with the gate. A
-// caller whom the driver holds up in the middle of that is not waited for beyond the deadline, which the
-// exchange then finds over.
+// A query of a stream says nothing about a wait that is enqueued later; in a graph that wait comes with
+// the gate. If the driver blocks the caller in the middle of this, the deadline still holds: the
+// exchange finds it passed.
 void Copies::let_stream_wait(const Plan& plan, std::uint64_t code) {
     const auto max = deadline();
     while (!plan.captured && enqueued_.load(std::memory_order_acquire) < code && !stopped() &&
@@ -284,7 +284,7 @@ void Copies::say_held_up() {
 void Copies::give_up(const FaultRecord& record, std::uint64_t code) {
     const std::lock_guard lock(mutex_);
     write_fault(record, code);
-    // Only now: run() leaves tasks out from here on, and whoever asks has to find why.
+    // Only now: from here on run() leaves tasks out, and callers have to find the reason.
     stopped_.store(true, std::memory_order_release);
 }
 

@@ -19,9 +19,9 @@ constexpr std::chrono::microseconds patience{200};
 // ranks. Streams that wait behind copies to other GPUs are rare: answers of streams for those hold for the
 // task.
 constexpr std::chrono::microseconds good_for{100};
-// Not a stream that is busy, nor a thread that had no processor.
+// Long enough that a busy stream, or a thread without a processor, is not taken for a stuck one.
 constexpr std::chrono::milliseconds long_wait{50};
-// Questions that a stream which is held up is left with.
+// How many queries a stream that does not answer is left with.
 constexpr std::uint64_t max_unanswered = 64;
 constexpr unsigned number_bits = 4;
 

@@ -1,9 +1,9 @@
-// What carries bytes for tasks of Shape::copies: the streams of the GPU that its ranks share for that. What
-// ends this rank's copies there are marks of its own.
+// The streams that carry bytes for tasks of Shape::copies. All ranks on a GPU share them, and each rank marks the end of its
+// own copies.
 //
-// A stream is used once it has answered: a mark of its own, behind which the copies follow at once, has come
-// through the queue that carries them. Where none comes a stream that waits holds that queue up, maybe the
-// one that waits for these very copies, and the next stream is asked.
+// A stream is used after it has answered: the rank enqueues a mark, the mark comes through the hardware queue, and the copies
+// follow at once. If no mark comes back, another stream blocks that queue, perhaps the very one that waits for these copies.
+// Then the next stream is tried.
 #pragma once
 
 #include <array>

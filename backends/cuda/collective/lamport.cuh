@@ -1,7 +1,7 @@
-// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all and keeps them, empties what
-// the lamport task before has left, then waits until the same units of the others are no longer empty, and
-// combines them: no flag, no barrier and no fence. All that in one pass, and in a kernel of its own for what
-// is plain, since between two H200 every branch less shows (docs/lab-book.md, "Lamport").
+// Tasks of Shape::lamport. Every thread sends its own units of 16 bytes to all ranks and keeps them. It empties what the lamport
+// task before has left, waits until the same units of the other ranks are no longer empty, and combines them. There is no flag,
+// no barrier and no fence. All of it is one pass, and plain cases have their own kernel: between two H200 each branch that is
+// saved shows (docs/lab-book.md, "Lamport").
 #pragma once
 
 #include "backends/cuda/collective/exchange.cuh"

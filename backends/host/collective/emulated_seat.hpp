@@ -29,7 +29,7 @@ struct SeatSurroundings {
 // task has ended. Honest ranks take nothing back that anybody uses. Any thread.
 class Outlived {
 public:
-    // As many as are given up in a row by whoever shares and takes back while one task waits.
+    // As many as a well-behaved rank can share and take back while one task waits.
     bool full() const {
         const std::lock_guard lock(mutex_);
         return kept_.size() >= protocol::max_slots;

@@ -223,7 +223,7 @@ Step PairTask::open_send(Flow& flow) {
     flow.staged = token.slot == Token::unreachable;
     if (!flow.staged) {
         flow.target = state_.slots.find(flow.peer, token.slot, token.offset + flow.begin, flow.bytes);
-        // What everybody is said to have mapped is not mapped here.
+        // Memory that all ranks are said to have mapped is not mapped here.
         if (flow.target == nullptr) {
             state_.give_up_of_mismatch(task_, flow.peer, line.signature);
             return Step::gave_up;

@@ -55,7 +55,7 @@ Outcome with_shm_remedy(Outcome outcome, bool contained) {
     return outcome;
 }
 
-// GPUs that the PCI tree shows, whoever may use them.
+// GPUs in the PCI tree, whether this process may use them or not.
 int gpus_in_tree(const driver::MachineFiles& files) {
     int count = 0;
     for (const std::string& bus_id : files.names("/sys/bus/pci/devices")) {

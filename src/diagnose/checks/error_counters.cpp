@@ -17,7 +17,8 @@ namespace {
 
 using driver::NvmlCounters;
 
-// A link sends again now and then; a bad contact does so all the time. Below this nobody notices.
+// A good link resends now and then; one with a bad contact does so all the time. Below this the loss does not
+// show.
 constexpr unsigned long long many = 1000;
 
 // "TOTAL_ERR_COR 5" and the like of a file of AER; `left_out` is a line that does not count.

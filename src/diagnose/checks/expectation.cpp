@@ -80,7 +80,7 @@ Outcome look_expectation(const Evidence& evidence) {
     const Topology& expected = *evidence.expected;
     std::vector<Seen> differences;
     compare_kind(expected, evidence.topology, DeviceKind::gpu, differences);
-    // A machine whose cards or drives nobody described is not told to have none.
+    // An expectation that lists no cards or drives does not say that the machine has none.
     for (const DeviceKind kind : {DeviceKind::nic, DeviceKind::drive})
         if (!of_kind(expected, kind).empty()) compare_kind(expected, evidence.topology, kind, differences);
     if (differences.empty()) {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr const char* pci_folder = "/sys/bus/pci/devices/";
 
-// The NVIDIA GPUs of the PCI tree that the NVIDIA driver has taken: others are given to a guest, or to nobody.
+// The NVIDIA GPUs of the PCI tree that are bound to the NVIDIA driver: others are given to a guest, or are
+// unbound.
 std::vector<std::string> driven_gpus(const driver::MachineFiles& files) {
     std::vector<std::string> found;
     for (const std::string& bus_id : files.names(pci_folder)) {

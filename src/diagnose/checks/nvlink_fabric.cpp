@@ -217,8 +217,9 @@ void count_links(const Evidence& evidence, DeviceId id, MissingLinks& missing, O
     const bool elsewhere = links.meshed && is_guest(evidence);
     (elsewhere ? missing.elsewhere : links.bridged ? missing.bridged : missing.gpus).push_back(device.name);
     missing.max = std::max(missing.max, links.wanted - links.active);
-    missing.lost = std::max(missing.lost, (links.wanted - links.active) * links.gb_per_s *
-                                              topology::reached_part(LinkKind::nvlink));
+    const Link one{0, 1, LinkKind::nvlink, 1, links.gb_per_s};
+    missing.lost =
+        std::max(missing.lost, (links.wanted - links.active) * links.gb_per_s * topology::reached_part(one));
 }
 
 bool is_zero(const std::string& uuid) {

@@ -43,7 +43,8 @@ Speed speed_in(const driver::MachineFiles& files, const std::string& bus_id, con
 }
 
 double rate(Speed speed) {
-    return topology::pcie_gb_per_s(speed.generation, speed.lanes) * topology::reached_part(LinkKind::pcie);
+    const double signalled = topology::pcie_gb_per_s(speed.generation, speed.lanes);
+    return signalled * topology::reached_part({0, 1, LinkKind::pcie, speed.lanes, signalled});
 }
 
 std::string words(Speed speed) {

@@ -52,7 +52,7 @@ std::string describe(const Evidence& evidence, const std::vector<RefusedPair>& r
     return listed(names);
 }
 
-// Where there is nothing to ask about, or nobody to ask.
+// Where there is no pair to query, or no driver to ask.
 std::optional<Outcome> without_answers(const Evidence& evidence, const PeerAnswers& answers) {
     if (gpus_of(evidence.topology).size() < 2) return does_not_apply("there are no two GPUs");
     if (answers.refused.empty() && !answers.untold.empty()) {

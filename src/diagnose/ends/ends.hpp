@@ -55,7 +55,7 @@ std::string words(const std::optional<std::string>& fact);
 void see_both(Outcome& outcome, const NodeLook& look, const std::string& name);
 // "here", "node7", "neither here nor on node7": which ends do not tell it.
 std::string silent_ends(const Both& fact, const NodeLook& look);
-// unknown: an end does not tell it.
+// unknown: one end does not say.
 Outcome not_told(const NodeLook& look, const std::string& name, const std::string& what);
 
 }  // namespace sidestep::diagnose

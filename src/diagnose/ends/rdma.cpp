@@ -6,7 +6,7 @@
 namespace sidestep::diagnose {
 namespace {
 
-// The ports that an end tells of: "mlx5_0.1" and "ACTIVE, Ethernet, 100 Gb/sec".
+// The ports that an end reports: "mlx5_0.1" and "ACTIVE, Ethernet, 100 Gb/sec".
 std::vector<std::pair<std::string, std::string>> told_with(const EndFacts& facts, const std::string& begin) {
     std::vector<std::pair<std::string, std::string>> found;
     for (auto fact = facts.lower_bound(begin); fact != facts.end() && fact->first.starts_with(begin); ++fact)

@@ -166,6 +166,20 @@ private:
     DeviceId first_ = 0;  // of the leaves
 };
 
+// Facts that no route depends on took a fifth of the memory of a large cluster.
+constexpr std::ptrdiff_t most_gpus_with_properties = 10000;
+
+bool is_large(const Topology::Parts& machine, int count) {
+    const auto is_gpu = [](const Device& device) { return device.kind == DeviceKind::gpu; };
+    return std::count_if(machine.devices.begin(), machine.devices.end(), is_gpu) * count >
+           most_gpus_with_properties;
+}
+
+Topology::Parts without_properties(Topology::Parts machine) {
+    for (Device& device : machine.devices) device.properties.clear();
+    return machine;
+}
+
 // Where a machine's cards of the network are: [node * rails + rail].
 std::vector<DeviceId> network_cards(const Topology::Parts& machine, int nodes, int rails) {
     std::vector<std::vector<DeviceId>> by_node(static_cast<std::size_t>(nodes));
@@ -223,7 +237,9 @@ Topology::Parts copies(const Topology::Parts& machine, int count, Spare spare) {
 
 Topology::Parts cluster(const Topology::Parts& machine, int count, const Rails& rails) {
     const int nodes = nodes_of(machine);
-    Topology::Parts all = copies(machine, count, Network::most(nodes * count, nodes, rails));
+    const Spare spare = Network::most(nodes * count, nodes, rails);
+    Topology::Parts all =
+        copies(is_large(machine, count) ? without_properties(machine) : machine, count, spare);
     const std::vector<DeviceId> of_machine = network_cards(machine, nodes, rails.count);
     std::vector<DeviceId> cards;
     cards.reserve(of_machine.size() * static_cast<std::size_t>(count));

@@ -58,7 +58,7 @@ constexpr std::array<Board, 2> boards = {{
      "0016:03:00.0"},
 }};
 
-// A card behind its own switch, on a host bridge of its own.
+// A card behind a switch and a host bridge that no other device shares.
 void join_card(PartsBuilder& builder, DeviceId nic, const char* name, DeviceId cpu) {
     const DeviceId pcie_switch = add_pcie_switch(builder, name, builder.device(cpu).numa_node);
     builder.join_pcie(nic, pcie_switch, 5, 16);

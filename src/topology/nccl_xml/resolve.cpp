@@ -17,7 +17,7 @@ namespace {
 
 constexpr int no_machine = -1;
 
-// The links between two devices, as both tell it.
+// The links between two devices, as both of them list it.
 struct Told {
     DeviceId low = 0;
     DeviceId high = 0;

@@ -101,7 +101,7 @@ void Tree::place() {
         if (cpus_.empty()) cpus_.push_back({});
         const auto cpu = topology_.cpu_of(parent.value_or(id));
         const std::size_t at = cpu ? position[*cpu] : 0;
-        // What nothing joins is nobody's neighbour: a bridge of its own.
+        // A device without links has no neighbours: it gets a bridge of its own.
         const auto [bridge, is_new] = bridges[at].emplace(parent.value_or(id), cpus_[at].bridges);
         if (is_new) ++cpus_[at].bridges;
         cpus_[at].below.push_back({id, bridge->second});

@@ -102,6 +102,15 @@ TEST(NvlinkChecks, LinksOfAProductThatAreDownFail) {
     EXPECT_NEAR(outcome.cost_gb_per_s.value_or(0), 4 * 26.562 * 396 / 478.1, 0.1);
 }
 
+TEST(NvlinkChecks, AMissingLinkCostsWhatItsGenerationReaches) {
+    H200Machine machine;
+    set_links(machine, 18, 17);
+    for (auto& gpu : machine.nvml.gpus)
+        for (auto& link : gpu.links) link.gb_per_s = 53.125;
+    const Outcome outcome = look("nvlinks-inactive", machine.evidence());
+    EXPECT_NEAR(outcome.cost_gb_per_s.value_or(0), 770.0 / 18, 0.01) << "of the fifth generation";
+}
+
 TEST(NvlinkChecks, ProductsAgainstTheirPublishedNumbers) {
     H200Machine machine;
     struct Case {

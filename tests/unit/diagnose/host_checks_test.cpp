@@ -169,6 +169,8 @@ TEST(PcieCheck, EveryLinkUpward) {
     EXPECT_EQ(outcome.verdict, Verdict::warn) << "switches do not idle at gen3";
     EXPECT_NE(outcome.summary.find("above gpu:1"), std::string::npos) << outcome.summary;
     EXPECT_TRUE(saw(outcome, "", "gen3 x16 now, both ends can do gen5 x16"));
+    EXPECT_NEAR(outcome.cost_gb_per_s.value_or(0), 55.5 - 12.15, 0.1)
+        << "what copies reach on each generation";
 }
 
 TEST(PcieCheck, IdleGpusAreNoAlarm) {

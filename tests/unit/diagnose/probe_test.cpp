@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -69,6 +70,33 @@ TEST(ProbeReports, ManyPairsAreAMatrixAndWhatStandsOut) {
     ProbeReport two = a_report();
     two.pairs.resize(1);
     EXPECT_NE(two.to_string().find("gpu:0 -> gpu:1"), std::string::npos);
+}
+
+TEST(ProbeReports, RefusedPairsAreALineForEachReason) {
+    ProbeReport report;
+    report.machine = "pcie";
+    for (int from = 0; from < 8; ++from)
+        for (int to = 0; to < 8; ++to)
+            for (const char* engine : {"copy engine", "kernel"})
+                if (from != to)
+                    report.pairs.push_back({from,
+                                            to,
+                                            "",
+                                            "",
+                                            engine,
+                                            false,
+                                            to == 7 ? "seven" : "no access",
+                                            true,
+                                            {},
+                                            0,
+                                            0,
+                                            22});
+    const std::string text = report.to_string();
+    EXPECT_NE(text.find("  not direct by copy engine and kernel: gpu:0 -> gpu:1 and 97 more: no access\n"
+                        "  not direct by copy engine and kernel: gpu:0 -> gpu:7 and 13 more: seven\n"),
+              std::string::npos)
+        << text;
+    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 30) << text;
 }
 
 TEST(ProbeReports, RoundTrip) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -221,6 +222,16 @@ TEST(Cluster, IsReadBackTheSame) {
         ASSERT_TRUE(again.ok()) << again.error().to_string();
         EXPECT_EQ(again->parts(), cluster.parts()) << name;
     }
+}
+
+TEST(Cluster, LargeOnesHaveNoPropertiesOfDevices) {
+    const auto any = [](const char* name) {
+        const Topology cluster = built_in(name);
+        const auto told = [](const Device& device) { return !device.properties.empty(); };
+        return std::any_of(cluster.devices().begin(), cluster.devices().end(), told);
+    };
+    EXPECT_TRUE(any("dgx-h100*1250"));
+    EXPECT_FALSE(any("dgx-h100*1251"));
 }
 
 TEST(Cluster, RefusesWhatIsNoNumberOfMachines) {
