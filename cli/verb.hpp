@@ -57,7 +57,7 @@ inline constexpr Verb verbs[] = {
     {"load", "bring the tensors of a checkpoint to GPUs, and say where the time went", define_load},
     {"inspect", "list the tensors of a checkpoint, without reading their data", define_inspect},
     {"repair", "end what killed saves and copies left in a folder", define_repair},
-    {"run", "run an NCCL program over Sidestep, or ranks of a program, a GPU each", define_run},
+    {"run", "run a program of NCCL or cuFile over Sidestep, or ranks of it, a GPU each", define_run},
     {"ps", "list the groups of this user's processes, and who waits for whom", define_ps},
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},
     {"serve", "let other machines reach places of this one", define_serve},
