@@ -1,31 +1,56 @@
 #include "shims/cufile/calls.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <atomic>
 #include <bit>
+#include <functional>
+#include <new>
+
+#include "shims/cufile/failure.hpp"
 
 namespace sidestep::cufile {
 namespace {
 
-using Word = std::atomic<std::uint64_t>;
-// Totals is nothing but words: each shard is one, in words that threads add to.
-constexpr std::size_t words = sizeof(Totals) / sizeof(std::uint64_t);
-static_assert(sizeof(Totals) % sizeof(std::uint64_t) == 0);
+using Shard = CountsPage::Shard;
 
-constexpr std::size_t shard_count = 16;
-struct alignas(64) Shard {
-    std::array<Word, words> values{};
-};
+// Shared pages, or null where there are none: a limit, or a sandbox.
+CountsPage* shared_page() {
+    const int memory = ::memfd_create(CountsPage::name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (memory < 0) return nullptr;
+    void* address = MAP_FAILED;
+    if (::ftruncate(memory, sizeof(CountsPage)) == 0 &&
+        ::fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        address = ::mmap(nullptr, sizeof(CountsPage), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (address != MAP_FAILED) return new (address) CountsPage;
+    ::close(memory);
+    return nullptr;
+}
 
-std::array<Shard, shard_count>& shards() {
-    static auto& all = *new std::array<Shard, shard_count>;
-    return all;
+CountsPage* make_page() {
+    CountsPage* page = shared_page();
+    if (page == nullptr) {
+        warn("no memory can be shared: sidestep cufile stats will not find this process");
+        page = new CountsPage;
+    }
+    page->process.store(static_cast<std::uint64_t>(::getpid()), std::memory_order_relaxed);
+    page->magic.store(CountsPage::right_magic, std::memory_order_release);
+    return page;
+}
+
+// Never destroyed, and its descriptor never closed: both end with the process.
+CountsPage& page() {
+    static CountsPage& one = *make_page();
+    return one;
 }
 
 Shard& mine() {
     static std::atomic<std::size_t> threads{0};
-    thread_local const std::size_t number = threads.fetch_add(1, std::memory_order_relaxed) % shard_count;
-    return shards()[number];
+    thread_local const std::size_t number =
+        threads.fetch_add(1, std::memory_order_relaxed) % CountsPage::shards;
+    return page().counts[number];
 }
 
 // Adds to the word of a shard at which `member` lies in Totals.
@@ -35,7 +60,7 @@ public:
     void operator()(const std::uint64_t& member, std::uint64_t value) {
         if (value == 0) return;
         const auto at = static_cast<std::size_t>(&member - reinterpret_cast<const std::uint64_t*>(&layout()));
-        shard_.values[at].fetch_add(value, std::memory_order_relaxed);
+        shard_.words[at].fetch_add(value, std::memory_order_relaxed);
     }
     static const Totals& layout() {
         static const Totals zero;
@@ -60,14 +85,17 @@ std::size_t class_of(Bytes bytes) {
 }  // namespace
 
 void note(const Call& call) noexcept {
+    if (in_a_child()) return;
     Adder add(mine());
     const Totals& at = Adder::layout();
+    const bool direct = call.storage.gpu_direct > call.storage.o_direct + call.storage.page_cache;
     const bool write = writes(call.kind);
     const Totals::OfKind& kind = at.kinds[static_cast<std::size_t>(call.kind)];
     add(call.ok ? kind.ok : kind.failed, 1);
     add(kind.bytes, call.bytes);
     add(kind.nanoseconds, call.nanoseconds);
-    add_storage(add, write ? at.write_storage : at.read_storage, call.storage);
+    add(kind.direct, call.ok && direct ? 1 : 0);
+    add_storage(add, kind.storage, call.storage);
     if (call.ok) add(at.sizes[write ? 1 : 0][class_of(call.bytes)], 1);
     if (call.gpu < 0 || call.gpu >= static_cast<int>(most_gpus)) return;
     const Totals::OfGpu& gpu = at.gpus[static_cast<std::size_t>(call.gpu)];
@@ -78,27 +106,42 @@ void note(const Call& call) noexcept {
     add(way.nanoseconds, call.nanoseconds);
     add(way.unaligned, call.unaligned ? 1 : 0);
     if (!call.ok) return;
-    const bool direct = call.storage.gpu_direct > call.storage.o_direct + call.storage.page_cache;
     add(direct ? way.direct : way.posix, 1);
 }
 
-void note(Event event, bool ok) noexcept {
+void note(Event event, bool ok, std::uint64_t count, std::uint64_t nanoseconds) noexcept {
+    if (in_a_child()) return;
     Adder add(mine());
-    const Totals::OfEvent& at = Adder::layout().events[static_cast<std::size_t>(event)];
-    add(ok ? at.ok : at.failed, 1);
+    const Totals::OfEvent& at = Adder::layout().of(event);
+    add(ok ? at.ok : at.failed, count);
+    add(at.nanoseconds, nanoseconds);
 }
 
 Totals totals() {
-    Totals sum;
-    auto* into = reinterpret_cast<std::uint64_t*>(&sum);
-    for (const Shard& shard : shards())
-        for (std::size_t i = 0; i < words; ++i) into[i] += shard.values[i].load(std::memory_order_relaxed);
-    return sum;
+    return page().sums();
 }
 
-void reset_totals() {
-    for (Shard& shard : shards())
-        for (Word& word : shard.values) word.store(0, std::memory_order_relaxed);
+namespace {
+
+template <typename Combine>
+void combine(Totals& totals, const Totals& other, Combine combine) {
+    std::array<std::uint64_t, sizeof(Totals) / sizeof(std::uint64_t)> to, from;
+    std::memcpy(to.data(), &totals, sizeof totals);
+    std::memcpy(from.data(), &other, sizeof other);
+    std::transform(to.begin(), to.end(), from.begin(), to.begin(), combine);
+    std::memcpy(static_cast<void*>(&totals), to.data(), sizeof totals);
+}
+
+}  // namespace
+
+Totals& Totals::operator+=(const Totals& other) {
+    combine(*this, other, std::plus());
+    return *this;
+}
+
+Totals& Totals::operator-=(const Totals& other) {
+    combine(*this, other, std::minus());
+    return *this;
 }
 
 }  // namespace sidestep::cufile

@@ -8,6 +8,8 @@
 #include "shims/cufile/buffers.hpp"
 #include "shims/cufile/files.hpp"
 #include "shims/cufile/settings.hpp"
+#include "shims/cufile/stats.hpp"
+#include "shims/cufile/stream.hpp"
 
 namespace sidestep::cufile {
 namespace {
@@ -67,6 +69,7 @@ Refusal Driver::machine_locked() {
     owned_.emplace(std::move(*opened));
     watch_forks();
     context_.store(&*owned_, std::memory_order_release);
+    Statistics::get();  // counts from here on, where the settings want that
     return {};
 }
 
@@ -84,6 +87,7 @@ Refusal Driver::close() {
     closed_.store(true, std::memory_order_release);
     Files::get().clear();
     Buffers::get().clear();
+    Streams::get().clear();
     return {};
 }
 

@@ -1,6 +1,4 @@
 // The exported reads and writes that return when the bytes are there.
-#include <new>
-
 #include <fmt/format.h>
 
 #include "shims/cufile/moving.hpp"
@@ -9,24 +7,6 @@ using namespace sidestep;
 using namespace sidestep::cufile;
 
 namespace {
-
-Moved run(const Request& request) {
-    Moved moved;
-    try {
-        Prepared prepared;
-        moved.refused = prepare(request, prepared);
-        if (!moved.refused) return move(prepared);
-    } catch (const std::bad_alloc&) {
-        moved.refused.code = CU_FILE_NOMEM_ERROR;
-    } catch (...) {
-        moved.refused.code = CU_FILE_INTERNAL_ERROR;
-    }
-    Call call;
-    call.kind = request.kind;
-    call.ok = false;
-    note(call);
-    return moved;
-}
 
 // The parts of memory one after the other, as one stretch of the file. Ends at the end of the file, or at the first failure: what
 // came before it is answered then, unless it is nothing.

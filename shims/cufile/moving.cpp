@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -192,6 +193,24 @@ Moved move(const Prepared& prepared) {
             .count());
     note(call);
     return std::move(way.moved);
+}
+
+Moved run(const Request& request) noexcept {
+    Moved moved;
+    try {
+        Prepared prepared;
+        moved.refused = prepare(request, prepared);
+        if (!moved.refused) return move(prepared);
+    } catch (const std::bad_alloc&) {
+        moved.refused.code = CU_FILE_NOMEM_ERROR;
+    } catch (...) {
+        moved.refused.code = CU_FILE_INTERNAL_ERROR;
+    }
+    Call call;
+    call.kind = request.kind;
+    call.ok = false;
+    note(call);
+    return moved;
 }
 
 ssize_t result_of(const Moved& moved) {

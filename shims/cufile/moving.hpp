@@ -40,6 +40,9 @@ struct Moved {
 // Moves the bytes, waits for the last of them, and counts the call. Any thread, and any number at a time.
 Moved move(const Prepared& prepared);
 
+// Both. What was refused is counted too.
+Moved run(const Request& request) noexcept;
+
 // What cuFile answers: the bytes; -errno where the operating system failed; else -code.
 ssize_t result_of(const Moved& moved);
 // The same as a function that sets errno does: -1 and errno. On success errno is what it was.
