@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <new>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "shims/cufile/buffers.hpp"
+#include "shims/cufile/cached.hpp"
 #include "shims/cufile/driver.hpp"
 #include "shims/cufile/settings.hpp"
 #include "shims/cufile/slots.hpp"
@@ -17,8 +19,16 @@
 namespace sidestep::cufile {
 namespace {
 
-// Up to here the calling thread reads or writes by itself, through the page cache, as the engine does with little.
-constexpr Bytes small = slot_bytes;
+// Up to here the calling thread reads and writes the file itself, whatever the page cache holds, as the engine would with so
+// little.
+constexpr Bytes small_read = Bytes{64} << 10;
+constexpr Bytes small_write = Bytes{256} << 10;
+static_assert(small_write <= slot_bytes);
+
+// Up to here it also reads by itself what the page cache holds: the engine has one thread copy so much. More is copied by several
+// threads of the engine, unless the program brings so many that each has a processor's work.
+constexpr Bytes read_alone = Bytes{2} << 20;
+constexpr int many_readers = 4;
 
 constexpr Bytes block = 4096;
 
@@ -62,24 +72,28 @@ Way move_small(const Prepared& prepared, const Buffer& memory, Bytes offset) {
     const bool write = writes(prepared.kind);
     if (!memory.place().is_gpu())
         return move_here(*prepared.file, memory.address(), memory.size(), offset, write);
-    const auto slot = slot_of_this_thread(*Driver::get().context());
-    if (!slot) return failed(refusal_of(slot.error()));
+    const auto slots = slots_of_this_thread(*Driver::get().context());
+    if (!slots) return failed(refusal_of(slots.error()));
+    void* const slot = slots->front();
     if (write) {
-        if (auto refused = copy(memory, Buffer::host(*slot, memory.size())))
-            return failed(std::move(refused));
-        return move_here(*prepared.file, *slot, memory.size(), offset, true);
+        if (auto refused = copy(memory, Buffer::host(slot, memory.size()))) return failed(std::move(refused));
+        return move_here(*prepared.file, slot, memory.size(), offset, true);
     }
-    Way way = move_here(*prepared.file, *slot, memory.size(), offset, false);
+    Way way = move_here(*prepared.file, slot, memory.size(), offset, false);
     if (way.moved.refused || way.moved.bytes == 0) return way;
-    way.moved.refused = copy(Buffer::host(*slot, way.moved.bytes), memory.slice(0, way.moved.bytes));
+    way.moved.refused = copy(Buffer::host(slot, way.moved.bytes), memory.slice(0, way.moved.bytes));
     if (way.moved.refused) way.moved.bytes = 0;
     return way;
+}
+
+bool goes_around_cache() {
+    return settings().flag(CUFILE_PARAM_FORCE_ODIRECT_MODE);
 }
 
 CopyOptions options() {
     CopyOptions wanted;
     if (settings().flag(CUFILE_PARAM_FORCE_COMPAT_MODE)) wanted.require = Require::host;
-    if (settings().flag(CUFILE_PARAM_FORCE_ODIRECT_MODE)) wanted.page_cache = PageCache::bypass;
+    if (goes_around_cache()) wanted.page_cache = PageCache::bypass;
     if (settings().flag(CUFILE_PARAM_PROPERTIES_POSIX_IO_MODE)) wanted.page_cache = PageCache::use;
     return wanted;
 }
@@ -89,23 +103,55 @@ Way copied(const Result<Receipt>& done) {
     return {{done->bytes, {}}, done->storage};
 }
 
-// Up to the end of the file, where that comes first: also of one that is cut while it is read.
-Way read_large(const Prepared& prepared) {
-    const File& file = *prepared.file;
+// By the engine, up to the end of the file, where that comes first: also of one that is cut while it is read.
+Way read_by_engine(const File& file, const Buffer& memory, Bytes offset) {
     for (Bytes last = std::numeric_limits<Bytes>::max();;) {
         Bytes size = 0;
         if (auto refused = file.size(size)) return failed(std::move(refused));
-        if (prepared.offset >= size) return {};
-        const Bytes bytes = std::min(prepared.memory.size(), size - prepared.offset);
-        const auto done = Driver::get()
-                              .context()
-                              ->copy(Buffer::file(file.path(), prepared.offset, bytes),
-                                     prepared.memory.slice(0, bytes), options())
-                              .wait();
+        if (offset >= size) return {};
+        const Bytes bytes = std::min(memory.size(), size - offset);
+        const Context& context = *Driver::get().context();
+        const auto done =
+            context.copy(Buffer::file(file.path(), offset, bytes), memory.slice(0, bytes), options()).wait();
         const bool cut = !done && done.error().code == ErrorCode::end_of_file && size < last;
         if (!cut) return copied(done);
         last = size;
     }
+}
+
+// Large reads that are under way.
+class Reading {
+public:
+    Reading() : beside_(count().fetch_add(1, std::memory_order_relaxed)) {}
+    ~Reading() { count().fetch_sub(1, std::memory_order_relaxed); }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+    bool is_one_of_many() const { return beside_ + 1 >= many_readers; }
+
+private:
+    static std::atomic<int>& count() {
+        static std::atomic<int> reading{0};
+        return reading;
+    }
+    const int beside_;
+};
+
+Way read_large(const Prepared& prepared) {
+    const Reading reading;
+    Way way;
+    const Bytes size = prepared.memory.size();
+    if (!goes_around_cache() && (size <= read_alone || reading.is_one_of_many())) {
+        CachedRead cached = read_cached(*prepared.file, prepared.memory, prepared.offset);
+        if (cached.refused) return failed(std::move(cached.refused));
+        way.moved.bytes = way.storage.page_cache = cached.bytes;
+        if (cached.ended || cached.bytes == size) return way;
+    }
+    const Bytes done = way.moved.bytes;
+    Way rest =
+        read_by_engine(*prepared.file, prepared.memory.slice(done, size - done), prepared.offset + done);
+    rest.storage += way.storage;
+    if (!rest.moved.refused) rest.moved.bytes += done;
+    return rest;
 }
 
 // What lies beyond the end of the file is no place that the engine writes to. The last bytes first: so the file grows to what
@@ -176,10 +222,11 @@ Moved move(const Prepared& prepared) {
     const Bytes size = prepared.memory.size();
     Way way;
     if (size != 0) {
-        if (size <= small && !settings().flag(CUFILE_PARAM_FORCE_ODIRECT_MODE))
+        const bool write = writes(prepared.kind);
+        if (size <= (write ? small_write : small_read) && !goes_around_cache())
             way = move_small(prepared, prepared.memory, prepared.offset);
         else
-            way = writes(prepared.kind) ? write_large(prepared) : read_large(prepared);
+            way = write ? write_large(prepared) : read_large(prepared);
     }
     Call call;
     call.kind = prepared.kind;

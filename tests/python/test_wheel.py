@@ -52,7 +52,8 @@ class WheelTest(unittest.TestCase):
     def test_what_it_holds(self):
         with zipfile.ZipFile(self.wheel) as archive:
             names = archive.namelist()
-        for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2"]:
+        for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2",
+                     "sidestep/lib/sidestep/cufile/libcufile.so.0"]:
             self.assertIn(name, names)
         self.assertTrue(all(name.split("/")[0] in ("sidestep", f"sidestep-{sidestep.__version__}.dist-info") for name in names))
 
