@@ -76,7 +76,7 @@ TEST(CufileMoving, EveryMisalignmentOfAReadAndAWrite) {
 
 TEST(CufileMoving, TheEndOfTheFile) {
     for (const bool gpu : {true, false})
-        for (const std::size_t length : {std::size_t{1000}, std::size_t{600'000}}) {
+        for (const std::size_t length : {std::size_t{1000}, std::size_t{600'000}, std::size_t{3'000'000}}) {
             const auto bytes = pattern(length, 2);
             const TempFile file(bytes);
             const Descriptor descriptor(file.path(), O_RDONLY);
