@@ -95,6 +95,28 @@ TEST(CufileMoving, TheEndOfTheFile) {
         }
 }
 
+// The calling thread reads as far as the page cache goes, and the engine the rest.
+TEST(CufileMoving, AFileThatIsCachedInPart) {
+    constexpr std::size_t size = 2'000'000;
+    const auto bytes = pattern(size, 8);
+    const TempFile file(bytes);
+    const Descriptor descriptor(file.path(), O_RDWR);
+    const Handle handle(descriptor);
+    std::vector<unsigned char> warm(300'000);
+    for (const bool gpu : {true, false})
+        for (const std::size_t warmed : {std::size_t{0}, std::size_t{4096}, std::size_t{300'000}}) {
+            ASSERT_EQ(::fsync(descriptor), 0);
+            ASSERT_EQ(::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
+            ASSERT_EQ(::posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM), 0);
+            ASSERT_EQ(::pread(descriptor, warm.data(), warmed, 0), static_cast<ssize_t>(warmed));
+            Memory memory(gpu, size);
+            std::fill_n(memory.get(), size, mark);
+            EXPECT_EQ(cuFileRead(handle, memory.get(), size, 0, 0), static_cast<ssize_t>(size))
+                << sidestepCufileLastError();
+            EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), memory.get())) << gpu << " " << warmed;
+        }
+}
+
 TEST(CufileMoving, WritesBeyondTheEndLeaveAHole) {
     for (const bool gpu : {true, false})
         for (const std::size_t size : {std::size_t{100}, std::size_t{4097}, std::size_t{700'000}}) {
