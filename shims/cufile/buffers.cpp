@@ -50,11 +50,12 @@ Refusal Buffers::add(const Context& context, const void* base, Bytes size, int f
     if ((flags & ~known_flags) != 0)
         return refusal(CU_FILE_INVALID_VALUE, fmt::format("there are no flags {:#x}", flags & ~known_flags));
     const auto key = reinterpret_cast<std::uintptr_t>(base);
+    // Before the lock: CUDA is asked, and others read meanwhile.
+    Buffer buffer;
+    if (auto refused = locate(context, base, size, buffer)) return refused;
     const std::lock_guard guard(mutex_);
     if (registered_.contains(key))
         return refusal(CU_FILE_MEMORY_ALREADY_REGISTERED, fmt::format("{} is registered already", base));
-    Buffer buffer;
-    if (auto refused = locate(context, base, size, buffer)) return refused;
     if (buffer.place().is_gpu()) {
         const Bytes most = Bytes{settings().size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB)}
                            << 10;

@@ -94,13 +94,7 @@ Files& Files::get() {
 Refusal Files::add(const CUfileDescr_t& description, CUfileHandle_t& handle) {
     if (auto wrong = check(description)) return wrong;
     const int descriptor = description.handle.fd;
-    const std::lock_guard guard(mutex_);
-    if (const auto known = by_descriptor_.find(descriptor); known != by_descriptor_.end()) {
-        // A number that was closed and given out again is another file's.
-        if (files_.at(known->second)->is_behind(descriptor))
-            return refusal(CU_FILE_HANDLE_ALREADY_REGISTERED,
-                           fmt::format("descriptor {} is registered already", descriptor));
-    }
+    // Before the lock: a file system may take its time, and others read meanwhile.
     const int own = open_again(descriptor);
     if (own < 0)
         return refusal(
@@ -108,6 +102,12 @@ Refusal Files::add(const CUfileDescr_t& description, CUfileHandle_t& handle) {
             system_refusal(errno, fmt::format("descriptor {} cannot be opened a second time", descriptor))
                 .words);
     auto file = std::make_shared<const File>(descriptor, own, ::fcntl(own, F_GETFL) & O_ACCMODE);
+    const std::lock_guard guard(mutex_);
+    // A number that was closed and given out again is another file's.
+    const auto known = by_descriptor_.find(descriptor);
+    if (known != by_descriptor_.end() && files_.at(known->second)->is_behind(descriptor))
+        return refusal(CU_FILE_HANDLE_ALREADY_REGISTERED,
+                       fmt::format("descriptor {} is registered already", descriptor));
     next_ += 64;
     handle = reinterpret_cast<CUfileHandle_t>(next_);
     files_.emplace(handle, std::move(file));

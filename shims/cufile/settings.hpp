@@ -68,6 +68,7 @@ public:
 
 private:
     Refusal read_file(const std::string& path);
+    void read_usual_file();
     void read_environment();
 
     std::array<std::atomic<std::size_t>, size_count> sizes_{};

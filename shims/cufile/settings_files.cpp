@@ -111,13 +111,19 @@ Refusal Settings::read_file(const std::string& path) {
     return {};
 }
 
+// A file that nobody named for this program keeps it from nothing.
+void Settings::read_usual_file() {
+    if (const Refusal refused = read_file(std::string(usual_file)))
+        warn(fmt::format("{}: what follows there is not read", refused.words));
+}
+
 void Settings::read_environment() {
     name_unknown_variables();
     const char* named = variable("CUFILE_ENV_PATH_JSON");
     if (named != nullptr)
         trouble_ = read_file(named);
     else if (::access(std::string(usual_file).c_str(), R_OK) == 0)
-        trouble_ = read_file(std::string(usual_file));
+        read_usual_file();
     const auto flag = [&](const char* name, int parameter) {
         const char* value = variable(name);
         if (value == nullptr) return;

@@ -76,7 +76,7 @@ TEST(CufileMoving, EveryMisalignmentOfAReadAndAWrite) {
 
 TEST(CufileMoving, TheEndOfTheFile) {
     for (const bool gpu : {true, false})
-        for (const std::size_t length : {std::size_t{1000}, std::size_t{600'000}}) {
+        for (const std::size_t length : {std::size_t{1000}, std::size_t{600'000}, std::size_t{3'000'000}}) {
             const auto bytes = pattern(length, 2);
             const TempFile file(bytes);
             const Descriptor descriptor(file.path(), O_RDONLY);
@@ -92,6 +92,28 @@ TEST(CufileMoving, TheEndOfTheFile) {
             EXPECT_EQ(cuFileRead(handle, memory.get(), 2 * length, off_t{1} << 60, 0), 0);
             EXPECT_EQ(cuFileRead(handle, memory.get(), 0, 0, 0), 0);
             EXPECT_EQ(cuFileRead(handle, memory.get(), 2 * length, end - 1, 0), 1);
+        }
+}
+
+// The calling thread reads as far as the page cache goes, and the engine the rest.
+TEST(CufileMoving, AFileThatIsCachedInPart) {
+    constexpr std::size_t size = 2'000'000;
+    const auto bytes = pattern(size, 8);
+    const TempFile file(bytes);
+    const Descriptor descriptor(file.path(), O_RDWR);
+    const Handle handle(descriptor);
+    std::vector<unsigned char> warm(300'000);
+    for (const bool gpu : {true, false})
+        for (const std::size_t warmed : {std::size_t{0}, std::size_t{4096}, std::size_t{300'000}}) {
+            ASSERT_EQ(::fsync(descriptor), 0);
+            ASSERT_EQ(::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
+            ASSERT_EQ(::posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM), 0);
+            ASSERT_EQ(::pread(descriptor, warm.data(), warmed, 0), static_cast<ssize_t>(warmed));
+            Memory memory(gpu, size);
+            std::fill_n(memory.get(), size, mark);
+            EXPECT_EQ(cuFileRead(handle, memory.get(), size, 0, 0), static_cast<ssize_t>(size))
+                << sidestepCufileLastError();
+            EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), memory.get())) << gpu << " " << warmed;
         }
 }
 

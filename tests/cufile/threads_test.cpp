@@ -35,6 +35,33 @@ TEST(CufileThreads, ManyOnOneHandle) {
     EXPECT_TRUE(target.content() == bytes);
 }
 
+// So many that each reads what the page cache holds by itself, however much it is.
+TEST(CufileThreads, LargeReadsBesideEachOther) {
+    constexpr std::size_t threads = 8, size = 5'000'001, rounds = 4;
+    const auto bytes = pattern(size + threads, 3);
+    const TempFile file(bytes);
+    const Descriptor descriptor(file.path(), O_RDONLY);
+    const Handle handle(descriptor);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> all;
+    for (std::size_t thread = 0; thread < threads; ++thread)
+        all.emplace_back([&, thread] {
+            // Every other one reads into host memory.
+            const GpuMemory gpu(static_cast<int>(thread), size);
+            std::vector<unsigned char> host(size);
+            unsigned char* const memory = thread % 2 == 0 ? gpu.get() : host.data();
+            for (std::size_t round = 0; round < rounds; ++round) {
+                std::fill_n(memory, size, static_cast<unsigned char>(0xee));
+                if (cuFileRead(handle, memory, size, static_cast<off_t>(thread), 0) !=
+                    static_cast<ssize_t>(size))
+                    ++wrong;
+                if (!std::equal(memory, memory + size, bytes.begin() + static_cast<long>(thread))) ++wrong;
+            }
+        });
+    for (std::thread& thread : all) thread.join();
+    EXPECT_EQ(wrong, 0) << sidestepCufileLastError();
+}
+
 TEST(CufileThreads, AHandleThatGoesDuringReads) {
     const auto bytes = pattern(2'000'000, 2);
     const TempFile file(bytes);
