@@ -1,6 +1,7 @@
 // Batches: every entry's own end, bounded room, and memory that is let go of.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -265,15 +266,15 @@ TEST(CufileBatch, Cancel) {
     EXPECT_CUFILE(cuFileBatchIOCancel(nullptr), CU_FILE_SUCCESS);
 }
 
-// Whoever has destroyed a batch may free the memory, and close what its entries are of.
+// Whoever has destroyed a batch has the memory for themselves, and may close what its entries are of.
 TEST(CufileBatch, DestroyWhileEntriesAreOnTheirWay) {
-    const TempFile file(pattern(4 * MiB, 1));
-    for (int round = 0; round < 5; ++round) {
+    const TempFile file(std::vector<unsigned char>(4 * MiB, 1));
+    const GpuMemory gpu(0, 64 * MiB);
+    std::vector<unsigned char> host(64 * MiB);
+    for (int round = 0; round < 6; ++round) {
+        unsigned char* const memory = round % 2 == 0 ? gpu.get() : host.data();
         CUfileBatchHandle_t batch = nullptr;
         ASSERT_CUFILE(cuFileBatchIOSetUp(&batch, 16), CU_FILE_SUCCESS);
-        void* const memory =
-            ::mmap(nullptr, 64 * MiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        ASSERT_NE(memory, MAP_FAILED);
         {
             const Descriptor descriptor(file.path(), O_RDONLY);
             const Handle handle(descriptor);
@@ -284,10 +285,11 @@ TEST(CufileBatch, DestroyWhileEntriesAreOnTheirWay) {
             ASSERT_CUFILE(cuFileBatchIOSubmit(batch, 16, entries.data(), 0), CU_FILE_SUCCESS);
         }
         cuFileBatchIODestroy(batch);
-        ASSERT_EQ(::munmap(memory, 64 * MiB), 0);
+        std::fill_n(memory, 64 * MiB, static_cast<unsigned char>(2));
         CUfileIOParams_t none{};
         EXPECT_CUFILE(cuFileBatchIOSubmit(batch, 1, &none, 0), CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
         cuFileBatchIODestroy(batch);
+        EXPECT_EQ(std::count(memory, memory + 64 * MiB, 2), static_cast<long>(64 * MiB)) << round;
     }
     cuFileBatchIODestroy(nullptr);
 }
