@@ -165,7 +165,7 @@ Way write_large(const Prepared& prepared) {
     if (prepared.offset > size) {
         const Bytes kept = memory.size() - std::min(memory.size(), block);
         tail = move_small(prepared, memory.slice(kept, memory.size() - kept), prepared.offset + kept);
-        if (tail.moved.refused) return tail;
+        if (tail.moved.refused || kept == 0) return tail;
         memory = memory.slice(0, kept);
     }
     Way way = copied(Driver::get()

@@ -1,4 +1,7 @@
 // Parameters, before and after the driver opens. What the environment and files say: test_library.py.
+#include <unistd.h>
+
+#include <algorithm>
 #include <string>
 
 #include "tests/cufile/world.hpp"
@@ -101,6 +104,15 @@ TEST(CufileSettings, ThoseThatChooseAPathAreFollowed) {
         EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), memory.get()));
         EXPECT_EQ(cuFileRead(handle, memory.get(), 4096, 4096, 0), 4096) << sidestepCufileLastError();
         EXPECT_TRUE(std::equal(bytes.begin() + 4096, bytes.begin() + 8192, memory.get()));
+        // Within the file, and beyond its end.
+        for (const off_t offset : {off_t{4096}, off_t{1'500'000}}) {
+            EXPECT_EQ(cuFileWrite(handle, memory.get(), 4096, offset, 0), 4096) << sidestepCufileLastError();
+            const auto content = file.content();
+            ASSERT_GE(content.size(), static_cast<std::size_t>(offset) + 4096);
+            EXPECT_TRUE(
+                std::equal(content.begin() + offset, content.begin() + offset + 4096, bytes.begin() + 4096));
+        }
+        ASSERT_EQ(::ftruncate(descriptor, static_cast<off_t>(bytes.size())), 0);
         while (cuFileUseCount() > 0) cuFileDriverClose();
         EXPECT_CUFILE(cuFileSetParameterBool(parameter, false), CU_FILE_SUCCESS);
     }
