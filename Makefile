@@ -58,17 +58,17 @@ wheel: setup
 	@tools/setup.sh packages
 	@tools/wheel.sh build $(PYTHON)
 
-# build/*.deb: the command, the library, what programs are built with, and the NCCL drop-in.
+# build/*.deb: the command, the library, what programs are built with, and the drop-ins for NCCL and cuFile.
 deb: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
 deb: setup
 	@tools/setup.sh packages
-	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl
+	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl sidestep_cufile
 	@cpack --config build/$(PRESET)/CPackConfig.cmake -G DEB -B build/deb
 	@mv build/deb/*.deb build/
 
-# make install PREFIX=/opt/sidestep: the command, both libraries, and what programs are built with; no tests.
+# make install PREFIX=/opt/sidestep: the command, the libraries, and what programs are built with; no tests.
 install: setup
-	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl
+	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl sidestep_cufile
 	@cmake --install build/$(PRESET) --prefix $(PREFIX)
 
 # The site, build/site/index.html; a link that leads nowhere fails. It asks the command for the help of every verb.

@@ -1,4 +1,4 @@
-// sidestep run -- PROGRAM: existing NCCL programs over Sidestep, and ranks of a job on this host.
+// sidestep run -- PROGRAM: existing programs of NCCL and cuFile over Sidestep, and ranks of a job on this host.
 #include <unistd.h>
 
 #include <charconv>
@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ranks.hpp"
 #include "report.hpp"
@@ -25,10 +27,26 @@ namespace {
 constexpr std::chrono::seconds grace{5};
 constexpr int max_ranks = 1024;
 
+// A library of Sidestep's that takes the place of one of NVIDIA's.
+struct DropIn {
+    const char* name;    // whose calls it answers
+    const char* file;    // as programs ask the loader for it
+    const char* folder;  // in which it lies, wherever that is
+    // A job whose ranks have NCCLs of two makers hangs. cuFile is each process's own matter.
+    bool has_to_be_there;
+};
+constexpr DropIn nccl{"NCCL", "libnccl.so.2", "nccl", true};
+constexpr DropIn cufile{"cuFile", "libcufile.so.0", "cufile", false};
+
+struct DropInFlags {
+    bool left_out = false;
+    std::string library;  // empty: the one beside this command
+};
+
 struct RunCommand {
     std::string count;  // empty: one process that starts its ranks itself
-    bool no_nccl = false;
-    std::string library;
+    DropInFlags nccl;
+    DropInFlags cufile;
     std::optional<std::chrono::milliseconds> timeout;
     bool plain = false;
     std::vector<std::string> misplaced;  // a program without -- before it
@@ -50,38 +68,68 @@ std::vector<std::string> lines_of(const Variables& variables) {
     return lines;
 }
 
-// The library that stands in for NCCL: in a build tree, installed, or in an unpacked bundle.
-Result<std::string> find_library() {
+std::string option_of(const DropIn& drop_in) {
+    return fmt::format("--{}-library", drop_in.folder);
+}
+
+// In a build tree, installed, or in an unpacked bundle.
+Result<std::string> find_library(const DropIn& drop_in) {
     std::error_code error;
     const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
     if (error)
         return Error{ErrorCode::not_found, "where this command lies cannot be seen", "/proc/self/exe",
-                     "mount /proc, or name the library with --nccl-library FILE"};
+                     fmt::format("mount /proc, or name the library with {} FILE", option_of(drop_in))};
     std::string tried;
-    for (const char* folder : {"../shims/nccl", "../lib/sidestep/nccl", "../lib64/sidestep/nccl",
-                               "../lib/x86_64-linux-gnu/sidestep/nccl",
-                               "../lib/aarch64-linux-gnu/sidestep/nccl", "lib/sidestep/nccl", "nccl"}) {
-        const auto file = (program.parent_path() / folder / "libnccl.so.2").lexically_normal();
+    for (const char* folder :
+         {"../shims", "../lib/sidestep", "../lib64/sidestep", "../lib/x86_64-linux-gnu/sidestep",
+          "../lib/aarch64-linux-gnu/sidestep", "lib/sidestep", "."}) {
+        const auto file = (program.parent_path() / folder / drop_in.folder / drop_in.file).lexically_normal();
         if (std::filesystem::exists(file, error)) return file.string();
         tried += fmt::format("{}{}", tried.empty() ? "" : ", ", file.parent_path().string());
     }
     return Error{ErrorCode::not_found,
-                 "the library that stands in for NCCL, libnccl.so.2, is not beside this command", tried,
-                 "name it with --nccl-library FILE, or run the program without it: --no-nccl"};
+                 fmt::format("the library that stands in for {}, {}, is not beside this command",
+                             drop_in.name, drop_in.file),
+                 tried,
+                 fmt::format("name it with {} FILE, or run the program without it: --no-{}",
+                             option_of(drop_in), drop_in.folder)};
 }
 
-Result<std::string> library_of(const RunCommand& command) {
-    if (command.library.empty()) return find_library();
+Result<std::string> library_of(const DropIn& drop_in, const DropInFlags& flags) {
+    if (flags.library.empty()) return find_library(drop_in);
     std::error_code error;
-    const auto file = std::filesystem::absolute(command.library, error);
+    const auto file = std::filesystem::absolute(flags.library, error);
     if (error || !std::filesystem::exists(file, error))
-        return Error{ErrorCode::not_found, "there is no such file", command.library, {}};
+        return Error{ErrorCode::not_found, "there is no such file", flags.library, {}};
     // The loader would warn, and run the program without it.
     char first[4] = {};
     std::ifstream(file, std::ios::binary).read(first, sizeof first);
     if (std::string_view(first, sizeof first) != "\177ELF")
-        return Error{ErrorCode::invalid_argument, "this file is not a library", command.library, {}};
+        return Error{ErrorCode::invalid_argument, "this file is not a library", flags.library, {}};
     return file.string();
+}
+
+// Has the loader take them first: they answer also what a program opens by name. A line says which.
+Result<void> set_drop_ins(const RunCommand& command, const Globals& globals, Variables& variables) {
+    std::vector<std::string> preloaded;
+    std::vector<std::string> said;
+    const std::pair<const DropIn&, const DropInFlags&> both[] = {{nccl, command.nccl},
+                                                                 {cufile, command.cufile}};
+    for (const auto& [drop_in, flags] : both) {
+        if (flags.left_out) continue;
+        const auto library = library_of(drop_in, flags);
+        if (!library && (drop_in.has_to_be_there || !flags.library.empty())) return library.error();
+        if (library) preloaded.push_back(*library);
+        said.push_back(library ? fmt::format("{}'s calls are Sidestep's: {}", drop_in.name, *library)
+                               : fmt::format("{}'s calls stay the program's own: {}", drop_in.name,
+                                             library.error().to_string()));
+    }
+    for (const std::string& line : said)
+        if (!globals.quiet) fmt::print(stderr, "sidestep: {}\n", line);
+    if (const std::string& before = variables["LD_PRELOAD"]; !before.empty()) preloaded.push_back(before);
+    variables["LD_PRELOAD"] = fmt::format("{}", fmt::join(preloaded, ":"));
+    if (preloaded.empty()) variables.erase("LD_PRELOAD");
+    return {};
 }
 
 // Ranks asked for; 0 where the program starts its own.
@@ -111,12 +159,7 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
 // What every process of the job gets.
 Result<Variables> shared_variables(const RunCommand& command, const Globals& globals) {
     Variables variables = own_variables();
-    if (!command.no_nccl) {
-        const auto library = library_of(command);
-        if (!library) return library.error();
-        std::string& preload = variables["LD_PRELOAD"];
-        preload = preload.empty() ? *library : fmt::format("{}:{}", *library, preload);
-    }
+    if (auto set = set_drop_ins(command, globals, variables); !set) return set.error();
     if (!globals.machine.empty()) variables["SIDESTEP_MACHINE"] = globals.machine;
     if (command.timeout)
         variables["SIDESTEP_GROUP_TIMEOUT"] =
@@ -172,23 +215,30 @@ Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) 
     return static_cast<ExitCode>(end.code);
 }
 
+void add_drop_in(CLI::App& app, const DropIn& drop_in, DropInFlags& flags) {
+    CLI::Option* none = app.add_flag(fmt::format("--no-{}", drop_in.folder), flags.left_out,
+                                     fmt::format("leave the program its own {}", drop_in.name));
+    app.add_option(option_of(drop_in), flags.library,
+                   fmt::format("the library that stands in for {} (default: the one beside this command)",
+                               drop_in.name))
+        ->type_name("FILE")
+        ->excludes(none);
+}
+
 }  // namespace
 
 Action define_run(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<RunCommand>();
     app.add_option("PROGRAM", command->misplaced,
-                   "the program and its arguments, behind --; NCCL's calls in it are Sidestep's")
+                   "the program and its arguments, behind --; NCCL's and cuFile's calls in it are Sidestep's")
         ->type_name("");
     app.add_option(
            "-n", command->count,
            "start N of it, a rank and a GPU each; gpus: one a GPU (default: one process, which starts its "
            "ranks itself)")
         ->type_name("N|gpus");
-    CLI::Option* none = app.add_flag("--no-nccl", command->no_nccl, "leave the program its own NCCL");
-    app.add_option("--nccl-library", command->library,
-                   "the library that stands in for NCCL (default: the one beside this command)")
-        ->type_name("FILE")
-        ->excludes(none);
+    add_drop_in(app, nccl, command->nccl);
+    add_drop_in(app, cufile, command->cufile);
     add_duration(
         app, "--timeout", [command](std::chrono::milliseconds time) { command->timeout = time; },
         "longest wait of a rank for another one, such as 60 or 10m; 0: none (default: 60 s; none under "

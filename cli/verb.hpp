@@ -46,6 +46,7 @@ Action define_repair(CLI::App& app, const Globals& globals);
 Action define_inspect(CLI::App& app, const Globals& globals);
 Action define_run(CLI::App& app, const Globals& globals);
 Action define_ps(CLI::App& app, const Globals& globals);
+Action define_cufile(CLI::App& app, const Globals& globals);
 Action define_tune(CLI::App& app, const Globals& globals);
 Action define_help(CLI::App& app, const Globals& globals);
 Action define_completion(CLI::App& app, const Globals& globals);
@@ -57,8 +58,9 @@ inline constexpr Verb verbs[] = {
     {"load", "bring the tensors of a checkpoint to GPUs, and say where the time went", define_load},
     {"inspect", "list the tensors of a checkpoint, without reading their data", define_inspect},
     {"repair", "end what killed saves and copies left in a folder", define_repair},
-    {"run", "run an NCCL program over Sidestep, or ranks of a program, a GPU each", define_run},
+    {"run", "run a program of NCCL or cuFile over Sidestep, or ranks of it, a GPU each", define_run},
     {"ps", "list the groups of this user's processes, and who waits for whom", define_ps},
+    {"cufile", "what programs do that read and write files by Sidestep's cuFile", define_cufile},
     {"publish", "give memory a name under which other processes copy to and from it", define_publish},
     {"serve", "let other machines reach places of this one", define_serve},
     {"topo", "print the machine: devices and the links between them", define_topo},

@@ -4,6 +4,8 @@ get_property(test_programs GLOBAL PROPERTY SIDESTEP_TEST_PROGRAMS)
 set(SIDESTEP_BUNDLE_LIST ${CMAKE_BINARY_DIR}/bundle.txt)
 set(lines "$<TARGET_FILE:sidestep> bin -\n")
 string(APPEND lines "$<TARGET_FILE:sidestep_nccl> lib/sidestep/nccl -\n")
+string(APPEND lines "$<TARGET_FILE:sidestep_cufile> lib/sidestep/cufile -\n")
+string(APPEND lines "$<TARGET_FILE:cufile-calls> bin -\n")
 foreach(program IN LISTS test_programs)
     get_property(labels TARGET ${program} PROPERTY SIDESTEP_LABELS)
     string(REPLACE ";" "," labels "${labels}")
@@ -14,5 +16,5 @@ file(GENERATE OUTPUT ${SIDESTEP_BUNDLE_LIST} CONTENT "${lines}")
 set(archive ${CMAKE_SOURCE_DIR}/build/sidestep-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}-linux.tar.xz)
 add_custom_target(bundle
     COMMAND ${CMAKE_SOURCE_DIR}/tools/bundle.sh ${SIDESTEP_BUNDLE_LIST} ${archive}
-    DEPENDS sidestep sidestep_nccl ${test_programs}
+    DEPENDS sidestep sidestep_nccl sidestep_cufile cufile-calls ${test_programs}
     USES_TERMINAL VERBATIM)

@@ -7,8 +7,9 @@ install(TARGETS sidestep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT c
 install(TARGETS sidestep_shared EXPORT sidestep-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT dev
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-# Out of the linker's way: it bears the name of another library, and `sidestep run` finds it here.
+# Out of the linker's way: they bear the names of other libraries, and `sidestep run` finds the first here.
 install(TARGETS sidestep_nccl LIBRARY DESTINATION lib/sidestep/nccl COMPONENT nccl NAMELINK_SKIP)
+install(TARGETS sidestep_cufile LIBRARY DESTINATION lib/sidestep/cufile COMPONENT cufile NAMELINK_SKIP)
 install(DIRECTORY include/sidestep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(FILES completions/sidestep.bash RENAME sidestep

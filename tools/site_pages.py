@@ -16,7 +16,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OUTSIDE = {"architecture.md": "ARCHITECTURE.md", "contributing.md": "CONTRIBUTING.md", "nccl.md": "shims/nccl/README.md"}
+OUTSIDE = {"architecture.md": "ARCHITECTURE.md", "contributing.md": "CONTRIBUTING.md", "nccl.md": "shims/nccl/README.md",
+           "cufile.md": "shims/cufile/README.md"}
 CODE_OR_LINK = re.compile(r"^(?P<fence>```|~~~).*?^(?P=fence)|\[(?P<words>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
                           r"|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 

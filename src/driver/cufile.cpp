@@ -163,14 +163,26 @@ Result<std::vector<CufileGpuCounts>> parse_cufile_stats(const unsigned char* byt
 }
 
 Result<std::shared_ptr<const Cufile>> Cufile::load(const std::vector<std::string>& given) {
-    // A toolkit lies where the loader may not look.
-    const std::vector<std::string> usual{"libcufile.so.0", "/usr/local/cuda/lib64/libcufile.so.0"};
+    // A toolkit lies where the loader may not look. Where shims/cufile was preloaded, the bare name is its.
+    const std::vector<std::string> usual{"libcufile.so.0", "/usr/local/cuda/lib64/libcufile.so.0",
+                                         "/usr/lib/x86_64-linux-gnu/libcufile.so.0",
+                                         "/usr/lib/aarch64-linux-gnu/libcufile.so.0"};
     Error last{ErrorCode::not_found, "no name was given", "dlopen", {}};
+    bool ours = false;
     for (const std::string& name : given.empty() ? usual : given) {
-        auto library = DynamicLibrary::open(name);
+        auto library = DynamicLibrary::open(name, ours);
         if (!library) {
             // What is there and broken says more than what is not there.
             if (last.code == ErrorCode::not_found) last = library.error();
+            continue;
+        }
+        // Its calls would come back to the copy that makes them.
+        if (library->address("sidestepCufileLastError") != nullptr) {
+            ours = true;
+            last = Error{
+                ErrorCode::unsupported,
+                fmt::format("{} is Sidestep's own library under cuFile's name, not NVIDIA's", name), "dlopen",
+                "install NVIDIA's library in /usr/local/cuda (package libcufile), if it is to be used"};
             continue;
         }
         std::shared_ptr<Cufile> cufile(new Cufile(std::move(*library)));

@@ -43,7 +43,7 @@ Result<std::vector<CufileGpuCounts>> parse_cufile_stats(const unsigned char* byt
 class Cufile {
 public:
     // Loads the first of `names` that is there; empty: libcufile.so.0 where the loader finds it, else in
-    // /usr/local/cuda. Fails with ErrorCode::not_found, or with ErrorCode::unsupported where it cannot be
+    // /usr/local/cuda or where Debian puts libraries. Passes over shims/cufile, which bears the name too. Fails with ErrorCode::not_found, or with ErrorCode::unsupported where it cannot be
     // loaded or lacks a function of version 1.0. Opens nothing.
     static Result<std::shared_ptr<const Cufile>> load(const std::vector<std::string>& names = {});
 

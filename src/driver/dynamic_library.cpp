@@ -16,10 +16,11 @@ bool is_absent(const std::string& name, const std::string& words) {
 
 }  // namespace
 
-Result<DynamicLibrary> DynamicLibrary::open(const std::string& name) {
+Result<DynamicLibrary> DynamicLibrary::open(const std::string& name, bool own_first) {
     // RTLD_NOW: a library with unresolved symbols fails here and not in the middle of a transfer.
     // RTLD_LOCAL: its symbols do not stand in for those of other libraries.
-    void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void* handle =
+        ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | (own_first ? RTLD_DEEPBIND : 0));
     if (handle != nullptr) return DynamicLibrary(name, handle);
 
     const char* said = ::dlerror();

@@ -15,8 +15,9 @@ class DynamicLibrary {
 public:
     // Loads `name`: a file name that the loader searches ("libcuda.so.1"), or a path. Fails with
     // ErrorCode::not_found where there is no such file and with ErrorCode::unsupported where it cannot
-    // be loaded; the message holds the loader's own words.
-    static Result<DynamicLibrary> open(const std::string& name);
+    // be loaded; the message holds the loader's own words. `own_first`: it finds its own symbols before those
+    // that another library of the process shows under the same names.
+    static Result<DynamicLibrary> open(const std::string& name, bool own_first = false);
 
     DynamicLibrary(DynamicLibrary&& other) noexcept;
     DynamicLibrary& operator=(DynamicLibrary&& other) noexcept;

@@ -43,7 +43,7 @@ def bytes_that_differ(size):
 
 
 # They look at no machine, and refuse to be given one.
-WITHOUT_MACHINE = {"help", "completion", "ps", "topo diff", "bench compare", "bench page"}
+WITHOUT_MACHINE = {"help", "completion", "ps", "cufile", "topo diff", "bench compare", "bench page"}
 
 
 def takes_machine(words):

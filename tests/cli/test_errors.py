@@ -40,7 +40,7 @@ class BadPlaces(harness.CommandTest):
         for line in [("copy", "host", "gpu:0"), ("route", "gpu:0", "host"), ("load", "m.safetensors", "--to", "gpu:all")]:
             self.refused(USAGE, ["gpu:0 does not exist", "driver", "--machine dgx-h100"], *line, machine="live")
         for count in ["gpus", "2"]:
-            self.refused(USAGE, ["has", "sidestep doctor", "--machine dgx-h100"], "run", "--no-nccl", "-n", count, "--", "true",
+            self.refused(USAGE, ["has", "sidestep doctor", "--machine dgx-h100"], "run", "--no-nccl", "--no-cufile", "-n", count, "--", "true",
                          machine="live")
         self.refused(USAGE, ["'gpu'", "gpu:all"], "load", "m.safetensors", "--to", "gpu")
 

@@ -64,14 +64,14 @@ class OptionsTest(harness.CommandTest):
 
     def test_of_run(self):
         for case in cases(harness.SOURCE_DIR, "timeout"):
-            self.goes(case, "run", "--no-nccl", "--", "true")
-        self.assertEqual(self.succeed("run", "--no-nccl", "--timeout", "0", "--", "sh", "-c", "echo $SIDESTEP_GROUP_TIMEOUT").out,
+            self.goes(case, "run", "--no-nccl", "--no-cufile", "--", "true")
+        self.assertEqual(self.succeed("run", "--no-nccl", "--no-cufile", "--timeout", "0", "--", "sh", "-c", "echo $SIDESTEP_GROUP_TIMEOUT").out,
                          "0\n")
 
     def test_times_are_rounded_up(self):
         # 0.1 ms is not none, and a year is not more than a year.
         for text, seconds in (("0.1ms", "0.001"), ("8760h", "31536000"), ("1.0001", "1.001")):
-            words = ("run", "--no-nccl", "--timeout", text, "--", "sh", "-c", "echo $SIDESTEP_GROUP_TIMEOUT")
+            words = ("run", "--no-nccl", "--no-cufile", "--timeout", text, "--", "sh", "-c", "echo $SIDESTEP_GROUP_TIMEOUT")
             self.assertEqual(self.succeed(*words).out, seconds + "\n")
         self.refused(USAGE, "timeout is 31536000001 ms", "run", "--timeout", "31536000.0001", "--", "true")
 

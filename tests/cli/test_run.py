@@ -21,10 +21,10 @@ class RunTest(harness.GroupTest):
             self.env.pop(name, None)
 
     def start_ranks(self, *words):
-        return self.start("run", "--no-nccl", *words)
+        return self.start("run", "--no-nccl", "--no-cufile", *words)
 
     def run_ranks(self, count, script, *options, **how):
-        return self.run_command("run", "--no-nccl", "-n", count, *options, "--", "sh", "-c", script, env=self.env, **how)
+        return self.run_command("run", "--no-nccl", "--no-cufile", "-n", count, *options, "--", "sh", "-c", script, env=self.env, **how)
 
     def wait_for(self, path):
         for _ in range(int(harness.LIMIT_SECONDS * 50)):
@@ -63,11 +63,11 @@ class Environment(RunTest):
         self.assertNotIn(ids.pop(), other.out)
 
     def test_a_rank_for_each_gpu(self):
-        outcome = self.run_command("run", "--no-nccl", "-n", "gpus", "--", "sh", "-c", "echo $RANK", env=self.env)
+        outcome = self.run_command("run", "--no-nccl", "--no-cufile", "-n", "gpus", "--", "sh", "-c", "echo $RANK", env=self.env)
         self.assertEqual(sorted(outcome.out.splitlines()), [f"[{rank}] {rank}" for rank in range(8)])
 
     def test_one_process_without_a_number(self):
-        outcome = self.run_command("run", "--no-nccl", "--", "sh", "-c", 'echo "rank:$RANK$SIDESTEP_RANK"; exit 7', env=self.env)
+        outcome = self.run_command("run", "--no-nccl", "--no-cufile", "--", "sh", "-c", 'echo "rank:$RANK$SIDESTEP_RANK"; exit 7', env=self.env)
         self.assertEqual((outcome.code, outcome.out), (7, "rank:\n"))
 
     def test_one_rank_is_the_process_itself(self):
@@ -87,11 +87,11 @@ class Environment(RunTest):
         self.assertEqual(self.run_ranks(1, "echo $CUDA_DEVICE_MAX_CONNECTIONS").out, "1\n")
 
     def test_the_words_of_the_program_are_its_own(self):
-        outcome = self.run_command("run", "--no-nccl", "--", "printf", "%s,", "--json", "--", "-n", "run", "a b", env=self.env)
+        outcome = self.run_command("run", "--no-nccl", "--no-cufile", "--", "printf", "%s,", "--json", "--", "-n", "run", "a b", env=self.env)
         self.assertEqual(outcome.out, "--json,--,-n,run,a b,")
 
     def test_rank_0_reads_standard_input(self):
-        done = subprocess.run([harness.BINARY, "--machine", harness.MACHINE, "run", "--no-nccl", "-n", "2", "--", "sh", "-c", "wc -c"],
+        done = subprocess.run([harness.BINARY, "--machine", harness.MACHINE, "run", "--no-nccl", "--no-cufile", "-n", "2", "--", "sh", "-c", "wc -c"],
                               input=b"12345", capture_output=True, env=self.env, timeout=harness.LIMIT_SECONDS, check=False)
         self.assertEqual(sorted(line.replace(" ", "") for line in done.stdout.decode().splitlines()), ["[0]5", "[1]0"])
 
@@ -130,7 +130,7 @@ class Ends(RunTest):
 
     def test_one_process_that_was_killed(self):
         for options in [[], ["-n", "1"]]:
-            outcome = self.run_command("run", "--no-nccl", *options, "--", "sh", "-c", "kill -9 $$", env=self.env)
+            outcome = self.run_command("run", "--no-nccl", "--no-cufile", *options, "--", "sh", "-c", "kill -9 $$", env=self.env)
             self.assertIn(outcome.code, (128 + signal.SIGKILL, -signal.SIGKILL))  # it is the process that was started
 
     def test_a_rank_that_was_killed(self):
@@ -199,7 +199,7 @@ class Ends(RunTest):
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         process = subprocess.Popen(
-            [harness.BINARY, "--machine", harness.MACHINE, "run", "--no-nccl", "-n", "2", "--", "wc", "-c"],
+            [harness.BINARY, "--machine", harness.MACHINE, "run", "--no-nccl", "--no-cufile", "-n", "2", "--", "wc", "-c"],
             stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env, start_new_session=True)
         os.close(slave)
         out, _ = process.communicate(timeout=harness.LIMIT_SECONDS)
@@ -209,68 +209,107 @@ class Ends(RunTest):
 class Refused(RunTest):
     def test_what_makes_no_sense(self):
         self.refused(USAGE, "after --", "run", env=self.env)
-        self.refused(USAGE, "after --", "run", "--no-nccl", "echo", "x", env=self.env)
-        self.refused(USAGE, "after --", "run", "--no-nccl", "--", env=self.env)
+        self.refused(USAGE, "after --", "run", "--no-nccl", "--no-cufile", "echo", "x", env=self.env)
+        self.refused(USAGE, "after --", "run", "--no-nccl", "--no-cufile", "--", env=self.env)
         for count in ["0", "-1", "x", "2000", "2x"]:
-            self.refused(USAGE, ["-n", f"'{count}'"], "run", "--no-nccl", f"-n{count}", "--", "true", env=self.env)
-        self.refused(USAGE, ["9 ranks", "has 8"], "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
+            self.refused(USAGE, ["-n", f"'{count}'"], "run", "--no-nccl", "--no-cufile", f"-n{count}", "--", "true", env=self.env)
+        self.refused(USAGE, ["9 ranks", "has 8"], "run", "--no-nccl", "--no-cufile", "-n", "9", "--", "true", env=self.env)
         for time in ["soon", "-5", "1us", ""]:
-            self.refused(USAGE, f"'{time}'", "run", "--no-nccl", "--timeout", time, "--", "true", env=self.env)
-        for words in [["-n"], ["--timeout"], ["--nccl-library"]]:
+            self.refused(USAGE, f"'{time}'", "run", "--no-nccl", "--no-cufile", "--timeout", time, "--", "true", env=self.env)
+        for words in [["-n"], ["--timeout"], ["--nccl-library"], ["--cufile-library"]]:
             self.refused(USAGE, [words[0], "missing"], "run", *words, "--", "true", env=self.env)
         self.refused(USAGE, "--colour", "run", "--colour", "--", "true", env=self.env)
-        self.refused(USAGE, ["--no-nccl", "--nccl-library"], "run", "--no-nccl", "--nccl-library", "x", "--", "true",
-                     env=self.env)
+        for name in ["nccl", "cufile"]:
+            self.refused(USAGE, [f"--no-{name}", f"--{name}-library"], "run", f"--no-{name}", f"--{name}-library", "x", "--", "true",
+                         env=self.env)
 
     def test_what_is_behind_the_words_of_another_verb_stays_its_own(self):
         self.refused(USAGE, "'run' is not a place", "copy", "run", "--", "-x", env=self.env)
 
     def test_a_machine_that_is_none(self):
         for options in [[], ["-n", "1"]]:
-            self.refused(USAGE, "no-such-machine", "run", "--no-nccl", *options, "--", "true", machine="no-such-machine",
+            self.refused(USAGE, "no-such-machine", "run", "--no-nccl", "--no-cufile", *options, "--", "true", machine="no-such-machine",
                          env=self.env)
 
     def test_errors_as_json(self):
-        outcome = self.run_command("--json", "run", "--no-nccl", "-n", "9", "--", "true", env=self.env)
+        outcome = self.run_command("--json", "run", "--no-nccl", "--no-cufile", "-n", "9", "--", "true", env=self.env)
         self.assertEqual(outcome.code, USAGE)
         self.assertEqual(json.loads(outcome.out)["error"]["where"], "-n")
 
     def test_no_such_program(self):
         for options in [[], ["-n", "1"], ["-n", "2"]]:
             with self.subTest(options=options):
-                self.refused(USAGE, "no-such-program", "run", "--no-nccl", *options, "--", "no-such-program", env=self.env)
+                self.refused(USAGE, "no-such-program", "run", "--no-nccl", "--no-cufile", *options, "--", "no-such-program", env=self.env)
         (self.dir / "text").write_text("no program")
         (self.dir / "folder").mkdir()
         for options in [[], ["-n", "1"], ["-n", "2"]]:
             for name in ["./text", "./folder"]:
                 with self.subTest(options=options, name=name):
-                    self.refused(FAILED, [name, "Permission denied"], "run", "--no-nccl", *options, "--", name, env=self.env)
+                    self.refused(FAILED, [name, "Permission denied"], "run", "--no-nccl", "--no-cufile", *options, "--", name, env=self.env)
 
     def test_a_library_that_is_not_there(self):
-        self.refused(USAGE, "none.so", "run", "--nccl-library", "none.so", "--", "true", env=self.env)
+        for name, other in [("nccl", "cufile"), ("cufile", "nccl")]:
+            self.refused(USAGE, "none.so", "run", f"--no-{other}", f"--{name}-library", "none.so", "--", "true", env=self.env)
 
     def test_a_library_that_is_none(self):
-        # The loader warns of it, and the program would run over its own NCCL.
+        # The loader warns of it, and the program would run over its own.
         (self.dir / "text").write_text("no library")
-        for name in ["text", "."]:
-            self.refused(USAGE, [name, "not a library"], "run", "--nccl-library", name, "--", "true", env=self.env)
+        for name, other in [("nccl", "cufile"), ("cufile", "nccl")]:
+            for file in ["text", "."]:
+                self.refused(USAGE, [file, "not a library"], "run", f"--no-{other}", f"--{name}-library", file, "--", "true",
+                             env=self.env)
 
-    def test_the_library_is_looked_for_beside_the_command(self):
-        lone = self.dir / "bin" / "sidestep"
-        lone.parent.mkdir()
-        lone.write_bytes(pathlib.Path(harness.BINARY).read_bytes())
-        lone.chmod(0o755)
-        call = [lone, "run", "--", "sh", "-c", "echo $LD_PRELOAD"]
-        done = subprocess.run(call, capture_output=True, env=self.env, timeout=harness.LIMIT_SECONDS, check=False)
-        self.assertEqual(done.returncode, USAGE)
-        for words in [b"libnccl.so.2", b"--no-nccl", b"lib/sidestep/nccl"]:
-            self.assertIn(words, done.stderr)
-        library = self.dir / "lib" / "sidestep" / "nccl" / "libnccl.so.2"
-        library.parent.mkdir(parents=True)
-        library.write_bytes(b"")  # the loader warns of it and goes on
-        done = subprocess.run(call, capture_output=True, env=dict(self.env, LD_PRELOAD=""), timeout=harness.LIMIT_SECONDS,
-                              check=False)
-        self.assertEqual(done.stdout.decode(), f"{library}\n", done.stderr)
+
+class DropIns(RunTest):
+    """Beside a lone command, whose drop-ins are empty files: the loader warns of them and goes on."""
+
+    def setUp(self):
+        super().setUp()
+        self.lone = self.dir / "bin" / "sidestep"
+        self.lone.parent.mkdir()
+        self.lone.write_bytes(pathlib.Path(harness.BINARY).read_bytes())
+        self.lone.chmod(0o755)
+
+    def make(self, name, file):
+        library = self.dir / "lib" / "sidestep" / name / file
+        library.parent.mkdir(parents=True, exist_ok=True)
+        library.write_bytes(b"")
+        return str(library)
+
+    def run_lone(self, *words, before="", preload=""):
+        done = subprocess.run([self.lone, *before.split(), "run", *words, "--", "sh", "-c", "echo $LD_PRELOAD"], capture_output=True,
+                              env=dict(self.env, LD_PRELOAD=preload), timeout=harness.LIMIT_SECONDS, check=False)
+        said = [line for line in done.stderr.decode().splitlines() if line.startswith("sidestep: ")]
+        return done.returncode, done.stdout.decode().strip(), said
+
+    def test_nccl_has_to_be_there(self):
+        self.make("cufile", "libcufile.so.0")
+        code, _, said = self.run_lone()
+        self.assertEqual(code, USAGE)
+        for words in ["libnccl.so.2", "--no-nccl", "lib/sidestep/nccl"]:
+            self.assertIn(words, " ".join(said))
+
+    def test_both_are_set_and_said(self):
+        nccl, cufile = self.make("nccl", "libnccl.so.2"), self.make("cufile", "libcufile.so.0")
+        said = [f"sidestep: NCCL's calls are Sidestep's: {nccl}", f"sidestep: cuFile's calls are Sidestep's: {cufile}"]
+        for words, preload, preloaded, lines in [
+                ([], "", f"{nccl}:{cufile}", said),
+                ([], "mine.so", f"{nccl}:{cufile}:mine.so", said),
+                (["--no-nccl"], "", cufile, said[1:]),
+                (["--no-cufile"], "", nccl, said[:1]),
+                (["--no-nccl", "--no-cufile"], "mine.so", "mine.so", []),
+                (["--no-nccl", "--no-cufile"], "", "", [])]:
+            with self.subTest(words=words, preload=preload):
+                self.assertEqual(self.run_lone(*words, preload=preload), (0, preloaded, lines))
+        self.assertEqual(self.run_lone(before="--quiet"), (0, f"{nccl}:{cufile}", []))
+
+    def test_a_program_without_the_one_of_cufile_goes_on_and_says_so(self):
+        nccl = self.make("nccl", "libnccl.so.2")
+        code, preloaded, said = self.run_lone()
+        self.assertEqual((code, preloaded, len(said)), (0, nccl, 2))
+        for words in ["cuFile's calls stay the program's own", "libcufile.so.0", "lib/sidestep/cufile", "--no-cufile",
+                      "--cufile-library FILE"]:
+            self.assertIn(words, said[1])
 
 
 if __name__ == "__main__":

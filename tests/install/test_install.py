@@ -52,7 +52,7 @@ class InstallTest(unittest.TestCase):
         files = self.files()
         version = run(self.prefix / "bin/sidestep", "--version").split()[1]
         expected = {"bin/sidestep", "lib/libsidestep.so", "lib/libsidestep.so.0", f"lib/libsidestep.so.{version}",
-                    "lib/sidestep/nccl/libnccl.so.2", "lib/pkgconfig/sidestep.pc", "lib/cmake/sidestep/sidestep-config.cmake",
+                    "lib/sidestep/nccl/libnccl.so.2", "lib/sidestep/cufile/libcufile.so.0", "lib/pkgconfig/sidestep.pc", "lib/cmake/sidestep/sidestep-config.cmake",
                     "lib/cmake/sidestep/sidestep-config-version.cmake",
                     "share/bash-completion/completions/sidestep", "share/zsh/site-functions/_sidestep",
                     "share/fish/vendor_completions.d/sidestep.fish", "share/man/man1/sidestep.1",

@@ -15,7 +15,8 @@ CPACK = os.environ["CPACK"]
 HOLDS = {"sidestep": ["usr/bin/sidestep", "usr/share/man/man1/sidestep-copy.1", "usr/share/zsh/site-functions/_sidestep"],
          "libsidestep0": ["usr/lib/libsidestep.so.0"],
          "libsidestep-dev": ["usr/include/sidestep/sidestep.hpp", "usr/lib/libsidestep.so", "usr/lib/pkgconfig/sidestep.pc"],
-         "sidestep-nccl": ["usr/lib/sidestep/nccl/libnccl.so.2"]}
+         "sidestep-nccl": ["usr/lib/sidestep/nccl/libnccl.so.2"],
+         "sidestep-cufile": ["usr/lib/sidestep/cufile/libcufile.so.0"]}
 
 
 class DebianPackages(unittest.TestCase):
@@ -45,7 +46,7 @@ class DebianPackages(unittest.TestCase):
         self.assertNotIn("libstdc++", field("sidestep", "Depends"))
         self.assertIn("libstdc++", field("libsidestep0", "Depends"))
         self.assertRegex(field("libsidestep-dev", "Depends"), r"libsidestep0 \(= [0-9.]+\)")
-        self.assertEqual(field("sidestep", "Recommends"), "sidestep-nccl")
+        self.assertEqual(field("sidestep", "Recommends"), "sidestep-nccl, sidestep-cufile")
 
     def test_dpkg_installs_them_and_the_command_runs(self):
         if os.getuid() != 0:

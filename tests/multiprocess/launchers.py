@@ -67,7 +67,7 @@ class Launcher:
 
 class SidestepRun(Launcher, unittest.TestCase):
     def words(self):
-        return [BINARY, "run", "--no-nccl", "-n", str(RANKS), "--"]
+        return [BINARY, "run", "--no-nccl", "--no-cufile", "-n", str(RANKS), "--"]
 
 
 class OpenMpi(Launcher, unittest.TestCase):

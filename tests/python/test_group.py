@@ -95,7 +95,7 @@ group.all_reduce(tensor)
 group.wait()
 print(int.from_bytes(bytes(tensor), "little"))
 """
-        done = subprocess.run([sys.executable, "-m", "sidestep", "--machine", MACHINE, "run", "--no-nccl", "-n", "2", "--",
+        done = subprocess.run([sys.executable, "-m", "sidestep", "--machine", MACHINE, "run", "--no-nccl", "--no-cufile", "-n", "2", "--",
                                sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False,
                               env=environment(SIDESTEP_PEER_FOLDER=str(self.folder / "peers")))
         self.assertEqual(sorted(done.stdout.split("\n")), ["", "[0] 3", "[1] 3"], done.stderr)

@@ -55,7 +55,8 @@ class WheelTest(unittest.TestCase):
             names = archive.namelist()
             entries = archive.read(f"sidestep-{sidestep.__version__}.dist-info/entry_points.txt").decode()
         self.assertIn("[vllm.general_plugins]\nsidestep = sidestep.vllm:register\n", re.sub(" *= *", " = ", entries))
-        for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2"]:
+        for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2",
+                     "sidestep/lib/sidestep/cufile/libcufile.so.0"]:
             self.assertIn(name, names)
         self.assertTrue(all(name.split("/")[0] in ("sidestep", f"sidestep-{sidestep.__version__}.dist-info") for name in names))
 

@@ -131,7 +131,9 @@ Outcome look_udev(const Evidence& evidence) {
         Outcome outcome = warn("there is no udev database: cuFile takes no file (error 5027)");
         outcome.saw(folder, "does not exist");
         if (contained) {
-            outcome.remedy = "Give the container the database of the host.";
+            outcome.remedy =
+                "Give the container the database of the host. Or run the program with `sidestep run -- "
+                "PROGRAM`, whose cuFile asks udev nothing.";
             outcome.command = "docker run --gpus all -v /run/udev:/run/udev:ro IMAGE";
         }
         return outcome;

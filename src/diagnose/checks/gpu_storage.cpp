@@ -104,7 +104,7 @@ constexpr Check no_udev = {
     "/run/udev/data, and in it an entry for the block device of every mounted ext4 and XFS file system.",
     "Everything of cuFile: not even its copies through host memory work.",
     "Install and start udev (package udev, or systemd-udevd of systemd), and let it look at the block "
-    "devices.",
+    "devices. Or run the program with `sidestep run -- PROGRAM`, whose cuFile asks udev nothing.",
     "apt-get install udev && systemctl start systemd-udevd && udevadm trigger --subsystem-match=block",
     true,
     "rapidsai/kvikio#11 and KvikIO's documentation (running in containers); rapidsai/cudf#9861; seen with "

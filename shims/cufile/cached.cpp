@@ -1,0 +1,83 @@
+#include "shims/cufile/cached.hpp"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+
+#include "shims/cufile/driver.hpp"
+#include "shims/cufile/slots.hpp"
+
+namespace sidestep::cufile {
+namespace {
+
+// A quarter of the read at a time, within these: little enough to overlap, and enough to be worth a copy.
+constexpr Bytes least_chunk = Bytes{256} << 10;
+constexpr Bytes chunk_multiple = Bytes{64} << 10;
+
+Bytes chunk_of(Bytes size) {
+    return std::clamp((size / 4 + chunk_multiple - 1) / chunk_multiple * chunk_multiple, least_chunk,
+                      slot_bytes);
+}
+
+// Bytes read without waiting: fewer where the page cache has no more, and -1 where it has none.
+ssize_t read_now(const File& file, void* memory, Bytes size, Bytes offset) {
+    const iovec part{memory, size};
+    return ::preadv2(file.own(), &part, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+}
+
+Refusal wait(std::optional<Transfer>& transfer) {
+    if (!transfer) return {};
+    auto done = transfer->wait();
+    transfer.reset();
+    return done ? Refusal{} : refusal_of(done.error());
+}
+
+// Goes on until the file ends, or something is not in the cache. `chunk(at, size)` answers as read_now().
+template <typename Chunk>
+void read_chunks(CachedRead& read, Bytes size, Bytes at_once, Chunk&& chunk) {
+    while (read.bytes < size && !read.refused) {
+        const ssize_t got = chunk(read.bytes, std::min(at_once, size - read.bytes));
+        read.ended = got == 0;
+        if (got <= 0) return;
+        read.bytes += static_cast<Bytes>(got);
+    }
+}
+
+}  // namespace
+
+CachedRead read_cached(const File& file, const Buffer& memory, Bytes offset) {
+    CachedRead read;
+    if (!memory.place().is_gpu()) {
+        read_chunks(read, memory.size(), memory.size(), [&](Bytes at, Bytes size) {
+            return read_now(file, static_cast<char*>(memory.address()) + at, size, offset + at);
+        });
+        return read;
+    }
+    const Context& context = *Driver::get().context();
+    auto slots = slots_of_this_thread(context);
+    if (!slots) {
+        read.refused = refusal_of(slots.error());
+        return read;
+    }
+    std::array<std::optional<Transfer>, slot_count> copies;
+    std::size_t turn = 0;
+    read_chunks(read, memory.size(), chunk_of(memory.size()), [&](Bytes at, Bytes size) -> ssize_t {
+        std::optional<Transfer>& copy = copies[turn];
+        void* const slot = slots->at(turn);
+        turn = (turn + 1) % slot_count;
+        if (read.refused = wait(copy); read.refused) return -1;
+        const ssize_t got = read_now(file, slot, size, offset + at);
+        if (got > 0)
+            copy.emplace(context.copy(Buffer::host(slot, static_cast<Bytes>(got)),
+                                      memory.slice(at, static_cast<Bytes>(got))));
+        return got;
+    });
+    for (std::optional<Transfer>& copy : copies)
+        if (auto refused = wait(copy); refused && !read.refused) read.refused = std::move(refused);
+    return read;
+}
+
+}  // namespace sidestep::cufile
