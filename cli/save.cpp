@@ -206,7 +206,7 @@ Action define_save(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<SaveCommand>();
     app.add_option("SOURCE", command->source,
                    "a .safetensors or .gguf file, a model.safetensors.index.json, or a folder with them; "
-                   "NODE/file:/PATH: a file, an index or a folder of a node")
+                   "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store")
         ->required()
         ->type_name("");
     app.add_option("DESTINATION", command->destination,

@@ -111,6 +111,7 @@ class RealServer(S3Test):
                 self.assertEqual((told["tensors"], told["verified"]), (2, True))
             self.assertIn("the store", self.succeed("load", "s3://models/one", "--to", "host", env=self.env).out)
         with self.subTest("inspect"):
+            self.assertEqual(self.json_of("inspect", "s3://models/one", env=self.env)["path"], "s3://models/one")
             self.assertIn("odd name+1.safetensors", self.succeed("inspect", "s3://models/two", env=self.env).out)
             # More names than one answer holds.
             self.assertEqual(self.json_of("inspect", "s3://models/many", env=self.env)["files"][0]["path"],
@@ -137,6 +138,7 @@ class RealServer(S3Test):
             (USAGE, "there is no such file", ["copy", "s3://models/one/none.bin", "host"], {}),
             (USAGE, "is a folder", ["copy", "s3://models/one", "host"], {}),
             (FAILED, "not written", ["copy", "host", "s3://models/one/new", "--size", "1MiB"], {}),
+            (FAILED, "in a store", ["inspect", "s3://models/one", "--manifest", "sums.json"], {}),
             (USAGE, "no *.safetensors", ["inspect", "s3://models/three/a/b"], {}),
             (FAILED, ["refused", "SignatureDoesNotMatch"], ["inspect", "s3://models/one"], {"AWS_SECRET_ACCESS_KEY": "bad"}),
             (FAILED, ["refused", "InvalidAccessKeyId"], ["inspect", "s3://models/one"], {"AWS_ACCESS_KEY_ID": "bad"}),
