@@ -89,19 +89,21 @@ class Save(harness.CommandTest):
             os.mkdir(self.dir / folder)
             told = self.json_of("save", "model.safetensors", folder, *options, "--verify", "--manifest")
             names, found = self.written(folder)
-            self.assertEqual(found, self.tensors)
+            self.assertTrue(found == self.tensors)  # whose difference nobody reads
             self.assertEqual((len(names), told["files"], told["tensors"]), (files, files, 11))
             self.assertTrue(told["verified"])
             self.succeed("inspect", folder, "--verify-manifest", f"{folder}.manifest.json")
         # And back: the index is read, and what it says of its own files is not kept.
         self.succeed("save", "out5", "back.safetensors")
-        self.assertEqual(parse((self.dir / "back.safetensors").read_bytes()), (self.tensors, {}))
+        found, metadata = parse((self.dir / "back.safetensors").read_bytes())
+        self.assertTrue(found == self.tensors)
+        self.assertEqual(metadata, {})
 
     def test_a_folder_gets_the_usual_name(self):
         os.mkdir(self.dir / "out")
         told = self.json_of("save", "model.safetensors", "out")
         self.assertTrue(told["destination"].endswith("out/model.safetensors"))
-        self.assertEqual(self.written("out"), (["model.safetensors"], self.tensors))
+        self.assertTrue(self.written("out") == (["model.safetensors"], self.tensors))
 
     def test_members_are_documented(self):
         text = (harness.SOURCE_DIR / "docs" / "load.md").read_text() + (harness.SOURCE_DIR / "docs" / "json.md").read_text()

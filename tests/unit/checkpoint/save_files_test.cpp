@@ -67,10 +67,9 @@ TEST_F(SaveOfFiles, PartsOfFilesBesideMemory) {
                         data.place().is_file()
                             ? test::get(data.place().path()).substr(data.offset(), data.size())
                             : content;
-                    EXPECT_EQ(
-                        test::get(checkpoint->files()[info->file].path).substr(info->offset, info->bytes),
-                        wanted)
-                        << info->name;
+                    const std::string file = test::get(checkpoint->files()[info->file].path);
+                    // Nobody reads how they differ.
+                    EXPECT_TRUE(file.substr(info->offset, info->bytes) == wanted) << info->name;
                 }
                 if (manifest) {
                     EXPECT_TRUE(checkpoint->verify_manifest(path + ".manifest.json"));
@@ -115,13 +114,11 @@ TEST_F(SaveOfFiles, OneThatChangesMeanwhileIsNoticed) {
              Case{
                  [](const std::string& path) { std::fstream(path, std::ios::in | std::ios::out) << "other"; },
                  "somebody wrote to it"},
-             Case{[](const std::string& path) {
-                      std::filesystem::copy_file(path, path + " too");
-                      std::filesystem::rename(path + " too", path);
-                  },
+             Case{[](const std::string& path) { std::filesystem::rename(path + " too", path); },
                   "another file has its name"},
          }) {
         const std::string path = folder.write("big", test::text_of(64 << 20));
+        folder.write("big too", test::text_of(64 << 20));
         folder.write("model.safetensors", "earlier");
         // Longer than the clock that files are stamped with takes for a step.
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
