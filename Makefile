@@ -26,6 +26,7 @@ test: build
 	-@tools/setup.sh packages
 	-@tools/setup.sh browser
 	-@tools/setup.sh docs
+	-@tools/setup.sh s3
 	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
 # The tests in virtual machines with real kernels; they skip, with the reason, where what they need cannot be had.

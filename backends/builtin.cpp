@@ -8,6 +8,7 @@
 #include "backends/host/host_backend.hpp"
 #include "backends/ncclnet/ncclnet_engine.hpp"
 #include "backends/p2pmem/p2pmem_backend.hpp"
+#include "backends/s3/s3_backend.hpp"
 #include "backends/tcp/tcp_engine.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
@@ -70,6 +71,7 @@ void add_builtin(backend::Registry& registry, const Topology& topology,
                  const base::Environment& environment) {
     registry.add(host::create({environment.host_threads, environment.emulated_gpu_memory}), topology);
     registry.add(file::create({environment.file_io}), topology);
+    registry.add(s3::create(), topology);
     if (!topology.emulated()) {
 #if SIDESTEP_HAVE_CUDA
         registry.add(cuda::create(), topology);

@@ -150,7 +150,7 @@ Action define_copy(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<CopyCommand>();
     app.add_option("SRC", command->from,
                    "where the bytes are: host, host:N, gpu:N, file:PATH[@OFFSET+SIZE], "
-                   "shared:NAME[@OFFSET+SIZE], p2pmem:BUS-ID")
+                   "s3://BUCKET/KEY[@OFFSET+SIZE], shared:NAME[@OFFSET+SIZE], p2pmem:BUS-ID")
         ->required()
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");

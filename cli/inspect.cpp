@@ -113,7 +113,7 @@ Action define_inspect(CLI::App& app, const Globals& globals) {
            "CHECKPOINT", command->paths,
            "a .safetensors or .gguf file, several that belong together, a "
            "model.safetensors.index.json, or a folder with them; NODE/file:/PATH: a file or an index of "
-           "a node")
+           "a node; s3://BUCKET/KEY: of a store")
         ->required()
         ->type_name("");
     app.add_option(

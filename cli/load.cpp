@@ -181,7 +181,7 @@ Action define_load(CLI::App& app, const Globals& globals) {
     app.add_option("CHECKPOINT", command->paths,
                    "a .safetensors or .gguf file, several that belong together, a "
                    "model.safetensors.index.json, or a folder with them; NODE/file:/PATH: a file or an index "
-                   "of a node")
+                   "of a node; s3://BUCKET/KEY: of a store")
         ->required()
         ->type_name("");
     add_load_flags(app, command);

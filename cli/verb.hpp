@@ -42,6 +42,7 @@ Action define_publish(CLI::App& app, const Globals& globals);
 Action define_serve(CLI::App& app, const Globals& globals);
 Action define_bench(CLI::App& app, const Globals& globals);
 Action define_load(CLI::App& app, const Globals& globals);
+Action define_save(CLI::App& app, const Globals& globals);
 Action define_repair(CLI::App& app, const Globals& globals);
 Action define_inspect(CLI::App& app, const Globals& globals);
 Action define_run(CLI::App& app, const Globals& globals);
@@ -57,6 +58,7 @@ inline constexpr Verb verbs[] = {
     {"route", "print the path a copy would take, and the paths refused", define_route},
     {"load", "bring the tensors of a checkpoint to GPUs, and say where the time went", define_load},
     {"inspect", "list the tensors of a checkpoint, without reading their data", define_inspect},
+    {"save", "write a checkpoint as safetensors files, in as many as are asked for", define_save},
     {"repair", "end what killed saves and copies left in a folder", define_repair},
     {"run", "run a program of NCCL or cuFile over Sidestep, or ranks of it, a GPU each", define_run},
     {"ps", "list the groups of this user's processes, and who waits for whom", define_ps},

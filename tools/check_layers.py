@@ -23,6 +23,7 @@ GROUPS = [
     ("liburing", r"liburing\.h|liburing/.*"),
     ("OpenSSL", r"openssl/.*"),
     ("verbs", r"infiniband/.*"),
+    ("curl", r"curl/.*"),
     ("sockets", r"sys/(socket|un|epoll)\.h|netinet/.*|arpa/.*|netdb\.h|ifaddrs\.h|rdma/.*"),
     ("kernel", r"linux/.*|dlfcn\.h|unwind\.h|sys/(mman|syscall|resource|random|sysmacros|uio|mount|prctl|eventfd|klog)\.h"),
     ("POSIX", r"(unistd|fcntl|dirent|grp|sched|pthread|signal|termios|poll|spawn)\.h"
@@ -61,7 +62,7 @@ LAYERS = [
     Layer(1, "src/driver", "the only door to CUDA, NVML, io_uring, sockets, RDMA cards, memory maps and descriptors: "
           "loaded symbol tables and RAII types, no policy", ("src/base",),
           ("fmt", "POSIX", "kernel", "sockets", "liburing", "OpenSSL", "CUDA"),
-          only=((r"verbs\.(cpp|hpp)", ("verbs",)),)),
+          only=((r"verbs\.(cpp|hpp)", ("verbs",)), (r"http_client\.cpp", ("curl",)))),
     Layer(2, "src/topology", "the model (pure) and its readers; built-in machines; classes; drawing",
           ("src/base",), ("fmt", "nlohmann-json"),
           only=((r".*_reader\.(cpp|hpp)|sysfs_.*|live\.(cpp|hpp)|unseen_gpus\..*|peer_reasons\..*",

@@ -23,6 +23,7 @@ liburing-dev     liburing.h
 libxxhash-dev    xxhash.h
 libexpat1-dev    expat.h
 libssl-dev       openssl/ssl.h
+libcurl4-openssl-dev curl/curl.h
 libibverbs-dev   infiniband/verbs.h
 libgtest-dev     gtest/gtest.h
 python3-dev      python3
@@ -69,7 +70,8 @@ if [ "${1:-}" = launchers ]; then
 fi
 
 # `tools/setup.sh docs` installs what `make docs` needs into build/docs-venv, and into the system what makes such a folder.
-if [ "${1:-}" = docs ]; then
+# `tools/setup.sh s3` installs the S3 server of tests/cli/test_s3.py into build/s3-venv in the same way.
+if [ "${1:-}" = docs ] || [ "${1:-}" = s3 ]; then
     packages="python3-venv python3
 "
 fi
@@ -108,15 +110,22 @@ while read -r package tool; do
     fi
 done <<<"$packages"
 
-make_docs_venv() {
-    ! build/docs-venv/bin/python3 -c "import material" 2>/dev/null || return 0
-    echo "setup: installing mkdocs-material into build/docs-venv"
-    python3 -m venv --clear build/docs-venv
-    build/docs-venv/bin/python3 -m pip install --quiet --disable-pip-version-check "mkdocs-material>=9.5,<10"
+# FOLDER MODULE PACKAGE: a Python environment in build/ that has the module.
+make_venv() {
+    ! "build/$1/bin/python3" -c "import $2" 2>/dev/null || return 0
+    echo "setup: installing $3 into build/$1"
+    python3 -m venv --clear "build/$1"
+    "build/$1/bin/python3" -m pip install --quiet --disable-pip-version-check "$3"
+}
+make_venvs() {
+    case ${1:-} in
+        docs) make_venv docs-venv material "mkdocs-material>=9.5,<10" ;;
+        s3) make_venv s3-venv moto.server "moto[server]>=5,<6" ;;
+    esac
 }
 
 if [ ${#missing[@]} -eq 0 ]; then
-    [ "${1:-}" != docs ] || make_docs_venv
+    make_venvs "$@"
     exit 0
 fi
 
@@ -139,4 +148,4 @@ echo "setup: installing ${missing[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
-[ "${1:-}" != docs ] || make_docs_venv
+make_venvs "$@"

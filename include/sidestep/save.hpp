@@ -14,7 +14,7 @@
 
 namespace sidestep {
 
-// `data` has as many bytes as dtype and shape say, in C order, at any gpu or host place.
+// `data` has as many bytes as dtype and shape say, in C order: at a gpu or host place, or a range of a file.
 struct TensorToSave {
     std::string name;
     Dtype dtype = Dtype::u8;

@@ -4,11 +4,14 @@
 #include <sidestep/memory_kind.hpp>
 #include <sidestep/place.hpp>
 
+#include "base/object_store.hpp"
+
 namespace sidestep {
 namespace {
 
 constexpr std::string_view forms =
-    "a place is host, host:N, gpu:N, file:PATH, shared:NAME, p2pmem:BUS-ID, or NODE/ before one of these";
+    "a place is host, host:N, gpu:N, file:PATH, s3://BUCKET/KEY, shared:NAME, p2pmem:BUS-ID, or NODE/ before "
+    "one of these";
 
 Error not_a_place(std::string_view text, std::string hint = std::string(forms)) {
     return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a place", text), {}, std::move(hint)};
@@ -61,6 +64,11 @@ Result<Place> parse_local(std::string_view text) {
         if (rest.find('\0') != std::string_view::npos) return not_a_place(text, "a path holds no zero byte");
         return Place::file(std::string(rest));
     }
+    if (take_prefix(rest, "s3://")) {
+        if (rest.empty() || rest.front() == '/') return not_a_place(text, "s3:// is followed by a bucket");
+        if (rest.find('\0') != std::string_view::npos) return not_a_place(text, "a key holds no zero byte");
+        return Place::file(std::string(rest)).on(std::string(base::object_store));
+    }
     if (take_prefix(rest, "shared:"))
         return is_name(rest)
                    ? Result<Place>(Place::shared(std::string(rest)))
@@ -81,7 +89,7 @@ Result<Place> Place::parse(std::string_view text) {
     const std::size_t slash = text.find('/');
     if (local || slash == std::string_view::npos || !is_name(text.substr(0, slash))) return local;
     const auto of_node = parse_local(text.substr(slash + 1));
-    return of_node ? of_node->on(std::string(text.substr(0, slash))) : local;
+    return of_node && of_node->node().empty() ? of_node->on(std::string(text.substr(0, slash))) : local;
 }
 
 Place Place::on(std::string node) const {
@@ -91,6 +99,7 @@ Place Place::on(std::string node) const {
 }
 
 std::string Place::to_string() const {
+    if (base::is_object(*this)) return "s3://" + path_;
     std::string text = node_.empty() ? "" : node_ + "/";
     switch (kind_) {
         case PlaceKind::host:

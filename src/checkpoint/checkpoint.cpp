@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/deadlines.hpp"
+#include "base/object_store.hpp"
 #include "base/try.hpp"
 #include "checkpoint/block_reader.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
@@ -119,15 +120,21 @@ Result<Checkpoint> Checkpoint::open_at(const std::vector<std::string>& paths,
 Result<void> Checkpoint::check_here(const char* what) const {
     for (const CheckpointFile& file : content_->files)
         if (!file.node.empty())
-            return Error{ErrorCode::unsupported,
-                         fmt::format("{} lies on {}: {} is done there", file.path, file.node, what),
-                         file.path, fmt::format("run it on {}", file.node)};
+            return base::is_object(Place::file(file.path).on(file.node))
+                       ? Error{ErrorCode::unsupported,
+                               fmt::format("{} lies in a store: {} is done with files of a machine",
+                                           file.path, what),
+                               file.path, "copy it to a file first"}
+                       : Error{ErrorCode::unsupported,
+                               fmt::format("{} lies on {}: {} is done there", file.path, file.node, what),
+                               file.path, fmt::format("run it on {}", file.node)};
     return {};
 }
 
 Result<Checkpoint> Checkpoint::read(const std::vector<std::string>& paths, const CheckpointOptions& options,
                                     const checkpoint::FarFilesPtr& far) {
-    const std::string path = (far ? far->node + "/file:" : std::string()) + words_of(paths);
+    const std::string words = words_of(paths);
+    const std::string path = far ? Place::file(words).on(far->node).to_string() : words;
     return guarded<Checkpoint>(path, [&]() -> Result<Checkpoint> {
         SIDESTEP_TRY(checkpoint::Headers headers, paths.size() == 1
                                                       ? checkpoint::read_headers(paths.front(), options, far)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <sidestep/place.hpp>
 #include "base/try.hpp"
 
 namespace sidestep::checkpoint {
@@ -11,7 +12,10 @@ namespace {
 Result<OpenFile> open_far(const std::string& path, const FarFilesPtr& far) {
     SIDESTEP_TRY(const auto facts, far->facts(path));
     if (!facts)
-        return Error{ErrorCode::not_found, fmt::format("there is no {} on {}", path, far->node), path, {}};
+        return Error{ErrorCode::not_found,
+                     fmt::format("there is no {}", Place::file(path).on(far->node).to_string()),
+                     path,
+                     {}};
     return OpenFile{driver::Fd(), *facts, path, far};
 }
 

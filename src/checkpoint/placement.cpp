@@ -109,7 +109,9 @@ void SavePlacement::runs(std::size_t file, FileRange range, std::vector<Run>& ru
     for (; piece != pieces.end() && piece->offset < range.end; ++piece) {
         const Bytes begin = std::max(range.begin, piece->offset);
         const Bytes end = std::min(range.end, piece->offset + piece->size);
-        if (begin < end) runs.push_back({begin, end - begin, piece->memory, begin - piece->offset});
+        if (begin < end)
+            runs.push_back(
+                {begin, end - begin, piece->memory, piece->memory_offset + (begin - piece->offset)});
     }
 }
 

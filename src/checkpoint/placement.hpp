@@ -43,7 +43,7 @@ private:
     std::vector<Span> spans_;  // by file of the spread
 };
 
-// Of a save: each memory lies whole in one file.
+// Of a save: each piece of a memory lies whole in one file.
 class SavePlacement final : public transfer::Placement {
 public:
     struct Piece {
@@ -51,6 +51,7 @@ public:
         Bytes size = 0;
         std::uint32_t memory = 0;
         std::string name;
+        Bytes memory_offset = 0;
     };
     // By file, ascending and apart.
     explicit SavePlacement(std::vector<std::vector<Piece>> files) : files_(std::move(files)) {}

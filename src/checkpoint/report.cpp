@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/object_store.hpp"
 #include "checkpoint/layout.hpp"
 
 namespace sidestep::checkpoint {
@@ -33,6 +34,10 @@ std::string percent(double part, double whole) {
 
 std::string advice_on_reading(const ReportFacts& facts, const Receipt& receipt) {
     const StorageBytes& storage = receipt.storage;
+    if (receipt.route && base::is_object(receipt.route->from))
+        return "the store, or the network to it, is the limit: a machine nearer to the store, or with a "
+               "faster "
+               "network";
     if (receipt.route && !receipt.route->from.node().empty())
         return fmt::format(
             "the way to {0} is the limit: `sidestep doctor --peer {0}` looks at both ends of it",

@@ -1,5 +1,8 @@
 #include "checkpoint/save_plan.hpp"
 
+#include <algorithm>
+#include <map>
+
 #include <fmt/format.h>
 
 #include "base/try.hpp"
@@ -28,9 +31,9 @@ Result<std::vector<Bytes>> check_tensors(const std::vector<TensorToSave>& tensor
         const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
         if (!bytes) return refused(tensor, bytes.error().message);
         const Place& place = tensor.data.place();
-        if (!place.is_gpu() && !place.is_host())
+        if (!place.is_gpu() && !place.is_host() && !place.is_file())
             return refused(tensor, fmt::format("its bytes are at {}", place.to_string()),
-                           "tensors are saved from GPUs and host memory");
+                           "tensors are saved from GPUs, host memory and ranges of files");
         if (tensor.data.size() != *bytes)
             return refused(tensor, fmt::format("{} of shape [{}] has {} bytes, and its memory {}",
                                                to_string(tensor.dtype), fmt::join(tensor.shape, ", "), *bytes,
@@ -62,10 +65,29 @@ struct Held {
     std::unique_ptr<SavePlacement> placement;
 };
 
+// The files that tensors are read from: each is one memory, however many tensors it has.
+using Sources = std::map<Place, std::uint32_t>;
+
+// Where a tensor's bytes begin: the memory's number and the offset in it.
+std::pair<std::uint32_t, Bytes> memory_of(const Buffer& data, std::vector<Buffer>& memories,
+                                          Sources& sources) {
+    const auto next = static_cast<std::uint32_t>(memories.size());
+    if (!data.place().is_file()) {
+        memories.push_back(data);
+        return {next, 0};
+    }
+    const auto [known, added] = sources.try_emplace(data.place(), next);
+    if (added) memories.push_back(Buffer::file(data.place().path(), 0, 0).on(data.place().node()));
+    Buffer& file = memories[known->second];
+    const Bytes end = std::max(file.size(), data.offset() + data.size());
+    file = Buffer::file(data.place().path(), 0, end).on(data.place().node());
+    return {known->second, data.offset()};
+}
+
 // Adds a file with these tensors to the plan.
 Result<void> add_file(const std::vector<TensorToSave>& tensors, const std::vector<std::size_t>& numbers,
                       std::string path, const SaveOptions& options, SavePlan& plan, Held& held,
-                      std::vector<std::vector<SavePlacement::Piece>>& pieces) {
+                      Sources& sources, std::vector<std::vector<SavePlacement::Piece>>& pieces) {
     std::vector<TensorToWrite> to_write;
     to_write.reserve(numbers.size());
     for (const std::size_t number : numbers)
@@ -79,9 +101,9 @@ Result<void> add_file(const std::vector<TensorToSave>& tensors, const std::vecto
     for (const std::size_t in_file : header.order) {
         if (header.sizes[in_file] == 0) continue;
         const TensorToSave& tensor = tensors[numbers[in_file]];
-        file.push_back({header.offsets[in_file], header.sizes[in_file],
-                        static_cast<std::uint32_t>(memories.size()), fmt::format("tensor {}", tensor.name)});
-        memories.push_back(tensor.data);
+        const auto [memory, offset] = memory_of(tensor.data, memories, sources);
+        file.push_back({header.offsets[in_file], header.sizes[in_file], memory,
+                        fmt::format("tensor {}", tensor.name), offset});
     }
     pieces.push_back(std::move(file));
     plan.spread.files.push_back({std::move(path), 0, {{0, header.file_size}}});
@@ -118,11 +140,12 @@ Result<SavePlan> plan_save(const std::vector<TensorToSave>& tensors, const std::
     plan.spread.direction = transfer::SpreadDirection::to_file;
     const auto held = std::make_shared<Held>();
     std::vector<std::vector<SavePlacement::Piece>> pieces;
+    Sources sources;
     std::vector<std::pair<std::string, std::string>> shard_of;
     for (std::size_t file = 0; file < files.size(); ++file) {
         const std::string name = shard_name(file, files.size());
         SIDESTEP_CHECK(add_file(tensors, files[file], sharded ? fmt::format("{}/{}", target, name) : path,
-                                options, plan, *held, pieces));
+                                options, plan, *held, sources, pieces));
         if (!sharded) continue;
         for (const std::size_t number : files[file]) shard_of.emplace_back(tensors[number].name, name);
     }

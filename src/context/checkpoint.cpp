@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "backend/file_names.hpp"
+#include "base/object_store.hpp"
 #include "base/try.hpp"
 #include "checkpoint/files_reader.hpp"
 #include "context/impl.hpp"
@@ -22,13 +24,21 @@ std::optional<Place> far_place(const std::string& path) {
     return *place;
 }
 
+// In a folder of a node, or of a store.
+Result<std::vector<std::string>> names_in(const Impl& impl, const Place& folder) {
+    if (!base::is_object(folder)) return impl.remote->names_in(folder.node(), folder.path());
+    for (backend::Backend* backend : impl.registry.usable())
+        if (auto* const lists = dynamic_cast<backend::FileNames*>(backend)) return lists->names_in(folder);
+    return Error{ErrorCode::unsupported, "no backend here reaches objects", folder.to_string(), {}};
+}
+
 Result<std::optional<driver::FileFacts>> facts_of(const Impl& impl, const Place& place) {
     const auto found = transfer::describe(impl.registry, Buffer::file(place.path()).on(place.node()));
     driver::FileFacts facts;
     if (!found) {
         if (found.error().code != ErrorCode::invalid_argument) return found.error();
         // A folder is no place that bytes could be copied to or from; the node tells the names in it all the same.
-        const auto names = impl.remote->names_in(place.node(), place.path());
+        const auto names = names_in(impl, place);
         if (!names) return place.path().ends_with('/') ? names.error() : found.error();
         facts.type = driver::FileType::directory;
         return std::optional(facts);
@@ -55,7 +65,9 @@ checkpoint::FarFilesPtr files_of(std::shared_ptr<Impl> impl, const std::string& 
         SIDESTEP_CHECK(ContextAccess::follow(std::move(engine), std::move(job)).wait());
         return {};
     };
-    far->names = [impl, node](const std::string& folder) { return impl->remote->names_in(node, folder); };
+    far->names = [impl, node](const std::string& folder) {
+        return names_in(*impl, Place::file(folder).on(node));
+    };
     return far;
 }
 
@@ -68,6 +80,11 @@ Error mixed(const std::string& first, const std::string& other) {
 
 // The machine is not in what the reader of a header says.
 Error on_node(Error error, const std::string& node) {
+    if (node == base::object_store) {
+        if (!error.where.starts_with("s3://") && error.where.find('/') != std::string::npos)
+            error.where = Place::file(error.where).on(node).to_string();
+        return error;
+    }
     if (error.where.starts_with('/')) error.where = fmt::format("{}/file:{}", node, error.where);
     return error;
 }

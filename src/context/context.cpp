@@ -2,6 +2,7 @@
 
 #include "backends/builtin.hpp"
 #include "base/environment.hpp"
+#include "base/object_store.hpp"
 #include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
@@ -12,7 +13,7 @@ namespace {
 
 // Where published memory really is; any other place as it is. A node that is not reached has no routes.
 Result<Place> real_place(const ContextAccess::Impl& impl, const Place& place) {
-    if (!place.node().empty()) SIDESTEP_CHECK(impl.remote->peer(place.node()));
+    if (!place.node().empty() && !base::is_object(place)) SIDESTEP_CHECK(impl.remote->peer(place.node()));
     if (!place.is_shared() || !place.node().empty()) return place;
     SIDESTEP_TRY(const transfer::Import import, impl.shared->import(Buffer::shared(place.path())));
     return import.buffer.place();

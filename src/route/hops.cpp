@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/object_store.hpp"
 #include "topology/peer_rate.hpp"
 
 namespace sidestep::route {
@@ -134,6 +135,12 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     return option;
 }
 
+// Objects of a store are reached by the backend of that name, which reaches nothing else.
+bool is_for(const Offer& offer, const End& from, const End& to) {
+    const bool object = base::is_object(from.place) || base::is_object(to.place);
+    return object == (base::object_store.substr(0, base::object_store.size() - 1) == offer.name);
+}
+
 // The host memory where bytes wait: that of the NUMA node of the GPU or peer-to-peer memory at an end.
 Place staging_place(const Topology& topology, const End& from, const End& to) {
     for (const End* end : {&from, &to}) {
@@ -169,7 +176,8 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
         if (reach == Reach::nodes) return nodes && !one_topology;
         return one_topology || (!far && !nodes);
     };
-    for (std::size_t o = 0; o < offers.size(); ++o)
+    for (std::size_t o = 0; o < offers.size(); ++o) {
+        if (!is_for(offers[o], from, to)) continue;
         for (std::size_t c = 0; c < offers[o].capabilities.size(); ++c) {
             const Capability& capability = offers[o].capabilities[c];
             // Inside one GPU, between two and between machines are different questions: the wrong one is no refusal.
@@ -180,6 +188,7 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
             options.push_back(make_option(topology, offers[o], capability, from, to));
             options.back().choice = {o, c};
         }
+    }
     return options;
 }
 

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/object_store.hpp"
 #include "driver/files.hpp"
 #include "driver/page_cache.hpp"
 
@@ -160,7 +161,9 @@ std::vector<Objection> objections_of_nodes(const backend::Registry& registry, st
         if (backend == nullptr || !backend->reaches_nodes()) continue;
         for (const Buffer& source : from)
             for (const Buffer& target : to) {
-                if (source.place().node().empty() || target.place().node().empty()) continue;
+                if (source.place().node().empty() || target.place().node().empty() ||
+                    base::is_object(source.place()))
+                    continue;
                 if (Support answer = backend->reaches(source, target); !answer.usable)
                     return {{offer.name, {}, answer.reason, answer.remedy}};
             }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/object_store.hpp"
 #include "base/try.hpp"
 #include "transfer/shared_memory.hpp"
 
@@ -174,6 +175,9 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     const Buffer& to = target_memory.buffer;
     SIDESTEP_CHECK(check_range(from));
     SIDESTEP_CHECK(check_range(to));
+    if (base::is_object(to.place()))
+        return Error{ErrorCode::unsupported, "objects of a store are read, not written", to.to_string(),
+                     "copy to a file here, and send it with the store's own tools"};
     if (to.read_only())
         return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
     SIDESTEP_TRY(const Description source, describe_end(registry, from, to.place().is_gpu()));

@@ -87,7 +87,7 @@ struct Spread {
     SpreadDirection direction = SpreadDirection::to_memory;
     std::vector<SpreadFile> files;  // to_file: whole files, written under other names until all are whole
     // At gpu and host places. To memory: one a place. To files: one for the header of each file and one for
-    // each tensor, so thousands at few places.
+    // each tensor, so thousands at few places; also files that are read, from their first byte on, each once.
     std::vector<Buffer> memories;
     std::shared_ptr<const Placement> placement;
     // Bytes that arrive in all memories together, or leave them; 0: counted by asking the placement for all

@@ -154,7 +154,8 @@ void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveS
     part.move = std::make_unique<Move>(work_.owner, mover, from, to, runs);
     part.stage = stage;
     part.lane = lane;
-    if (lane) part.where = work_.setup.place(*lane).to_string();
+    // Of files that are read, what fails names the one.
+    if (lane && !work_.setup.place(*lane).is_file()) part.where = work_.setup.place(*lane).to_string();
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
         part.enters = work_.loads() && lane && stage != work_.handing_on;
@@ -340,13 +341,15 @@ SpreadChunk::Phase SpreadChunk::begin_fetching() {
 Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
     const char* file = work_.setup.slot_data(slots_[0]);
     const char* memory = work_.setup.slot_data(slots_[1]);
-    const std::string where = work_.setup.place(checked_).to_string();
-    const auto compare = [this, file, memory, where, which = checked_]() -> Result<void> {
+    const auto compare = [this, file, memory, which = checked_]() -> Result<void> {
         for (const auto* runs : {&own_[which], &shared_})
             for (const Run& run : *runs) {
                 const Bytes at = run.file_offset - cell_.begin;
                 const auto differs = first_difference(file + at, memory + at, run.size);
                 if (!differs) continue;
+                const Place& place =
+                    work_.loads() ? work_.setup.place(which) : work_.spread.memories[run.memory].place();
+                const std::string where = place.to_string();
                 return place_error(
                     {ErrorCode::mismatch, fmt::format("{} and the file differ", where), "verify",
                      "copy again; if it happens twice, suspect the memory or the path"},

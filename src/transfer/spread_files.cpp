@@ -138,10 +138,10 @@ void SpreadFiles::landed(std::size_t file, Bytes bytes) {
     if (states_[file].left == 0) finished_.push_back(file);
 }
 
-Result<void> SpreadFiles::check_unchanged(std::size_t file) const {
-    const backend::Description& then = states_[file].found;
-    const std::string& path = spread_.files[file].path;
-    SIDESTEP_TRY(const backend::Description now, describe(registry_, spread_.files[file].buffer(0, 0)));
+Result<void> check_unchanged(const backend::Registry& registry, const Buffer& file,
+                             const backend::Description& then) {
+    const std::string& path = file.place().path();
+    SIDESTEP_TRY(const backend::Description now, describe(registry, file));
     std::string how;
     ErrorCode code = ErrorCode::io_error;
     if (now.size != then.size)
@@ -153,7 +153,7 @@ Result<void> SpreadFiles::check_unchanged(std::size_t file) const {
     else
         return {};
     return Error{code, fmt::format("{} changed while it was read: {}", path, how), path,
-                 "load it again when nobody writes it"};
+                 "begin again when nobody writes it"};
 }
 
 Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside) {
@@ -178,7 +178,7 @@ Result<void> SpreadFiles::close(std::vector<std::size_t> files) {
     if (!reads()) return {};
     for (const std::size_t file : files) {
         states_[file].open.clear();
-        SIDESTEP_CHECK(check_unchanged(file));
+        SIDESTEP_CHECK(check_unchanged(registry_, spread_.files[file].buffer(0, 0), states_[file].found));
     }
     return {};
 }

@@ -12,6 +12,10 @@
 
 namespace sidestep::transfer {
 
+// Whether a file that was read is what it was when it was described. May block.
+Result<void> check_unchanged(const backend::Registry& registry, const Buffer& file,
+                             const backend::Description& then);
+
 // One thread at a time.
 class SpreadFiles {
 public:
@@ -67,7 +71,6 @@ private:
     };
 
     Result<void> inspect_source(std::size_t file);
-    Result<void> check_unchanged(std::size_t file) const;
     Result<void> attach(std::size_t file);
     void open_ahead(std::size_t file);
     Result<void> close(std::vector<std::size_t> files);

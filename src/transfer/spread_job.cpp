@@ -83,7 +83,9 @@ void SpreadJob::name_stages() {
         if (std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.size() > 1; }))
             work_->handing_on = stages.add("GPU to GPU");
     } else {
-        work_->filling = stages.add(gpus ? "GPU to host" : "host to host");
+        const bool reads = std::any_of(spread_.memories.begin(), spread_.memories.end(),
+                                       [](const Buffer& memory) { return memory.place().is_file(); });
+        work_->filling = stages.add(gpus ? "GPU to host" : reads ? "read" : "host to host");
         work_->emptying = stages.add("write");
     }
     if (options_.verify) work_->verifying = stages.add("verify");
@@ -212,6 +214,7 @@ void SpreadJob::all_arrived() {
 
 Result<void> SpreadJob::make_final() {
     if (work_->loads()) return {};
+    SIDESTEP_CHECK(setup_->check_sources());
     const auto& closing = spread_.closing;
     if (closing) SIDESTEP_CHECK(closing->before_names());
     if (auto named = files_.commit([this] { return given_up(); }); !named) {

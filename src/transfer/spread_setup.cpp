@@ -12,6 +12,7 @@
 #include "transfer/direct_storage.hpp"
 #include "transfer/ends.hpp"
 #include "transfer/spread_cursor.hpp"
+#include "transfer/spread_files.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -120,6 +121,7 @@ Result<std::unique_ptr<SpreadSetup>> SpreadSetup::make(const Machine& machine, c
                                                        const CopyOptions& options) {
     std::unique_ptr<SpreadSetup> setup(new SpreadSetup(machine, spread, options));
     SIDESTEP_CHECK(setup->look_at_memories());
+    SIDESTEP_CHECK(setup->check_targets());
     setup->bytes_ = measure(spread, setup->lane_of_);
     setup->shares_.resize(setup->lanes());
     if (setup->bytes_.files == 0) return setup;
@@ -130,25 +132,43 @@ Result<std::unique_ptr<SpreadSetup>> SpreadSetup::make(const Machine& machine, c
     return setup;
 }
 
+Result<void> SpreadSetup::check_memory(const Buffer& memory) const {
+    const bool loads = spread_.direction == SpreadDirection::to_memory;
+    const Place& place = memory.place();
+    const bool source = place.is_file() && !loads;
+    if (!place.is_gpu() && !place.is_host() && !source)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} is not memory that files are spread over", place.to_string()),
+                     memory.to_string(), "use gpu and host places"};
+    SIDESTEP_CHECK(source ? check_place(machine_.topology, place) : check_here(machine_.topology, place));
+    if (memory.size() == Buffer::whole || (!source && memory.address() == nullptr && memory.size() > 0))
+        return Error{
+            ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
+    if (loads && memory.read_only())
+        return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
+                     "give it as non-const memory"};
+    return {};
+}
+
 // What the memories are, and their lanes; not whether each run fits, which is asked chunk by chunk.
 Result<void> SpreadSetup::look_at_memories() {
     const bool loads = spread_.direction == SpreadDirection::to_memory;
     for (const Buffer& memory : spread_.memories) {
         const Place& place = memory.place();
-        if (!place.is_gpu() && !place.is_host())
-            return Error{ErrorCode::invalid_argument,
-                         fmt::format("{} is not memory that files are spread over", place.to_string()),
-                         memory.to_string(), "use gpu and host places"};
-        SIDESTEP_CHECK(check_here(machine_.topology, place));
-        if (memory.size() == Buffer::whole || (memory.address() == nullptr && memory.size() > 0))
-            return Error{
-                ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
-        if (loads && memory.read_only())
-            return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
-                         "give it as non-const memory"};
+        SIDESTEP_CHECK(check_memory(memory));
         SIDESTEP_TRY(const backend::Description found, describe(machine_.registry, memory));
+        if (place.is_file()) {
+            if (found.identity == 0 && found.size == 0)
+                return Error{ErrorCode::not_found, fmt::format("there is no file {}", place.path()),
+                             place.to_string(), "check the path"};
+            sources_[lane_of_.size()] = found;
+        }
         const route::End end{place, found.memory};
-        const auto known = loads ? ends_.end() : std::find(ends_.begin(), ends_.end(), end);
+        const auto alike = [&end](const route::End& other) {
+            return end == other ||
+                   (end.place.is_file() && other.place.is_file() && end.place.node() == other.place.node());
+        };
+        const auto known = loads ? ends_.end() : std::find_if(ends_.begin(), ends_.end(), alike);
         lane_of_.push_back(static_cast<std::size_t>(known - ends_.begin()));
         if (known == ends_.end()) ends_.push_back(end);
     }
@@ -210,9 +230,15 @@ Result<void> SpreadSetup::plan_verification(route::FanOutRequest request,
     request.through_host = true;
     request.require = Require::any;
     request.to_file = false;
-    SIDESTEP_TRY(const route::FanOut reading, route::fan_out(machine_.topology, offers, request));
+    // Only the way from the files to the slots counts: a file among the places need not be one that can be written.
+    route::FanOutRequest to_slots = request;
+    for (route::End& end : to_slots.places)
+        if (end.place.is_file()) end = {Place::host(), MemoryKind::pageable};
+    SIDESTEP_TRY(const route::FanOut reading, route::fan_out(machine_.topology, offers, to_slots));
     SIDESTEP_TRY(reader_, mover(offers, reading.storage));
     request.to_file = true;
+    // And here only the ways from the places.
+    request.file = Place::file(request.file.path());
     SIDESTEP_TRY(const route::FanOut fetching, route::fan_out(machine_.topology, offers, request));
     for (const route::Choice& link : fetching.links) {
         SIDESTEP_TRY(Mover made, mover(offers, link));
@@ -282,9 +308,34 @@ Result<backend::Registration*> SpreadSetup::attach(const Mover& mover, Access ac
     if (backend::Registration* known = find(mover, access, which)) return known;
     backend::AttachOptions options;
     options.access = access;
+    if (const auto source = sources_.find(which); source != sources_.end()) {
+        options.identity = source->second.identity;
+        options.version = source->second.version;
+    }
     const Buffer& buffer = which < spread_.memories.size() ? spread_.memories[which] : ring_.buffer();
     SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options));
     return (attached_[{mover.backend, access, which}] = std::move(registration)).get();
+}
+
+Result<void> SpreadSetup::check_targets() const {
+    if (sources_.empty()) return {};
+    for (const SpreadFile& file : spread_.files) {
+        SIDESTEP_TRY(const backend::Description target, describe(machine_.registry, file.buffer()));
+        for (const auto& [memory, source] : sources_)
+            if (target.identity != 0 && target.identity == source.identity &&
+                spread_.memories[memory].place().node().empty())
+                return Error{
+                    ErrorCode::invalid_argument,
+                    fmt::format("{} is read for the files that are written, and is one of them", file.path),
+                    file.path, "write to another name or folder"};
+    }
+    return {};
+}
+
+Result<void> SpreadSetup::check_sources() const {
+    for (const auto& [memory, then] : sources_)
+        SIDESTEP_CHECK(check_unchanged(machine_.registry, spread_.memories[memory], then));
+    return {};
 }
 
 backend::Registration* SpreadSetup::find(const Mover& mover, Access access, std::size_t which) const {

@@ -1,7 +1,8 @@
 // What a spread works with, made ready before the first byte moves: engines, memories, slots.
 //
 // A lane is what the route calls so: one for each memory that files are spread over, and one for each place,
-// and kind of memory there, that files are written from, however many memories lie there.
+// and kind of memory there, that files are written from, however many memories lie there. All files of one machine
+// that others are written from are one lane.
 #pragma once
 
 #include <map>
@@ -44,6 +45,8 @@ public:
     std::vector<backend::Backend*> file_backends() const;
     std::size_t lanes() const { return ends_.size(); }
     std::size_t lane_of(std::size_t memory) const { return lane_of_[memory]; }
+    // To files: whether what is read for them is what it was in the beginning. May block.
+    Result<void> check_sources() const;
     const Place& place(std::size_t lane) const { return ends_[lane].place; }
     // By lane: between slot and memory, in the direction of the spread; where storage reaches the memory, between file and it.
     const Mover& link(std::size_t lane) const { return links_[lane]; }
@@ -80,6 +83,9 @@ private:
     SpreadSetup(const Machine& machine, const Spread& spread, const CopyOptions& options)
         : machine_(machine), spread_(spread), options_(options) {}
     Result<void> look_at_memories();
+    Result<void> check_memory(const Buffer& memory) const;
+    // No file that is read is one that is written.
+    Result<void> check_targets() const;
     Result<void> plan();
     Result<Mover> mover(const std::vector<backend::Offer>& offers, const route::Choice& choice) const;
     Result<void> plan_verification(route::FanOutRequest request, const std::vector<backend::Offer>& offers);
@@ -93,8 +99,9 @@ private:
     const Machine machine_;
     const Spread& spread_;
     const CopyOptions options_;
-    std::vector<route::End> ends_;      // by lane
-    std::vector<std::size_t> lane_of_;  // by memory
+    std::vector<route::End> ends_;                         // by lane
+    std::vector<std::size_t> lane_of_;                     // by memory
+    std::map<std::size_t, backend::Description> sources_;  // by memory: files that are read
     SpreadBytes bytes_;
     route::FanOut way_;
     Mover storage_;

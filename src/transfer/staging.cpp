@@ -31,7 +31,8 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
                             MemoryKind kind) {
     if (!place.node().empty())
         for (backend::Backend* backend : registry.usable())
-            if (backend->reaches_nodes()) return backend->allocator()->allocate(place, bytes, kind);
+            if (backend->reaches_nodes() && backend->allocator() != nullptr)
+                return backend->allocator()->allocate(place, bytes, kind);
     for (MemoryKind wanted : kinds_to_try(place, kind))
         for (backend::Allocator* allocator : registry.with(&backend::Backend::allocator))
             if (allocator->allocates(place.kind()).has(wanted))

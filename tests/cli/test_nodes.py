@@ -64,6 +64,12 @@ class Load(harness.NodeTest):
         index = {"metadata": {}, "weight_map": {"w": "model.safetensors"}}
         self.write("in/model.safetensors.index.json", json.dumps(index).encode())
 
+    def test_a_checkpoint_is_saved_here(self):
+        self.serve("--allow", self.allow)
+        outcome = self.succeed("save", f"n/file:{self.dir}/in", "here.safetensors", "--verify", env=self.env)
+        self.assertIn("verified", outcome.out)
+        self.assertEqual((self.dir / "here.safetensors").read_bytes()[-2_000_000:], self.content)
+
     def test_tensors_arrive(self):
         self.serve("--allow", self.allow)
         for name in ("model.safetensors", "model.safetensors.index.json", ""):

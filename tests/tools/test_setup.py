@@ -49,8 +49,7 @@ class SetupTest(TreeTest):
         first, second = log.splitlines()
         self.assertTrue(first.endswith("update"), first)
         self.assertTrue(second.endswith("install -y --no-install-recommends libxxhash-dev libexpat1-dev libssl-dev "
-                                        "libibverbs-dev "
-                                        "libgtest-dev python3-numpy"), second)
+                                        "libcurl4-openssl-dev libibverbs-dev libgtest-dev python3-numpy"), second)
 
     def test_fuzzing_needs_more(self):
         self.installed()

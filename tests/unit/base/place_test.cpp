@@ -55,6 +55,20 @@ TEST(Place, ParsesEveryForm) {
     EXPECT_EQ(parsed("a.b-c_D9/gpu:1"), Place::gpu(1).on("a.b-c_D9"));
 }
 
+TEST(Place, ObjectsOfAStore) {
+    for (const char* text : {"s3://bucket", "s3://bucket/", "s3://bucket/a key/with:signs@1+2"}) {
+        const Place place = parsed(text);
+        EXPECT_TRUE(place.is_file());
+        EXPECT_EQ(place.to_string(), text);
+        EXPECT_EQ("s3://" + place.path(), text);
+        EXPECT_FALSE(place.node().empty());  // whatever is for this machine alone refuses it
+        EXPECT_NE(place, Place::file(place.path()));
+    }
+    for (const char* text : {"s3://", "s3:///key", "s3:bucket", "node7/s3://bucket/key"})
+        EXPECT_FALSE(Place::parse(text).ok()) << text;
+    EXPECT_FALSE(Place::parse(std::string("s3://b/\0", 8)).ok());
+}
+
 // A node stands before a place of its own, and no node before that: however long the text is, it takes one look.
 TEST(Place, ThereIsOneNodeAtMost) {
     EXPECT_FALSE(Place::parse("a/b/gpu:0").ok());

@@ -1,0 +1,239 @@
+// sidestep save SOURCE DESTINATION: a checkpoint as safetensors files, in as many of them as are asked for.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "interrupt.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "verb.hpp"
+
+namespace sidestep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SaveCommand {
+    std::string source;
+    std::string destination;
+    std::vector<std::string> only;
+    Bytes shard_size = 0;    // 0: one file
+    std::size_t shards = 0;  // 0: as many as shard_size makes
+    bool manifest = false;
+    bool sync = false;
+    LimitFlags limits;
+};
+
+// Of quantised GGUF tensors the format of the target has no type.
+Result<void> check_types(const Checkpoint& checkpoint) {
+    const auto other = [](const TensorInfo& tensor) { return tensor.dtype == Dtype::other; };
+    const auto& tensors = checkpoint.tensors();
+    const auto first = std::find_if(tensors.begin(), tensors.end(), other);
+    if (first == tensors.end()) return {};
+    const auto count = std::count_if(first, tensors.end(), other);
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("tensor {} is of type {}, which safetensors does not have{}", first->name,
+                    first->type_name,
+                    count > 1 ? fmt::format("; so are {} more of such types", count - 1) : ""),
+        "save",
+        "save F32, F16, BF16, F64 and I8 to I64 as they are: take the others out with --only, or convert "
+        "them with the program that made the file"};
+}
+
+bool is_gguf(const Checkpoint& checkpoint) {
+    return checkpoint.files().front().path.ends_with(".gguf");
+}
+
+// Without what tells of the files that are read, which are not those that are written.
+std::vector<std::pair<std::string, std::string>> metadata_of(const Checkpoint& checkpoint) {
+    auto pairs = checkpoint.metadata();
+    const bool gguf = is_gguf(checkpoint);
+    std::erase_if(pairs, [gguf](const auto& pair) {
+        return pair.first == "index.total_size" || (gguf && pair.first.starts_with("split."));
+    });
+    return pairs;
+}
+
+// The values of GGUF that are lists are told as type and length alone: "string[32000]".
+std::optional<std::string> note_of_lists(const Checkpoint& checkpoint) {
+    if (!is_gguf(checkpoint)) return std::nullopt;
+    const auto lists =
+        std::count_if(checkpoint.metadata().begin(), checkpoint.metadata().end(), [](const auto& pair) {
+            const std::size_t bracket = pair.second.find('[');
+            return bracket != std::string::npos && bracket > 0 && pair.second.ends_with(']') &&
+                   pair.second.find_first_not_of("0123456789", bracket + 1) == pair.second.size() - 1;
+        });
+    if (lists == 0) return std::nullopt;
+    return fmt::format(
+        "{} lists of the metadata, such as the words of a tokenizer, are kept as type and length alone",
+        lists);
+}
+
+// Files that tensors of these sizes fill, as Context::save divides them.
+std::size_t files_for(const std::vector<TensorInfo>& tensors, Bytes shard_bytes) {
+    std::size_t files = 1;
+    Bytes held = 0;
+    bool any = false;
+    for (const TensorInfo& tensor : tensors) {
+        if (any && (held >= shard_bytes || tensor.bytes > shard_bytes - held)) {
+            ++files;
+            held = 0;
+        }
+        any = true;
+        held += tensor.bytes;
+    }
+    return files;
+}
+
+// The least size of a file with which there are no more files than that.
+Bytes size_for(const Checkpoint& checkpoint, std::size_t shards) {
+    Bytes enough = std::max<Bytes>(checkpoint.bytes(), 1);
+    for (Bytes little = 0; little + 1 < enough;) {
+        const Bytes middle = little + (enough - little) / 2;
+        (files_for(checkpoint.tensors(), middle) <= shards ? enough : little) = middle;
+    }
+    return enough;
+}
+
+Result<std::string> path_of(const SaveCommand& command) {
+    const auto place = Place::parse(command.destination);
+    if (place && !place->node().empty())
+        return Error{ErrorCode::unsupported, "a checkpoint is saved to files of this machine",
+                     command.destination, "give the path of a file or folder here"};
+    std::error_code ignored;
+    const bool folder = std::filesystem::is_directory(command.destination, ignored);
+    if (!folder || command.shard_size > 0 || command.shards > 0) return command.destination;
+    return (std::filesystem::path(command.destination) / "model.safetensors").string();
+}
+
+std::vector<TensorToSave> tensors_of(const Checkpoint& checkpoint) {
+    std::vector<TensorToSave> tensors;
+    for (const TensorInfo& tensor : checkpoint.tensors()) {
+        const CheckpointFile& file = checkpoint.files()[tensor.file];
+        tensors.push_back({tensor.name, tensor.dtype, tensor.shape,
+                           Buffer::file(file.path, tensor.offset, tensor.bytes).on(file.node)});
+    }
+    return tensors;
+}
+
+SaveOptions save_options(const Globals& globals, const SaveCommand& command, const Checkpoint& checkpoint) {
+    SaveOptions options;
+    options.metadata = metadata_of(checkpoint);
+    options.shard_bytes = command.shards > 0 ? size_for(checkpoint, command.shards) : command.shard_size;
+    options.manifest = command.manifest;
+    options.sync_file = options.sync_file || command.sync;
+    command.limits.set(globals, options);
+    return options;
+}
+
+// Files that were opened are still what their headers said. Those of a node are looked at by the save alone.
+Result<void> check_files(const Checkpoint& checkpoint) {
+    for (std::size_t file = 0; file < checkpoint.files().size(); ++file) {
+        if (!checkpoint.files()[file].node.empty()) continue;
+        if (auto same = checkpoint.check_file(file); !same) return same;
+    }
+    return {};
+}
+
+std::string text_of(const SaveCommand& command, const Checkpoint& checkpoint, std::size_t files,
+                    const Receipt& receipt) {
+    const auto count = [](std::size_t number, const char* what) {
+        return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+    };
+    std::string text =
+        fmt::format("{} of {} to {} ({}): {}\n", count(checkpoint.tensors().size(), "tensor"), command.source,
+                    command.destination, count(files, "file"), receipt.summary());
+    for (const Stage& stage : receipt.stages)
+        text += fmt::format("{:<12} {:>11} {:>15}\n", stage.name, format_bytes(stage.bytes),
+                            format_rate(stage.gb_per_s()));
+    return text;
+}
+
+Result<Checkpoint> open_source(const Context& context, const SaveCommand& command) {
+    CheckpointOptions options;
+    options.deadline = command.limits.deadline;
+    auto checkpoint = Checkpoint::open(context, {command.source}, options);
+    if (checkpoint && !command.only.empty()) checkpoint = checkpoint->only(command.only);
+    if (!checkpoint) return checkpoint;
+    if (auto types = check_types(*checkpoint); !types) return types.error();
+    return checkpoint;
+}
+
+Result<void> run_save(const Globals& globals, const SaveCommand& command) {
+    const auto path = path_of(command);
+    if (!path) return path.error();
+    Interrupt interrupt;
+    const auto context = open_context(globals);
+    if (!context) return context.error();
+    const auto checkpoint = open_source(*context, command);
+    if (!checkpoint) return checkpoint.error();
+    const SaveOptions options = save_options(globals, command, *checkpoint);
+    if (auto same = check_files(*checkpoint); !same) return same;
+    auto receipt = watch(
+        interrupt, !globals.quiet && !globals.json,
+        [&] { return context->save(tensors_of(*checkpoint), *path, options); },
+        options.verify ? "verifying" : "finishing");
+    if (!receipt) return receipt.error();
+    if (auto same = check_files(*checkpoint); !same) return same;
+
+    const std::size_t files =
+        options.shard_bytes > 0 ? files_for(checkpoint->tensors(), options.shard_bytes) : 1;
+    receipt->notes.insert(receipt->notes.begin(), checkpoint->notes().begin(), checkpoint->notes().end());
+    if (auto note = note_of_lists(*checkpoint)) receipt->notes.push_back(std::move(*note));
+    if (globals.json) {
+        Json json = Json::parse(receipt->to_json());
+        json["checkpoint"] = command.source;
+        json["destination"] = *path;
+        json["tensors"] = checkpoint->tensors().size();
+        json["files"] = files;
+        return print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    }
+    if (globals.quiet) return {};
+    for (const std::string& note : receipt->notes) print_note(note, globals.color);
+    return print(text_of(command, *checkpoint, files, *receipt));
+}
+
+}  // namespace
+
+Action define_save(CLI::App& app, const Globals& globals) {
+    auto command = std::make_shared<SaveCommand>();
+    app.add_option("SOURCE", command->source,
+                   "a .safetensors or .gguf file, a model.safetensors.index.json, or a folder with them; "
+                   "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store")
+        ->required()
+        ->type_name("");
+    app.add_option("DESTINATION", command->destination,
+                   "the file to write; a folder that is there gets model.safetensors, or several files and "
+                   "their index")
+        ->required()
+        ->type_name("");
+    auto* const size = add_bytes(
+        app, "--shard-size", [command](Bytes value) { command->shard_size = value; },
+        "several files of at most this many bytes of tensors, such as 5GB (default: one file)");
+    size->check([](const std::string& text) {
+        const auto bytes = parse_bytes(text);
+        return bytes && *bytes == 0 ? std::string("a file of 0 bytes holds no tensors") : std::string();
+    });
+    app.add_option("--shards", command->shards, "at most this many files, as equal as whole tensors allow")
+        ->type_name("N")
+        ->check(CLI::Range(std::size_t{1}, std::size_t{99999}).description(""))
+        ->excludes(size);
+    app.add_option("--only", command->only,
+                   "save tensors whose names fit, such as 'model.layers.0.*' or '!*.bias'; may be repeated")
+        ->type_name("PATTERN")
+        ->allow_extra_args(false);
+    app.add_flag("--manifest", command->manifest,
+                 "write DESTINATION.manifest.json with checksums of the files");
+    app.add_flag("--sync", command->sync, "flush the files to their device before they get their names");
+    add_limit_flags(app, command->limits);
+    return done_or_fails([command, &globals] { return run_save(globals, *command); });
+}
+
+}  // namespace sidestep::cli
