@@ -39,7 +39,8 @@ Result<std::optional<driver::FileFacts>> facts_of(const Impl& impl, const Place&
         if (found.error().code != ErrorCode::invalid_argument) return found.error();
         // A folder is no place that bytes could be copied to or from; the node tells the names in it all the same.
         const auto names = names_in(impl, place);
-        if (!names) return place.path().ends_with('/') ? names.error() : found.error();
+        const bool folder = place.path().ends_with('/') || base::is_object(place);
+        if (!names) return folder ? names.error() : found.error();
         facts.type = driver::FileType::directory;
         return std::optional(facts);
     }

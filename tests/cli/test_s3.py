@@ -134,6 +134,7 @@ class RealServer(S3Test):
                          env=bare)
         for code, words, line, env in [
             (USAGE, "there is no bucket none", ["load", "s3://none/x.safetensors"], {}),
+            (USAGE, "there is no bucket none", ["inspect", "s3://none"], {}),
             (USAGE, "s3://models/one/none", ["load", "s3://models/one/none"], {}),
             (USAGE, "there is no such file", ["copy", "s3://models/one/none.bin", "host"], {}),
             (USAGE, "is a folder", ["copy", "s3://models/one", "host"], {}),
