@@ -9,9 +9,11 @@ namespace {
 
 using namespace sidestep::cufile_test;
 
-// Each test is a process of its own under ctest; by hand they follow each other, so each ends with a closed driver.
+// Each test is a process of its own under ctest; by hand they follow each other.
 struct Closed {
-    ~Closed() {
+    Closed() { close(); }
+    ~Closed() { close(); }
+    static void close() {
         while (cuFileUseCount() > 0) cuFileDriverClose();
     }
 };
