@@ -330,8 +330,8 @@ TEST_F(CufileBatch, ManyThreadsShareABatch) {
     Batch batch(128);
     constexpr unsigned threads = 4, rounds = 50;
     std::atomic<unsigned> collected{0};
-    // Any thread collects the ends of all: the memory outlives them.
-    std::vector<std::vector<unsigned char>> memories(threads, std::vector<unsigned char>(16 * 4096));
+    // Any thread collects the ends of all: each entry has memory of its own, which outlives them.
+    std::vector<std::vector<unsigned char>> memories(threads, std::vector<unsigned char>(rounds * 16 * 4096));
     std::vector<std::thread> all;
     for (unsigned t = 0; t < threads; ++t)
         all.emplace_back([&, t] {
@@ -339,7 +339,8 @@ TEST_F(CufileBatch, ManyThreadsShareABatch) {
             for (unsigned round = 0; round < rounds; ++round) {
                 std::vector<CUfileIOParams_t> entries;
                 for (off_t i = 0; i < 16; ++i)
-                    entries.push_back(entry(handle, CUFILE_READ, memory.data(), 4096, 4096 * i, 4096 * i));
+                    entries.push_back(entry(handle, CUFILE_READ, memory.data(), 4096, 4096 * i,
+                                            4096 * (16 * static_cast<off_t>(round) + i)));
                 ASSERT_CUFILE(batch.submit(entries), CU_FILE_SUCCESS);
                 for (unsigned own = 0; own < 16;) {
                     CUfileIOEvents_t events[16];
