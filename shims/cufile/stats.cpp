@@ -198,7 +198,8 @@ Statistics& Statistics::get() {
     return one;
 }
 
-Statistics::Statistics() {
+// Asks for the sums in any case: so the memory they are in is there from the opening of the driver on, for whoever looks.
+Statistics::Statistics() : since_(totals()), begun_(Clock::now()) {
     change(std::min(static_cast<int>(settings().size(CUFILE_PARAM_PROFILE_STATS)), highest_level), false);
 }
 

@@ -249,7 +249,20 @@ TEST(CufileBadInput, StandsInTheReadme) {
          {"a descriptor that cannot be opened a second time",
           "host memory where allow_system_memory is false",
           "any call in a child of fork() after the driver was opened", "a settings file that cannot be read",
-          "SIDESTEP_CUFILE_VERSION that is none"})
+          "SIDESTEP_CUFILE_VERSION that is none",
+          // batch_test.cpp
+          "a batch of no entries, or of more than io_batchsize",
+          "submitting no entries, more than there is room for, one that is not CUFILE_BATCH or is of no "
+          "registered "
+          "file, or to what is no batch: none is carried out",
+          "collecting from what is no batch",
+          "collecting at least more than the list holds, or a time limit that is none",
+          // stream_test.cpp, streams_without_cuda_test.cpp
+          "a stream where there is no CUDA driver", "a default stream where no CUDA context is current",
+          "registering a stream twice or with unknown flags, giving back one that is not registered",
+          // stats_test.cpp
+          "statistics above the level that was set, or a level that is none",
+          "statistics of a driver that is not open"})
         EXPECT_EQ(told.erase(elsewhere), 1U) << "README.md lacks: " << elsewhere;
     for (const auto& [what, code] : told)
         ADD_FAILURE() << "README.md has a row without a test: " << what << ", " << code;

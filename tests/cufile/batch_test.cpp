@@ -64,13 +64,21 @@ private:
     CUfileBatchHandle_t handle_ = nullptr;
 };
 
+// Calls open the driver; each test leaves it as it found it.
+class CufileBatch : public ::testing::Test {
+protected:
+    void TearDown() override {
+        while (cuFileUseCount() > 0) EXPECT_CUFILE(cuFileDriverClose(), CU_FILE_SUCCESS);
+    }
+};
+
 bool same(const std::vector<unsigned char>& whole, std::size_t from, const unsigned char* bytes,
           std::size_t size) {
     return std::equal(whole.begin() + static_cast<long>(from), whole.begin() + static_cast<long>(from + size),
                       bytes);
 }
 
-TEST(CufileBatch, ReadsAndWritesOfGpusAndTheHost) {
+TEST_F(CufileBatch, ReadsAndWritesOfGpusAndTheHost) {
     const auto content = pattern(4 * MiB + 100, 1);
     const TempFile source(content), target(std::vector<unsigned char>(3 * MiB));
     const Descriptor from(source.path(), O_RDONLY), into(target.path(), O_RDWR);
@@ -113,7 +121,7 @@ TEST(CufileBatch, ReadsAndWritesOfGpusAndTheHost) {
     EXPECT_TRUE(same(written, MiB, written_host.data() + 3, MiB + 7));
 }
 
-TEST(CufileBatch, WhatIsWrongWithOneEntryIsItsOwnEnd) {
+TEST_F(CufileBatch, WhatIsWrongWithOneEntryIsItsOwnEnd) {
     const TempFile file(pattern(MiB, 1));
     const Descriptor both(file.path(), O_RDWR), read_only(file.path(), O_RDONLY),
         write_only(file.path(), O_WRONLY);
@@ -155,7 +163,7 @@ TEST(CufileBatch, WhatIsWrongWithOneEntryIsItsOwnEnd) {
     EXPECT_CUFILE(cuFileBufDeregister(registered.data()), CU_FILE_SUCCESS);
 }
 
-TEST(CufileBatch, ASubmissionThatIsRefusedRunsNothing) {
+TEST_F(CufileBatch, ASubmissionThatIsRefusedRunsNothing) {
     const TempFile file(pattern(MiB, 1));
     const Descriptor descriptor(file.path(), O_RDWR);
     const Handle handle(descriptor);
@@ -180,7 +188,7 @@ TEST(CufileBatch, ASubmissionThatIsRefusedRunsNothing) {
     EXPECT_CUFILE(cuFileBatchIOSetUp(nullptr, 1), CU_FILE_INVALID_VALUE);
 }
 
-TEST(CufileBatch, RoomComesBackWithWhatIsCollected) {
+TEST_F(CufileBatch, RoomComesBackWithWhatIsCollected) {
     const TempFile file(pattern(MiB, 1));
     const Descriptor descriptor(file.path(), O_RDONLY);
     const Handle handle(descriptor);
@@ -207,7 +215,7 @@ TEST(CufileBatch, RoomComesBackWithWhatIsCollected) {
 }
 
 // It never waits for what cannot come, and never longer than it was told.
-TEST(CufileBatch, CollectingIsBounded) {
+TEST_F(CufileBatch, CollectingIsBounded) {
     const TempFile file(pattern(MiB, 1));
     const Descriptor descriptor(file.path(), O_RDONLY);
     const Handle handle(descriptor);
@@ -237,7 +245,7 @@ TEST(CufileBatch, CollectingIsBounded) {
 }
 
 // Entries that a thread has begun go on, the others end at once; and each ends once.
-TEST(CufileBatch, Cancel) {
+TEST_F(CufileBatch, Cancel) {
     const auto content = pattern(4 * MiB, 1);
     const TempFile file(content);
     const Descriptor descriptor(file.path(), O_RDONLY);
@@ -267,7 +275,7 @@ TEST(CufileBatch, Cancel) {
 }
 
 // Whoever has destroyed a batch has the memory for themselves, and may close what its entries are of.
-TEST(CufileBatch, DestroyWhileEntriesAreOnTheirWay) {
+TEST_F(CufileBatch, DestroyWhileEntriesAreOnTheirWay) {
     const TempFile file(std::vector<unsigned char>(4 * MiB, 1));
     const GpuMemory gpu(0, 64 * MiB);
     std::vector<unsigned char> host(64 * MiB);
@@ -294,7 +302,7 @@ TEST(CufileBatch, DestroyWhileEntriesAreOnTheirWay) {
     cuFileBatchIODestroy(nullptr);
 }
 
-TEST(CufileBatch, EntriesGoOnWhenTheirHandleIsGivenBack) {
+TEST_F(CufileBatch, EntriesGoOnWhenTheirHandleIsGivenBack) {
     const auto content = pattern(4 * MiB, 1);
     const TempFile file(content);
     const GpuMemory memory(0, 64 * MiB);
@@ -314,7 +322,7 @@ TEST(CufileBatch, EntriesGoOnWhenTheirHandleIsGivenBack) {
     }
 }
 
-TEST(CufileBatch, ManyThreadsShareABatch) {
+TEST_F(CufileBatch, ManyThreadsShareABatch) {
     const auto content = pattern(MiB, 1);
     const TempFile file(content);
     const Descriptor descriptor(file.path(), O_RDONLY);
@@ -322,8 +330,8 @@ TEST(CufileBatch, ManyThreadsShareABatch) {
     Batch batch(128);
     constexpr unsigned threads = 4, rounds = 50;
     std::atomic<unsigned> collected{0};
-    // Any thread collects the ends of all: the memory outlives them.
-    std::vector<std::vector<unsigned char>> memories(threads, std::vector<unsigned char>(16 * 4096));
+    // Any thread collects the ends of all: each entry has memory of its own, which outlives them.
+    std::vector<std::vector<unsigned char>> memories(threads, std::vector<unsigned char>(rounds * 16 * 4096));
     std::vector<std::thread> all;
     for (unsigned t = 0; t < threads; ++t)
         all.emplace_back([&, t] {
@@ -331,7 +339,8 @@ TEST(CufileBatch, ManyThreadsShareABatch) {
             for (unsigned round = 0; round < rounds; ++round) {
                 std::vector<CUfileIOParams_t> entries;
                 for (off_t i = 0; i < 16; ++i)
-                    entries.push_back(entry(handle, CUFILE_READ, memory.data(), 4096, 4096 * i, 4096 * i));
+                    entries.push_back(entry(handle, CUFILE_READ, memory.data(), 4096, 4096 * i,
+                                            4096 * (16 * static_cast<off_t>(round) + i)));
                 ASSERT_CUFILE(batch.submit(entries), CU_FILE_SUCCESS);
                 for (unsigned own = 0; own < 16;) {
                     CUfileIOEvents_t events[16];

@@ -75,15 +75,17 @@ TEST_F(CufileStats, Batches) {
     ASSERT_CUFILE(cuFileBatchIOSetUp(&batch, 4), CU_FILE_SUCCESS);
     EXPECT_CUFILE(cuFileBatchIOSetUp(nullptr, 4), CU_FILE_INVALID_VALUE);
     CUfileIOParams_t entries[4] = {};
+    off_t in_memory = 0;
     for (auto& entry : entries) {
         entry.mode = CUFILE_BATCH;
-        entry.u.batch = {memory.data(), 0, 0, 5000};
+        entry.u.batch = {memory.data(), 0, in_memory, 5000};
+        in_memory += 5000;
         entry.fh = handle;
         entry.opcode = CUFILE_READ;
     }
     entries[2].u.batch.devPtr_base = nullptr;
     entries[3].opcode = CUFILE_WRITE;
-    entries[3].u.batch.devPtr_offset = 6000;
+    entries[3].u.batch.file_offset = 100'000;
     ASSERT_CUFILE(cuFileBatchIOSubmit(batch, 4, entries, 0), CU_FILE_SUCCESS);
     EXPECT_CUFILE(cuFileBatchIOSubmit(batch, 1, entries, 0), CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
     CUfileIOEvents_t events[4];

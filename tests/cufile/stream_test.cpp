@@ -78,6 +78,7 @@ protected:
         EXPECT_EQ(cuda.end_stream(stream), 0);
         EXPECT_EQ(cuda.release(gpu), 0);
         EXPECT_EQ(cuda.release_host(pinned), 0);
+        while (cuFileUseCount() > 0) EXPECT_CUFILE(cuFileDriverClose(), CU_FILE_SUCCESS);
     }
     // Holds the stream until what it answers is set.
     std::atomic<bool>& hold() {
@@ -250,6 +251,24 @@ TEST_F(CufileStream, Refused) {
     EXPECT_CUFILE(cuFileStreamDeregister(nullptr), CU_FILE_SUCCESS);
 }
 
+TEST_F(CufileStream, ADefaultStreamNeedsAContext) {
+    const TempFile file(pattern(MiB, 1));
+    const Descriptor descriptor(file.path(), O_RDONLY);
+    const Handle handle(descriptor);
+    std::size_t size = 4096;
+    off_t at = 0;
+    ssize_t read = -7;
+    const auto legacy = reinterpret_cast<CUstream>(1);  // of cuda.h: CU_STREAM_LEGACY
+    std::thread([&] {
+        EXPECT_CUFILE(cuFileReadAsync(handle, base, &size, &at, &at, &read, legacy),
+                      CU_FILE_INVALID_CONTEXT_ERROR);
+    }).join();
+    EXPECT_EQ(read, -7);
+    ASSERT_CUFILE(cuFileReadAsync(handle, base, &size, &at, &at, &read, legacy), CU_FILE_SUCCESS);
+    ASSERT_EQ(cuda.synchronize(legacy), 0);
+    EXPECT_EQ(read, 4096);
+}
+
 // More than a stream may have in flight, from several threads on streams of their own and on one that they share.
 TEST_F(CufileStream, ManyOnManyStreams) {
     const auto content = pattern(MiB, 1);
@@ -286,7 +305,6 @@ TEST_F(CufileStream, ManyOnManyStreams) {
         EXPECT_TRUE(fetch(MiB * t, 1000 * reads) == part(content, t, 1000 * reads));
 }
 
-// The last in this file: it closes the driver for good.
 TEST_F(CufileStream, WhatComesAfterTheClosing) {
     const TempFile file(pattern(MiB, 1));
     const Descriptor descriptor(file.path(), O_RDONLY);
