@@ -122,7 +122,9 @@ Action define_inspect(CLI::App& app, const Globals& globals) {
         ->type_name("PATTERN")
         ->allow_extra_args(false);
     app.add_flag("--lenient", command->lenient,
-                 "take bytes behind the last tensor for padding, and tensors of unknown types for raw bytes");
+                 "take bytes behind the last tensor for padding, tensors of unknown types for raw bytes, and "
+                 "leave out "
+                 "tensors that the index does not name");
     app.add_option("--manifest", command->manifest, "read the files and write their checksums there")
         ->type_name("FILE");
     app.add_option("--verify-manifest", command->verify_manifest,

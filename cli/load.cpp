@@ -118,7 +118,8 @@ std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, co
                    {"storage",
                     {{"gpu_direct", receipt.storage.gpu_direct},
                      {"o_direct", receipt.storage.o_direct},
-                     {"page_cache", receipt.storage.page_cache}}},
+                     {"page_cache", receipt.storage.page_cache},
+                     {"misses", receipt.storage.misses}}},
                    {"stages", stages_of(receipt)},
                    {"limit", loaded.limit()},
                    {"faster", loaded.faster()},
@@ -170,7 +171,8 @@ void add_load_flags(CLI::App& app, const std::shared_ptr<LoadCommand>& command) 
     app.add_option("--manifest", command->manifest, "compare the bytes with these checksums as they pass")
         ->type_name("FILE");
     app.add_flag("--lenient", command->lenient,
-                 "take padding and unknown types instead of refusing the file");
+                 "take padding and unknown types, and leave out tensors that the index does not name, "
+                 "instead of refusing");
     add_limit_flags(app, command->limits);
 }
 

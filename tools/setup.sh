@@ -38,11 +38,15 @@ libclang-rt-dev clang++
 "
 fi
 
-# `tools/setup.sh tests` installs what only tests need: shells that complete, and a strict reader of man pages.
+# `tools/setup.sh tests` installs what only tests need: shells that complete, a strict reader of man pages, and what makes the file
+# systems in which saves are killed.
 if [ "${1:-}" = tests ]; then
     packages="zsh zsh
 fish fish
 mandoc mandoc
+xfsprogs mkfs.xfs
+btrfs-progs mkfs.btrfs
+bindfs bindfs
 "
 fi
 

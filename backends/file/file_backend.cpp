@@ -111,6 +111,7 @@ private:
     unsigned copying_ = 1;         // that really run at once
     bool maps_ = false;            // targets in memory
     driver::CacheProbe cache_probe_ = driver::CacheProbe::nowait;
+    driver::OpenFolders folders_;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
 
@@ -219,7 +220,7 @@ Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer&
                                                                    const backend::AttachOptions& options) {
     using Attached = std::unique_ptr<backend::Registration>;
     if (buffer.place().is_file()) {
-        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_, maps_));
+        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_, maps_, &folders_));
         return Attached(std::move(file));
     }
     if (buffer.place().is_gpu()) {
@@ -275,12 +276,23 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
                                                   bool write) const {
     const auto wish = file.wish(write);
     const bool asks = wish == FileRegistration::Wish::cheaper;
-    if (wish == FileRegistration::Wish::cache || (asks && stretch.size < min_question) ||
-        !file.goes_around()) {
-        return cut(stretch, false);
+    const AskCache ask = [&file](Bytes offset, Bytes size) { return file.cached(offset, size); };
+    const auto through_cache = [&](double missing) {
+        std::vector<Slice> slices = cut(stretch, false);
+        for (Slice& slice : slices) slice.missing = part_of(slice.size, missing);
+        return slices;
+    };
+    const auto all_through_cache = [&] {
+        return through_cache(write || stretch.size < min_question ? 0 : file.missing_share());
+    };
+    if (asks && file.was_warm()) {
+        const auto part = file.cached(stretch.offset, stretch.size);
+        if (part && part->bytes == stretch.size) return cut(stretch, false);
     }
+    if (wish == FileRegistration::Wish::cache || (asks && stretch.size < min_question) || !file.goes_around())
+        return all_through_cache();
     if (!can_go_direct(stretch, file.memory_alignment())) {
-        if (!file.insists() || stretch.size < direct_block) return cut(stretch, false);
+        if (!file.insists() || stretch.size < direct_block) return all_through_cache();
         return Error{
             ErrorCode::path_unavailable,
             fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
@@ -289,11 +301,12 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
     }
     std::vector<Slice> slices = cut(stretch, true, write ? written_slice_size : slice_size);
     if (asks) {
-        use_cache_where_cheaper(slices,
-                                [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
+        use_cache_where_cheaper(slices, ask);
         // Without the ends that were cut off where blocks begin and end.
         if (std::none_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.direct; })) {
-            return cut(stretch, false);
+            Bytes missing = 0;
+            for (const Slice& slice : slices) missing += slice.missing;
+            return through_cache(static_cast<double>(missing) / static_cast<double>(stretch.size));
         }
     }
     return slices;

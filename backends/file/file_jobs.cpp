@@ -36,6 +36,12 @@ Error end_of_file(const FileRegistration& file, const Slice& at) {
                                file.buffer().place().to_string());
 }
 
+// What was to go around it is not there.
+void go_through_cache(Slice& slice) {
+    slice.go_through_cache();
+    slice.missing = slice.size;
+}
+
 Error failed(const FileRegistration& file, const Slice& at, bool write, int number) {
     return driver::system_error(
         number,
@@ -262,7 +268,9 @@ void FileJobs::advance(Request& request, Bytes moved) {
     const Bytes needed = request.size - request.after;
     const Bytes useful = std::min(moved, needed);
     const Bytes asked = useful - std::min(useful, request.before);
-    if (job.write == job.file->writable()) job.file->count(request.direct, asked);
+    const Bytes missed = std::min(request.missing, asked);
+    request.missing -= missed;
+    if (job.write == job.file->writable()) job.file->count(request.direct, asked, missed);
     if (job.write && request.copied) job.file->count_mapped(asked);
     if (moved >= needed) {
         --job.unfinished;
@@ -274,7 +282,7 @@ void FileJobs::advance(Request& request, Bytes moved) {
     request.before -= std::min(moved, request.before);
     request.idle_tries = 0;
     // What is left may no longer begin at a block.
-    if (request.direct && moved % direct_block != 0) request.go_through_cache();
+    if (request.direct && moved % direct_block != 0) go_through_cache(request);
     way_of(request).ready.push_front(&request);
 }
 
@@ -308,7 +316,7 @@ void FileJobs::refused(Request& request, int number) {
     const bool refuses = number == EINVAL || number == EOPNOTSUPP || number == EFAULT;
     if (refuses && request.direct && !job.file->insists()) {
         job.file->stop_going_around();
-        request.go_through_cache();
+        go_through_cache(request);
         way_of(request).ready.push_front(&request);
         return;
     }

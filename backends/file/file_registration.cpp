@@ -16,28 +16,38 @@ namespace {
 // A map costs a few system calls and page tables; smaller files are written at once.
 constexpr Bytes min_mapped = 1_MiB;
 
+// A question about so many pages takes some microseconds, less than to open the file once more.
+constexpr Bytes small_file = 8_MiB;
+
 }  // namespace
 
 Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& buffer,
                                                                  const backend::AttachOptions& options,
-                                                                 driver::CacheProbe probe, bool maps) {
+                                                                 driver::CacheProbe probe, bool maps,
+                                                                 driver::OpenFolders* folders) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(buffer, options, probe));
     const bool write = file->writable();
-    SIDESTEP_CHECK(
-        file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size}));
+    SIDESTEP_CHECK(file->opened_.open(buffer, {write, options.identity, options.version,
+                                               options.expected_size, true, folders, options.sparse}));
     if (write) SIDESTEP_CHECK(file->make_room(maps));
     if (options.page_cache == PageCache::bypass) SIDESTEP_CHECK(file->go_direct());
     // Whoever starts pieces must not wait for a file system.
-    if (file->wish(file->writable()) != Wish::cache && options.expected_size >= min_question) {
-        file->choose_probe();
-        file->goes_around();
+    if (options.expected_size < min_question) return file;
+    file->choose_probe();
+    if (file->wish(write) == Wish::cheaper && buffer.size() <= small_file) {
+        const auto part = file->cached(buffer.offset(), buffer.size());
+        file->was_warm_ = part && part->bytes == buffer.size();
+        if (file->was_warm_) return file;
     }
+    const bool around = file->wish(write) != Wish::cache && file->goes_around();
+    if (!write && !around) file->missing_share();
     return file;
 }
 
 Result<void> FileRegistration::make_room(bool maps) {
     const Bytes size = options_.expected_size;
-    if (!maps || !opened_.replaces() || size < min_mapped || !driver::lives_in_memory(opened_.fd()))
+    if (!maps || !opened_.replaces() || opened_.is_sparse() || size < min_mapped ||
+        !driver::lives_in_memory(opened_.fd()))
         return opened_.reserve();
     SIDESTEP_CHECK(driver::lengthen_in_memory(opened_.fd(), size, path()));
     map_target();
@@ -90,18 +100,35 @@ Result<driver::Fd> FileRegistration::open_around() {
 }
 
 bool FileRegistration::goes_around() {
-    std::call_once(tried_around_, [this] {
+    const std::lock_guard lock(around_);
+    if (!direct_ && !why_not_around_) {
         auto direct = open_around();
         if (direct) {
             direct_ = std::move(*direct);
+            was_around_ = true;
             // A few warm pages would else bring their neighbours into the cache, and these the next ones, until all of the file had
             // gone through it: what is not there is read around it, so nothing is to be read ahead.
             if (!writable()) (void)::posix_fadvise(fd(false).get(), 0, 0, POSIX_FADV_RANDOM);
         } else {
             why_not_around_ = direct.error();
         }
-    });
+    }
     return static_cast<bool>(direct_) && !refused_.load(std::memory_order_relaxed);
+}
+
+std::optional<std::vector<backend::Span>> FileRegistration::extents() const {
+    if (writable()) return std::nullopt;
+    const Bytes begin = buffer().offset();
+    const auto found = driver::extents_of(fd(false), begin, begin + buffer().size());
+    if (!found) return std::nullopt;
+    std::vector<backend::Span> extents;
+    for (const auto& each : *found) extents.push_back({each.begin - begin, each.end - each.begin});
+    return extents;
+}
+
+void FileRegistration::rest() {
+    const std::lock_guard lock(around_);
+    direct_ = driver::Fd();
 }
 
 // For those who insist: finds out at once, and says so where it is not to be had.
@@ -138,6 +165,16 @@ std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes s
     return std::nullopt;
 }
 
+double FileRegistration::missing_share() {
+    std::call_once(looked_, [this] {
+        const Bytes size = buffer().size();
+        if (size == 0 || driver::lives_in_memory(fd(false))) return;
+        if (const auto part = cached(buffer().offset(), size))
+            missing_share_ = static_cast<double>(size - part->bytes) / static_cast<double>(size);
+    });
+    return missing_share_;
+}
+
 Result<void> FileRegistration::commit() {
     return writable() ? opened_.commit(options_.sync_file) : Result<void>();
 }
@@ -146,7 +183,7 @@ std::vector<std::string> FileRegistration::notes() const {
     std::vector<std::string> notes = opened_.notes();
     notes.insert(notes.end(), notes_.begin(), notes_.end());
     const Bytes bytes = through_cache_.load(std::memory_order_relaxed);
-    if (options_.page_cache == PageCache::bypass && direct_ && bytes != 0) {
+    if (options_.page_cache == PageCache::bypass && was_around_ && bytes != 0) {
         notes.push_back(
             fmt::format("{} bytes of {} went through the page cache: O_DIRECT moves only whole blocks of {} "
                         "between addresses aligned to them",
@@ -173,6 +210,7 @@ StorageBytes FileRegistration::storage_bytes() const {
     StorageBytes bytes;
     bytes.o_direct = around_cache_.load(std::memory_order_relaxed);
     bytes.page_cache = through_cache_.load(std::memory_order_relaxed);
+    bytes.misses = missed_.load(std::memory_order_relaxed);
     return bytes;
 }
 

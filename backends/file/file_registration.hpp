@@ -17,10 +17,11 @@ namespace sidestep::backends::file {
 class FileRegistration final : public backend::Registration {
 public:
     // `probe`: how to ask for what the page cache holds. `maps`: whole-file targets in memory are written
-    // through a map, where that can be.
+    // through a map, where that can be. `folders`: as for driver::ReplacedFile::begin().
     static Result<std::unique_ptr<FileRegistration>> open(const Buffer& buffer,
                                                           const backend::AttachOptions& options,
-                                                          driver::CacheProbe probe, bool maps = false);
+                                                          driver::CacheProbe probe, bool maps = false,
+                                                          driver::OpenFolders* folders = nullptr);
 
     const std::string& path() const { return buffer().place().path(); }
     bool writable() const { return options_.access == backend::Access::write; }
@@ -35,6 +36,10 @@ public:
     };
     Wish wish(bool write) const;
 
+    // A small file that the page cache held whole when it was opened: it is not opened a second time, with O_DIRECT,
+    // unless a page is gone.
+    bool was_warm() const { return was_warm_; }
+
     // Whether bytes can go around the page cache at all. The first call finds out. Any thread.
     bool goes_around();
     // From now on they cannot: the device has refused though its file system did not.
@@ -44,6 +49,10 @@ public:
 
     // What the page cache holds of a range. Any thread.
     std::optional<driver::CachedPart> cached(Bytes offset, Bytes size);
+
+    // Which share of the file the page cache did not hold before anything of it was read through the cache: later the
+    // kernel has read ahead. 0 where that cannot be told. The first call finds out. Any thread.
+    double missing_share();
 
     const driver::Fd& fd(bool around_cache) const {
         if (around_cache) return direct_;
@@ -64,14 +73,18 @@ public:
     void miss_ring() { missed_ring_.store(true, std::memory_order_relaxed); }
 
     // Counts bytes that have moved in the direction that the file was opened for: what verification reads of
-    // a target does not count. Any thread.
-    void count(bool around_cache, Bytes bytes) {
+    // a target does not count. `missed` of those through the page cache were not there. Any thread.
+    void count(bool around_cache, Bytes bytes, Bytes missed) {
         (around_cache ? around_cache_ : through_cache_).fetch_add(bytes, std::memory_order_relaxed);
+        missed_.fetch_add(missed, std::memory_order_relaxed);
     }
     // Of these, through the map.
     void count_mapped(Bytes bytes) { through_map_.fetch_add(bytes, std::memory_order_relaxed); }
 
     Result<void> commit() override;
+    void rest() override;
+    std::optional<std::vector<backend::Span>> extents() const override;
+    bool reads_as_zeros() const override { return opened_.is_sparse(); }
     std::vector<std::string> notes() const override;
     StorageBytes storage_bytes() const override;
 
@@ -90,8 +103,9 @@ private:
     std::atomic<bool> unmapped_{false};
     std::vector<std::string> notes_;
 
-    std::once_flag tried_around_;  // guards what follows, up to refused_
-    driver::Fd direct_;            // the same file with O_DIRECT
+    std::mutex around_;  // guards what follows, up to refused_; direct_ stays as it is while a piece uses it
+    driver::Fd direct_;  // the same file with O_DIRECT
+    bool was_around_ = false;  // it was open
     Bytes memory_alignment_ = 0;
     std::optional<Error> why_not_around_;
     std::atomic<bool> refused_{false};
@@ -99,10 +113,14 @@ private:
     std::once_flag probe_chosen_;
     std::atomic<driver::CacheProbe> probe_;
     std::atomic<bool> tells_{true};  // whether some probe answers
+    bool was_warm_ = false;
+    std::once_flag looked_;  // guards the next
+    double missing_share_ = 0;
 
     std::atomic<Bytes> around_cache_{0};
     std::atomic<Bytes> through_cache_{0};
     std::atomic<Bytes> through_map_{0};
+    std::atomic<Bytes> missed_{0};
     std::atomic<bool> missed_threads_{false};
     std::atomic<bool> missed_ring_{false};
 };

@@ -80,6 +80,10 @@ std::vector<Slice> cut(const Stretch& stretch, bool direct, Bytes size) {
     return slices;
 }
 
+Bytes part_of(Bytes bytes, double share) {
+    return std::min(bytes, static_cast<Bytes>(static_cast<double>(bytes) * share));
+}
+
 void use_cache_where_cheaper(std::vector<Slice>& slices, const AskCache& ask) {
     Bytes begin = 0, end = 0;
     std::size_t direct = 0;
@@ -97,7 +101,11 @@ void use_cache_where_cheaper(std::vector<Slice>& slices, const AskCache& ask) {
         if (!slice.direct) continue;
         const auto part = same ? all : ask(slice.offset, slice.size);
         const Bytes size = same ? end - begin : slice.size;
-        if (!part || cheaper_through_cache(*part, size)) slice.go_through_cache();
+        if (part && !cheaper_through_cache(*part, size)) continue;
+        slice.go_through_cache();
+        if (part)
+            slice.missing =
+                part_of(slice.size, static_cast<double>(size - part->bytes) / static_cast<double>(size));
     }
 }
 

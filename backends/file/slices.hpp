@@ -46,6 +46,7 @@ struct Slice {
     // Of `size`: what comes along at either end since only whole blocks move.
     Bytes before = 0;
     Bytes after = 0;
+    Bytes missing = 0;  // of a read through the page cache: what it does not hold
 
     Bytes asked() const { return size - before - after; }
     // Just the bytes asked for, through the page cache.
@@ -61,11 +62,15 @@ bool can_go_direct(const Stretch& stretch, Bytes memory_alignment);
 // is room for them, else those within it, its two ends then through the page cache. `size`: of a slice.
 std::vector<Slice> cut(const Stretch& stretch, bool direct, Bytes size = slice_size);
 
+// That share of bytes.
+Bytes part_of(Bytes bytes, double share);
+
 // What the page cache holds of a range of the file; nothing where that cannot be told.
 using AskCache = std::function<std::optional<driver::CachedPart>(Bytes offset, Bytes size)>;
 
 // Lets slices go through the page cache after all where that is cheaper for a read. One question for all
-// slices where the cache holds all of them or nothing; otherwise one more for each.
+// slices where the cache holds all of them or nothing; otherwise one more for each. Asked before anything of the piece is
+// read, and not again.
 void use_cache_where_cheaper(std::vector<Slice>& slices, const AskCache& ask);
 
 }  // namespace sidestep::backends::file

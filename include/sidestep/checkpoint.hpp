@@ -18,8 +18,8 @@
 namespace sidestep {
 
 struct CheckpointOptions {
-    // Bytes after the last tensor of a safetensors file are taken for padding, and tensors of a dtype that
-    // safetensors does not know for raw bytes (Dtype::other), instead of refused.
+    // Instead of refused: bytes after the last tensor of a safetensors file are taken for padding, tensors of a dtype that
+    // safetensors does not know for raw bytes (Dtype::other), and tensors that the index does not name are left out.
     bool lenient = false;
     // ErrorCode::timed_out where the headers are not there by then, as where a file system does not answer: what is
     // asked of it goes on by itself. Zero: none. At most longest_limit.
@@ -30,7 +30,7 @@ struct CheckpointFile {
     std::string path;
     Bytes size = 0;
     Bytes data_begin = 0;  // offset of the first byte of tensor data
-    // Of the file as it was read (device, inode, time of change): a load refuses one that has changed since.
+    // Of the file as it was read (device, inode, size, time of writing): a load refuses one that was written to since.
     std::uint64_t identity = 0;
     std::string node = {};  // the machine that has it, which `path` is of; empty: this one
 };
@@ -87,8 +87,7 @@ public:
     // pairs of GGUF (arrays only as their type and length), "metadata" of an index with "index." before the
     // key.
     const std::vector<std::pair<std::string, std::string>>& metadata() const;
-    // What is odd but allowed, in plain sentences: a total_size that is wrong, tensors that the index leaves
-    // out.
+    // What is odd but allowed, in plain sentences: a total_size that is wrong, a tensor that a second file holds too.
     const std::vector<std::string>& notes() const;
     // Null where there is none of that name.
     const TensorInfo* find(std::string_view name) const;
@@ -103,7 +102,7 @@ public:
 
     // Whether one of files() is still what was opened; for those who read tensors from it themselves, before
     // and after. ErrorCode::not_found where it is gone, ErrorCode::end_of_file where it has become shorter (with
-    // the first tensor that is cut off), ErrorCode::mismatch where it was written to, whatever its time says.
+    // the first tensor that is cut off), ErrorCode::mismatch where it was written to, by its time of writing.
     Result<void> check_file(std::size_t file) const;
 
     // Called now and then by the thread that waits; returning false ends the work with ErrorCode::cancelled.

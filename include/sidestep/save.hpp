@@ -32,6 +32,9 @@ struct SaveOptions {
     bool manifest = false;
     // As those of CopyOptions; max_staging is pinned memory for each GPU that is saved from, chunk what is written at a time.
     bool sync_file = CopyOptions{}.sync_file;
+    // A save over an earlier checkpoint or file flushes whatever sync_file says, so that a power cut leaves one of the two whole.
+    // false leaves that out.
+    bool sync_replaced = true;
     bool verify = CopyOptions{}.verify;
     PageCache page_cache = CopyOptions{}.page_cache;
     Bytes max_staging = CopyOptions{}.max_staging;

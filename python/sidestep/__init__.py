@@ -76,7 +76,7 @@ def load(path: Any, device: Any = "cuda:0", *, layout: str = "replicate", shard:
     verify       reads every byte again from files and devices and compares (Error: mismatch)
     manifest     a file of checksums to compare the bytes with while they are read
     framework    'torch', 'numpy', 'cupy': their arrays; None: sidestep.Tensor, which every library takes by DLPack
-    lenient      takes padding after the last tensor, and unknown types as bytes
+    lenient      takes padding after the last tensor, unknown types as bytes, and leaves out what the index does not name
     page_cache   'automatic', 'use' or 'bypass'
     max_staging  bytes of pinned host memory for each device (256 MiB)
     chunk        bytes read at a time; 0: the library chooses
@@ -104,9 +104,9 @@ def open(path: Any, framework: Optional[str] = None, device: Any = "cpu", *, mac
 
 
 def save(tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[str, str]] = None, shard_bytes: int = 0,
-         manifest: bool = False, sync_file: bool = False, verify: bool = False, machine: Optional[str] = None,
-         page_cache: Optional[str] = None, max_staging: Optional[int] = None, chunk: Optional[int] = None,
-         deadline: Optional[float] = None, stall_limit: Optional[float] = None,
+         manifest: bool = False, sync_file: bool = False, sync_replaced: bool = True, verify: bool = False,
+         machine: Optional[str] = None, page_cache: Optional[str] = None, max_staging: Optional[int] = None,
+         chunk: Optional[int] = None, deadline: Optional[float] = None, stall_limit: Optional[float] = None,
          progress: Optional[Progress] = None) -> Receipt:
     """Writes {name: tensor} to a safetensors file, or with shard_bytes to several of about that many bytes, with their
     index, in the folder `path`, which is there. Tensors are sidestep.Tensor, arrays with __dlpack__, or objects with
@@ -115,15 +115,17 @@ def save(tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[st
 
     metadata   text pairs for __metadata__
     manifest   also writes PATH.manifest.json with checksums, for load(manifest=)
-    sync_file  flushed to the device before the files get their names
+    sync_file  flushed to the device before the files get their names; a save over an earlier one is so anyway,
+               unless sync_replaced is False
     verify     reads files and tensors again and compares
 
     Files appear under their names when all are whole; a failed save leaves what was there before.
     Error (invalid_argument) for gaps in memory, lazy views of PyTorch (conj), and types that safetensors lacks. Waits
     without the GIL."""
     return _context(machine).save(tensors, path, metadata=metadata, shard_bytes=shard_bytes, manifest=manifest,
-                                  sync_file=sync_file, verify=verify, page_cache=page_cache, max_staging=max_staging,
-                                  chunk=chunk, deadline=deadline, stall_limit=stall_limit, progress=progress)
+                                  sync_file=sync_file, sync_replaced=sync_replaced, verify=verify,
+                                  page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
+                                  stall_limit=stall_limit, progress=progress)
 
 
 def copy(src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: Union[int, str] = "all", verify: bool = False,

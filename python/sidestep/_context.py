@@ -223,17 +223,17 @@ class Context:
         return loaded
 
     def save(self, tensors: Mapping[str, Any], path: Any, *, metadata: Optional[Mapping[str, str]] = None,
-             shard_bytes: int = 0, manifest: bool = False, sync_file: bool = False, verify: bool = False,
-             page_cache: Optional[str] = None, max_staging: Optional[int] = None, chunk: Optional[int] = None,
-             deadline: Optional[float] = None, stall_limit: Optional[float] = None,
+             shard_bytes: int = 0, manifest: bool = False, sync_file: bool = False, sync_replaced: bool = True,
+             verify: bool = False, page_cache: Optional[str] = None, max_staging: Optional[int] = None,
+             chunk: Optional[int] = None, deadline: Optional[float] = None, stall_limit: Optional[float] = None,
              progress: Optional[Progress] = None) -> _core.Receipt:
         """See sidestep.save."""
         called = progress_of(progress)
         rows, kept = tensors_of(self._handle, tensors)
         options = set_options(_core.SaveOptions(), metadata=None if metadata is None else metadata_of(metadata),
-                              shard_bytes=shard_bytes, manifest=manifest, sync_file=sync_file, verify=verify,
-                              page_cache=page_cache, max_staging=max_staging, chunk=chunk, deadline=deadline,
-                              stall_limit=stall_limit)
+                              shard_bytes=shard_bytes, manifest=manifest, sync_file=sync_file,
+                              sync_replaced=sync_replaced, verify=verify, page_cache=page_cache, max_staging=max_staging,
+                              chunk=chunk, deadline=deadline, stall_limit=stall_limit)
         try:
             return self._handle.save(rows, path_of(path, "save"), options, called)
         finally:

@@ -117,6 +117,8 @@ class StorageBytes:
     @property
     def page_cache(self) -> int: ...
     @property
+    def misses(self) -> int: ...
+    @property
     def total(self) -> int: ...
 
 class Stage:
@@ -238,6 +240,7 @@ class SaveOptions(_Options):
     shard_bytes: int
     manifest: bool
     sync_file: bool
+    sync_replaced: bool
 
 class TensorInfo:
     @property

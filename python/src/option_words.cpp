@@ -139,7 +139,8 @@ void define_options(py::module_& module) {
         .def_readwrite("metadata", &SaveOptions::metadata)
         .def_readwrite("shard_bytes", &SaveOptions::shard_bytes)
         .def_readwrite("manifest", &SaveOptions::manifest)
-        .def_readwrite("sync_file", &SaveOptions::sync_file);
+        .def_readwrite("sync_file", &SaveOptions::sync_file)
+        .def_readwrite("sync_replaced", &SaveOptions::sync_replaced);
     define_limits<SaveOptions>(save);
 }
 

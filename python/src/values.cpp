@@ -94,11 +94,13 @@ void define_receipt(py::module_& module) {
                       "Bytes between storage and GPU, none in host memory.")
         .def_readonly("o_direct", &StorageBytes::o_direct, "Bytes around the page cache.")
         .def_readonly("page_cache", &StorageBytes::page_cache, "Bytes through the page cache.")
+        .def_readonly("misses", &StorageBytes::misses, "Of page_cache, a read's: bytes that it did not hold.")
         .def_property_readonly("total", &StorageBytes::total)
         .def("__repr__", [](const StorageBytes& bytes) {
             return "StorageBytes(gpu_direct=" + std::to_string(bytes.gpu_direct) +
                    ", o_direct=" + std::to_string(bytes.o_direct) +
-                   ", page_cache=" + std::to_string(bytes.page_cache) + ")";
+                   ", page_cache=" + std::to_string(bytes.page_cache) +
+                   ", misses=" + std::to_string(bytes.misses) + ")";
         });
     py::class_<Stage>(module, "Stage", "What one stage of a load or a save did.")
         .def_readonly("name", &Stage::name, "'read', 'host to GPU', ...")

@@ -40,21 +40,27 @@ const StreamDriver& StreamDriver::get() {
     return loaded;
 }
 
-StreamContext::StreamContext(CUstream stream) {
+StreamContext::StreamContext(CUstream stream) : stream_(stream) {
     const StreamDriver& driver = StreamDriver::get();
     if (is_default(stream)) {
-        if (driver.current(&key_.context) != 0 || key_.context == nullptr)
+        if (driver.current(&context_) != 0 || context_ == nullptr)
             refused_ = refusal(CU_FILE_INVALID_CONTEXT_ERROR,
                                "no CUDA context is current, and the stream is a default one");
-    } else if (const int result = driver.context_of(stream, &key_.context); result != 0) {
+    } else if (const int result = driver.context_of(stream, &context_); result != 0) {
         refused_ = refusal_of_cuda(result, "cuStreamGetCtx");
         refused_.code = CU_FILE_INVALID_VALUE;
     } else {
-        refused_ = refusal_of_cuda(driver.push(key_.context), "cuCtxPushCurrent");
+        refused_ = refusal_of_cuda(driver.push(context_), "cuCtxPushCurrent");
         pushed_ = !refused_;
     }
-    if (driver.number_of == nullptr || driver.number_of(stream, &key_.number) != 0)
-        key_.number = reinterpret_cast<std::uintptr_t>(stream);
+}
+
+StreamKey StreamContext::key() const {
+    const StreamDriver& driver = StreamDriver::get();
+    StreamKey key{context_, 0};
+    if (driver.number_of == nullptr || driver.number_of(stream_, &key.number) != 0)
+        key.number = reinterpret_cast<std::uintptr_t>(stream_);
+    return key;
 }
 
 StreamContext::~StreamContext() {

@@ -49,10 +49,12 @@ public:
 
     // CU_FILE_INVALID_VALUE for what is no stream, CU_FILE_INVALID_CONTEXT_ERROR for a default one of no context.
     const Refusal& refused() const { return refused_; }
-    const StreamKey& key() const { return key_; }
+    // Not of a stream that is being captured: asking for its number would end the capture.
+    StreamKey key() const;
 
 private:
-    StreamKey key_;
+    CUstream stream_;
+    CUctx_st* context_ = nullptr;
     bool pushed_ = false;
     Refusal refused_;
 };

@@ -36,10 +36,15 @@ struct Description {
     // Equal for two names of one file. Of memory: changes when the memory is freed and its address given
     // out again; 0 where the backend cannot tell.
     std::uint64_t identity = 0;
-    std::uint64_t version = 0;  // of files: another one when the file was written to; 0: nobody can tell
+    std::uint64_t version = 0;  // of files, as base::same_content() reads it; 0: nobody can tell
 };
 
 enum class Access { read, write };
+
+struct Span {
+    Bytes offset = 0;
+    Bytes size = 0;
+};
 
 // A buffer made ready for one backend: an open file, pinned memory, a mapped peer. Detached by the
 // destructor, after every piece that uses it has ended. One attached for writing can be read from too:
@@ -61,6 +66,15 @@ public:
     // What went otherwise than asked, in plain sentences ("tmpfs refuses O_DIRECT").
     virtual std::vector<std::string> notes() const { return {}; }
 
+    // Of a file that is read: where it has bytes, in order and relative to buffer(); between them are holes, which read
+    // as zeros. Nothing where it has none, or nobody can tell. May block.
+    virtual std::optional<std::vector<Span>> extents() const { return std::nullopt; }
+    // Of a target: whether what is not written reads as zeros, so that holes need not be.
+    virtual bool reads_as_zeros() const { return false; }
+
+    // No piece uses it for now: it lets go of what it can open again. A save has many files, and a process few descriptors.
+    virtual void rest() {}
+
     // How the bytes that pieces moved so far went to or from storage: empty for memory. Any thread.
     virtual StorageBytes storage_bytes() const { return {}; }
 
@@ -75,6 +89,8 @@ struct AttachOptions {
     bool sync_file = false;                       // files: commit() flushes to the device
     bool strict = false;      // fail where a wish above cannot be met, instead of noting it
     Bytes expected_size = 0;  // of files, if known: bytes that will be read, or written, for early ENOSPC
+    bool sparse =
+        false;  // of files to be written: some of these bytes will not be, so no space is taken for them
     // What describe() said of the buffer; 0: nothing. Of files ErrorCode::io_error tells that the path leads to
     // another one by now; a whole-file target takes the place of whatever has its name.
     std::uint64_t identity = 0;

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/file_version.hpp"
 #include "base/try.hpp"
 #include "base/workers.hpp"
 #include "checkpoint/files_reader.hpp"
@@ -82,7 +83,7 @@ private:
     Result<void> read_unit(const Unit& unit, std::string& memory) {
         const CheckpointFile& file = files_[unit.file];
         SIDESTEP_TRY(const OpenFile open, open_regular(file.path));
-        if (open.facts.version != file.identity) {
+        if (!base::same_content(open.facts.version, file.identity)) {
             return Error{ErrorCode::io_error, fmt::format("{} has changed since it was opened", file.path),
                          file.path, "open the checkpoint again"};
         }

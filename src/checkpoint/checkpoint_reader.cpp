@@ -25,7 +25,8 @@ namespace {
 constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr Bytes largest_gguf_header = Bytes{1} << 30;
 constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
-constexpr Bytes first_bytes = 32;
+// Read at once: the whole header of a small file.
+constexpr Bytes first_bytes = 4096;
 constexpr std::size_t max_threads = 8;
 constexpr std::uint64_t max_split_files = 65535;  // the metadata count them with 16 bits
 
@@ -56,6 +57,7 @@ Result<FileHeader> read_gguf(const OpenFile& open) {
         if (header.needs == 0) {
             FileHeader read = file_header(open, header);
             read.split = header.split;
+            read.notes = std::move(header.notes);
             return read;
         }
         if (header.needs > largest_gguf_header) {
@@ -68,10 +70,15 @@ Result<FileHeader> read_gguf(const OpenFile& open) {
     }
 }
 
-Result<FileHeader> read_safetensors(const OpenFile& open, const CheckpointOptions& options) {
-    SIDESTEP_TRY(const std::string first, read_text(open, 0, std::min(open.facts.size, length_bytes)));
+Result<FileHeader> read_safetensors(const OpenFile& open, std::string_view first,
+                                    const CheckpointOptions& options) {
     SIDESTEP_TRY(const Bytes length, header_length(first, open.facts.size, open.path));
-    SIDESTEP_TRY(const std::string text, read_text(open, length_bytes, length));
+    std::string rest;
+    std::string_view text = first.substr(std::min(first.size(), length_bytes), length);
+    if (text.size() < length) {
+        SIDESTEP_TRY(rest, read_text(open, length_bytes, length));
+        text = rest;
+    }
     SIDESTEP_TRY(SafetensorsHeader header, parse_header(text, open.facts.size, options, open.path));
     FileHeader read = file_header(open, header);
     read.notes = std::move(header.notes);
@@ -113,7 +120,7 @@ Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& o
         SIDESTEP_TRY(const std::string first,
                      read_text(open, 0, std::min<Bytes>(open.facts.size, first_bytes)));
         SIDESTEP_CHECK(check_beginning(first, path));
-        return first.starts_with(gguf_magic) ? read_gguf(open) : read_safetensors(open, options);
+        return first.starts_with(gguf_magic) ? read_gguf(open) : read_safetensors(open, first, options);
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "there is no memory to read the header", path, {}};
     } catch (const std::exception& error) {
@@ -148,8 +155,16 @@ Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths
     return headers;
 }
 
-// The first file's metadata and the next ones', each key once.
-void add_metadata(Headers& headers, std::unordered_set<std::string>& keys, TextPairs& metadata) {
+// The first file's metadata and the next ones', each key once. Those of a file have each key once.
+void add_metadata(Headers& headers, std::unordered_set<std::string>& keys, TextPairs& metadata,
+                  bool of_file) {
+    if (metadata.empty()) return;
+    if (of_file && headers.metadata.empty()) {
+        headers.metadata = std::move(metadata);
+        return;
+    }
+    if (keys.empty())
+        for (const auto& pair : headers.metadata) keys.insert(pair.first);
     for (auto& pair : metadata)
         if (keys.insert(pair.first).second) headers.metadata.push_back(std::move(pair));
 }
@@ -168,10 +183,10 @@ Headers join(std::vector<FileHeader> files, TextPairs metadata, const Keep& keep
             if (keep(i, tensor)) headers.tensors.push_back(std::move(tensor));
         }
         headers.files.push_back(std::move(files[i].file));
-        add_metadata(headers, keys, files[i].metadata);
+        add_metadata(headers, keys, files[i].metadata, true);
         std::move(files[i].notes.begin(), files[i].notes.end(), std::back_inserter(headers.notes));
     }
-    add_metadata(headers, keys, metadata);
+    add_metadata(headers, keys, metadata, false);
     return headers;
 }
 
@@ -192,13 +207,50 @@ public:
     bool takes(std::size_t shard, const TensorInfo& tensor) {
         const auto entry = names_.find(tensor.name, name_);
         if (entry && index_.entries[*entry].shard == shard) return found_[*entry] = true;
-        constexpr std::size_t max_names = 3;
-        if (extra_++ < max_names) extra_names_ += (extra_ == 1 ? "" : ", ") + shown(tensor.name);
+        (entry ? elsewhere_ : unnamed_).add(tensor.name);
         return false;
     }
 
-    // An error for the first tensor that its file lacks.
-    Result<void> check(const std::string& index_path) const {
+    // An error for the first tensor that its file lacks, and, unless `lenient`, for those that the index does not name.
+    Result<void> check(const std::string& index_path, bool lenient) const {
+        SIDESTEP_CHECK(check_found(index_path));
+        if (unnamed_.count == 0 || lenient) return {};
+        return Error{
+            ErrorCode::invalid_argument,
+            fmt::format("the index does not name {} of the files' tensors: {}", unnamed_.count,
+                        unnamed_.words()),
+            index_path,
+            "copy or download the index again; --lenient, CheckpointOptions::lenient, leaves them out"};
+    }
+
+    std::vector<std::string> notes() const {
+        std::vector<std::string> notes;
+        if (unnamed_.count > 0)
+            notes.push_back(fmt::format("{} of the files' tensors {} not in the index and left out: {}",
+                                        unnamed_.count, unnamed_.count == 1 ? "is" : "are",
+                                        unnamed_.words()));
+        if (elsewhere_.count > 0)
+            notes.push_back(
+                fmt::format("{} of the tensors {} in a second file too; each is read from the file that the "
+                            "index names: {}",
+                            elsewhere_.count, elsewhere_.count == 1 ? "is" : "are", elsewhere_.words()));
+        return notes;
+    }
+
+private:
+    // Tensors, the first of them by name.
+    struct Some {
+        std::size_t count = 0;
+        std::string names;
+
+        void add(std::string_view name) {
+            if (count++ < max_names) names += (count == 1 ? "" : ", ") + shown(name);
+        }
+        std::string words() const { return count > max_names ? names + ", ..." : names; }
+    };
+    static constexpr std::size_t max_names = 3;
+
+    Result<void> check_found(const std::string& index_path) const {
         const auto lacking = static_cast<std::size_t>(std::count(found_.begin(), found_.end(), false));
         if (lacking == 0) return {};
         const auto first =
@@ -212,20 +264,27 @@ public:
                      index_path, "copy or download the index and its files again"};
     }
 
-    std::string note() const {
-        if (extra_ == 0) return {};
-        return fmt::format("{} of the files' tensors {} not in the index and left out: {}{}", extra_,
-                           extra_ == 1 ? "is" : "are", extra_names_, extra_ > 3 ? ", ..." : "");
-    }
-
-private:
     const ShardIndex& index_;
     NameTable::NameOf name_;
     NameTable names_;
     std::vector<bool> found_;
-    std::size_t extra_ = 0;
-    std::string extra_names_;
+    Some unnamed_;    // that the index does not name
+    Some elsewhere_;  // that it names for another file
 };
+
+// What a file holds that lies beside an index without tensors; nothing where no file does, as after a save of none.
+Result<std::string> note_of_empty_index(const std::string& folder, const CheckpointOptions& options,
+                                        const FarFilesPtr& far) {
+    SIDESTEP_TRY(const auto names, far ? far->names(folder) : driver::names_in(folder));
+    for (const std::string& name : names) {
+        if (!name.ends_with(safetensors_ending)) continue;
+        const auto file = read_file(beside(folder, name), options, far);
+        if (file && !file->tensors.empty())
+            return fmt::format("the index names no tensor, and {} beside it holds {}", shown(name),
+                               file->tensors.size());
+    }
+    return std::string();
+}
 
 // total_size is the tensors' bytes by convention; some writers sum up the files.
 std::string note_of_size(Bytes total_size, const Headers& headers) {
@@ -254,12 +313,20 @@ Result<Headers> read_index(const std::string& path, const CheckpointOptions& opt
                      "copy or download the missing file"};
     }
     SIDESTEP_TRY(auto files, read_files(paths, options, far));
+    std::string empty;
+    if (index.entries.empty()) {
+        SIDESTEP_TRY(empty, note_of_empty_index(folder, options, far));
+        if (!empty.empty() && !options.lenient)
+            return Error{ErrorCode::invalid_argument, empty, path,
+                         "copy or download the index again, or give the paths of the files"};
+    }
     IndexMatch match(index);
     Headers headers =
         join(std::move(files), std::move(index.metadata),
              [&match](std::size_t shard, const TensorInfo& tensor) { return match.takes(shard, tensor); });
-    SIDESTEP_CHECK(match.check(path));
-    if (std::string note = match.note(); !note.empty()) headers.notes.push_back(std::move(note));
+    SIDESTEP_CHECK(match.check(path, options.lenient));
+    if (!empty.empty()) headers.notes.push_back(std::move(empty));
+    for (std::string& note : match.notes()) headers.notes.push_back(std::move(note));
     if (index.total_size) {
         if (std::string note = note_of_size(*index.total_size, headers); !note.empty())
             headers.notes.push_back(std::move(note));

@@ -125,7 +125,11 @@ std::string Checkpoint::to_json() const {
     text += ",\n  \"metadata\": {";
     const char* separator = "\n";
     for (const auto& [key, value] : metadata()) {
-        text += fmt::format("{}    {}: {}", separator, json_text(key), json_text(value));
+        text += separator;
+        text += "    ";
+        text += json_text(key);
+        text += ": ";
+        text += json_text(value);
         separator = ",\n";
     }
     text += metadata().empty() ? "}" : "\n  }";

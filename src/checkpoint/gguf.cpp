@@ -343,7 +343,27 @@ private:
             }
             before = &tensor;
         }
+        note_strays();
         return {};
+    }
+
+    // Padding up to the alignment is none.
+    void note_strays() {
+        Bytes end = header_.data_begin;  // of what is known
+        Bytes between = 0;
+        std::size_t gaps = 0;
+        for (const TensorInfo& tensor : header_.tensors) {
+            if (tensor.bytes == 0) continue;
+            if (tensor.offset > end) between += tensor.offset - end, ++gaps;
+            end = std::max(end, base::round_up(tensor.offset + tensor.bytes, alignment_));
+        }
+        if (gaps > 0)
+            header_.notes.push_back(
+                fmt::format("{}: {} bytes in {} gap{} before tensors belong to none of them", file_, between,
+                            gaps, gaps == 1 ? "" : "s"));
+        if (end < file_size_)
+            header_.notes.push_back(
+                fmt::format("{}: {} bytes after the last tensor belong to none", file_, file_size_ - end));
     }
 
     Reader reader_;

@@ -33,6 +33,7 @@ struct GgufHeader {
     std::vector<std::pair<std::string, std::string>> metadata;  // arrays as "string[32000]"
     Bytes data_begin = 0;
     GgufSplit split;
+    std::vector<std::string> notes;  // bytes that are no tensor's
 };
 
 // `head` is the beginning of a file of `file_size` bytes, any number of them. `file` stands in errors only.

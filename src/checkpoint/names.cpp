@@ -39,6 +39,30 @@ bool eight_ascii(const char* text) {
     return (word & 0x8080808080808080u) == 0;
 }
 
+bool wants_escape(char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\';
+}
+
+std::string escaped(char c) {
+    switch (c) {
+        case '\b':
+            return "\\b";
+        case '\f':
+            return "\\f";
+        case '\n':
+            return "\\n";
+        case '\r':
+            return "\\r";
+        case '\t':
+            return "\\t";
+        case '"':
+        case '\\':
+            return {'\\', c};
+        default:
+            return fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    }
+}
+
 std::uint64_t hash_of(std::string_view name) {
     return hash_block(name.data(), name.size());
 }
@@ -77,8 +101,22 @@ std::string shown(std::string_view text, std::size_t max) {
     return words;
 }
 
+// Metadata may have 100 MB, so what needs no escape is copied as it stands.
 std::string json_text(std::string_view text) {
-    return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    if (first_bad_utf8(text))
+        return nlohmann::json(std::string(text))
+            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    std::string json;
+    json.reserve(text.size() + text.size() / 16 + 2);
+    json += '"';
+    for (std::size_t at = 0;;) {
+        const std::size_t plain = at;
+        while (at < text.size() && !wants_escape(text[at])) ++at;
+        json.append(text, plain, at - plain);
+        if (at == text.size()) break;
+        json += escaped(text[at++]);
+    }
+    return json += '"';
 }
 
 NameTable::NameTable(std::size_t count, const NameOf& name) {

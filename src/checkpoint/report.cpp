@@ -44,10 +44,14 @@ std::string advice_on_reading(const ReportFacts& facts, const Receipt& receipt) 
             receipt.route->from.node());
     if (storage.gpu_direct * 2 > storage.total())
         return "storage already goes straight to the GPUs: only faster storage, or more of it, helps";
-    if (storage.o_direct * 2 > storage.total())
+    if (storage.device() * 2 > storage.total())
         return facts.page_cache == PageCache::bypass
                    ? "storage is the limit: faster storage or more of it, or let the page cache be used "
                      "where it holds the files"
+               : storage.misses * 2 > storage.total()
+                   ? "storage is the limit, read through the page cache: let bytes go around it where it "
+                     "does not hold "
+                     "them (page_cache automatic), on a file system that knows O_DIRECT"
                    : "storage is the limit, since the page cache did not hold the files: faster storage or "
                      "more of it, or "
                      "files that stay in memory (tmpfs, or read before)";
@@ -86,7 +90,7 @@ std::string overview(const ReportFacts& facts, const Receipt& receipt) {
     return text;
 }
 
-std::string path_rows(const StorageBytes& storage) {
+std::string path_rows(const StorageBytes& storage, bool here) {
     const double total = static_cast<double>(storage.total());
     std::string text = fmt::format("{:<22} {:>11} {:>9}\n", "path", "bytes", "share");
     const auto row = [&](const char* name, Bytes bytes) {
@@ -96,6 +100,10 @@ std::string path_rows(const StorageBytes& storage) {
     row("storage to GPU direct", storage.gpu_direct);
     row("O_DIRECT", storage.o_direct);
     row("page cache", storage.page_cache);
+    if (!here) return text;  // what a node's page cache holds it does not tell
+    text += fmt::format("\n{:<22} {:>11} {:>9}\n", "read from", "bytes", "share");
+    row("a device", storage.device());
+    row("the page cache", storage.total() - storage.device());
     return text;
 }
 
@@ -139,7 +147,8 @@ std::string advice(const ReportFacts& facts, const Receipt& receipt) {
 
 std::string report_of(const ReportFacts& facts, const Receipt& receipt) {
     std::string text = overview(facts, receipt);
-    if (receipt.storage.total() > 0) text += fmt::format("\n{}", path_rows(receipt.storage));
+    const bool here = !receipt.route || receipt.route->from.node().empty();
+    if (receipt.storage.total() > 0) text += fmt::format("\n{}", path_rows(receipt.storage, here));
     if (!receipt.stages.empty()) text += fmt::format("\n{}", stage_rows(receipt));
     const Stage* const limit = limiting_stage(receipt);
     text += fmt::format("\nlimit:  {}\nfaster: {}\n", limit ? limit->name : std::string("none"),

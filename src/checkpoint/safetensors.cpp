@@ -131,10 +131,7 @@ private:
     bool metadata_value(JsonScalar& value) {
         if (value.kind != JsonScalar::Kind::text)
             return fail(fmt::format("{} of {} is not a string", shown(metadata_key_), metadata_name));
-        // The last one of a name counts.
-        const auto [known, is_new] = metadata_at_.try_emplace(metadata_key_, metadata.size());
-        if (is_new) metadata.emplace_back(std::move(metadata_key_), std::string());
-        metadata[known->second].second = std::move(value.text);
+        metadata.emplace_back(std::move(metadata_key_), std::move(value.text));
         return true;
     }
 
@@ -170,13 +167,26 @@ private:
     bool in_metadata_ = false;
     bool had_metadata_ = false;
     std::string metadata_key_;
-    std::unordered_map<std::string, std::size_t> metadata_at_;
     TensorInfo tensor_;
     Field field_ = other_field;
     unsigned had_fields_ = 0;
     int offsets_ = 0;
     int skipped_ = 0;  // lists and objects that are open in a member that does not matter
 };
+
+// Of several of a key, the last one's value in the first one's place.
+TextPairs one_of_each(TextPairs pairs) {
+    const NameTable::NameOf key = [&pairs](std::size_t i) { return std::string_view(pairs[i].first); };
+    if (!NameTable(pairs.size(), key).twice(key)) return pairs;
+    TextPairs kept;
+    std::unordered_map<std::string, std::size_t> at;
+    for (auto& [name, value] : pairs) {
+        const auto [known, is_new] = at.try_emplace(name, kept.size());
+        if (is_new) kept.emplace_back(std::move(name), std::string());
+        kept[known->second].second = std::move(value);
+    }
+    return kept;
+}
 
 // One tensor, whose data_offsets are `begin` and `end`, after one that ended at `before`.
 Result<void> check_tensor(const TensorInfo& tensor, Bytes begin, Bytes end, Bytes before,
@@ -300,7 +310,7 @@ Result<SafetensorsHeader> parse_header(std::string_view text, Bytes file_size,
     SIDESTEP_CHECK(read_json(text, reader, "the header", file, length_bytes));
     SafetensorsHeader header;
     header.tensors = std::move(reader.tensors);
-    header.metadata = std::move(reader.metadata);
+    header.metadata = one_of_each(std::move(reader.metadata));
     header.data_begin = length_bytes + text.size();
     const NameTable::NameOf name = [&header](std::size_t i) {
         return std::string_view(header.tensors[i].name);

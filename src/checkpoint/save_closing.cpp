@@ -10,6 +10,7 @@
 
 #include "base/try.hpp"
 #include "checkpoint/files_reader.hpp"
+#include "checkpoint/folder_reader.hpp"
 #include "checkpoint/shard_index.hpp"
 #include "driver/files.hpp"
 
@@ -33,13 +34,14 @@ std::string index_beside(const std::string& path) {
 
 }  // namespace
 
-SaveClosing::SaveClosing(const SavePlan& plan, bool sync)
+SaveClosing::SaveClosing(const SavePlan& plan, const SaveOptions& options)
     : first_(plan.spread.files.front().path),
       folder_(driver::split_path(first_).folder),
       index_path_(plan.index_path),
       index_text_(plan.index_text),
       manifest_path_(plan.manifest_path),
-      sync_(sync) {
+      sync_(options.sync_file),
+      sync_replaced_(options.sync_replaced) {
     for (const auto& file : plan.spread.files) names_.push_back(driver::split_path(file.path).name);
     if (!wants_checksums()) return;
     manifest_.block = transfer::Spread::block;
@@ -72,11 +74,17 @@ Result<void> SaveClosing::take_turn() {
     return {};
 }
 
+// Shards of another number have other names: the index tells of them too.
+bool SaveClosing::replaces() const {
+    return !stale_index_.empty() || is_there(index_path_) ||
+           std::any_of(names_.begin(), names_.end(),
+                       [this](const std::string& name) { return is_there(beside(folder_, name)); });
+}
+
 Result<void> SaveClosing::begin() {
-    if (index_path_.empty()) {
-        stale_index_ = index_beside(first_);
-        return {};
-    }
+    if (index_path_.empty()) stale_index_ = index_beside(first_);
+    sync_ = sync_ || (sync_replaced_ && replaces());
+    if (index_path_.empty()) return {};
     SIDESTEP_TRY(const auto facts, driver::file_facts(folder_));
     if (!facts)
         return Error{ErrorCode::not_found, fmt::format("the folder {} does not exist", folder_), "save",

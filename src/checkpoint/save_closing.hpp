@@ -17,7 +17,7 @@ namespace sidestep::checkpoint {
 // The manifest and the index of one save. look() comes from several threads, the others one after the other.
 class SaveClosing final : public transfer::SpreadClosing {
 public:
-    SaveClosing(const SavePlan& plan, bool sync);
+    SaveClosing(const SavePlan& plan, const SaveOptions& options);
 
     bool wants_checksums() const { return !manifest_path_.empty(); }
 
@@ -25,6 +25,7 @@ public:
     Result<void> look(std::size_t file, Bytes offset, const void* data, Bytes size);
     // Where several files are saved, their folder has to be there.
     Result<void> begin() override;
+    bool wants_sync() const override { return sync_; }
     // From here on nobody takes old and new files for one checkpoint: the index leads to the old ones, whole, until it leads to
     // the new ones. Undone where it fails, as where another save is at this in the same folder for 2 s.
     Result<void> before_names() override;
@@ -35,6 +36,7 @@ public:
 
 private:
     bool wanted() const { return !index_path_.empty() || !manifest_path_.empty() || !stale_index_.empty(); }
+    bool replaces() const;
     Result<void> take_turn();
     Result<std::optional<std::string>> meanwhile();
     Result<void> set_aside();
@@ -47,7 +49,8 @@ private:
     std::string manifest_path_;
     // Of an earlier save, beside the model.safetensors that is saved: read first, it would hide the new file.
     std::string stale_index_;
-    bool sync_ = false;
+    bool sync_;
+    const bool sync_replaced_;
     Manifest manifest_;
     ClosingFile index_file_;
     ClosingFile manifest_file_;

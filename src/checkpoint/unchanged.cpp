@@ -2,6 +2,7 @@
 
 #include <sidestep/checkpoint.hpp>
 
+#include "base/file_version.hpp"
 #include "base/try.hpp"
 #include "checkpoint/content.hpp"
 #include "driver/files.hpp"
@@ -42,7 +43,7 @@ Result<void> Checkpoint::check_file(std::size_t file) const {
                      fmt::format("{} had {} bytes when it was opened and now has {}: {}", known.path,
                                  known.size, facts->size, first_beyond(*this, file, facts->size)),
                      known.path, hint};
-    if (known.identity != 0 && facts->version != known.identity)
+    if (known.identity != 0 && !base::same_content(facts->version, known.identity))
         return Error{ErrorCode::mismatch,
                      fmt::format("{} has changed: it is not as it was when it was opened", known.path),
                      known.path, hint};

@@ -10,7 +10,7 @@ Transfer Context::save(const std::vector<TensorToSave>& tensors, const std::stri
     if (auto good = context::check(options); !good) return ContextAccess::refuse(*this, good.error());
     auto plan = checkpoint::plan_save(tensors, path, options);
     if (!plan) return ContextAccess::refuse(*this, plan.error());
-    const auto closing = std::make_shared<checkpoint::SaveClosing>(*plan, options.sync_file);
+    const auto closing = std::make_shared<checkpoint::SaveClosing>(*plan, options);
     plan->spread.closing = closing;
     if (closing->wants_checksums())
         plan->spread.look = [closing](std::size_t file, Bytes offset, const void* data, Bytes size) {

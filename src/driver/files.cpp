@@ -19,6 +19,7 @@
 
 #include <fmt/format.h>
 
+#include "base/file_version.hpp"
 #include "base/try.hpp"
 #include "driver/system_error.hpp"
 
@@ -56,6 +57,11 @@ std::uint64_t mix(std::uint64_t device, std::uint64_t inode) {
     return (x ^ (x >> 31)) | 1;
 }
 
+std::uint64_t nanoseconds(const timespec& time) {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000u +
+           static_cast<std::uint64_t>(time.tv_nsec);
+}
+
 FileFacts facts_of(const struct stat& status, const std::string& path) {
     FileFacts facts;
     facts.type = type_of(status.st_mode);
@@ -69,9 +75,9 @@ FileFacts facts_of(const struct stat& status, const std::string& path) {
         facts.size = static_cast<Bytes>(status.st_size);
         facts.identity = mix(status.st_dev, status.st_ino);
     }
-    const auto changed = static_cast<std::uint64_t>(status.st_ctim.tv_sec) * 1'000'000'000u +
-                         static_cast<std::uint64_t>(status.st_ctim.tv_nsec);
-    facts.version = mix(facts.identity ^ facts.size, changed);
+    const std::uint64_t content = facts.identity ^ facts.size;
+    facts.version = base::file_version(mix(content, nanoseconds(status.st_mtim)),
+                                       mix(content, nanoseconds(status.st_ctim)) >> 8);
     return facts;
 }
 
@@ -130,7 +136,7 @@ Result<void> check_opened(const Fd& fd, const std::string& path, std::uint64_t i
     if (identity == 0) return {};
     SIDESTEP_TRY(const FileFacts opened, file_facts(fd, path));
     const bool same = opened.identity == identity;
-    if (same && (version == 0 || opened.version == version)) return {};
+    if (same && (version == 0 || base::same_content(opened.version, version))) return {};
     return Error{ErrorCode::io_error,
                  fmt::format("{} was {} after it was looked at, before it was opened", path,
                              same ? "written to" : "replaced by another file"),
@@ -238,6 +244,39 @@ Error no_room(int number, Bytes bytes, const std::string& path, std::string wher
 }
 
 }  // namespace
+
+std::optional<std::vector<FileExtent>> extents_of(const Fd& fd, Bytes begin, Bytes end) {
+    constexpr Bytes min_hole = Bytes{64} << 10;
+    constexpr Bytes sector = 512;  // the unit of st_blocks, whatever the file system
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        static_cast<Bytes>(status.st_blocks) * sector >= static_cast<Bytes>(status.st_size))
+        return std::nullopt;
+    std::vector<FileExtent> extents;
+    for (Bytes at = begin; at < end;) {
+        const off_t data = ::lseek(fd.get(), static_cast<off_t>(at), SEEK_DATA);
+        if (data < 0 && errno == ENXIO) break;  // the rest is a hole
+        if (data < 0) return std::nullopt;
+        if (static_cast<Bytes>(data) >= end) break;
+        const off_t hole = ::lseek(fd.get(), data, SEEK_HOLE);
+        if (hole < 0) return std::nullopt;
+        at = std::min(static_cast<Bytes>(hole), end);
+        if (!extents.empty() && static_cast<Bytes>(data) < extents.back().end + min_hole)
+            extents.back().end = at;
+        else
+            extents.push_back({static_cast<Bytes>(data), at});
+    }
+    return extents;
+}
+
+Result<void> set_size(const Fd& fd, Bytes bytes, const std::string& path) {
+    SIDESTEP_CHECK(check_file_limit(0, bytes, path));
+    while (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+        if (errno == EINTR) continue;
+        return no_room(errno, bytes, path, "ftruncate");
+    }
+    return {};
+}
 
 Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path) {
     if (bytes == 0) return {};

@@ -23,7 +23,7 @@ struct FileFacts {
     FileType type = FileType::regular;
     Bytes size = 0;              // of a regular file or block device
     std::uint64_t identity = 0;  // equal for two paths to one file or device, never 0
-    std::uint64_t version = 0;   // the same until the file is written or its attributes change, never 0
+    std::uint64_t version = 0;   // base::file_version() of its size and times
     unsigned mode = 0;           // permission bits
     unsigned owner = 0;
     unsigned group = 0;
@@ -82,6 +82,17 @@ Result<std::vector<std::string>> names_in(const std::string& folder, Hidden hidd
 
 // Whether the process may write the file at `path`, by its effective user.
 bool may_write(const std::string& path);
+
+// Where a file has bytes between two offsets, in order. Holes of less than 64 KiB count as bytes: they are not worth a
+// request of their own. Nothing where it has no holes, or the file system does not tell.
+struct FileExtent {
+    Bytes begin = 0;
+    Bytes end = 0;
+};
+std::optional<std::vector<FileExtent>> extents_of(const Fd& fd, Bytes begin, Bytes end);
+
+// Lengthens or cuts a file. Fails with no_space where RLIMIT_FSIZE would end the process with a signal.
+Result<void> set_size(const Fd& fd, Bytes bytes, const std::string& path);
 
 // Takes disk blocks for a range, so that a full disk is found out before the first byte. With
 // `keep_size` the file's size stays. File systems that cannot do it are passed over: the writes find

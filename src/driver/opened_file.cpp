@@ -104,10 +104,11 @@ Result<void> OpenedFile::open_target(const Buffer& buffer, const OpenedFileOptio
     SIDESTEP_TRY(const auto facts, inspect(buffer));
     if (facts) type_ = facts->type;
     begin_ = buffer.offset();
+    sparse_ = options.sparse;
     bytes_ = buffer.whole_file() ? options.expected_size : buffer.size();
     // A whole block device is written in place too: there is nothing to rename.
     if (buffer.whole_file() && type_ == FileType::regular) {
-        SIDESTEP_TRY(auto replaced, ReplacedFile::begin(path_, options.unnamed));
+        SIDESTEP_TRY(auto replaced, ReplacedFile::begin(path_, options.unnamed, options.folders));
         replaced_.emplace(std::move(replaced));
         return {};
     }
@@ -119,6 +120,7 @@ Result<void> OpenedFile::open_target(const Buffer& buffer, const OpenedFileOptio
 
 Result<void> OpenedFile::reserve() const {
     if (type_ == FileType::block_device) return {};
+    if (is_sparse()) return set_size(fd(), bytes_, path_);
     return reserve_space(fd(), begin_, bytes_, !replaces(), path_);
 }
 

@@ -23,7 +23,9 @@ struct OpenedFileOptions {
     std::uint64_t identity = 0;  // as for check_opened(); like the next
     std::uint64_t version = 0;
     Bytes expected_size = 0;  // of a target that has no size: bytes that will be written
-    bool unnamed = true;      // as for ReplacedFile::begin()
+    bool unnamed = true;      // as for ReplacedFile::begin(), like the next
+    OpenFolders* folders = nullptr;
+    bool sparse = false;  // of a whole-file target: not all of its bytes will be written
 };
 
 // A source, which may be read as far as the buffer says; a range of a file or a block device that is written in place; or
@@ -37,8 +39,11 @@ public:
     const Fd& fd() const { return replaced_ ? replaced_->fd() : plain_; }
     FileType type() const { return type_; }
     bool replaces() const { return replaced_.has_value(); }
+    // It has its size, and holes wherever nothing is written.
+    bool is_sparse() const { return replaces() && sparse_; }
 
-    // Of targets: takes space for what will be written, so that a full disk shows early. ErrorCode::no_space.
+    // Of targets: takes space for what will be written, so that a full disk shows early. ErrorCode::no_space. One that
+    // is sparse only gets its size.
     Result<void> reserve() const;
     // Makes what was written final. At most once; without it a whole-file target leaves no trace.
     Result<void> commit(bool sync);
@@ -57,6 +62,7 @@ private:
     std::optional<ReplacedFile> replaced_;  // a whole-file target
     Bytes begin_ = 0;                       // what will be written
     Bytes bytes_ = 0;
+    bool sparse_ = false;
 };
 
 }  // namespace sidestep::driver

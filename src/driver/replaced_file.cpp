@@ -68,7 +68,7 @@ bool remove_leftover(const Fd& folder, const std::string& name) {
 
 }  // namespace
 
-Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed) {
+Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed, OpenFolders* folders) {
     SIDESTEP_TRY(const std::string target, follow_links(path));
     const auto [folder, name] = split_path(target);
     ReplacedFile file;
@@ -82,7 +82,8 @@ Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed) 
         if (number != ENOENT) return system_error(number, fmt::format("may not write {}", path), "access");
         file.replaces_ = false;  // somebody has just removed it
     }
-    SIDESTEP_TRY(file.folder_, open_file(folder, O_PATH | O_DIRECTORY));
+    OpenFolders own;
+    SIDESTEP_TRY(file.folder_, (folders != nullptr ? *folders : own).open(folder));
     SIDESTEP_CHECK(file.open_unnamed_or_named(unnamed));
     file.keep_owner_and_mode();
     return file;
@@ -90,7 +91,7 @@ Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed) 
 
 Result<void> ReplacedFile::open_unnamed_or_named(bool unnamed) {
     // The mode goes through the process's umask, as for any new file.
-    if (unnamed) fd_ = Fd(::openat(folder_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+    if (unnamed) fd_ = Fd(::openat(folder_->get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
     if (fd_) return {};
     // EISDIR and ENOENT: kernels and file systems that take O_TMPFILE for its O_DIRECTORY part.
     int number = unnamed ? errno : EOPNOTSUPP;
@@ -110,14 +111,14 @@ bool ReplacedFile::open_named(int& number) {
         const std::string name = temporary_name(name_, i);
         // Again where a leftover was in the way, or one that removes leftovers took this for one before it was locked.
         for (int tries = 0; tries < 3; ++tries) {
-            Fd named(::openat(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+            Fd named(::openat(folder_->get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
             if (!named) {
                 number = errno;
                 if (number != EEXIST && number != EINTR) return false;
-                if (number == EEXIST && !remove_leftover(folder_, name)) break;
+                if (number == EEXIST && !remove_leftover(*folder_, name)) break;
                 continue;
             }
-            if (!lock(named) || !has_name(named, folder_, name)) continue;
+            if (!lock(named) || !has_name(named, *folder_, name)) continue;
             fd_ = std::move(named);
             temporary_ = name;
             return true;
@@ -131,7 +132,7 @@ void ReplacedFile::keep_owner_and_mode() {
     struct stat old {};
     struct stat now {};
     // A link that another user has made to it meanwhile gives them no rights.
-    if (::fstatat(folder_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(old.st_mode) ||
+    if (::fstatat(folder_->get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(old.st_mode) ||
         ::fstat(fd_.get(), &now) != 0)
         return;
     mode_t mode = old.st_mode & 07777;
@@ -149,14 +150,14 @@ void ReplacedFile::keep_owner_and_mode() {
 }
 
 ReplacedFile::~ReplacedFile() {
-    if (fd_ && !temporary_.empty()) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
+    if (fd_ && !temporary_.empty()) ::unlinkat(folder_->get(), temporary_.c_str(), 0);
 }
 
 // `exists` says that another file has the name; no error then.
 Result<void> ReplacedFile::link_as(const std::string& name, bool& exists) const {
     const std::string self = fmt::format("/proc/self/fd/{}", fd_.get());
     exists = false;
-    if (::linkat(AT_FDCWD, self.c_str(), folder_.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
+    if (::linkat(AT_FDCWD, self.c_str(), folder_->get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
     exists = errno == EEXIST;
     if (exists) return {};
     return system_error(errno, fmt::format("cannot give {} its name", path_), "linkat");
@@ -168,7 +169,7 @@ Result<void> ReplacedFile::name_unnamed() {
         const std::string name = temporary_name(name_, i);
         bool exists = false;
         SIDESTEP_CHECK(link_as(name, exists));
-        if (exists && remove_leftover(folder_, name)) SIDESTEP_CHECK(link_as(name, exists));
+        if (exists && remove_leftover(*folder_, name)) SIDESTEP_CHECK(link_as(name, exists));
         if (!exists) {
             temporary_ = name;
             return {};
@@ -187,7 +188,7 @@ Result<void> ReplacedFile::commit(bool sync) {
     }
     if (!named) {
         if (temporary_.empty()) SIDESTEP_CHECK(name_unnamed());
-        if (::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()) != 0) {
+        if (::renameat(folder_->get(), temporary_.c_str(), folder_->get(), name_.c_str()) != 0) {
             return system_error(
                 errno, fmt::format("cannot replace {}", path_), "rename",
                 errno == EBUSY ? "the file is a mount point; write it in place by giving a range" : "");
@@ -196,7 +197,7 @@ Result<void> ReplacedFile::commit(bool sync) {
     }
     if (sync) {
         // Without this the name could be lost by a power cut, though the bytes are not.
-        const Fd folder(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        const Fd folder(::openat(folder_->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
         if (!folder || ::fsync(folder.get()) != 0) {
             notes_.push_back(fmt::format("the folder of {} was not flushed: {}", path_, system_words(errno)));
         }

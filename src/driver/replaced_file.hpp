@@ -1,11 +1,13 @@
 // A file that appears under its name all at once.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <sidestep/result.hpp>
 #include "driver/fd.hpp"
+#include "driver/open_folders.hpp"
 
 namespace sidestep::driver {
 
@@ -17,8 +19,10 @@ namespace sidestep::driver {
 // Not thread-safe; fd() may be written by any thread.
 class ReplacedFile {
 public:
-    // `unnamed` = false goes without O_TMPFILE, as on a file system that does not know it.
-    static Result<ReplacedFile> begin(const std::string& path, bool unnamed = true);
+    // `unnamed` = false goes without O_TMPFILE, as on a file system that does not know it. `folders`: those that other
+    // files have open; null: this one opens its own.
+    static Result<ReplacedFile> begin(const std::string& path, bool unnamed = true,
+                                      OpenFolders* folders = nullptr);
 
     ReplacedFile(ReplacedFile&&) noexcept = default;
     ReplacedFile& operator=(ReplacedFile&&) = delete;
@@ -44,7 +48,7 @@ private:
     std::string path_;       // as the caller knows it
     std::string name_;       // of the target, in folder_
     std::string temporary_;  // the name it has meanwhile, in folder_; empty: none
-    Fd folder_;
+    std::shared_ptr<const Fd> folder_;
     Fd fd_;
     bool replaces_ = false;  // the target was there when this began
     std::vector<std::string> notes_;

@@ -176,7 +176,8 @@ std::string Receipt::to_json() const {
                  {"storage",
                   {{"gpu_direct", storage.gpu_direct},
                    {"o_direct", storage.o_direct},
-                   {"page_cache", storage.page_cache}}},
+                   {"page_cache", storage.page_cache},
+                   {"misses", storage.misses}}},
                  {"notes", notes}};
     Json& list = json["stages"] = Json::array();
     for (const Stage& stage : stages)

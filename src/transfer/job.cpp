@@ -43,12 +43,7 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
                  machine_.plans.get(asked, objections(machine_.registry, ends_.from, ends_.to, options_)));
     if (auto note = unmet_preference(options_, *plan_); !note.empty())
         receipt_.notes.push_back(std::move(note));
-    // Both ends are attached, and errors found, before a byte moves.
-    for (const auto& hops : plan_->lanes) {
-        SIDESTEP_CHECK(attach(hops.front().backend, backend::Access::read));
-        SIDESTEP_CHECK(attach(hops.back().backend, backend::Access::write));
-    }
-    cursor_ = Cursor(ends_.bytes, phase_of(ends_.from, ends_.to));
+    SIDESTEP_CHECK(attach_ends());
     count_traffic();
     if (ends_.bytes > 0) SIDESTEP_CHECK(add_lanes());
     if (options_.verify && ends_.bytes > 0) SIDESTEP_CHECK(add_verifier());
@@ -57,6 +52,32 @@ Result<void> Job::prepare(const Buffer& from, const Buffer& to) {
     if (!needs_gate()) return {};
     state_ = State::gated;
     return place_.hold(machine_.streams, machine_.registry, stream_);
+}
+
+// Both are attached, and errors found, before a byte moves. Where both are files, holes of the source stay holes.
+Result<void> Job::attach_ends() {
+    const bool files = ends_.from.place().is_file() && ends_.to.whole_file();
+    std::optional<std::vector<Cursor::Span>> extents;
+    for (const auto& hops : plan_->lanes) {
+        SIDESTEP_TRY(const backend::Registration* const from,
+                     attach(hops.front().backend, backend::Access::read));
+        if (files && !extents) extents = from->extents();
+    }
+    is_sparse_ = extents.has_value();
+    for (const auto& hops : plan_->lanes) {
+        SIDESTEP_TRY(const backend::Registration* const to,
+                     attach(hops.back().backend, backend::Access::write));
+        is_sparse_ &= to->reads_as_zeros();
+    }
+    const Bytes phase = phase_of(ends_.from, ends_.to);
+    cursor_ = Cursor(ends_.bytes, phase);
+    if (!is_sparse_) return {};
+    holes_ = ends_.bytes;
+    for (const Cursor::Span& extent : *extents) holes_ -= extent.size;
+    cursor_ = Cursor(std::move(*extents), phase);
+    receipt_.notes.push_back(
+        fmt::format("{} of the source are holes, which stay holes in the target", format_bytes(holes_)));
+    return {};
 }
 
 route::Request Job::request() const {
@@ -80,6 +101,7 @@ Result<backend::Registration*> Job::attach(backend::Backend* backend, backend::A
     const Buffer& buffer = access == backend::Access::read ? ends_.from : ends_.to;
     options.identity = access == backend::Access::read ? ends_.from_identity : ends_.to_identity;
     options.version = access == backend::Access::read ? ends_.from_version : 0;
+    options.sparse = access == backend::Access::write && is_sparse_;
     SIDESTEP_TRY(auto registration, machine_.registrations.get(*backend, buffer, options));
     attached_.push_back({backend, access, std::move(registration)});
     return attached_.back().registration.get();
@@ -110,7 +132,7 @@ bool Job::move() {
         all_idle &= lanes_[i]->idle();
         arrived += lanes_[i]->arrived();
     }
-    done_.store(arrived, std::memory_order_relaxed);
+    done_.store(holes_ + arrived, std::memory_order_relaxed);
     if (state_ == State::moving && all_idle && cursor_.empty()) {
         all_arrived();
         moved = true;

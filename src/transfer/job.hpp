@@ -40,6 +40,7 @@ private:
     void release() override;
 
     Result<void> prepare(const Buffer& from, const Buffer& to);
+    Result<void> attach_ends();
     route::Request request() const;
     Result<void> add_lanes();
     Result<void> add_lane(std::size_t lane);
@@ -61,6 +62,8 @@ private:
     std::vector<std::unique_ptr<LaneRunner>> lanes_;  // as in the plan; null: left out for want of memory
     HostLinkTraffic::Use host_link_;
     Cursor cursor_;
+    bool is_sparse_ = false;  // holes of the source are not written
+    Bytes holes_ = 0;
     std::unique_ptr<Verifier> verifier_;
 };
 

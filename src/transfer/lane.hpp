@@ -20,10 +20,9 @@ public:
     // `phase`: how far into a block of a file the first byte lies. Every chunk but the first begins at a
     // block then, as long as chunks are whole blocks.
     explicit Cursor(Bytes total = 0, Bytes phase = 0) : total_(total), phase_(phase) {}
-    struct Span {
-        Bytes offset = 0;
-        Bytes size = 0;
-    };
+    using Span = backend::Span;
+    // Of these alone, in order; each but one at 0 begins at a block.
+    Cursor(std::vector<Span> spans, Bytes phase) : returned_(spans.rbegin(), spans.rend()), phase_(phase) {}
     bool empty() const { return next_ == total_ && returned_.empty(); }
     Span take(Bytes chunk);
     // What a lane took and did not bring to its end.

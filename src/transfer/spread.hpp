@@ -71,6 +71,8 @@ public:
 
     // Before the first byte moves. An error refuses the movement.
     virtual Result<void> begin() = 0;
+    // After it: whether files are to be flushed before they get their names, though nobody asked for that.
+    virtual bool wants_sync() const { return false; }
     // All files are whole, and none has its name. An error ends the movement with no file named.
     virtual Result<void> before_names() = 0;
     // After before_names(): the first file did not get its name.

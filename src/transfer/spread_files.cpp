@@ -6,15 +6,17 @@
 
 #include <fmt/format.h>
 
+#include "base/file_version.hpp"
 #include "base/try.hpp"
 #include "transfer/ends.hpp"
 
 namespace sidestep::transfer {
 namespace {
 
-constexpr std::size_t files_ahead = 8;
 // What opens sooner is waited for.
 constexpr std::chrono::milliseconds usual_opening{10};
+// To hand a call over to another thread takes about as long.
+constexpr std::chrono::microseconds quick_opening{100};
 
 Bytes end_of(const SpreadFile& file) {
     return file.ranges.empty() ? 0 : file.ranges.back().end;
@@ -66,10 +68,11 @@ Result<void> SpreadFiles::inspect_source(std::size_t file) {
                         end_of(asked), spread_.placement->name_of(file, missing), missing),
             asked.path, "the file was not written or copied whole"};
     }
-    if (asked.version != 0 && found.version != asked.version)
+    if (asked.version != 0 && !base::same_content(found.version, asked.version))
         return Error{ErrorCode::mismatch,
                      fmt::format("{} has changed: it is not as it was when it was opened", asked.path),
                      asked.path, "open the checkpoint again when nobody writes to it"};
+    states_[file].touched = asked.version != 0 && found.version != asked.version;
     return {};
 }
 
@@ -103,34 +106,55 @@ backend::Registration* SpreadFiles::registration(std::size_t file, const backend
 }
 
 // Elsewhere, since a file system may take any time for it: limits are kept meanwhile, and nobody else waits. Together with
-// those that come next, so that many small files are not waited for one by one.
+// those that come next, so that many small files are not waited for one by one. Where files open in less time than a
+// call is handed over in, several are opened by one call.
 void SpreadFiles::open_ahead(std::size_t file) {
-    const std::size_t end = std::min(file + files_ahead, states_.size());
-    for (std::size_t next = file; next < end && (!reads() || open_ < max_open); ++next) {
-        State& state = states_[next];
-        if (state.asked || !state.open.empty() || state.left == 0) continue;
-        ++open_;
-        state.asked = true;
-        state.opening.make(
-            &calls_, [this, next] { return attach(next); },
-            next == file ? usual_opening : std::chrono::milliseconds(0));
+    const bool wanted = !states_[file].opening && states_[file].open.empty();
+    const bool quick = opens_quickly_.load(std::memory_order_relaxed);
+    std::vector<std::size_t> some;
+    for (std::size_t next = file; next < std::min(file + files_ahead, states_.size()); ++next) {
+        const State& state = states_[next];
+        if (state.opening || !state.open.empty() || state.left == 0) continue;
+        if (reads() && open_ + some.size() >= max_open) break;
+        some.push_back(next);
     }
+    if (quick && !wanted && some.size() < files_ahead / 2) return;
+    open_ += some.size();
+    while (!some.empty()) {
+        const std::size_t taken = quick ? some.size() : 1;
+        const std::vector<std::size_t> files(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(taken));
+        some.erase(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(taken));
+        const auto opening = std::make_shared<base::BlockingCall>();
+        for (const std::size_t each : files) states_[each].opening = opening;
+        opening->make(
+            &calls_, [this, files] { return attach(files); },
+            files.front() == file ? usual_opening : std::chrono::milliseconds(0));
+    }
+}
+
+Result<void> SpreadFiles::attach(const std::vector<std::size_t>& files) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (const std::size_t file : files)
+        if (auto attached = attach(file); !attached) states_[file].refusal = attached.error();
+    const auto taken = std::chrono::steady_clock::now() - begun;
+    opens_quickly_.store(taken < quick_opening * files.size(), std::memory_order_relaxed);
+    return {};
 }
 
 Result<bool> SpreadFiles::open(std::size_t file) {
     State& state = states_[file];
-    if (!state.asked && !state.open.empty()) return true;
-    if (!state.asked) open_ahead(file);
-    const auto opened = state.opening.take();
-    if (!opened) return false;
-    state.asked = false;
-    SIDESTEP_CHECK(*opened);
+    open_ahead(file);
+    if (!state.opening) return !state.open.empty();
+    if (state.opening->running()) return false;
+    state.opening.reset();
+    if (state.refusal) return *state.refusal;
     return true;
 }
 
 bool SpreadFiles::calling() const {
-    return closer_.running() || std::any_of(states_.begin(), states_.end(),
-                                            [](const State& state) { return state.opening.running(); });
+    return closer_.running() || std::any_of(states_.begin(), states_.end(), [](const State& state) {
+               return state.opening && state.opening->running();
+           });
 }
 
 void SpreadFiles::landed(std::size_t file, Bytes bytes) {
@@ -138,7 +162,7 @@ void SpreadFiles::landed(std::size_t file, Bytes bytes) {
     if (states_[file].left == 0) finished_.push_back(file);
 }
 
-Result<void> check_unchanged(const backend::Registry& registry, const Buffer& file,
+Result<bool> check_unchanged(const backend::Registry& registry, const Buffer& file,
                              const backend::Description& then) {
     const std::string& path = file.place().path();
     SIDESTEP_TRY(const backend::Description now, describe(registry, file));
@@ -148,16 +172,15 @@ Result<void> check_unchanged(const backend::Registry& registry, const Buffer& fi
         how = fmt::format("it had {} bytes and has {}", then.size, now.size);
     else if (now.identity != then.identity)
         how = "another file has its name";
-    else if (now.version != then.version)
+    else if (!base::same_content(now.version, then.version))
         how = "somebody wrote to it", code = ErrorCode::mismatch;
-    else
-        return {};
+    if (how.empty()) return now.version != then.version;
     return Error{code, fmt::format("{} changed while it was read: {}", path, how), path,
                  "begin again when nobody writes it"};
 }
 
-Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside) {
-    if (!closing_ && !finished_.empty()) {
+Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside, bool all) {
+    if (!closing_ && (may_close() || (all && !finished_.empty()))) {
         for (const std::size_t file : finished_) {
             if (!reads()) break;
             gather(states_[file]);
@@ -175,10 +198,15 @@ Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside) {
 }
 
 Result<void> SpreadFiles::close(std::vector<std::size_t> files) {
-    if (!reads()) return {};
     for (const std::size_t file : files) {
+        if (!reads()) {
+            for (const auto& registration : states_[file].open) registration->rest();
+            continue;
+        }
         states_[file].open.clear();
-        SIDESTEP_CHECK(check_unchanged(registry_, spread_.files[file].buffer(0, 0), states_[file].found));
+        SIDESTEP_TRY(const bool touched,
+                     check_unchanged(registry_, spread_.files[file].buffer(0, 0), states_[file].found));
+        states_[file].touched |= touched;
     }
     return {};
 }
@@ -223,6 +251,11 @@ std::shared_ptr<void> SpreadFiles::take_open() {
 }
 
 std::vector<std::string> SpreadFiles::take_notes() {
+    for (std::size_t file = 0; file < states_.size(); ++file)
+        if (states_[file].touched)
+            note(fmt::format(
+                "the mode, the owner or a link of {} changed meanwhile; its size and time of writing did not",
+                spread_.files[file].path));
     return std::exchange(notes_, {});
 }
 

@@ -1,8 +1,10 @@
 // The files of a spread: opened when their turn comes, checked, closed, and given their names at the end.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +14,9 @@
 
 namespace sidestep::transfer {
 
-// Whether a file that was read is what it was when it was described. May block.
-Result<void> check_unchanged(const backend::Registry& registry, const Buffer& file,
+// Fails where a file that was read is not what it was when it was described. Answers whether something else about it changed: its
+// owner, mode or links. May block.
+Result<bool> check_unchanged(const backend::Registry& registry, const Buffer& file,
                              const backend::Description& then);
 
 // One thread at a time.
@@ -27,6 +30,8 @@ public:
     SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
                 const backend::AttachOptions& options);
 
+    // Targets are flushed before they get their names. Before begin().
+    void sync() { options_.sync_file = true; }
     // Asks what all files are. Sources have to be there, with the identity and version asked for and all their ranges;
     // targets have to be possible. May block.
     Result<void> inspect();
@@ -40,10 +45,11 @@ public:
     // That many bytes of a file have been moved.
     void landed(std::size_t file, Bytes bytes);
     // Looks at the sources whose bytes have all been moved: one that changed meanwhile is an error. Closes
-    // them, by `aside`, or, where it is null, here.
-    Result<bool> close_finished(base::BlockingCalls* aside);
-    bool may_close() const { return !finished_.empty(); }
-    bool all_closed() const { return open_ == 0 && !closing_; }
+    // them, by `aside`, or, where it is null, here. Targets stay open, and rest. Several at once, and unless `all`, none
+    // as long as there are few.
+    Result<bool> close_finished(base::BlockingCalls* aside, bool all);
+    bool may_close() const { return finished_.size() >= files_ahead; }
+    bool all_closed() const { return (open_ == 0 || !reads()) && finished_.empty() && !closing_; }
     // Files are being opened, or closed: this object has to stay meanwhile.
     bool calling() const;
 
@@ -65,13 +71,15 @@ private:
     struct State {
         backend::Description found;  // of a source
         Bytes left = 0;
-        Registrations open;  // by backend; while it is being opened, the call's
-        bool asked = false;  // for being opened
-        base::BlockingCall opening;
+        Registrations open;                           // by backend; while it is being opened, the call's
+        bool touched = false;                         // a source, but not written to
+        std::shared_ptr<base::BlockingCall> opening;  // asked for; others may be opened by the same call
+        std::optional<Error> refusal;                 // the call's
     };
 
     Result<void> inspect_source(std::size_t file);
     Result<void> attach(std::size_t file);
+    Result<void> attach(const std::vector<std::size_t>& files);
     void open_ahead(std::size_t file);
     Result<void> close(std::vector<std::size_t> files);
     void gather(const State& state);
@@ -79,15 +87,17 @@ private:
     bool reads() const { return spread_.direction == SpreadDirection::to_memory; }
 
     static constexpr std::size_t max_notes = 16;
+    static constexpr std::size_t files_ahead = 8;
 
     const backend::Registry& registry_;
     base::BlockingCalls& calls_;
     const Spread& spread_;
-    const backend::AttachOptions options_;
+    backend::AttachOptions options_;
     std::vector<backend::Backend*> backends_;
     std::vector<State> states_;
     std::vector<std::size_t> finished_;
     std::size_t open_ = 0;  // or being opened
+    std::atomic<bool> opens_quickly_{false};
     std::size_t committed_ = 0;
     bool counting_ = true;
     StorageBytes storage_;

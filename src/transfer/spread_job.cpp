@@ -53,7 +53,10 @@ void SpreadJob::begin() {
 }
 
 Result<void> SpreadJob::prepare() {
-    if (spread_.closing) SIDESTEP_CHECK(spread_.closing->begin());
+    if (spread_.closing) {
+        SIDESTEP_CHECK(spread_.closing->begin());
+        if (spread_.closing->wants_sync()) files_.sync();
+    }
     SIDESTEP_CHECK(files_.inspect());
     SIDESTEP_TRY(setup_, SpreadSetup::make(machine_, spread_, options_));
     work_.reset(new SpreadWork{spread_, *setup_, files_, *this});
@@ -185,14 +188,14 @@ Result<bool> SpreadJob::take_chunk() {
 bool SpreadJob::pass_over(bool may_block) {
     bool moved = false;
     if (may_block) {
-        auto closed = files_.close_finished(aside());
+        auto closed = files_.close_finished(aside(), cursor_.empty() && chunks_.empty());
         if (!closed) {
             fail(closed.error());
             return true;
         }
         moved = *closed;
     }
-    const bool over = cursor_.empty() && chunks_.empty() && (!work_->loads() || files_.all_closed());
+    const bool over = cursor_.empty() && chunks_.empty() && files_.all_closed();
     if (!over) return moved;
     state_ == State::moving ? all_arrived() : all_equal();
     return true;

@@ -334,7 +334,7 @@ Result<void> SpreadSetup::check_targets() const {
 
 Result<void> SpreadSetup::check_sources() const {
     for (const auto& [memory, then] : sources_)
-        SIDESTEP_CHECK(check_unchanged(machine_.registry, spread_.memories[memory], then));
+        if (auto same = check_unchanged(machine_.registry, spread_.memories[memory], then); !same) return same.error();
     return {};
 }
 

@@ -119,7 +119,8 @@ class Inspect(harness.CommandTest):
         self.write("s2.safetensors", safetensors({"b": ("F32", [1], 4), "extra": ("U8", [2], 2)}))
         index = {"metadata": {"total_size": 9}, "weight_map": {"a": "s1.safetensors", "b": "s2.safetensors"}}
         self.write("x.safetensors.index.json", json.dumps(index).encode())
-        out = self.succeed("inspect", "x.safetensors.index.json").out
+        self.refused(harness.USAGE, ["\"extra\"", "--lenient"], "inspect", "x.safetensors.index.json")
+        out = self.succeed("inspect", "x.safetensors.index.json", "--lenient").out
         self.assertIn("2 tensors, 8 B in 2 files", out)
         self.assertIn("note: total_size of the index is 9, and the tensors have 8 bytes", out)
         self.assertIn("left out: \"extra\"", out)

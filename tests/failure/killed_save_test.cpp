@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include <sidestep/sidestep.hpp>
 #include "tests/contents.hpp"
 #include "tests/failure/calls.hpp"
+#include "tests/mounted.hpp"
 
 namespace sidestep::failure {
 namespace {
@@ -29,7 +31,7 @@ const std::set<std::string> changing{"open",      "openat",   "write",  "pwrite"
                                      "rename",    "renameat", "unlink", "unlinkat", "ftruncate",
                                      "fallocate", "fsync",    "flock",  "fchmod"};
 
-Result<void> save(const std::string& folder, char content) {
+Result<void> save(const std::string& folder, char content, SaveOptions options = {}) {
     const auto context = Context::open({"dgx-h100"});
     if (!context) return context.error();
     const std::string bytes(3 * 5000, content);
@@ -37,9 +39,7 @@ Result<void> save(const std::string& folder, char content) {
     for (std::size_t i = 0; i < 3; ++i)
         tensors.push_back(
             {fmt::format("t{}", i), Dtype::u8, {5000}, Buffer::host(bytes.data() + i * 5000, 5000)});
-    SaveOptions options;
     options.shard_bytes = 5000;
-    options.sync_file = true;
     options.manifest = true;
     const auto saved = context->save(tensors, folder, options).wait();
     if (!saved) return saved.error();
@@ -60,9 +60,33 @@ std::size_t entries_in(const std::string& folder) {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-class KilledSave : public testing::Test {
+// Where a save is killed: a file system of tests/mounted.hpp, the folder for temporary files, or the folder that a variable
+// of the environment names.
+struct Where {
+    const char* name;
+    const char* variable = nullptr;
+};
+
+class KilledSave : public testing::TestWithParam<Where> {
 protected:
-    ~KilledSave() override { fs::remove_all(top_); }
+    void SetUp() override {
+        std::string parent = "/tmp";
+        if (const char* const named = GetParam().variable; named != nullptr) {
+            if (std::getenv(named) == nullptr)
+                GTEST_SKIP() << named << " names no folder on " << GetParam().name;
+            parent = std::getenv(named);
+        } else if (GetParam().name != std::string("tmp")) {
+            mounted_.emplace(GetParam().name);
+            if (!mounted_->why_not().empty()) GTEST_SKIP() << mounted_->why_not();
+            parent = mounted_->path();
+        }
+        top_ = parent + "/sidestep-killed-XXXXXX";
+        ASSERT_NE(::mkdtemp(top_.data()), nullptr) << top_;
+    }
+    ~KilledSave() override {
+        std::error_code ignored;
+        if (!top_.empty()) fs::remove_all(top_, ignored);
+    }
 
     // This program once more, which saves '2' into the folder and is killed at that call; without one it writes down
     // how often it made each. Answers whether it was killed.
@@ -81,13 +105,14 @@ protected:
         return killed;
     }
 
-    static std::string make_top() {
-        std::string name = "/tmp/sidestep-killed-XXXXXX";
-        if (::mkdtemp(name.data()) == nullptr) std::abort();
-        return name;
-    }
-    const std::string top_ = make_top();
+    std::optional<test::Mounted> mounted_;
+    std::string top_;
 };
+
+INSTANTIATE_TEST_SUITE_P(On, KilledSave,
+                         testing::Values(Where{"tmp"}, Where{"ext4"}, Where{"xfs"}, Where{"btrfs"},
+                                         Where{"tmpfs"}, Where{"bindfs"}, Where{"nfs", "SIDESTEP_TEST_NFS"}),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST(KilledSaveChild, Saves) {
     const char* const what = std::getenv(variable);
@@ -104,7 +129,7 @@ TEST(KilledSaveChild, Saves) {
     for (const auto& [call, times] : watch.made()) list << call.name << " " << times << "\n";
 }
 
-TEST_F(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
+TEST_P(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
     const std::string earlier = top_ + "/earlier", folder = top_ + "/saved";
     fs::create_directory(earlier);
     const auto saved = save(earlier, '1');
@@ -137,6 +162,32 @@ TEST_F(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
     fmt::print("killed at {} calls\n", killed);
     EXPECT_GT(killed, 20u);
     EXPECT_EQ(contents, (std::set<std::string>{"1", "2"}));
+}
+
+TEST_P(KilledSave, ASaveOverAnEarlierOneFlushes) {
+    const std::string folder = top_ + "/saved";
+    fs::create_directory(folder);
+    struct Case {
+        const char* what;
+        bool sync_file, sync_replaced, flushes;
+    };
+    const Case cases[] = {{"the first save", false, true, false},
+                          {"asked to", true, false, true},
+                          {"over an earlier one", false, true, true},
+                          {"over an earlier one, left out", false, false, false}};
+    for (const Case& each : cases) {
+        SCOPED_TRACE(each.what);
+        const Watch watch;
+        SaveOptions options;
+        options.sync_file = each.sync_file;
+        options.sync_replaced = each.sync_replaced;
+        const auto saved = save(folder, '1', options);
+        ASSERT_TRUE(saved) << saved.error().to_string();
+        unsigned flushes = 0;
+        for (const auto& [call, times] : watch.made()) flushes += call.name == "fsync" ? times : 0;
+        // Three files, the index and the manifest, each with its folder, and the index in between.
+        EXPECT_TRUE(each.flushes ? flushes >= 10 : flushes == 0) << flushes;
+    }
 }
 
 }  // namespace

@@ -34,7 +34,9 @@ KERNELS = ("7.2+", "6.12")
 TOOLS = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios", "ipxe-qemu", "busybox-static",
          "zstd",
          # What programs in a guest use an RDMA card by, and what measures it.
-         "libibverbs1", "ibverbs-providers", "perftest")
+         "libibverbs1", "ibverbs-providers", "perftest",
+         # What tells the kernel's NFS server which folders it serves.
+         "nfs-kernel-server")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 RECIPE = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
 

@@ -166,6 +166,36 @@ std::string pair_file(const std::string& pair) {
     return gguf_file(parts);
 }
 
+TEST(Gguf, NotesBytesThatAreNoTensors) {
+    struct Case {
+        const char* what;
+        std::uint64_t first, second;  // offsets of two tensors of 4 bytes
+        std::size_t data;
+        std::vector<std::string> notes;
+    };
+    const Case cases[] = {
+        {"padding only", 0, 32, 36, {}},
+        {"padding at the end too", 0, 32, 64, {}},
+        {"a gap", 0, 96, 100, {"f: 64 bytes in 1 gap before tensors belong to none of them"}},
+        {"two gaps", 32, 96, 128, {"f: 64 bytes in 2 gaps before tensors belong to none of them"}},
+        {"bytes at the end", 0, 32, 65, {"f: 1 bytes after the last tensor belong to none"}},
+    };
+    for (const Case& each : cases) {
+        SCOPED_TRACE(each.what);
+        GgufParts parts;
+        parts.tensors = {gguf_tensor("a", {1}, 0, each.first), gguf_tensor("b", {1}, 0, each.second)};
+        parts.data = each.data;
+        const std::string file = gguf_file(parts);
+        const auto header = checkpoint::parse_gguf(file, file.size(), "f");
+        ASSERT_TRUE(header) << header.error().to_string();
+        EXPECT_EQ(header->notes, each.notes);
+    }
+    GgufParts none;
+    none.data = 3;
+    const std::string file = gguf_file(none);
+    EXPECT_EQ(checkpoint::parse_gguf(file, file.size(), "f")->notes.size(), 1u);
+}
+
 TEST(Gguf, Refuses) {
     GgufParts twice;
     twice.tensors = {gguf_tensor("a", {1}, f32, 0), gguf_tensor("a", {1}, f32, 32)};

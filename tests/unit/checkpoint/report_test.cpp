@@ -51,6 +51,8 @@ TEST(Report, AdviceOnReading) {
     ReportFacts bypassed = facts();
     bypassed.page_cache = PageCache::bypass;
     expect_advice(bypassed, given, "let the page cache be used");
+    given.storage = {0, 1_GiB, 16_GiB, 12_GiB};
+    expect_advice(facts(), given, "read through the page cache");
     given.storage = {16_GiB, 0, 0};
     expect_advice(facts(), given, "straight to the GPUs");
 }
@@ -111,6 +113,19 @@ TEST(Report, Table) {
           "note:   tmpfs refuses O_DIRECT\n"})
         EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
     EXPECT_EQ(text.find("emulated"), std::string::npos);
+}
+
+TEST(Report, BytesOfTheDeviceBesideThoseOfTheCache) {
+    Receipt given = receipt(1, 0.5, 0);
+    given.storage = {1_GiB, 2_GiB, 13_GiB, 5_GiB};
+    const std::string text = report_of(facts(), given);
+    for (const char* line :
+         {"a device                     8 GiB      50 %\n", "the page cache               8 GiB      50 %\n"})
+        EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+    auto far = std::make_shared<Route>(*given.route);
+    far->from = Place::file("/m").on("node7");
+    given.route = far;
+    EXPECT_EQ(report_of(facts(), given).find("a device"), std::string::npos) << "a node does not tell";
 }
 
 }  // namespace

@@ -70,9 +70,10 @@ checkpoint::SaveClosing begun(const std::vector<TensorToSave>& tensors, const st
     SaveOptions options;
     options.shard_bytes = 1;
     options.manifest = true;
+    options.sync_replaced = false;
     const auto plan = checkpoint::plan_save(tensors, path, options);
     EXPECT_TRUE(plan);
-    checkpoint::SaveClosing closing(*plan, false);
+    checkpoint::SaveClosing closing(*plan, options);
     const auto ready = closing.before_names();
     EXPECT_TRUE(ready) << ready.error().to_string();
     return closing;

@@ -2,6 +2,7 @@
 // there.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -105,6 +106,44 @@ TEST_F(Save, EveryTypeFromEveryPlace) {
     }
     EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
     EXPECT_EQ(Checkpoint::open(folder.path())->metadata().size(), 2u);
+}
+
+// A soft limit on open files, as long as it lives.
+class FewDescriptors {
+public:
+    explicit FewDescriptors(std::size_t more) {
+        ::getrlimit(RLIMIT_NOFILE, &before_);
+        struct rlimit limit = before_;
+        limit.rlim_cur = names_in("/proc/self/fd").size() + more;
+        EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    }
+    ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+private:
+    struct rlimit before_ {};
+};
+
+TEST_F(Save, AFileTakesOneDescriptor) {
+    Tensors tensors;
+    for (int i = 0; i < 200; ++i)
+        tensors.add(context, fmt::format("t{:03}", i), Dtype::u8, {70'000}, Place::host(), random);
+    SaveOptions options;
+    options.shard_bytes = 70'000;
+    options.manifest = true;
+    ASSERT_TRUE(context.save({tensors.list[0]}, folder.path(), options).wait()) << "what is opened once";
+    const FewDescriptors few(250);
+    for (const bool sync : {false, true})
+        for (const PageCache cache : {PageCache::automatic, PageCache::bypass})
+            for (const bool verify : {false, true}) {
+                SCOPED_TRACE(
+                    fmt::format("sync {}, bypass {}, verify {}", sync, cache == PageCache::bypass, verify));
+                options.sync_file = sync;
+                options.page_cache = cache;
+                options.verify = verify;
+                const auto saved = context.save(tensors.list, folder.path(), options).wait();
+                ASSERT_TRUE(saved) << saved.error().to_string();
+                if (verify) expect_on_disk(folder.path(), tensors);
+            }
 }
 
 TEST_F(Save, WhatWasSavedIsLoadedAgain) {

@@ -173,7 +173,11 @@ TEST_F(Sharded, LinksAreFollowed) {
 }
 
 TEST_F(Sharded, TensorsThatTheIndexLeavesOut) {
-    const auto checkpoint = Checkpoint::open(index(R"("a":"s1.safetensors","d":"s2.safetensors")", "32"));
+    const std::string path = index(R"("a":"s1.safetensors","d":"s2.safetensors")", "32");
+    const auto refused = Checkpoint::open(path);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().message, "the index does not name 2 of the files' tensors: \"b\", \"c\"");
+    const auto checkpoint = Checkpoint::open(path, {.lenient = true});
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
     EXPECT_EQ(checkpoint->tensors().size(), 2U);
     EXPECT_EQ(checkpoint->find("b"), nullptr);
@@ -188,7 +192,21 @@ TEST_F(Sharded, ATensorInTwoFilesIsTheIndexsChoice) {
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
     EXPECT_EQ(checkpoint->find("a")->file, 0U);
     EXPECT_EQ(checkpoint->tensors().size(), 4U);
-    EXPECT_EQ(checkpoint->notes().size(), 1U);
+    ASSERT_EQ(checkpoint->notes().size(), 1U);
+    EXPECT_EQ(
+        checkpoint->notes()[0],
+        "1 of the tensors is in a second file too; each is read from the file that the index names: \"a\"");
+}
+
+TEST_F(Sharded, AnIndexOfNothingBesideFullFiles) {
+    const std::string path = index("", "0");
+    const auto refused = Checkpoint::open(path);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().message, "the index names no tensor, and \"s1.safetensors\" beside it holds 2");
+    EXPECT_EQ(Checkpoint::open(path, {.lenient = true})->notes().size(), 1U);
+    folder_.write("s1.safetensors", small_file({}));
+    folder_.write("s2.safetensors", "broken");
+    EXPECT_TRUE(Checkpoint::open(path).ok()) << "as a save of no tensors leaves it";
 }
 
 TEST_F(Sharded, TensorsThatAreNotWhereTheIndexSays) {

@@ -1,12 +1,18 @@
 // Whole copies between files, emulated GPUs and host memory, at offsets that suit no device.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include <sidestep/sidestep.hpp>
 
@@ -58,6 +64,54 @@ protected:
     std::string folder_, path_;
     Context context_;
 };
+
+// Pieces of bytes in a file of holes, copied to another file.
+TEST_F(FileCopyTest, HolesStayHoles) {
+    constexpr Bytes size = 64_MiB + 12'345;
+    const auto blocks = [](const std::string& path) {
+        struct stat status {};
+        EXPECT_EQ(::stat(path.c_str(), &status), 0);
+        return static_cast<Bytes>(status.st_blocks) * 512;
+    };
+    struct Case {
+        const char* what;
+        std::vector<std::pair<Bytes, Bytes>> pieces;  // offset, size
+    };
+    const Case cases[] = {
+        {"nothing but a hole", {}},
+        {"at the beginning", {{0, 5'000}}},
+        {"in the middle, larger than a chunk", {{20_MiB + 77, 9_MiB}}},
+        {"at the end", {{size - 100, 100}}},
+        {"everywhere", {{0, 1}, {1_MiB, 70'000}, {30_MiB, 5_MiB + 1}, {50_MiB - 1, 4'097}, {size - 1, 1}}},
+    };
+    for (const Case& each : cases)
+        for (const bool verify : {false, true}) {
+            SCOPED_TRACE(fmt::format("{}, verify {}", each.what, verify));
+            const std::string source = folder_ + "/sparse", target = folder_ + "/copy";
+            std::filesystem::remove(source);
+            std::ofstream file(source, std::ios::binary);
+            for (const auto& [offset, bytes] : each.pieces) {
+                file.seekp(static_cast<std::streamoff>(offset));
+                file.write(text_.data(), static_cast<std::streamsize>(bytes));
+            }
+            file.close();
+            std::filesystem::resize_file(source, size);
+            if (blocks(source) > size / 2) GTEST_SKIP() << folder_ << " keeps no holes";
+            CopyOptions options;
+            options.verify = verify;
+            options.sync_file = verify;
+            Transfer transfer = context_.copy(Buffer::file(source), Buffer::file(target), options);
+            const auto copied = transfer.wait();
+            ASSERT_TRUE(copied) << copied.error().to_string();
+            EXPECT_EQ(copied->bytes, size);
+            EXPECT_EQ(transfer.bytes_done(), size);
+            EXPECT_TRUE(test::get(target) == test::get(source));
+            EXPECT_LE(blocks(target), blocks(source) + 1_MiB);
+            EXPECT_TRUE(std::any_of(copied->notes.begin(), copied->notes.end(), [](const std::string& note) {
+                return note.ends_with("are holes, which stay holes in the target");
+            }));
+        }
+}
 
 TEST_F(FileCopyTest, AnyRangeOfAColdFileGoesAroundTheCacheToAGpu) {
     if (!goes_around()) GTEST_SKIP() << folder_ << " refuses O_DIRECT, or keeps files in its cache";
