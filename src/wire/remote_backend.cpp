@@ -77,10 +77,16 @@ public:
             if (std::string note = bridge->note(); !note.empty()) notes.push_back(std::move(note));
         if (!far_->attached.way.empty())
             notes.push_back(fmt::format("{} moved them {}", buffer().place().node(), far_->attached.way));
-        if (const std::string engine = far_->peer->engine(); far_->peer->has_choice() || engine != "tcp")
-            notes.push_back(fmt::format("{} was reached by {}", buffer().place().node(), engine));
+        if (far_->peer->has_choice() || far_->peer->engine() != "tcp")
+            notes.push_back(
+                fmt::format("{} was reached by {}", buffer().place().node(), far_->peer->engine_words()));
         const unsigned now = far_->session->renewed();
-        if (const unsigned times = now - renewed_.exchange(now); times > 0)
+        unsigned times = now - renewed_.exchange(now);
+        if (std::string news = far_->peer->take_news(); !news.empty()) {
+            notes.push_back(std::move(news));
+            if (times > 0) --times;  // for that its connection was made anew, which was not lost
+        }
+        if (times > 0)
             notes.push_back(
                 fmt::format("the connection to {} was lost {}; they went on over {}", buffer().place().node(),
                             times == 1 ? "once" : fmt::format("{} times", times), far_->peer->where()));
@@ -301,6 +307,7 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
     const auto& to = static_cast<const End&>(*piece.to);
     if (!from.remote() && !to.remote())
         return Error{ErrorCode::unsupported, "neither end is on a node", to.buffer().to_string(), {}};
+    (from.remote() ? from : to).far().peer->use_better_engine();
     const Bytes from_offset = from.base() + piece.from_offset;
     const Bytes to_offset = to.base() + piece.to_offset;
     if (!from.remote())
@@ -364,6 +371,7 @@ Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Pi
             const auto& near = static_cast<const End&>(there ? *piece.from : *piece.to);
             const auto& end = static_cast<const End&>(there ? *piece.to : *piece.from);
             if (near.remote() || (session != nullptr && end.far().session.get() != session)) break;
+            if (session == nullptr) end.far().peer->use_better_engine();
             session = end.far().session.get();
             parts.push_back({end.far().attached.region,
                              end.base() + (there ? piece.to_offset : piece.from_offset), piece.size,
