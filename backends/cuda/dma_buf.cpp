@@ -40,6 +40,7 @@ Result<backend::DmaBuf> export_dma_buf(Gpus& gpus, const Buffer& buffer, const P
         std::size_t size = 0;
         SIDESTEP_CHECK(cuda.check(cuda.cuMemGetAddressRange(&begin, &size, address), "cuMemGetAddressRange"));
         end = base::round_up(begin + size, page);
+        begin = begin / page * page;  // small ones share pages
     }
     int descriptor = -1;
     const CUresult status = cuda.dma_buf(&descriptor, begin, end - begin);
