@@ -98,6 +98,11 @@ std::string Peer::engine_words() const {
     return over.empty() ? engine() : fmt::format("{} ({})", engine(), over);
 }
 
+int Peer::links_lost() const {
+    const auto there = session();
+    return there ? static_cast<int>(there->renewed()) - made_anew_.load() : 0;
+}
+
 std::string Peer::take_news() {
     std::lock_guard lock(mutex_);
     return std::exchange(news_, {});
@@ -149,6 +154,7 @@ void Peer::try_left_out() {
 
 void Peer::note_engine() {
     if (!std::exchange(left_out_.again, false)) return;
+    if (session_) made_anew_.fetch_add(1);  // before anything goes over it
     if (engine_->name() == left_out_.name) {
         news_ = fmt::format("{} is reached by {} again", name(), left_out_.name);
         return;

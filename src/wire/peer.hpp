@@ -80,6 +80,8 @@ public:
     void use_better_engine() {
         if (fell_.load(std::memory_order_relaxed)) try_left_out();
     }
+    // How many of the session's links were lost: one that made room for a better engine was not.
+    int links_lost() const;
     // What has become of its engines since this was last asked: "it is reached by verbs again". Empty: nothing.
     std::string take_news();
     // This machine has another one that might have.
@@ -142,6 +144,7 @@ private:
     Ways ways_;
     Hello hello_;                    // constant from connect() on
     std::atomic<bool> fell_{false};  // an engine is left out, and not being tried
+    std::atomic<int> made_anew_{0};  // links, for a better engine
     std::mutex opening_;             // held while sockets are opened, or a line is replaced
     std::size_t sockets_ = 0;        // wanted so far; with opening_ held, as the next
     std::string tried_engine_;       // it brings the bytes that it is given

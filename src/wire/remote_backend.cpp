@@ -60,7 +60,7 @@ public:
         : Registration(std::move(buffer)),
           far_(std::move(far)),
           base_(base),
-          renewed_(far_->session->renewed()) {}
+          lost_(far_->peer->links_lost()) {}
 
     Result<void> commit() override {
         // Memory has what was confirmed.
@@ -80,13 +80,9 @@ public:
         if (far_->peer->has_choice() || far_->peer->engine() != "tcp")
             notes.push_back(
                 fmt::format("{} was reached by {}", buffer().place().node(), far_->peer->engine_words()));
-        const unsigned now = far_->session->renewed();
-        unsigned times = now - renewed_.exchange(now);
-        if (std::string news = far_->peer->take_news(); !news.empty()) {
-            notes.push_back(std::move(news));
-            if (times > 0) --times;  // for that its connection was made anew, which was not lost
-        }
-        if (times > 0)
+        if (std::string news = far_->peer->take_news(); !news.empty()) notes.push_back(std::move(news));
+        const int now = far_->peer->links_lost();
+        if (const int times = now - lost_.exchange(now); times > 0)
             notes.push_back(
                 fmt::format("the connection to {} was lost {}; they went on over {}", buffer().place().node(),
                             times == 1 ? "once" : fmt::format("{} times", times), far_->peer->where()));
@@ -123,8 +119,8 @@ private:
     const Bytes base_ = 0;
     const std::vector<std::shared_ptr<const void>> ready_;  // memory here
     // Since notes were taken: this is kept for the next copy.
-    mutable std::atomic<unsigned> renewed_{0};  // links that the session has outlived
-    mutable std::mutex mutex_;                  // guards what follows
+    mutable std::atomic<int> lost_{0};  // links that the session has outlived
+    mutable std::mutex mutex_;          // guards what follows
     mutable std::shared_ptr<const Bridge> used_;
 };
 
