@@ -90,12 +90,15 @@ void add_builtin(backend::Registry& registry, const Topology& topology,
 
 namespace {
 
-Result<std::unique_ptr<backend::NetworkEngine>> make_rdma_engine() {
+Result<std::unique_ptr<backend::NetworkEngine>> make_rdma_engine(const Topology* topology) {
 #if SIDESTEP_HAVE_VERBS
-    auto engine = verbs::Engine::create({});
+    verbs::Options options;
+    options.topology = topology;
+    auto engine = verbs::Engine::create(options);
     if (!engine) return engine.error();
     return std::unique_ptr<backend::NetworkEngine>(std::move(*engine));
 #else
+    static_cast<void>(topology);
     return Error{ErrorCode::unsupported, "this build has no engine for RDMA cards", "verbs",
                  "install libibverbs-dev and build it again"};
 #endif
@@ -115,7 +118,7 @@ bool has_rdma_cards() {
 
 }  // namespace
 
-Result<Engines> make_network_engines(const base::Environment& environment) {
+Result<Engines> make_network_engines(const base::Environment& environment, const Topology& topology) {
     using base::Network;
     using Made = Result<std::unique_ptr<backend::NetworkEngine>>;
     const Network which = environment.network;
@@ -131,7 +134,7 @@ Result<Engines> make_network_engines(const base::Environment& environment) {
         return Result<void>();
     };
     if (which == Network::verbs || (automatic && has_rdma_cards()))
-        SIDESTEP_CHECK(add(make_rdma_engine(), "RDMA cards are"));
+        SIDESTEP_CHECK(add(make_rdma_engine(&topology), "RDMA cards are"));
     // A plugin can do anything in this process: none is loaded unless the user asks for it.
     if (which == Network::ncclnet || (automatic && !environment.nccl_net.empty()))
         SIDESTEP_CHECK(add(make_plugin_engine(environment.nccl_net), "the network plugin is"));
@@ -166,7 +169,7 @@ EngineRefusal why_no_engine(const base::Environment& environment, std::string_vi
     if (!has_rdma_cards())
         return {"the kernel shows no RDMA card (/sys/class/infiniband is empty or not there)",
                 "put an RDMA card in, or load the driver of the one that is there"};
-    return refusal_of(make_rdma_engine());
+    return refusal_of(make_rdma_engine(nullptr));
 }
 
 }  // namespace sidestep::backends

@@ -21,7 +21,8 @@ void add_builtin(backend::Registry& registry, const Topology& topology, const ba
 // What carries bytes between machines, the best first. Where an engine is asked for that cannot be had: an error which says in
 // one sentence why, and what to do.
 using Engines = std::vector<std::unique_ptr<backend::NetworkEngine>>;
-Result<Engines> make_network_engines(const base::Environment& environment);
+// The topology outlives them.
+Result<Engines> make_network_engines(const base::Environment& environment, const Topology& topology);
 
 // Why there is no engine of that name, and what to do: "verbs", "ncclnet", "tcp". Tries to make it once more.
 struct EngineRefusal {

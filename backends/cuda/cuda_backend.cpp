@@ -7,6 +7,7 @@
 #include "backends/cuda/allocate.hpp"
 #include "backends/cuda/batch.hpp"
 #include "backends/cuda/collective/seats.hpp"
+#include "backends/cuda/dma_buf.hpp"
 #include "backends/cuda/gate.hpp"
 #include "backends/cuda/gpus.hpp"
 #include "backends/cuda/ipc.hpp"
@@ -76,7 +77,8 @@ class CudaBackend final : public backend::Backend,
                           public backend::Batcher,
                           public backend::Sharer,
                           public backend::GpuAddresses,
-                          public backend::Streams {
+                          public backend::Streams,
+                          public backend::DmaBufs {
 public:
     std::string_view name() const override { return "cuda"; }
     Support probe(const Topology& topology) override;
@@ -107,6 +109,8 @@ public:
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
         return ipc_->open(exported);
     }
+    Result<backend::DmaBuf> dma_buf(const Buffer& memory) override;
+    Result<void> see_writes(const Place& gpu) override { return see_card_writes(*gpus_, gpu); }
 
 private:
     Result<Work> plan(const Piece& piece) const;
@@ -465,6 +469,12 @@ Result<std::optional<backend::Exported>> CudaBackend::share(const Buffer& buffer
     Error error = exported.error();
     if (error.where.empty()) error.where = buffer.to_string();
     return error;
+}
+
+Result<backend::DmaBuf> CudaBackend::dma_buf(const Buffer& memory) {
+    SIDESTEP_TRY(const auto pointer, look_up(*gpus_, memory));
+    if (pointer && memory.place().is_gpu()) return export_dma_buf(*gpus_, memory, *pointer);
+    return Error{ErrorCode::unsupported, "it is no memory of a GPU", memory.to_string(), {}};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/device_memory.hpp"
 #include "backends/host/collective/emulated_seat.hpp"
 #include "backends/host/copy_pool.hpp"
 #include "backends/host/emulated_memory.hpp"
@@ -103,7 +104,8 @@ class HostBackend final : public backend::Backend,
                           public backend::Allocator,
                           public backend::Batcher,
                           public backend::Sharer,
-                          public backend::Seats {
+                          public backend::Seats,
+                          public backend::DmaBufs {
 public:
     explicit HostBackend(HostOptions options) : options_(options) {}
 
@@ -126,6 +128,14 @@ public:
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override;
     Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override;
+    // Memory of emulated GPUs is pages of the host: there is none, and a card takes it by its address.
+    Result<backend::DmaBuf> dma_buf(const Buffer& memory) override {
+        return Error{ErrorCode::unsupported,
+                     "memory of an emulated GPU has no dma-buf",
+                     memory.place().to_string(),
+                     {}};
+    }
+    Result<void> see_writes(const Place&) override { return {}; }
 
 private:
     void emulate(const Topology& topology);

@@ -25,7 +25,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     return std::unique_ptr<Engine>(new Engine(std::move(means)));
 }
 
-Engine::Engine(std::shared_ptr<Means> means) : RailEngine("ncclnet"), means_(std::move(means)) {}
+Engine::Engine(std::shared_ptr<Means> means) : RailEngine("ncclnet", {}), means_(std::move(means)) {}
 
 Engine::~Engine() {
     end_links();
@@ -35,7 +35,7 @@ Engine::~Engine() {
                                                     means_->plugin.net->name()));
 }
 
-Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor) {
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t) {
     driver::TcpSocket socket{driver::Fd(descriptor)};
     SIDESTEP_TRY(driver::EventLoop* const serving, loop());
     SIDESTEP_TRY(auto made, Rail::create(means_, std::move(socket), *serving));

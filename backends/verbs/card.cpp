@@ -1,5 +1,6 @@
 #include "backends/verbs/card.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/verbs/meeting.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::verbs {
@@ -82,23 +84,36 @@ Result<Card> use_card(const driver::SharedVerbs& verbs, const std::string& name,
 
 }  // namespace
 
-Result<Card> open_card(const Options& options) {
+Result<Card> look_again(const Card& card) {
+    return use_port(card.context, card.port);
+}
+
+bool port_is_up(const Card& card) {
+    const auto port = card.context->port(card.port);
+    return port && port->state == IBV_PORT_ACTIVE;
+}
+
+Result<std::vector<Card>> open_cards(const Options& options) {
     SIDESTEP_TRY(const driver::SharedVerbs verbs, driver::Verbs::load(options.library));
     SIDESTEP_TRY(const auto names, driver::VerbsContext::names(*verbs));
     if (names.empty())
         return Error{
             ErrorCode::not_found, "this machine has no RDMA card that libibverbs knows", "verbs",
             "install ibverbs-providers and load the card's driver (rdma link shows what the kernel has)"};
+    for (const std::string& name : options.cards)
+        if (std::find(names.begin(), names.end(), name) == names.end())
+            return Error{ErrorCode::not_found, fmt::format("this machine has no RDMA card {}", name), "verbs",
+                         fmt::format("it has {}", fmt::join(names, ", "))};
+    std::vector<Card> cards;
     std::optional<Error> first;
-    for (const std::string& name : names) {
-        if (!options.card.empty() && options.card != name) continue;
+    for (const std::string& name : options.cards.empty() ? names : options.cards) {
         auto card = use_card(verbs, name, options.port);
-        if (card) return card;
-        if (!first) first = card.error();
+        if (!card && !options.cards.empty()) return card.error();
+        if (!card && !first) first = card.error();
+        if (card && cards.size() < most_cards) cards.push_back(std::move(*card));
     }
-    if (first) return *first;
-    return Error{ErrorCode::not_found, fmt::format("this machine has no RDMA card {}", options.card), "verbs",
-                 fmt::format("it has {}", fmt::join(names, ", "))};
+    if (cards.empty()) return *first;
+    return cards;
 }
 
 }  // namespace sidestep::backends::verbs

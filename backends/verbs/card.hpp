@@ -2,6 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include <sidestep/topology.hpp>
 
 #include <sidestep/units.hpp>
 
@@ -11,13 +14,17 @@
 namespace sidestep::backends::verbs {
 
 struct Options {
-    std::string card;  // "mlx5_0"; empty: the first that can be used
-    int port = 0;      // 0: the first that can be used
+    std::vector<std::string> cards;  // "mlx5_0"; none: all that can be used
+    int port = 0;                    // 0: the first of a card that can be used
     std::string library = "libibverbs.so.1";
-    Bytes most_pinned = 0;     // of what is prepared; 0: half of the machine's memory
-    std::size_t bounces = 16;  // buffers of max_push bytes for memory that is not prepared, each way
+    Bytes most_pinned = 0;  // of what is prepared; 0: half of the machine's memory
+    std::size_t bounces =
+        16;  // buffers of max_push bytes for memory that is not prepared, each way, of each card
+    const Topology* topology =
+        nullptr;  // outlives the engine; null: no card is nearer to anything than another
 };
 
+// One port of it.
 struct Card {
     driver::SharedVerbsContext context;
     std::uint8_t port = 1;
@@ -27,7 +34,11 @@ struct Card {
     std::uint8_t mtu = 0;
 };
 
-// The first that fits. An error says in one sentence why there is none, and what to do.
-Result<Card> open_card(const Options& options);
+// Those that can be used now, at most most_cards. An error says in one sentence why there is none, or not one that was named, and
+// what to do.
+Result<std::vector<Card>> open_cards(const Options& options);
+// The card as it is at this moment, its addresses among it; why it cannot be used.
+Result<Card> look_again(const Card& card);
+bool port_is_up(const Card& card);
 
 }  // namespace sidestep::backends::verbs

@@ -23,11 +23,6 @@ bool is_zero(const Gid& gid) {
     return std::all_of(gid.begin(), gid.end(), [](unsigned char byte) { return byte == 0; });
 }
 
-bool is_ipv4(const Gid& gid) {
-    return std::all_of(gid.begin(), gid.begin() + 10, [](unsigned char byte) { return byte == 0; }) &&
-           gid[10] == 0xff && gid[11] == 0xff;
-}
-
 int rank_of(const GidEntry& entry) {
     if (is_ipv4(entry.gid)) return 0;
     const bool link_local = entry.gid[0] == 0xfe && (entry.gid[1] & 0xc0) == 0x80;
@@ -54,6 +49,11 @@ Result<void> check_values(const Greeting& greeting) {
 }
 
 }  // namespace
+
+bool is_ipv4(const Gid& gid) {
+    return std::all_of(gid.begin(), gid.begin() + 10, [](unsigned char byte) { return byte == 0; }) &&
+           gid[10] == 0xff && gid[11] == 0xff;
+}
 
 std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting) {
     std::array<unsigned char, greeting_bytes> bytes{};

@@ -13,6 +13,7 @@ namespace sidestep::backends::verbs {
 enum class LinkLayer : std::uint8_t { infiniband = 1, ethernet = 2 };
 
 using Gid = std::array<unsigned char, 16>;
+bool is_ipv4(const Gid& gid);
 
 // One end. The numbers are those of libibverbs.
 struct Greeting {
@@ -31,7 +32,8 @@ struct Greeting {
 
 constexpr std::size_t greeting_bytes = 48;
 // Bounds of what another end may say.
-constexpr std::uint32_t least_eager = 1024, most_eager = 64 << 10;
+// The list of places of a scatter fits into one buffer, and so comes before what it is of.
+constexpr std::uint32_t least_eager = 4096, most_eager = 64 << 10;
 constexpr std::uint16_t least_receives = 4, most_receives = 4096, most_offers = 1024;
 
 std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting);

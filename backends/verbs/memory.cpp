@@ -33,13 +33,12 @@ Result<std::shared_ptr<void>> PreparedMemory::reserve(Bytes size) {
     return room;
 }
 
-std::shared_ptr<const void> PreparedMemory::keep(std::uint64_t begin, Bytes size, driver::VerbsRegion region,
+std::shared_ptr<const void> PreparedMemory::keep(std::shared_ptr<const Prepared> part,
                                                  std::shared_ptr<void> room) {
-    auto part = std::make_shared<const Prepared>(begin, size, std::move(region));
     {
         std::lock_guard lock(mutex_);
-        all_.emplace(begin, part);
-        sizes_.emplace(size, begin);
+        all_.emplace(part->begin, part);
+        sizes_.emplace(part->size, part->begin);
     }
     // Whoever looks for it no longer finds it; it goes with the last that is on its way.
     return {part.get(), [self = shared_from_this(), held = part, kept = std::move(room)](const void*) {
@@ -55,17 +54,24 @@ std::shared_ptr<const void> PreparedMemory::keep(std::uint64_t begin, Bytes size
             }};
 }
 
-Result<std::shared_ptr<const void>> PreparedMemory::add(void* address, Bytes size) {
+Result<std::shared_ptr<const void>> PreparedMemory::add(void* address, Bytes size, int distance) {
     if (size == 0) return std::shared_ptr<const void>();
     SIDESTEP_TRY(auto room, reserve(size));
     SIDESTEP_TRY(auto region, driver::VerbsRegion::host(context_, address, size, access_flags()));
-    return keep(reinterpret_cast<std::uintptr_t>(address), size, std::move(region), std::move(room));
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    return keep(std::make_shared<const Prepared>(begin, size, distance, std::move(region)), std::move(room));
+}
+
+Result<std::shared_ptr<const void>> PreparedMemory::add_device(void* address, Bytes size, int distance) {
+    SIDESTEP_TRY(auto region, driver::VerbsRegion::host(context_, address, size, access_flags()));
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    return keep(std::make_shared<const Prepared>(begin, size, distance, std::move(region)), nullptr);
 }
 
 Result<std::shared_ptr<const void>> PreparedMemory::add_dma_buf(int fd, std::uint64_t offset, Bytes size,
-                                                                std::uint64_t iova) {
+                                                                std::uint64_t iova, int distance) {
     SIDESTEP_TRY(auto region, driver::VerbsRegion::dma_buf(context_, fd, offset, size, iova, access_flags()));
-    return keep(iova, size, std::move(region), nullptr);
+    return keep(std::make_shared<const Prepared>(iova, size, distance, std::move(region)), nullptr);
 }
 
 std::shared_ptr<const Prepared> PreparedMemory::find(const void* address, Bytes size) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -31,12 +33,33 @@ Error hung_up() {
 
 }  // namespace
 
-Result<std::shared_ptr<Rail>> Rail::create(std::shared_ptr<Means> means, driver::TcpSocket socket,
+Result<std::shared_ptr<Rail>> Rail::create(const Cards& cards, std::size_t number, driver::TcpSocket socket,
                                            driver::EventLoop& loop) {
-    std::shared_ptr<Rail> rail(new Rail(std::move(means), std::move(socket), loop));
-    SIDESTEP_CHECK(rail->make());
-    SIDESTEP_CHECK(rail->greet());
+    std::shared_ptr<Rail> rail(new Rail(std::move(socket), loop));
+    SIDESTEP_CHECK(rail->introduce(cards, number));
     return rail;
+}
+
+// Cards whose links were lost are left out, unless there is no other.
+Result<void> Rail::introduce(const Cards& cards, std::size_t number) {
+    std::optional<Error> first;
+    for (const bool avoid : {true, false}) {
+        for (const auto& one : cards) {
+            if (avoid && !one->works()) continue;
+            auto card = look_again(one->card);
+            if (!card && !first) first = card.error();
+            if (!card) continue;
+            met_.cards.push_back({card->layer, card->gid.gid});
+            cards_.emplace_back(one, std::move(*card));
+        }
+        if (!cards_.empty()) break;
+    }
+    if (cards_.empty()) return *first;
+    met_.lot = static_cast<std::uint32_t>(driver::random_number());
+    met_.rail = static_cast<std::uint16_t>(number);
+    if (cards_.size() == 1) SIDESTEP_CHECK(make(0));
+    const auto bytes = to_bytes(met_);
+    return say(bytes.data(), bytes.size());
 }
 
 // Where it did not come as far as its link.
@@ -44,14 +67,16 @@ Rail::~Rail() {
     if (pair_ != nullptr) end();
 }
 
-Result<void> Rail::make() {
+Result<void> Rail::make(std::size_t card) {
+    means_ = cards_[card].first;
+    card_ = cards_[card].second;
     constexpr std::size_t page = 4096;
     constexpr std::size_t bytes = ((receive_buffers + send_buffers) * buffer_bytes + page - 1) / page * page;
     buffers_ = {static_cast<unsigned char*>(std::aligned_alloc(page, bytes)), &std::free};
     if (buffers_ == nullptr)
         return Error{
             ErrorCode::out_of_memory, "there is no memory for the buffers of a connection", "verbs", {}};
-    SIDESTEP_TRY(auto region, driver::VerbsRegion::host(means_->card.context, buffers_.get(), bytes,
+    SIDESTEP_TRY(auto region, driver::VerbsRegion::host(card_.context, buffers_.get(), bytes,
                                                         static_cast<unsigned>(IBV_ACCESS_LOCAL_WRITE)));
     region_ = std::make_unique<driver::VerbsRegion>(std::move(region));
     for (std::size_t i = send_buffers; i > 0; --i) free_sends_.push_back(i - 1);
@@ -66,46 +91,83 @@ Result<void> Rail::make_pair() {
     wanted.max_send_sge = 1;
     wanted.max_recv_sge = 1;
     wanted.max_inline_data = wanted_inline;
-    const auto& context = means_->card.context;
+    const auto& context = card_.context;
     SIDESTEP_TRY(completions_, driver::VerbsCompletions::create(
                                    context, static_cast<int>(wanted.max_send_wr + wanted.max_recv_wr)));
     SIDESTEP_TRY(pair_, driver::VerbsQueuePair::create(context, completions_->get(), wanted));
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_INIT;
-    attributes.port_num = means_->card.port;
+    attributes.port_num = card_.port;
     attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     SIDESTEP_CHECK(pair_->modify(attributes,
                                  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
                                  "ready to be joined"));
     for (std::size_t i = 0; i < receive_buffers; ++i) SIDESTEP_CHECK(post_receive(i, false));
+    made_.store(true);
+    return {};
+}
+
+Result<void> Rail::say(const unsigned char* bytes, std::size_t size) const {
+    const driver::TcpSocket::Part part{bytes, size};
+    SIDESTEP_TRY(const Bytes sent, socket_.send({&part, 1}));
+    if (sent != size) return Error{ErrorCode::io_error, "the other machine takes nothing", "verbs", {}};
     return {};
 }
 
 Result<void> Rail::greet() {
-    const Card& card = means_->card;
+    const Card& card = card_;
     const auto packet = static_cast<std::uint32_t>(driver::random_number());
     mine_ = {pair_->number(), packet & 0xffffffu, card.gid.gid, card.lid, card.mtu,
              card.layer,      eager_bytes,        receives,     most_open};
     const auto bytes = to_bytes(mine_);
-    const driver::TcpSocket::Part part{bytes.data(), bytes.size()};
-    SIDESTEP_TRY(const Bytes sent, socket_.send({&part, 1}));
-    if (sent != bytes.size())
-        return Error{ErrorCode::io_error, "the other machine takes nothing", "verbs", {}};
-    return {};
+    return say(bytes.data(), bytes.size());
 }
 
 Result<void> Rail::watch(Run run) {
     run_ = std::move(run);
-    SIDESTEP_TRY(const auto events,
-                 loop_.add(completions_->number(), true, false,
-                           [run = step(&Rail::serve)](driver::EventLoop::Ready) { run(); }));
-    ids_.push_back(events);
-    SIDESTEP_CHECK(completions_->arm(true));
+    if (made_.load()) SIDESTEP_CHECK(watch_completions());
     ids_.push_back(loop_.every(tick_period, step(&Rail::tick)));
     SIDESTEP_TRY(const auto bytes, loop_.add(socket_.number(), true, false,
                                              [run = step(&Rail::hear)](driver::EventLoop::Ready) { run(); }));
     ids_.push_back(bytes);
     return {};
+}
+
+Result<void> Rail::watch_completions() {
+    SIDESTEP_TRY(events_, loop_.add(completions_->number(), true, false,
+                                    [run = step(&Rail::serve)](driver::EventLoop::Ready) { run(); }));
+    return completions_->arm(true);
+}
+
+// How far the card is from memory that was made ready for it; of other memory none is nearer. Rails that have not met are last.
+int Rail::distance(const void* payload) const {
+    if (cards_.size() == 1 || payload == nullptr) return 0;
+    {
+        std::lock_guard lock(mutex_);
+        if (state_ == State::meeting || state_ == State::greeting) return std::numeric_limits<int>::max();
+    }
+    const auto part = means_->prepared->find(payload, 1);
+    return part ? part->distance : 0;
+}
+
+std::string Rail::over() const {
+    return made_.load() ? means_->name() : std::string();
+}
+
+// The other end has said which cards it has.
+Result<void> Rail::meet() {
+    SIDESTEP_TRY(const Meeting theirs, parse_meeting(heard_.data()));
+    SIDESTEP_TRY(const JoinedCards joined, choose_cards(met_, theirs));
+    if (!made_.load()) {
+        SIDESTEP_CHECK(make(joined.mine));
+        SIDESTEP_CHECK(watch_completions());
+    }
+    heard_bytes_ = 0;
+    {
+        std::lock_guard lock(mutex_);
+        state_ = State::greeting;
+    }
+    return greet();
 }
 
 Result<void> Rail::hear(backend::LinkOwner& owner) {
@@ -114,8 +176,12 @@ Result<void> Rail::hear(backend::LinkOwner& owner) {
         std::lock_guard lock(mutex_);
         state = state_;
     }
+    if (state == State::meeting) {
+        SIDESTEP_TRY(const bool all, hear_all(meeting_bytes));
+        return all ? meet() : Result<void>();
+    }
     if (state == State::greeting) {
-        SIDESTEP_TRY(const bool all, hear_greeting());
+        SIDESTEP_TRY(const bool all, hear_all(greeting_bytes));
         if (!all) return {};
         SIDESTEP_TRY(const Greeting theirs, parse_greeting(heard_.data()));
         return join(theirs);
@@ -139,27 +205,23 @@ Result<void> Rail::hear(backend::LinkOwner& owner) {
 }
 
 // Whether all of it is there.
-Result<bool> Rail::hear_greeting() {
-    SIDESTEP_TRY(const auto came,
-                 socket_.receive(heard_.data() + heard_bytes_, heard_.size() - heard_bytes_));
+Result<bool> Rail::hear_all(std::size_t size) {
+    SIDESTEP_TRY(const auto came, socket_.receive(heard_.data() + heard_bytes_, size - heard_bytes_));
     if (!came) return false;
     if (*came == 0) return hung_up();
     heard_bytes_ += *came;
-    return heard_bytes_ == heard_.size();
+    return heard_bytes_ == size;
 }
 
 Result<void> Rail::join(const Greeting& theirs) {
     SIDESTEP_TRY(const Greeting agreed, agree(mine_, theirs));
     SIDESTEP_CHECK(connect(theirs, agreed));
     keep_to(agreed);
-    const driver::TcpSocket::Part part{&ready_byte, 1};
-    SIDESTEP_TRY(const Bytes sent, socket_.send({&part, 1}));
-    if (sent != 1) return Error{ErrorCode::io_error, "the other machine takes nothing", "verbs", {}};
-    return {};
+    return say(&ready_byte, 1);
 }
 
 Result<void> Rail::connect(const Greeting& theirs, const Greeting& agreed) {
-    const Card& card = means_->card;
+    const Card& card = card_;
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTR;
     attributes.path_mtu = static_cast<ibv_mtu>(agreed.mtu);
@@ -230,6 +292,7 @@ void Rail::end() {
         dead_ = true;
     }
     for (const auto id : std::exchange(ids_, {})) loop_.remove(id);
+    if (const auto id = std::exchange(events_, 0); id != 0) loop_.remove(id);
     if (waits_again_ != 0) loop_.remove(waits_again_);
     while (polling_.test_and_set()) std::this_thread::yield();
     if (pair_ != nullptr) {

@@ -1,16 +1,20 @@
 // One queue pair of a link: frames in and out, and the socket that it was joined over.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "backend/rails.hpp"
 #include "backends/verbs/card.hpp"
+#include "backends/verbs/meeting.hpp"
 #include "backends/verbs/memory.hpp"
 #include "backends/verbs/message.hpp"
 #include "driver/event_loop.hpp"
@@ -18,29 +22,39 @@
 
 namespace sidestep::backends::verbs {
 
-// What all rails of an engine share.
+// What all rails over one card share.
 struct Means {
     Card card;
     std::shared_ptr<PreparedMemory> prepared;
     std::shared_ptr<Bounces> bounces_out;
     std::shared_ptr<Bounces> bounces_in;  // others, so that two machines that wait for each other's go on
-    backend::LargeFrames counts;
+    std::shared_ptr<backend::LargeFrames> counts;                  // of the engine
+    std::atomic<std::chrono::steady_clock::time_point> avoided{};  // until then: it lost a link
+
+    const std::string& name() const { return card.context->name(); }
+    bool works() const { return std::chrono::steady_clock::now() >= avoided.load() && port_is_up(card); }
 };
+using Cards = std::vector<std::shared_ptr<Means>>;
 
 // A frame with few bytes is one message, copied at both ends. Of one with more the receiver is told first (an offer);
 // it answers where the bytes go, and the card writes them there. Any thread.
 class Rail final : public backend::Rail, public std::enable_shared_from_this<Rail> {
 public:
-    // Makes the queue pair and says so on the socket; the other end's answer comes to hear().
-    static Result<std::shared_ptr<Rail>> create(std::shared_ptr<Means> means, driver::TcpSocket socket,
-                                                driver::EventLoop& loop);
+    // Says on the socket which of the cards there are now, and with which this is rail `number`; the other end's answer
+    // comes to hear(). With one card its queue pair is made at once.
+    static Result<std::shared_ptr<Rail>> create(const Cards& cards, std::size_t number,
+                                                driver::TcpSocket socket, driver::EventLoop& loop);
+    static constexpr std::uint32_t eager_bytes = 4096;
     ~Rail() override;
     Rail(const Rail&) = delete;
     Rail& operator=(const Rail&) = delete;
 
     Result<void> watch(Run run) override;
+    int distance(const void* payload) const override;
+    std::string over() const override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
     Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;
+    Result<void> send_all(std::span<const backend::Outgoing> frames, std::function<void()> sent) override;
     Result<void> look(backend::LinkOwner& owner) override {
         looks_.fetch_add(1, std::memory_order_relaxed);
         return turn(owner, false);
@@ -53,7 +67,6 @@ public:
     void end() override;
 
 private:
-    static constexpr std::uint32_t eager_bytes = 4096;
     static constexpr std::uint16_t receives =
         64;  // messages with frames that may come without being taken in
     static constexpr std::uint16_t most_open = 32;
@@ -65,7 +78,8 @@ private:
     static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
     static constexpr std::uint32_t wanted_inline = 220;
 
-    enum class State { greeting, joined, open };  // joined: this end can receive, the other may not yet
+    // meeting: it is not known which card it goes over; joined: this end can receive, the other may not yet.
+    enum class State { meeting, greeting, joined, open };
     // What a completion is of; the index in the lower half.
     enum class Work : std::uint64_t { receive, message, write, probe };
 
@@ -73,7 +87,11 @@ private:
         backend::Frame frame;
         const unsigned char* payload = nullptr;
         std::function<void()> sent{};
+        std::vector<backend::Memory> parts{};  // in place of the payload
+        // Not before so many of those with few bytes: the list of its places is among them.
+        std::uint64_t after = 0;
         Bytes size() const { return frame.has_payload() ? frame.size : 0; }
+        void copy_to(unsigned char* to) const;
     };
     struct OfferOut {
         bool open = false;
@@ -100,15 +118,18 @@ private:
     };
     using Told = std::vector<std::function<void()>>;
 
-    Rail(std::shared_ptr<Means> means, driver::TcpSocket socket, driver::EventLoop& loop)
-        : means_(std::move(means)), socket_(std::move(socket)), loop_(loop) {}
+    Rail(driver::TcpSocket socket, driver::EventLoop& loop) : socket_(std::move(socket)), loop_(loop) {}
 
     // rail.cpp: how it comes to be and ends.
-    Result<void> make();
+    Result<void> introduce(const Cards& cards, std::size_t number);
+    Result<void> make(std::size_t card);
     Result<void> make_pair();
+    Result<void> watch_completions();
+    Result<void> say(const unsigned char* bytes, std::size_t size) const;
     Result<void> greet();
     Result<void> hear(backend::LinkOwner& owner);
-    Result<bool> hear_greeting();
+    Result<bool> hear_all(std::size_t size);
+    Result<void> meet();
     Result<void> join(const Greeting& theirs);
     Result<void> connect(const Greeting& theirs, const Greeting& agreed);
     void keep_to(const Greeting& agreed);
@@ -116,12 +137,13 @@ private:
     void drain_failed();
 
     // rail_out.cpp; all but the first with the mutex held.
+    Result<void> queue_and_flush(std::span<Outgoing> frames);
     Result<void> flush();
     Result<void> flush(Told& told);
     Result<bool> send_next(Told& told);
     Result<bool> send_small(Told& told);
     Result<bool> send_offer();
-    Result<void> send_message(Head head, const backend::Frame* frame, const void* payload, Bytes size);
+    Result<void> send_message(Head head, const backend::Frame* frame, const Outgoing* bytes);
     Result<void> send_answers();
     Result<void> give_credits();
     Result<void> write_next();
@@ -163,20 +185,26 @@ private:
     // Calls serve() on the loop, soon; for callbacks that must not keep this rail.
     std::function<void()> wake();
 
-    const std::shared_ptr<Means> means_;
     const driver::TcpSocket socket_;
     driver::EventLoop& loop_;
-    std::unique_ptr<unsigned char, void (*)(void*)> buffers_{nullptr, nullptr};
+    Meeting
+        met_;  // constant from create() on, as the next: the cards of the one, and as they are at this moment
+    std::vector<std::pair<std::shared_ptr<Means>, Card>> cards_;
     // Constant from make() on, gone with end(). The region goes before the buffers, the queue pair before both.
+    std::atomic<bool> made_{false};
+    std::shared_ptr<Means> means_;
+    Card card_;
+    std::unique_ptr<unsigned char, void (*)(void*)> buffers_{nullptr, nullptr};
     std::unique_ptr<driver::VerbsRegion> region_;
     std::unique_ptr<driver::VerbsCompletions> completions_;
     std::unique_ptr<driver::VerbsQueuePair> pair_;
     Greeting mine_;
     Run run_;  // constant from watch() on
     std::vector<driver::EventLoop::Id> ids_;
+    driver::EventLoop::Id events_ = 0;  // of completions; not with the others, since it may come later
 
     // Only hear() and tick(), on the loop.
-    std::array<unsigned char, greeting_bytes> heard_{};
+    std::array<unsigned char, std::max(meeting_bytes, greeting_bytes)> heard_{};
     std::size_t heard_bytes_ = 0;
     int ticks_ = 0;
 
@@ -191,8 +219,8 @@ private:
     std::atomic<std::int64_t> posted_{0};  // requests that have not come back
 
     std::atomic<Bytes> queued_{0};
-    std::mutex mutex_;  // guards what follows
-    State state_ = State::greeting;
+    mutable std::mutex mutex_;  // guards what follows
+    State state_ = State::meeting;
     bool dead_ = false;
     bool probing_ = false;
     unsigned looks_seen_ = 0;
@@ -205,6 +233,7 @@ private:
     std::vector<std::size_t> free_sends_;
     std::deque<Head> answers_;
     std::deque<Outgoing> small_;
+    std::uint64_t small_queued_ = 0, small_sent_ = 0;  // ever
     std::deque<Outgoing> large_;
     unsigned turns_ = 0;
     std::array<OfferOut, most_open> offers_out_;

@@ -21,6 +21,14 @@ Error no_sense(const char* what) {
     return Error{ErrorCode::io_error, fmt::format("the other machine sent {}", what), "verbs", {}};
 }
 
+void copy_to(const Landing& landing, const unsigned char* from, Bytes size) {
+    if (landing.parts.empty() && size > 0) std::memcpy(landing.address, from, size);
+    for (const backend::Memory& part : landing.parts) {
+        std::memcpy(part.address, from, part.size);
+        from += part.size;
+    }
+}
+
 }  // namespace
 
 // On the loop's thread: what a completion woke. While others look, they are quicker, and each completion that wakes
@@ -55,6 +63,7 @@ Result<void> Rail::wait_again(backend::LinkOwner& owner) {
 
 // `must`: whoever is in there already looks once more, since what made this call wakes nobody again.
 Result<void> Rail::turn(backend::LinkOwner& owner, bool must) {
+    if (!made_.load()) return {};
     if (must) again_.store(true);
     do {
         if (polling_.test_and_set()) {
@@ -100,8 +109,8 @@ Result<void> Rail::take(backend::LinkOwner& owner, const ibv_wc& entry) {
     if (entry.status != IBV_WC_SUCCESS)
         return Error{ErrorCode::io_error,
                      fmt::format("the RDMA connection to the other machine broke: {}",
-                                 means_->card.context->verbs().wc_status_str(entry.status)),
-                     means_->card.context->name(),
+                                 card_.context->verbs().wc_status_str(entry.status)),
+                     means_->name(),
                      {}};
     const auto work = static_cast<Work>(entry.wr_id >> 32);
     const auto index = static_cast<std::uint32_t>(entry.wr_id);
@@ -210,9 +219,8 @@ Result<void> Rail::ask_again(backend::LinkOwner& owner) {
 }
 
 Result<void> Rail::land_message(backend::LinkOwner& owner, const Asked& asked, Landing landing) {
-    if (landing.kind == Landing::Kind::here && asked.frame.size > 0)
-        std::memcpy(landing.address, receive_buffer(asked.index) + head_bytes + backend::frame_bytes,
-                    asked.frame.size);
+    if (landing.kind == Landing::Kind::here)
+        copy_to(landing, receive_buffer(asked.index) + head_bytes + backend::frame_bytes, asked.frame.size);
     SIDESTEP_CHECK(post_receive(asked.index, true));
     return owner.arrived(asked.frame, std::move(landing));
 }
@@ -225,7 +233,8 @@ Result<void> Rail::land_offer(backend::LinkOwner& owner, const Asked& asked, Lan
         return owner.arrived(asked.frame, std::move(landing));
     }
     offer.landing = std::move(landing);
-    offer.region = means_->prepared->find(offer.landing.address, offer.frame.size);
+    if (offer.landing.parts.empty())
+        offer.region = means_->prepared->find(offer.landing.address, offer.frame.size);
     offer.state = OfferIn::State::waits;
     if (!offer.region && !waits_for_bounce_.empty()) {
         waits_for_bounce_.push_back(asked.index);  // not before others
@@ -288,8 +297,8 @@ Result<void> Rail::take_written(backend::LinkOwner& owner, std::uint32_t number,
         offers_in_[number].frame.size != size)
         return no_sense("bytes that nobody gave a place");
     OfferIn offer = std::exchange(offers_in_[number], {});
-    (offer.region ? means_->counts.direct_in : means_->counts.bounced_in).fetch_add(1);
-    if (offer.bounce) std::memcpy(offer.landing.address, offer.bounce->data(), size);
+    (offer.region ? means_->counts->direct_in : means_->counts->bounced_in).fetch_add(1);
+    if (offer.bounce) copy_to(offer.landing, offer.bounce->data(), size);
     offer.bounce.reset();
     return owner.arrived(offer.frame, std::move(offer.landing));
 }

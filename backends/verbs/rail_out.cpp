@@ -9,18 +9,43 @@
 
 namespace sidestep::backends::verbs {
 
+void Rail::Outgoing::copy_to(unsigned char* to) const {
+    if (parts.empty() && size() > 0) std::memcpy(to, payload, size());
+    for (const backend::Memory& part : parts) {
+        std::memcpy(to, part.address, part.size);
+        to += part.size;
+    }
+}
+
 Result<void> Rail::send(const backend::Frame& frame, const void* payload, std::function<void()> sent) {
     Outgoing out{frame, static_cast<const unsigned char*>(payload), std::move(sent)};
-    const Bytes size = out.size();
+    return queue_and_flush({&out, 1});
+}
+
+Result<void> Rail::send_all(std::span<const backend::Outgoing> frames, std::function<void()> sent) {
+    std::vector<Outgoing> all;
+    backend::count_sent(frames.size(), std::move(sent), [&](std::size_t i, std::function<void()> told) {
+        all.push_back({frames[i].frame, static_cast<const unsigned char*>(frames[i].payload), std::move(told),
+                       frames[i].parts});
+    });
+    return queue_and_flush(all);
+}
+
+Result<void> Rail::queue_and_flush(std::span<Outgoing> frames) {
     Told told;
     Result<void> done;
     {
         std::lock_guard lock(mutex_);
         if (dead_) return {};
-        if (small_.size() + large_.size() >= most_waiting)
+        if (small_.size() + large_.size() + frames.size() > most_waiting)
             return Error{ErrorCode::io_error, "the other machine takes nothing any more", "verbs", {}};
-        queued_.fetch_add(size + backend::frame_bytes, std::memory_order_relaxed);
-        (size > eager_ ? large_ : small_).push_back(std::move(out));
+        for (Outgoing& out : frames) {
+            const bool large = out.size() > eager_;
+            queued_.fetch_add(out.size() + backend::frame_bytes, std::memory_order_relaxed);
+            if (!large) ++small_queued_;
+            if (out.frame.kind == backend::Frame::Kind::scatter) out.after = small_queued_;
+            (large ? large_ : small_).push_back(std::move(out));
+        }
         done = flush(told);
     }
     for (const auto& tell : told) tell();
@@ -74,31 +99,32 @@ Result<bool> Rail::send_small(Told& told) {
     if (small_.empty()) return false;
     Outgoing out = std::move(small_.front());
     small_.pop_front();
+    ++small_sent_;
     --credits_;
-    SIDESTEP_CHECK(send_message({.kind = Head::Kind::frame}, &out.frame, out.payload, out.size()));
+    SIDESTEP_CHECK(send_message({.kind = Head::Kind::frame}, &out.frame, &out));
     queued_.fetch_sub(out.size() + backend::frame_bytes, std::memory_order_relaxed);
     if (out.sent) told.push_back(std::move(out.sent));
     return true;
 }
 
 Result<bool> Rail::send_offer() {
-    if (large_.empty() || free_offers_.empty()) return false;
+    if (large_.empty() || free_offers_.empty() || large_.front().after > small_sent_) return false;
     const std::uint16_t number = free_offers_.back();
     free_offers_.pop_back();
     OfferOut& offer = offers_out_[number];
     offer.open = true;
     offer.out = std::move(large_.front());
     large_.pop_front();
-    offer.region = means_->prepared->find(offer.out.payload, offer.out.size());
+    if (offer.out.parts.empty()) offer.region = means_->prepared->find(offer.out.payload, offer.out.size());
     --credits_;
     // Who waits for something large does not look.
     if (waits_again_ != 0) SIDESTEP_CHECK(completions_->arm(true));
-    SIDESTEP_CHECK(send_message({.kind = Head::Kind::offer, .offer = number}, &offer.out.frame, nullptr, 0));
+    SIDESTEP_CHECK(send_message({.kind = Head::Kind::offer, .offer = number}, &offer.out.frame, nullptr));
     return true;
 }
 
 // Into a buffer of its own, of which the caller has seen that there is one.
-Result<void> Rail::send_message(Head head, const backend::Frame* frame, const void* payload, Bytes size) {
+Result<void> Rail::send_message(Head head, const backend::Frame* frame, const Outgoing* payload) {
     const std::size_t index = free_sends_.back();
     free_sends_.pop_back();
     unsigned char* const at = send_buffer(index);
@@ -110,8 +136,10 @@ Result<void> Rail::send_message(Head head, const backend::Frame* frame, const vo
         std::memcpy(at + bytes, said.data(), said.size());
         bytes += said.size();
     }
-    if (size > 0) std::memcpy(at + bytes, payload, size);
-    bytes += size;
+    if (payload != nullptr) {
+        payload->copy_to(at + bytes);
+        bytes += payload->size();
+    }
     ibv_sge part{reinterpret_cast<std::uintptr_t>(at), static_cast<std::uint32_t>(bytes),
                  region_->local_key()};
     ibv_send_wr request{};
@@ -128,7 +156,7 @@ Result<void> Rail::send_answers() {
     while (!answers_.empty() && !free_sends_.empty()) {
         const Head head = answers_.front();
         answers_.pop_front();
-        SIDESTEP_CHECK(send_message(head, nullptr, nullptr, 0));
+        SIDESTEP_CHECK(send_message(head, nullptr, nullptr));
     }
     return {};
 }
@@ -137,7 +165,7 @@ Result<void> Rail::send_answers() {
 Result<void> Rail::give_credits() {
     if (give_back_ < receives / 2 || credits_ == 0 || free_sends_.empty()) return {};
     --credits_;
-    return send_message({.kind = Head::Kind::credits}, nullptr, nullptr, 0);
+    return send_message({.kind = Head::Kind::credits}, nullptr, nullptr);
 }
 
 // Offers that the other end has given a place, in the order of its answers; as long as there are buffers for those
@@ -149,7 +177,7 @@ Result<void> Rail::write_next() {
         if (!offer.region) {
             SIDESTEP_TRY(offer.bounce, means_->bounces_out->take(wake()));
             if (!offer.bounce) return {};
-            std::memcpy(offer.bounce->data(), offer.out.payload, offer.out.size());
+            offer.out.copy_to(offer.bounce->data());
         }
         answered_.pop_front();
         SIDESTEP_CHECK(write(number));
@@ -159,7 +187,7 @@ Result<void> Rail::write_next() {
 
 Result<void> Rail::write(std::uint16_t number) {
     OfferOut& offer = offers_out_[number];
-    (offer.region ? means_->counts.direct_out : means_->counts.bounced_out).fetch_add(1);
+    (offer.region ? means_->counts->direct_out : means_->counts->bounced_out).fetch_add(1);
     const void* const from = offer.region ? offer.out.payload : offer.bounce->data();
     ibv_sge part{reinterpret_cast<std::uintptr_t>(from), static_cast<std::uint32_t>(offer.out.size()),
                  offer.region ? offer.region->region.local_key() : offer.bounce->region.local_key()};

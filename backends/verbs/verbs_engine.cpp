@@ -3,66 +3,148 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "backends/verbs/nearness.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "driver/memory_limits.hpp"
+#include "driver/memory_map.hpp"
 
 namespace sidestep::backends::verbs {
+
 Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
-    auto means = std::make_shared<Means>();
-    SIDESTEP_TRY(means->card, open_card(options));
-    const auto& context = means->card.context;
-    means->prepared = std::make_shared<PreparedMemory>(
-        context, options.most_pinned != 0 ? options.most_pinned : driver::machine_memory() / 2);
-    const auto make = [context] { return Bounce::make(context); };
-    means->bounces_out = std::make_shared<Bounces>(make, options.bounces);
-    means->bounces_in = std::make_shared<Bounces>(make, options.bounces);
-    return std::unique_ptr<Engine>(new Engine(std::move(means)));
+    SIDESTEP_TRY(auto found, open_cards(options));
+    const auto counts = std::make_shared<backend::LargeFrames>();
+    Cards cards;
+    for (Card& card : found) {
+        auto means = std::make_shared<Means>();
+        means->card = std::move(card);
+        means->counts = counts;
+        const auto& context = means->card.context;
+        means->prepared = std::make_shared<PreparedMemory>(
+            context, options.most_pinned != 0 ? options.most_pinned : driver::machine_memory() / 2);
+        const auto make = [context] { return Bounce::make(context); };
+        means->bounces_out = std::make_shared<Bounces>(make, options.bounces);
+        means->bounces_in = std::make_shared<Bounces>(make, options.bounces);
+        cards.push_back(std::move(means));
+    }
+    return std::unique_ptr<Engine>(new Engine(std::move(cards), counts, options.topology));
 }
 
-Engine::Engine(std::shared_ptr<Means> means) : RailEngine("verbs"), means_(std::move(means)) {}
+Engine::Engine(Cards cards, std::shared_ptr<backend::LargeFrames> counts, const Topology* topology)
+    : RailEngine("verbs", {.scatters = true, .direct_above = Rail::eager_bytes}),
+      cards_(std::move(cards)),
+      counts_(std::move(counts)),
+      topology_(topology) {}
 
 Engine::~Engine() {
     end_links();
-    // Not with the mutex held: the loop may be taking an event of the card.
+    // Not with the mutex held: the loop may be taking an event of a card.
     if (loop_) loop_->end();
 }
 
-Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor) {
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t number) {
     driver::TcpSocket socket{driver::Fd(descriptor)};
     SIDESTEP_TRY(driver::EventLoop* const serving, loop());
-    SIDESTEP_TRY(auto made, Rail::create(means_, std::move(socket), *serving));
+    SIDESTEP_TRY(auto made, Rail::create(cards_, number, std::move(socket), *serving));
     return std::shared_ptr<backend::Rail>(std::move(made));
 }
 
-Result<std::shared_ptr<const void>> Engine::prepare(void* address, Bytes size) {
-    return means_->prepared->add(address, size);
+std::vector<std::string> Engine::card_names() const {
+    std::vector<std::string> names;
+    for (const auto& card : cards_) names.push_back(card->name());
+    return names;
 }
 
-Result<std::shared_ptr<const void>> Engine::prepare_dmabuf(int fd, std::uint64_t offset, Bytes size,
-                                                           std::uint64_t iova) {
-    return means_->prepared->add_dma_buf(fd, offset, size, iova);
+bool Engine::works() const {
+    return std::any_of(cards_.begin(), cards_.end(), [](const auto& card) { return card->works(); });
+}
+
+bool Engine::avoid(const Error& why) {
+    for (const auto& card : cards_)
+        if (card->name() == why.where) card->avoided = std::chrono::steady_clock::now() + avoided_for;
+    return cards_.size() > 1 && works();
+}
+
+template <typename PrepareBy>
+Result<Engine::Ready> Engine::on_every_card(const Place& place, PrepareBy&& prepare_by) const {
+    Ready ready;
+    for (const auto& card : cards_) {
+        const int distance =
+            topology_ && cards_.size() > 1 ? nearness(*topology_, card->name(), place).distance() : 0;
+        SIDESTEP_TRY(auto one, prepare_by(*card->prepared, distance));
+        ready.push_back(std::move(one));
+    }
+    return ready;
+}
+
+Result<std::shared_ptr<const void>> Engine::prepare(void* address, Bytes size) {
+    if (size == 0) return std::shared_ptr<const void>();
+    const int node = cards_.size() > 1 ? driver::numa_node_of(address) : -1;
+    SIDESTEP_TRY(auto ready, on_every_card(node < 0 ? Place::host() : Place::host(node),
+                                           [&](PreparedMemory& prepared, int distance) {
+                                               return prepared.add(address, size, distance);
+                                           }));
+    return std::shared_ptr<const void>(std::make_shared<const Ready>(std::move(ready)));
+}
+
+Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffer& memory,
+                                                                     backend::DmaBufs& exporter) {
+    const auto names = card_names();
+    const std::size_t nearest = topology_ ? nearest_card(*topology_, names, memory.place()) : 0;
+    const std::string near = topology_ ? nearness(*topology_, names[nearest], memory.place()).words : "";
+    const auto words = [&](std::string_view how) {
+        return fmt::format("{} and {}{}{}", how, names[nearest], near.empty() ? "" : ": ", near);
+    };
+    const auto handed = exporter.dma_buf(memory);
+    Result<Ready> ready = handed ? Ready() : Result<Ready>(handed.error());
+    if (handed)
+        ready = on_every_card(memory.place(), [&](PreparedMemory& prepared, int distance) {
+            return prepared.add_dma_buf(handed->descriptor, handed->offset, memory.size(),
+                                        reinterpret_cast<std::uintptr_t>(memory.address()), distance);
+        });
+    if (ready) {
+        // One descriptor for all cards: each of its own would take as much of the GPU's window again.
+        ready->push_back(handed->keeps);
+        return std::optional(
+            backend::ReachedDevice{std::make_shared<const Ready>(std::move(*ready)), words("by dma-buf")});
+    }
+    const std::string no_dma_buf = ready.error().message;
+    ready = on_every_card(memory.place(), [&](PreparedMemory& prepared, int distance) {
+        return prepared.add_device(memory.address(), memory.size(), distance);
+    });
+    if (ready)
+        return std::optional(
+            backend::ReachedDevice{std::make_shared<const Ready>(std::move(*ready)),
+                                   words(fmt::format("by its address (no dma-buf: {})", no_dma_buf))});
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("neither by dma-buf ({}) nor by nvidia-peermem ({})", no_dma_buf, ready.error().message),
+        memory.place().to_string(), "sidestep doctor says what is missing"};
 }
 
 Result<driver::EventLoop*> Engine::loop() {
     std::lock_guard lock(mutex_);
     if (!loop_) {
         SIDESTEP_TRY(auto loop, driver::EventLoop::create("the verbs engine"));
-        SIDESTEP_CHECK(loop->add(means_->card.context->events(), true, false,
-                                 [this](driver::EventLoop::Ready) { take_events(); }));
+        for (const auto& card : cards_)
+            SIDESTEP_CHECK(
+                loop->add(card->card.context->events(), true, false,
+                          [this, card = card.get()](driver::EventLoop::Ready) { take_events(*card); }));
         loop_ = std::move(loop);
     }
     return loop_.get();
 }
 
 // A port that is down for a moment does no harm; links that it leads nowhere for long end, by what they have under way.
-void Engine::take_events() {
+void Engine::take_events(const Means& card) {
     ibv_event_type type{};
     bool lost = false;
-    while (means_->card.context->take_event(type))
+    while (card.card.context->take_event(type))
         lost = lost || type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_DEVICE_FATAL;
     if (!lost) return;
-    base::log(base::LogLevel::warn, "a port of the RDMA card " + means_->card.context->name() + " is down");
+    base::log(base::LogLevel::warn, "a port of the RDMA card " + card.name() + " is down");
     probe_links();
 }
 

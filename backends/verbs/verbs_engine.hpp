@@ -11,7 +11,7 @@
 
 namespace sidestep::backends::verbs {
 
-// Links over one port of one card, and the thread that serves them all. Any thread.
+// Links over the cards of this machine, one port of each, and the thread that serves them all. Any thread.
 class Engine final : public backend::RailEngine {
 public:
     // Why there is no card that can be used, and what to do, where there is none.
@@ -22,24 +22,35 @@ public:
     Engine& operator=(const Engine&) = delete;
 
     std::string_view name() const override { return "verbs"; }
-    std::size_t useful_sockets() const override { return 2; }
+    std::size_t useful_sockets() const override { return 2 * cards_.size(); }
     Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) override;
-    // The same for `size` bytes from `offset` on of a dma-buf, whose addresses in landings and payloads begin at
-    // `iova`. unsupported where the card's driver or the library does not do that.
-    Result<std::shared_ptr<const void>> prepare_dmabuf(int fd, std::uint64_t offset, Bytes size,
-                                                       std::uint64_t iova);
+    // By every card, since any may carry any part of it: by a dma-buf, else by nvidia-peermem.
+    Result<std::optional<backend::ReachedDevice>> prepare_device(const Buffer& memory,
+                                                                 backend::DmaBufs& exporter) override;
+    bool works() const override;
+    bool avoid(const Error& why) override;
+    bool has_recovered() const override { return works(); }
 
-    const Card& card() const { return means_->card; }
-    const backend::LargeFrames& counts() const { return means_->counts; }
+    std::vector<std::string> card_names() const;
+    const backend::LargeFrames& counts() const { return *counts_; }
 
 private:
-    explicit Engine(std::shared_ptr<Means> means);
-    Result<std::shared_ptr<backend::Rail>> rail(int socket) override;
-    Result<driver::EventLoop*> loop();
-    void take_events();
+    // A card that lost a link is left out so long, where there are others.
+    static constexpr std::chrono::seconds avoided_for{10};
+    using Ready = std::vector<std::shared_ptr<const void>>;
 
-    const std::shared_ptr<Means> means_;
-    std::mutex mutex_;  // guards what follows
+    Engine(Cards cards, std::shared_ptr<backend::LargeFrames> counts, const Topology* topology);
+    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number) override;
+    Result<driver::EventLoop*> loop();
+    void take_events(const Means& card);
+    // What `prepare_by` makes ready on each card, given the card and how far it is from that place.
+    template <typename PrepareBy>
+    Result<Ready> on_every_card(const Place& place, PrepareBy&& prepare_by) const;
+
+    const Cards cards_;
+    const std::shared_ptr<backend::LargeFrames> counts_;
+    const Topology* const topology_;  // null: not known
+    std::mutex mutex_;                // guards what follows
     std::unique_ptr<driver::EventLoop> loop_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
+
+#include "backend/device_memory.hpp"
 
 namespace sidestep::backend {
 
@@ -127,6 +130,14 @@ public:
     virtual std::size_t sockets() const = 0;
     // Frames of its places and scatters go over it, and payloads of parts.
     virtual bool scatters() const { return false; }
+    // Pushes of more bytes than this may come from, and land in, memory of GPUs that prepare_device() made ready: no
+    // processor touches them. `never`: none may.
+    static constexpr Bytes never = ~Bytes{0};
+    virtual Bytes direct_above() const { return never; }
+    // The name of its engine.
+    virtual std::string_view engine() const { return {}; }
+    // What its bytes go over, for people: "mlx5_0, mlx5_1". Empty where nobody would ask.
+    virtual std::string over() const { return {}; }
 
     // What follows a push or a fault stays until `sent` is called, or the link has ended; `sent` may be empty, and is
     // called at once where the link has taken all. Dropped without a word where the link has ended.
@@ -176,6 +187,23 @@ public:
         static_cast<void>(address), static_cast<void>(size);
         return std::shared_ptr<const void>();
     }
+    // The same for memory of a GPU, which `exporter` hands out: see Link::direct_above(). Nothing where the engine reaches no
+    // such memory; unsupported, with each step that was refused, where it does not reach this. Its bytes go through host
+    // memory then.
+    virtual Result<std::optional<ReachedDevice>> prepare_device(const Buffer& memory, DmaBufs& exporter) {
+        static_cast<void>(memory), static_cast<void>(exporter);
+        return std::optional<ReachedDevice>();
+    }
+    // A new link has something to go over at this moment. Does not block.
+    virtual bool works() const { return true; }
+    // A link was lost for that, though the other machine is there: what it went over is left out for a while. Whether there is
+    // something else for the next one.
+    virtual bool avoid(const Error& why) {
+        static_cast<void>(why);
+        return false;
+    }
+    // Whether what a link was lost for is over, as far as this machine sees; an engine that cannot tell is not used again.
+    virtual bool has_recovered() const { return false; }
 };
 
 }  // namespace sidestep::backend

@@ -1,6 +1,7 @@
 #include "backend/rails.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/try.hpp"
@@ -19,7 +20,7 @@ Result<void> Rail::send_all(std::span<const Outgoing> frames, std::function<void
 class RailEngine::RailLink final : public Link, public std::enable_shared_from_this<RailLink> {
 public:
     RailLink(RailEngine& engine, std::weak_ptr<LinkOwner> owner)
-        : engine_(engine), name_(engine.name_), scatters_(engine.scatters_), owner_(std::move(owner)) {}
+        : engine_(engine), name_(engine.name_), kind_(engine.kind_), owner_(std::move(owner)) {}
     ~RailLink() override {
         closing_.store(true);
         finish(has_ended(), false);
@@ -27,7 +28,10 @@ public:
 
     Result<void> add(int socket) override;
     std::size_t sockets() const override { return rails()->size(); }
-    bool scatters() const override { return scatters_; }
+    bool scatters() const override { return kind_.scatters; }
+    Bytes direct_above() const override { return kind_.direct_above; }
+    std::string_view engine() const override { return name_; }
+    std::string over() const override;
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override;
     void send_all(std::span<const Outgoing> frames, std::function<void()> sent) override;
     void look() override;
@@ -51,19 +55,22 @@ private:
         return Error{ErrorCode::io_error, "the link to the other machine has ended", std::string(name_), {}};
     }
     void finish(const Error& why, bool tell);
-    // By the rail with the least on its way.
+    // By the rail with the least on its way, of those that are nearest to the payload.
     template <typename Send>
-    void send_by(Send&& send) {
+    void send_by(const void* payload, Send&& send) {
         const auto all = rails();
         if (all->empty()) return;
-        const auto least = std::min_element(
-            all->begin(), all->end(), [](const auto& a, const auto& b) { return a->queued() < b->queued(); });
+        const auto rank = [payload](const auto& rail) {
+            return std::pair(rail->distance(payload), rail->queued());
+        };
+        const auto least = std::min_element(all->begin(), all->end(),
+                                            [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
         if (auto done = send(**least); !done) close(done.error());
     }
 
     RailEngine& engine_;  // not touched once the link has ended
     const std::string_view name_;
-    const bool scatters_;
+    const Kind kind_;
     const std::weak_ptr<LinkOwner> owner_;
     std::atomic<bool> closing_{false};
     mutable std::mutex mutex_;  // guards what follows
@@ -75,7 +82,7 @@ private:
 
 Result<void> RailEngine::RailLink::add(int socket) {
     SIDESTEP_CHECK(engine_.later({}));
-    SIDESTEP_TRY(auto rail, engine_.rail(socket));
+    SIDESTEP_TRY(auto rail, engine_.rail(socket, sockets()));
     std::lock_guard lock(mutex_);
     if (ended_ || closing_.load()) return has_ended();
     // It keeps neither: it may be called once more while they go.
@@ -95,11 +102,20 @@ Result<void> RailEngine::RailLink::add(int socket) {
 }
 
 void RailEngine::RailLink::send(const Frame& frame, const void* payload, std::function<void()> sent) {
-    send_by([&](Rail& rail) { return rail.send(frame, payload, std::move(sent)); });
+    send_by(payload, [&](Rail& rail) { return rail.send(frame, payload, std::move(sent)); });
 }
 
 void RailEngine::RailLink::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
-    send_by([&](Rail& rail) { return rail.send_all(frames, std::move(sent)); });
+    send_by(frames.front().payload, [&](Rail& rail) { return rail.send_all(frames, std::move(sent)); });
+}
+
+std::string RailEngine::RailLink::over() const {
+    std::set<std::string> names;
+    for (const auto& rail : *rails()) names.insert(rail->over());
+    names.erase(std::string());
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    return all;
 }
 
 void RailEngine::RailLink::look() {

@@ -29,6 +29,13 @@ public:
 
     // What waits to go out or is on its way, in bytes.
     virtual Bytes queued() const = 0;
+    // How far what it goes over is from that memory: 0 is nearest. A link prefers the nearest of its rails.
+    virtual int distance(const void* payload) const {
+        static_cast<void>(payload);
+        return 0;
+    }
+    // As Link::over().
+    virtual std::string over() const { return {}; }
     // As Link::send(). An error where the rail has failed, here and below.
     virtual Result<void> send(const Frame& frame, const void* payload, std::function<void()> sent) = 0;
     virtual Result<void> send_all(std::span<const Outgoing> frames, std::function<void()> sent);
@@ -54,11 +61,17 @@ public:
     std::shared_ptr<Link> link(std::weak_ptr<LinkOwner> owner) final;
 
 protected:
-    // `name` lives as long as the program. `scatters`: as Link::scatters().
-    explicit RailEngine(std::string_view name, bool scatters = false)
-        : name_(name), scatters_(scatters), ending_({.threads = 1}, "links that end") {}
-    // Takes the socket, after an error too. out_of_memory where no thread or no memory can be had for it.
-    virtual Result<std::shared_ptr<Rail>> rail(int socket) = 0;
+    // What holds for all links of an engine: as Link has it.
+    struct Kind {
+        bool scatters = false;
+        Bytes direct_above = Link::never;
+    };
+    // `name` lives as long as the program.
+    RailEngine(std::string_view name, Kind kind)
+        : name_(name), kind_(kind), ending_({.threads = 1}, "links that end") {}
+    // Takes the socket, after an error too. `number`: of rails that the link has already. out_of_memory where no thread or no
+    // memory can be had for it.
+    virtual Result<std::shared_ptr<Rail>> rail(int socket, std::size_t number) = 0;
     // Ends all links, and tells their owners. Not on a thread of the engine.
     void end_links();
     // Of each rail of each link.
@@ -73,7 +86,7 @@ private:
     void link_ended();
 
     const std::string_view name_;
-    const bool scatters_;
+    const Kind kind_;
     mutable std::mutex mutex_;  // guards what follows
     std::size_t running_ = 0;   // links that have not ended
     std::condition_variable all_ended_;

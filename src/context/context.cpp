@@ -38,7 +38,7 @@ Result<Context> Context::open(ContextOptions options) {
 
     auto impl = base::make_shared_here<Impl>(std::move(topology));
     backends::add_builtin(impl->registry, impl->topology, environment);
-    SIDESTEP_TRY(auto remote, context::remote_backend(options, environment));
+    SIDESTEP_TRY(auto remote, context::remote_backend(options, environment, impl->topology));
     impl->remote = remote.get();
     impl->registry.add(std::move(remote), impl->topology);
     for (const backend::Offer& offer : impl->registry.offers())

@@ -31,22 +31,24 @@ std::string machine_name() {
 
 namespace {
 
-Result<std::unique_ptr<wire::Engines>> network_engines(const base::Environment& environment, bool checked) {
-    SIDESTEP_TRY(auto all, backends::make_network_engines(environment));
+Result<std::unique_ptr<wire::Engines>> network_engines(const base::Environment& environment,
+                                                       const Topology& topology, bool checked) {
+    SIDESTEP_TRY(auto all, backends::make_network_engines(environment, topology));
     return std::make_unique<wire::Engines>(std::move(all), checked || environment.network_checksums);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<wire::RemoteBackend>> remote_backend(const ContextOptions& options,
-                                                            const base::Environment& environment) {
+                                                            const base::Environment& environment,
+                                                            const Topology& topology) {
     wire::RemoteOptions remote;
     remote.key_file = options.key_file.empty() ? environment.key_file : options.key_file;
     remote.node = machine_name();
     const std::string& nodes = options.nodes.empty() ? environment.nodes : options.nodes;
     const bool file = !nodes.empty() && nodes.find('=') == std::string::npos;
     SIDESTEP_TRY(remote.nodes, file ? wire::read_nodes(nodes) : wire::parse_nodes(nodes));
-    SIDESTEP_TRY(auto engines, network_engines(environment, options.network_checksums));
+    SIDESTEP_TRY(auto engines, network_engines(environment, topology, options.network_checksums));
     return std::make_unique<wire::RemoteBackend>(std::move(engines), std::move(remote));
 }
 
@@ -125,7 +127,8 @@ Result<Serving> Context::serve(const ServeOptions& options) const {
     SIDESTEP_TRY(server.key, wire::read_or_make_key(state->key_file));
     server.node = options.name.empty() ? context::machine_name() : options.name;
     state->allowed = server.allowed.lines();
-    SIDESTEP_TRY(state->engines, context::network_engines(environment, impl_->network_checksums));
+    SIDESTEP_TRY(state->engines,
+                 context::network_engines(environment, impl_->topology, impl_->network_checksums));
     server.most_notices = options.notifications;
     server.rate = options.rate;
     server.teller = context::teller(impl_->topology, state->engines->names(), environment);

@@ -11,6 +11,7 @@ namespace sidestep::context {
 
 // invalid_argument for lists of nodes that cannot be read. Asks no node.
 Result<std::unique_ptr<wire::RemoteBackend>> remote_backend(const ContextOptions& options,
-                                                            const base::Environment& environment);
+                                                            const base::Environment& environment,
+                                                            const Topology& topology);
 
 }  // namespace sidestep::context

@@ -75,6 +75,8 @@ Result<void> Cuda::bind(const DynamicLibrary& library) {
     SIDESTEP_CUDA_SYMBOLS(SIDESTEP_CUDA_BIND)
     library.bind_optional(batch_copy_v2_, "cuMemcpyBatchAsync_v2");
     library.bind_optional(batch_copy_v1_, "cuMemcpyBatchAsync");
+    library.bind_optional(dma_buf_, "cuMemGetHandleForAddressRange");
+    library.bind_optional(flush_card_writes_, "cuFlushGPUDirectRDMAWrites");
     if (bound) return {};
     Error error = bound.error();
     error.hint = "use a driver of CUDA 12.4 or newer";
@@ -118,6 +120,17 @@ CUresult Cuda::batch_copy(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes
     if (batch_copy_v1_ != nullptr)
         return batch_copy_v1_(to, from, sizes, count, &attributes, &applies_from, 1, &failed, stream);
     return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult Cuda::dma_buf(int* descriptor, CUdeviceptr address, std::size_t bytes) const {
+    if (dma_buf_ == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+    return dma_buf_(descriptor, address, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+}
+
+CUresult Cuda::flush_card_writes() const {
+    if (flush_card_writes_ == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+    return flush_card_writes_(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                              CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
 }
 
 }  // namespace sidestep::driver

@@ -71,6 +71,12 @@ public:
     // CUDA_ERROR_NOT_SUPPORTED where the driver has no such call.
     CUresult batch_copy(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,
                         CUstream stream) const;
+    // A dma-buf of whole pages of a GPU's memory: cuMemGetHandleForAddressRange. The descriptor belongs to the caller.
+    // CUDA_ERROR_NOT_SUPPORTED where the driver has no such call, here and below.
+    CUresult dma_buf(int* descriptor, CUdeviceptr address, std::size_t bytes) const;
+    // What a network card wrote to memory of the current context's GPU is seen by all who read there:
+    // cuFlushGPUDirectRDMAWrites.
+    CUresult flush_card_writes() const;
 
 #define SIDESTEP_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
     SIDESTEP_CUDA_SYMBOLS(SIDESTEP_CUDA_MEMBER)
@@ -87,6 +93,8 @@ private:
     Cuda() = default;
     Result<void> bind(const class DynamicLibrary& library);
 
+    decltype(&::cuMemGetHandleForAddressRange) dma_buf_ = nullptr;
+    decltype(&::cuFlushGPUDirectRDMAWrites) flush_card_writes_ = nullptr;
     BatchCopyV1* batch_copy_v1_ = nullptr;
     BatchCopyV2* batch_copy_v2_ = nullptr;
 };

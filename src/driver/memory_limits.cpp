@@ -1,5 +1,7 @@
 #include "driver/memory_limits.hpp"
 
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -116,6 +118,13 @@ Bytes resident_private_bytes() {
     const Bytes resident = number_of(std::string_view(*line).substr(resident_at)).value_or(0);
     const Bytes shared = number_of(std::string_view(*line).substr(shared_at)).value_or(0);
     return (resident - std::min(resident, shared)) * static_cast<Bytes>(::sysconf(_SC_PAGESIZE));
+}
+
+// get_mempolicy(2) by number, since its wrapper lives in libnuma.
+int numa_node_of(const void* address) {
+    int node = -1;
+    const long status = ::syscall(SYS_get_mempolicy, &node, nullptr, 0, address, MPOL_F_NODE | MPOL_F_ADDR);
+    return status == 0 ? node : -1;
 }
 
 }  // namespace sidestep::driver

@@ -21,6 +21,9 @@ std::optional<AvailableMemory> available_memory(int numa_node = -1, const std::s
 // What the machine has in all; 1 GiB where it does not tell.
 Bytes machine_memory();
 
+// The NUMA node of the page at an address, which is made to be there; -1 where the kernel does not tell.
+int numa_node_of(const void* address);
+
 // Bytes of private memory that pages stand behind, of this process.
 Bytes resident_private_bytes();
 

@@ -53,6 +53,10 @@ public:
     Result<void> add(int socket) override { return link_->add(socket); }
     std::size_t sockets() const override { return link_->sockets(); }
     bool scatters() const override { return link_->scatters(); }
+    // A processor reads what it makes a sum of: memory of GPUs goes through that of the host.
+    Bytes direct_above() const override { return never; }
+    std::string_view engine() const override { return link_->engine(); }
+    std::string over() const override { return link_->over(); }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override {
         link_->send(with_sum(frame, payload, {}), payload, std::move(sent));
     }

@@ -14,6 +14,19 @@ std::vector<std::string> Engines::names() const {
     return names;
 }
 
+std::vector<std::string> Engines::working() const {
+    std::vector<std::string> names;
+    for (const auto& engine : all_)
+        if (engine->works()) names.emplace_back(engine->name());
+    return names;
+}
+
+Engines::Device Engines::prepare_device(std::string_view engine, const Buffer& memory,
+                                        backend::DmaBufs& exporter) const {
+    backend::NetworkEngine* const one = find(engine);
+    return one != nullptr ? one->prepare_device(memory, exporter) : Device(std::nullopt);
+}
+
 backend::NetworkEngine* Engines::find(std::string_view name) const {
     const auto found =
         std::find_if(all_.begin(), all_.end(), [&](const auto& engine) { return engine->name() == name; });

@@ -21,10 +21,17 @@ public:
 
     // "verbs", "tcp".
     std::vector<std::string> names() const;
+    // Those over which a new link can go at this moment.
+    std::vector<std::string> working() const;
     // Null where there is none of that name.
     backend::NetworkEngine* find(std::string_view name) const;
     // Memory made ready for all of them, as long as the answer lives; one that cannot have it so copies it.
     std::vector<std::shared_ptr<const void>> prepare(void* address, Bytes size) const;
+
+    // Memory of a GPU made ready for the engine of that name, or why its bytes go through host memory. Nothing where nobody would
+    // expect anything else of that engine.
+    using Device = Result<std::optional<backend::ReachedDevice>>;
+    Device prepare_device(std::string_view engine, const Buffer& memory, backend::DmaBufs& exporter) const;
 
 private:
     const std::vector<std::unique_ptr<backend::NetworkEngine>> all_;

@@ -92,6 +92,22 @@ std::string Peer::engine() const {
     return engine_ != nullptr ? std::string(engine_->name()) : std::string();
 }
 
+std::string Peer::engine_words() const {
+    const auto there = session();
+    const std::string over = there ? there->link()->over() : std::string();
+    return over.empty() ? engine() : fmt::format("{} ({})", engine(), over);
+}
+
+int Peer::links_lost() const {
+    const auto there = session();
+    return there ? static_cast<int>(there->renewed()) - made_anew_.load() : 0;
+}
+
+std::string Peer::take_news() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(news_, {});
+}
+
 void Peer::distrust_engine(const Error& why) {
     std::string name_of_engine;
     {
@@ -99,10 +115,53 @@ void Peer::distrust_engine(const Error& why) {
         if (engine_ == nullptr || engines_.size() < 2) return;
         name_of_engine = engine_->name();
         if (name_of_engine == engines_.back()) return;
-        std::erase(engines_, name_of_engine);
+        const auto now = Clock::now();
+        const bool for_good = given_up_ == name_of_engine;
+        if (!for_good && engine_->avoid(why) && now - std::exchange(went_on_, now) > engine_pause) return;
+        if (std::erase(engines_, name_of_engine) == 0) return;
+        // One that was well for long begins anew.
+        const bool soon = left_out_.name == name_of_engine && now - left_out_.at < 2 * left_out_.pause;
+        if (!for_good)
+            left_out_ = {name_of_engine, now,
+                         soon ? std::min(2 * left_out_.pause, longest_engine_pause) : engine_pause};
+        if (!for_good) fell_.store(true);
     }
     base::log(base::LogLevel::warn,
               fmt::format("{} is not reached by {} any more: {}", name(), name_of_engine, why.to_string()));
+}
+
+void Peer::try_left_out() {
+    std::string name_of_engine;
+    {
+        std::lock_guard lock(mutex_);
+        if (end_ || goes_on_ || !line_ || left_out_.name.empty() || left_out_.again ||
+            Clock::now() - left_out_.at < left_out_.pause)
+            return;
+        const auto* const engine = tools_.engines.find(left_out_.name);
+        if (engine == nullptr || !engine->has_recovered()) return;
+        left_out_.again = true;
+        left_out_.at = Clock::now();
+        fell_.store(false);
+        name_of_engine = left_out_.name;
+        const auto all = tools_.engines.names();
+        const auto kept = std::exchange(engines_, {});
+        for (const std::string& one : all)
+            if (one == name_of_engine || std::find(kept.begin(), kept.end(), one) != kept.end())
+                engines_.push_back(one);
+    }
+    lost(Error{ErrorCode::cancelled, fmt::format("{} is tried again", name_of_engine), "network", {}});
+}
+
+void Peer::note_engine() {
+    if (!std::exchange(left_out_.again, false)) return;
+    if (session_) made_anew_.fetch_add(1);  // before anything goes over it
+    if (engine_->name() == left_out_.name) {
+        news_ = fmt::format("{} is reached by {} again", name(), left_out_.name);
+        return;
+    }
+    std::erase(engines_, left_out_.name);
+    left_out_ = {left_out_.name, Clock::now(), std::min(2 * left_out_.pause, longest_engine_pause)};
+    fell_.store(true);
 }
 
 Result<std::shared_ptr<Peer::Line>> Peer::open_line(const Hello& ours, Time until) {
@@ -250,10 +309,13 @@ void Peer::lost(const Error& why) {
     }
     if (const auto end = session ? session->end() : std::nullopt) return close(*end);
     line->channel->close(why);
-    ways_.avoid(line->way);
+    // One that is made anew for another engine was well.
+    const bool well = why.code == ErrorCode::cancelled;
+    if (!well) ways_.avoid(line->way);
     if (session) session->link()->close(why);
-    base::log(base::LogLevel::warn,
-              fmt::format("the connection to {} was lost: {}", name(), why.to_string()));
+    base::log(well ? base::LogLevel::info : base::LogLevel::warn,
+              fmt::format("the connection to {} {}: {}", name(), well ? "is made anew" : "was lost",
+                          why.to_string()));
     if (!tools_.workers.add([self = shared_from_this(), why] { self->go_on(why); })) close(why);
 }
 
@@ -291,6 +353,7 @@ Result<void> Peer::connect_again(const Error& why, Time until) {
         if (line->ended) return *line->ended;
         line_ = line;
         goes_on_ = false;
+        note_engine();
         for (const auto& [number, question] : questions_)
             if (!question.answer) unanswered.push_back(question.message);
         changed_.notify_all();
@@ -339,11 +402,12 @@ Result<void> Peer::wait_for_line(Time until) {
 
 // It may be that the connection is being lost, which is not known here yet, and another takes its place.
 Result<std::shared_ptr<Session>> Peer::session(Bytes bytes, Time until) {
-    const std::size_t wanted = bytes < worth_more_sockets ? 1 : most_useful_sockets();
+    use_better_engine();
     for (int tries = 0;;) {
         auto there = session();
-        if (there && there->link()->sockets() >= wanted) return there;
+        const std::size_t wanted = bytes < worth_more_sockets ? 1 : most_useful_sockets();
         SIDESTEP_CHECK(wait_for_line(until));
+        if (there && there->link()->sockets() >= wanted) return there;
         auto opened = open_for(wanted, until);
         if (opened || is_final(opened.error()) || Clock::now() >= until) return opened;
         there = session();
@@ -383,6 +447,7 @@ Result<void> Peer::try_engine(Session& session, Time until) {
     {
         std::lock_guard lock(mutex_);
         last = engines_.back() == name_of_engine;
+        if (done.error().code == ErrorCode::mismatch) given_up_ = name_of_engine;
     }
     last ? close(done.error()) : session.link()->close(done.error());
     return done;

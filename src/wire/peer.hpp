@@ -1,6 +1,7 @@
 // Another machine, as a client sees it: questions to it, and the link to its memory.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -27,6 +28,9 @@ public:
     using Time = std::chrono::steady_clock::time_point;
     // How long it tries to connect again.
     static constexpr std::chrono::milliseconds patience{10'000};
+    // An engine that failed is tried again so long after, and twice as long each time that it fails again.
+    static constexpr std::chrono::milliseconds engine_pause{5'000};
+    static constexpr std::chrono::milliseconds longest_engine_pause{300'000};
 
     // What peers of one client share; outlives them.
     struct Tools {
@@ -69,6 +73,17 @@ public:
     std::shared_ptr<Channel> channel() const;
     // What carries the session: "tcp".
     std::string engine() const;
+    // The same for people, with what its bytes go over: "verbs (mlx5_0, mlx5_1)".
+    std::string engine_words() const;
+    // Where a better engine failed and has recovered, the session is to have a link of it, as if its own were lost. To be called
+    // when something is begun; does not block.
+    void use_better_engine() {
+        if (fell_.load(std::memory_order_relaxed)) try_left_out();
+    }
+    // How many of the session's links were lost: one that made room for a better engine was not.
+    int links_lost() const;
+    // What has become of its engines since this was last asked: "it is reached by verbs again". Empty: nothing.
+    std::string take_news();
     // This machine has another one that might have.
     bool has_choice() const { return tools_.engines.names().size() > 1; }
     // What ended it; nothing while it lasts, or tries to connect again.
@@ -117,19 +132,36 @@ private:
     // What is said to the node, and which engine follows from its answer.
     Hello greeting() const;
     Result<void> choose_engine(const Line& line);
-    // A link of the engine failed by itself: another one is used from now on, where there is one.
+    // A link of the engine failed by itself: it goes on over what the engine has left, once, else another one is used from
+    // now on, where there is one.
     void distrust_engine(const Error& why);
+    void try_left_out();
+    // With the mutex held: what has come of that.
+    void note_engine();
     Result<void> wait_for_line(Time until);
 
     const Tools& tools_;
     Ways ways_;
-    Hello hello_;               // constant from connect() on
-    std::mutex opening_;        // held while sockets are opened, or a line is replaced
-    std::size_t sockets_ = 0;   // wanted so far; with opening_ held, as the next
-    std::string tried_engine_;  // it brings the bytes that it is given
-    mutable std::mutex mutex_;  // guards what follows
+    Hello hello_;                    // constant from connect() on
+    std::atomic<bool> fell_{false};  // an engine is left out, and not being tried
+    std::atomic<int> made_anew_{0};  // links, for a better engine
+    std::mutex opening_;             // held while sockets are opened, or a line is replaced
+    std::size_t sockets_ = 0;        // wanted so far; with opening_ held, as the next
+    std::string tried_engine_;       // it brings the bytes that it is given
+    mutable std::mutex mutex_;       // guards what follows
     std::condition_variable changed_;
     std::vector<std::string> engines_;  // that are trusted, the best first
+    // Another one, that failed last at that time, and is not tried for that long.
+    struct LeftOut {
+        std::string name;
+        Time at{};
+        std::chrono::milliseconds pause{0};
+        bool again = false;  // it is being tried
+    };
+    LeftOut left_out_;
+    std::string given_up_;  // another one, that brought other bytes: it is not tried again
+    Time went_on_{};        // when its link was lost last, and it went on over what was left
+    std::string news_;
     backend::NetworkEngine* engine_ = nullptr;
     std::shared_ptr<Line> line_;
     bool goes_on_ = false;  // the line is being replaced

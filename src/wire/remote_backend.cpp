@@ -60,7 +60,7 @@ public:
         : Registration(std::move(buffer)),
           far_(std::move(far)),
           base_(base),
-          renewed_(far_->session->renewed()) {}
+          lost_(far_->peer->links_lost()) {}
 
     Result<void> commit() override {
         // Memory has what was confirmed.
@@ -77,10 +77,12 @@ public:
             if (std::string note = bridge->note(); !note.empty()) notes.push_back(std::move(note));
         if (!far_->attached.way.empty())
             notes.push_back(fmt::format("{} moved them {}", buffer().place().node(), far_->attached.way));
-        if (const std::string engine = far_->peer->engine(); far_->peer->has_choice() || engine != "tcp")
-            notes.push_back(fmt::format("{} was reached by {}", buffer().place().node(), engine));
-        const unsigned now = far_->session->renewed();
-        if (const unsigned times = now - renewed_.exchange(now); times > 0)
+        if (far_->peer->has_choice() || far_->peer->engine() != "tcp")
+            notes.push_back(
+                fmt::format("{} was reached by {}", buffer().place().node(), far_->peer->engine_words()));
+        if (std::string news = far_->peer->take_news(); !news.empty()) notes.push_back(std::move(news));
+        const int now = far_->peer->links_lost();
+        if (const int times = now - lost_.exchange(now); times > 0)
             notes.push_back(
                 fmt::format("the connection to {} was lost {}; they went on over {}", buffer().place().node(),
                             times == 1 ? "once" : fmt::format("{} times", times), far_->peer->where()));
@@ -117,8 +119,8 @@ private:
     const Bytes base_ = 0;
     const std::vector<std::shared_ptr<const void>> ready_;  // memory here
     // Since notes were taken: this is kept for the next copy.
-    mutable std::atomic<unsigned> renewed_{0};  // links that the session has outlived
-    mutable std::mutex mutex_;                  // guards what follows
+    mutable std::atomic<int> lost_{0};  // links that the session has outlived
+    mutable std::mutex mutex_;          // guards what follows
     mutable std::shared_ptr<const Bridge> used_;
 };
 
@@ -301,6 +303,7 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
     const auto& to = static_cast<const End&>(*piece.to);
     if (!from.remote() && !to.remote())
         return Error{ErrorCode::unsupported, "neither end is on a node", to.buffer().to_string(), {}};
+    (from.remote() ? from : to).far().peer->use_better_engine();
     const Bytes from_offset = from.base() + piece.from_offset;
     const Bytes to_offset = to.base() + piece.to_offset;
     if (!from.remote())
@@ -364,6 +367,7 @@ Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Pi
             const auto& near = static_cast<const End&>(there ? *piece.from : *piece.to);
             const auto& end = static_cast<const End&>(there ? *piece.to : *piece.from);
             if (near.remote() || (session != nullptr && end.far().session.get() != session)) break;
+            if (session == nullptr) end.far().peer->use_better_engine();
             session = end.far().session.get();
             parts.push_back({end.far().attached.region,
                              end.base() + (there ? piece.to_offset : piece.from_offset), piece.size,

@@ -161,7 +161,7 @@ Result<std::string> Served::greet(std::string_view body, std::size_t sockets) co
     ours.node = node_->name;
     ours.session = number_;
     ours.key = key_;
-    ours.engines = node_->engines;
+    ours.engines = node_->engines();
     ours.sockets = static_cast<std::uint8_t>(std::min<std::size_t>(sockets, 255));
     return to_body(ours);
 }
@@ -337,6 +337,7 @@ Result<Served::Held> Served::make_ready(std::shared_ptr<const Found> what, const
         SIDESTEP_TRY(held.registration, backend->attach(found.buffer, request.options));
     }
     way = fmt::format("by {} memory and its {}", to_string(slot.memory), route::engine_words(first.hop));
+    reach_device(region, found, *backend, way);
     if (writes) {
         SIDESTEP_TRY(region.slots_in, slots(slot.place, slot.memory, true));
         SIDESTEP_TRY(auto ring, region.slots_in->attach(*backend, backend::Access::read));
@@ -349,6 +350,27 @@ Result<Served::Held> Served::make_ready(std::shared_ptr<const Found> what, const
         region.out = Way{backend, out.choice.capability, held.registration, std::move(ring)};
     }
     return held;
+}
+
+// Host memory stays the way for what is small, for other engines, and where this one is lost.
+void Served::reach_device(Region& region, const Found& found, backend::Backend& backend, std::string& way) {
+    const auto tools = node_->tools.lock();
+    backend::DmaBufs* const exporter = backend::dma_bufs_of(backend);
+    const auto link = session_->link();
+    if (!found.buffer.place().is_gpu() || exporter == nullptr || !tools ||
+        link->direct_above() == backend::Link::never)
+        return;
+    auto reached = tools->prepare_device(link->engine(), found.buffer, *exporter);
+    if (!reached) {
+        way += fmt::format(", since its cards do not reach {}: {}", region.name, reached.error().message);
+        return;
+    }
+    if (!*reached) return;
+    way = fmt::format("over RDMA straight into {} and out of it, {}; else {}", region.name, (*reached)->words,
+                      way);
+    region.device_address = static_cast<unsigned char*>(found.buffer.address());
+    region.device = std::move((*reached)->ready);
+    region.see_writes = [exporter, place = found.buffer.place()] { return exporter->see_writes(place); };
 }
 
 Result<std::shared_ptr<Slots>> Served::slots(const Place& place, MemoryKind kind, bool in) {

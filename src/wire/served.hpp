@@ -60,7 +60,6 @@ struct Node {
     // Kept until nothing is in flight in them: a session may end before.
     std::vector<std::shared_ptr<Slots>> slots{};
     const std::shared_ptr<Counters> counters = std::make_shared<Counters>();
-    const std::vector<std::string> engines{};  // the names of those of the server
     // Makes memory ready for them; on threads that answer questions.
     const std::weak_ptr<const Engines> tools{};
     const Teller teller{};  // what the machine is made of; on threads that answer questions
@@ -69,6 +68,11 @@ struct Node {
     std::vector<std::shared_ptr<const void>> prepare(void* address, Bytes size) const {
         const auto there = tools.lock();
         return there ? there->prepare(address, size) : std::vector<std::shared_ptr<const void>>();
+    }
+    // The names of the server's engines that can be used now.
+    std::vector<std::string> engines() const {
+        const auto there = tools.lock();
+        return there ? there->working() : std::vector<std::string>();
     }
     Lent lent{};
     std::shared_ptr<Peers> neighbours{};  // nodes that clients have this one reach
@@ -154,6 +158,8 @@ private:
     // Over a registration that there is, or, where it is null, one of its own.
     Result<Held> make_ready(std::shared_ptr<const Found> found, const AttachRequest& request,
                             std::string& way, std::shared_ptr<backend::Registration> registration);
+    // Has the session's engine reach memory of a GPU, or says why not, for `way`.
+    void reach_device(Region& region, const Found& found, backend::Backend& backend, std::string& way);
     Result<std::string> grant(Held held, Attached attached);
     // served_lend.cpp
     Result<std::string> lend(std::string_view body);

@@ -47,7 +47,6 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      {},
                      {},
                      std::make_shared<Counters>(),
-                     engines_->names(),
                      engines_,
                      options_.teller,
                      std::make_shared<Notices>(options_.most_notices),
@@ -187,7 +186,7 @@ void Server::enter_client(std::uint64_t number) {
     if (!tls || !key) return;
     const auto served = std::make_shared<Served>(node_, number, std::move(*key), newcomer->from);
     // Which one it will be follows from its greeting.
-    served->session().use(engines_->find(node_->engines.front())->link(served->shared_session()));
+    served->session().use(engines_->find(engines_->names().front())->link(served->shared_session()));
     std::lock_guard lock(mutex_);
     if (clients_.size() >= options_.most_clients) {
         node_->counters->refused(Refusal::full);

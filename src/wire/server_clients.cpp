@@ -55,7 +55,7 @@ void Server::heard(const std::shared_ptr<Visit>& visit, const std::string& messa
 }
 
 backend::NetworkEngine* Server::engine_for(const Hello& theirs) const {
-    return engines_->find(common_engine(theirs.engines, node_->engines));
+    return engines_->find(common_engine(theirs.engines, node_->engines()));
 }
 
 base::Workers::Task Server::welcome(const std::shared_ptr<Visit>& visit, const Client& client,

@@ -34,8 +34,7 @@ Error Session::not_asked_for() const {
 
 void Session::use(std::shared_ptr<backend::Link> link) {
     std::lock_guard lock(mutex_);
-    line_.scatters = link->scatters();
-    line_.link = std::move(link);
+    line_ = line_of(std::move(link), line_.epoch);
 }
 
 std::shared_ptr<backend::Link> Session::link() const {
@@ -63,7 +62,7 @@ Result<std::pair<std::uint64_t, Session::Line>> Session::begin(Request request) 
     }
     const bool later = waits_for_link_ || request.waiting;
     requests_.emplace(number, std::move(request));
-    return std::pair(number, later ? Line{nullptr, line_.epoch, false} : line_);
+    return std::pair(number, later ? Line{nullptr, line_.epoch} : line_);
 }
 
 Session::Request Session::take(std::map<std::uint64_t, Request>::iterator found) {

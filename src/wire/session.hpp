@@ -37,6 +37,11 @@ struct Region {
     std::shared_ptr<Slots> slots_in;   // of the session, for all its regions
     std::shared_ptr<Slots> slots_out;  // others, so that two machines that wait for each other's slots go on
     std::shared_ptr<const void> keeps{};  // the memory
+    // Memory of a GPU that engines reach, which `device` keeps ready for them; null: they do not. Small pieces, and all over
+    // links that cannot, go by the slots. `see_writes`: before what has come is confirmed.
+    unsigned char* device_address = nullptr;
+    std::shared_ptr<const void> device{};
+    std::function<Result<void>()> see_writes{};
     // One of a third machine, `target` of that session; nothing above but the size is of use then.
     std::shared_ptr<Session> beyond{};
     std::uint64_t target = 0;
@@ -163,7 +168,17 @@ private:
         std::shared_ptr<backend::Link> link;
         unsigned epoch = 0;
         bool scatters = false;
+        Bytes direct_above = backend::Link::never;
+        // So many bytes of the region need no slot.
+        bool is_direct(const Region& region, Bytes bytes) const {
+            return region.device_address != nullptr && bytes > direct_above;
+        }
     };
+    static Line line_of(std::shared_ptr<backend::Link> link, unsigned epoch) {
+        const bool scatters = link->scatters();
+        const Bytes direct_above = link->direct_above();
+        return {std::move(link), epoch, scatters, direct_above};
+    }
     // What is to be sent once more, or asked for.
     struct Gap {
         std::uint64_t request = 0;
@@ -182,7 +197,9 @@ private:
         // Of what goes by a slot: all that is in it, `size` bytes in all.
         std::vector<backend::RegionPart> places{};
 
-        bool by_slot() const { return region->address == nullptr; }
+        bool by_slot(const Line& line, Bytes bytes) const {
+            return region->address == nullptr && (to || !line.is_direct(*region, bytes));
+        }
     };
 
     // Of several rings it is not known who waits for which.

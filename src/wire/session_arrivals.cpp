@@ -85,6 +85,8 @@ Result<Landing> Session::landing_of(const Frame& frame) {
     if (!may_move(**region, Pace::in, frame.size)) return Landing{Landing::Kind::later};
     if (unsigned char* const address = (*region)->address)
         return Landing{Landing::Kind::here, address + frame.offset, std::move(*region)};
+    if (line().is_direct(**region, frame.size))
+        return Landing{Landing::Kind::here, (*region)->device_address + frame.offset, std::move(*region)};
     return in_slot(**region, frame.size);
 }
 
@@ -202,6 +204,11 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     if ((*region)->traffic) (*region)->traffic->received.fetch_add(frame.size, std::memory_order_relaxed);
     if (time_to_confirm) send_confirms();
     if ((*region)->address != nullptr) return {};
+    if (landing.address == (*region)->device_address + frame.offset) {
+        const auto seen = (*region)->see_writes();
+        seen ? confirm(frame) : refuse(frame.request, frame.size, seen.error());
+        return {};
+    }
     const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
     const Way& way = *(*region)->in;
     moving(1);

@@ -88,9 +88,9 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
     std::lock_guard lock(mutex_);
     line = line_;
     if (fetches_.empty()) return std::nullopt;
-    const bool by_slot = fetches_.front().by_slot();
-    if (!by_slot && on_the_way_ >= most_on_the_way) return std::nullopt;
     const Bytes most = std::min(fetches_.front().size, backend::max_push);
+    const bool by_slot = fetches_.front().by_slot(line, most);
+    if (!by_slot && on_the_way_ >= most_on_the_way) return std::nullopt;
     const Region& region = *fetches_.front().region;
     if (!may_move(region, Pace::out, most)) return std::nullopt;
     if (by_slot) slot = region.slots_out->take();
@@ -140,7 +140,9 @@ public:
         Frame& frame = next_.frame;
         if (next_.parts.empty()) frame = {Frame::Kind::push, part.request, 0, part.at, 0};
         frame.size += part.size;
-        next_.parts.push_back({part.region->address + part.offset, part.size});
+        const Region& from = *part.region;
+        unsigned char* const begin = from.address != nullptr ? from.address : from.device_address;
+        next_.parts.push_back({begin + part.offset, part.size});
         if (kept_.empty() || kept_.back() != part.region) kept_.push_back(part.region);
     }
 

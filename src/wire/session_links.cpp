@@ -66,8 +66,7 @@ Result<void> Session::renew(std::shared_ptr<backend::Link> link) {
     if (end_) return *end_;
     if (!waits_for_link_ || !link_ended_)
         return Error{ErrorCode::internal, "a link is replaced that has not ended", "session", {}};
-    const bool scatters = link->scatters();
-    line_ = {std::move(link), line_.epoch + 1, scatters};
+    line_ = line_of(std::move(link), line_.epoch + 1);
     link_ended_ = false;
     return {};
 }

@@ -67,7 +67,7 @@ Result<void> try_out(Peer& peer, Session& session, const Engines& engines, Peer:
     peer.tell(Word::detach, to_body(lent.region));
     SIDESTEP_CHECK(done);
     if (trial->there == trial->back) return {};
-    return Error{ErrorCode::io_error,
+    return Error{ErrorCode::mismatch,
                  fmt::format("{} brought other bytes than those that were sent", peer.engine()), "network",
                  "see whether the cards' drivers and firmware are of one version"};
 }

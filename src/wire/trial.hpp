@@ -7,7 +7,7 @@
 
 namespace sidestep::wire {
 
-// Sends bytes nobody knew before to memory that the node lends for it, brings them back, and compares. io_error where others
+// Sends bytes nobody knew before to memory that the node lends for it, brings them back, and compares. mismatch where others
 // came; as the connection fails.
 Result<void> try_out(Peer& peer, Session& session, const Engines& engines, Peer::Time until);
 

@@ -43,7 +43,7 @@ inline std::unique_ptr<backend::NetworkEngine> make_engine(std::size_t loops) {
         return backends::ncclnet::Engine::create({.plugin = network_plugin()}).value();
     if (verbs_card() == nullptr) return std::make_unique<backends::tcp::Engine>(loops);
 #if SIDESTEP_HAVE_VERBS
-    return backends::verbs::Engine::create({.card = verbs_card()}).value();
+    return backends::verbs::Engine::create({.cards = {verbs_card()}}).value();
 #else
     abort_on_error({ErrorCode::unsupported, "this build has no verbs engine", "SIDESTEP_TEST_VERBS", {}});
 #endif

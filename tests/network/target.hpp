@@ -22,6 +22,8 @@
 
 namespace sidestep::wire::test {
 
+constexpr Bytes one_mib = Bytes{1} << 20;
+
 // Puts what comes into its memory, at the frame's offset.
 class Target final : public backend::LinkOwner {
 public:

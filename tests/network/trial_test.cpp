@@ -2,9 +2,11 @@
 // lends to another by a token.
 #include "wire/trial.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -22,7 +24,10 @@ enum class Lies { never, in_one_byte, by_silence };
 // Sockets under another name, which change a byte of each large push, or send none.
 class OtherEngine final : public backend::NetworkEngine {
 public:
-    explicit OtherEngine(Lies lies) : lies_(lies) {}
+    explicit OtherEngine(Lies lies, std::shared_ptr<std::atomic<bool>> recovered = {})
+        : lies_(lies), recovered_(std::move(recovered)) {}
+    bool works() const override { return !recovered_ || *recovered_; }
+    bool has_recovered() const override { return recovered_ && *recovered_; }
     std::string_view name() const override { return "other"; }
     std::size_t useful_sockets() const override { return 1; }
     std::shared_ptr<backend::Link> link(std::weak_ptr<backend::LinkOwner> owner) override {
@@ -53,19 +58,22 @@ private:
         const Lies lies_;
     };
     const Lies lies_;
+    const std::shared_ptr<std::atomic<bool>> recovered_;  // null: it cannot tell
     backends::tcp::Engine sockets_{1};
 };
 
-std::shared_ptr<const Engines> engines(Lies lies, bool sockets_too) {
+std::shared_ptr<const Engines> engines(Lies lies, bool sockets_too,
+                                       std::shared_ptr<std::atomic<bool>> recovered = {}) {
     std::vector<std::unique_ptr<backend::NetworkEngine>> all;
-    all.push_back(std::make_unique<OtherEngine>(lies));
+    all.push_back(std::make_unique<OtherEngine>(lies, std::move(recovered)));
     if (sockets_too) all.push_back(std::make_unique<backends::tcp::Engine>(1));
     return std::make_shared<const Engines>(std::move(all));
 }
 
 // A node and a client of it.
 struct Two {
-    Two(Lies nodes, Lies clients, bool sockets_too) : theirs(engines(nodes, sockets_too)) {
+    Two(Lies nodes, Lies clients, bool sockets_too, std::shared_ptr<std::atomic<bool>> recovered = {})
+        : theirs(engines(nodes, sockets_too, recovered)) {
         registry.add(backends::host::create({}), topology);
         ServerOptions options;
         options.listen = {{"127.0.0.1", 0}};
@@ -74,7 +82,8 @@ struct Two {
         options.node = "the-node";
         server = Server::start({topology, registry, engine, shared}, theirs, std::move(options)).value();
         peers = std::make_unique<Peers>(
-            engines(clients, sockets_too), "here", [this]() -> Result<std::string> { return key; }, 4);
+            engines(clients, sockets_too, recovered), "here", [this]() -> Result<std::string> { return key; },
+            4);
     }
     Result<std::shared_ptr<Peer>> peer() const { return peers->get({"n", server->addresses()}); }
 
@@ -117,6 +126,38 @@ TEST_F(Trial, WhoLiesIsLeftForSockets) {
         EXPECT_TRUE((*peer)->session(1, test::patience()));
         EXPECT_TRUE((*peer)->ask(Word::trial, {}, test::patience())) << "regions of trials were given back";
     }
+}
+
+// After a fall to sockets the better engine is used again when it has recovered and its pause is over; one that
+// cannot tell never is.
+TEST_F(Trial, EngineThatRecoversIsUsedAgain) {
+    const auto fall = [](Peer& peer) {
+        const auto session = peer.session(1, test::patience()).value();
+        EXPECT_EQ(peer.engine(), "other");
+        session->link()->close({ErrorCode::io_error, "a port is down", "test", {}});
+        EXPECT_TRUE(test::comes([&] { return session->renewed() == 1; }));
+        EXPECT_EQ(peer.engine(), "tcp");
+        return Peer::Time::clock::now();
+    };
+    const auto recovered = std::make_shared<std::atomic<bool>>(true);
+    const Two two(Lies::never, Lies::never, true, recovered), stubborn(Lies::never, Lies::never, true);
+    const auto peer = two.peer().value(), other = stubborn.peer().value();
+    const auto fell = fall(*peer);
+    fall(*other);
+    EXPECT_TRUE(peer->session(1, test::patience()));
+    EXPECT_EQ(peer->engine(), "tcp") << "its pause is not over";
+    *recovered = false;
+    std::this_thread::sleep_for(Peer::engine_pause);
+    EXPECT_TRUE(peer->session(1, test::patience()));
+    EXPECT_EQ(peer->engine(), "tcp");
+    EXPECT_EQ(peer->take_news(), "");
+    *recovered = true;
+    EXPECT_TRUE(test::comes([&] { return peer->session(1, test::patience()) && peer->engine() == "other"; }));
+    EXPECT_GE(Peer::Time::clock::now() - fell, Peer::engine_pause);
+    EXPECT_EQ(peer->take_news(), "n is reached by other again");
+    EXPECT_EQ(peer->take_news(), "");
+    EXPECT_TRUE(other->session(1, test::patience()));
+    EXPECT_EQ(other->engine(), "tcp");
 }
 
 TEST_F(Trial, WithoutSocketsItFails) {

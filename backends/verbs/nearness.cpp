@@ -1,0 +1,50 @@
+#include "backends/verbs/nearness.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace sidestep::backends::verbs {
+namespace {
+
+std::string words_of(PathClass path, const Place& place) {
+    switch (path) {
+        case PathClass::pix:
+            return fmt::format("one switch from {}", place.to_string());
+        case PathClass::pxb:
+            return fmt::format("several switches from {}", place.to_string());
+        case PathClass::phb:
+            return place.is_host() ? fmt::format("at {}", place.to_string())
+                                   : fmt::format("one host bridge from {}", place.to_string());
+        case PathClass::node:
+            return place.is_host() ? fmt::format("at {}", place.to_string())
+                                   : fmt::format("in the NUMA node of {}", place.to_string());
+        case PathClass::sys:
+            return fmt::format("across NUMA nodes from {}", place.to_string());
+        default:
+            return {};
+    }
+}
+
+}  // namespace
+
+Nearness nearness(const Topology& topology, const std::string& card, const Place& place) {
+    const auto nic = topology.find("nic:" + card);
+    const auto memory = topology.find(place);
+    if (!nic || !memory) return {};
+    const PathClass path = topology.pair_class(*nic, *memory).kind;
+    std::string words = words_of(path, place);
+    if (words.empty()) return {};
+    return {path, std::move(words)};
+}
+
+std::size_t nearest_card(const Topology& topology, const std::vector<std::string>& cards,
+                         const Place& place) {
+    const auto distance = [&](const std::string& card) { return nearness(topology, card, place).distance(); };
+    const auto nearest = std::min_element(
+        cards.begin(), cards.end(),
+        [&](const std::string& a, const std::string& b) { return distance(a) < distance(b); });
+    return static_cast<std::size_t>(nearest - cards.begin());
+}
+
+}  // namespace sidestep::backends::verbs

@@ -1,0 +1,70 @@
+// Which card is nearest to memory, on machines that were recorded and built-in ones.
+#include "backends/verbs/nearness.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace sidestep::backends::verbs {
+namespace {
+
+std::string recorded(const char* name) {
+    return std::string(SIDESTEP_SOURCE_DIR "/tests/recorded/") + name;
+}
+
+// All cards that the topology names, in the order in which it does.
+std::vector<std::string> cards_of(const Topology& topology) {
+    std::vector<std::string> cards;
+    for (const Device& device : topology.devices())
+        if (device.kind == DeviceKind::nic && device.name.starts_with("nic:"))
+            cards.push_back(device.name.substr(4));
+    return cards;
+}
+
+TEST(Nearness, TheNearestCardIsChosen) {
+    struct Case {
+        std::string machine;
+        Place place;
+        const char* card;
+        PathClass path;
+        const char* words;
+    };
+    const std::string hgx = recorded("nccl/hgx-h200.xml"), mi300x = recorded("nccl/mi300x-rccl.xml");
+    const std::vector<Case> cases = {
+        {hgx, Place::gpu(0), "mlx5_0", PathClass::pix, "one switch from gpu:0"},
+        {hgx, Place::gpu(3), "mlx5_5", PathClass::pix, "one switch from gpu:3"},
+        {hgx, Place::gpu(6), "mlx5_10", PathClass::pix, "one switch from gpu:6"},
+        {hgx, Place::host(0), "mlx5_0", PathClass::phb, "at host:0"},
+        {hgx, Place::host(1), "mlx5_6", PathClass::phb, "at host:1"},
+        {mi300x, Place::gpu(5), "mlx5_5", PathClass::pxb, "several switches from gpu:5"},
+        {"dgx-h100", Place::gpu(7), "mlx5_11", PathClass::pxb, "several switches from gpu:7"},
+        {"dgx-h100", Place::host(1), "mlx5_6", PathClass::phb, "at host:1"},
+        {recorded("h200x4-vm.json"), Place::gpu(2), "eth0", PathClass::phb, "one host bridge from gpu:2"},
+    };
+    for (const auto& [machine, place, card, path, words] : cases) {
+        const auto topology = Topology::open(machine);
+        ASSERT_TRUE(topology) << topology.error().to_string();
+        const auto cards = cards_of(*topology);
+        ASSERT_FALSE(cards.empty()) << machine;
+        const std::string& found = cards[nearest_card(*topology, cards, place)];
+        const Nearness near = nearness(*topology, found, place);
+        EXPECT_EQ(found, card) << machine << " " << place.to_string();
+        EXPECT_EQ(near.path, path) << machine << " " << place.to_string();
+        EXPECT_EQ(near.words, words);
+        // Whatever the order: no other is nearer.
+        for (const std::string& other : cards)
+            EXPECT_GE(nearness(*topology, other, place).distance(), near.distance()) << other;
+    }
+}
+
+TEST(Nearness, WhatTheTopologyDoesNotTellIsFarthest) {
+    const auto topology = Topology::open(recorded("nccl/hgx-h200.xml")).value();
+    EXPECT_EQ(nearness(topology, "mlx5_0", Place::gpu(7)).words, "across NUMA nodes from gpu:7");
+    EXPECT_EQ(nearness(topology, "rxe0", Place::gpu(0)), Nearness());
+    EXPECT_EQ(nearness(topology, "mlx5_0", Place::gpu(99)), Nearness());
+    EXPECT_EQ(nearest_card(topology, {"rxe0", "mlx5_6", "mlx5_0"}, Place::gpu(0)), 2u);
+    EXPECT_EQ(nearest_card(topology, {"rxe0", "rxe1"}, Place::gpu(0)), 0u) << "of equals the first";
+}
+
+}  // namespace
+}  // namespace sidestep::backends::verbs
