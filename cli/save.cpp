@@ -27,6 +27,7 @@ struct SaveCommand {
     std::size_t shards = 0;  // 0: as many as shard_size makes
     bool manifest = false;
     bool sync = false;
+    bool no_sync_replaced = false;
     LimitFlags limits;
 };
 
@@ -129,6 +130,7 @@ SaveOptions save_options(const Globals& globals, const SaveCommand& command, con
     options.shard_bytes = command.shards > 0 ? size_for(checkpoint, command.shards) : command.shard_size;
     options.manifest = command.manifest;
     options.sync_file = options.sync_file || command.sync;
+    options.sync_replaced = !command.no_sync_replaced;
     command.limits.set(globals, options);
     return options;
 }
@@ -232,6 +234,8 @@ Action define_save(CLI::App& app, const Globals& globals) {
     app.add_flag("--manifest", command->manifest,
                  "write DESTINATION.manifest.json with checksums of the files");
     app.add_flag("--sync", command->sync, "flush the files to their device before they get their names");
+    app.add_flag("--no-sync-replaced", command->no_sync_replaced,
+                 "leave that out also where they replace earlier ones");
     add_limit_flags(app, command->limits);
     return done_or_fails([command, &globals] { return run_save(globals, *command); });
 }

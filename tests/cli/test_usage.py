@@ -61,7 +61,8 @@ class Text(harness.CommandTest):
         table = (harness.SOURCE_DIR / "docs" / "error_codes.md").read_text()
         for name, number in codes:
             self.assertIn(f"| {number} | `{name}` | `SIDESTEP_{name.upper()}` |", table)
-        source = (harness.SOURCE_DIR / "src" / "base" / "environment.cpp").read_text()
+        sources = ("src/base/environment.cpp", "shims/cufile/driver.cpp")
+        source = "".join((harness.SOURCE_DIR / path).read_text() for path in sources)
         variables = set(re.findall(r'"(SIDESTEP_\w+)"', source))
         table = (harness.SOURCE_DIR / "docs" / "environment.md").read_text()
         self.assertEqual(variables, set(re.findall(r"^\| `(SIDESTEP_\w+)`", table, re.M)))

@@ -90,7 +90,7 @@ def kvikio_files(folder):
             assert file.read(host) == saved.size and (host == saved.get()).all()
         stream = cupy.cuda.Stream(non_blocking=True)
         with kvikio.CuFile(path, "r+") as file:
-            changed = cupy.flip(saved)
+            changed = cupy.ascontiguousarray(cupy.flip(saved))
             cupy.cuda.runtime.deviceSynchronize()
             assert file.raw_write_async(changed, stream.ptr).check_bytes_done() == changed.nbytes
             loaded = cupy.zeros_like(changed)
