@@ -67,6 +67,12 @@ struct Where {
     const char* variable = nullptr;
 };
 
+// At which calls: every one, or every n-th where each kill takes many seconds, as in an emulated machine.
+unsigned kill_every() {
+    const char* const text = std::getenv("SIDESTEP_TEST_KILL_EVERY");
+    return text == nullptr ? 1 : static_cast<unsigned>(std::stoul(text));
+}
+
 class KilledSave : public testing::TestWithParam<Where> {
 protected:
     void SetUp() override {
@@ -144,10 +150,12 @@ TEST_P(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
     ASSERT_EQ(entries_in(folder), 4u);
     std::ifstream list(top_ + "/calls");
     std::string call;
-    unsigned times = 0, killed = 0;
+    unsigned times = 0, killed = 0, seen = 0;
+    const unsigned every = kill_every();
     std::set<std::string> contents;
     while (list >> call >> times)
         for (unsigned number = 1; changing.contains(call) && number <= times; ++number) {
+            if (seen++ % every != 0) continue;
             SCOPED_TRACE(fmt::format("killed at call {} of {}", number, call));
             again();
             killed += child_is_killed(folder, call, number) ? 1 : 0;
@@ -159,9 +167,9 @@ TEST_P(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
             ASSERT_EQ(entries_in(folder), 4u) << "the index and three files";
             contents.insert(before);
         }
-    fmt::print("killed at {} calls\n", killed);
-    EXPECT_GT(killed, 20u);
-    EXPECT_EQ(contents, (std::set<std::string>{"1", "2"}));
+    fmt::print("killed at {} of {} calls\n", killed, seen);
+    EXPECT_GT(killed, 20u / every);
+    if (every == 1) EXPECT_EQ(contents, (std::set<std::string>{"1", "2"}));
 }
 
 TEST_P(KilledSave, ASaveOverAnEarlierOneFlushes) {
