@@ -19,7 +19,7 @@ namespace sidestep {
 namespace {
 
 constexpr Bytes tensor_size = 16_MiB;
-constexpr std::size_t tensors = 8;
+constexpr std::size_t tensor_count = 8;
 
 // That the device has read since it was made.
 Bytes read_by(const std::string& device) {
@@ -47,9 +47,9 @@ class Residency : public testing::TestWithParam<int> {
 protected:
     void SetUp() override {
         if (!disk_.why_not().empty()) GTEST_SKIP() << disk_.why_not();
-        const std::string bytes = test::text_of(tensors * tensor_size);
+        const std::string bytes = test::text_of(tensor_count * tensor_size);
         std::vector<TensorToSave> list;
-        for (std::size_t i = 0; i < tensors; ++i)
+        for (std::size_t i = 0; i < tensor_count; ++i)
             list.push_back({fmt::format("t{}", i),
                             Dtype::u8,
                             {tensor_size},
