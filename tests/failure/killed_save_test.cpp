@@ -169,7 +169,9 @@ TEST_P(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
         }
     fmt::print("killed at {} of {} calls\n", killed, seen);
     EXPECT_GT(killed, 20u / every);
-    if (every == 1) EXPECT_EQ(contents, (std::set<std::string>{"1", "2"}));
+    if (every == 1) {
+        EXPECT_EQ(contents, (std::set<std::string>{"1", "2"}));
+    }
 }
 
 TEST_P(KilledSave, ASaveOverAnEarlierOneFlushes) {
