@@ -131,13 +131,13 @@ Work Works::slices_work() const {
     return {ranks_ == 1 ? 0 : block(), block(), barriers + fetched, barriers, false};
 }
 
-// The first pieces have to come before anything is combined, and the last turns have nothing to push: fitted
-// to four H200, where pushed slices took 2.4 us more at 8 MiB and 3.9 less at 16 (docs/lab-book.md, "Four
-// H200").
+// The first pieces have to come before anything is combined, and the last turns have nothing to push. An all_reduce hides some of
+// that, since it moves bytes both ways at a time: pushed it took 3 us more at 8 MiB and 3 less at 32, reduce and reduce_scatter
+// 8 to 20 more (four H200, docs/lab-book.md, "Loads under way").
 Work Works::pushed_work() const {
     Work work = slices_work();
     work.hops += 1;
-    work.releases += 1;
+    work.releases += is(Collective::all_reduce) ? 1 : 16;
     return work;
 }
 
