@@ -24,6 +24,14 @@ def environment(**changes):
     return kept
 
 
+def write_long(path, size):
+    """Fills a file with data: holes are left out of a copy, which is over at once then."""
+    block = bytes_that_differ(1 << 20)
+    with open(path, "wb") as file:
+        for _ in range(size >> 20):
+            file.write(block)
+
+
 def bytes_that_differ(size):
     """Test bytes without a period that a chunk could share."""
     words = bytearray()

@@ -251,8 +251,7 @@ class RequiredPath(harness.CommandTest):
 
     def test_deadline(self):
         self.write("b", b"old")
-        with open(self.dir / "a", "wb") as source:
-            source.truncate(8 << 30)
+        harness.write_long(self.dir / "a", 1 << 30)
         self.refused(FAILED, [], "copy", "file:a", "file:b", "--deadline", "1ms")
         self.assertEqual((self.dir / "b").read_bytes(), b"old")
 

@@ -136,13 +136,12 @@ class LongVerbs(harness.CommandTest):
 class Stopped(harness.CommandTest):
     def setUp(self):
         super().setUp()
-        # Sparse and long: no test waits for its end.
-        with open(self.dir / "a", "wb") as file:
-            file.truncate(16 * GIB)
+        harness.write_long(self.dir / "a", GIB)
         self.target = self.write("b", b"old target")
 
     def start(self, *arguments):
-        terminal = Terminal(self, "copy", "file:a", *arguments)
+        # In pieces so small that no test waits for its end.
+        terminal = Terminal(self, "copy", "file:a", *arguments, "--chunk", "4KiB")
         self.assertTrue(terminal.read_until(b"GB/s"), terminal.seen)  # bytes are moving
         return terminal
 

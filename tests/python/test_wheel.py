@@ -77,8 +77,9 @@ print(sidestep.__file__)
         for command in [["sidestep"], ["python", "-m", "sidestep"]]:
             self.assertEqual(self.run_there(*command, "--version"), f"sidestep {sidestep.__version__}\n")
             self.assertIn("gpu:7", self.run_there(*command, "--machine", "dgx-h100", "topo"))
-        preloaded = self.run_there("sidestep", "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip()
-        self.assertTrue(preloaded.endswith("sidestep/lib/sidestep/nccl/libnccl.so.2"), preloaded)
+        preloaded = self.run_there("sidestep", "--quiet", "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip().split(":")
+        for library in ["nccl/libnccl.so.2", "cufile/libcufile.so.0"]:
+            self.assertTrue(any(path.endswith(f"sidestep/lib/sidestep/{library}") for path in preloaded), preloaded)
 
 
 class CommandTest(unittest.TestCase):
