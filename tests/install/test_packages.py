@@ -67,8 +67,8 @@ class DebianPackages(unittest.TestCase):
         command = root / "usr/bin/sidestep"
         self.assertRegex(run(command, "--version"), r"^sidestep \d")
         self.assertIn("gpu:7", run(command, "--machine", "dgx-h100", "topo"))
-        preloaded = run(command, "run", "--", "sh", "-c", "echo $LD_PRELOAD")
-        self.assertEqual(preloaded.strip(), str(root / "usr/lib/sidestep/nccl/libnccl.so.2"))
+        preloaded = run(command, "--quiet", "run", "--", "sh", "-c", "echo $LD_PRELOAD").strip().split(":")
+        self.assertEqual(preloaded, [str(root / "usr/lib/sidestep" / name) for name in ["nccl/libnccl.so.2", "cufile/libcufile.so.0"]])
         run(*dpkg, "--purge", *self.packages, env=environment)
         self.assertFalse(command.exists())
 
