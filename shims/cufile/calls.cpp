@@ -75,6 +75,7 @@ void add_storage(Adder& add, const StorageBytes& at, const StorageBytes& bytes) 
     add(at.gpu_direct, bytes.gpu_direct);
     add(at.o_direct, bytes.o_direct);
     add(at.page_cache, bytes.page_cache);
+    add(at.misses, bytes.misses);
 }
 
 std::size_t class_of(Bytes bytes) {

@@ -13,7 +13,7 @@ import harness
 # CountsPage of shims/cufile/calls.hpp
 MAGIC = 0x3130464353
 KINDS = ["read", "write", "readv", "writev", "batch_read", "batch_write", "stream_read", "stream_write"]
-MEMBERS = ["done", "failed", "bytes", "nanoseconds", "direct", "gpu_direct_bytes", "o_direct_bytes", "page_cache_bytes"]
+MEMBERS = ["done", "failed", "bytes", "nanoseconds", "direct", "gpu_direct_bytes", "o_direct_bytes", "page_cache_bytes", "misses"]
 WORDS = len(KINDS) * len(MEMBERS) + 16 * 2 * 7 + 2 * 32 + 10 * 3  # of a shard, whose size is whole cache lines
 SHARDS, HEAD, SHARD = 16, 64, (WORDS * 8 + 63) // 64 * 64
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
