@@ -11,6 +11,8 @@ using Slots = std::array<void*, slot_count>;
 struct Free {
     std::mutex mutex;
     std::vector<Slots> slots;
+    // For ever: at the end of the process CUDA may be gone before the last thread.
+    std::vector<Allocation> memory;
 };
 Free& free_slots() {
     static auto& one = *new Free;
@@ -41,8 +43,11 @@ Result<Slots> slots_of_this_thread(const Context& context) {
     }
     auto made = context.allocate(Place::host(), slot_count * slot_bytes, MemoryKind::pinned);
     if (!made) return made.error();
-    // Kept for ever: at the end of the process CUDA may be gone before the last thread.
-    auto* const all = static_cast<char*>((new Allocation(std::move(*made)))->address());
+    auto* const all = static_cast<char*>(made->address());
+    {
+        const std::lock_guard guard(free_slots().mutex);
+        free_slots().memory.push_back(std::move(*made));
+    }
     for (std::size_t i = 0; i < slot_count; ++i) leased.slots[i] = all + i * slot_bytes;
     return leased.slots;
 }
