@@ -334,7 +334,8 @@ Result<void> SpreadSetup::check_targets() const {
 
 Result<void> SpreadSetup::check_sources() const {
     for (const auto& [memory, then] : sources_)
-        if (auto same = check_unchanged(machine_.registry, spread_.memories[memory], then); !same) return same.error();
+        if (auto same = check_unchanged(machine_.registry, spread_.memories[memory], then); !same)
+            return same.error();
     return {};
 }
 
