@@ -56,8 +56,7 @@ CUstream Gpu::stream(Traffic traffic) const {
 // MiB at a time, 16 threads brought a warm file to an H200 at 52.3 GB/s on one stream and at 49.6 on two or
 // four.
 //
-// A small copy takes less than what begins and ends it, so those of several threads run side by side: on one stream each
-// waits for the ends of all before it.
+// Small copies of several threads use several streams: on one stream each would wait for the ends of all before it.
 CUstream Gpu::link_stream(Traffic traffic, const void* host_memory, Bytes size) const {
     constexpr Bytes small = Bytes{256} << 10;
     static std::atomic<unsigned> threads{0};
