@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/thread.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
@@ -59,11 +60,10 @@ CUstream Gpu::stream(Traffic traffic) const {
 // Small copies of several threads use several streams: on one stream each would wait for the ends of all before it.
 CUstream Gpu::link_stream(Traffic traffic, const void* host_memory, Bytes size) const {
     constexpr Bytes small = Bytes{256} << 10;
-    static std::atomic<unsigned> threads{0};
-    thread_local const unsigned thread = threads.fetch_add(1, std::memory_order_relaxed);
     const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
     const std::size_t number =
-        size <= small ? thread : reinterpret_cast<std::uintptr_t>(host_memory) / alignof(std::max_align_t);
+        size <= small ? base::thread_number()
+                      : reinterpret_cast<std::uintptr_t>(host_memory) / alignof(std::max_align_t);
     return lane.streams[number % lane.streams.size()].get();
 }
 

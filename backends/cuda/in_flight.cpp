@@ -4,70 +4,93 @@
 
 #include <fmt/format.h>
 
+#include "base/thread.hpp"
+
 namespace sidestep::backends::cuda {
 
 InFlight::~InFlight() {
     driver::ScopedCudaContext current(*context_);
-    for (const Enqueued& work : all_) context_->cuda().cuEventDestroy(work.event);
+    for (const Share& share : shares_)
+        for (const Enqueued& work : share.all) context_->cuda().cuEventDestroy(work.event);
+}
+
+InFlight::Share& InFlight::own() {
+    return shares_[base::thread_number() % shares];
 }
 
 Result<Enqueued*> InFlight::take() {
-    const std::lock_guard lock(mutex_);
-    if (free_ != nullptr) {
-        Enqueued* work = free_;
-        free_ = std::exchange(work->next, nullptr);
+    Share& share = own();
+    const std::lock_guard lock(share.mutex);
+    if (share.free != nullptr) {
+        Enqueued* work = share.free;
+        share.free = std::exchange(work->next, nullptr);
         return work;
     }
-    if (all_.size() >= max_in_flight)
+    if (made_.load(std::memory_order_relaxed) >= max_in_flight)
         return Error{ErrorCode::device_error, fmt::format("{} pieces are in flight already", max_in_flight),
                      fmt::format("gpu:{}", gpu_), "wait for some of them"};
     CUevent event = nullptr;
     const driver::Cuda& cuda = context_->cuda();
     const CUresult status = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (status != CUDA_SUCCESS) return cuda.error(status, "cuEventCreate");
-    return &all_.emplace_back(Enqueued{event});
+    made_.fetch_add(1, std::memory_order_relaxed);
+    return &share.all.emplace_back(Enqueued{event});
 }
 
 void InFlight::give_back(Enqueued* work) {
-    const std::lock_guard lock(mutex_);
-    work->next = free_;
-    free_ = work;
+    Share& share = own();
+    const std::lock_guard lock(share.mutex);
+    work->next = share.free;
+    share.free = work;
 }
 
 void InFlight::add(Enqueued* work, CUstream stream) {
     // The default streams of all threads share one name, and each has its own order.
     const CUstream key = stream == CU_STREAM_PER_THREAD ? reinterpret_cast<CUstream>(work) : stream;
-    const std::lock_guard lock(mutex_);
-    Queue& queue = queues_[key];
+    Share& share = own();
+    const std::lock_guard lock(share.mutex);
+    Queue& queue = share.queues[key];
     (queue.first == nullptr ? queue.first : queue.last->next) = work;
     queue.last = work;
-    count_.fetch_add(1, std::memory_order_relaxed);
+    share.count.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool InFlight::look() {
-    if (count_.load(std::memory_order_relaxed) == 0) return false;
+    thread_local unsigned looks = 0;
+    if (Share& share = own();
+        share.count.load(std::memory_order_relaxed) > 0 && ++looks % looks_at_own != 0) {
+        look_at(share);
+        return true;
+    }
+    bool left = false;
+    for (Share& share : shares_) left |= look_at(share);
+    return left;
+}
+
+bool InFlight::look_at(Share& share) {
+    if (share.count.load(std::memory_order_relaxed) == 0) return false;
     std::vector<Ended> ended;
     {
-        const std::unique_lock looking(looking_, std::try_to_lock);
+        const std::unique_lock looking(share.looking, std::try_to_lock);
         if (!looking.owns_lock()) return true;
         std::vector<Queue*> busy;
         {
-            const std::lock_guard lock(mutex_);
-            if (queues_.size() > max_idle_queues)
-                std::erase_if(queues_, [](const auto& entry) { return entry.second.first == nullptr; });
-            for (auto& [stream, queue] : queues_)
+            const std::lock_guard lock(share.mutex);
+            if (share.queues.size() > max_idle_queues)
+                std::erase_if(share.queues, [](const auto& entry) { return entry.second.first == nullptr; });
+            for (auto& [stream, queue] : share.queues)
                 if (queue.first != nullptr) busy.push_back(&queue);
         }
         driver::ScopedCudaContext current(*context_);
-        for (Queue* queue : busy) look_at(*queue, ended);
+        for (Queue* queue : busy) look_at(share, *queue, ended);
     }
     for (Ended& each : ended) each.flight->end(std::move(each.result));
-    return count_.load(std::memory_order_relaxed) > 0;
+    return share.count.load(std::memory_order_relaxed) > 0;
 }
 
 // No other thread takes anything off the queue: its first element stays the same meanwhile.
-void InFlight::look_at(Queue& queue, std::vector<Ended>& ended) {
-    std::unique_lock lock(mutex_);
+void InFlight::look_at(Share& share, Queue& queue, std::vector<Ended>& ended) const {
+    std::unique_lock lock(share.mutex);
     while (queue.first != nullptr) {
         Enqueued& work = *queue.first;
         lock.unlock();
@@ -75,9 +98,9 @@ void InFlight::look_at(Queue& queue, std::vector<Ended>& ended) {
         lock.lock();
         if (!result) return;
         ended.push_back({work.flight, std::move(*result)});
-        queue.first = std::exchange(work.next, free_);
-        free_ = &work;
-        count_.fetch_sub(1, std::memory_order_relaxed);
+        queue.first = std::exchange(work.next, share.free);
+        share.free = &work;
+        share.count.fetch_sub(1, std::memory_order_relaxed);
     }
 }
 

@@ -1,5 +1,6 @@
 #include "base/thread.hpp"
 
+#include <atomic>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +16,12 @@ Result<std::thread> start_thread(std::function<void()> work, std::string where) 
                      std::move(where),
                      "raise the limit of threads (ulimit -u, the control group's pids.max)"};
     }
+}
+
+unsigned thread_number() {
+    static std::atomic<unsigned> given{0};
+    thread_local const unsigned number = given.fetch_add(1, std::memory_order_relaxed);
+    return number;
 }
 
 }  // namespace sidestep::base

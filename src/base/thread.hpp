@@ -12,4 +12,7 @@ namespace sidestep::base {
 // ErrorCode::out_of_memory, with what to do about it, where the system gives no thread. `where`: of the error.
 Result<std::thread> start_thread(std::function<void()> work, std::string where);
 
+// The calling thread's: 0 for the first that asks, and so on. None is given twice.
+unsigned thread_number();
+
 }  // namespace sidestep::base

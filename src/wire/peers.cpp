@@ -91,6 +91,7 @@ Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {
             before = std::exchange(one->peer, peer);
             std::erase_if(all_, [](const auto& weak) { return weak.expired(); });
             all_.push_back(peer);
+            used_.store(true, std::memory_order_release);
             return peer;
         }
     }
@@ -102,6 +103,7 @@ Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {
 
 // The link's threads tell of ends; a look by whoever waits is quicker.
 void Peers::look() const {
+    if (!used_.load(std::memory_order_acquire)) return;
     std::vector<std::shared_ptr<Session>> sessions;
     {
         std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 // The nodes that this machine is connected to.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -57,6 +58,8 @@ private:
     const std::string node_;
     const std::function<Result<std::string>()> key_;
     const std::size_t most_;
+    std::atomic<bool> used_{
+        false};                 // there was a peer: every copy of the machine looks, most machines have none
     mutable std::mutex mutex_;  // guards what follows
     bool closed_ = false;
     std::map<std::string, std::shared_ptr<Entry>> entries_;
