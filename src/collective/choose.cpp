@@ -277,8 +277,12 @@ private:
                                       : static_cast<std::uint64_t>(std::max(facts_.multiprocessors / 2, 1));
         return std::min(all, cap());
     }
-    // Of which two share one.
-    std::uint64_t pair_blocks_max() const { return std::min(2 * room(), cap()); }
+    // Of which two or three share one.
+    std::uint64_t pair_blocks_max() const {
+        const bool few = ranks_ <= protocol::ranks_of_few_pairs;
+        const std::uint64_t most = few ? protocol::max_blocks : protocol::max_pair_blocks;
+        return std::min((few ? 2 : 3) * room(), capped() ? cap() : most);
+    }
 
     // As the program wants it.
     bool capped() const {
@@ -302,7 +306,7 @@ private:
                 is(Collective::all_to_all_v) || is(Collective::send_recv) ? pairs_bytes() / peers : block();
             return static_cast<int>(std::min<std::uint64_t>(
                 protocol::pair_blocks(each, ranks_, eager_max_, pair_blocks_max()) * peers,
-                protocol::max_blocks));
+                protocol::max_pair_blocks));
         }
         if (work.packets)
             return count_of(work.each,

@@ -11,6 +11,11 @@ constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~ui
     return bytes <= eager_max && bytes <= ArenaLayout{ranks}.eager_payload();
 }
 
+// Among so many ranks two thread blocks of pairs share a multiprocessor. Among more, three do, so that each pair of four ranks has
+// 64 of them, not 42, which carry a tenth more; it costs what is short 0.5 us (docs/lab-book.md, "Blocks of pairs").
+constexpr unsigned ranks_of_few_pairs = 3;
+constexpr unsigned max_pair_blocks = 192;  // of all pairs together; of few max_blocks
+
 // Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for
 // every 8 KiB of what is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between
 // two H200 (docs/lab-book.md, "Eager pairs"). A block waits for its twin at the other end, so those of all

@@ -76,7 +76,7 @@ struct Station {
 // Threads of a block that carry data. In packet tasks one more warp looks after the headers.
 constexpr unsigned max_data_threads = 512;
 constexpr unsigned header_threads = 32;
-// Of pairs that are not eager alone: two blocks share a multiprocessor, and with more threads their registers do not
+// Of pairs that are not eager alone: two blocks, among many ranks three, share a multiprocessor, and with more threads their registers do not
 // suffice (8 MiB of all_to_all by two ranks of one H100: 12.8 us; with 512 threads, which spill, 22.4 us).
 constexpr unsigned max_pair_threads = 256;
 // In tasks of lamport, and of lines among more than four ranks: with one warp more a thread could have 96

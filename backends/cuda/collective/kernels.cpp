@@ -2,6 +2,7 @@
 
 #include "backends/cuda/kernel_image.hpp"
 #include "base/try.hpp"
+#include "protocol/pair_blocks.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -78,6 +79,7 @@ Result<void> CollectiveKernels::load_all() {
     SIDESTEP_CHECK(find(lines_copy_[1], "sidestep_lines_copy_16"));
     SIDESTEP_CHECK(find(slices_copy_, "sidestep_slices_copy"));
     SIDESTEP_CHECK(find(pairs_, "sidestep_pairs"));
+    SIDESTEP_CHECK(find(many_pairs_, "sidestep_many_pairs"));
     SIDESTEP_CHECK(find(eager_pairs_, "sidestep_eager_pairs"));
     SIDESTEP_CHECK(load_module(ring_image));
     for (unsigned e = 0; e < protocol::elements; ++e) SIDESTEP_CHECK(find(rings_[e], ring_names[e]));
@@ -119,7 +121,7 @@ CUfunction CollectiveKernels::kernel(const protocol::CollectiveTask& task, unsig
             if (!combines) return lines_copy_[size];
             return plain ? of_element.lines[size] : of_element.some_lines[size];
         case Shape::pairs:
-            return plain ? eager_pairs_ : pairs_;
+            return plain ? eager_pairs_ : ranks > protocol::ranks_of_few_pairs ? many_pairs_ : pairs_;
         case Shape::ring:
             return combines ? rings_[static_cast<unsigned>(element)] : ring_move_;
         case Shape::coalesced:

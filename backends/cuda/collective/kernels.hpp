@@ -53,6 +53,7 @@ private:
     CUfunction lines_copy_[2] = {};
     CUfunction slices_copy_ = nullptr;
     CUfunction pairs_ = nullptr;
+    CUfunction many_pairs_ = nullptr;
     CUfunction eager_pairs_ = nullptr;
     std::array<CUfunction, protocol::elements> rings_{};  // by element
     CUfunction ring_move_ = nullptr;

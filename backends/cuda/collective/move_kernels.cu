@@ -28,6 +28,12 @@ extern "C" __global__ void __launch_bounds__(max_pair_threads, 2)
     __shared__ Ends ends;
     Pair<false>(task, station, ends).run();
 }
+// Among more than ranks_of_few_pairs: with fewer registers, so that three share a multiprocessor.
+extern "C" __global__ void __launch_bounds__(max_pair_threads, 3)
+    sidestep_many_pairs(const __grid_constant__ CollectiveTask task, const __grid_constant__ Station station) {
+    __shared__ Ends ends;
+    Pair<false>(task, station, ends).run();
+}
 
 // Where all blocks for others are eager.
 extern "C" __global__ void __launch_bounds__(max_data_threads + header_threads, 1)

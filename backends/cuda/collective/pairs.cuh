@@ -320,7 +320,7 @@ private:
             ends_.sources = ends_.targets = 1;
         }
         __syncthreads();
-        Copying().run(ends_, bytes, blockDim.x);
+        Copying::run<4>(ends_, bytes, blockDim.x);  // its blocks have half as many threads as others
     }
 
     // All threads: what the next task goes on from. They have read it before they came past the first barrier.

@@ -73,12 +73,14 @@ __device__ inline bool many_blocks() {
 // Copies a range to its targets.
 class Copying {
 public:
-    // All workers. No part of its caller, whose values would take registers from it.
+    // All workers. No part of its caller, whose values would take registers from it. `batch`: loads of a thread that are
+    // under way at a time where many blocks are at work.
+    template <int batch = 2>
     static __device__ __noinline__ void run(const Ends& ends, uint64_t bytes, unsigned workers) {
         const Cut cut(ends, bytes, 1);
         if (cut.units == 0) return run_shifted(ends, bytes, workers);
         if (many_blocks())
-            units<2>(ends, cut, workers);
+            units<batch>(ends, cut, workers);
         else
             units<8>(ends, cut, workers);
         rest(ends, cut, workers);

@@ -37,7 +37,7 @@ TEST(Choose, AllThreadBlocksFindRoomOnTheSmallestGpu) {
                         EXPECT_LE(protocol::pair_blocks(~std::uint64_t{0} >> 1, ranks, choice.eager_max,
                                                         choice.pair_blocks_max) *
                                       others,
-                                  std::max(2 * half, others));
+                                  std::max((ranks > protocol::ranks_of_few_pairs ? 3 : 2) * half, others));
                         const bool two_share = choice.shape == Shape::pushed_slices;
                         const int rows = choice.shape == Shape::ring ? 2 : 1;
                         if (choice.shape != Shape::pairs) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "collective/tasks.hpp"
+#include "protocol/pair_blocks.hpp"
 #include "tests/unit/collective/choosing.hpp"
 
 namespace sidestep::collective {
@@ -91,7 +92,9 @@ TEST(Choose, GrowsWithTheBytes) {
                     if (choice.shape == shape) {
                         ASSERT_GE(choice.blocks, blocks) << describe(operation);
                     }
-                    ASSERT_LE(choice.blocks, static_cast<int>(protocol::max_blocks));
+                    ASSERT_LE(choice.blocks,
+                              static_cast<int>(choice.shape == Shape::pairs ? protocol::max_pair_blocks
+                                                                            : protocol::max_blocks));
                     ASSERT_TRUE(carries(choice.shape, collective));
                     us = choice.expected_us;
                     shape = choice.shape;
