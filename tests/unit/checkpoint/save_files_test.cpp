@@ -109,6 +109,8 @@ TEST_F(SaveOfFiles, MoreFilesToMoreFilesThanHalfOfTheDescriptors) {
         SaveOptions options;
         options.shard_bytes = size;
         options.manifest = true;
+        // Around the page cache a file takes a second descriptor while it is written.
+        if (memory) options.page_cache = PageCache::bypass;
         const std::string out = folder / "out";
         std::filesystem::create_directory(out);
         if (memory)
