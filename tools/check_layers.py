@@ -122,7 +122,7 @@ LAYERS = [
     Layer(10, "tests/fake_cuda", "libraries that stand in for those of the GPU driver",
           ("src/base", "src/driver"), ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/fake_cufile", "a library that stands in for cuFile, and the tests over it",
-          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer", "backends/*"),
+          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer", "backends/*", "backends", "shims/cufile"),
           ("fmt", "GoogleTest", "POSIX", "kernel", "CUDA")),
     Layer(10, "tests/fuzz", "fuzz targets, and their corpora replayed", ("src/backend", "src/checkpoint", "src/wire"), ("fmt", "GoogleTest")),
     Layer(10, "tests/gpu", "tests that need a GPU",

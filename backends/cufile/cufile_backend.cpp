@@ -77,6 +77,7 @@ private:
     Support load(const Topology& topology, const Conditions& conditions);
     Support reads(const Buffer& file, int gpu);
     Support writes(const Buffer& file, int gpu);
+    Support takes(const Buffer& file);
 
     const CufileOptions options_;
     double gb_per_s_ = 0;             // 0 where it is not usable
@@ -153,8 +154,12 @@ Support CufileBackend::reads(const Buffer& file, int gpu) {
         return Support::no(
             fmt::format("only whole blocks of {} go directly, and the file is smaller", format_bytes(block)));
     if (Support proven = opened_->prover.reads(path, gpu); !proven.usable) return proven;
-    // The path is proven for the device; whether cuFile takes this file shows when it is opened.
-    auto opened = FileRegistration::open(shared(), file, {});
+    return takes(file);
+}
+
+// The path is proven for the device; whether cuFile takes this file shows when it is opened.
+Support CufileBackend::takes(const Buffer& file) {
+    const auto opened = FileRegistration::open(shared(), file, {});
     if (!opened) return Support::no(opened.error().message, opened.error().hint);
     return Support::yes("proven by cuFile's counters");
 }
@@ -166,7 +171,9 @@ Support CufileBackend::writes(const Buffer& file, int gpu) {
         return Support::no(
             fmt::format("that writing to a {} is direct cannot be tried out without overwriting it",
                         driver::to_string((*facts)->type)));
-    return opened_->prover.writes(path, gpu);
+    Support proven = opened_->prover.writes(path, gpu);
+    // A whole file is written under another name.
+    return proven.usable && !file.whole_file() ? takes(file) : proven;
 }
 
 Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffer& buffer,

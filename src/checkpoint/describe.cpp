@@ -46,6 +46,15 @@ std::string counted(std::size_t count, const char* one) {
     return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
+// About as many bytes as the JSON will have, so that hundreds of megabytes are not copied as the text grows.
+std::size_t json_size(const std::vector<TensorInfo>& tensors,
+                      const std::vector<std::pair<std::string, std::string>>& metadata) {
+    std::size_t bytes = 4096;
+    for (const TensorInfo& tensor : tensors) bytes += 160 + tensor.name.size();
+    for (const auto& [key, value] : metadata) bytes += 16 + key.size() + value.size();
+    return bytes + bytes / 32;
+}
+
 // Adds a member that is a list, an item a line.
 template <typename Items, typename Line>
 void append_list(std::string& text, const char* member, const Items& items, const Line& line) {
@@ -105,8 +114,10 @@ std::string Checkpoint::to_text() const {
 }
 
 std::string Checkpoint::to_json() const {
-    std::string text = fmt::format("{{\n  \"version\": 1,\n  \"path\": {},\n  \"bytes\": {}",
-                                   json_text(content_->path), bytes());
+    std::string text;
+    text.reserve(json_size(tensors(), metadata()));
+    text += fmt::format("{{\n  \"version\": 1,\n  \"path\": {},\n  \"bytes\": {}", json_text(content_->path),
+                        bytes());
     append_list(text, "types", types_of(tensors()), [](const auto& type) {
         return fmt::format("{{\"type\": {}, \"bytes\": {}}}", json_text(type.first), type.second);
     });

@@ -191,37 +191,37 @@ TextPairs one_of_each(TextPairs pairs) {
 // One tensor, whose data_offsets are `begin` and `end`, after one that ended at `before`.
 Result<void> check_tensor(const TensorInfo& tensor, Bytes begin, Bytes end, Bytes before,
                           const std::string& file) {
-    const std::string name = shown(tensor.name);
+    const auto name = [&] { return shown(tensor.name); };
     if (begin != before) {
         return wrong(
             fmt::format("tensor {} begins at byte {} of the data, where the one before it ends at {}: "
                         "the tensors {}",
-                        name, begin, before, begin < before ? "overlap" : "leave a hole"),
+                        name(), begin, before, begin < before ? "overlap" : "leave a hole"),
             file, format_page);
     }
     if (end < begin) {
         return wrong(
-            fmt::format("tensor {} ends at byte {} of the data, before it begins at {}", name, end, begin),
+            fmt::format("tensor {} ends at byte {} of the data, before it begins at {}", name(), end, begin),
             file, format_page);
     }
     if (tensor.dtype == Dtype::other) {
         const auto elements = elements_of(tensor.shape);
         if (!elements)
-            return wrong(fmt::format("tensor {} has more elements than 64 bits can count", name), file,
+            return wrong(fmt::format("tensor {} has more elements than 64 bits can count", name()), file,
                          format_page);
         if (*elements > 0 || begin == end) return {};
         return wrong(fmt::format("tensor {} takes {} bytes of the file (data bytes {} to {}), and its shape "
                                  "has no elements",
-                                 name, end - begin, begin, end),
+                                 name(), end - begin, begin, end),
                      file, format_page);
     }
     const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
-    if (!bytes) return wrong(fmt::format("tensor {} {}", name, bytes.error().message), file, format_page);
+    if (!bytes) return wrong(fmt::format("tensor {} {}", name(), bytes.error().message), file, format_page);
     if (*bytes != end - begin) {
         return wrong(
             fmt::format("tensor {} takes {} bytes of the file (data bytes {} to {}), where its shape and "
                         "{} make {}",
-                        name, end - begin, begin, end, tensor.type_name, *bytes),
+                        name(), end - begin, begin, end, tensor.type_name, *bytes),
             file, format_page);
     }
     return {};
@@ -245,9 +245,12 @@ Error wrong_end(const SafetensorsHeader& header, Bytes data_end, Bytes file_size
 // The order, the gaps and the sizes, as the reference checks them.
 Result<void> check_layout(SafetensorsHeader& header, Bytes file_size, bool lenient, const std::string& file) {
     auto& tensors = header.tensors;
-    std::stable_sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    const auto earlier = [](const TensorInfo& a, const TensorInfo& b) {
         return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
-    });
+    };
+    // Most files name their tensors in the order of their bytes.
+    if (!std::is_sorted(tensors.begin(), tensors.end(), earlier))
+        std::stable_sort(tensors.begin(), tensors.end(), earlier);
     Bytes data_end = 0;
     for (const TensorInfo& tensor : tensors) {
         SIDESTEP_CHECK(check_tensor(tensor, tensor.offset, tensor.bytes, data_end, file));

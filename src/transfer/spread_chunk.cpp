@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -55,8 +56,18 @@ Result<void> SpreadChunk::collect() {
     }
     merge_adjacent(shared_);
     for (auto& own : own_) merge_adjacent(own);
+    collect_sources();
     of_file_ = requests_of(cell_.parts, work_.loads() ? read_along : 0);
     return {};
+}
+
+void SpreadChunk::collect_sources() {
+    if (work_.loads()) return;
+    for (std::size_t lane = 0; lane < own_.size(); ++lane)
+        if (work_.setup.place(lane).is_file())
+            for (const Run& run : own_[lane]) sources_.push_back(run.memory);
+    std::sort(sources_.begin(), sources_.end());
+    sources_.erase(std::unique(sources_.begin(), sources_.end()), sources_.end());
 }
 
 // `reached`: up to where the runs before cover the part.
@@ -96,10 +107,12 @@ Result<bool> SpreadChunk::step() {
                 return seen.error();
             }
         }
-        if (auto next = next_phase(); !next) {
+        const auto next = next_phase();
+        if (!next) {
             stop();
             return next.error();
         }
+        if (!*next) return moved;
         moved = true;
         SIDESTEP_CHECK(step_parts());
     }
@@ -164,13 +177,25 @@ void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveS
     parts_.push_back(std::move(part));
 }
 
-Result<void> SpreadChunk::next_phase() {
+// Of the files that the memories of its runs are.
+Result<bool> SpreadChunk::open_sources() {
+    if (sources_.empty()) return true;
+    return work_.setup.sources().hold(sources_, holds_sources_);
+}
+
+Result<bool> SpreadChunk::next_phase() {
     const bool check = task_ == ChunkTask::check;
     switch (phase_) {
         case Phase::waiting:
             SIDESTEP_CHECK(collect());
+            phase_ = Phase::opening;
+            break;
+        case Phase::opening: {
+            SIDESTEP_TRY(const bool open, open_sources());
+            if (!open) return false;
             phase_ = begin_filling();
             break;
+        }
         case Phase::filling:
             if (check)
                 phase_ = begin_fetching();
@@ -198,7 +223,7 @@ Result<void> SpreadChunk::next_phase() {
             break;
     }
     if (phase_ == Phase::ended) end();
-    return {};
+    return true;
 }
 
 SpreadChunk::Phase SpreadChunk::begin_filling() {
@@ -362,6 +387,7 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
 }
 
 void SpreadChunk::end() {
+    if (std::exchange(holds_sources_, false)) work_.setup.sources().let_go(sources_);
     for (const std::size_t slot : slots_) work_.setup.give_back(slot);
     slots_.clear();
     if (verifying_) work_.stages.end(work_.verifying, cell_.bytes());

@@ -46,8 +46,8 @@ enum class ChunkTask {
 //
 //   move to memory   filling: file to slot, and to the memories that storage reaches; looking; emptying: slot to the others,
 //                    of what all get to one memory of each group; handing on
-//   move to files    filling: memories to slot; looking; emptying: slot to file
-//   check            filling: file to slot; then for each lane fetching, memory to second slot; comparing
+//   move to files    opening: the files among the memories; filling: memories to slot; looking; emptying: slot to file
+//   check            opening, as above; filling: file to slot; then for each lane fetching, memory to second slot; comparing
 //
 // Slots go back as soon as the last copy out of them has ended. Driven by one thread at a time; must be idle
 // before it is destroyed.
@@ -63,13 +63,13 @@ public:
 
     bool ended() const { return phase_ == Phase::ended; }
     // Nothing of it has come out of its slot yet.
-    bool filling() const { return phase_ == Phase::waiting || phase_ == Phase::filling; }
+    bool filling() const { return phase_ <= Phase::filling; }
     // Nothing is in flight.
     bool idle() const;
     const Cell& cell() const { return cell_; }
 
 private:
-    enum class Phase { waiting, filling, looking, emptying, handing_on, fetching, comparing, ended };
+    enum class Phase { waiting, opening, filling, looking, emptying, handing_on, fetching, comparing, ended };
     struct Part {
         std::unique_ptr<Move> move;
         std::size_t stage = 0;
@@ -79,10 +79,13 @@ private:
     };
 
     Result<void> collect();
+    void collect_sources();
     Result<void> add_run(Run run, const FileRange& part, Bytes& reached);
     Result<bool> step_parts();
     void count(Part& part);
-    Result<void> next_phase();
+    // False where it has to wait.
+    Result<bool> next_phase();
+    Result<bool> open_sources();
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();
@@ -104,7 +107,9 @@ private:
     std::vector<std::size_t> slots_;
     Phase phase_ = Phase::waiting;
     bool stopped_ = false;
-    std::vector<Run> of_file_;                // parts of the file that are read or written as one
+    std::vector<Run> of_file_;          // parts of the file that are read or written as one
+    std::vector<std::size_t> sources_;  // files among the memories that it moves from
+    bool holds_sources_ = false;
     std::vector<Run> shared_;                 // of every memory
     std::vector<std::vector<Run>> own_;       // by lane
     std::vector<std::size_t> owners_;         // by group: the lane that gets it first

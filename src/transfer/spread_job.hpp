@@ -29,7 +29,7 @@ private:
     void stop() override;
     bool settle(bool may_block) override;
     bool idle() const override;
-    bool waits_for_calls() const override { return files_.calling(); }
+    bool waits_for_calls() const override { return files_.calling() || (setup_ && setup_->calling()); }
     bool needs_driver() const override;
     std::string where() const override { return "spread"; }
     Result<void> make_final() override;

@@ -275,6 +275,9 @@ Result<void> SpreadSetup::make_ring() {
 Result<void> SpreadSetup::attach_all() {
     const bool loads = spread_.direction == SpreadDirection::to_memory;
     const std::size_t ring = spread_.memories.size();
+    if (!loads)
+        reading_ = std::make_unique<SpreadSources>(
+            machine_.calls, ring, [this](std::size_t memory) { return open_source(memory); });
     if (way_.uses_slots()) SIDESTEP_CHECK(attach(storage_, loads ? Access::write : Access::read, ring));
     for (std::size_t lane = 0; lane < lanes(); ++lane)
         if (!way_.direct[lane])
@@ -293,27 +296,49 @@ Result<void> SpreadSetup::attach_all() {
 }
 
 Result<void> SpreadSetup::attach_memory(std::size_t memory) {
+    if (sources_.contains(memory)) return {};  // opened when a chunk comes to it
     const bool loads = spread_.direction == SpreadDirection::to_memory;
     const std::size_t lane = lane_of_[memory];
     SIDESTEP_TRY(backend::Registration * linked,
                  attach(links_[lane], loads ? Access::write : Access::read, memory));
-    linked_.push_back(linked);
-    if (!options_.verify) return {};
-    SIDESTEP_TRY(backend::Registration * fetched, attach(fetchers_[lane], Access::read, memory));
-    fetched_.push_back(fetched);
+    backend::Registration* fetched = nullptr;
+    if (options_.verify) {
+        SIDESTEP_TRY(fetched, attach(fetchers_[lane], Access::read, memory));
+    }
+    if (!loads) reading_->set(memory, linked, fetched);
     return {};
 }
 
-Result<backend::Registration*> SpreadSetup::attach(const Mover& mover, Access access, std::size_t which) {
-    if (backend::Registration* known = find(mover, access, which)) return known;
+Result<SpreadSources::Open> SpreadSetup::open_source(std::size_t memory) const {
+    const std::size_t lane = lane_of_[memory];
+    const auto options = options_for(Access::read, memory);
+    const auto open = [&](const Mover& mover) {
+        return mover.backend->attach(spread_.memories[memory], options);
+    };
+    SpreadSources::Open opened;
+    SIDESTEP_TRY(opened.linked, open(links_[lane]));
+    if (!options_.verify) return opened;
+    opened.fetched = opened.linked;
+    if (fetchers_[lane].backend != links_[lane].backend) {
+        SIDESTEP_TRY(opened.fetched, open(fetchers_[lane]));
+    }
+    return opened;
+}
+
+backend::AttachOptions SpreadSetup::options_for(Access access, std::size_t which) const {
     backend::AttachOptions options;
     options.access = access;
     if (const auto source = sources_.find(which); source != sources_.end()) {
         options.identity = source->second.identity;
         options.version = source->second.version;
     }
+    return options;
+}
+
+Result<backend::Registration*> SpreadSetup::attach(const Mover& mover, Access access, std::size_t which) {
+    if (backend::Registration* known = find(mover, access, which)) return known;
     const Buffer& buffer = which < spread_.memories.size() ? spread_.memories[which] : ring_.buffer();
-    SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options));
+    SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options_for(access, which)));
     return (attached_[{mover.backend, access, which}] = std::move(registration)).get();
 }
 
@@ -390,13 +415,13 @@ MoveSide SpreadSetup::memory_side(const Mover& mover, Access access, std::size_t
     if (spread_.direction == SpreadDirection::to_memory)
         side.registration = find(mover, access, lane);
     else
-        side.by_memory = &linked_;
+        side.by_memory = &reading_->linked();
     return side;
 }
 
 MoveSide SpreadSetup::fetched_side(std::size_t lane) const {
     MoveSide side = memory_side(fetchers_[lane], Access::read, lane);
-    if (spread_.direction == SpreadDirection::to_file) side.by_memory = &fetched_;
+    if (spread_.direction == SpreadDirection::to_file) side.by_memory = &reading_->fetched();
     return side;
 }
 

@@ -14,6 +14,7 @@
 #include "route/fan_out.hpp"
 #include "transfer/job.hpp"
 #include "transfer/spread_move.hpp"
+#include "transfer/spread_sources.hpp"
 
 namespace sidestep::transfer {
 
@@ -45,6 +46,10 @@ public:
     std::vector<backend::Backend*> file_backends() const;
     std::size_t lanes() const { return ends_.size(); }
     std::size_t lane_of(std::size_t memory) const { return lane_of_[memory]; }
+    // To files: those that are read for them, and memory.
+    SpreadSources& sources() { return *reading_; }
+    // It is opening some: this object has to stay meanwhile.
+    bool calling() const { return reading_ && reading_->calling(); }
     // To files: whether what is read for them is what it was in the beginning. May block.
     Result<void> check_sources() const;
     const Place& place(std::size_t lane) const { return ends_[lane].place; }
@@ -74,7 +79,6 @@ public:
 private:
     // The last one says which memory; the ring comes after them.
     using Key = std::tuple<backend::Backend*, backend::Access, std::size_t>;
-    using ByMemory = std::vector<backend::Registration*>;
     struct Share {
         Bytes outstanding = 0;
         Bytes carried = 0;
@@ -92,7 +96,9 @@ private:
     Result<void> make_ring();
     Result<void> attach_all();
     Result<backend::Registration*> attach(const Mover& mover, backend::Access access, std::size_t which);
+    backend::AttachOptions options_for(backend::Access access, std::size_t which) const;
     Result<void> attach_memory(std::size_t memory);
+    Result<SpreadSources::Open> open_source(std::size_t memory) const;
     backend::Registration* find(const Mover& mover, backend::Access access, std::size_t which) const;
     void count_traffic();
 
@@ -115,8 +121,8 @@ private:
     std::vector<std::size_t> free_slots_;
     StagingLease ring_;
     std::map<Key, std::unique_ptr<backend::Registration>> attached_;  // after the ring: gone before it
-    ByMemory linked_;   // of to_file: attached to their lane's link
-    ByMemory fetched_;  // the same for verification
+    std::unique_ptr<SpreadSources>
+        reading_;  // of to_file: attached to their lane's link, and for verification
     std::vector<Share> shares_;
 };
 

@@ -136,6 +136,14 @@ class Inspect(harness.CommandTest):
         self.assertEqual(answer["bytes"], 2001 * 2 * 2048 * 7168)
         self.assertIn("\n6 tensors", self.succeed("inspect", "big", "--only", "*.layers.0.*.experts.[01].*").out)
 
+    def test_as_much_metadata_as_a_header_holds(self):
+        metadata = {f"key {i}": "v\"\\\n\u00e9" * 20 + str(i) for i in range(200_000)}
+        metadata["long"] = "x" * 40_000_000
+        content = safetensors(SMALL, metadata)
+        self.assertGreater(struct.unpack("<Q", content[:8])[0], 90_000_000)
+        self.write("m.safetensors", content)
+        self.assertTrue(self.json_of("inspect", "m.safetensors")["metadata"] == metadata)  # whose difference nobody reads
+
     def test_what_makes_no_sense(self):
         self.refused(harness.USAGE, "absent", "inspect", "absent")
         self.refused(harness.USAGE, "CHECKPOINT", "inspect")

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import struct
+import subprocess
 import unittest
 
 import harness
@@ -115,6 +117,31 @@ class Save(harness.CommandTest):
         for word in ["11 tensors of . to copy.safetensors (1 file)", "file:./model.safetensors -> host -> file:copy.safetensors", "read", "write"]:
             self.assertIn(word, outcome.out)
         self.assertEqual(self.succeed("save", ".", "copy.safetensors", "--quiet").out, "")
+
+    def test_what_replaces_is_flushed_unless_told_otherwise(self):
+        self.write("count.c", b"""#include <stdlib.h>
+            #include <fcntl.h>
+            #include <unistd.h>
+            int fsync(int file) {
+                int list = open(getenv("FLUSHES"), O_WRONLY | O_CREAT | O_APPEND, 0600);
+                (void)!write(list, "f", 1);
+                close(list);
+                return fdatasync(file);
+            }""")
+        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", "count.so", "count.c"], cwd=self.dir, capture_output=True, text=True)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        os.mkdir(self.dir / "out")
+        list_of = self.dir / "flushes"
+        env = {**harness.environment(), "LD_PRELOAD": str(self.dir / "count.so"), "FLUSHES": str(list_of)}
+        for what, options, flushes in [("new", [], False), ("new, asked to", ["--sync"], True), ("replaced", [], True),
+                                       ("replaced, left out", ["--no-sync-replaced"], False)]:
+            with self.subTest(what):
+                if what.startswith("new"):
+                    shutil.rmtree(self.dir / "out")
+                    os.mkdir(self.dir / "out")
+                list_of.unlink(missing_ok=True)
+                self.succeed("save", "model.safetensors", "out", *options, env=env)
+                self.assertEqual(list_of.exists(), flushes)
 
     def test_what_makes_no_sense(self):
         for code, words, line in [

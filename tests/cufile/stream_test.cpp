@@ -1,6 +1,4 @@
 // Reads and writes in the order of a CUDA stream, on GPUs that are there.
-#include <dlfcn.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -8,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/cuda_by_name.hpp"
 #include "tests/cufile/world.hpp"
 
 namespace sidestep::cufile_test {
@@ -16,56 +15,12 @@ namespace {
 constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr int capture_unsupported = 900;  // of cuda.h
 
-// Of cuda.h; a CUdevice and a CUresult are ints, a CUdeviceptr is an unsigned long long.
-struct Cuda {
-    int (*init)(unsigned) = nullptr;
-    int (*count)(int*) = nullptr;
-    int (*retain)(void**, int) = nullptr;
-    int (*set_current)(void*) = nullptr;
-    int (*allocate)(unsigned long long*, std::size_t) = nullptr;
-    int (*release)(unsigned long long) = nullptr;
-    int (*allocate_host)(void**, std::size_t, unsigned) = nullptr;
-    int (*release_host)(void*) = nullptr;
-    int (*make_stream)(CUstream*, unsigned) = nullptr;
-    int (*end_stream)(CUstream) = nullptr;
-    int (*synchronize)(CUstream) = nullptr;
-    int (*call_host)(CUstream, void (*)(void*), void*) = nullptr;
-    int (*copy)(unsigned long long, unsigned long long, std::size_t, CUstream) = nullptr;
-    int (*begin_capture)(CUstream, int) = nullptr;
-    int (*end_capture)(CUstream, void**) = nullptr;
-};
-
-template <typename Function>
-void bind(void* library, Function& function, const char* name) {
-    function = reinterpret_cast<Function>(::dlsym(library, name));
-}
-
-class CufileStream : public ::testing::Test {
+class CufileStream : public test::OnCuda {
 protected:
     void SetUp() override {
-        void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-        if (library == nullptr) GTEST_SKIP() << "there is no libcuda.so.1";
-        bind(library, cuda.init, "cuInit");
-        bind(library, cuda.count, "cuDeviceGetCount");
-        bind(library, cuda.retain, "cuDevicePrimaryCtxRetain");
-        bind(library, cuda.set_current, "cuCtxSetCurrent");
-        bind(library, cuda.allocate, "cuMemAlloc_v2");
-        bind(library, cuda.release, "cuMemFree_v2");
-        bind(library, cuda.allocate_host, "cuMemHostAlloc");
-        bind(library, cuda.release_host, "cuMemFreeHost");
-        bind(library, cuda.make_stream, "cuStreamCreate");
-        bind(library, cuda.end_stream, "cuStreamDestroy_v2");
-        bind(library, cuda.synchronize, "cuStreamSynchronize");
-        bind(library, cuda.call_host, "cuLaunchHostFunc");
-        bind(library, cuda.copy, "cuMemcpyAsync");
-        bind(library, cuda.begin_capture, "cuStreamBeginCapture_v2");
-        bind(library, cuda.end_capture, "cuStreamEndCapture");
-        int devices = 0;
-        if (cuda.init(0) != 0 || cuda.count(&devices) != 0 || devices == 0)
-            GTEST_SKIP() << "CUDA sees no GPU";
-        void* context = nullptr;
-        ASSERT_EQ(cuda.retain(&context, 0), 0);
-        ASSERT_EQ(cuda.set_current(context), 0);
+        OnCuda::SetUp();
+        if (IsSkipped()) return;
+        choose(0);
         ASSERT_EQ(cuda.make_stream(&stream, 1), 0);
         ASSERT_EQ(cuda.allocate(&gpu, 4 * MiB), 0);
         ASSERT_EQ(cuda.allocate_host(&pinned, 4 * MiB, 0), 0);
@@ -101,7 +56,6 @@ protected:
         return {seen, seen + bytes};
     }
 
-    Cuda cuda;
     CUstream stream = nullptr;
     unsigned long long gpu = 0;
     void* base = nullptr;    // the same

@@ -26,11 +26,14 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/cufile_abi.hpp"
+#include "tests/fake_cufile/taken_call.hpp"
 
 using namespace sidestep::driver::cufile_abi;
+using sidestep::fake_cufile::TakenCall;
 
 namespace {
 
@@ -68,6 +71,7 @@ struct State {
     std::map<const void*, std::size_t> buffers;
     std::vector<GpuRecord> gpus;
     int operations = 0;
+    std::vector<TakenCall> taken;
 };
 
 State& state() {
@@ -149,6 +153,7 @@ ssize_t move(Handle handle, char* base, std::size_t size, off_t file_offset, off
     int own = -1;
     {
         const std::lock_guard lock(state().mutex);
+        state().taken.push_back({write, base, size, file_offset, offset});
         const auto found = state().files.find(handle);
         if (found == state().files.end()) return -5027;
         own = found->second.own;
@@ -294,6 +299,13 @@ int fake_cufile_buffers() {
 }
 int fake_cufile_opened() {
     return state().opened;
+}
+// Reads and writes since it was asked last: at most `room` are told, all are forgotten, and how many there were is the answer.
+std::size_t fake_cufile_taken(TakenCall* calls, std::size_t room) {
+    const std::lock_guard lock(state().mutex);
+    const std::vector<TakenCall> taken = std::exchange(state().taken, {});
+    std::copy_n(taken.begin(), std::min(room, taken.size()), calls);
+    return taken.size();
 }
 const char* fake_cufile_log_folder() {
     return state().log_folder.c_str();

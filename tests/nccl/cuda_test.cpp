@@ -1,60 +1,17 @@
 // The shim on GPUs of CUDA: whose device is meant, and order between a caller's streams.
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/cuda_by_name.hpp"
 #include "tests/nccl/world.hpp"
 
 namespace {
 
-// Of cuda.h; a CUdevice and a CUresult are ints.
-struct Driver {
-    int (*init)(unsigned) = nullptr;
-    int (*count)(int*) = nullptr;
-    int (*retain)(void**, int) = nullptr;
-    int (*set_current)(void*) = nullptr;
-    int (*create_stream)(cudaStream_t*, unsigned) = nullptr;
-    int (*synchronize)(cudaStream_t) = nullptr;
-    int (*destroy_stream)(cudaStream_t) = nullptr;
-    int (*attributes)(unsigned, int*, void**, unsigned long long) = nullptr;
-    int (*to_device)(unsigned long long, const void*, std::size_t) = nullptr;
-    int (*to_host)(void*, unsigned long long, std::size_t) = nullptr;
-};
-
-template <typename Function>
-void bind(void* library, Function& function, const char* name) {
-    function = reinterpret_cast<Function>(::dlsym(library, name));
-}
-
-class NcclCuda : public ::testing::Test {
+class NcclCuda : public sidestep::test::OnCuda {
 protected:
-    void SetUp() override {
-        void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-        if (library == nullptr) GTEST_SKIP() << "there is no libcuda.so.1";
-        bind(library, driver.init, "cuInit");
-        bind(library, driver.count, "cuDeviceGetCount");
-        bind(library, driver.retain, "cuDevicePrimaryCtxRetain");
-        bind(library, driver.set_current, "cuCtxSetCurrent");
-        bind(library, driver.create_stream, "cuStreamCreate");
-        bind(library, driver.synchronize, "cuStreamSynchronize");
-        bind(library, driver.destroy_stream, "cuStreamDestroy_v2");
-        bind(library, driver.attributes, "cuPointerGetAttributes");
-        bind(library, driver.to_device, "cuMemcpyHtoD_v2");
-        bind(library, driver.to_host, "cuMemcpyDtoH_v2");
-        if (driver.init(0) != 0 || driver.count(&devices) != 0 || devices == 0)
-            GTEST_SKIP() << "CUDA sees no GPU";
-    }
-
-    void choose(int device) {
-        void* context = nullptr;
-        ASSERT_EQ(driver.retain(&context, device), 0);
-        ASSERT_EQ(driver.set_current(context), 0);
-    }
-
     ncclComm_t alone() {
         ncclUniqueId id{};
         ncclComm_t comm = nullptr;
@@ -62,9 +19,6 @@ protected:
         EXPECT_EQ(ncclCommInitRank(&comm, 1, id, 0), +ncclSuccess) << ncclGetLastError(nullptr);
         return comm;
     }
-
-    Driver driver;
-    int devices = 0;
 };
 
 TEST_F(NcclCuda, TheCurrentDeviceIsMeant) {
@@ -79,7 +33,7 @@ TEST_F(NcclCuda, TheCurrentDeviceIsMeant) {
         ASSERT_EQ(ncclMemAlloc(&memory, 1 << 20), +ncclSuccess) << ncclGetLastError(nullptr);
         int owner = -1;
         void* into = &owner;
-        EXPECT_EQ(driver.attributes(1, &device_ordinal, &into, reinterpret_cast<unsigned long long>(memory)),
+        EXPECT_EQ(cuda.attributes(1, &device_ordinal, &into, reinterpret_cast<unsigned long long>(memory)),
                   0);
         EXPECT_EQ(owner, device);
         EXPECT_EQ(ncclMemFree(memory), +ncclSuccess) << ncclGetLastError(nullptr);
@@ -105,7 +59,7 @@ TEST_F(NcclCuda, PairsOfSeveralStreamsInOneGroup) {
     choose(0);
     const ncclComm_t comm = alone();
     cudaStream_t streams[2] = {};
-    for (cudaStream_t& stream : streams) ASSERT_EQ(driver.create_stream(&stream, 1), 0);
+    for (cudaStream_t& stream : streams) ASSERT_EQ(cuda.make_stream(&stream, 1), 0);
     void* memory = nullptr;
     ASSERT_EQ(ncclMemAlloc(&memory, 8192), +ncclSuccess) << ncclGetLastError(nullptr);
     auto* bytes = static_cast<char*>(memory);
@@ -115,10 +69,10 @@ TEST_F(NcclCuda, PairsOfSeveralStreamsInOneGroup) {
     EXPECT_EQ(ncclRecv(bytes + 4096, 4096, ncclInt8, 0, comm, streams[1]), +ncclSuccess)
         << ncclGetLastError(nullptr);
     EXPECT_EQ(ncclGroupEnd(), +ncclSuccess) << ncclGetLastError(nullptr);
-    for (cudaStream_t stream : streams) EXPECT_EQ(driver.synchronize(stream), 0);
+    for (cudaStream_t stream : streams) EXPECT_EQ(cuda.synchronize(stream), 0);
     EXPECT_EQ(ncclCommDestroy(comm), +ncclSuccess) << ncclGetLastError(nullptr);
     EXPECT_EQ(ncclMemFree(memory), +ncclSuccess);
-    for (cudaStream_t stream : streams) EXPECT_EQ(driver.destroy_stream(stream), 0);
+    for (cudaStream_t stream : streams) EXPECT_EQ(cuda.end_stream(stream), 0);
 }
 
 TEST_F(NcclCuda, CopyEnginesCarryWhatMovesBytesAlone) {
@@ -140,10 +94,10 @@ TEST_F(NcclCuda, CopyEnginesCarryWhatMovesBytesAlone) {
     ASSERT_EQ(ncclGroupEnd(), +ncclSuccess) << ncclGetLastError(nullptr);
     for (int rank = 0; rank < 2; ++rank) {
         choose(rank);
-        ASSERT_EQ(driver.create_stream(&streams[rank], 1), 0);
+        ASSERT_EQ(cuda.make_stream(&streams[rank], 1), 0);
         ASSERT_EQ(ncclMemAlloc(&memory[rank], 3 * bytes), +ncclSuccess) << ncclGetLastError(nullptr);
         const std::string own(bytes, static_cast<char>('a' + rank));
-        ASSERT_EQ(driver.to_device(reinterpret_cast<unsigned long long>(memory[rank]), own.data(), bytes), 0);
+        ASSERT_EQ(cuda.to_device(reinterpret_cast<unsigned long long>(memory[rank]), own.data(), bytes), 0);
     }
     ASSERT_EQ(ncclGroupStart(), +ncclSuccess);
     for (int rank = 0; rank < 2; ++rank)
@@ -153,17 +107,17 @@ TEST_F(NcclCuda, CopyEnginesCarryWhatMovesBytesAlone) {
     ASSERT_EQ(ncclGroupEnd(), +ncclSuccess) << ncclGetLastError(nullptr);
     for (int rank = 0; rank < 2; ++rank) {
         choose(rank);
-        EXPECT_EQ(driver.synchronize(streams[rank]), 0);
+        EXPECT_EQ(cuda.synchronize(streams[rank]), 0);
         std::string all(2 * bytes, ' ');
         EXPECT_EQ(
-            driver.to_host(all.data(), reinterpret_cast<unsigned long long>(memory[rank]) + bytes, 2 * bytes),
+            cuda.to_host(all.data(), reinterpret_cast<unsigned long long>(memory[rank]) + bytes, 2 * bytes),
             0);
         EXPECT_TRUE(all == std::string(bytes, 'a') + std::string(bytes, 'b')) << "rank " << rank;
     }
     for (int rank = 0; rank < 2; ++rank) {
         EXPECT_EQ(ncclCommDestroy(comms[rank]), +ncclSuccess) << ncclGetLastError(nullptr);
         EXPECT_EQ(ncclMemFree(memory[rank]), +ncclSuccess);
-        EXPECT_EQ(driver.destroy_stream(streams[rank]), 0);
+        EXPECT_EQ(cuda.end_stream(streams[rank]), 0);
     }
 }
 

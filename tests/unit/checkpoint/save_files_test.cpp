@@ -1,6 +1,7 @@
 // Saving tensors that lie in files: what is written is what the files hold, and files that change, end early or are
 // written themselves are refused.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <filesystem>
@@ -76,6 +77,58 @@ TEST_F(SaveOfFiles, PartsOfFilesBesideMemory) {
                 }
                 std::filesystem::remove_all(folder / "out");
             }
+}
+
+// For as long as it lives, the process may have so many descriptors.
+class DescriptorLimit {
+public:
+    explicit DescriptorLimit(rlim_t most) {
+        EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+        const rlimit less{std::min(most, before_.rlim_max), before_.rlim_max};
+        EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &less), 0);
+    }
+    ~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+    DescriptorLimit(const DescriptorLimit&) = delete;
+    DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+private:
+    rlimit before_{};
+};
+
+// As many as a shell gives: one for each file that is written is enough, and none stays with those that are read.
+TEST_F(SaveOfFiles, MoreFilesToMoreFilesThanHalfOfTheDescriptors) {
+    constexpr std::size_t count = 640;
+    constexpr Bytes size = 5000;
+    std::vector<TensorToSave> tensors;
+    for (std::size_t i = 0; i < count; ++i)
+        tensors.push_back(part(fmt::format("t{:04}", i), source(fmt::format("source {}", i), size), 0, size));
+    const std::string wanted = test::get(folder / "source 7");
+    const DescriptorLimit limit(1024);
+    for (const bool memory : {false, true}) {
+        SCOPED_TRACE(memory ? "from memory" : "from files");
+        SaveOptions options;
+        options.shard_bytes = size;
+        options.manifest = true;
+        // Around the page cache a file takes a second descriptor while it is written.
+        if (memory) options.page_cache = PageCache::bypass;
+        const std::string out = folder / "out";
+        std::filesystem::create_directory(out);
+        if (memory)
+            for (TensorToSave& tensor : tensors) tensor.data = Buffer::host(wanted.data(), size);
+        const auto saved = context.save(tensors, out, options).wait();
+        ASSERT_TRUE(saved) << saved.error().to_string();
+        const auto checkpoint = Checkpoint::open(out);
+        ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+        ASSERT_EQ(checkpoint->files().size(), count);
+        for (const TensorInfo& tensor : checkpoint->tensors()) {
+            const auto at = std::stoul(tensor.name.substr(1));
+            const std::string file = test::get(checkpoint->files()[tensor.file].path);
+            EXPECT_TRUE(file.substr(tensor.offset, tensor.bytes) ==
+                        (memory ? wanted : test::get(folder / fmt::format("source {}", at))))
+                << tensor.name;
+        }
+        std::filesystem::remove_all(out);
+    }
 }
 
 TEST_F(SaveOfFiles, WhatIsRefused) {
