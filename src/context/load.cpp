@@ -10,6 +10,7 @@
 #include "checkpoint/loaded.hpp"
 #include "checkpoint/manifest_reader.hpp"
 #include "context/impl.hpp"
+#include "transfer/ends.hpp"
 
 namespace sidestep {
 

@@ -4,6 +4,7 @@
 #include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
+#include "transfer/ends.hpp"
 
 namespace sidestep {
 namespace {

@@ -1,11 +1,15 @@
-#include "transfer/batch.hpp"
-
+// Many copies as one: groups of them in single calls, the rest as copies of their own, side by side.
 #include <algorithm>
+#include <deque>
 #include <limits>
+#include <list>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "transfer/batch_plan.hpp"
+#include "transfer/ends.hpp"
+#include "transfer/movement.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -53,349 +57,411 @@ bool same_path(const Route& a, const Route& b) {
         });
 }
 
+// Of a Movement's states it has moving, draining and ended: its copies open, verify and commit by themselves.
+class BatchJob final : public Movement {
+public:
+    BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
+        : Movement(machine, options, stream, {"the batch", "copied"}) {}
+    ~BatchJob() override { close(); }
+
+    // Sorts the copies and starts the first of them.
+    void begin(const std::vector<BatchCopy>& copies) {
+        std::lock_guard lock(mutex_);
+        const Result<void> prepared = prepare(copies);
+        starts_copies_ = !waiting_.empty();
+        begin_moving(prepared, true);
+        needs_driving_ = !all_started() || !running_.empty();
+        if (!needs_driving_ && calls_.size() == 1)
+            expect(calls_.front().bulk->group.plan->route, calls_.front().bytes);
+    }
+
+    bool starts_copies() const override { return starts_copies_; }
+
+private:
+    // A group at work.
+    struct Bulk {
+        BatchGroup group;
+        std::vector<std::unique_ptr<backend::Registration>> sources;  // by range; null: no piece needs it
+        std::vector<std::unique_ptr<backend::Registration>> targets;
+        std::optional<SlotRing> relay;  // of a relayed group: a slot for each call
+        std::size_t next = 0;           // the first piece that was not started
+        std::size_t calls = 0;          // in flight
+    };
+    struct Call {
+        Call(backend::PieceOwner& owner, Bulk& of) : bulk(&of), first(of.next), last(of.next) {
+            flight.emplace(owner);
+        }
+        Bulk* bulk;
+        std::size_t first;
+        std::size_t last;
+        Bytes bytes = 0;
+        std::size_t slot = 0;    // of a relayed one
+        bool handed_on = false;  // it is at the second hop
+        std::optional<backend::Flight> flight;
+    };
+    // A copy of its own.
+    struct Single {
+        std::size_t position = 0;
+        Buffer from;
+        Buffer to;
+        std::shared_ptr<Movement> job;  // null before it is begun
+        bool counted = false;           // its result was looked at
+    };
+    // What went one way.
+    struct Carried {
+        std::string way;
+        std::shared_ptr<const Route> route;
+        std::vector<Bytes> lane_bytes;
+        Bytes bytes = 0;
+        std::size_t copies = 0;
+    };
+
+    Result<void> prepare(const std::vector<BatchCopy>& copies) {
+        if (stream_ != nullptr && options_.verify)
+            return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
+                         "verify it later, or copy without a stream"};
+        if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
+        BatchPlan plan = plan_batch({machine_.topology, machine_.registry, machine_.plans,
+                                     machine_.pool.relay_limits(), options_, stream_ != nullptr},
+                                    copies);
+        Bytes total = 0;
+        for (const BatchCopy& copy : copies)
+            if (copy.from->size() != Buffer::whole) total += copy.from->size();
+        total_.store(total, std::memory_order_relaxed);
+        for (const std::size_t position : plan.singles) {
+            const BatchCopy& copy = copies[position];
+            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, position);
+            waiting_.push_back({position, *copy.from, *copy.to, nullptr, false});
+        }
+        // All memory is attached, and errors found, before a byte moves.
+        for (BatchGroup& group : plan.groups) {
+            bulks_.push_back(std::make_unique<Bulk>());
+            bulks_.back()->group = std::move(group);
+            SIDESTEP_CHECK(attach(*bulks_.back()));
+        }
+        return {};
+    }
+
+    // Only ranges with pieces: those of another group may be out of this backend's reach.
+    Result<void> attach(Bulk& bulk) {
+        const BatchGroup& group = bulk.group;
+        bulk.sources.resize(group.from_ranges->size());
+        bulk.targets.resize(group.to_ranges->size());
+        const auto add = [](std::unique_ptr<backend::Registration>& end, const ReadyHop& hop,
+                            const BatchRange& range, backend::Access access) -> Result<void> {
+            backend::AttachOptions options;
+            options.access = access;
+            if (!end) {
+                SIDESTEP_TRY(end, hop.backend->attach(range.memory, options));
+            }
+            return {};
+        };
+        for (const BatchPiece& piece : group.pieces) {
+            auto added = add(bulk.sources[piece.from_range], group.first(),
+                             (*group.from_ranges)[piece.from_range], backend::Access::read);
+            if (added)
+                added = add(bulk.targets[piece.to_range], group.last(), (*group.to_ranges)[piece.to_range],
+                            backend::Access::write);
+            if (!added) return at_position(added.error(), piece.position, piece.position);
+        }
+        return group.relayed() ? add_relay(bulk) : Result<void>();
+    }
+
+    Result<void> add_relay(Bulk& bulk) const {
+        const BatchGroup& group = bulk.group;
+        const Bytes slot =
+            std::clamp(options_.max_staging / relayed_calls_in_flight, largest_relayed, relayed_a_call);
+        const std::size_t slots = std::clamp<std::size_t>(std::min(options_.max_staging, group.bytes) / slot,
+                                                          1, relayed_calls_in_flight);
+        SIDESTEP_TRY(bulk.relay, SlotRing::create(machine_.pool, group.first().to, group.first().to_memory,
+                                                  slots, slot, group.first().backend, group.last().backend));
+        return {};
+    }
+
+    Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
+        auto ends = resolve_ends(machine_.topology, machine_.registry, *copy.from, *copy.to, machine_.shared,
+                                 options_.deadline);
+        if (!ends) return at_position(ends.error(), position, position);
+        return at_position({ErrorCode::unsupported, "no single hop on a stream carries it",
+                            way_of(copy.from->place(), copy.to->place()),
+                            "leave it out of the batch and give it to cuda::copy"},
+                           position, position);
+    }
+
+    std::string where() const override { return "copy_batch"; }
+    bool go_on(bool may_block) override {
+        bool moved = look_at_calls();
+        if (state_ == State::moving) moved |= start_calls();
+        moved |= run_singles(may_block);
+        publish_progress();
+        if (state_ != State::moving || !idle() || !all_started()) return moved;
+        if (auto before = place_.failure_before())
+            fail(std::move(*before));
+        else
+            end();
+        return true;
+    }
+
+    void stop() override {
+        for (Single& single : running_) single.job->cancel();
+        waiting_.clear();
+    }
+
+    bool settle(bool may_block) override {
+        const bool moved = look_at_calls();
+        return run_singles(may_block) || moved;
+    }
+
+    bool idle() const override { return calls_.empty() && running_.empty(); }
+    // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
+    bool may_stall() const override { return running_.empty() && stream_ == nullptr; }
+    Result<void> make_final() override { return {}; }
+    // The route is that which carried the most bytes; the notes list the others.
+    Receipt receipt() override {
+        for (const auto& bulk : bulks_)
+            for (const auto* side : {&bulk->sources, &bulk->targets})
+                for (const auto& registration : *side)
+                    if (registration)
+                        for (std::string& text : registration->notes()) note(std::move(text));
+        Receipt receipt;
+        receipt.bytes = arrived_;
+        receipt.seconds = seconds_since_start();
+        receipt.verified = options_.verify && all_verified_;
+        if (verify_seconds_ > 0) {
+            // Copies and their verification run side by side: the time is divided as theirs is in all.
+            receipt.verify_seconds = receipt.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
+            receipt.seconds -= receipt.verify_seconds;
+        }
+        receipt.notes = notes_;
+        receipt.route = std::make_shared<const Route>();  // of a batch of nothing
+        std::stable_sort(carried_.begin(), carried_.end(),
+                         [](const Carried& a, const Carried& b) { return a.bytes > b.bytes; });
+        for (std::size_t i = 0; i < carried_.size(); ++i) {
+            const Carried& carried = carried_[i];
+            if (i == 0) {
+                receipt.route = carried.route;
+                receipt.lane_bytes = carried.lane_bytes;
+            } else if (i < max_ways) {
+                receipt.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
+                                                    carried.copies == 1 ? "y" : "ies",
+                                                    format_bytes(carried.bytes), carried.way));
+            }
+        }
+        if (carried_.size() > max_ways)
+            receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
+        return receipt;
+    }
+
+    void release() override { bulks_.clear(); }
+
+    bool look_at_calls() {
+        bool moved = false;
+        std::erase_if(calls_, [&](Call& call) {
+            if (!call.flight->over()) return false;
+            moved = true;
+            if (!went_on(call, call.flight->result())) return false;
+            --call.bulk->calls;
+            return true;
+        });
+        return moved;
+    }
+
+    // A call for each group in turn, so that all ways are busy. The bound on the calls of one step lets waiters,
+    // a cancellation and the deadline in where calls end on the spot.
+    bool start_calls() {
+        bool moved = false;
+        // A stream takes all at once: its calls do not wait for one another.
+        const std::size_t rounds =
+            stream_ != nullptr ? std::numeric_limits<std::size_t>::max() : calls_in_flight;
+        for (std::size_t round = 0; round < rounds && state_ == State::moving; ++round) {
+            bool started = false;
+            for (auto& bulk : bulks_)
+                if (state_ == State::moving) started |= start_call(*bulk);
+            if (!started) break;
+            moved = true;
+        }
+        return moved;
+    }
+
+    bool start_call(Bulk& bulk) {
+        if (!may_start(bulk)) return false;
+        const auto& pieces = bulk.group.pieces;
+        const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
+        const Bytes most = bulk.relay ? bulk.relay->slot : bytes_a_call;
+        Call& call = calls_.emplace_back(static_cast<backend::PieceOwner&>(*this), bulk);
+        while (bulk.next < pieces.size() && bulk.next - call.first < max) {
+            const Bytes size = pieces[bulk.next].size;
+            if (stream_ == nullptr && call.bytes > 0 && call.bytes + size > most) break;
+            call.bytes += size;
+            call.last = bulk.next++;
+        }
+        if (bulk.relay) call.slot = bulk.relay->take();
+        ++bulk.calls;
+        const auto begun = submit(call);
+        if (begun && *begun == backend::Progress::pending) return true;
+        if (went_on(call, begun ? Result<void>() : Result<void>(begun.error()))) {
+            --bulk.calls;
+            calls_.pop_back();
+        }
+        return true;
+    }
+
+    bool may_start(const Bulk& bulk) const {
+        if (bulk.next == bulk.group.pieces.size()) return false;
+        if (bulk.relay) return !bulk.relay->free.empty();
+        return stream_ != nullptr || bulk.calls < calls_in_flight;
+    }
+
+    // Gives the call to the hop that it is at.
+    Result<backend::Progress> submit(Call& call) {
+        const Bulk& bulk = *call.bulk;
+        const ReadyHop& hop = call.handed_on ? bulk.group.last() : bulk.group.first();
+        const auto& pieces = bulk.group.pieces;
+        scratch_.clear();
+        Bytes at = bulk.relay ? call.slot * bulk.relay->slot : 0;
+        const bool staged_from = bulk.relay && call.handed_on;
+        const bool staged_to = bulk.relay && !call.handed_on;
+        for (std::size_t i = call.first; i <= call.last; at += pieces[i++].size) {
+            const BatchPiece& piece = pieces[i];
+            scratch_.push_back({staged_from ? bulk.relay->read.get() : bulk.sources[piece.from_range].get(),
+                                staged_from ? at : piece.from_offset,
+                                staged_to ? bulk.relay->written.get() : bulk.targets[piece.to_range].get(),
+                                staged_to ? at : piece.to_offset, piece.size, hop.capability, stream_});
+        }
+        return hop.backend->batcher()->start_batch(scratch_, *call.flight);
+    }
+
+    // What a call's hop has answered, or ended with. True where the call is over.
+    bool went_on(Call& call, const Result<void>& result) {
+        std::optional<SlotRing>& relay = call.bulk->relay;
+        Result<void> ended = result;
+        // Nothing new is started once something has failed.
+        if (ended && relay && !call.handed_on && state_ == State::moving) {
+            call.handed_on = true;
+            call.flight.emplace(static_cast<backend::PieceOwner&>(*this));
+            const auto begun = submit(call);
+            if (begun && *begun == backend::Progress::pending) return false;
+            if (!begun) ended = begun.error();
+        }
+        const auto& pieces = call.bulk->group.pieces;
+        if (!ended)
+            fail(at_position(ended.error(), pieces[call.first].position, pieces[call.last].position));
+        else if (!relay || call.handed_on)
+            land(call);
+        if (relay) relay->free.push_back(call.slot);
+        return true;
+    }
+
+    void land(const Call& call) {
+        arrived_ += call.bytes;
+        const BatchGroup& group = call.bulk->group;
+        Receipt part;
+        part.bytes = call.bytes;
+        part.lane_bytes = {call.bytes};
+        part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
+        count(way_of(group.from.place, group.to.place), part, call.last - call.first + 1);
+    }
+
+    // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
+    bool run_singles(bool may_block) {
+        bool moved = false;
+        while (may_block && state_ == State::moving && !waiting_.empty() &&
+               running_.size() < singles_in_flight) {
+            Single single = std::move(waiting_.front());
+            waiting_.pop_front();
+            // Its deadline passes after that of the batch.
+            single.job = begin_copy(machine_, single.from, single.to, options_, nullptr);
+            running_.push_back(std::move(single));
+            moved = true;
+        }
+        // Told afterwards: fail() goes through all that run, of which some are on the move until then.
+        std::optional<Error> failed;
+        std::erase_if(running_, [&](Single& single) {
+            moved |= single.job->step(may_block);
+            wake_no_later(single.job->wake_by());
+            return look_at(single, failed);
+        });
+        if (failed) fail(std::move(*failed));
+        return moved;
+    }
+
+    // Whether nothing of the copy is in flight any more. The first failure of a pass goes to `failed`.
+    bool look_at(Single& single, std::optional<Error>& failed) {
+        if (!single.job->finished()) return false;
+        if (!single.counted) {
+            single.counted = true;
+            const auto& result = single.job->result();
+            if (result) {
+                arrived_ += result->bytes;
+                all_verified_ &= result->verified;
+                copy_seconds_ += result->seconds;
+                verify_seconds_ += result->verify_seconds;
+                count(way_of(single.from.place(), single.to.place()), *result, 1);
+            } else if (!failed) {
+                failed = at_position(result.error(), single.position, single.position);
+            }
+        }
+        return single.job->drained();
+    }
+
+    void count(std::string way, const Receipt& receipt, std::size_t copies) {
+        for (const std::string& text : receipt.notes) note(text);
+        for (const std::string& text : receipt.lane_failures)
+            if (!text.empty()) note(fmt::format("a lane failed: {}", text));
+        auto found = std::find_if(carried_.begin(), carried_.end(), [&](const Carried& known) {
+            return known.way == way && known.lane_bytes.size() == receipt.lane_bytes.size() &&
+                   same_path(*known.route, *receipt.route);
+        });
+        if (found == carried_.end())
+            found = carried_.insert(carried_.end(), {std::move(way), receipt.route,
+                                                     std::vector<Bytes>(receipt.lane_bytes.size()), 0, 0});
+        for (std::size_t lane = 0; lane < receipt.lane_bytes.size(); ++lane)
+            found->lane_bytes[lane] += receipt.lane_bytes[lane];
+        found->bytes += receipt.bytes;
+        found->copies += copies;
+    }
+
+    void note(std::string text) {
+        if (notes_.size() >= max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end())
+            return;
+        notes_.push_back(std::move(text));
+    }
+
+    void publish_progress() {
+        Bytes done = arrived_;
+        for (const Single& single : running_)
+            if (!single.counted) done += single.job->bytes_done();
+        done_.store(done, std::memory_order_relaxed);
+    }
+
+    bool all_started() const {
+        return waiting_.empty() && std::all_of(bulks_.begin(), bulks_.end(), [](const auto& bulk) {
+                   return bulk->next == bulk->group.pieces.size();
+               });
+    }
+
+    bool starts_copies_ = false;  // constant after begin()
+    // With the mutex held.
+    std::vector<std::unique_ptr<Bulk>> bulks_;
+    std::list<Call> calls_;
+    std::deque<Single> waiting_;
+    std::vector<Single> running_;
+    std::vector<backend::Piece> scratch_;
+    std::vector<Carried> carried_;
+    std::vector<std::string> notes_;
+    Bytes arrived_ = 0;
+    bool all_verified_ = true;
+    double copy_seconds_ = 0;  // of the copies of their own, summed; like the next
+    double verify_seconds_ = 0;
+};
+
 }  // namespace
 
-void BatchJob::begin(const std::vector<BatchCopy>& copies) {
-    std::lock_guard lock(mutex_);
-    const Result<void> prepared = prepare(copies);
-    starts_copies_ = !waiting_.empty();
-    begin_moving(prepared, true);
-    needs_driving_ = !all_started() || !running_.empty();
-    if (!needs_driving_ && calls_.size() == 1) {
-        const Route& route = calls_.front().bulk->group.plan->route;
-        if (!route.emulated && route.expected_gb_per_s > 0)
-            expected_ = std::chrono::nanoseconds(
-                static_cast<long>(static_cast<double>(calls_.front().bytes) / route.expected_gb_per_s));
-    }
-}
-
-Result<void> BatchJob::prepare(const std::vector<BatchCopy>& copies) {
-    if (stream_ != nullptr && options_.verify)
-        return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
-                     "verify it later, or copy without a stream"};
-    if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
-    BatchPlan plan = plan_batch({machine_.topology, machine_.registry, machine_.plans,
-                                 machine_.pool.relay_limits(), options_, stream_ != nullptr},
-                                copies);
-    Bytes total = 0;
-    for (const BatchCopy& copy : copies)
-        if (copy.from->size() != Buffer::whole) total += copy.from->size();
-    total_.store(total, std::memory_order_relaxed);
-    for (const std::size_t position : plan.singles) {
-        const BatchCopy& copy = copies[position];
-        if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, position);
-        waiting_.push_back({position, *copy.from, *copy.to, nullptr, false});
-    }
-    // All memory is attached, and errors found, before a byte moves.
-    for (BatchGroup& group : plan.groups) {
-        bulks_.push_back(std::make_unique<Bulk>());
-        bulks_.back()->group = std::move(group);
-        SIDESTEP_CHECK(attach(*bulks_.back()));
-    }
-    return {};
-}
-
-Error BatchJob::why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
-    auto ends = resolve_ends(machine_.topology, machine_.registry, *copy.from, *copy.to, machine_.shared,
-                             options_.deadline);
-    if (!ends) return at_position(ends.error(), position, position);
-    return at_position(
-        {ErrorCode::unsupported, "no single hop on a stream carries it",
-         way_of(copy.from->place(), copy.to->place()), "leave it out of the batch and give it to cuda::copy"},
-        position, position);
-}
-
-// Only ranges with pieces: those of another group may be out of this backend's reach.
-Result<void> BatchJob::attach(Bulk& bulk) {
-    const BatchGroup& group = bulk.group;
-    bulk.sources.resize(group.from_ranges->size());
-    bulk.targets.resize(group.to_ranges->size());
-    backend::AttachOptions options;
-    for (const BatchPiece& piece : group.pieces) {
-        if (!bulk.sources[piece.from_range]) {
-            options.access = backend::Access::read;
-            auto source =
-                group.first().backend->attach((*group.from_ranges)[piece.from_range].memory, options);
-            if (!source) return at_position(source.error(), piece.position, piece.position);
-            bulk.sources[piece.from_range] = std::move(*source);
-        }
-        if (!bulk.targets[piece.to_range]) {
-            options.access = backend::Access::write;
-            auto target = group.last().backend->attach((*group.to_ranges)[piece.to_range].memory, options);
-            if (!target) return at_position(target.error(), piece.position, piece.position);
-            bulk.targets[piece.to_range] = std::move(*target);
-        }
-    }
-    return group.relayed() ? add_relay(bulk) : Result<void>();
-}
-
-Result<void> BatchJob::add_relay(Bulk& bulk) const {
-    const BatchGroup& group = bulk.group;
-    const ReadyHop& first = group.first();
-    Relay& relay = bulk.relay.emplace();
-    relay.slot = std::clamp(options_.max_staging / relayed_calls_in_flight, largest_relayed, relayed_a_call);
-    const std::size_t slots = std::clamp<std::size_t>(
-        std::min(options_.max_staging, group.bytes) / relay.slot, 1, relayed_calls_in_flight);
-    SIDESTEP_TRY(relay.lease, machine_.pool.acquire(first.to, first.to_memory, slots * relay.slot));
-    const Buffer all = relay.lease.buffer().slice(0, slots * relay.slot);
-    backend::AttachOptions options;
-    options.access = backend::Access::write;
-    SIDESTEP_TRY(relay.written, first.backend->attach(all, options));
-    options.access = backend::Access::read;
-    SIDESTEP_TRY(relay.read, group.last().backend->attach(all, options));
-    for (std::size_t slot = slots; slot-- > 0;) relay.free.push_back(slot);
-    return {};
-}
-
-bool BatchJob::go_on(bool may_block) {
-    bool moved = look_at_calls();
-    if (state_ == State::moving) moved |= start_calls();
-    moved |= run_singles(may_block);
-    publish_progress();
-    if (state_ != State::moving || !idle() || !all_started()) return moved;
-    if (auto before = place_.failure_before())
-        fail(std::move(*before));
-    else
-        end();
-    return true;
-}
-
-bool BatchJob::settle(bool may_block) {
-    const bool moved = look_at_calls();
-    return run_singles(may_block) || moved;
-}
-
-void BatchJob::stop() {
-    for (Single& single : running_) single.job->cancel();
-    waiting_.clear();
-}
-
-bool BatchJob::look_at_calls() {
-    bool moved = false;
-    std::erase_if(calls_, [&](Call& call) {
-        if (!call.flight->over()) return false;
-        moved = true;
-        if (!went_on(call, call.flight->result())) return false;
-        --call.bulk->calls;
-        return true;
-    });
-    return moved;
-}
-
-bool BatchJob::went_on(Call& call, const Result<void>& result) {
-    std::optional<Relay>& relay = call.bulk->relay;
-    Result<void> ended = result;
-    // Nothing new is started once something has failed.
-    if (ended && relay && !call.handed_on && state_ == State::moving) {
-        call.handed_on = true;
-        call.flight.emplace(static_cast<backend::PieceOwner&>(*this));
-        const auto begun = submit(call);
-        if (begun && *begun == backend::Progress::pending) return false;
-        if (!begun) ended = begun.error();
-    }
-    const auto& pieces = call.bulk->group.pieces;
-    if (!ended)
-        fail(at_position(ended.error(), pieces[call.first].position, pieces[call.last].position));
-    else if (!relay || call.handed_on)
-        land(call);
-    if (relay) relay->free.push_back(call.slot);
-    return true;
-}
-
-// A call for each group in turn, so that all ways are busy. The bound on the calls of one step lets waiters,
-// a cancellation and the deadline in where calls end on the spot.
-bool BatchJob::start_calls() {
-    bool moved = false;
-    // A stream takes all at once: its calls do not wait for one another.
-    const std::size_t rounds = stream_ != nullptr ? std::numeric_limits<std::size_t>::max() : calls_in_flight;
-    for (std::size_t round = 0; round < rounds && state_ == State::moving; ++round) {
-        bool started = false;
-        for (auto& bulk : bulks_)
-            if (state_ == State::moving) started |= start_call(*bulk);
-        if (!started) break;
-        moved = true;
-    }
-    return moved;
-}
-
-bool BatchJob::may_start(const Bulk& bulk) const {
-    if (bulk.next == bulk.group.pieces.size()) return false;
-    if (bulk.relay) return !bulk.relay->free.empty();
-    return stream_ != nullptr || bulk.calls < calls_in_flight;
-}
-
-bool BatchJob::start_call(Bulk& bulk) {
-    if (!may_start(bulk)) return false;
-    const auto& pieces = bulk.group.pieces;
-    const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
-    const Bytes most = bulk.relay ? bulk.relay->slot : bytes_a_call;
-    backend::PieceOwner& owner = *this;
-    Call& call = calls_.emplace_back(owner, bulk);
-    while (bulk.next < pieces.size() && bulk.next - call.first < max) {
-        const Bytes size = pieces[bulk.next].size;
-        if (stream_ == nullptr && call.bytes > 0 && call.bytes + size > most) break;
-        call.bytes += size;
-        call.last = bulk.next++;
-    }
-    if (bulk.relay) {
-        call.slot = bulk.relay->free.back();
-        bulk.relay->free.pop_back();
-    }
-    ++bulk.calls;
-    const auto begun = submit(call);
-    if (begun && *begun == backend::Progress::pending) return true;
-    if (went_on(call, begun ? Result<void>() : Result<void>(begun.error()))) {
-        --bulk.calls;
-        calls_.pop_back();
-    }
-    return true;
-}
-
-void BatchJob::fill_scratch(const Call& call) {
-    const Bulk& bulk = *call.bulk;
-    const auto& pieces = bulk.group.pieces;
-    scratch_.clear();
-    Bytes at = bulk.relay ? call.slot * bulk.relay->slot : 0;
-    const bool staged_from = bulk.relay && call.handed_on;
-    const bool staged_to = bulk.relay && !call.handed_on;
-    const ReadyHop& hop = call.handed_on ? bulk.group.last() : bulk.group.first();
-    for (std::size_t i = call.first; i <= call.last; at += pieces[i++].size) {
-        const BatchPiece& piece = pieces[i];
-        scratch_.push_back({staged_from ? bulk.relay->read.get() : bulk.sources[piece.from_range].get(),
-                            staged_from ? at : piece.from_offset,
-                            staged_to ? bulk.relay->written.get() : bulk.targets[piece.to_range].get(),
-                            staged_to ? at : piece.to_offset, piece.size, hop.capability, stream_});
-    }
-}
-
-Result<backend::Progress> BatchJob::submit(Call& call) {
-    fill_scratch(call);
-    const BatchGroup& group = call.bulk->group;
-    const ReadyHop& hop = call.handed_on ? group.last() : group.first();
-    return hop.backend->batcher()->start_batch(scratch_, *call.flight);
-}
-
-void BatchJob::land(const Call& call) {
-    arrived_ += call.bytes;
-    const BatchGroup& group = call.bulk->group;
-    Receipt part;
-    part.bytes = call.bytes;
-    part.lane_bytes = {call.bytes};
-    part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
-    count(way_of(group.from.place, group.to.place), part, call.last - call.first + 1);
-}
-
-// Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
-bool BatchJob::run_singles(bool may_block) {
-    bool moved = false;
-    while (may_block && state_ == State::moving && !waiting_.empty() && running_.size() < singles_in_flight) {
-        Single single = std::move(waiting_.front());
-        waiting_.pop_front();
-        // Its deadline passes after that of the batch.
-        single.job = std::make_shared<Job>(machine_, options_, nullptr);
-        single.job->begin(single.from, single.to);
-        running_.push_back(std::move(single));
-        moved = true;
-    }
-    // Told afterwards: fail() goes through all that run, of which some are on the move until then.
-    std::optional<Error> failed;
-    std::erase_if(running_, [&](Single& single) {
-        moved |= single.job->step(may_block);
-        wake_no_later(single.job->wake_by());
-        return look_at(single, failed);
-    });
-    if (failed) fail(std::move(*failed));
-    return moved;
-}
-
-// Whether nothing of the copy is in flight any more. The first failure of a pass goes to `failed`.
-bool BatchJob::look_at(Single& single, std::optional<Error>& failed) {
-    if (!single.job->finished()) return false;
-    if (!single.counted) {
-        single.counted = true;
-        const auto& result = single.job->result();
-        if (result) {
-            arrived_ += result->bytes;
-            all_verified_ &= result->verified;
-            copy_seconds_ += result->seconds;
-            verify_seconds_ += result->verify_seconds;
-            count(way_of(single.from.place(), single.to.place()), *result, 1);
-        } else if (!failed) {
-            failed = at_position(result.error(), single.position, single.position);
-        }
-    }
-    return single.job->drained();
-}
-
-void BatchJob::count(std::string way, const Receipt& receipt, std::size_t copies) {
-    for (const std::string& text : receipt.notes) note(text);
-    for (const std::string& text : receipt.lane_failures)
-        if (!text.empty()) note(fmt::format("a lane failed: {}", text));
-    auto found = std::find_if(carried_.begin(), carried_.end(), [&](const Carried& known) {
-        return known.way == way && known.lane_bytes.size() == receipt.lane_bytes.size() &&
-               same_path(*known.route, *receipt.route);
-    });
-    if (found == carried_.end())
-        found = carried_.insert(carried_.end(), {std::move(way), receipt.route,
-                                                 std::vector<Bytes>(receipt.lane_bytes.size()), 0, 0});
-    for (std::size_t lane = 0; lane < receipt.lane_bytes.size(); ++lane)
-        found->lane_bytes[lane] += receipt.lane_bytes[lane];
-    found->bytes += receipt.bytes;
-    found->copies += copies;
-}
-
-void BatchJob::note(std::string text) {
-    if (notes_.size() >= max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
-    notes_.push_back(std::move(text));
-}
-
-// The route is that which carried the most bytes; the notes list the others.
-Receipt BatchJob::receipt() {
-    for (const auto& bulk : bulks_)
-        for (const auto* side : {&bulk->sources, &bulk->targets})
-            for (const auto& registration : *side)
-                if (registration)
-                    for (std::string& text : registration->notes()) note(std::move(text));
-    Receipt receipt;
-    receipt.bytes = arrived_;
-    receipt.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-    receipt.verified = options_.verify && all_verified_;
-    if (verify_seconds_ > 0) {
-        // Copies and their verification run side by side: the time is divided as theirs is in all.
-        receipt.verify_seconds = receipt.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
-        receipt.seconds -= receipt.verify_seconds;
-    }
-    receipt.notes = notes_;
-    receipt.route = std::make_shared<const Route>();  // of a batch of nothing
-    std::stable_sort(carried_.begin(), carried_.end(),
-                     [](const Carried& a, const Carried& b) { return a.bytes > b.bytes; });
-    for (std::size_t i = 0; i < carried_.size(); ++i) {
-        const Carried& carried = carried_[i];
-        if (i == 0) {
-            receipt.route = carried.route;
-            receipt.lane_bytes = carried.lane_bytes;
-        } else if (i < max_ways) {
-            receipt.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
-                                                carried.copies == 1 ? "y" : "ies",
-                                                format_bytes(carried.bytes), carried.way));
-        }
-    }
-    if (carried_.size() > max_ways)
-        receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
-    return receipt;
-}
-
-void BatchJob::publish_progress() {
-    Bytes done = arrived_;
-    for (const Single& single : running_)
-        if (!single.counted) done += single.job->bytes_done();
-    done_.store(done, std::memory_order_relaxed);
-}
-
-bool BatchJob::all_started() const {
-    return waiting_.empty() && std::all_of(bulks_.begin(), bulks_.end(), [](const auto& bulk) {
-               return bulk->next == bulk->group.pieces.size();
-           });
+std::shared_ptr<Movement> begin_batch(const Machine& machine, const std::vector<BatchCopy>& copies,
+                                      const CopyOptions& options, void* stream) {
+    auto batch = std::make_shared<BatchJob>(machine, options, stream);
+    batch->begin(copies);
+    return batch;
 }
 
 }  // namespace sidestep::transfer

@@ -5,8 +5,8 @@
 #include "base/kept.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
-#include "transfer/batch.hpp"
-#include "transfer/spread_job.hpp"
+#include "transfer/batch_plan.hpp"
+#include "transfer/ends.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -93,24 +93,18 @@ Engine::~Engine() {
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
                                          void* stream) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    auto job = std::make_shared<Job>(machine(), options, stream);
-    job->begin(from, to);
-    return begun(std::move(job));
+    return begun(begin_copy(machine(), from, to, options, stream));
 }
 
 std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies,
                                                const CopyOptions& options, void* stream) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    auto batch = std::make_shared<BatchJob>(machine(), options, stream);
-    batch->begin(copies);
-    return begun(std::move(batch));
+    return begun(begin_batch(machine(), copies, options, stream));
 }
 
 std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions& options) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    auto job = std::make_shared<SpreadJob>(machine(), std::move(spread), options);
-    job->begin();
-    return begun(std::move(job));
+    return begun(begin_spread(machine(), std::move(spread), options));
 }
 
 // One that ended at once may have something in flight all the same.

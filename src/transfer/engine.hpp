@@ -6,13 +6,10 @@
 
 #include "base/owner_process.hpp"
 #include "transfer/driving.hpp"
-#include "transfer/job.hpp"
-#include "transfer/registrations.hpp"
+#include "transfer/movement.hpp"
 #include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
-
-struct BatchCopy;  // transfer/batch_plan.hpp
 
 // Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in
 // flight then, for at most a second, and keeps the memory of what still hangs; for a file that is being opened it

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace sidestep::transfer {
@@ -17,27 +16,16 @@ class HostLinkTraffic {
 public:
     explicit HostLinkTraffic(int gpus) : counters_(static_cast<std::size_t>(gpus) * 2) {}
 
-    // Counts one copy from its making to its end.
-    class Use {
-    public:
-        Use() = default;
-        explicit Use(std::atomic<int>* counter) : counter_(counter) {
-            counter_->fetch_add(1, std::memory_order_relaxed);
-        }
-        Use(Use&& other) noexcept : counter_(std::exchange(other.counter_, nullptr)) {}
-        Use& operator=(Use&& other) noexcept {
-            std::swap(counter_, other.counter_);
-            return *this;
-        }
-        ~Use() {
-            if (counter_ != nullptr) counter_->fetch_sub(1, std::memory_order_relaxed);
-        }
-
-    private:
-        std::atomic<int>* counter_ = nullptr;
+    struct Leave {
+        void operator()(std::atomic<int>* counter) const { counter->fetch_sub(1, std::memory_order_relaxed); }
     };
+    // Counts one copy for as long as it is there.
+    using Use = std::unique_ptr<std::atomic<int>, Leave>;
 
-    Use use(int gpu, Direction direction) { return Use(&counter(gpu, direction)); }
+    Use use(int gpu, Direction direction) {
+        counter(gpu, direction).fetch_add(1, std::memory_order_relaxed);
+        return Use(&counter(gpu, direction));
+    }
     // How many copies of that GPU's own are at work.
     std::atomic<int>& counter(int gpu, Direction direction) {
         return counters_[static_cast<std::size_t>(gpu) * 2 + (direction == Direction::to_gpu ? 0 : 1)];

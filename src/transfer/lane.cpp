@@ -31,28 +31,16 @@ Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingP
     if (setup.chunk == 0)
         return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane", {}};
     std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
-    const std::size_t stops = lane->setup_.hops->size() - (lane->setup_.sink ? 0 : 1);
-    for (std::size_t hop = 0; hop < stops; ++hop) SIDESTEP_CHECK(lane->add_stop(hop, pool));
-    return lane;
-}
-
-Result<void> LaneRunner::add_stop(std::size_t hop, StagingPool& pool) {
-    const ReadyHop& before = (*setup_.hops)[hop];
-    const std::size_t slots = std::max<Bytes>(setup_.staging / setup_.chunk, 1);
-    slots_ = slots;
-    Stop stop;
-    SIDESTEP_TRY(stop.lease, pool.acquire(before.to, before.to_memory, slots * setup_.chunk));
-    const Buffer ring = stop.lease.buffer().slice(0, slots * setup_.chunk);
-    backend::AttachOptions options;
-    options.access = backend::Access::write;
-    SIDESTEP_TRY(stop.written, before.backend->attach(ring, options));
-    if (hop + 1 < setup_.hops->size()) {
-        options.access = backend::Access::read;
-        SIDESTEP_TRY(stop.read, (*setup_.hops)[hop + 1].backend->attach(ring, options));
+    const std::vector<ReadyHop>& hops = *lane->setup_.hops;
+    const Bytes chunk = lane->setup_.chunk;
+    const std::size_t slots = std::max<Bytes>(lane->setup_.staging / chunk, 1);
+    for (std::size_t hop = 0; hop < hops.size() - (lane->setup_.sink ? 0 : 1); ++hop) {
+        backend::Backend* const reader = hop + 1 < hops.size() ? hops[hop + 1].backend : nullptr;
+        SIDESTEP_TRY(auto ring, SlotRing::create(pool, hops[hop].to, hops[hop].to_memory, slots, chunk,
+                                                 hops[hop].backend, reader));
+        lane->stops_.push_back(std::move(ring));
     }
-    for (std::size_t slot = slots; slot-- > 0;) stop.free_slots.push_back(slot);
-    stops_.push_back(std::move(stop));
-    return {};
+    return lane;
 }
 
 Result<bool> LaneRunner::step(Cursor& cursor) {
@@ -70,7 +58,7 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
     for (Flight& flight : flights_) note(advance(flight));
     std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
 
-    const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * slots_;
+    const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * stops_[0].slots;
     // Small chunks may end on the spot; a bound on those of one step lets the job see a cancellation, a
     // deadline and its waiters in between.
     for (std::size_t taken = 0; taken < std::min(limit, setup_.max_new); ++taken) {
@@ -90,7 +78,7 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
 bool LaneRunner::may_take(const Cursor& cursor) const {
     if (stopped_ || cursor.empty()) return false;
     if (setup_.yields_to != nullptr && setup_.yields_to->load(std::memory_order_relaxed) > 0) return false;
-    return !has_stop_after(0) || !stops_[0].free_slots.empty();
+    return !has_stop_after(0) || !stops_[0].free.empty();
 }
 
 // Takes one chunk as far as it goes without waiting.
@@ -138,10 +126,9 @@ Result<bool> LaneRunner::begin(Flight& flight) {
     piece.to = setup_.to;
     piece.to_offset = flight.span.offset;
     if (has_stop_after(flight.hop)) {
-        Stop& stop = stops_[flight.hop];
-        if (stop.free_slots.empty()) return false;
-        flight.target_slot = stop.free_slots.back();
-        stop.free_slots.pop_back();
+        SlotRing& stop = stops_[flight.hop];
+        if (stop.free.empty()) return false;
+        flight.target_slot = stop.take();
         piece.to = stop.written.get();
         piece.to_offset = place_in(*flight.target_slot, flight.span.offset);
         // The rest of the slot is the chunk's too.
@@ -158,7 +145,7 @@ Result<bool> LaneRunner::begin(Flight& flight) {
 
 // The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.
 Result<void> LaneRunner::land(Flight& flight) {
-    if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
+    if (flight.source_slot) stops_[flight.hop - 1].free.push_back(*flight.source_slot);
     flight.source_slot = flight.target_slot;
     flight.target_slot.reset();
     ++flight.hop;
@@ -166,11 +153,9 @@ Result<void> LaneRunner::land(Flight& flight) {
 
     Result<void> seen;
     if (setup_.sink) {
-        const Buffer& ring = stops_.back().lease.buffer();
-        const auto* data =
-            static_cast<const char*>(ring.address()) + place_in(*flight.source_slot, flight.span.offset);
+        const char* data = stops_.back().at(0) + place_in(*flight.source_slot, flight.span.offset);
         seen = setup_.sink(flight.span.offset, data, flight.span.size);
-        stops_.back().free_slots.push_back(*flight.source_slot);
+        stops_.back().free.push_back(*flight.source_slot);
     }
     arrived_ += flight.span.size;
     flight.ended = true;
@@ -185,8 +170,8 @@ Bytes LaneRunner::place_in(std::size_t slot, Bytes offset) const {
 
 // Gives up a chunk of which nothing is in flight.
 void LaneRunner::drop(Flight& flight) {
-    if (flight.source_slot) stops_[flight.hop - 1].free_slots.push_back(*flight.source_slot);
-    if (flight.target_slot) stops_[flight.hop].free_slots.push_back(*flight.target_slot);
+    if (flight.source_slot) stops_[flight.hop - 1].free.push_back(*flight.source_slot);
+    if (flight.target_slot) stops_[flight.hop].free.push_back(*flight.target_slot);
     dropped_.push_back(flight.span);
     flight.ended = true;
 }

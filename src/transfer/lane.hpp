@@ -80,13 +80,6 @@ public:
     Bytes arrived() const { return arrived_; }
 
 private:
-    // The staging memory between hop i and hop i + 1, cut into slots of one chunk.
-    struct Stop {
-        StagingLease lease;
-        std::unique_ptr<backend::Registration> written;  // by the hop before
-        std::unique_ptr<backend::Registration> read;     // by the hop after; null at a sink
-        std::vector<std::size_t> free_slots;
-    };
     struct Flight {
         Cursor::Span span;
         std::size_t hop = 0;
@@ -98,7 +91,6 @@ private:
 
     bool may_take(const Cursor& cursor) const;
     explicit LaneRunner(LaneSetup setup) : setup_(std::move(setup)) {}
-    Result<void> add_stop(std::size_t hop, StagingPool& pool);
     Result<bool> advance(Flight& flight);
     Result<bool> begin(Flight& flight);
     Result<bool> landed(Flight& flight);
@@ -108,8 +100,7 @@ private:
     bool has_stop_after(std::size_t hop) const { return hop < stops_.size(); }
 
     LaneSetup setup_;
-    std::vector<Stop> stops_;
-    std::size_t slots_ = 0;  // of each stop
+    std::vector<SlotRing> stops_;  // between hop i and hop i + 1, a slot for each chunk
     std::list<Flight> flights_;
     std::vector<Cursor::Span> dropped_;  // on the way back to the cursor
     Bytes arrived_ = 0;

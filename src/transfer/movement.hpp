@@ -1,5 +1,5 @@
-// The lifecycle of everything that moves bytes: a copy (Job), many copies (BatchJob), files spread over memories or
-// gathered from them (SpreadJob).
+// The lifecycle of everything that moves bytes: a copy (job.cpp), many copies (batch.cpp), files spread over memories or
+// gathered from them (spread_job.cpp).
 #pragma once
 
 #include <algorithm>
@@ -134,6 +134,20 @@ protected:
     bool calling() const { return call_.running(); }
     bool given_up() const { return given_up_.load(std::memory_order_relaxed); }
     double seconds_since_start() const;
+    // So many bytes, as one piece, should take what the route says.
+    void expect(const Route& route, Bytes bytes) {
+        if (!route.emulated && route.expected_gb_per_s > 0)
+            expected_ = std::chrono::nanoseconds(
+                static_cast<long>(static_cast<double>(bytes) / route.expected_gb_per_s));
+    }
+    // As all its files are attached.
+    backend::AttachOptions file_options() const {
+        backend::AttachOptions made;
+        made.page_cache = options_.page_cache;
+        made.sync_file = options_.sync_file;
+        made.strict = options_.require == Require::direct;
+        return made;
+    }
 
     const Machine machine_;
     const CopyOptions options_;
@@ -181,5 +195,15 @@ private:
     std::mutex abandoning_;  // guards the next
     std::optional<Error> abandoned_;
 };
+
+struct BatchCopy;  // transfer/batch_plan.hpp
+struct Spread;     // transfer/spread.hpp
+
+// The three kinds, begun: what can be started is, on this thread, and errors are found that show before a byte moves.
+std::shared_ptr<Movement> begin_copy(const Machine& machine, const Buffer& from, const Buffer& to,
+                                     const CopyOptions& options, void* stream);
+std::shared_ptr<Movement> begin_batch(const Machine& machine, const std::vector<BatchCopy>& copies,
+                                      const CopyOptions& options, void* stream);
+std::shared_ptr<Movement> begin_spread(const Machine& machine, Spread spread, const CopyOptions& options);
 
 }  // namespace sidestep::transfer

@@ -40,14 +40,11 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
     for (std::size_t l = 0; l < plan.choices.size(); ++l) {
         std::vector<ReadyHop> hops;
         for (std::size_t h = 0; h < plan.choices[l].size(); ++h) {
-            const auto [offer, capability] = plan.choices[l][h];
+            const route::Choice& choice = plan.choices[l][h];
             const Hop& hop = plan.route.lanes[l].hops[h];
-            backend::Backend* backend = registry_.find(hop.backend);
-            if (backend == nullptr)
-                return Error{
-                    ErrorCode::internal, "the planner chose a backend that is not usable", hop.backend, {}};
-            const backend::Capability& engine = offers[offer].capabilities[capability];
-            hops.push_back({backend, capability, engine.streams, hop.to, hop.to_memory, engine.meets});
+            const backend::Capability& engine = offers[choice.offer].capabilities[choice.capability];
+            hops.push_back(
+                {chosen(registry_, offers, choice), engine.streams, hop.to, hop.to_memory, engine.meets});
         }
         ready->lanes.push_back(std::move(hops));
     }

@@ -11,10 +11,20 @@
 
 namespace sidestep::transfer {
 
-// One hop of a plan with the backend it names looked up.
-struct ReadyHop {
+// One engine of one backend.
+struct Mover {
     backend::Backend* backend = nullptr;
     std::size_t capability = 0;
+};
+
+// What the planner chose. It chooses usable backends alone, all of which the registry has.
+inline Mover chosen(const backend::Registry& registry, const std::vector<backend::Offer>& offers,
+                    const route::Choice& choice) {
+    return {registry.find(offers[choice.offer].name), choice.capability};
+}
+
+// One hop of a plan with the backend it names looked up.
+struct ReadyHop : Mover {
     bool streams = false;  // the engine enqueues on a caller's stream
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;

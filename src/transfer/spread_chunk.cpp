@@ -29,6 +29,22 @@ std::vector<Run> requests_of(const std::vector<FileRange>& parts, Bytes gap) {
     return requests;
 }
 
+// Joins runs that lie together in the file, the memory and the target memory. Runs of one memory, in the
+// order of the file.
+void merge_adjacent(std::vector<Run>& runs) {
+    std::size_t last = 0;
+    for (std::size_t i = 1; i < runs.size(); ++i) {
+        Run& before = runs[last];
+        const Run& run = runs[i];
+        if (before.memory == run.memory && before.file_offset + before.size == run.file_offset &&
+            before.memory_offset + before.size == run.memory_offset)
+            before.size += run.size;
+        else
+            runs[++last] = run;
+    }
+    if (!runs.empty()) runs.resize(last + 1);
+}
+
 // The first byte in which the two differ; nothing where they are equal.
 std::optional<Bytes> first_difference(const char* a, const char* b, Bytes bytes) {
     if (std::memcmp(a, b, bytes) == 0) return std::nullopt;
@@ -42,7 +58,7 @@ SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vecto
 
 // Asks the placement for the runs, and checks them: a run outside its memory would overwrite somebody else's.
 Result<void> SpreadChunk::collect() {
-    own_.resize(work_.setup.lanes());
+    own_.resize(work_.lanes());
     std::vector<Run> runs;
     for (const FileRange& part : cell_.parts) {
         runs.clear();
@@ -64,7 +80,7 @@ Result<void> SpreadChunk::collect() {
 void SpreadChunk::collect_sources() {
     if (work_.loads()) return;
     for (std::size_t lane = 0; lane < own_.size(); ++lane)
-        if (work_.setup.place(lane).is_file())
+        if (work_.ends[lane].place.is_file())
             for (const Run& run : own_[lane]) sources_.push_back(run.memory);
     std::sort(sources_.begin(), sources_.end());
     sources_.erase(std::unique(sources_.begin(), sources_.end()), sources_.end());
@@ -90,7 +106,7 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
              "spread",
              {}},
             run.file_offset);
-    (all ? shared_ : own_[work_.setup.lane_of(run.memory)]).push_back(run);
+    (all ? shared_ : own_[work_.lane_of(run.memory)]).push_back(run);
     reached = std::max(reached, run.file_offset + run.size);
     return {};
 }
@@ -123,15 +139,15 @@ Result<bool> SpreadChunk::step_parts() {
     bool moved = false;
     std::optional<Error> failure;
     for (Part& part : parts_) {
-        auto stepped = part.move->step();
+        auto stepped = part.move.step();
         if (stepped)
             moved |= *stepped;
         else if (!failure)
-            failure = place_error(stepped.error(), part.move->failed_at(), part.where);
+            failure = place_error(stepped.error(), part.move.failed_at(), part.where);
     }
     if (failure) stop();
     std::erase_if(parts_, [&](Part& part) {
-        if (!part.move->ended() && !(stopped_ && part.move->idle())) return false;
+        if (!part.move.ended() && !(stopped_ && part.move.idle())) return false;
         count(part);
         return true;
     });
@@ -141,50 +157,45 @@ Result<bool> SpreadChunk::step_parts() {
 
 // A move has ended, or was given up.
 void SpreadChunk::count(Part& part) {
-    const bool whole = part.move->ended();
-    const Bytes bytes = part.move->bytes();
+    const bool whole = part.move.ended();
+    const Bytes bytes = part.move.bytes();
     if (task_ == ChunkTask::check) return;
     work_.stages.end(part.stage, whole ? bytes : 0);
     if (!part.lane) return;
     if (whole) work_.arrived[*part.lane] += bytes;
-    if (part.enters) work_.setup.end_share(*part.lane, bytes);
+    if (part.enters) work_.end_share(*part.lane, bytes);
 }
 
 void SpreadChunk::stop() {
     stopped_ = true;
-    for (Part& part : parts_) part.move->stop();
+    for (Part& part : parts_) part.move.stop();
 }
 
 bool SpreadChunk::idle() const {
     return (!looking_ || looking_->over()) &&
-           std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.move->idle(); });
+           std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.move.idle(); });
 }
 
 void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveSide& to,
                            const std::vector<Run>& runs, std::size_t stage, std::optional<std::size_t> lane) {
     if (runs.empty()) return;
-    Part part;
-    part.move = std::make_unique<Move>(work_.owner, mover, from, to, runs);
-    part.stage = stage;
-    part.lane = lane;
+    Part& part = parts_.emplace_back(Part{Move(work_.owner, mover, from, to, runs), stage, lane, {}, false});
     // Of files that are read, what fails names the one.
-    if (lane && !work_.setup.place(*lane).is_file()) part.where = work_.setup.place(*lane).to_string();
+    if (lane && !work_.ends[*lane].place.is_file()) part.where = work_.ends[*lane].place.to_string();
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
         part.enters = work_.loads() && lane && stage != work_.handing_on;
-        if (part.enters) work_.setup.begin_share(*lane, part.move->bytes());
+        if (part.enters) work_.begin_share(*lane, part.move.bytes());
     }
-    parts_.push_back(std::move(part));
 }
 
 // Of the files that the memories of its runs are.
 Result<bool> SpreadChunk::open_sources() {
     if (sources_.empty()) return true;
-    return work_.setup.sources().hold(sources_, holds_sources_);
+    return work_.sources().hold(sources_, holds_sources_);
 }
 
 Result<bool> SpreadChunk::next_phase() {
-    const bool check = task_ == ChunkTask::check;
     switch (phase_) {
         case Phase::waiting:
             SIDESTEP_CHECK(collect());
@@ -196,13 +207,10 @@ Result<bool> SpreadChunk::next_phase() {
             phase_ = begin_filling();
             break;
         }
-        case Phase::filling:
-            if (check)
-                phase_ = begin_fetching();
-            else {
-                SIDESTEP_TRY(phase_, begin_looking());
-            }
+        case Phase::filling: {
+            SIDESTEP_TRY(phase_, task_ == ChunkTask::check ? begin_fetching() : begin_looking());
             break;
+        }
         case Phase::looking:
             phase_ = begin_emptying();
             break;
@@ -222,36 +230,34 @@ Result<bool> SpreadChunk::next_phase() {
             phase_ = Phase::ended;
             break;
     }
-    if (phase_ == Phase::ended) end();
+    if (phase_ != Phase::ended) return true;
+    if (std::exchange(holds_sources_, false)) work_.sources().let_go(sources_);
+    give_slots_back();
+    if (task_ == ChunkTask::check) work_.stages.end(work_.verifying, cell_.bytes());
     return true;
 }
 
 SpreadChunk::Phase SpreadChunk::begin_filling() {
-    SpreadSetup& setup = work_.setup;
     if (task_ == ChunkTask::check) {
-        verifying_ = true;
         work_.stages.begin(work_.verifying);
-        add_part(setup.reader(), file_side(setup.reader()),
-                 setup.slot_side(setup.reader(), Access::write, slots_[0], cell_.begin), of_file_,
+        add_part(work_.reader, file_side(work_.reader), slot_side(work_.reader, Access::write), of_file_,
                  work_.verifying, {});
         return Phase::filling;
     }
     if (work_.loads()) {
-        if (setup.way().any_direct()) {
+        if (work_.way.any_direct()) {
             feed(true);
             of_file_ = requests_of(that_wait(), read_along);
         }
-        if (!setup.way().uses_slots()) return Phase::emptying;
-        add_part(setup.storage(), file_side(setup.storage()),
-                 setup.slot_side(setup.storage(), Access::write, slots_[0], cell_.begin), of_file_,
+        if (!work_.way.uses_slots()) return Phase::emptying;
+        add_part(work_.storage, file_side(work_.storage), slot_side(work_.storage, Access::write), of_file_,
                  work_.filling, {});
         return Phase::filling;
     }
     for (std::size_t lane = 0; lane < own_.size(); ++lane) {
-        const Mover& link = setup.link(lane);
-        add_part(link, setup.memory_side(link, Access::read, lane),
-                 setup.slot_side(link, Access::write, slots_[0], cell_.begin), own_[lane], work_.filling,
-                 lane);
+        const Mover& link = work_.links[lane];
+        add_part(link, work_.memory_side(link, Access::read, lane), slot_side(link, Access::write),
+                 own_[lane], work_.filling, lane);
     }
     return Phase::filling;
 }
@@ -259,7 +265,7 @@ SpreadChunk::Phase SpreadChunk::begin_filling() {
 Result<SpreadChunk::Phase> SpreadChunk::begin_looking() {
     if (!work_.spread.look) return begin_emptying();
     std::vector<std::function<Result<void>()>> tasks;
-    const char* data = work_.setup.slot_data(slots_[0]);
+    const char* data = slot_data(0);
     for (const FileRange& part : cell_.parts)
         for (Bytes from = part.begin; from < part.end;) {
             const Bytes to = std::min(part.end, (from / Spread::block + 1) * Spread::block);
@@ -285,22 +291,17 @@ Result<void> SpreadChunk::look(std::vector<std::function<Result<void>()>> tasks)
     return begun;
 }
 
-MoveSide SpreadChunk::file_side(const Mover& mover) const {
-    return {MoveSide::Kind::file, work_.files.registration(cell_.file, mover.backend)};
-}
-
 // To the memories that storage reaches, or out of the slot to the others: what only one gets, and what all get to one of
 // each group.
 void SpreadChunk::feed(bool direct) {
-    SpreadSetup& setup = work_.setup;
-    const auto& groups = setup.way().groups;
+    const auto& groups = work_.way.groups;
     if (owners_.empty())
-        for (const auto& group : groups) owners_.push_back(setup.owner_of(group));
+        for (const auto& group : groups) owners_.push_back(work_.owner_of(group));
     const auto to = [&](std::size_t lane, const std::vector<Run>& runs) {
-        if (setup.way().direct[lane] != direct) return;
-        const Mover& link = setup.link(lane);
-        add_part(link, direct ? file_side(link) : setup.slot_side(link, Access::read, slots_[0], cell_.begin),
-                 setup.memory_side(link, Access::write, lane), runs, direct ? work_.filling : work_.emptying,
+        if (work_.way.direct[lane] != direct) return;
+        const Mover& link = work_.links[lane];
+        add_part(link, direct ? file_side(link) : slot_side(link, Access::read),
+                 work_.memory_side(link, Access::write, lane), runs, direct ? work_.filling : work_.emptying,
                  lane);
     };
     for (std::size_t lane = 0; lane < own_.size(); ++lane) to(lane, own_[lane]);
@@ -309,7 +310,7 @@ void SpreadChunk::feed(bool direct) {
 
 // What storage itself brings nowhere.
 std::vector<FileRange> SpreadChunk::that_wait() const {
-    const auto& direct = work_.setup.way().direct;
+    const auto& direct = work_.way.direct;
     std::vector<FileRange> ranges;
     const auto add = [&](std::size_t lane, const std::vector<Run>& runs) {
         if (direct[lane]) return;
@@ -323,49 +324,44 @@ std::vector<FileRange> SpreadChunk::that_wait() const {
 }
 
 SpreadChunk::Phase SpreadChunk::begin_emptying() {
-    SpreadSetup& setup = work_.setup;
     if (work_.loads())
         feed(false);
     else
-        add_part(setup.storage(), setup.slot_side(setup.storage(), Access::read, slots_[0], cell_.begin),
-                 file_side(setup.storage()), of_file_, work_.emptying, {});
+        add_part(work_.storage, slot_side(work_.storage, Access::read), file_side(work_.storage), of_file_,
+                 work_.emptying, {});
     return Phase::emptying;
 }
 
 // From each owner to the others of its group, where the same bytes lie at the same offset.
 SpreadChunk::Phase SpreadChunk::begin_handing_on() {
-    SpreadSetup& setup = work_.setup;
-    for (const std::size_t slot : slots_) setup.give_back(slot);
-    slots_.clear();
-    const auto& groups = setup.way().groups;
+    give_slots_back();
+    const auto& groups = work_.way.groups;
     for (std::size_t group = 0; group < owners_.size(); ++group)
         for (const std::size_t to : groups[group]) {
             const std::size_t from = owners_[group];
             if (to == from) continue;
-            const Mover& peer = setup.peer(from, to);
-            add_part(peer, setup.memory_side(peer, Access::read, from),
-                     setup.memory_side(peer, Access::write, to), shared_, work_.handing_on, to);
+            const Mover& peer = work_.peers[from][to];
+            add_part(peer, work_.memory_side(peer, Access::read, from),
+                     work_.memory_side(peer, Access::write, to), shared_, work_.handing_on, to);
         }
     return parts_.empty() ? Phase::ended : Phase::handing_on;
 }
 
 // The next memory that has bytes of the chunk.
 SpreadChunk::Phase SpreadChunk::begin_fetching() {
-    SpreadSetup& setup = work_.setup;
     for (; checked_ < own_.size(); ++checked_) {
-        const Mover& fetcher = setup.fetcher(checked_);
+        const Mover& fetcher = work_.fetchers[checked_];
         for (const auto* runs : {&own_[checked_], &shared_})
-            add_part(fetcher, setup.fetched_side(checked_),
-                     setup.slot_side(fetcher, Access::write, slots_[1], cell_.begin), *runs, work_.verifying,
-                     checked_);
+            add_part(fetcher, work_.fetched_side(checked_), slot_side(fetcher, Access::write, 1), *runs,
+                     work_.verifying, checked_);
         if (!parts_.empty()) return Phase::fetching;
     }
     return Phase::ended;
 }
 
 Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
-    const char* file = work_.setup.slot_data(slots_[0]);
-    const char* memory = work_.setup.slot_data(slots_[1]);
+    const char* file = slot_data(0);
+    const char* memory = slot_data(1);
     const auto compare = [this, file, memory, which = checked_]() -> Result<void> {
         for (const auto* runs : {&own_[which], &shared_})
             for (const Run& run : *runs) {
@@ -373,7 +369,7 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
                 const auto differs = first_difference(file + at, memory + at, run.size);
                 if (!differs) continue;
                 const Place& place =
-                    work_.loads() ? work_.setup.place(which) : work_.spread.memories[run.memory].place();
+                    work_.loads() ? work_.ends[which].place : work_.spread.memories[run.memory].place();
                 const std::string where = place.to_string();
                 return place_error(
                     {ErrorCode::mismatch, fmt::format("{} and the file differ", where), "verify",
@@ -386,12 +382,9 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
     return Phase::comparing;
 }
 
-void SpreadChunk::end() {
-    if (std::exchange(holds_sources_, false)) work_.setup.sources().let_go(sources_);
-    for (const std::size_t slot : slots_) work_.setup.give_back(slot);
+void SpreadChunk::give_slots_back() {
+    work_.ring.free.insert(work_.ring.free.end(), slots_.begin(), slots_.end());
     slots_.clear();
-    if (verifying_) work_.stages.end(work_.verifying, cell_.bytes());
-    verifying_ = false;
 }
 
 // What lies at the byte, and in which file, before what was wrong.

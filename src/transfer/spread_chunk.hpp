@@ -1,41 +1,16 @@
 // One chunk of a spread, from storage to the memories, from those to storage, or read again from both.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
-#include <memory>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/workers.hpp"
 #include "transfer/spread_cursor.hpp"
-#include "transfer/spread_files.hpp"
-#include "transfer/spread_setup.hpp"
-#include "transfer/spread_stages.hpp"
+#include "transfer/spread_work.hpp"
 
 namespace sidestep::transfer {
-
-// What the chunks of one spread share; outlives them.
-struct SpreadWork {
-    const Spread& spread;
-    SpreadSetup& setup;
-    const SpreadFiles& files;
-    backend::PieceOwner& owner;         // of pieces, and of what the workers do
-    std::atomic<bool> stopped = false;  // nothing has to be looked at any more
-    // Look at bytes while those who drive the spread go on.
-    base::Workers workers{{std::min<std::size_t>(usable_processors(), 8)}, "spread"};
-    SpreadStages stages = {};
-    // Numbers of the stages: what fills slots, what empties them, GPU to GPU, verification.
-    std::size_t filling = 0;
-    std::size_t emptying = 0;
-    std::size_t handing_on = ~std::size_t{0};
-    std::size_t verifying = 0;
-    std::vector<Bytes> arrived = {};  // by lane: that reached it, or left it
-
-    bool loads() const { return spread.direction == SpreadDirection::to_memory; }
-};
 
 enum class ChunkTask {
     move,   // in the direction of the spread
@@ -71,7 +46,7 @@ public:
 private:
     enum class Phase { waiting, opening, filling, looking, emptying, handing_on, fetching, comparing, ended };
     struct Part {
-        std::unique_ptr<Move> move;
+        Move move;
         std::size_t stage = 0;
         std::optional<std::size_t> lane;  // of the memory at its end
         std::string where;                // its place
@@ -89,14 +64,20 @@ private:
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();
-    MoveSide file_side(const Mover& mover) const;
+    MoveSide file_side(const Mover& mover) const {
+        return {MoveSide::Kind::file, work_.files.registration(cell_.file, mover.backend)};
+    }
+    MoveSide slot_side(const Mover& mover, backend::Access access, std::size_t which = 0) const {
+        return work_.slot_side(mover, access, slots_[which], cell_.begin);
+    }
+    const char* slot_data(std::size_t which) const { return work_.ring.at(slots_[which]); }
     std::vector<FileRange> that_wait() const;
     void feed(bool direct);
     Phase begin_handing_on();
     Result<void> look(std::vector<std::function<Result<void>()>> tasks);
     Phase begin_fetching();
     Result<Phase> begin_comparing();
-    void end();
+    void give_slots_back();
     void add_part(const Mover& mover, const MoveSide& from, const MoveSide& to, const std::vector<Run>& runs,
                   std::size_t stage, std::optional<std::size_t> lane);
     Error place_error(const Error& error, Bytes offset, const std::string& where = {}) const;
@@ -113,10 +94,9 @@ private:
     std::vector<Run> shared_;                 // of every memory
     std::vector<std::vector<Run>> own_;       // by lane
     std::vector<std::size_t> owners_;         // by group: the lane that gets it first
-    std::vector<Part> parts_;                 // in flight
+    std::list<Part> parts_;                   // in flight
     std::optional<backend::Flight> looking_;  // bytes are looked at, or compared
     std::size_t checked_ = 0;                 // the lane whose memory is fetched
-    bool verifying_ = false;                  // counted as in flight by the stage
 };
 
 }  // namespace sidestep::transfer

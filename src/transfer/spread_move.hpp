@@ -1,20 +1,16 @@
 // Runs of a chunk on their way between two registrations.
 #pragma once
 
+#include <algorithm>
 #include <list>
 #include <span>
 #include <vector>
 
-#include "backend/backend.hpp"
+#include "base/try.hpp"
+#include "transfer/plans.hpp"
 #include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
-
-// One engine of one backend.
-struct Mover {
-    backend::Backend* backend = nullptr;
-    std::size_t capability = 0;
-};
 
 // One side of a move, and where a run lies there.
 struct MoveSide {
@@ -43,11 +39,38 @@ class Move {
 public:
     // `owner`, `mover` and `runs` outlive the move; no run is empty.
     Move(backend::PieceOwner& owner, const Mover& mover, const MoveSide& from, const MoveSide& to,
-         std::span<const Run> runs);
+         std::span<const Run> runs)
+        : owner_(owner), mover_(mover), from_(from), to_(to), runs_(runs) {
+        for (const Run& run : runs) bytes_ += run.size;
+    }
 
     // Looks at what is in flight and starts what may be started; answers whether anything moved. After an error
     // nothing new is started, and step() only waits for what is in flight.
-    Result<bool> step();
+    Result<bool> step() {
+        bool moved = false;
+        std::optional<Error> failure;
+        std::erase_if(flights_, [&](const Flight& flight) {
+            if (!flight.piece.over()) return false;
+            moved = true;
+            if (!flight.piece.result() && !failure) {
+                failure = flight.piece.result().error();
+                failed_at_ = flight.file_offset;
+            }
+            return true;
+        });
+        if (failure) {
+            stopped_ = true;
+            return *failure;
+        }
+        // Pieces that end on the spot are bounded too: the next step goes on.
+        for (std::size_t started = 0; started < max_flights; ++started) {
+            if (stopped_ || next_ == runs_.size() || flights_.size() >= max_flights) break;
+            SIDESTEP_CHECK(start_next());
+            moved = true;
+        }
+        return moved;
+    }
+
     void stop() { stopped_ = true; }
 
     bool idle() const { return flights_.empty(); }
@@ -67,8 +90,51 @@ private:
     static constexpr std::size_t max_flights = 16;
     static constexpr std::size_t max_in_batch = 4080;
 
-    Result<void> start_next();
-    backend::Piece piece_of(std::size_t run) const;
+    Result<void> start_next() {
+        failed_at_ = runs_[next_].file_offset;
+        const std::size_t left = runs_.size() - next_;
+        backend::Flight& flight = flights_.emplace_back(owner_, failed_at_).piece;
+        Result<backend::Progress> begun = backend::Progress::done;
+        std::size_t count = 1;
+        backend::Batcher* const batcher = mover_.backend->batcher();
+        if (batcher != nullptr && left > 1) {
+            count = std::min(left, max_in_batch);
+            std::vector<backend::Piece> pieces;
+            pieces.reserve(count);
+            for (std::size_t i = 0; i < count; ++i) pieces.push_back(piece_of(next_ + i));
+            begun = batcher->start_batch(pieces, flight);
+        } else {
+            begun = mover_.backend->start(piece_of(next_), flight);
+        }
+        if (!begun || *begun == backend::Progress::done) flights_.pop_back();
+        if (!begun) {
+            stopped_ = true;
+            return begun.error();
+        }
+        next_ += count;
+        return {};
+    }
+
+    backend::Piece piece_of(std::size_t run) const {
+        const Run& moved = runs_[run];
+        backend::Piece piece;
+        piece.from = from_.of(moved);
+        piece.from_offset = from_.offset_of(moved);
+        piece.to = to_.of(moved);
+        piece.to_offset = to_.offset_of(moved);
+        piece.size = moved.size;
+        piece.capability = mover_.capability;
+        if (from_.kind == MoveSide::Kind::file && to_.kind == MoveSide::Kind::slot) {
+            // Up to the neighbours in the slot, and its ends.
+            const Bytes floor =
+                run == 0 ? to_.slot_begin : to_.offset_of(runs_[run - 1]) + runs_[run - 1].size;
+            const Bytes ceiling =
+                run + 1 == runs_.size() ? to_.slot_begin + to_.slot_size : to_.offset_of(runs_[run + 1]);
+            piece.room_before = piece.to_offset - floor;
+            piece.room_after = ceiling - (piece.to_offset + piece.size);
+        }
+        return piece;
+    }
 
     backend::PieceOwner& owner_;
     const Mover& mover_;
@@ -81,9 +147,5 @@ private:
     Bytes failed_at_ = 0;
     bool stopped_ = false;
 };
-
-// Joins runs that lie together in the file, the memory and the target memory. Runs of one memory, in the
-// order of the file.
-void merge_adjacent(std::vector<Run>& runs);
 
 }  // namespace sidestep::transfer

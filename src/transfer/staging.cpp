@@ -46,17 +46,30 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
     return error;
 }
 
-void StagingLease::swap(StagingLease& other) noexcept {
-    std::swap(pool_, other.pool_);
-    std::swap(buffer_, other.buffer_);
-    std::swap(asked_, other.asked_);
-    std::swap(block_, other.block_);
-    std::swap(slab_, other.slab_);
-    std::swap(offset_, other.offset_);
+Result<SlotRing> SlotRing::create(StagingPool& pool, const Place& place, MemoryKind kind, std::size_t slots,
+                                  Bytes slot, backend::Backend* writer, backend::Backend* reader) {
+    Result<SlotRing> made{SlotRing{}};
+    SlotRing& ring = *made;
+    ring.slots = slots;
+    ring.slot = slot;
+    SIDESTEP_TRY(ring.lease, pool.acquire(place, kind, slots * slot));
+    const Buffer all = ring.lease.buffer().slice(0, slots * slot);
+    backend::AttachOptions options;
+    options.access = backend::Access::write;
+    if (writer != nullptr) {
+        SIDESTEP_TRY(ring.written, writer->attach(all, options));
+    }
+    options.access = backend::Access::read;
+    if (reader != nullptr) {
+        SIDESTEP_TRY(ring.read, reader->attach(all, options));
+    }
+    for (std::size_t number = slots; number-- > 0;) ring.free.push_back(number);
+    return made;
 }
 
-StagingLease::~StagingLease() {
-    if (pool_ != nullptr) pool_->give_back(*this);
+void StagingLease::GiveBack::operator()(Lent* lent) const noexcept {
+    lent->pool->give_back(*lent);
+    delete lent;
 }
 
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
@@ -115,10 +128,8 @@ Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind,
 StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
     if (asked.is_gpu()) relays_[asked.index()].leased += block.size();
     StagingLease lease;
-    lease.pool_ = this;
     lease.buffer_ = block.buffer();
-    lease.asked_ = asked;
-    lease.block_ = std::move(block);
+    lease.lent_.reset(new StagingLease::Lent{.pool = this, .asked = asked, .block = std::move(block)});
     return lease;
 }
 
@@ -128,10 +139,9 @@ std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes si
         const auto offset = slab->take(size);
         if (!offset) continue;
         StagingLease lease;
-        lease.pool_ = this;
         lease.buffer_ = slab->buffer().slice(*offset, size);
-        lease.slab_ = slab;
-        lease.offset_ = *offset;
+        lease.lent_.reset(
+            new StagingLease::Lent{.pool = this, .slab = slab, .offset = *offset, .size = size});
         return lease;
     }
     return std::nullopt;
@@ -165,21 +175,18 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     return true;
 }
 
-void StagingPool::give_back(StagingLease& lease) noexcept {
+void StagingPool::give_back(StagingLease::Lent& lent) noexcept {
     std::lock_guard lock(mutex_);
-    if (lease.slab_ != nullptr) {
-        lease.slab_->give_back(lease.offset_, lease.buffer_.size());
-        return;
-    }
-    const Bytes size = lease.block_.size();
-    const Place asked = lease.asked_;
+    if (lent.slab) return lent.slab->give_back(lent.offset, lent.size);
+    const Bytes size = lent.block.size();
+    const Place& asked = lent.asked;
     const bool relay = asked.is_gpu();
     if (relay) {
         relays_[asked.index()].leased -= size;
         relays_[asked.index()].idle += size;
     }
     idle_bytes_ += size;
-    idle_.push_back({asked, std::move(lease.block_)});
+    idle_.push_back({asked, std::move(lent.block)});
     if (relay) {
         const Relay& state = relays_[asked.index()];
         drop_idle_relays(asked.index(), state.limit - std::min(state.limit, state.leased));

@@ -20,26 +20,24 @@ class StagingPool;
 // there, keeps the memory whatever becomes of the pool.
 class StagingLease {
 public:
-    StagingLease() = default;
-    StagingLease(StagingLease&& other) noexcept { swap(other); }
-    StagingLease& operator=(StagingLease&& other) noexcept {
-        StagingLease(std::move(other)).swap(*this);
-        return *this;
-    }
-    ~StagingLease();
-
     const Buffer& buffer() const { return buffer_; }
 
 private:
     friend class StagingPool;
-    void swap(StagingLease& other) noexcept;
+    struct Lent {
+        StagingPool* pool = nullptr;
+        Place asked = {};                 // of a block of its own: where it fits again
+        Allocation block = {};            // empty for a piece of a slab
+        std::shared_ptr<Slab> slab = {};  // null for a block of its own
+        Bytes offset = 0;                 // of the piece in its slab
+        Bytes size = 0;
+    };
+    struct GiveBack {
+        void operator()(Lent* lent) const noexcept;
+    };
 
-    StagingPool* pool_ = nullptr;
     Buffer buffer_;
-    Place asked_;                 // of a block of its own: where it fits again
-    Allocation block_;            // empty for a piece of a slab
-    std::shared_ptr<Slab> slab_;  // null for a block of its own
-    Bytes offset_ = 0;            // of the piece in its slab
+    std::unique_ptr<Lent, GiveBack> lent_;
 };
 
 // Pinning memory costs far more than copying through it, so what was pinned is kept and used again. Safe to
@@ -87,7 +85,7 @@ public:
 
 private:
     friend class StagingLease;
-    void give_back(StagingLease& lease) noexcept;
+    void give_back(StagingLease::Lent& lent) noexcept;
 
     struct Idle {
         Place asked;
@@ -130,6 +128,30 @@ private:
     std::vector<Idle> idle_;
     Bytes idle_bytes_ = 0;
     std::vector<Allocation> to_free_;
+};
+
+// Staging memory cut into slots of one size. Must not be in use when it is destroyed.
+struct SlotRing {
+    // `writer` and `reader` attach it; null: somebody else does.
+    static Result<SlotRing> create(StagingPool& pool, const Place& place, MemoryKind kind, std::size_t slots,
+                                   Bytes slot, backend::Backend* writer = nullptr,
+                                   backend::Backend* reader = nullptr);
+    // Only while one is free.
+    std::size_t take() {
+        const std::size_t taken = free.back();
+        free.pop_back();
+        return taken;
+    }
+    const char* at(std::size_t number) const {
+        return static_cast<const char*>(lease.buffer().address()) + number * slot;
+    }
+
+    StagingLease lease;
+    std::size_t slots = 0;
+    Bytes slot = 0;  // bytes of one
+    std::vector<std::size_t> free;
+    std::unique_ptr<backend::Registration> written;
+    std::unique_ptr<backend::Registration> read;
 };
 
 // Memory of one kind from the first usable backend that gives it; `automatic` is the fastest kind there.

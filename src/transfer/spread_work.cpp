@@ -1,4 +1,4 @@
-#include "transfer/spread_setup.hpp"
+#include "transfer/spread_work.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -12,7 +12,6 @@
 #include "transfer/direct_storage.hpp"
 #include "transfer/ends.hpp"
 #include "transfer/spread_cursor.hpp"
-#include "transfer/spread_files.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -81,19 +80,36 @@ unsigned usable_processors() {
     return count;
 }
 
-SpreadBytes measure(const Spread& spread, const std::vector<std::size_t>& lane_of) {
-    SpreadBytes bytes;
+Result<void> SpreadWork::prepare() {
+    SIDESTEP_CHECK(look_at_memories());
+    SIDESTEP_CHECK(check_targets());
+    measure();
+    shares_.resize(lanes());
+    arrived.resize(lanes());
+    if (bytes.files == 0) return {};
+    SIDESTEP_CHECK(plan());
+    SIDESTEP_CHECK(make_ring());
+    SIDESTEP_CHECK(attach_all());
+    // Lanes of other copies through these GPUs make way.
+    for (const route::End& end : ends)
+        if (end.place.is_gpu())
+            traffic_.push_back(
+                machine_.traffic.use(end.place.index(), loads() ? Direction::to_gpu : Direction::from_gpu));
+    return {};
+}
+
+// Asks the placement for the runs; of a spread that says how many bytes there are, for some chunks only.
+void SpreadWork::measure() {
     for (const SpreadFile& file : spread.files) bytes.files += file.bytes();
     bytes.memories = spread.bytes;
-    const std::size_t count = lane_of.size();
-    if (count > 0) bytes.own.assign(*std::max_element(lane_of.begin(), lane_of.end()) + 1, 0);
-    if (bytes.files == 0 || count == 0) return bytes;
+    bytes.own.assign(lanes(), 0);
+    const std::size_t count = lane_of_.size();
+    if (bytes.files == 0 || count == 0) return;
 
     const std::size_t cells = cells_of(spread, usual_chunk);
     const std::size_t every = spread.bytes == 0 ? 1 : std::max<std::size_t>(cells / sampled_cells, 1);
     SpreadCursor cursor(spread.files, usual_chunk);
     std::vector<Run> runs;
-    double shared = 0;
     double seen = 0;
     Bytes arriving = 0;
     for (std::size_t number = 0; !cursor.empty(); ++number) {
@@ -104,38 +120,21 @@ SpreadBytes measure(const Spread& spread, const std::vector<std::size_t>& lane_o
         seen += static_cast<double>(cell.bytes());
         for (const Run& run : runs) {
             const bool all = run.memory == Run::every_memory;
-            arriving += all && spread.direction == SpreadDirection::to_memory ? run.size * count : run.size;
+            arriving += all && loads() ? run.size * count : run.size;
             if (all)
-                shared += static_cast<double>(run.size);
+                bytes.shared += static_cast<double>(run.size);
             else if (run.memory < count)
-                bytes.own[lane_of[run.memory]] += static_cast<double>(run.size);
+                bytes.own[lane_of_[run.memory]] += static_cast<double>(run.size);
         }
     }
-    bytes.shared = shared / seen;
+    bytes.shared /= seen;
     for (double& part : bytes.own) part /= seen;
     if (spread.bytes == 0) bytes.memories = arriving;
-    return bytes;
 }
 
-Result<std::unique_ptr<SpreadSetup>> SpreadSetup::make(const Machine& machine, const Spread& spread,
-                                                       const CopyOptions& options) {
-    std::unique_ptr<SpreadSetup> setup(new SpreadSetup(machine, spread, options));
-    SIDESTEP_CHECK(setup->look_at_memories());
-    SIDESTEP_CHECK(setup->check_targets());
-    setup->bytes_ = measure(spread, setup->lane_of_);
-    setup->shares_.resize(setup->lanes());
-    if (setup->bytes_.files == 0) return setup;
-    SIDESTEP_CHECK(setup->plan());
-    SIDESTEP_CHECK(setup->make_ring());
-    SIDESTEP_CHECK(setup->attach_all());
-    setup->count_traffic();
-    return setup;
-}
-
-Result<void> SpreadSetup::check_memory(const Buffer& memory) const {
-    const bool loads = spread_.direction == SpreadDirection::to_memory;
+Result<void> SpreadWork::check_memory(const Buffer& memory) const {
     const Place& place = memory.place();
-    const bool source = place.is_file() && !loads;
+    const bool source = place.is_file() && !loads();
     if (!place.is_gpu() && !place.is_host() && !source)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} is not memory that files are spread over", place.to_string()),
@@ -144,16 +143,15 @@ Result<void> SpreadSetup::check_memory(const Buffer& memory) const {
     if (memory.size() == Buffer::whole || (!source && memory.address() == nullptr && memory.size() > 0))
         return Error{
             ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
-    if (loads && memory.read_only())
+    if (loads() && memory.read_only())
         return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
                      "give it as non-const memory"};
     return {};
 }
 
 // What the memories are, and their lanes; not whether each run fits, which is asked chunk by chunk.
-Result<void> SpreadSetup::look_at_memories() {
-    const bool loads = spread_.direction == SpreadDirection::to_memory;
-    for (const Buffer& memory : spread_.memories) {
+Result<void> SpreadWork::look_at_memories() {
+    for (const Buffer& memory : spread.memories) {
         const Place& place = memory.place();
         SIDESTEP_CHECK(check_memory(memory));
         SIDESTEP_TRY(const backend::Description found, describe(machine_.registry, memory));
@@ -168,65 +166,48 @@ Result<void> SpreadSetup::look_at_memories() {
             return end == other ||
                    (end.place.is_file() && other.place.is_file() && end.place.node() == other.place.node());
         };
-        const auto known = loads ? ends_.end() : std::find_if(ends_.begin(), ends_.end(), alike);
-        lane_of_.push_back(static_cast<std::size_t>(known - ends_.begin()));
-        if (known == ends_.end()) ends_.push_back(end);
+        const auto known = loads() ? ends.end() : std::find_if(ends.begin(), ends.end(), alike);
+        lane_of_.push_back(static_cast<std::size_t>(known - ends.begin()));
+        if (known == ends.end()) ends.push_back(end);
     }
     return {};
 }
 
-Result<Mover> SpreadSetup::mover(const std::vector<backend::Offer>& offers,
-                                 const route::Choice& choice) const {
-    const backend::Offer& offer = offers[choice.offer];
-    backend::Backend* backend = machine_.registry.find(offer.name);
-    if (backend == nullptr)
-        return Error{ErrorCode::internal, "the planner chose a backend that is not usable", offer.name, {}};
-    return Mover{backend, choice.capability};
-}
-
-Result<void> SpreadSetup::plan() {
-    if (spread_.memories.empty())
+Result<void> SpreadWork::plan() {
+    if (spread.memories.empty())
         return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread", {}};
     route::FanOutRequest request;
-    request.file = spread_.files.front().buffer().place();
-    request.bytes = bytes_.files;
-    request.places = ends_;
-    request.to_file = spread_.direction == SpreadDirection::to_file;
-    request.shared = bytes_.shared;
-    request.own = bytes_.own;
-    if (request.to_file) request.own[lane_of_[0]] += bytes_.shared;
-    request.through_host = spread_.look != nullptr;
+    request.file = spread.files.front().buffer().place();
+    request.bytes = bytes.files;
+    request.places = ends;
+    request.to_file = !loads();
+    request.shared = bytes.shared;
+    request.own = bytes.own;
+    if (request.to_file) request.own[lane_of_[0]] += bytes.shared;
+    request.through_host = spread.look != nullptr;
     request.require = options_.require;
     request.prefer = options_.prefer;
     std::vector<backend::Offer> offers = machine_.registry.offers();
     if (!request.to_file) {
-        std::vector<Buffer> files;
-        for (const SpreadFile& file : spread_.files) files.push_back(file.buffer());
-        offers = with(std::move(offers), objections(machine_.registry, files, spread_.memories, options_));
+        std::vector<Buffer> sources;
+        for (const SpreadFile& file : spread.files) sources.push_back(file.buffer());
+        offers = with(std::move(offers), objections(machine_.registry, sources, spread.memories, options_));
     }
 
-    SIDESTEP_TRY(way_, route::fan_out(machine_.topology, offers, request));
-    if (way_.uses_slots()) {
-        SIDESTEP_TRY(storage_, mover(offers, way_.storage));
-    }
-    for (const route::Choice& link : way_.links) {
-        SIDESTEP_TRY(Mover made, mover(offers, link));
-        links_.push_back(made);
-    }
-    const std::size_t count = lanes();
-    peers_.assign(count, std::vector<Mover>(count));
-    for (const auto& group : way_.groups)
+    SIDESTEP_TRY(way, route::fan_out(machine_.topology, offers, request));
+    if (way.uses_slots()) storage = chosen(machine_.registry, offers, way.storage);
+    for (const route::Choice& link : way.links) links.push_back(chosen(machine_.registry, offers, link));
+    peers.assign(lanes(), std::vector<Mover>(lanes()));
+    for (const auto& group : way.groups)
         for (std::size_t from : group)
             for (std::size_t to : group)
-                if (from != to) {
-                    SIDESTEP_TRY(peers_[from][to], mover(offers, way_.peers[from][to]));
-                }
+                if (from != to) peers[from][to] = chosen(machine_.registry, offers, way.peers[from][to]);
     return options_.verify ? plan_verification(std::move(request), offers) : Result<void>();
 }
 
 // The files are read through a slot, and every memory is fetched into another.
-Result<void> SpreadSetup::plan_verification(route::FanOutRequest request,
-                                            const std::vector<backend::Offer>& offers) {
+Result<void> SpreadWork::plan_verification(route::FanOutRequest request,
+                                           const std::vector<backend::Offer>& offers) {
     request.through_host = true;
     request.require = Require::any;
     request.to_file = false;
@@ -235,97 +216,89 @@ Result<void> SpreadSetup::plan_verification(route::FanOutRequest request,
     for (route::End& end : to_slots.places)
         if (end.place.is_file()) end = {Place::host(), MemoryKind::pageable};
     SIDESTEP_TRY(const route::FanOut reading, route::fan_out(machine_.topology, offers, to_slots));
-    SIDESTEP_TRY(reader_, mover(offers, reading.storage));
+    reader = chosen(machine_.registry, offers, reading.storage);
     request.to_file = true;
     // And here only the ways from the places.
     request.file = Place::file(request.file.path());
     SIDESTEP_TRY(const route::FanOut fetching, route::fan_out(machine_.topology, offers, request));
-    for (const route::Choice& link : fetching.links) {
-        SIDESTEP_TRY(Mover made, mover(offers, link));
-        fetchers_.push_back(made);
-    }
-    if (!way_.uses_slots()) way_.slots = reading.slots;
+    for (const route::Choice& link : fetching.links)
+        fetchers.push_back(chosen(machine_.registry, offers, link));
+    if (!way.uses_slots()) way.slots = reading.slots;
     return {};
 }
 
-Result<void> SpreadSetup::make_ring() {
+Result<void> SpreadWork::make_ring() {
     const std::size_t count = lanes();
     const std::size_t min = options_.verify ? 2 : 1;
-    const Bytes block = spread_.look ? Spread::block : page;
+    const Bytes block = spread.look ? Spread::block : page;
     const Bytes best = best_chunk(usable_processors(), count);
-    chunk_ = base::round_up(options_.chunk != 0 ? options_.chunk : best, block);
-    if (!way_.uses_slots() && !options_.verify) return {};
+    chunk = base::round_up(options_.chunk != 0 ? options_.chunk : best, block);
+    if (!way.uses_slots() && !options_.verify) return {};
     const Bytes max =
         options_.max_staging > Buffer::whole / count ? Buffer::whole : options_.max_staging * count;
-    const Bytes wanted = std::max(usual_ring(spread_, options_, best), 4 * chunk_);
+    const Bytes wanted = std::max(usual_ring(spread, options_, best), 4 * chunk);
     // The pool hands out powers of two: the nearer one.
-    const Bytes ring = std::bit_floor(std::min(max, wanted + wanted / 3));
-    chunk_ = std::min(chunk_, ring / min / block * block);
-    if (chunk_ == 0)
+    const Bytes room = std::bit_floor(std::min(max, wanted + wanted / 3));
+    chunk = std::min(chunk, room / min / block * block);
+    if (chunk == 0)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} of staging memory are too little: {} blocks of {} have to fit",
                                  format_bytes(max), min, format_bytes(block)),
                      "options", "raise max_staging"};
-    slots_ = std::min<std::size_t>(ring / chunk_, std::max(min, min * cells_of(spread_, chunk_)));
-    SIDESTEP_TRY(ring_, machine_.pool.acquire(way_.slots.place, way_.slots.memory, slots_ * chunk_));
-    for (std::size_t slot = slots_; slot-- > 0;) free_slots_.push_back(slot);
+    const std::size_t slots =
+        std::min<std::size_t>(room / chunk, std::max(min, min * cells_of(spread, chunk)));
+    SIDESTEP_TRY(ring, SlotRing::create(machine_.pool, way.slots.place, way.slots.memory, slots, chunk));
     return {};
 }
 
-Result<void> SpreadSetup::attach_all() {
-    const bool loads = spread_.direction == SpreadDirection::to_memory;
-    const std::size_t ring = spread_.memories.size();
-    if (!loads)
+Result<void> SpreadWork::attach_all() {
+    const std::size_t the_ring = spread.memories.size();
+    const Access of_ring = loads() ? Access::read : Access::write;
+    const Access of_memory = loads() ? Access::write : Access::read;
+    if (!loads())
         reading_ = std::make_unique<SpreadSources>(
-            machine_.calls, ring, [this](std::size_t memory) { return open_source(memory); });
-    if (way_.uses_slots()) SIDESTEP_CHECK(attach(storage_, loads ? Access::write : Access::read, ring));
+            machine_.calls, the_ring, [this](std::size_t memory) { return open_source(memory); });
+    if (way.uses_slots()) SIDESTEP_CHECK(attach(storage, of_memory, the_ring));
     for (std::size_t lane = 0; lane < lanes(); ++lane)
-        if (!way_.direct[lane])
-            SIDESTEP_CHECK(attach(links_[lane], loads ? Access::read : Access::write, ring));
-    for (const Mover& fetcher : fetchers_) SIDESTEP_CHECK(attach(fetcher, Access::write, ring));
-    if (options_.verify) SIDESTEP_CHECK(attach(reader_, Access::write, ring));
-    for (std::size_t memory = 0; memory < ring; ++memory) SIDESTEP_CHECK(attach_memory(memory));
-    for (const auto& group : way_.groups)
+        if (!way.direct[lane]) SIDESTEP_CHECK(attach(links[lane], of_ring, the_ring));
+    for (const Mover& fetcher : fetchers) SIDESTEP_CHECK(attach(fetcher, Access::write, the_ring));
+    if (options_.verify) SIDESTEP_CHECK(attach(reader, Access::write, the_ring));
+    for (std::size_t memory = 0; memory < the_ring; ++memory) {
+        if (sources_.contains(memory)) continue;  // opened when a chunk comes to it
+        SIDESTEP_TRY(backend::Registration * linked, attach(links[lane_of_[memory]], of_memory, memory));
+        backend::Registration* fetched = nullptr;
+        if (options_.verify) {
+            SIDESTEP_TRY(fetched, attach(fetchers[lane_of_[memory]], Access::read, memory));
+        }
+        if (!loads()) reading_->set(memory, linked, fetched);
+    }
+    for (const auto& group : way.groups)
         for (std::size_t from : group)
             for (std::size_t to : group) {
                 if (from == to) continue;
-                SIDESTEP_CHECK(attach(peers_[from][to], Access::read, from));
-                SIDESTEP_CHECK(attach(peers_[from][to], Access::write, to));
+                SIDESTEP_CHECK(attach(peers[from][to], Access::read, from));
+                SIDESTEP_CHECK(attach(peers[from][to], Access::write, to));
             }
     return {};
 }
 
-Result<void> SpreadSetup::attach_memory(std::size_t memory) {
-    if (sources_.contains(memory)) return {};  // opened when a chunk comes to it
-    const bool loads = spread_.direction == SpreadDirection::to_memory;
-    const std::size_t lane = lane_of_[memory];
-    SIDESTEP_TRY(backend::Registration * linked,
-                 attach(links_[lane], loads ? Access::write : Access::read, memory));
-    backend::Registration* fetched = nullptr;
-    if (options_.verify) {
-        SIDESTEP_TRY(fetched, attach(fetchers_[lane], Access::read, memory));
-    }
-    if (!loads) reading_->set(memory, linked, fetched);
-    return {};
-}
-
-Result<SpreadSources::Open> SpreadSetup::open_source(std::size_t memory) const {
+Result<SpreadSources::Open> SpreadWork::open_source(std::size_t memory) const {
     const std::size_t lane = lane_of_[memory];
     const auto options = options_for(Access::read, memory);
     const auto open = [&](const Mover& mover) {
-        return mover.backend->attach(spread_.memories[memory], options);
+        return mover.backend->attach(spread.memories[memory], options);
     };
     SpreadSources::Open opened;
-    SIDESTEP_TRY(opened.linked, open(links_[lane]));
+    SIDESTEP_TRY(opened.linked, open(links[lane]));
     if (!options_.verify) return opened;
     opened.fetched = opened.linked;
-    if (fetchers_[lane].backend != links_[lane].backend) {
-        SIDESTEP_TRY(opened.fetched, open(fetchers_[lane]));
+    if (fetchers[lane].backend != links[lane].backend) {
+        SIDESTEP_TRY(opened.fetched, open(fetchers[lane]));
     }
     return opened;
 }
 
-backend::AttachOptions SpreadSetup::options_for(Access access, std::size_t which) const {
+backend::AttachOptions SpreadWork::options_for(Access access, std::size_t which) const {
     backend::AttachOptions options;
     options.access = access;
     if (const auto source = sources_.find(which); source != sources_.end()) {
@@ -335,20 +308,21 @@ backend::AttachOptions SpreadSetup::options_for(Access access, std::size_t which
     return options;
 }
 
-Result<backend::Registration*> SpreadSetup::attach(const Mover& mover, Access access, std::size_t which) {
+Result<backend::Registration*> SpreadWork::attach(const Mover& mover, Access access, std::size_t which) {
     if (backend::Registration* known = find(mover, access, which)) return known;
-    const Buffer& buffer = which < spread_.memories.size() ? spread_.memories[which] : ring_.buffer();
+    const Buffer& buffer = which < spread.memories.size() ? spread.memories[which] : ring.lease.buffer();
     SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options_for(access, which)));
     return (attached_[{mover.backend, access, which}] = std::move(registration)).get();
 }
 
-Result<void> SpreadSetup::check_targets() const {
+// No file that is read is one that is written.
+Result<void> SpreadWork::check_targets() const {
     if (sources_.empty()) return {};
-    for (const SpreadFile& file : spread_.files) {
+    for (const SpreadFile& file : spread.files) {
         SIDESTEP_TRY(const backend::Description target, describe(machine_.registry, file.buffer()));
         for (const auto& [memory, source] : sources_)
             if (target.identity != 0 && target.identity == source.identity &&
-                spread_.memories[memory].place().node().empty())
+                spread.memories[memory].place().node().empty())
                 return Error{
                     ErrorCode::invalid_argument,
                     fmt::format("{} is read for the files that are written, and is one of them", file.path),
@@ -357,86 +331,51 @@ Result<void> SpreadSetup::check_targets() const {
     return {};
 }
 
-Result<void> SpreadSetup::check_sources() const {
+Result<void> SpreadWork::check_sources() const {
     for (const auto& [memory, then] : sources_)
-        if (auto same = check_unchanged(machine_.registry, spread_.memories[memory], then); !same)
+        if (auto same = check_unchanged(machine_.registry, spread.memories[memory], then); !same)
             return same.error();
     return {};
 }
 
-backend::Registration* SpreadSetup::find(const Mover& mover, Access access, std::size_t which) const {
+backend::Registration* SpreadWork::find(const Mover& mover, Access access, std::size_t which) const {
     const auto found = attached_.find({mover.backend, access, which});
     return found != attached_.end() ? found->second.get() : nullptr;
 }
 
-// Lanes of other copies through these GPUs make way.
-void SpreadSetup::count_traffic() {
-    const bool loads = spread_.direction == SpreadDirection::to_memory;
-    for (const route::End& end : ends_)
-        if (end.place.is_gpu())
-            traffic_.push_back(
-                machine_.traffic.use(end.place.index(), loads ? Direction::to_gpu : Direction::from_gpu));
-}
-
-std::vector<backend::Backend*> SpreadSetup::file_backends() const {
+std::vector<backend::Backend*> SpreadWork::file_backends() const {
     std::vector<backend::Backend*> backends;
-    if (way_.uses_slots()) backends.push_back(storage_.backend);
+    if (way.uses_slots()) backends.push_back(storage.backend);
     for (std::size_t lane = 0; lane < lanes(); ++lane)
-        if (way_.direct[lane] &&
-            std::find(backends.begin(), backends.end(), links_[lane].backend) == backends.end())
-            backends.push_back(links_[lane].backend);
+        if (way.direct[lane] &&
+            std::find(backends.begin(), backends.end(), links[lane].backend) == backends.end())
+            backends.push_back(links[lane].backend);
     return backends;
 }
 
-std::optional<std::vector<std::size_t>> SpreadSetup::take_slots(std::size_t count) {
-    if (free_slots_.size() < count) return std::nullopt;
-    const auto first = free_slots_.end() - static_cast<std::ptrdiff_t>(count);
-    std::vector<std::size_t> taken(first, free_slots_.end());
-    free_slots_.erase(first, free_slots_.end());
-    return taken;
-}
-
-const char* SpreadSetup::slot_data(std::size_t slot) const {
-    return static_cast<const char*>(ring_.buffer().address()) + slot * chunk_;
-}
-
-MoveSide SpreadSetup::slot_side(const Mover& mover, Access access, std::size_t slot, Bytes cell_begin) const {
-    return {MoveSide::Kind::slot,
-            find(mover, access, spread_.memories.size()),
-            nullptr,
-            slot * chunk_,
-            chunk_,
-            cell_begin};
-}
-
-MoveSide SpreadSetup::memory_side(const Mover& mover, Access access, std::size_t lane) const {
+MoveSide SpreadWork::memory_side(const Mover& mover, Access access, std::size_t lane) const {
     MoveSide side;
     side.kind = MoveSide::Kind::memory;
-    if (spread_.direction == SpreadDirection::to_memory)
+    if (loads())
         side.registration = find(mover, access, lane);
     else
         side.by_memory = &reading_->linked();
     return side;
 }
 
-MoveSide SpreadSetup::fetched_side(std::size_t lane) const {
-    MoveSide side = memory_side(fetchers_[lane], Access::read, lane);
-    if (spread_.direction == SpreadDirection::to_file) side.by_memory = &reading_->fetched();
+MoveSide SpreadWork::fetched_side(std::size_t lane) const {
+    MoveSide side = memory_side(fetchers[lane], Access::read, lane);
+    if (!loads()) side.by_memory = &reading_->fetched();
     return side;
 }
 
-std::size_t SpreadSetup::owner_of(const std::vector<std::size_t>& group) const {
+std::size_t SpreadWork::owner_of(const std::vector<std::size_t>& group) const {
     return *std::min_element(group.begin(), group.end(), [&](std::size_t a, std::size_t b) {
-        if (way_.direct[a] != way_.direct[b]) return static_cast<bool>(way_.direct[a]);
+        if (way.direct[a] != way.direct[b]) return static_cast<bool>(way.direct[a]);
         const Share& x = shares_[a];
         const Share& y = shares_[b];
         return x.outstanding != y.outstanding ? x.outstanding < y.outstanding : x.carried < y.carried;
     });
-}
-
-void SpreadSetup::end_share(std::size_t lane, Bytes bytes) {
-    shares_[lane].outstanding -= bytes;
-    shares_[lane].carried += bytes;
 }
 
 }  // namespace sidestep::transfer
