@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 
 #include <fmt/format.h>
 
 #include "backend/blocking_pieces.hpp"
 #include "backends/cufile/conditions.hpp"
-#include "backends/cufile/direct_gpus.hpp"
 #include "backends/cufile/file_registration.hpp"
-#include "backends/cufile/proof.hpp"
 #include "base/kept.hpp"
 #include "base/try.hpp"
 #include "driver/cufile.hpp"
@@ -29,9 +26,6 @@ constexpr unsigned max_threads = 16;
 // Of one small request. Not measured here: NVIDIA's guides give 4 KiB reads some tens of microseconds above
 // the drive's own time.
 constexpr double latency_us = 50;
-
-// Positions in capabilities(): from files to GPUs, and
-constexpr std::size_t gpu_to_file = 1;
 
 // The drives' rate is not known, nor the page cache's part: the link of the quickest GPU is all that is sure
 // to bound it.
@@ -131,10 +125,7 @@ std::vector<Capability> CufileBackend::capabilities() const {
     read.max_gb_per_s = gb_per_s_;
     read.latency_us = latency_us;
     read.reason = "DMA between drive and GPU, proven by cuFile's counters";
-    Capability write = read;
-    std::swap(write.from, write.to);
-    std::swap(write.from_memory, write.to_memory);
-    return {read, write};
+    return {read, backend::reversed(read)};
 }
 
 Support CufileBackend::reaches(const Buffer& from, const Buffer& to) {
@@ -192,27 +183,9 @@ Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffe
 }
 
 Result<backend::Progress> CufileBackend::start(const backend::Piece& piece, backend::Flight& flight) {
-    const bool write = piece.capability == gpu_to_file;
-    auto* const file = dynamic_cast<FileRegistration*>(write ? piece.to : piece.from);
-    auto* const memory = dynamic_cast<MemoryRegistration*>(write ? piece.from : piece.to);
-    if (piece.stream != nullptr || piece.capability > gpu_to_file || file == nullptr || memory == nullptr)
-        return Error{
-            ErrorCode::unsupported,
-            fmt::format("cuFile cannot copy from {} to {} that way", piece.from->buffer().place().to_string(),
-                        piece.to->buffer().place().to_string()),
-            "cufile",
-            {}};
-    if (write && !file->writable())
-        return Error{
-            ErrorCode::invalid_argument, "the file was opened for reading", file->buffer().to_string(), {}};
-    SIDESTEP_CHECK(backend::check_within(piece));
-    Range range;
-    range.memory = memory;
-    range.file_offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);
-    range.memory_offset = write ? piece.from_offset : piece.to_offset;
-    range.size = piece.size;
-    range.write = write;
-    return opened_->pool.start([file, range] { return file->move(range); }, flight);
+    SIDESTEP_TRY(const auto ends, (backend::file_piece<FileRegistration, MemoryRegistration>(piece, name())));
+    const Range range{ends, piece.size};
+    return opened_->pool.start([range] { return range.file->move(range); }, flight);
 }
 
 }  // namespace

@@ -1,19 +1,14 @@
 #include "backends/cufile/file_registration.hpp"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <chrono>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
 #include "driver/files.hpp"
-#include "driver/system_error.hpp"
 
 namespace sidestep::backends::cufile {
 namespace {
@@ -41,6 +36,28 @@ void raise(std::atomic<Bytes>& max, Bytes value) {
 }
 
 }  // namespace
+
+std::shared_ptr<void> MappedMemory::map(DirectGpu& gpu, const void* base, Bytes size) {
+    const Mapped range{base, size};
+    const std::lock_guard lock(mutex_);
+    auto found = held_.find(range);
+    if (found == held_.end()) {
+        const driver::ScopedCudaContext current(gpu.context());
+        auto buffer = driver::CufileBuffer::create(cufile_, base, size);
+        if (!buffer) return nullptr;
+        found = held_.emplace(range, Held{std::move(*buffer), 0}).first;
+    }
+    ++found->second.holders;
+    return std::shared_ptr<void>(&found->second, [this, &gpu, range](void*) { drop(gpu, range); });
+}
+
+void MappedMemory::drop(DirectGpu& gpu, const Mapped& range) {
+    const std::lock_guard lock(mutex_);
+    const auto found = held_.find(range);
+    if (--found->second.holders > 0) return;
+    const driver::ScopedCudaContext current(gpu.context());
+    held_.erase(found);
+}
 
 Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& shared, const Buffer& buffer,
                                                                  const backend::AttachOptions& options) {
@@ -120,11 +137,7 @@ Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
         window.requests.fetch_add(1, std::memory_order_relaxed);
         if (!moved) return failed(moved.error(), part(range, done, left));
         if (*moved == 0 || *moved > left)
-            return failed({ErrorCode::end_of_file,
-                           fmt::format("{} ends before the bytes that were asked for", path()),
-                           {},
-                           "another process may have shortened it"},
-                          part(range, done, left));
+            return driver::ended_early(opened_.fd(), path(), file_at, left, buffer().to_string());
         window.bytes.fetch_add(*moved, std::memory_order_relaxed);
         raise(window.largest, *moved);
         done += *moved;
@@ -140,24 +153,10 @@ Result<void> FileRegistration::move_through_host(const Range& range) {
     char* const memory = static_cast<char*>(range.memory->buffer().address()) + range.memory_offset;
     DirectGpu& gpu = range.memory->gpu();
     if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), memory, range.size));
-    for (Bytes done = 0; done < range.size;) {
-        const auto at = static_cast<off_t>(range.file_offset + done);
-        const ssize_t moved = range.write ? ::pwrite(fd.get(), bytes.data() + done, range.size - done, at)
-                                          : ::pread(fd.get(), bytes.data() + done, range.size - done, at);
-        if (moved < 0 && errno == EINTR) continue;
-        if (moved < 0)
-            return failed(driver::system_error(
-                              errno, fmt::format("cannot {} {}", range.write ? "write" : "read", path()),
-                              range.write ? "pwrite" : "pread"),
-                          range);
-        if (moved == 0)
-            return failed({ErrorCode::end_of_file,
-                           fmt::format("{} ends before the bytes that were asked for", path()),
-                           {},
-                           "another process may have shortened it"},
-                          range);
-        done += static_cast<Bytes>(moved);
-    }
+    const auto moved = range.write
+                           ? driver::write_range(fd, range.file_offset, bytes.data(), range.size, path())
+                           : driver::read_range(fd, range.file_offset, bytes.data(), range.size, path());
+    if (!moved) return failed(moved.error(), range);
     through_host_.fetch_add(range.size, std::memory_order_relaxed);
     if (range.write) return {};
     return gpu.to_gpu(memory, bytes.data(), range.size);
@@ -175,16 +174,12 @@ Account FileRegistration::account(const Window& window, bool write) const {
     const std::uint64_t ended = window.gpu->ledger(write).ended.load();
     account.all_requests =
         std::max(account.requests, ended > window.begun_before ? ended - window.begun_before : 0);
-    // Nothing says that the counters are up to date when a call returns.
-    for (int look = 0; look < 20; ++look) {
-        if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        const auto counts = cufile_->gpu_counts();
-        if (!counts) return account;  // nothing counted: nothing proven
-        const Counts now = counts_of(*counts, window.gpu->uuid(), write);
+    // Where nothing was counted nothing is proven.
+    (void)settled_counts(*cufile_, *window.gpu, write, [&](const Counts& now) {
         account.direct = now.direct - window.at_begin.direct;
         account.posix = now.posix - window.at_begin.posix;
-        if (account.posix != 0 || unproven_requests(account) == 0) break;
-    }
+        return account.posix != 0 || unproven_requests(account) == 0;
+    });
     return account;
 }
 
@@ -223,10 +218,6 @@ std::vector<std::string> FileRegistration::notes() const {
             notes.push_back(
                 "cuFile would not map the GPU memory: it went through blocks of its own in the GPU's memory");
     return notes;
-}
-
-Result<void> FileRegistration::commit() {
-    return writable() ? opened_.commit(options_.sync_file) : Result<void>();
 }
 
 }  // namespace sidestep::backends::cufile

@@ -7,10 +7,8 @@
 #include <mutex>
 #include <optional>
 
-#include "backend/backend.hpp"
-#include "backends/cufile/accounts.hpp"
+#include "backend/file_piece.hpp"
 #include "backends/cufile/direct_gpus.hpp"
-#include "backends/cufile/mapped_memory.hpp"
 #include "backends/cufile/proof.hpp"
 #include "driver/opened_file.hpp"
 
@@ -26,13 +24,34 @@ private:
     DirectGpu& gpu_;
 };
 
+class FileRegistration;
+
 // Some bytes of a file and of GPU memory.
-struct Range {
-    MemoryRegistration* memory = nullptr;
-    Bytes file_offset = 0;
-    Bytes memory_offset = 0;
+struct Range : backend::FilePiece<FileRegistration, MemoryRegistration> {
     Bytes size = 0;
-    bool write = false;  // to the file
+};
+
+// GPU memory that cuFile has mapped, shared by the copies that use it at the same time. Safe to use from several
+// threads. Outlives what it gives out.
+class MappedMemory {
+public:
+    explicit MappedMemory(std::shared_ptr<const driver::Cufile> cufile) : cufile_(std::move(cufile)) {}
+
+    // Mapped until the last holder releases it. Null where cuFile refuses.
+    std::shared_ptr<void> map(DirectGpu& gpu, const void* base, Bytes size);
+
+private:
+    struct Held {
+        std::unique_ptr<driver::CufileBuffer> buffer;
+        int holders = 0;
+    };
+    using Mapped = std::pair<const void*, Bytes>;
+    void drop(DirectGpu& gpu, const Mapped& range);
+
+    const std::shared_ptr<const driver::Cufile> cufile_;
+    std::mutex
+        mutex_;  // of what follows; held while cuFile maps, so that nobody uses what is being given back
+    std::map<Mapped, Held> held_;
 };
 
 // What the registrations of a backend share; outlives them.
@@ -56,7 +75,9 @@ public:
     // be direct.
     Result<void> move(const Range& range);
 
-    Result<void> commit() override;
+    Result<void> commit() override {
+        return writable() ? opened_.commit(options_.sync_file) : Result<void>();
+    }
     std::vector<std::string> notes() const override;
     StorageBytes storage_bytes() const override;
 

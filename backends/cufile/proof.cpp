@@ -2,16 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
-#include "backends/cufile/accounts.hpp"
 #include "base/try.hpp"
 #include "driver/files.hpp"
 #include "driver/replaced_file.hpp"
@@ -32,50 +29,71 @@ Result<std::uint64_t> device_of(const std::string& path) {
     return S_ISBLK(status.st_mode) ? status.st_rdev : status.st_dev;
 }
 
-// Whether the bytes that a trial moved are the file's.
-bool equal_block(const driver::Fd& fd, const std::array<char, block>& seen) {
-    std::array<char, block> really{};
-    return ::pread(fd.get(), really.data(), really.size(), 0) == static_cast<ssize_t>(block) &&
-           really == seen;
-}
-
 }  // namespace
 
-bool Prover::known(const Key& key) {
-    const std::lock_guard lock(mutex_);
-    return proven_.count(key) != 0;
+Counts counts_of(const std::vector<driver::CufileGpuCounts>& all, const std::array<unsigned char, 16>& uuid,
+                 bool write) {
+    for (const driver::CufileGpuCounts& gpu : all)
+        if (gpu.uuid == uuid) return write ? gpu.write : gpu.read;
+    return {};
 }
 
-Support Prover::remember(const Key& key, const Result<void>& trial) {
-    if (!trial) return Support::no(trial.error().message, trial.error().hint);
-    const std::lock_guard lock(mutex_);
-    proven_.insert(key);
-    return Support::yes("proven by cuFile's counters");
+std::uint64_t unproven_requests(const Account& account) {
+    const std::uint64_t uncounted =
+        account.all_requests > account.direct ? account.all_requests - account.direct : 0;
+    return std::min(account.requests, std::max(account.posix, uncounted));
+}
+
+Bytes unproven_bytes(const Account& account) {
+    return std::min(account.bytes, unproven_requests(account) * account.largest);
+}
+
+Result<Counts> settled_counts(const driver::Cufile& cufile, const DirectGpu& gpu, bool write,
+                              const std::function<bool(const Counts&)>& settled) {
+    for (int looks = 20;;) {
+        SIDESTEP_TRY(const auto all, cufile.gpu_counts());
+        const Counts counts = counts_of(all, gpu.uuid(), write);
+        if (settled(counts) || --looks == 0) return counts;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+std::optional<std::string> what_a_trial_lacks(const Counts& before, const Counts& after) {
+    const std::uint64_t posix = after.posix - before.posix;
+    if (posix != 0)
+        return fmt::format(
+            "cuFile moved a block of it through host memory (compatibility mode), as its counter of "
+            "POSIX operations shows, which rose by {}",
+            posix);
+    if (after.direct == before.direct)
+        return std::string("cuFile moved a block of it, and counted it neither as P2PDMA nor as nvidia-fs");
+    return std::nullopt;
 }
 
 Support Prover::reads(const std::string& path, int gpu) {
-    const auto device = device_of(path);
-    if (!device) return Support::no(device.error().message);
-    const Key key{*device, gpu, false};
-    if (known(key)) return Support::yes("proven by cuFile's counters");
-    const auto opened = gpus_.open(gpu);
-    if (!opened) return Support::no(opened.error().message, opened.error().hint);
-    const std::lock_guard trial(trial_);
-    return remember(key, try_read(path, **opened));
+    return prove(path, gpu, false);
 }
 
 Support Prover::writes(const std::string& path, int gpu) {
     const auto target = driver::follow_links(path);
     if (!target) return Support::no(target.error().message);
-    const std::string folder = driver::split_path(*target).folder;
-    const auto device = device_of(folder);
+    return prove(driver::split_path(*target).folder, gpu, true);
+}
+
+Support Prover::prove(const std::string& below, int gpu, bool write) {
+    const auto proven = Support::yes("proven by cuFile's counters");
+    const auto device = device_of(below);
     if (!device) return Support::no(device.error().message);
-    const Key key{*device, gpu, true};
-    if (known(key)) return Support::yes("proven by cuFile's counters");
+    const Key key{*device, gpu, write};
+    if (const std::lock_guard lock(mutex_); proven_.count(key) != 0) return proven;
     const auto opened = gpus_.open(gpu);
     if (!opened) return Support::no(opened.error().message, opened.error().hint);
-    const std::lock_guard trial(trial_);
-    return remember(key, try_write(folder, **opened));
+    const std::lock_guard taking_turns(trial_);
+    const auto trial = write ? try_write(below, **opened) : try_read(below, **opened);
+    if (!trial) return Support::no(trial.error().message, trial.error().hint);
+    const std::lock_guard lock(mutex_);
+    proven_.insert(key);
+    return proven;
 }
 
 Result<void> Prover::try_read(const std::string& path, DirectGpu& gpu) {
@@ -100,8 +118,8 @@ Result<void> Prover::try_write(const std::string& folder, DirectGpu& gpu) {
 // One request of one block, and what cuFile counted for it.
 Result<void> Prover::count(DirectGpu& gpu, bool write, const driver::Fd& fd) {
     SIDESTEP_TRY(const auto handle, driver::CufileHandle::create(cufile_, fd));
-    SIDESTEP_TRY(const auto counts_before, cufile_->gpu_counts());
-    const Counts before = counts_of(counts_before, gpu.uuid(), write);
+    SIDESTEP_TRY(const Counts before,
+                 settled_counts(*cufile_, gpu, write, [](const Counts&) { return true; }));
     Ledger& ledger = gpu.ledger(write);
     ++ledger.begun;
     auto moved = [&] {
@@ -112,23 +130,19 @@ Result<void> Prover::count(DirectGpu& gpu, bool write, const driver::Fd& fd) {
     ++ledger.ended;
     if (!moved) return no(fmt::format("a trial failed: {}", moved.error().message), moved.error().hint);
     if (*moved != block) return no(fmt::format("of a block cuFile moved {} bytes only", *moved));
-    // Nothing says that the counters are up to date when the call returns.
-    std::optional<std::string> lacks;
-    for (int look = 0; look < 20; ++look) {
-        if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        SIDESTEP_TRY(const auto counts_after, cufile_->gpu_counts());
-        const Counts after = counts_of(counts_after, gpu.uuid(), write);
-        lacks = what_a_trial_lacks(before, after);
-        if (!lacks) return {};
-        if (after.posix != before.posix) break;
-    }
-    return no(*lacks, "see cufile.log, and sidestep doctor on GPUDirect Storage");
+    SIDESTEP_TRY(const Counts after, settled_counts(*cufile_, gpu, write, [&before](const Counts& now) {
+                     return now.posix != before.posix || !what_a_trial_lacks(before, now);
+                 }));
+    const auto lacks = what_a_trial_lacks(before, after);
+    return lacks ? no(*lacks, "see cufile.log, and sidestep doctor on GPUDirect Storage") : Result<void>();
 }
 
 Result<void> Prover::same_bytes(DirectGpu& gpu, const driver::Fd& fd, const std::string& path) {
     std::array<char, block> seen{};
     SIDESTEP_CHECK(gpu.to_host(seen.data(), gpu.scratch(), seen.size()));
-    if (equal_block(fd, seen)) return {};
+    std::array<char, block> really{};
+    SIDESTEP_CHECK(driver::read_range(fd, 0, really.data(), really.size(), path));
+    if (really == seen) return {};
     return no(fmt::format("a block that cuFile moved is not the one in the file ({})", path));
 }
 

@@ -424,16 +424,7 @@ Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exp
 Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequest& request) {
     if (!request.place.is_gpu()) return invalid("a rank of a group sits on a GPU", request.place.to_string());
     SIDESTEP_CHECK(emulated_->describe(Buffer::memory(request.place, nullptr, 0)));  // is that GPU there
-    SeatSurroundings surroundings;
-    surroundings.memory = emulated_;
-    surroundings.access_to = [machine = machine_shown_, from = request.place.index()](int gpu) {
-        return machine->peer_access(from, gpu);
-    };
-    surroundings.multicast = multicast_;
-    surroundings.open = [this](const backend::Exported& exported) { return open(exported); };
-    surroundings.share = [this](const Buffer& buffer) { return share(buffer); };
-    surroundings.machine = machine_.get();
-    return make_seat(request, std::move(surroundings));
+    return make_seat(request, {emulated_, machine_shown_, this, multicast_});
 }
 
 }  // namespace

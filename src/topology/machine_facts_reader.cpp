@@ -202,6 +202,28 @@ Fact kernel_p2pdma(const MachineFiles& files) {
     return {contains(symbols, "p2pdma_pgmap_ops") ? "yes" : "no", source + ": p2pdma_pgmap_ops"};
 }
 
+std::optional<std::map<std::string, std::string>> process_environment(const MachineFiles& files) {
+    const auto text = files.text("/proc/self/environ", std::size_t{1} << 20);
+    if (!text) return std::nullopt;
+    std::map<std::string, std::string> variables;
+    for (std::size_t at = 0; at < text->size();) {
+        const std::size_t end = std::min(text->find('\0', at), text->size());
+        const std::string entry = text->substr(at, end - at);
+        const auto equals = entry.find('=');
+        // Of several with one name getenv() finds the first.
+        if (equals != std::string::npos && equals > 0)
+            variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+        at = end + 1;
+    }
+    return variables;
+}
+
+std::string process_variable(const MachineFiles& files, const std::string& name) {
+    const auto all = process_environment(files);
+    const auto found = all ? all->find(name) : decltype(all->end()){};
+    return all && found != all->end() ? found->second : std::string();
+}
+
 std::vector<std::string> pci_walk(const MachineFiles& files, const std::string& bus_id) {
     std::string rest = files.real_path(device_folder(bus_id));
     const auto start = rest.rfind("/pci");

@@ -2,6 +2,7 @@
 // control. Each comes with the place it was read from, for the doctor and for the topology's properties.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,6 +52,12 @@ Fact nvidia_peermem(const driver::MachineFiles& files);
 Fact nvidia_fs(const driver::MachineFiles& files);
 // Whether the kernel has PCI peer-to-peer DMA: "yes", "no", empty where it cannot be told.
 Fact kernel_p2pdma(const driver::MachineFiles& files);
+
+// The variables the process was started with; nullopt where /proc/self/environ cannot be read. The first MiB
+// of them counts.
+std::optional<std::map<std::string, std::string>> process_environment(const driver::MachineFiles& files);
+// One of them; empty where it is not set.
+std::string process_variable(const driver::MachineFiles& files, const std::string& name);
 
 // PCI access control (ACS) of a bridge's port.
 struct AcsBits {

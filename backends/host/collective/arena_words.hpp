@@ -1,7 +1,8 @@
-// The words of an arena that ranks write to each other: flags, and packets that carry theirs. Arenas are
+// The words of an arena that ranks write to each other: flags, and bytes that come with theirs. Arenas are
 // shared between processes, so these are lock-free atomics on plain memory.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -42,6 +43,89 @@ inline bool load_packet(const char* at, std::uint32_t flag, std::uint64_t& value
     value = (low & 0xffffffffu) | high << 32;
     return true;
 }
+
+// How bytes lie in a lane of an arena: in units of `stride` bytes with up to `payload` of them. What is left of
+// the last 8 bytes is zero. load() tells whether the unit is there; then also what it carries.
+
+struct PacketFormat {
+    static constexpr std::uint64_t payload = 8;
+    static constexpr std::uint64_t stride = packet_bytes;
+    std::uint32_t flag;
+
+    void store(char* at, const char* from, std::uint64_t bytes) const {
+        std::uint64_t value = 0;
+        std::memcpy(&value, from, bytes);
+        store_packet(at, value, flag, Order::relaxed);
+    }
+    bool load(const char* at, char* to, std::uint64_t bytes) const {
+        std::uint64_t value = 0;
+        if (!load_packet(at, flag, value, Order::relaxed)) return false;
+        std::memcpy(to, &value, bytes);
+        return true;
+    }
+};
+
+// Threads of a host have no store of 128 bytes: the flag is stored after the payload, and loaded before it.
+struct LineFormat {
+    static constexpr std::uint64_t payload = protocol::line_payload;
+    static constexpr std::uint64_t stride = protocol::row_bytes / protocol::row_lines;
+    static constexpr std::uint64_t flag_at = stride - 8;
+    std::uint64_t flag;
+
+    // Where a unit of 8 bytes lies.
+    static constexpr std::uint64_t place_of(std::uint64_t unit) {
+        return 8 * (unit < 8 ? 2 * unit : 2 * (unit - 8) + 1);
+    }
+    static_assert(8 * (payload / 8) == payload && 2 * (payload / 8 - 1 - 8) + 1 < 15);
+
+    void store(char* at, const char* from, std::uint64_t bytes) const {
+        for (std::uint64_t unit = 0; unit * 8 < bytes; ++unit) {
+            std::uint64_t value = 0;
+            std::memcpy(&value, from + unit * 8, std::min<std::uint64_t>(8, bytes - unit * 8));
+            store_word(at + place_of(unit), value, Order::relaxed);
+        }
+        store_word(at + flag_at, flag);
+    }
+    bool load(const char* at, char* to, std::uint64_t bytes) const {
+        if (load_word(at + flag_at) != flag) return false;
+        for (std::uint64_t unit = 0; unit * 8 < bytes; ++unit) {
+            const std::uint64_t value = load_word(at + place_of(unit), Order::relaxed);
+            std::memcpy(to + unit * 8, &value, std::min<std::uint64_t>(8, bytes - unit * 8));
+        }
+        return true;
+    }
+};
+
+// The data is its own flag: four words, each of which arrives as a whole, and none of which is ever sent as what
+// an empty lane holds.
+struct LamportFormat {
+    static constexpr std::uint64_t payload = protocol::lamport_unit;
+    static constexpr std::uint64_t stride = payload;
+
+    static std::atomic_ref<std::uint32_t> word(const char* at, std::uint64_t number) {
+        return std::atomic_ref(reinterpret_cast<std::uint32_t*>(const_cast<char*>(at))[number]);
+    }
+    void store(char* at, const char* from, std::uint64_t bytes) const {
+        std::uint32_t words[payload / 4] = {};
+        std::memcpy(words, from, bytes);
+        for (unsigned w = 0; w < payload / 4; ++w)
+            word(at, w).store(words[w] == protocol::lamport_empty ? protocol::lamport_instead : words[w],
+                              Order::relaxed);
+    }
+    bool load(const char* at, char* to, std::uint64_t bytes) const {
+        std::uint32_t words[payload / 4];
+        for (unsigned w = 0; w < payload / 4; ++w) {
+            words[w] = word(at, w).load(Order::relaxed);
+            if (words[w] == protocol::lamport_empty) return false;
+        }
+        std::memcpy(to, words, bytes);
+        return true;
+    }
+    static void empty(char* lane, std::uint64_t units) {
+        for (std::uint64_t w = 0; w < units * payload / 4; ++w)
+            word(lane, w).store(protocol::lamport_empty, Order::relaxed);
+    }
+};
 
 // The 64 bytes that open a task between two ranks, as packets.
 struct Line {

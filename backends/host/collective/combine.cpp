@@ -62,47 +62,51 @@ T join(T a, T b) {
     return static_cast<T>(wide(a) + wide(b));
 }
 
-// Elements of one rank as they go into a sum.
+constexpr std::size_t at_a_time = 256;
+
+// Takes up to so many elements of one rank into the sums; `first`: there are none yet.
 template <typename Type, Combine how>
-void load(const Reduction& reduction, const char* from, unsigned rank, typename Type::Sum* to,
-          std::size_t count) {
-    using Stored = typename Type::Stored;
+void add(const Reduction& reduction, const char* from, unsigned rank, bool first, typename Type::Sum* sums,
+         std::size_t count) {
+    typename Type::Stored stored[at_a_time];
+    typename Type::Stored scale;
+    std::memcpy(stored, from, count * sizeof(scale));
+    std::memcpy(&scale, &reduction.scales[rank], sizeof(scale));
+    const typename Type::Sum factor = Type::load(scale);
     for (std::size_t i = 0; i < count; ++i) {
-        Stored stored;
-        std::memcpy(&stored, from + i * sizeof(Stored), sizeof(Stored));
-        to[i] = Type::load(stored);
+        typename Type::Sum value = Type::load(stored[i]);
+        if constexpr (how == Combine::scaled_sum) value = join<Combine::prod>(value, factor);
+        sums[i] = first ? value : join<how>(sums[i], value);
     }
-    if constexpr (how == Combine::scaled_sum) {
-        Stored factor;
-        std::memcpy(&factor, &reduction.scales[rank], sizeof(factor));
-        for (std::size_t i = 0; i < count; ++i) to[i] = join<Combine::prod>(to[i], Type::load(factor));
+}
+
+template <typename Type, Combine how>
+void finish(const Reduction& reduction, const typename Type::Sum* sums, char* out, std::size_t count) {
+    using Sum = typename Type::Sum;
+    typename Type::Stored stored[at_a_time];
+    for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (how == Combine::avg)
+            stored[i] = Type::store(static_cast<Sum>(sums[i] / static_cast<Sum>(reduction.ranks)));
+        else
+            stored[i] = Type::store(sums[i]);
     }
+    std::memcpy(out, stored, count * sizeof(stored[0]));
 }
 
 template <typename Type, Combine how>
 void step_as(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
     using Stored = typename Type::Stored;
     using Sum = typename Type::Sum;
-    constexpr std::uint64_t at_a_time = 256;
     Sum sums[at_a_time];
-    Sum own[at_a_time];
-    Stored stored[at_a_time];
     for (std::uint64_t at = 0; at < count; at += at_a_time) {
-        const auto these = static_cast<std::size_t>(std::min(at_a_time, count - at));
-        load<Type, how>(reduction, step.elements + at * sizeof(Stored), step.rank, own, these);
-        if (step.so_far != nullptr) std::memcpy(sums, step.so_far + at * sizeof(Sum), these * sizeof(Sum));
-        for (std::size_t i = 0; i < these; ++i)
-            sums[i] = step.so_far == nullptr ? own[i] : join<how>(sums[i], own[i]);
-        if (!step.last) {
+        const auto these = static_cast<std::size_t>(std::min<std::uint64_t>(at_a_time, count - at));
+        const bool first = step.so_far == nullptr;
+        if (!first) std::memcpy(sums, step.so_far + at * sizeof(Sum), these * sizeof(Sum));
+        add<Type, how>(reduction, step.elements + at * sizeof(Stored), step.rank, first, sums, these);
+        if (step.last)
+            finish<Type, how>(reduction, sums, out + at * sizeof(Stored), these);
+        else
             std::memcpy(out + at * sizeof(Sum), sums, these * sizeof(Sum));
-            continue;
-        }
-        for (std::size_t i = 0; i < these; ++i) {
-            if constexpr (how == Combine::avg)
-                sums[i] = static_cast<Sum>(sums[i] / static_cast<Sum>(reduction.ranks));
-            stored[i] = Type::store(sums[i]);
-        }
-        std::memcpy(out + at * sizeof(Stored), stored, these * sizeof(Stored));
     }
 }
 
@@ -110,29 +114,13 @@ template <typename Type, Combine how>
 void combine_as(const Reduction& reduction, std::span<const char* const> sources,
                 std::span<const unsigned> numbers, char* out, std::uint64_t count) {
     using Stored = typename Type::Stored;
-    using Sum = typename Type::Sum;
-    constexpr std::uint64_t at_a_time = 256;
-    Sum sums[at_a_time];
-    Stored stored[at_a_time];
+    typename Type::Sum sums[at_a_time];
     for (std::uint64_t at = 0; at < count; at += at_a_time) {
-        const auto these = static_cast<std::size_t>(std::min(at_a_time, count - at));
-        for (std::size_t source = 0; source < sources.size(); ++source) {
-            std::memcpy(stored, sources[source] + at * sizeof(Stored), these * sizeof(Stored));
-            Stored factor_code{};
-            std::memcpy(&factor_code, &reduction.scales[numbers[source]], sizeof(factor_code));
-            const Sum factor = Type::load(factor_code);
-            for (std::size_t i = 0; i < these; ++i) {
-                Sum value = Type::load(stored[i]);
-                if constexpr (how == Combine::scaled_sum) value = join<Combine::prod>(value, factor);
-                sums[i] = source == 0 ? value : join<how>(sums[i], value);
-            }
-        }
-        for (std::size_t i = 0; i < these; ++i) {
-            if constexpr (how == Combine::avg)
-                sums[i] = static_cast<Sum>(sums[i] / static_cast<Sum>(reduction.ranks));
-            stored[i] = Type::store(sums[i]);
-        }
-        std::memcpy(out + at * sizeof(Stored), stored, these * sizeof(Stored));
+        const auto these = static_cast<std::size_t>(std::min<std::uint64_t>(at_a_time, count - at));
+        for (std::size_t source = 0; source < sources.size(); ++source)
+            add<Type, how>(reduction, sources[source] + at * sizeof(Stored), numbers[source], source == 0,
+                           sums, these);
+        finish<Type, how>(reduction, sums, out + at * sizeof(Stored), these);
     }
 }
 

@@ -2,27 +2,22 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "backend/backend.hpp"
 #include "backends/host/collective/rank_state.hpp"
 #include "backends/host/emulated_memory.hpp"
+#include "base/workers.hpp"
 
 namespace sidestep::backends::host {
 
 // What a seat needs of its backend, which outlives it.
 struct SeatSurroundings {
     std::shared_ptr<EmulatedMemory> memory;
-    std::function<PeerAccess(int gpu)> access_to;  // whether the seat's GPU reaches that one
-    bool multicast = false;                        // as Seat's
-    std::function<Result<std::optional<Allocation>>(const backend::Exported&)> open;
-    std::function<Result<std::optional<backend::Exported>>(const Buffer&)> share;
-    MachineMemory* machine = nullptr;
+    const Topology* machine = nullptr;
+    backend::Sharer* sharer = nullptr;
+    bool multicast = false;  // as Seat's
 };
 
 // Memory of other ranks that was given up while a task was at work, which may be using it: it stays mapped until that
@@ -55,13 +50,13 @@ private:
     std::vector<Allocation> kept_;
 };
 
-// Tasks run on a thread that the first one starts. There are no streams: `stream` of run() is not looked at,
+// Tasks run on one thread. There are no streams: `stream` of run() is not looked at,
 // since the order of the calls is at least as strict.
 class EmulatedSeat final : public backend::Seat {
 public:
-    // `arena`: zeroed memory of the seat's GPU that other processes can map without its bytes being moved.
+    // `arena`: memory of the seat's GPU as tasks expect it, which other processes can map without its bytes being moved.
     EmulatedSeat(const backend::SeatRequest& request, SeatSurroundings surroundings, Allocation arena);
-    ~EmulatedSeat() override;
+    ~EmulatedSeat() override { abort(); }
 
     const Buffer& arena() const override { return arena_.buffer(); }
     Result<backend::Extent> extent(const void* address) override;
@@ -74,7 +69,7 @@ public:
     // ErrorCode::out_of_memory where too many tasks wait already: waiting for room would mean waiting for
     // other ranks.
     Result<void> run(const protocol::CollectiveTask& task, void* stream) override;
-    Result<bool> idle() override { return unfinished_.load(std::memory_order_acquire) == 0; }
+    Result<bool> idle() override { return tasks_.wait_for({}); }
     // Tasks with the number of the one that began last may still come.
     std::optional<std::uint64_t> ended() const override {
         const std::uint64_t begun = begun_.load(std::memory_order_acquire);
@@ -88,9 +83,8 @@ public:
     void start_counters_at(std::uint64_t count);
 
 private:
-    Result<void> check(const protocol::CollectiveTask& task) const;
+    void take_arena(Allocation arena);
     Result<void> check_reach(const Place& place) const;
-    void work();
     void run_one(const protocol::CollectiveTask& task);
 
     const Place place_;
@@ -98,14 +92,8 @@ private:
     Allocation arena_;
     const std::shared_ptr<Outlived> outlived_ = std::make_shared<Outlived>();
     RankState state_;
-    std::atomic<std::uint64_t> unfinished_{0};
     std::atomic<std::uint64_t> begun_{0};  // the number of the task that began last
-
-    std::mutex mutex_;  // guards what follows
-    std::condition_variable wake_;
-    std::deque<protocol::CollectiveTask> waiting_;
-    bool stopping_ = false;
-    std::thread thread_;
+    base::Workers tasks_;                  // last: ends first
 };
 
 // ErrorCode::invalid_argument for a seat that cannot be, ErrorCode::out_of_memory where the GPU has no room

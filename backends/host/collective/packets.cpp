@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "backends/host/collective/lamport.hpp"
-#include "backends/host/collective/lines.hpp"
 #include "backends/host/collective/rank_state.hpp"
 
 namespace sidestep::backends::host {
@@ -18,6 +16,13 @@ using protocol::Shape;
 // Every so many packet tasks stale packets are wiped, long before their flags wrap around.
 constexpr std::uint64_t wiped_every = std::uint64_t{1} << 30;
 
+// Bytes of a buffer, and the packet of the lane that they begin at.
+struct Sent {
+    const char* from = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint64_t unit = 0;
+};
+
 // One packet task: who the others are, and which flag and parity it has.
 class PacketTask {
 public:
@@ -26,31 +31,25 @@ public:
           task_(task),
           parity_(static_cast<unsigned>(state.counters.epoch & 1)),
           flag_(protocol::packet_flag(state.counters.epoch)),
-          size_(protocol::size_of(task.element)) {}
+          size_(protocol::size_of(task.element)),
+          reduction_(reduction_of(task, state)) {}
 
-    bool one_shot();
+    bool one_phase();
     bool two_phase();
-    bool coalesced();
     void end();
 
 private:
+    template <typename Work>
+    auto in_lane(unsigned phase, unsigned of_rank, unsigned from_rank, Work work) const;
     void push_header(unsigned rank) const;
-    void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes,
-              std::uint64_t unit = 0) const;
-    void push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const;
-    void push_lamport(unsigned rank, const char* from, std::uint64_t bytes) const;
+    void push(unsigned phase, unsigned rank, const Sent& sent) const;
     bool await_headers();
     bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes, std::uint64_t unit = 0);
-    bool take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes);
-    bool take_lamport(unsigned rank, char* to, std::uint64_t bytes);
-    void empty_lamport() const;
-    unsigned lamport_set() const { return protocol::lamport_set(state_.counters.lamport); }
-    // Until ready() says so; false: give up.
-    template <typename Ready>
-    bool await(unsigned rank, Ready ready);
     bool combine_all(const char* own, char* out, std::uint64_t bytes, std::uint64_t unit = 0);
-    const char* coalesced_send(const protocol::CoalescedCall& call, unsigned rank) const;
-    char* coalesced_recv(const protocol::CoalescedCall& call, unsigned rank) const;
+    Sent send_of(unsigned call, unsigned rank) const;
+    char* target_of(unsigned call, unsigned rank) const;
+    std::uint64_t bytes_from(unsigned call, unsigned rank) const;
+    unsigned lamport_set() const { return protocol::lamport_set(state_.counters.lamport); }
     bool own_slice();
     std::uint64_t bytes_of(unsigned owner, std::uint16_t set, unsigned rank) const;
     const char* source_of(unsigned owner, std::uint64_t bytes) const;
@@ -72,30 +71,24 @@ void PacketTask::push_header(unsigned rank) const {
     store_packet(header, task_.signature, flag_);
 }
 
-// From packet number `unit` of the lane on. The last packet is filled up with zeros.
-void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes,
-                      std::uint64_t unit) const {
-    if (task_.shape == Shape::lines) return push_lines(phase, rank, from, bytes);
-    if (task_.shape == Shape::lamport) return push_lamport(rank, from, bytes);
-    char* to = state_.arena_of(rank) + state_.layout.packets(phase, parity_, state_.me) + unit * packet_bytes;
-    for (std::uint64_t at = 0; at < bytes; at += 8, to += packet_bytes) {
-        std::uint64_t value = 0;
-        std::memcpy(&value, from + at, std::min<std::uint64_t>(8, bytes - at));
-        store_packet(to, value, flag_, Order::relaxed);
-    }
+// Calls work(format, lane) for what a rank gets from another one.
+template <typename Work>
+auto PacketTask::in_lane(unsigned phase, unsigned of_rank, unsigned from_rank, Work work) const {
+    char* const arena = state_.arena_of(of_rank);
+    if (task_.shape == Shape::lines)
+        return work(LineFormat{protocol::line_flag(state_.counters.epoch)},
+                    arena + state_.layout.lines(phase, parity_, from_rank));
+    if (task_.shape == Shape::lamport)
+        return work(LamportFormat{}, arena + state_.layout.lamport(lamport_set(), from_rank));
+    return work(PacketFormat{flag_}, arena + state_.layout.packets(phase, parity_, from_rank));
 }
 
-void PacketTask::push_lines(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes) const {
-    char* const lane = state_.arena_of(rank) + state_.layout.lines(phase, parity_, state_.me);
-    for (std::uint64_t at = 0, number = 0; at < bytes; at += protocol::line_payload, ++number)
-        store_payload(line_at(lane, number), from + at, std::min(protocol::line_payload, bytes - at),
-                      protocol::line_flag(state_.counters.epoch));
-}
-
-void PacketTask::push_lamport(unsigned rank, const char* from, std::uint64_t bytes) const {
-    char* to = state_.arena_of(rank) + state_.layout.lamport(lamport_set(), state_.me);
-    for (std::uint64_t at = 0; at < bytes; at += protocol::lamport_unit, to += protocol::lamport_unit)
-        store_unit(to, from + at, std::min<std::uint64_t>(protocol::lamport_unit, bytes - at));
+void PacketTask::push(unsigned phase, unsigned rank, const Sent& sent) const {
+    in_lane(phase, rank, state_.me, [&](const auto& format, char* lane) {
+        char* to = lane + sent.unit * format.stride;
+        for (std::uint64_t at = 0; at < sent.bytes; at += format.payload, to += format.stride)
+            format.store(to, sent.from + at, std::min(format.payload, sent.bytes - at));
+    });
 }
 
 bool PacketTask::await_headers() {
@@ -112,53 +105,16 @@ bool PacketTask::await_headers() {
     });
 }
 
-template <typename Ready>
-bool PacketTask::await(unsigned rank, Ready ready) {
-    for (Wait wait; !ready();) {
-        const FaultKind why = wait.pause(state_.stop);
-        if (why != FaultKind::none) return state_.give_up(task_, why, rank);
-    }
-    return true;
-}
-
 bool PacketTask::take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes, std::uint64_t unit) {
-    if (task_.shape == Shape::lines) return take_lines(phase, rank, to, bytes);
-    if (task_.shape == Shape::lamport) return take_lamport(rank, to, bytes);
-    const char* from = state_.arena + state_.layout.packets(phase, parity_, rank) + unit * packet_bytes;
-    for (std::uint64_t at = 0; at < bytes; at += 8, from += packet_bytes) {
-        std::uint64_t value = 0;
-        if (!await(rank, [&] { return load_packet(from, flag_, value, Order::relaxed); })) return false;
-        std::memcpy(to + at, &value, std::min<std::uint64_t>(8, bytes - at));
-    }
-    return true;
-}
-
-bool PacketTask::take_lines(unsigned phase, unsigned rank, char* to, std::uint64_t bytes) {
-    char* const lane = state_.arena + state_.layout.lines(phase, parity_, rank);
-    const std::uint64_t flag = protocol::line_flag(state_.counters.epoch);
-    for (std::uint64_t at = 0, number = 0; at < bytes; at += protocol::line_payload, ++number) {
-        const std::uint64_t length = std::min(protocol::line_payload, bytes - at);
-        if (!await(rank, [&] { return load_payload(line_at(lane, number), to + at, length, flag); }))
-            return false;
-    }
-    return true;
-}
-
-bool PacketTask::take_lamport(unsigned rank, char* to, std::uint64_t bytes) {
-    char* from = state_.arena + state_.layout.lamport(lamport_set(), rank);
-    for (std::uint64_t at = 0; at < bytes; at += protocol::lamport_unit, from += protocol::lamport_unit) {
-        const std::uint64_t length = std::min<std::uint64_t>(protocol::lamport_unit, bytes - at);
-        if (!await(rank, [&] { return load_unit(from, to + at, length); })) return false;
-    }
-    return true;
-}
-
-// What the lamport task before was sent, which it has read.
-void PacketTask::empty_lamport() const {
-    const std::uint32_t lamport = state_.counters.lamport;
-    for (unsigned rank = 0; rank < state_.ranks; ++rank)
-        empty_units(state_.arena + state_.layout.lamport(protocol::lamport_stale_set(lamport), rank),
-                    protocol::lamport_left(lamport));
+    return in_lane(phase, state_.me, rank, [&](const auto& format, const char* lane) {
+        const char* from = lane + unit * format.stride;
+        for (std::uint64_t at = 0; at < bytes; at += format.payload, from += format.stride)
+            for (Wait wait; !format.load(from, to + at, std::min(format.payload, bytes - at));) {
+                const FaultKind why = wait.pause(state_.stop);
+                if (why != FaultKind::none) return state_.give_up(task_, why, rank);
+            }
+        return true;
+    });
 }
 
 // What every rank sent in phase 0, and `own` of this one.
@@ -177,77 +133,65 @@ bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes, st
     return true;
 }
 
-bool PacketTask::one_shot() {
-    reduction_ = {task_.element, task_.combine, state_.ranks, {}};
-    const protocol::Block& mine = task_.to[state_.me];
-    const char* const own = part(task_.send, mine.offset, mine.bytes);
-    if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
-    for (unsigned i = 0; i < state_.others(); ++i) {
-        const unsigned rank = state_.other(i);
-        push_header(rank);
-        const protocol::Block& to = task_.to[rank];
-        push(0, rank, part(task_.send, to.offset, to.bytes), to.bytes);
+// A task of one call has blocks of any size, one of several calls the same for all ranks.
+Sent PacketTask::send_of(unsigned call, unsigned rank) const {
+    if (task_.shape != Shape::coalesced) {
+        const protocol::Block& block = task_.to[rank];
+        return {part(task_.send, block.offset, block.bytes), block.bytes};
     }
-    if (task_.shape == Shape::lamport) empty_lamport();
-    if (!await_headers()) return false;
-    if (task_.combine != Combine::none) {
-        const protocol::Block& to = task_.from[state_.me];
-        return combine_all(own, part(task_.recv, to.offset, to.bytes), to.bytes);
-    }
-    const protocol::Block& kept = task_.from[state_.me];
-    const std::uint64_t copied = std::min(mine.bytes, kept.bytes);
-    if (!copy_bytes(state_, task_, part(task_.recv, kept.offset, copied), own, copied)) return false;
-    for (unsigned i = 0; i < state_.others(); ++i) {
-        const unsigned rank = state_.other(i);
-        const protocol::Block& from = task_.from[rank];
-        if (!take(0, rank, part(task_.recv, from.offset, from.bytes), from.bytes)) return false;
-    }
-    return true;
+    const protocol::CoalescedCall one = task_.call(call);
+    return {part(task_.send, one.send + (task_.send_blocks ? rank * one.bytes : 0), one.bytes), one.bytes,
+            one.unit};
 }
 
-const char* PacketTask::coalesced_send(const protocol::CoalescedCall& call, unsigned rank) const {
-    return part(task_.send, call.send + (task_.send_blocks ? rank * call.bytes : 0), call.bytes);
-}
-char* PacketTask::coalesced_recv(const protocol::CoalescedCall& call, unsigned rank) const {
-    return part(task_.recv, call.recv + (task_.recv_blocks ? rank * call.bytes : 0), call.bytes);
+char* PacketTask::target_of(unsigned call, unsigned rank) const {
+    if (task_.shape != Shape::coalesced)
+        return part(task_.recv, task_.from[rank].offset, task_.from[rank].bytes);
+    const protocol::CoalescedCall one = task_.call(call);
+    return part(task_.recv, one.recv + (task_.recv_blocks ? rank * one.bytes : 0), one.bytes);
 }
 
-bool PacketTask::coalesced() {
-    reduction_ = {task_.element, task_.combine, state_.ranks, {}};
-    if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
+std::uint64_t PacketTask::bytes_from(unsigned call, unsigned rank) const {
+    return task_.shape == Shape::coalesced ? task_.call(call).bytes : task_.from[rank].bytes;
+}
+
+bool PacketTask::one_phase() {
+    const unsigned calls = task_.shape == Shape::coalesced ? task_.calls : 1;
     for (unsigned i = 0; i < state_.others(); ++i) {
-        const unsigned rank = state_.other(i);
-        push_header(rank);
-        for (unsigned c = 0; c < task_.calls; ++c) {
-            const protocol::CoalescedCall call = task_.call(c);
-            push(0, rank, coalesced_send(call, rank), call.bytes, call.unit);
-        }
+        push_header(state_.other(i));
+        for (unsigned call = 0; call < calls; ++call)
+            push(0, state_.other(i), send_of(call, state_.other(i)));
     }
+    // What the lamport task before was sent, which it has read.
+    const std::uint32_t lamport = state_.counters.lamport;
+    for (unsigned rank = 0; rank < state_.ranks && task_.shape == Shape::lamport; ++rank)
+        LamportFormat::empty(state_.arena + state_.layout.lamport(protocol::lamport_stale_set(lamport), rank),
+                             protocol::lamport_left(lamport));
     if (!await_headers()) return false;
-    for (unsigned c = 0; c < task_.calls; ++c) {
-        const protocol::CoalescedCall call = task_.call(c);
-        const char* const own = coalesced_send(call, state_.me);
-        char* const to = coalesced_recv(call, state_.me);
+    for (unsigned call = 0; call < calls; ++call) {
+        const Sent own = send_of(call, state_.me);
+        char* const kept = target_of(call, state_.me);
+        const std::uint64_t bytes = bytes_from(call, state_.me);
         if (task_.combine != Combine::none) {
-            if (!combine_all(own, to, call.bytes, call.unit)) return false;
+            if (!combine_all(own.from, kept, bytes, own.unit)) return false;
             continue;
         }
-        if (own != to && !copy_bytes(state_, task_, to, own, call.bytes)) return false;
-        for (unsigned i = 0; i < state_.others(); ++i)
-            if (!take(0, state_.other(i), coalesced_recv(call, state_.other(i)), call.bytes, call.unit))
-                return false;
+        // In place nothing has to be copied, which may be said so.
+        if (!copy_bytes(state_, task_, kept, own.from, std::min(own.bytes, bytes))) return false;
+        for (unsigned i = 0; i < state_.others(); ++i) {
+            const unsigned rank = state_.other(i);
+            if (!take(0, rank, target_of(call, rank), bytes_from(call, rank), own.unit)) return false;
+        }
     }
     return true;
 }
 
 bool PacketTask::two_phase() {
-    reduction_ = {task_.element, task_.combine, state_.ranks, {}};
-    if (task_.combine == Combine::scaled_sum) reduction_.scales[state_.me] = scale_of(task_);
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned rank = state_.other(i);
         push_header(rank);
         const std::uint64_t bytes = bytes_of(rank, task_.slices[rank].sources, state_.me);
-        push(0, rank, source_of(rank, bytes), bytes);
+        push(0, rank, {source_of(rank, bytes), bytes});
     }
     if (!await_headers() || !own_slice()) return false;
     for (unsigned i = 0; i < state_.others(); ++i) {
@@ -278,7 +222,7 @@ bool PacketTask::own_slice() {
         return false;
     }
     for (unsigned i = 0; i < state_.others(); ++i)
-        if (bytes_of(state_.me, mine.targets, state_.other(i)) > 0) push(1, state_.other(i), result, bytes);
+        if (bytes_of(state_.me, mine.targets, state_.other(i)) > 0) push(1, state_.other(i), {result, bytes});
     return true;
 }
 
@@ -312,10 +256,8 @@ void PacketTask::end() {
 
 bool run_packets(RankState& state, const CollectiveTask& task) {
     PacketTask packets(state, task);
-    const bool one_shot = task.shape == Shape::packets || task.shape == Shape::lamport;
-    const bool well = task.shape == Shape::coalesced ? packets.coalesced()
-                      : one_shot                     ? packets.one_shot()
-                                                     : packets.two_phase();
+    const bool two = task.shape == Shape::packets_two_phase || task.shape == Shape::lines;
+    const bool well = two ? packets.two_phase() : packets.one_phase();
     if (well) packets.end();
     return well;
 }

@@ -1,5 +1,4 @@
-// Shape::pairs. Every direction of every thread block of every pair is a flow of its own; the thread of the
-// seat lets each take a step in turn, so that none waits for another.
+// Shape::pairs. Every direction of every thread block of every pair is a flow of its own.
 #include <algorithm>
 #include <vector>
 
@@ -18,8 +17,6 @@ using protocol::Token;
 constexpr std::uint64_t granule_bytes = 16;
 // What a flow moves in one step, into memory that is mapped.
 constexpr std::uint64_t step_bytes = std::uint64_t{256} << 10;
-
-enum class Step { waits, moved, ended, gave_up };
 
 // One direction of one block of a pair.
 struct Flow {
@@ -55,7 +52,6 @@ private:
     Token token_for(unsigned peer) const;
     bool may_copy_out(const Flow& flow) const;
     bool copy_own();
-    bool move_all();
     void add_flows(unsigned peer, const Block& block, bool sends);
     Step step(Flow& flow) {
         if (flow.eager) return flow.sends ? send_eager(flow) : receive_eager(flow);
@@ -97,7 +93,7 @@ void PairTask::read_device_lists() {
 
 // Where rank `peer` finds the first byte of its block here.
 Token PairTask::token_for(unsigned peer) const {
-    if (!has_device_lists(task_)) return task_.from_tokens[peer];
+    if (task_.device_send_counts == nullptr) return task_.from_tokens[peer];
     Token token = task_.recv_token;
     if (token.slot != Token::unreachable) token.offset += from_[peer].offset;
     return token;
@@ -275,11 +271,8 @@ void PairTask::push_eager(Flow& flow) {
     char* const slot = state_.arena_of(flow.peer) + state_.layout.eager(number, flow.block, state_.me);
     store_packet(slot, task_.signature | flow.total << 32, flag);
     char* to = slot + protocol::ArenaLayout::eager_header;
-    for (std::uint64_t at = 0; at < flow.bytes; at += 8, to += packet_bytes) {
-        std::uint64_t value = 0;
-        std::memcpy(&value, flow.send + at, std::min<std::uint64_t>(8, flow.bytes - at));
-        store_packet(to, value, flag, Order::relaxed);
-    }
+    for (std::uint64_t at = 0; at < flow.bytes; at += 8, to += packet_bytes)
+        PacketFormat{flag}.store(to, flow.send + at, std::min<std::uint64_t>(8, flow.bytes - at));
 }
 
 // Ends when the receiver's line has come, so that the next message but one finds its slot read.
@@ -310,12 +303,10 @@ Step PairTask::receive_eager(Flow& flow) {
     }
     const std::uint64_t before = flow.moved;
     while (flow.moved < flow.bytes) {
-        std::uint64_t value = 0;
         const char* const packet = slot + protocol::ArenaLayout::eager_header + flow.moved / 8 * packet_bytes;
-        if (!load_packet(packet, flag, value, Order::relaxed))
-            return flow.moved > before ? Step::moved : Step::waits;
         const std::uint64_t bytes = std::min<std::uint64_t>(8, flow.bytes - flow.moved);
-        std::memcpy(flow.recv + flow.moved, &value, bytes);
+        if (!PacketFormat{flag}.load(packet, flow.recv + flow.moved, bytes))
+            return flow.moved > before ? Step::moved : Step::waits;
         flow.moved += bytes;
     }
     if (!flow.announced) return flow.moved > before ? Step::moved : Step::waits;
@@ -333,7 +324,7 @@ void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
 }
 
 bool PairTask::run() {
-    if (has_device_lists(task_)) read_device_lists();
+    if (task_.device_send_counts != nullptr) read_device_lists();
     if (!copy_own()) return false;
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned peer = state_.other(i);
@@ -344,36 +335,7 @@ bool PairTask::run() {
     for (Flow& flow : flows_) {
         if (!flow.sends) post(flow);
     }
-    return move_all();
-}
-
-bool PairTask::move_all() {
-    unsigned idle_rounds = 0;
-    while (!flows_.empty()) {
-        bool moved = false;
-        for (std::size_t i = 0; i < flows_.size();) {
-            Flow& flow = flows_[i];
-            const Step step = this->step(flow);
-            if (step == Step::gave_up) return false;
-            if (step == Step::waits) {
-                const FaultKind why = flow.wait.check(state_.stop);
-                if (why != FaultKind::none) return state_.give_up(task_, why, flow.peer);
-            } else {
-                moved = true;
-                flow.wait.restart();
-                if (state_.stop.aborted()) return state_.give_up(task_, FaultKind::aborted, flow.peer);
-            }
-            if (step == Step::ended) {
-                flow = flows_.back();
-                flows_.pop_back();
-            } else {
-                ++i;
-            }
-        }
-        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
-        if (!moved) rest(idle_rounds);
-    }
-    return true;
+    return move_in_turns(state_, task_, flows_, [this](Flow& flow) { return step(flow); });
 }
 
 }  // namespace

@@ -71,11 +71,15 @@ bool copy_bytes(RankState& state, const CollectiveTask& task, char* to, const ch
     return true;
 }
 
-std::uint64_t scale_of(const CollectiveTask& task) {
-    if (task.device_scale == nullptr) return task.scale;
-    std::uint64_t scale = 0;
-    std::memcpy(&scale, task.device_scale, protocol::size_of(task.element));
-    return scale;
+Reduction reduction_of(const CollectiveTask& task, const RankState& state) {
+    Reduction reduction{task.element, task.combine, state.ranks, {}};
+    if (task.combine != protocol::Combine::scaled_sum) return reduction;
+    std::uint64_t& scale = reduction.scales[state.me];
+    if (task.device_scale == nullptr)
+        scale = task.scale;
+    else
+        std::memcpy(&scale, task.device_scale, protocol::size_of(task.element));
+    return reduction;
 }
 
 }  // namespace sidestep::backends::host

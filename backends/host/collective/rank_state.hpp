@@ -1,6 +1,7 @@
 // What the thread of an emulated seat works with, and how it waits for other ranks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -59,13 +60,13 @@ struct Counters {
 
 // Of the seat's thread, except for what says otherwise.
 struct RankState {
-    RankState(unsigned rank, unsigned of_ranks, char* own_arena, std::uint64_t deadline_ns)
-        : me(rank), ranks(of_ranks), layout{of_ranks}, arena(own_arena), slots(of_ranks), stop(deadline_ns) {}
+    RankState(unsigned rank, unsigned of_ranks, std::uint64_t deadline_ns)
+        : me(rank), ranks(of_ranks), layout{of_ranks}, slots(of_ranks), stop(deadline_ns) {}
 
     const unsigned me;
     const unsigned ranks;
     const protocol::ArenaLayout layout;
-    char* arena;                // constant once the first task has come
+    char* arena = nullptr;      // constant once the first task has come
     protocol::SlotTable slots;  // any thread
     StopSign stop;              // any thread
     Counters counters;
@@ -118,6 +119,69 @@ bool wait_for_others(RankState& state, const protocol::CollectiveTask& task, Rea
     }
 }
 
+// Opens a task with all others, on each of its first `blocks` thread blocks: tells them `own`, and calls heard(rank, line)
+// for what each of them tells; false: the task gave up.
+template <typename Heard>
+bool exchange(RankState& state, const protocol::CollectiveTask& task, unsigned blocks, const Line& own,
+              Heard heard) {
+    for (unsigned block = 0; block < blocks; ++block) {
+        const std::uint64_t round = ++state.counters.round[block];
+        for (unsigned i = 0; i < state.others(); ++i)
+            store_line(state.arena_of(state.other(i)) +
+                           state.layout.entry(static_cast<unsigned>(round & 1), block, state.me),
+                       own, protocol::packet_flag(round));
+    }
+    for (unsigned block = 0; block < blocks; ++block) {
+        const std::uint64_t round = state.counters.round[block];
+        const bool well = wait_for_others(state, task, [&](unsigned rank) {
+            Line line;
+            if (!load_line(state.arena + state.layout.entry(static_cast<unsigned>(round & 1), block, rank),
+                           protocol::packet_flag(round), line))
+                return false;
+            if (line.signature != task.signature) state.give_up_of_mismatch(task, rank, line.signature);
+            heard(rank, line);
+            return true;
+        });
+        if (!well) return false;
+    }
+    return true;
+}
+
+// What a flow, which is all that one thread block of a task does in one direction, comes to in one turn.
+enum class Step { waits, moved, ended, gave_up };
+
+// The seat's one thread lets each flow take a step in turn, so that none waits for another, until all have ended; false:
+// the task gave up.
+template <typename Flow, typename Take>
+bool move_in_turns(RankState& state, const protocol::CollectiveTask& task, std::vector<Flow>& flows,
+                   Take take) {
+    for (unsigned idle_rounds = 0; !flows.empty();) {
+        bool moved = false;
+        for (std::size_t i = 0; i < flows.size();) {
+            Flow& flow = flows[i];
+            const Step step = take(flow);
+            if (step == Step::gave_up) return false;
+            if (step == Step::waits) {
+                const auto why = flow.wait.check(state.stop);
+                if (why != protocol::FaultKind::none) return state.give_up(task, why, flow.peer);
+            } else {
+                moved = true;
+                flow.wait.restart();
+                if (state.stop.aborted()) return state.give_up(task, protocol::FaultKind::aborted, flow.peer);
+            }
+            if (step == Step::ended) {
+                flow = flows.back();
+                flows.pop_back();
+            } else {
+                ++i;
+            }
+        }
+        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
+        if (!moved) rest(idle_rounds);
+    }
+    return true;
+}
+
 // Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
 bool copy_bytes(RankState& state, const protocol::CollectiveTask& task, char* to, const char* from,
                 std::uint64_t bytes);
@@ -129,12 +193,8 @@ bool run_pairs(RankState& state, const protocol::CollectiveTask& task);
 bool run_copies(RankState& state, const protocol::CollectiveTask& task);
 bool run_ring(RankState& state, const protocol::CollectiveTask& task);
 
-inline bool has_device_lists(const protocol::CollectiveTask& task) {
-    return task.device_send_counts != nullptr;
-}
-
-// The scale of this rank, as the task has it or as GPU memory does.
-std::uint64_t scale_of(const protocol::CollectiveTask& task);
+// With the scale of this rank, as the task has it or as GPU memory does.
+Reduction reduction_of(const protocol::CollectiveTask& task, const RankState& state);
 
 // `bytes` bytes from `offset` on in memory that is null where there are none.
 inline const char* part(const void* memory, std::uint64_t offset, std::uint64_t bytes) {

@@ -1,5 +1,4 @@
-// Shape::ring. Every thread block's messages up, and down, are a flow of their own; the thread of the seat
-// lets each take a step in turn, so that none waits for another.
+// Shape::ring. Every thread block's messages up, and down, are a flow of their own.
 #include <algorithm>
 #include <vector>
 
@@ -11,14 +10,12 @@ namespace {
 
 using protocol::CollectiveTask;
 using protocol::Combine;
-using protocol::FaultKind;
 using protocol::ring_slots;
 using protocol::Slice;
 
 constexpr std::uint64_t granule_bytes = 16;
 
 enum class Way { up, down, around };
-enum class Step { waits, moved, ended };
 
 // The messages of one thread block in one direction, in order.
 struct Flow {
@@ -39,9 +36,8 @@ public:
         : state_(state),
           task_(task),
           size_(protocol::size_of(task.element)),
-          piece_elements_(protocol::ring_piece_elements(task, state.ranks)) {
-        reduction_ = {task.element, task.combine, state.ranks, {}};
-        if (task.combine == Combine::scaled_sum) reduction_.scales[state.me] = scale_of(task);
+          piece_elements_(protocol::ring_piece_elements(task, state.ranks)),
+          reduction_(reduction_of(task, state)) {
         scratch_.resize(piece_elements_ * size_);
     }
 
@@ -54,8 +50,6 @@ private:
         std::uint64_t count = 0;
     };
 
-    bool exchange();
-    bool move_all();
     void add(Way way, unsigned block, unsigned from, unsigned to);
     Part part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const;
     std::uint64_t pieces_of(const Flow& flow, unsigned slice) const;
@@ -77,34 +71,10 @@ private:
     const CollectiveTask& task_;
     const std::uint64_t size_;
     const std::uint64_t piece_elements_;
-    Reduction reduction_;
+    const Reduction reduction_;
     std::vector<char> scratch_;
     std::vector<Flow> flows_;
 };
-
-bool RingTask::exchange() {
-    const Line own{0, 0, task_.signature, 0};
-    for (unsigned block = 0; block < task_.blocks; ++block) {
-        const std::uint64_t round = ++state_.counters.round[block];
-        for (unsigned i = 0; i < state_.others(); ++i)
-            store_line(state_.arena_of(state_.other(i)) +
-                           state_.layout.entry(static_cast<unsigned>(round & 1), block, state_.me),
-                       own, protocol::packet_flag(round));
-    }
-    for (unsigned block = 0; block < task_.blocks; ++block) {
-        const std::uint64_t round = state_.counters.round[block];
-        const bool well = wait_for_others(state_, task_, [&](unsigned rank) {
-            Line line;
-            if (!load_line(state_.arena + state_.layout.entry(static_cast<unsigned>(round & 1), block, rank),
-                           protocol::packet_flag(round), line))
-                return false;
-            if (line.signature != task_.signature) state_.give_up_of_mismatch(task_, rank, line.signature);
-            return true;
-        });
-        if (!well) return false;
-    }
-    return true;
-}
 
 RingTask::Part RingTask::part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const {
     const auto [begin, end] =
@@ -252,7 +222,9 @@ void RingTask::add(Way way, unsigned block, unsigned from, unsigned to) {
 bool RingTask::run() {
     const char* const from = part(task_.send, task_.local_from, task_.local_bytes);
     char* const to = part(task_.recv, task_.local_to, task_.local_bytes);
-    if (!copy_bytes(state_, task_, to, from, task_.local_bytes) || !exchange()) return false;
+    if (!copy_bytes(state_, task_, to, from, task_.local_bytes)) return false;
+    if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
+        return false;
     for (unsigned block = 0; block < task_.blocks; ++block) {
         Flow one;
         one.way = task_.combine == Combine::none ? Way::around : Way::up;
@@ -260,36 +232,7 @@ bool RingTask::run() {
         one.way = Way::down;
         if (task_.combine != Combine::none && !last()) add(one.way, block, from_of(one), to_of(one));
     }
-    return move_all();
-}
-
-bool RingTask::move_all() {
-    unsigned idle_rounds = 0;
-    while (!flows_.empty()) {
-        bool moved = false;
-        for (std::size_t i = 0; i < flows_.size();) {
-            Flow& flow = flows_[i];
-            const Step step = this->step(flow);
-            if (step == Step::waits) {
-                const FaultKind why = flow.wait.check(state_.stop);
-                if (why != FaultKind::none) return state_.give_up(task_, why, flow.peer);
-                ++i;
-                continue;
-            }
-            moved = true;
-            flow.wait.restart();
-            if (state_.stop.aborted()) return state_.give_up(task_, FaultKind::aborted, flow.peer);
-            if (step == Step::moved) {
-                ++i;
-                continue;
-            }
-            flow = flows_.back();
-            flows_.pop_back();
-        }
-        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
-        if (!moved) rest(idle_rounds);
-    }
-    return true;
+    return move_in_turns(state_, task_, flows_, [this](Flow& flow) { return step(flow); });
 }
 
 }  // namespace

@@ -20,8 +20,11 @@ constexpr std::uint64_t chunk_bytes = std::uint64_t{64} << 10;
 class SliceTask {
 public:
     SliceTask(RankState& state, const CollectiveTask& task)
-        : state_(state), task_(task), size_(protocol::size_of(task.element)), blocks_(task.blocks) {
-        reduction_ = {task.element, task.combine, state.ranks, {}};
+        : state_(state),
+          task_(task),
+          size_(protocol::size_of(task.element)),
+          blocks_(task.blocks),
+          reduction_(reduction_of(task, state)) {
         if (state.scratch.size() < chunk_bytes) state.scratch.resize(chunk_bytes);
     }
 
@@ -34,7 +37,7 @@ private:
         std::uint64_t bytes = 0;
     };
 
-    bool exchange();
+    bool exchange_tokens();
     bool out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) const, const Token* tokens) const;
     bool fetched();
     bool pushed();
@@ -83,36 +86,16 @@ std::uint64_t SliceTask::pieces(unsigned block) const {
     return (max + longest - 1) / longest;
 }
 
-bool SliceTask::exchange() {
-    Line own{to_word(task_.send_token), to_word(task_.recv_token), task_.signature, 0};
-    if (task_.combine == Combine::scaled_sum) own.scale = reduction_.scales[state_.me] = scale_of(task_);
-    for (unsigned block = 0; block < blocks_; ++block) {
-        const std::uint64_t round = ++state_.counters.round[block];
-        for (unsigned i = 0; i < state_.others(); ++i) {
-            char* const at = state_.arena_of(state_.other(i)) +
-                             state_.layout.entry(static_cast<unsigned>(round & 1), block, state_.me);
-            store_line(at, own, protocol::packet_flag(round));
-        }
-    }
+bool SliceTask::exchange_tokens() {
     sends_[state_.me] = task_.send_token;
     recvs_[state_.me] = task_.recv_token;
-    for (unsigned block = 0; block < blocks_; ++block) {
-        const std::uint64_t round = state_.counters.round[block];
-        const bool well = wait_for_others(state_, task_, [&](unsigned rank) {
-            const auto parity = static_cast<unsigned>(round & 1);
-            Line line;
-            if (!load_line(state_.arena + state_.layout.entry(parity, block, rank),
-                           protocol::packet_flag(round), line))
-                return false;
-            if (line.signature != task_.signature) state_.give_up_of_mismatch(task_, rank, line.signature);
-            sends_[rank] = to_token(line.first);
-            recvs_[rank] = to_token(line.second);
-            reduction_.scales[rank] = task_.combine == Combine::scaled_sum ? line.scale : 0;
-            return true;
-        });
-        if (!well) return false;
-    }
-    return true;
+    const Line own{to_word(task_.send_token), to_word(task_.recv_token), task_.signature,
+                   reduction_.scales[state_.me]};
+    return exchange(state_, task_, blocks_, own, [this](unsigned rank, const Line& line) {
+        sends_[rank] = to_token(line.first);
+        recvs_[rank] = to_token(line.second);
+        reduction_.scales[rank] = line.scale;
+    });
 }
 
 // Only what another rank reads or writes has to be mapped by it. Every rank comes to the same answer.
@@ -271,7 +254,7 @@ bool SliceTask::run() {
     const char* const from = part(task_.send, task_.local_from, task_.local_bytes);
     char* const to = part(task_.recv, task_.local_to, task_.local_bytes);
     if (!copy_bytes(state_, task_, to, from, task_.local_bytes)) return false;
-    if (!exchange()) return false;
+    if (!exchange_tokens()) return false;
     const bool no_source = out_of_reach(&SliceTask::is_source, sends_);
     stages_in_ = out_of_reach(&SliceTask::is_target, recvs_);
     if (stages_in_) blocks_ = std::min(blocks_, protocol::staging_blocks);

@@ -48,14 +48,6 @@ bool has_c2c(const Topology& topology, DeviceId gpu) {
     });
 }
 
-bool all_c2c(const Topology& topology) {
-    int without = 0;
-    for (DeviceId id = 0; id < topology.devices().size(); ++id) {
-        if (topology.device(id).kind == DeviceKind::gpu && !has_c2c(topology, id)) ++without;
-    }
-    return topology.gpu_count() > 0 && without == 0;
-}
-
 std::vector<int> version_numbers(const std::string& version) {
     std::vector<int> numbers;
     const char* at = version.c_str();

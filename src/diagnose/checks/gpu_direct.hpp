@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "diagnose/evidence.hpp"
+#include "topology/p2pdma_reader.hpp"
 
 namespace sidestep::diagnose {
 
@@ -21,8 +22,7 @@ std::optional<bool> every_gpu_has(const Evidence& evidence, const std::string& a
 
 // Whether the GPU is joined to its CPU by NVLink-C2C, beside PCIe.
 bool has_c2c(const Topology& topology, DeviceId gpu);
-// Whether every GPU is.
-bool all_c2c(const Topology& topology);
+using topology::all_c2c;
 
 // The numbers at the start of a version: {6, 8, 0} of "6.8.0-60-generic". Compares as versions do; empty
 // where it starts with no number.

@@ -8,8 +8,6 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr std::size_t max_environment = std::size_t{1} << 20;
-
 // "unlimited" is nullopt in `into`. False where the text is neither that nor a number.
 bool parse_limit(const std::string& text, std::optional<std::uint64_t>& into) {
     if (text == "unlimited") {
@@ -43,22 +41,6 @@ std::optional<ProcessLimit> process_limit(const driver::MachineFiles& files, con
     if (!parse_limit(soft, limit.soft) || !parse_limit(hard, limit.hard)) return std::nullopt;
     limit.words = "soft " + soft + ", hard " + hard;
     return limit;
-}
-
-std::optional<std::map<std::string, std::string>> process_environment(const driver::MachineFiles& files) {
-    const auto text = files.text("/proc/self/environ", max_environment);
-    if (!text) return std::nullopt;
-    std::map<std::string, std::string> variables;
-    for (std::size_t at = 0; at < text->size();) {
-        const std::size_t end = std::min(text->find('\0', at), text->size());
-        const std::string entry = text->substr(at, end - at);
-        const auto equals = entry.find('=');
-        // Of several with one name getenv() finds the first.
-        if (equals != std::string::npos && equals > 0)
-            variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
-        at = end + 1;
-    }
-    return variables;
 }
 
 std::optional<std::string> process_status(const driver::MachineFiles& files, const std::string& name) {

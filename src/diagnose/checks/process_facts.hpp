@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "driver/machine_files.hpp"
+#include "topology/machine_facts_reader.hpp"
 
 namespace sidestep::diagnose {
 
@@ -22,9 +22,7 @@ struct ProcessLimit {
 // `name` as the file has it: "Max locked memory". nullopt where the file cannot be read or lacks the line.
 std::optional<ProcessLimit> process_limit(const driver::MachineFiles& files, const std::string& name);
 
-// The variables the process was started with; nullopt where /proc/self/environ cannot be read. The first MiB
-// of them counts.
-std::optional<std::map<std::string, std::string>> process_environment(const driver::MachineFiles& files);
+using topology::process_environment;
 
 // A field of /proc/self/status: "Cpus_allowed_list", "CapEff".
 std::optional<std::string> process_status(const driver::MachineFiles& files, const std::string& name);

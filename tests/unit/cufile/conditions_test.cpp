@@ -3,8 +3,8 @@
 
 #include "backends/cufile/conditions.hpp"
 #include "backends/cufile/cufile_backend.hpp"
-#include "backends/cufile/settings.hpp"
 #include "tests/unit/cufile/machine_tree.hpp"
+#include "topology/p2pdma_reader.hpp"
 
 namespace sidestep::backends::cufile {
 namespace {
@@ -128,6 +128,7 @@ TEST_F(ConditionsTest, ContainersNeedTheDevicesOfNvidiaFs) {
 }
 
 TEST(Settings, CommentsStringsAndPlacesOfTheKey) {
+    using topology::asks_for_p2pdma;
     EXPECT_TRUE(asks_for_p2pdma("{\"use_pci_p2pdma\":true}"));
     EXPECT_TRUE(asks_for_p2pdma("{ /* x */ \"a\": 1, // \"b\n \"use_pci_p2pdma\" /* \" */ : \t true }"));
     EXPECT_FALSE(asks_for_p2pdma("{\"use_pci_p2pdma\": false}"));

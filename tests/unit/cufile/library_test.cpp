@@ -6,7 +6,7 @@
 
 #include <dlfcn.h>
 
-#include "backends/cufile/accounts.hpp"
+#include "backends/cufile/proof.hpp"
 #include "driver/cufile.hpp"
 
 namespace sidestep::backends::cufile {
