@@ -83,7 +83,11 @@ Finding examine(const Check& check, const Evidence& evidence) {
 Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks) {
     Diagnosis diagnosis;
     diagnosis.machine = evidence.topology.name();
-    if (!evidence.from_topology) {
+    if (evidence.from_topology) {
+        // What the file does not tell, and what could lend it.
+        for (const std::string& note : evidence.topology.notes())
+            diagnosis.notes.push_back("topology: " + note);
+    } else {
         if (!evidence.nvml) diagnosis.notes.push_back("NVML: " + evidence.no_nvml);
         if (!evidence.cuda.loaded) diagnosis.notes.push_back("CUDA driver: " + evidence.cuda.reason);
         if (!evidence.verbs.loaded) diagnosis.notes.push_back("RDMA verbs: " + evidence.verbs.reason);

@@ -28,7 +28,10 @@ std::string health_words(const Diagnosis& diagnosis) {
             return before +
                    "no driver answers for the GPUs: get it to work first, most of the rest cannot be seen";
         case Health::no_gpu:
-            return "no GPU was found; `lspci -d 10de:` lists those that are plugged in";
+            // Of a file the notes say more.
+            return diagnosis.machine == "live"
+                       ? "no GPU was found; `lspci -d 10de:` lists those that are plugged in"
+                       : "no GPU was found";
     }
     return {};
 }

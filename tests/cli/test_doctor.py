@@ -60,7 +60,11 @@ class Doctor(CommandTest):
         (machine / "proc").mkdir(parents=True)
         outcome = self.run_command("doctor", machine=str(machine))
         self.assertEqual(outcome.code, NO_GPU, outcome.err)
-        self.assertIn("no GPU", outcome.out.splitlines()[0])
+        self.assertTrue(outcome.out.splitlines()[0].endswith(": no GPU was found"), outcome.out)
+        self.write("empty.xml", b'<system version="1"></system>')
+        outcome = self.run_command("doctor", machine="empty.xml")
+        self.assertEqual(outcome.code, NO_GPU, outcome.err)
+        self.assertIn("topology: the file holds no GPU", outcome.out)
 
     def test_a_failure_ends_with_1(self):
         machine = pathlib.Path(self.recorded())

@@ -110,6 +110,10 @@ class Formats(harness.CommandTest):
                            (route, {"machine": "", "env": lent}), (route, {"machine": "bare.xml!as=dgx-h100"})]:
             self.assertIn("18 links through NVSwitch", self.succeed(*words, **how).out)
         self.assertIn("--as one of: dgx-h100, dgx-h200", self.succeed(*route, machine="bare.xml").out)
+        # Otherwise it would find nothing wrong with a machine whose NVLinks it never saw.
+        examined = re.sub(r"\s+", " ", self.run_command("doctor", machine="bare.xml").out)
+        self.assertIn("not looked at topology: the file tells of no NVLinks", examined)
+        self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", examined)
 
     def test_dot(self):
         text = self.succeed("topo", "--format", "dot").out

@@ -24,6 +24,12 @@ FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth)
 # Words of a paragraph that are Markdown still: a list that no empty line precedes, a link, a fence, bold.
 MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
     .filter(text => /^- |\]\(|```|\*\*/m.test(text))"""
+# Tables: a header without words, a backslash that was to hide a bar, a name that is cut in two.
+TABLES = r"""[...document.querySelectorAll('article thead')].filter(h => !h.textContent.trim())
+    .map(h => 'no words in the header of: ' + h.parentNode.textContent.trim().slice(0, 40))
+    .concat([...document.querySelectorAll('article td code')]
+        .filter(c => c.textContent.includes('\\|') || (/^\w+$/.test(c.textContent) && c.getClientRects().length > 1))
+        .map(c => 'in a cell: ' + c.textContent))"""
 SEARCH = """(() => { const box = document.querySelector("[data-md-component=search-query]");
     box.focus(); box.value = %r; box.dispatchEvent(new Event("input")) })()"""
 FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(e => e.href)"
@@ -62,7 +68,9 @@ class SiteTest(unittest.TestCase):
     def problems(self, path):
         """What is wrong with a page, in words."""
         self.browser.open(path)
-        found = self.browser.complaints() + self.browser.evaluate(FAILED_IMAGES) + self.browser.evaluate(MARKDOWN)
+        found = self.browser.complaints()
+        for wrong in (FAILED_IMAGES, MARKDOWN, TABLES):
+            found += self.browser.evaluate(wrong)
         found += [f"failed: {event['params']['errorText']}" for event in self.browser.events
                   if event["method"] == "Network.loadingFailed"]
         found += [f"not of the site: {url}" for url in self.browser.requests()
@@ -80,6 +88,10 @@ class SiteTest(unittest.TestCase):
         for broken, words in [("<img src=none.png>", "none.png"), ("<script>no_such_name()</script>", "no_such_name"),
                               ("<link rel=stylesheet href=none.css>", "failed: "),
                               ("<article><p>text\n- point</p></article>", "- point"),
+                              ("<article><table><thead><tr><th> <tbody><tr><td>a", "header of: a"),
+                              (r"<article><table><tr><td><code>a \| b", r"in a cell: a \| b"),
+                              ("<article><table style='width: 1em; word-break: break-all'><tr><td><code>permission_denied",
+                               "in a cell: permission_denied"),
                               ("<img src=https://example.invalid/a.png>", "not of the site")]:
             page.write_text("<!doctype html><title>broken</title><body>" + broken)
             self.assertIn(words, "\n".join(self.problems(page)), broken)

@@ -166,17 +166,21 @@ private:
     DeviceId first_ = 0;  // of the leaves
 };
 
-// Facts that no route depends on took a fifth of the memory of a large cluster.
-constexpr std::ptrdiff_t most_gpus_with_properties = 10000;
+// Facts that no route depends on took a quarter of the memory of a large cluster.
+constexpr std::ptrdiff_t most_gpus_with_facts = 10000;
 
 bool is_large(const Topology::Parts& machine, int count) {
     const auto is_gpu = [](const Device& device) { return device.kind == DeviceKind::gpu; };
     return std::count_if(machine.devices.begin(), machine.devices.end(), is_gpu) * count >
-           most_gpus_with_properties;
+           most_gpus_with_facts;
 }
 
-Topology::Parts without_properties(Topology::Parts machine) {
-    for (Device& device : machine.devices) device.properties.clear();
+// Rates depend on the models of GPUs and processors alone.
+Topology::Parts without_facts(Topology::Parts machine) {
+    for (Device& device : machine.devices) {
+        device.properties.clear();
+        if (device.kind != DeviceKind::gpu && device.kind != DeviceKind::cpu) device.model.clear();
+    }
     return machine;
 }
 
@@ -238,8 +242,7 @@ Topology::Parts copies(const Topology::Parts& machine, int count, Spare spare) {
 Topology::Parts cluster(const Topology::Parts& machine, int count, const Rails& rails) {
     const int nodes = nodes_of(machine);
     const Spare spare = Network::most(nodes * count, nodes, rails);
-    Topology::Parts all =
-        copies(is_large(machine, count) ? without_properties(machine) : machine, count, spare);
+    Topology::Parts all = copies(is_large(machine, count) ? without_facts(machine) : machine, count, spare);
     const std::vector<DeviceId> of_machine = network_cards(machine, nodes, rails.count);
     std::vector<DeviceId> cards;
     cards.reserve(of_machine.size() * static_cast<std::size_t>(count));

@@ -224,14 +224,23 @@ TEST(Cluster, IsReadBackTheSame) {
     }
 }
 
-TEST(Cluster, LargeOnesHaveNoPropertiesOfDevices) {
-    const auto any = [](const char* name) {
+TEST(Cluster, LargeOnesKeepOnlyWhatRoutesDependOn) {
+    const auto any = [](const char* name, bool (*told)(const Device&)) {
         const Topology cluster = built_in(name);
-        const auto told = [](const Device& device) { return !device.properties.empty(); };
         return std::any_of(cluster.devices().begin(), cluster.devices().end(), told);
     };
-    EXPECT_TRUE(any("dgx-h100*1250"));
-    EXPECT_FALSE(any("dgx-h100*1251"));
+    const auto properties = [](const Device& device) { return !device.properties.empty(); };
+    const auto card_models = [](const Device& device) {
+        return device.kind == DeviceKind::nic && !device.model.empty();
+    };
+    const auto nameless = [](const Device& device) {
+        return (device.kind == DeviceKind::gpu || device.kind == DeviceKind::cpu) && device.model.empty();
+    };
+    EXPECT_TRUE(any("dgx-h100*1250", properties));
+    EXPECT_FALSE(any("dgx-h100*1251", properties));
+    EXPECT_TRUE(any("dgx-h100*1250", card_models));
+    EXPECT_FALSE(any("dgx-h100*1251", card_models));
+    EXPECT_FALSE(any("dgx-h100*1251", nameless)) << "rates depend on the models of GPUs and processors";
 }
 
 TEST(Cluster, RefusesWhatIsNoNumberOfMachines) {
