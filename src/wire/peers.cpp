@@ -66,6 +66,14 @@ std::shared_ptr<Peer> Peers::known(const Entry& entry, const NodeAddress& addres
     return entry.peer && entry.address == address && !entry.peer->end() ? entry.peer : nullptr;
 }
 
+std::shared_ptr<Peer> Peers::find(const std::string& node) const {
+    std::lock_guard lock(mutex_);
+    const auto found = entries_.find(node);
+    if (found == entries_.end()) return nullptr;
+    const auto& peer = found->second->peer;
+    return peer && !peer->end() ? peer : nullptr;
+}
+
 Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {
     SIDESTEP_TRY(const auto one, entry(address));
     if (auto peer = known(*one, address)) return peer;

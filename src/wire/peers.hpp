@@ -33,6 +33,8 @@ public:
 
     // The node, connected; one of that name at other addresses is left. out_of_memory where there are too many.
     Result<std::shared_ptr<Peer>> get(const NodeAddress& address);
+    // That of that name, connected; null: there is none.
+    std::shared_ptr<Peer> find(const std::string& node) const;
     // Ends all connections; none is made afterwards.
     void close();
     // Whoever waits for something small of any of them takes in what has come.

@@ -127,6 +127,7 @@ private:
 RemoteBackend::RemoteBackend(std::unique_ptr<Engines> engines, RemoteOptions options)
     : options_(std::move(options)),
       memory_(std::make_shared<RemoteMemory>()),
+      etcd_(options_.etcd ? std::make_unique<Etcd>(*options_.etcd) : nullptr),
       peers_(
           std::move(engines), options_.node,
           [file = options_.key_file]() -> Result<std::string> {
@@ -181,17 +182,19 @@ std::vector<Capability> RemoteBackend::capabilities() const {
     return all;
 }
 
-NodeAddress RemoteBackend::address_of(const std::string& node) const {
-    const auto found = named_.find(node);
-    return found != named_.end() ? found->second : NodeAddress{node, {{node, default_port}}};
+Result<NodeAddress> RemoteBackend::address_of(const std::string& node) {
+    {
+        std::lock_guard lock(mutex_);
+        if (const auto found = named_.find(node); found != named_.end()) return found->second;
+    }
+    if (!etcd_) return NodeAddress{node, {{node, default_port}}};
+    // One that moved was lost first.
+    if (const auto there = peers_.find(node)) return there->address();
+    return etcd_->find(node);
 }
 
 Result<std::shared_ptr<Peer>> RemoteBackend::peer(const std::string& node) {
-    NodeAddress address;
-    {
-        std::lock_guard lock(mutex_);
-        address = address_of(node);
-    }
+    SIDESTEP_TRY(const NodeAddress address, address_of(node));
     return peers_.get(address);
 }
 

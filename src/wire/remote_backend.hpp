@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "wire/etcd.hpp"
 #include "wire/peers.hpp"
 
 namespace sidestep::wire {
@@ -18,9 +19,11 @@ struct Far;
 class RemoteMemory;
 
 struct RemoteOptions {
-    std::vector<NodeAddress> nodes;  // any other name is one that the resolver knows, at the default port
-    std::string key_file;            // as key_path(); read when the first node is asked for
-    std::string node;                // what this machine calls itself
+    std::vector<NodeAddress> nodes;
+    // Knows all others; nothing: the resolver does, at the default port.
+    std::optional<EtcdPlace> etcd{};
+    std::string key_file;  // as key_path(); read when the first node is asked for
+    std::string node;      // what this machine calls itself
 };
 
 // Moves bytes between host memory here and any place of a node: a piece is a push, or a question for one. Between two nodes
@@ -72,7 +75,8 @@ private:
     // is asked anew.
     Result<std::string> ask_node(const std::string& node,
                                  const std::function<Result<std::string>(Peer&)>& question);
-    NodeAddress address_of(const std::string& node) const;
+    // Asks etcd, where that knows it, unless the node is connected.
+    Result<NodeAddress> address_of(const std::string& node);
     std::size_t useful_sockets() const;
 
     // What was found of a pair of nodes that are connected.
@@ -84,6 +88,7 @@ private:
     };
     const RemoteOptions options_;
     const std::shared_ptr<RemoteMemory> memory_;
+    const std::unique_ptr<Etcd> etcd_;    // may be null
     const Topology* topology_ = nullptr;  // constant from probe() on
     mutable std::mutex mutex_;            // guards what follows
     std::map<std::string, NodeAddress> named_;
