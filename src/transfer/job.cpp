@@ -115,6 +115,11 @@ bool Job::needs_gate() const {
 
 bool Job::go_on(bool) {
     const bool moved = state_ == State::moving && move();
+    if (state_ == State::moving && lost_ && !on_detour_ && idle()) {
+        on_detour_ = true;
+        open_again([this] { return detour(); });
+        return true;
+    }
     return (state_ == State::verifying && verify()) || moved;
 }
 
@@ -132,7 +137,7 @@ bool Job::move() {
         all_idle &= lanes_[i]->idle();
         arrived += lanes_[i]->arrived();
     }
-    done_.store(holes_ + arrived, std::memory_order_relaxed);
+    done_.store(holes_ + before_ + arrived, std::memory_order_relaxed);
     if (state_ == State::moving && all_idle && cursor_.empty()) {
         all_arrived();
         moved = true;
@@ -188,9 +193,31 @@ void Job::lose(std::size_t lane, Error error) {
     receipt_.lane_failures[lane] = error.message;
     const auto& failures = receipt_.lane_failures;
     if (std::none_of(failures.begin(), failures.end(), [](const std::string& text) { return text.empty(); }))
-        return fail(std::move(error));
+        return may_detour() ? void(lost_ = std::move(error)) : fail(std::move(error));
     receipt_.notes.push_back(
         fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
+}
+
+// Once: what fails again fails for good.
+bool Job::may_detour() const {
+    const bool nodes = !ends_.from.place().node().empty() && !ends_.to.place().node().empty();
+    return nodes && !lost_ && lanes_.size() == 1 && plan_->lanes[0].size() == 1;
+}
+
+// Whether it was that is asked of the nodes.
+Result<void> Job::detour() {
+    const auto against = objections(machine_.registry, ends_.from, ends_.to, options_);
+    if (against.empty()) return *lost_;
+    auto plan = machine_.plans.get(request(), against);
+    if (!plan) return *lost_;
+    before_ = lanes_[0]->arrived();
+    receipt_.notes.push_back(
+        fmt::format("{}: {} of {} had gone past this machine, and the rest went by the route above",
+                    against.front().reason, format_bytes(before_), format_bytes(ends_.bytes)));
+    lanes_.clear();
+    receipt_.lane_failures.clear();
+    plan_ = std::move(*plan);
+    return add_lanes();
 }
 
 // Lanes of other copies need not make way for what may hang.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "transfer/movement.hpp"
@@ -54,6 +55,9 @@ private:
     bool verify();
     void all_arrived();
     void lose(std::size_t lane, Error error);
+    // Between two nodes that do not reach each other any more: goes on by another plan.
+    bool may_detour() const;
+    Result<void> detour();
 
     Buffer target_;  // as the caller named it
     Ends ends_;
@@ -64,6 +68,9 @@ private:
     Cursor cursor_;
     bool is_sparse_ = false;  // holes of the source are not written
     Bytes holes_ = 0;
+    Bytes before_ = 0;           // had arrived when the detour began
+    std::optional<Error> lost_;  // for which there may be one
+    bool on_detour_ = false;
     std::unique_ptr<Verifier> verifier_;
 };
 

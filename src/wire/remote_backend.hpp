@@ -1,6 +1,8 @@
 // The backend that reaches other machines, over one engine.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,6 +71,10 @@ public:
 
 private:
     class End;
+    // Counts one more request, and answers what is to be called when that is over.
+    using Telling = std::function<Session::Told()>;
+    void pass_alike(std::span<const backend::Piece>& rest, const Telling& telling);
+    void start_alike(std::span<const backend::Piece>& rest, const Telling& telling);
     Result<std::shared_ptr<const Far>> reach_far(const Buffer& buffer, const backend::AttachOptions& options,
                                                  Bytes bytes);
     // Asks the node, and once more where its connection was over without anybody here knowing: a node that was started again
@@ -85,10 +91,13 @@ private:
         std::weak_ptr<Peer> to;
         backend::Support answer;
         std::chrono::steady_clock::time_point at;
+        unsigned failures = 0;  // until then
     };
     const RemoteOptions options_;
     const std::shared_ptr<RemoteMemory> memory_;
-    const std::unique_ptr<Etcd> etcd_;    // may be null
+    const std::unique_ptr<Etcd> etcd_;  // may be null
+    // Of what one node was to send to another: what was found of them is asked anew then.
+    const std::shared_ptr<std::atomic<unsigned>> failures_ = std::make_shared<std::atomic<unsigned>>(0);
     const Topology* topology_ = nullptr;  // constant from probe() on
     mutable std::mutex mutex_;            // guards what follows
     std::map<std::string, NodeAddress> named_;
