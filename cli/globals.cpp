@@ -67,10 +67,10 @@ void add_globals(CLI::App& app, Globals& globals) {
     app.parse_complete_callback([&globals] {
         if (!globals.as.empty()) globals.machine = machine_of(globals) + "!as=" + globals.as;
     });
-    app.add_option("--nodes", globals.nodes,
-                   "where other machines listen: NAME=HOST:PORT,... or a file of such lines (default: "
-                   "SIDESTEP_NODES; a "
-                   "name that the resolver knows needs none)")
+    app.add_option(
+           "--nodes", globals.nodes,
+           "where other machines listen: NAME=HOST:PORT,..., a file of such lines, or "
+           "etcd://HOST:PORT/PREFIX (default: SIDESTEP_NODES; a name that the resolver knows needs none)")
         ->type_name("NAME=ADDR,...|FILE");
     app.add_option("--key-file", globals.key_file,
                    "the key by which machines know each other (default: SIDESTEP_KEY_FILE, else "

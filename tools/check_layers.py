@@ -94,7 +94,8 @@ LAYERS = [
           ("fmt", "nlohmann-json", "POSIX")),
     Layer(6, "src/wire", "between machines: who they are, what they let others reach, pushes and questions; a backend over any "
           "network engine, and the node that serves",
-          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"), ("fmt", "POSIX", "xxhash")),
+          ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"), ("fmt", "POSIX", "xxhash"),
+          only=((r"etcd\.cpp", ("nlohmann-json",)),)),
     Layer(7, "src/context", "the composition root: builds the topology, registers backends; the C ABI",
           ("src/base", "src/driver", "src/topology", "src/peer", "src/backend", "src/route", "src/transfer",
            "src/checkpoint", "src/collective", "src/wire", "backends"), ("fmt", "POSIX")),

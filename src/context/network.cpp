@@ -46,8 +46,11 @@ Result<std::unique_ptr<wire::RemoteBackend>> remote_backend(const ContextOptions
     remote.key_file = options.key_file.empty() ? environment.key_file : options.key_file;
     remote.node = machine_name();
     const std::string& nodes = options.nodes.empty() ? environment.nodes : options.nodes;
-    const bool file = !nodes.empty() && nodes.find('=') == std::string::npos;
-    SIDESTEP_TRY(remote.nodes, file ? wire::read_nodes(nodes) : wire::parse_nodes(nodes));
+    SIDESTEP_TRY(auto known, wire::known_nodes(nodes));
+    remote.nodes = std::move(known.nodes);
+    if (!known.etcd.empty()) {
+        SIDESTEP_TRY(remote.etcd, wire::parse_etcd(known.etcd));
+    }
     SIDESTEP_TRY(auto engines, network_engines(environment, topology, options.network_checksums));
     return std::make_unique<wire::RemoteBackend>(std::move(engines), std::move(remote));
 }

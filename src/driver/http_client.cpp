@@ -155,6 +155,11 @@ void Curl::prepare(CURL* handle, const HttpRequest& request, curl_slist* headers
 #if LIBCURL_VERSION_NUM >= SIDESTEP_OLDEST_CURL
     easy_setopt_(handle, CURLOPT_PROTOCOLS_STR, "http,https");
 #endif
+    if (request.post) {
+        easy_setopt_(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.post->size()));
+        easy_setopt_(handle, CURLOPT_POSTFIELDS, request.post->data());
+    }
+    easy_setopt_(handle, CURLOPT_TIMEOUT_MS, static_cast<long>(request.limit.count()));
     easy_setopt_(handle, CURLOPT_NOSIGNAL, 1L);
     easy_setopt_(handle, CURLOPT_TCP_KEEPALIVE, 1L);
     easy_setopt_(handle, CURLOPT_BUFFERSIZE, read_at_once);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +20,8 @@ struct HttpRequest {
     // As CURLOPT_AWS_SIGV4 and CURLOPT_USERPWD take them; empty: the request is not signed.
     std::string signature = {};
     std::string user = {};
+    std::optional<std::string> post = {};  // what is sent: a POST
+    std::chrono::milliseconds limit{0};    // of the whole request; 0: none
     // Where the body of an answer 206 goes, at most `room` bytes; that of all others becomes HttpAnswer::body. Null: every
     // body does.
     char* to = nullptr;
@@ -42,7 +45,7 @@ public:
 
     virtual ~HttpClient() = default;
 
-    // A GET. Blocks; connecting, and waiting for the next byte, take 10 s at most each.
+    // A GET, or what `post` says. Blocks; connecting, and waiting for the next byte, take 10 s at most each.
     virtual HttpAnswer get(const HttpRequest& request) = 0;
     // Requests that are under way end within a second, and new ones at once.
     void stop() { stopped_.store(true); }

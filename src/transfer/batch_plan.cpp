@@ -38,9 +38,8 @@ bool fits_group(const BatchCopy& copy, const BatchRequest& request) {
     if (request.options.verify || !is_memory(from) || !is_memory(to) || to.read_only()) return false;
     if (from.size() != to.size() || from.size() == 0) return false;
     if (from.size() > largest_in_group && !request.on_stream) return false;
-    // Whether one node reaches another is asked of each copy; and an address of a node is not one of this machine.
-    const bool far = !from.place().node().empty() || !to.place().node().empty();
-    if (far) return from.place().node().empty() || to.place().node().empty();
+    // An address of a node is not one of this machine.
+    if (!from.place().node().empty() || !to.place().node().empty()) return true;
     const std::uintptr_t a = address_of(from);
     const std::uintptr_t b = address_of(to);
     return a < b ? b - a >= from.size() : a - b >= from.size();
@@ -156,9 +155,13 @@ Prefer preference(const BatchGroup& group, Prefer asked) {
 // Whether the group's best single lane is one hop that takes batches, or two of them; keeps its plan then.
 bool plan_group(const BatchRequest& request, BatchGroup& group) {
     const CopyOptions& options = request.options;
+    const BatchPiece& piece = group.pieces.front();
+    const auto against = objections(request.registry, (*group.from_ranges)[piece.from_range].memory,
+                                    (*group.to_ranges)[piece.to_range].memory, options);
     auto plan =
         request.plans.get({group.from, group.to, group.bytes, options.require,
-                           preference(group, options.prefer), options.max_staging, 1, request.relay_memory});
+                           preference(group, options.prefer), options.max_staging, 1, request.relay_memory},
+                          against);
     if (!plan || (*plan)->lanes.size() != 1) return false;
     const auto& hops = (*plan)->lanes[0];
     const bool relayed = hops.size() == 2;

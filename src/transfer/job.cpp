@@ -78,6 +78,11 @@ private:
     std::string where() const override { return target_.to_string(); }
     bool go_on(bool) override {
         const bool moved = state_ == State::moving && move();
+        if (state_ == State::moving && lost_ && !on_detour_ && idle()) {
+            on_detour_ = true;
+            open_again([this] { return detour(); });
+            return true;
+        }
         return (state_ == State::verifying && verify()) || moved;
     }
 
@@ -327,7 +332,7 @@ private:
             all_idle &= lanes_[i]->idle();
             arrived += lanes_[i]->arrived();
         }
-        done_.store(holes_ + arrived, std::memory_order_relaxed);
+        done_.store(holes_ + before_ + arrived, std::memory_order_relaxed);
         if (state_ == State::moving && all_idle && cursor_.empty()) {
             all_arrived();
             moved = true;
@@ -369,9 +374,31 @@ private:
         const auto& failures = receipt_.lane_failures;
         if (std::none_of(failures.begin(), failures.end(),
                          [](const std::string& text) { return text.empty(); }))
-            return fail(std::move(error));
+            return may_detour() ? void(lost_ = std::move(error)) : fail(std::move(error));
         receipt_.notes.push_back(
             fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
+    }
+
+    // Between two nodes that do not reach each other any more: goes on by another plan. Once: what fails again fails for good.
+    bool may_detour() const {
+        const bool nodes = !ends_.from.place().node().empty() && !ends_.to.place().node().empty();
+        return nodes && !lost_ && has_one_hop();
+    }
+
+    // Whether it was that is asked of the nodes.
+    Result<void> detour() {
+        const auto against = objections(machine_.registry, ends_.from, ends_.to, options_);
+        if (against.empty()) return *lost_;
+        auto plan = machine_.plans.get(request(), against);
+        if (!plan) return *lost_;
+        before_ = lanes_[0]->arrived();
+        receipt_.notes.push_back(
+            fmt::format("{}: {} of {} had gone past this machine, and the rest went by the route above",
+                        against.front().reason, format_bytes(before_), format_bytes(ends_.bytes)));
+        lanes_.clear();
+        receipt_.lane_failures.clear();
+        plan_ = std::move(*plan);
+        return add_lanes();
     }
 
     Buffer target_;  // as the caller named it
@@ -383,6 +410,9 @@ private:
     Cursor cursor_;
     bool is_sparse_ = false;  // holes of the source are not written
     Bytes holes_ = 0;
+    Bytes before_ = 0;           // had arrived when the detour began
+    std::optional<Error> lost_;  // for which there may be one
+    bool on_detour_ = false;
     std::unique_ptr<Verifier> verifier_;
 };
 

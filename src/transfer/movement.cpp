@@ -41,6 +41,11 @@ void Movement::open(base::BlockingCall::Work prepare, bool may_block) {
     advance(may_block);
 }
 
+void Movement::open_again(base::BlockingCall::Work prepare) {
+    state_ = State::opening;
+    call_.make(&machine_.calls, std::move(prepare), std::chrono::nanoseconds(0));
+}
+
 void Movement::begin_moving(const Result<void>& prepared, bool may_block) {
     if (!prepared) {
         fail(prepared.error());

@@ -119,6 +119,8 @@ protected:
     // To be called by begin(), with the mutex held: makes the call that makes ready all that it needs, and goes on.
     void open(base::BlockingCall::Work prepare, bool may_block);
     void begin_moving(const Result<void>& prepared, bool may_block);
+    // The same again, beside what drives, where nothing is in flight.
+    void open_again(base::BlockingCall::Work prepare);
     bool advance(bool may_block);
     void fail(Error error);
     void end();

@@ -197,8 +197,8 @@ std::string HostPort::to_string() const {
     return fmt::format("{}:{}", host, port);
 }
 
-Result<HostPort> parse_host_port(std::string_view text) {
-    HostPort at;
+Result<HostPort> parse_host_port(std::string_view text, std::uint16_t port) {
+    HostPort at{{}, port};
     std::string_view host = text;
     if (text.starts_with('[')) {
         const std::size_t end = text.find(']');
@@ -282,16 +282,33 @@ Result<std::vector<NodeAddress>> parse_nodes(std::string_view text) {
     return nodes.take();
 }
 
-Result<std::vector<NodeAddress>> read_nodes(const std::string& path) {
+Result<KnownNodes> read_nodes(const std::string& path) {
     SIDESTEP_TRY(const std::string text, read_small_file(path));
     NodeList nodes;
+    KnownNodes known;
     std::string_view rest = text;
     for (std::size_t number = 1; !rest.empty(); ++number) {
         std::string_view line = take_until(rest, '\n');
         line = without_blanks(take_until(line, '#'));
-        if (!line.empty()) SIDESTEP_CHECK(nodes.add(line, fmt::format("{}:{}", path, number)));
+        if (line.empty()) continue;
+        const std::string part = fmt::format("{}:{}", path, number);
+        if (!line.starts_with(etcd_scheme)) {
+            SIDESTEP_CHECK(nodes.add(line, part));
+        } else if (std::exchange(known.etcd, std::string(line)) != "") {
+            return within(
+                part,
+                {ErrorCode::invalid_argument, "etcd is named twice", {}, "name its members in one line"});
+        }
     }
-    return nodes.take();
+    known.nodes = nodes.take();
+    return known;
+}
+
+Result<KnownNodes> known_nodes(const std::string& text) {
+    if (text.starts_with(etcd_scheme)) return KnownNodes{{}, text};
+    if (!text.empty() && text.find('=') == std::string::npos) return read_nodes(text);
+    SIDESTEP_TRY(auto nodes, parse_nodes(text));
+    return KnownNodes{std::move(nodes), {}};
 }
 
 }  // namespace sidestep::wire

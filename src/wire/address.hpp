@@ -12,6 +12,7 @@
 namespace sidestep::wire {
 
 constexpr std::uint16_t default_port = 47900;
+constexpr std::string_view etcd_scheme = "etcd://";
 
 // Where something listens, or shall: a host as a resolver takes it, and a port.
 struct HostPort {
@@ -24,8 +25,9 @@ struct HostPort {
 };
 
 // Reads "HOST", "HOST:PORT", "[IPV6]:PORT", "[IPV6]", and an IPv6 number alone ("::1"). invalid_argument, with what
-// would be right, on anything else. Port 0 is taken, for who listens at any that is free. Asks no resolver.
-Result<HostPort> parse_host_port(std::string_view text);
+// would be right, on anything else. `port`: where the text has none. Port 0 is taken, for who listens at any that is free.
+// Asks no resolver.
+Result<HostPort> parse_host_port(std::string_view text, std::uint16_t port = default_port);
 
 // Listens at every address that the resolver has for it; `addresses` gets each as it is bound, in numbers.
 Result<void> listen_at(const HostPort& at, std::vector<driver::TcpListener>& listeners,
@@ -45,10 +47,18 @@ Result<NodeAddress> parse_node(std::string_view text);
 enum class Ports { to_reach, to_listen };
 Result<std::vector<HostPort>> parse_addresses(std::string_view text, Ports ports = Ports::to_reach);
 
-// Several, with commas between them; of a file, one a line, empty lines and what follows '#' left out. A name that is there
-// again tells of one more way to that node; the same way twice is an error. Both say which entry or line is wrong. Empty
-// text names nobody.
+// Several, with commas between them. A name that is there again tells of one more way to that node; the same way twice is an
+// error. Says which entry is wrong. Empty text names nobody.
 Result<std::vector<NodeAddress>> parse_nodes(std::string_view text);
-Result<std::vector<NodeAddress>> read_nodes(const std::string& path);
+
+struct KnownNodes {
+    std::vector<NodeAddress> nodes;
+    std::string etcd;  // who knows all others: "etcd://...", as parse_etcd() takes it; empty: nobody is named
+};
+
+// Of a file, one a line, empty lines and what follows '#' left out; a line may name etcd. Says which line is wrong.
+Result<KnownNodes> read_nodes(const std::string& path);
+// Such a list, the path of such a file, or etcd alone.
+Result<KnownNodes> known_nodes(const std::string& text);
 
 }  // namespace sidestep::wire

@@ -40,38 +40,58 @@ void Bridge::open() {
         there_ = there;
         waiting.swap(waiting_);
     }
-    for (const Waiting& one : waiting) {
-        const auto sent = there ? send(there->region, one) : Result<void>(there.error());
-        if (!sent) one.flight->end(sent);
+    for (Waiting& one : waiting) {
+        const auto sent =
+            there ? send(there->region, std::move(one.parts), one.told) : Result<void>(there.error());
+        if (!sent) one.told(sent);
     }
 }
 
-Result<void> Bridge::pass(std::uint64_t from_region, Bytes offset, Bytes size, Bytes to_offset,
-                          backend::Flight& flight) {
-    const Waiting one{from_region, offset, size, to_offset, &flight};
+Result<void> Bridge::pass(std::vector<Part> parts, Session::Told then) {
     std::uint64_t target = 0;
+    const Session::Told told = [self = shared_from_this(),
+                                then = std::move(then)](const Result<void>& result) {
+        if (!result) self->failed_once();
+        then(result);
+    };
     {
         std::lock_guard lock(mutex_);
         if (!there_) {
-            waiting_.push_back(one);
+            waiting_.push_back({std::move(parts), told});
             return {};
         }
         if (!*there_) return there_->error();
         target = (*there_)->region;
     }
-    return send(target, one);
+    return send(target, std::move(parts), told);
 }
 
 bool Bridge::failed() const {
     std::lock_guard lock(mutex_);
-    return there_ && !*there_;
+    return broken_ || (there_ && !*there_);
+}
+
+void Bridge::failed_once() {
+    failures_->fetch_add(1);
+    std::lock_guard lock(mutex_);
+    broken_ = true;
 }
 
 std::string Bridge::note() const {
-    std::lock_guard lock(mutex_);
-    if (!there_ || !*there_) return {};
+    Attached there;
+    {
+        std::lock_guard lock(mutex_);
+        if (!there_ || !*there_) return {};
+        there = **there_;
+    }
+    // Another engine may have taken its place; nothing takes that of sockets.
+    if (there.way != "tcp") {
+        const auto answer = from_->ask(Word::report, to_body(there.region), Peers::in_time());
+        const auto told = answer ? parse_report(*answer) : Result<Report>(answer.error());
+        if (told && !told->notes.empty()) there.way = told->notes.front();
+    }
     return fmt::format("{} sent them to {} itself, by {}", from_->address().name, to_->address().name,
-                       (*there_)->way);
+                       there.way);
 }
 
 }  // namespace sidestep::wire

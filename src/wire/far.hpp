@@ -25,7 +25,8 @@ struct Far {
     ~Far() { peer->tell(Word::detach, to_body(attached.region)); }
 
     // How another node reaches it.
-    std::shared_ptr<Bridge> bridge_from(const Far& from, base::Workers& workers) const;
+    std::shared_ptr<Bridge> bridge_from(const Far& from, base::Workers& workers,
+                                        const std::shared_ptr<std::atomic<unsigned>>& failures) const;
 
     const std::shared_ptr<Peer> peer;
     const std::shared_ptr<Session> session;

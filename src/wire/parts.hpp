@@ -17,6 +17,8 @@ struct Part {
     Bytes size = 0;
     unsigned char* memory = nullptr;  // here; null: the bytes never are
     Bytes at = 0;                     // of the request; Parts says
+    std::uint64_t target = 0;         // of a pass: a region of a third machine, as the sender calls it
+    Bytes target_offset = 0;
 };
 
 // The bytes of a request, one part after the other. Constant.
@@ -51,7 +53,8 @@ public:
             for (Bytes within = at - next->at; within < next->size && at < range.end;) {
                 const Bytes size = std::min({most, next->size - within, range.end - at});
                 each(Part{next->region, next->offset + within, size,
-                          next->memory != nullptr ? next->memory + within : nullptr, at});
+                          next->memory != nullptr ? next->memory + within : nullptr, at, next->target,
+                          next->target_offset + within});
                 within += size;
                 at += size;
             }

@@ -61,9 +61,40 @@ Result<std::shared_ptr<Peers::Entry>> Peers::entry(const NodeAddress& address) {
     return made;
 }
 
-std::shared_ptr<Peer> Peers::known(const Entry& entry, const NodeAddress& address) const {
+std::shared_ptr<Peer> Peers::known(Entry& entry, const NodeAddress& address) const {
     std::lock_guard lock(mutex_);
+    entry.used = std::chrono::steady_clock::now();
     return entry.peer && entry.address == address && !entry.peer->end() ? entry.peer : nullptr;
+}
+
+void Peers::close_idle(std::chrono::milliseconds limit) {
+    const auto now = std::chrono::steady_clock::now();
+    std::vector<std::shared_ptr<Peer>> idle;
+    {
+        std::lock_guard lock(mutex_);
+        std::erase_if(entries_, [&](const auto& one) {
+            auto& [name, entry] = one;
+            if (entry.use_count() > 1 || (entry->peer && entry->peer.use_count() > 1)) entry->used = now;
+            if (now - entry->used <= limit) return false;
+            if (entry->peer) idle.push_back(std::move(entry->peer));
+            return true;
+        });
+    }
+    // To end a link may take a while.
+    for (auto& peer : idle)
+        static_cast<void>(workers_.add([peer = std::move(peer)] {
+            const Error why{ErrorCode::cancelled, "nobody needs the connection any more", "network", {}};
+            peer->close(why);
+            if (const auto session = peer->session()) session->link()->end(why);
+        }));
+}
+
+std::shared_ptr<Peer> Peers::find(const std::string& node) const {
+    std::lock_guard lock(mutex_);
+    const auto found = entries_.find(node);
+    if (found == entries_.end()) return nullptr;
+    const auto& peer = found->second->peer;
+    return peer && !peer->end() ? peer : nullptr;
 }
 
 Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {

@@ -21,6 +21,8 @@ class Peers {
 public:
     // How long a node may take to be connected, and to answer.
     static constexpr std::chrono::milliseconds answer_limit{10'000};
+    // A node that has to reach others keeps what it does not need for so long.
+    static constexpr std::chrono::milliseconds idle_limit{60'000};
     static Peer::Time in_time() { return std::chrono::steady_clock::now() + answer_limit; }
 
     // `key` is asked once, when the first node is. `node`: what this machine calls itself. `most`: nodes at a time.
@@ -34,6 +36,10 @@ public:
 
     // The node, connected; one of that name at other addresses is left. out_of_memory where there are too many.
     Result<std::shared_ptr<Peer>> get(const NodeAddress& address);
+    // That of that name, connected; null: there is none.
+    std::shared_ptr<Peer> find(const std::string& node) const;
+    // Ends those that nobody has had for so long; the next get() makes them anew.
+    void close_idle(std::chrono::milliseconds limit);
     // Ends all connections; none is made afterwards.
     void close();
     // Whoever waits for something small of any of them takes in what has come.
@@ -49,9 +55,10 @@ private:
         std::mutex connecting;
         NodeAddress address;         // guarded by Peers::mutex_, as the peer
         std::shared_ptr<Peer> peer;  // null: not yet
+        Peer::Time used{};           // last, as far as was seen
     };
     Result<std::shared_ptr<Entry>> entry(const NodeAddress& address);
-    std::shared_ptr<Peer> known(const Entry& entry, const NodeAddress& address) const;
+    std::shared_ptr<Peer> known(Entry& entry, const NodeAddress& address) const;
     Result<const Peer::Tools*> tools();
 
     const std::shared_ptr<const Engines> engines_;

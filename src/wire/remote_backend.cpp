@@ -127,6 +127,7 @@ private:
 RemoteBackend::RemoteBackend(std::unique_ptr<Engines> engines, RemoteOptions options)
     : options_(std::move(options)),
       memory_(std::make_shared<RemoteMemory>()),
+      etcd_(options_.etcd ? std::make_unique<Etcd>(*options_.etcd) : nullptr),
       peers_(
           std::move(engines), options_.node,
           [file = options_.key_file]() -> Result<std::string> {
@@ -181,17 +182,19 @@ std::vector<Capability> RemoteBackend::capabilities() const {
     return all;
 }
 
-NodeAddress RemoteBackend::address_of(const std::string& node) const {
-    const auto found = named_.find(node);
-    return found != named_.end() ? found->second : NodeAddress{node, {{node, default_port}}};
+Result<NodeAddress> RemoteBackend::address_of(const std::string& node) {
+    {
+        std::lock_guard lock(mutex_);
+        if (const auto found = named_.find(node); found != named_.end()) return found->second;
+    }
+    if (!etcd_) return NodeAddress{node, {{node, default_port}}};
+    // One that moved was lost first.
+    if (const auto there = peers_.find(node)) return there->address();
+    return etcd_->find(node);
 }
 
 Result<std::shared_ptr<Peer>> RemoteBackend::peer(const std::string& node) {
-    NodeAddress address;
-    {
-        std::lock_guard lock(mutex_);
-        address = address_of(node);
-    }
+    SIDESTEP_TRY(const NodeAddress address, address_of(node));
     return peers_.get(address);
 }
 
@@ -311,9 +314,11 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
                                       piece.size, flight);
     const std::uint64_t region = from.far().attached.region;
     if (to.remote()) {
-        const auto bridge = to.far().bridge_from(from.far(), peers_.workers());
+        const auto bridge = to.far().bridge_from(from.far(), peers_.workers(), failures_);
         to.use(bridge);
-        SIDESTEP_CHECK(bridge->pass(region, from_offset, piece.size, to_offset, flight));
+        Part part{region, from_offset, piece.size};
+        part.target_offset = to_offset;
+        SIDESTEP_CHECK(bridge->pass({part}, [&flight](const Result<void>& result) { flight.end(result); }));
     } else {
         SIDESTEP_CHECK(from.far().session->pull(region, from_offset, piece.size,
                                                 to.address() + piece.to_offset, flight));
@@ -344,38 +349,72 @@ struct Together {
 
 }  // namespace
 
-// Between this machine and a node alone.
+// The first pieces, as many as go between two nodes: those to one region are one request. Takes them off.
+void RemoteBackend::pass_alike(std::span<const backend::Piece>& rest, const Telling& telling) {
+    const auto& first = static_cast<const End&>(*rest.front().from);
+    first.far().peer->use_better_engine();
+    std::vector<std::pair<const End*, std::vector<Part>>> requests;
+    for (; !rest.empty(); rest = rest.subspan(1)) {
+        const backend::Piece& piece = rest.front();
+        const auto& from = static_cast<const End&>(*piece.from);
+        const auto& to = static_cast<const End&>(*piece.to);
+        if (!from.remote() || !to.remote() || from.far().session != first.far().session) break;
+        auto request = std::find_if(requests.begin(), requests.end(),
+                                    [&](const auto& one) { return &one.first->far() == &to.far(); });
+        if (request == requests.end()) request = requests.insert(requests.end(), {&to, {}});
+        Part part{from.far().attached.region, from.base() + piece.from_offset, piece.size};
+        part.target_offset = to.base() + piece.to_offset;
+        request->second.push_back(part);
+    }
+    for (auto& [to, parts] : requests) {
+        const auto bridge = to->far().bridge_from(first.far(), peers_.workers(), failures_);
+        to->use(bridge);
+        const Session::Told told = telling();
+        if (auto begun = bridge->pass(std::move(parts), told); !begun) told(begun);
+    }
+}
+
+// The same between this machine and a node, one way.
+void RemoteBackend::start_alike(std::span<const backend::Piece>& rest, const Telling& telling) {
+    const bool there = static_cast<const End&>(*rest.front().to).remote();
+    Session* session = nullptr;
+    std::vector<Part> parts;
+    for (; !rest.empty(); rest = rest.subspan(1)) {
+        const backend::Piece& piece = rest.front();
+        const auto& near = static_cast<const End&>(there ? *piece.from : *piece.to);
+        const auto& end = static_cast<const End&>(there ? *piece.to : *piece.from);
+        if (near.remote() || !end.remote() || (session != nullptr && end.far().session.get() != session))
+            break;
+        if (session == nullptr) end.far().peer->use_better_engine();
+        session = end.far().session.get();
+        parts.push_back({end.far().attached.region,
+                         end.base() + (there ? piece.to_offset : piece.from_offset), piece.size,
+                         reinterpret_cast<unsigned char*>(near.address()) +
+                             (there ? piece.from_offset : piece.to_offset)});
+    }
+    there ? session->bring(std::move(parts), telling()) : session->fetch(std::move(parts), telling());
+}
+
 Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Piece> pieces,
                                                      backend::Flight& flight) {
     for (const backend::Piece& piece : pieces) {
         SIDESTEP_CHECK(backend::check_within(piece));
-        if (static_cast<const End&>(*piece.from).remote() == static_cast<const End&>(*piece.to).remote())
-            return Error{ErrorCode::unsupported, "one end is here, and the other on a node", "network", {}};
+        if (!static_cast<const End&>(*piece.from).remote() && !static_cast<const End&>(*piece.to).remote())
+            return Error{ErrorCode::unsupported, "neither end is on a node", "network", {}};
     }
     // One more than requests, so that it is not over before this returns.
     const auto all = std::make_shared<Together>(flight, 1);
-    const Session::Told told = [all](const Result<void>& result) {
-        if (all->over(result)) all->flight.end(all->result());
+    const Telling telling = [all] {
+        all->left.fetch_add(1);
+        return [all](const Result<void>& result) {
+            if (all->over(result)) all->flight.end(all->result());
+        };
     };
     for (auto rest = pieces; !rest.empty();) {
-        // As many as go the same way are one request.
-        const bool there = static_cast<const End&>(*rest.front().to).remote();
-        Session* session = nullptr;
-        std::vector<Part> parts;
-        for (; !rest.empty(); rest = rest.subspan(1)) {
-            const backend::Piece& piece = rest.front();
-            const auto& near = static_cast<const End&>(there ? *piece.from : *piece.to);
-            const auto& end = static_cast<const End&>(there ? *piece.to : *piece.from);
-            if (near.remote() || (session != nullptr && end.far().session.get() != session)) break;
-            if (session == nullptr) end.far().peer->use_better_engine();
-            session = end.far().session.get();
-            parts.push_back({end.far().attached.region,
-                             end.base() + (there ? piece.to_offset : piece.from_offset), piece.size,
-                             reinterpret_cast<unsigned char*>(near.address()) +
-                                 (there ? piece.from_offset : piece.to_offset)});
-        }
-        all->left.fetch_add(1);
-        there ? session->bring(std::move(parts), told) : session->fetch(std::move(parts), told);
+        const backend::Piece& first = rest.front();
+        const bool pass =
+            static_cast<const End&>(*first.from).remote() && static_cast<const End&>(*first.to).remote();
+        pass ? pass_alike(rest, telling) : start_alike(rest, telling);
     }
     if (!all->over({})) return backend::Progress::pending;
     SIDESTEP_CHECK(all->result());
@@ -399,12 +438,15 @@ backend::Support RemoteBackend::reaches(const Buffer& from, const Buffer& to) {
     const auto second = peer(receiver);
     if (!first || !second) return backend::Support::yes({});
     const auto now = std::chrono::steady_clock::now();
+    const unsigned failures = failures_->load();
     {
         std::lock_guard lock(mutex_);
         if (const auto found = tried_.find({sender, receiver}); found != tried_.end()) {
             const Tried& before = found->second;
             const bool same = before.from.lock() == *first && before.to.lock() == *second;
-            if (same && (before.answer.usable || now - before.at < tried_again)) return before.answer;
+            const bool good = before.answer.usable && before.failures == failures;
+            if (same && (good || (!before.answer.usable && now - before.at < tried_again)))
+                return before.answer;
         }
     }
     const auto way = Bridge::try_out(**first, **second);
@@ -415,7 +457,7 @@ backend::Support RemoteBackend::reaches(const Buffer& from, const Buffer& to) {
                   fmt::format("serve both with one key, and name {} by an address that {} reaches too",
                               receiver, sender));
     std::lock_guard lock(mutex_);
-    tried_[{sender, receiver}] = {*first, *second, answer, now};
+    tried_[{sender, receiver}] = {*first, *second, answer, now, failures};
     return answer;
 }
 

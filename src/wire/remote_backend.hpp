@@ -1,6 +1,8 @@
 // The backend that reaches other machines, over one engine.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "wire/etcd.hpp"
 #include "wire/peers.hpp"
 
 namespace sidestep::wire {
@@ -18,9 +21,11 @@ struct Far;
 class RemoteMemory;
 
 struct RemoteOptions {
-    std::vector<NodeAddress> nodes;  // any other name is one that the resolver knows, at the default port
-    std::string key_file;            // as key_path(); read when the first node is asked for
-    std::string node;                // what this machine calls itself
+    std::vector<NodeAddress> nodes;
+    // Knows all others; nothing: the resolver does, at the default port.
+    std::optional<EtcdPlace> etcd{};
+    std::string key_file;  // as key_path(); read when the first node is asked for
+    std::string node;      // what this machine calls itself
 };
 
 // Moves bytes between host memory here and any place of a node: a piece is a push, or a question for one. Between two nodes
@@ -66,13 +71,18 @@ public:
 
 private:
     class End;
+    // Counts one more request, and answers what is to be called when that is over.
+    using Telling = std::function<Session::Told()>;
+    void pass_alike(std::span<const backend::Piece>& rest, const Telling& telling);
+    void start_alike(std::span<const backend::Piece>& rest, const Telling& telling);
     Result<std::shared_ptr<const Far>> reach_far(const Buffer& buffer, const backend::AttachOptions& options,
                                                  Bytes bytes);
     // Asks the node, and once more where its connection was over without anybody here knowing: a node that was started again
     // is asked anew.
     Result<std::string> ask_node(const std::string& node,
                                  const std::function<Result<std::string>(Peer&)>& question);
-    NodeAddress address_of(const std::string& node) const;
+    // Asks etcd, where that knows it, unless the node is connected.
+    Result<NodeAddress> address_of(const std::string& node);
     std::size_t useful_sockets() const;
 
     // What was found of a pair of nodes that are connected.
@@ -81,9 +91,13 @@ private:
         std::weak_ptr<Peer> to;
         backend::Support answer;
         std::chrono::steady_clock::time_point at;
+        unsigned failures = 0;  // until then
     };
     const RemoteOptions options_;
     const std::shared_ptr<RemoteMemory> memory_;
+    const std::unique_ptr<Etcd> etcd_;  // may be null
+    // Of what one node was to send to another: what was found of them is asked anew then.
+    const std::shared_ptr<std::atomic<unsigned>> failures_ = std::make_shared<std::atomic<unsigned>>(0);
     const Topology* topology_ = nullptr;  // constant from probe() on
     mutable std::mutex mutex_;            // guards what follows
     std::map<std::string, NodeAddress> named_;

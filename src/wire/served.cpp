@@ -12,6 +12,7 @@
 #include "route/words.hpp"
 #include "transfer/ends.hpp"
 #include "wire/checked_link.hpp"
+#include "wire/peer.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -400,6 +401,7 @@ Result<std::string> Served::commit(std::string_view body) {
 
 Result<std::string> Served::report(std::string_view body) {
     SIDESTEP_TRY(const Held one, held(body));
+    if (one.beyond) return to_body(Report{{one.beyond->engine_words()}, {}});
     if (!one.registration) return to_body(Report{});
     return to_body(Report{one.registration->notes(), one.registration->storage_bytes()});
 }

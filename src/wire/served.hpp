@@ -26,6 +26,7 @@
 
 namespace sidestep::wire {
 
+class Peer;
 class Peers;
 
 // What this machine serves with. All of it outlives the server.
@@ -131,6 +132,7 @@ private:
         std::shared_ptr<backend::Registration> registration;  // null: host memory, reached as it is
         std::shared_ptr<const Found> found;                   // null: of another machine
         AttachRequest request;
+        std::shared_ptr<Peer> beyond{};  // that machine
     };
 
     Result<void> replace_link(std::shared_ptr<backend::Link> link);

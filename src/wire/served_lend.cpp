@@ -40,7 +40,7 @@ Result<std::string> Served::reach(std::string_view body) {
     SIDESTEP_TRY(const auto peer, node_->neighbours->get({request.addresses, std::move(at)}));
     SIDESTEP_TRY(const std::string answer, peer->ask(Word::take, to_body(request.token), Peers::in_time()));
     SIDESTEP_TRY(const Attached there, parse_attached(answer));
-    if (there.region == 0) return to_body(Attached{0, peer->engine()});
+    if (there.region == 0) return to_body(Attached{0, peer->engine_words()});
     Held held{std::make_shared<Region>(), nullptr, nullptr, {}};
     Region& region = *held.region;
     region.keeps = std::shared_ptr<const void>(peer.get(), [peer, number = there.region](const void*) {
@@ -50,7 +50,8 @@ Result<std::string> Served::reach(std::string_view body) {
     region.size = request.size;
     region.target = there.region;
     region.name = request.addresses;
-    return grant(std::move(held), Attached{0, peer->engine()});
+    held.beyond = peer;
+    return grant(std::move(held), Attached{0, peer->engine_words()});
 }
 
 Result<std::string> Served::trial() {

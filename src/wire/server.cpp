@@ -264,6 +264,7 @@ void Server::tick() {
     }
 
     look_after_clients();
+    node_->neighbours->close_idle(Peers::idle_limit);
 
     std::vector<std::shared_ptr<Slots>> unused;
     std::lock_guard lock(node_->mutex);

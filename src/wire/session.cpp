@@ -153,8 +153,8 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
         Frame frame{Frame::Kind::pull, number, part.region, part.offset, part.size, 0, 0, part.at};
         if (request.pass) {
             frame.kind = Frame::Kind::pass;
-            frame.target = request.target;
-            frame.target_offset = request.target_offset + part.at;
+            frame.target = part.target;
+            frame.target_offset = part.target_offset;
         }
         bundle.add({frame});
     };
@@ -246,13 +246,10 @@ Result<void> Session::pull(std::uint64_t region, Bytes offset, Bytes size, void*
     return ask(request);
 }
 
-Result<void> Session::pass(std::uint64_t region, Bytes offset, Bytes size, std::uint64_t target,
-                           Bytes target_offset, backend::Flight& flight) {
-    Request request = request_of({part_of(region, offset, size, nullptr)});
-    request.flight = &flight;
+Result<void> Session::pass(std::vector<Part> parts, Told told) {
+    Request request = request_of(std::move(parts));
+    request.told = std::move(told);
     request.pass = true;
-    request.target = target;
-    request.target_offset = target_offset;
     return ask(request);
 }
 

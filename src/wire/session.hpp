@@ -88,13 +88,12 @@ public:
     Result<backend::Progress> push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
                                    backend::Flight& flight);
     Result<void> pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight);
-    // Has the other machine bring them to a third one, into what it calls `target`.
-    Result<void> pass(std::uint64_t region, Bytes offset, Bytes size, std::uint64_t target,
-                      Bytes target_offset, backend::Flight& flight);
     // As push() and pull(), many parts as one; `told` is called once, on any thread, this one too.
     using Told = std::function<void(const Result<void>&)>;
     void bring(std::vector<Part> parts, Told told);
     void fetch(std::vector<Part> parts, Told told);
+    // Has the other machine bring them to a third one, each to its target. `told` as a flight would be.
+    Result<void> pass(std::vector<Part> parts, Told told);
 
     // Lets the other machine reach a region, under the number that is answered, until it is withdrawn.
     std::uint64_t grant(std::shared_ptr<Region> region);
@@ -139,9 +138,7 @@ private:
         Told told{};  // where there is no flight
         bool pull = false;
         bool pass = false;
-        bool waiting = false;      // its questions have not been asked yet
-        std::uint64_t target = 0;  // of a pass, as the next
-        Bytes target_offset = 0;
+        bool waiting = false;  // its questions have not been asked yet
         std::shared_ptr<const Parts> parts;
         Bytes left = 0;         // neither arrived nor failed
         Bytes landing = 0;      // of these, on their way into memory here
@@ -194,8 +191,9 @@ private:
         Bytes size = 0;                // what is left of it
         std::shared_ptr<Region> to{};  // of a third machine; null: to who asks
         Bytes to_offset = 0;
-        // Of what goes by a slot: all that is in it, `size` bytes in all.
+        // Of what goes by a slot, or to a third machine: all that goes together, `size` bytes in all.
         std::vector<backend::RegionPart> places{};
+        std::vector<Bytes> to_offsets{};  // where each of them goes there
 
         bool by_slot(const Line& line, Bytes bytes) const {
             return region->address == nullptr && (to || !line.is_direct(*region, bytes));
@@ -271,12 +269,14 @@ private:
     std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line);
     // With the mutex held: takes up to so many bytes off the first fetch.
     Fetch cut_fetch(Bytes most);
+    void add_fetches(Fetch& part);
     void fail_fetch(const Fetch& part, const Error& why);
     void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
     // Small pushes, and answers from memory, that can go together.
     class Scattering;
     class Answers;
-    void pass_on(const Fetch& part, const void* from, std::function<void()> sent);
+    // `slot`: where the bytes are; null: in the region.
+    void pass_on(const Fetch& part, unsigned char* slot, std::function<void()> sent);
     void memory_sent(Bytes bytes, unsigned epoch);
     Line line() const {
         std::lock_guard lock(mutex_);

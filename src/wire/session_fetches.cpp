@@ -99,20 +99,26 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
         return std::nullopt;
     }
     Fetch part = cut_fetch(backend::max_push);
+    if (by_slot || part.to) part.places.push_back({part.offset, part.size});
+    if (part.to) part.to_offsets.push_back(part.to_offset);
+    if (part.to || (by_slot && line.scatters)) add_fetches(part);
     if (!by_slot) on_the_way_ += part.size;
-    if (by_slot) part.places.push_back({part.offset, part.size});
-    const auto goes_on = [&](const Fetch& next) {
-        return next.request == part.request && next.region == part.region && next.at == part.at + part.size &&
-               !next.to && !part.to && part.size + next.size <= backend::max_push;
-    };
-    while (by_slot && line.scatters && part.places.size() < backend::most_places && !fetches_.empty() &&
-           goes_on(fetches_.front())) {
-        const Fetch more = cut_fetch(backend::max_push);
-        part.places.push_back({more.offset, more.size});
-        part.size += more.size;
-    }
     if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
     return part;
+}
+
+// Those after it that can go with it: their answer is one frame, or a third machine gets them as one request.
+void Session::add_fetches(Fetch& part) {
+    const auto goes_on = [&](const Fetch& next) {
+        return next.request == part.request && next.region == part.region && next.at == part.at + part.size &&
+               next.to == part.to && part.size + next.size <= backend::max_push;
+    };
+    while (part.places.size() < backend::most_places && !fetches_.empty() && goes_on(fetches_.front())) {
+        const Fetch more = cut_fetch(backend::max_push);
+        part.places.push_back({more.offset, more.size});
+        if (part.to) part.to_offsets.push_back(more.to_offset);
+        part.size += more.size;
+    }
 }
 
 // One thread at a time: what is sent at once calls back here, and each part would lie deeper in the stack than the last.
@@ -188,7 +194,7 @@ void Session::send_fetches() {
             if (!part->to)
                 answers.add(*part, line);
             else
-                pass_on(*part, part->region->address + part->offset,
+                pass_on(*part, nullptr,
                         [self = shared_from_this(), region = part->region, size = part->size,
                          epoch = line.epoch] { self->memory_sent(size, epoch); });
             continue;
@@ -232,25 +238,30 @@ void Session::memory_sent(Bytes bytes, unsigned epoch) {
 
 void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot) {
     auto sent = [slot] { static_cast<void>(slot); };
-    if (part.to) return pass_on(part, slot->address(), std::move(sent));
+    if (part.to) return pass_on(part, static_cast<unsigned char*>(slot->address()), std::move(sent));
     sent_.fetch_add(part.size, std::memory_order_relaxed);
     link()->send({Frame::Kind::push, part.request, 0, part.at, part.size}, slot->address(), std::move(sent));
 }
 
 // Until the third machine has it nothing of it may be sent over this session's next link: it might come there last.
-void Session::pass_on(const Fetch& part, const void* from, std::function<void()> sent) {
+void Session::pass_on(const Fetch& part, unsigned char* slot, std::function<void()> sent) {
     moving(1);
-    auto* const memory = const_cast<unsigned char*>(static_cast<const unsigned char*>(from));
-    part.to->beyond->bring(
-        {{part.to->target, part.to_offset, part.size, memory}},
-        [self = shared_from_this(), part, sent = std::move(sent)](const Result<void>& there) {
-            if (there)
-                self->confirm({Frame::Kind::push, part.request, 0, 0, part.size, 0, 0, part.at});
-            else
-                self->fail_fetch(part, there.error());
-            sent();
-            self->moving(-1);
-        });
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < part.places.size(); ++i) {
+        const auto& [offset, size] = part.places[i];
+        parts.push_back({part.to->target, part.to_offsets[i], size,
+                         slot != nullptr ? slot : part.region->address + offset});
+        if (slot != nullptr) slot += size;
+    }
+    part.to->beyond->bring(std::move(parts), [self = shared_from_this(), part,
+                                              sent = std::move(sent)](const Result<void>& there) {
+        if (there)
+            self->confirm({Frame::Kind::push, part.request, 0, 0, part.size, 0, 0, part.at});
+        else
+            self->fail_fetch(part, there.error());
+        sent();
+        self->moving(-1);
+    });
 }
 
 }  // namespace sidestep::wire

@@ -5,6 +5,7 @@
 #include "tests/fuzz/fuzz_target.hpp"
 #include "wire/address.hpp"
 #include "wire/data_hello.hpp"
+#include "wire/etcd.hpp"
 #include "wire/http_request.hpp"
 #include "wire/messages.hpp"
 #include "wire/telling.hpp"
@@ -131,6 +132,23 @@ void check_nodes(std::string_view text) {
     require(again.ok() && *again == *nodes, "what is written reads", written);
 }
 
+void check_etcd(std::string_view text) {
+    const auto place = parse_etcd(text);
+    if (!place.ok())
+        return require(place.error().code == ErrorCode::invalid_argument, "a refusal is of the text");
+    require(!place->members.empty() && place->prefix.starts_with('/'), "it has members and keys");
+    std::string written;
+    for (const HostPort& at : place->members) written += (written.empty() ? "etcd://" : ",") + at.to_string();
+    const auto again = parse_etcd(written + place->prefix);
+    require(again.ok() && *again == *place, "what is written reads", written);
+}
+
+void check_etcd_answer(std::string_view body) {
+    const auto value = parse_range_answer(body);
+    if (!value.ok()) return require(value.error().code == ErrorCode::io_error, "a refusal is of the line");
+    if (*value) static_cast<void>(parse_addresses(**value));
+}
+
 }  // namespace
 }  // namespace sidestep::fuzz
 
@@ -173,6 +191,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             break;
         case 'p':
             fuzz::check_request(bytes);
+            break;
+        case 'c':
+            fuzz::check_etcd(bytes);
+            break;
+        case 'v':
+            fuzz::check_etcd_answer(bytes);
             break;
         case 'n':
             fuzz::check_nodes(bytes);

@@ -1,4 +1,6 @@
 // Which engine two machines use, where one of them leaves no choice.
+#include <dlfcn.h>
+
 #include <cstdlib>
 
 #include "tests/network/nodes.hpp"
@@ -70,6 +72,34 @@ TEST_F(EnginesOfNodes, NetworkPluginWhereItIsAskedFor) {
             EXPECT_TRUE(named) << network;
         }
     }
+}
+
+// Of copies between two nodes, the note names what carries them now.
+TEST_F(EnginesOfNodes, NodesThatFellToAnotherEngine) {
+    void* const plugin = ::dlopen(SIDESTEP_FAKE_NCCL_NET, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(plugin, nullptr);
+    auto* const fault = reinterpret_cast<void (*)(const char*)>(::dlsym(plugin, "fake_nccl_net_fault"));
+    ::setenv("SIDESTEP_NCCL_NET", SIDESTEP_FAKE_NCCL_NET, 1);
+    ::setenv("SIDESTEP_NETWORK", "auto", 1);
+    serve(allow);
+    auto there = client_with("auto");
+    ASSERT_TRUE(there) << there.error().to_string();
+    const std::string text = test::text_of(8_MiB, 1);
+    const auto from = there->allocate(Place::host().on("n"), text.size());
+    const auto to = there->allocate(Place::host().on("m"), text.size());
+    ASSERT_TRUE(from && to);
+    ASSERT_TRUE(there->copy(Buffer::host(text.data(), text.size()), from->buffer()).wait());
+    for (const char* engine : {"by ncclnet", "by tcp"}) {
+        const auto done = there->copy(from->buffer(), to->buffer()).wait();
+        ASSERT_TRUE(done) << done.error().to_string();
+        EXPECT_NE(done->explain().find(std::string("n sent them to m itself, ") + engine), std::string::npos)
+            << done->explain();
+        fault("isend");
+    }
+    fault("");
+    std::string back(text.size(), '?');
+    ASSERT_TRUE(there->copy(to->buffer(), Buffer::host(back.data(), back.size())).wait());
+    EXPECT_TRUE(back == text);
 }
 
 // No other engine stands in for it, and nothing is loaded where nobody asks.

@@ -146,6 +146,56 @@ TEST_F(Passing, ManyPartsAtATime) {
     EXPECT_TRUE(read(target, text.size()) == expected);
 }
 
+// Of one allocation to another, and of several to several, scattered.
+TEST_F(Passing, ABatchOfThousands) {
+    constexpr std::size_t count = 3000;
+    for (const Bytes part : {Bytes{1}, Bytes{4096}, Bytes{16'384}})
+        for (const auto& [from, to] :
+             std::vector<std::pair<const char*, const char*>>{{"a/host", "b/host"},
+                                                              {"a/host", "b/gpu:2"},
+                                                              {"a/gpu:1", "b/host"},
+                                                              {"a/gpu:1", "b/gpu:0"},
+                                                              {"a/host", "a/gpu:0"}}) {
+            const std::string text = test::text_of(part * count, 4);
+            std::vector<End> sources, targets;
+            for (int i = 0; i < 2; ++i) {
+                sources.push_back(make(from, "", text));
+                targets.push_back(make(to, "", std::string(text.size(), 'x')));
+            }
+            std::vector<BatchItem> items;
+            std::string expected[2];
+            for (auto& one : expected) one.resize(text.size());
+            for (std::size_t i = 0; i < count * 2; ++i) {
+                const std::size_t at = i / 2 * 7919 % count;
+                items.push_back({sources[i % 2].buffer.slice(i / 2 * part, part),
+                                 targets[(i + i / 64) % 2].buffer.slice(at * part, part)});
+                expected[(i + i / 64) % 2].replace(at * part, part, text, i / 2 * part, part);
+            }
+            const auto before = serving->counts();
+            const auto done = here->copy_batch(items).wait();
+            ASSERT_TRUE(done) << from << " to " << to << ": " << done.error().to_string();
+            EXPECT_EQ(done->bytes, 2 * text.size());
+            EXPECT_TRUE(has_note(*done, "a sent them to")) << done->explain();
+            EXPECT_EQ(serving->counts().sent, before.sent) << "to clients, as this machine is";
+            for (int i = 0; i < 2; ++i)
+                EXPECT_TRUE(read(targets[i], text.size()) == expected[i]) << from << " to " << to;
+        }
+}
+
+TEST_F(Passing, ABatchWhereOneNodeDoesNotReachTheOther) {
+    const std::string text = test::text_of(1'000'000, 6);
+    const End source = make("a/gpu:0", "", text);
+    const End target = make("b/host", "", std::string(text.size(), 'x'));
+    to_b->refuse();
+    std::vector<BatchItem> items;
+    for (Bytes at = 0; at < text.size(); at += 1000)
+        items.push_back({source.buffer.slice(at, 1000), target.buffer.slice(at, 1000)});
+    const auto done = here->copy_batch(items).wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    EXPECT_TRUE(has_note(*done, "a does not reach b")) << done->explain();
+    EXPECT_TRUE(read(target, text.size()) == text);
+}
+
 TEST_F(Passing, BetweenTwoPlacesOfOneNode) {
     const std::string text = test::text_of(5'000'000, 5);
     const End source = make("a/file:/f", "in/source", text);
@@ -183,9 +233,9 @@ protected:
         while (!copy.poll() && copy.bytes_done() < before + (large >> 5)) std::this_thread::yield();
     }
     // One that cannot come to its end before the way to b is let go again.
-    Transfer held_midway(const Buffer& from, const Buffer& to) {
+    Transfer held_midway(const Buffer& from, const Buffer& to, const CopyOptions& options = {}) {
         for (int tries = 0;; ++tries) {
-            Transfer copy = here->copy(from, to);
+            Transfer copy = here->copy(from, to, options);
             wait_for_some(copy);
             to_b->stall(true);
             if (!copy.poll() && copy.bytes_done() < large / 2) return copy;
@@ -218,6 +268,44 @@ TEST_F(PassingFaults, CutConnectionsAreMadeAnew) {
             EXPECT_TRUE(read(target, large) == text) << where;
         }
     EXPECT_GT(midway, 0) << "not one of eight cuts came midway";
+}
+
+// What is left goes through this machine, which is still connected to both.
+TEST_F(PassingFaults, TheNodesLoseEachOtherForGood) {
+    const End source = make("a/gpu:1", "", text);
+    const End target = make("b/gpu:1", "", std::string(large, 'x'));
+    const End file = make("b/file:/f", "out/target", std::string(large, 'x'));
+    const int ours = to_b->connections();  // all that copies of this size use
+    Transfer copy = held_midway(source.buffer, target.buffer);
+    to_b->refuse();
+    to_b->cut(ours);
+    to_b->stall(false);
+    const auto done = copy.wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    EXPECT_EQ(done->bytes, large);
+    EXPECT_TRUE(has_note(*done, "a does not reach b")) << done->explain();
+    EXPECT_TRUE(has_note(*done, "had gone past this machine")) << done->explain();
+    EXPECT_EQ(done->route->lanes[0].hops.size(), 2u) << done->explain();
+    EXPECT_TRUE(read(target, large) == text);
+    // The next one goes that way from the beginning.
+    const auto next = here->copy(source.buffer, file.buffer).wait();
+    ASSERT_TRUE(next) << next.error().to_string();
+    EXPECT_FALSE(has_note(*next, "itself")) << next->explain();
+    EXPECT_TRUE(read(file, large) == text);
+}
+
+// A copy that needs one hop fails.
+TEST_F(PassingFaults, NotWhereOnlyTheDirectWayWillDo) {
+    const End source = make("a/gpu:1", "", text);
+    const End target = make("b/gpu:1", "", text);
+    const int ours = to_b->connections();
+    CopyOptions direct;
+    direct.require = Require::direct;
+    Transfer copy = held_midway(source.buffer, target.buffer, direct);
+    to_b->refuse();
+    to_b->cut(ours);
+    to_b->stall(false);
+    EXPECT_FALSE(copy.wait());
 }
 
 TEST_F(PassingFaults, TheOtherNodeGoesMidway) {

@@ -67,7 +67,7 @@ void Proxy::accept() {
         }
         const int number = ++connections_;
         std::lock_guard lock(mutex_);
-        Pair& pair = pairs_.emplace_back(Pair{client, node});
+        Pair& pair = pairs_.emplace_back(Pair{client, node, number});
         pair.there = std::thread([this, client, node, number] { pass(client, node, number); });
         pair.back = std::thread([this, client, node] { pass(node, client, 0); });
     }
@@ -96,9 +96,10 @@ void Proxy::pass(int from, int to, int number) const {
     ::shutdown(from, SHUT_RDWR);
 }
 
-void Proxy::cut() {
+void Proxy::cut(int after) {
     std::lock_guard lock(mutex_);
     for (const Pair& pair : pairs_) {
+        if (pair.number <= after) continue;
         ::shutdown(pair.client, SHUT_RDWR);
         ::shutdown(pair.node, SHUT_RDWR);
     }

@@ -20,8 +20,8 @@ public:
 
     // "127.0.0.1:PORT".
     const std::string& address() const { return address_; }
-    // Ends all connections that there are.
-    void cut();
+    // Ends all connections that there are; of those that came after so many.
+    void cut(int after = 0);
     // Passes nothing on from now on, as a link that is down, or does so again. Connections are taken all the same.
     void stall(bool stalled) { stalled_ = stalled; }
     // Changes one byte of what clients send over the connection of that number, from 1 on.
@@ -38,6 +38,7 @@ private:
     struct Pair {
         int client = -1;
         int node = -1;
+        int number = 0;
         std::thread there{};
         std::thread back{};
     };

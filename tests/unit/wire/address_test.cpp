@@ -239,12 +239,24 @@ TEST_F(WireNodesFile, HasOneNodeALine) {
     ASSERT_TRUE(nodes.ok()) << nodes.error().to_string();
     const std::vector<NodeAddress> expected = {
         {"a", {{"10.0.0.1", 47900}}}, {"b", {{"::1", 80}}}, {"d", {{"y", 47900}}}, {"e", {{"z", 47900}}}};
-    EXPECT_EQ(*nodes, expected);
+    EXPECT_EQ(nodes->nodes, expected);
+    EXPECT_EQ(nodes->etcd, "");
     for (const char* text : {"", "\n", "# nobody", "\n\n#\n"}) {
         const auto none = read_nodes(put(text));
         ASSERT_TRUE(none.ok()) << none.error().to_string();
-        EXPECT_TRUE(none->empty()) << text;
+        EXPECT_TRUE(none->nodes.empty()) << text;
     }
+}
+
+TEST_F(WireNodesFile, MayNameEtcdForTheOthers) {
+    const auto file = known_nodes(put("a=x\n  etcd://10.0.0.1,b:1/sidestep/nodes # for the rest\n"));
+    ASSERT_TRUE(file.ok()) << file.error().to_string();
+    EXPECT_EQ(file->nodes, (std::vector<NodeAddress>{{"a", {{"x", 47900}}}}));
+    EXPECT_EQ(file->etcd, "etcd://10.0.0.1,b:1/sidestep/nodes");
+    const auto alone = known_nodes("etcd://a/x=y");
+    ASSERT_TRUE(alone.ok()) << alone.error().to_string();
+    EXPECT_TRUE(alone->nodes.empty());
+    EXPECT_EQ(alone->etcd, "etcd://a/x=y");
 }
 
 TEST_F(WireNodesFile, SaysWhichLineIsWrong) {
@@ -254,6 +266,7 @@ TEST_F(WireNodesFile, SaysWhichLineIsWrong) {
         {"# a\na=x\nb=y\na=x\n", ":4: "},
         {"a=x\nb=y:0", ":2: "},
         {std::string("a=x\0\n", 5), ":1: "},
+        {"etcd://a/n\n\netcd://a/n\n", ":3: "},
     };
     for (const auto& [text, line] : cases) {
         const std::string path = put(text);
