@@ -1,13 +1,11 @@
 #include "transfer/verify.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/xxh3.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -65,7 +63,7 @@ Result<void> Verifier::open(backend::PieceOwner& owner, int side, Plans& plans, 
 
 Result<void> Verifier::see(int side, Bytes offset, const void* data, Bytes size) {
     Block& block = blocks_[(phase_ + offset) / block_size];
-    block.hash[side] = XXH3_64bits(data, size);
+    block.hash[side] = base::xxh3(data, size);
     block.seen[side] = true;
     if (!block.seen[0] || !block.seen[1]) return {};
     ++compared_;
