@@ -76,6 +76,9 @@ void add_globals(CLI::App& app, Globals& globals) {
                    "the key by which machines know each other (default: SIDESTEP_KEY_FILE, else "
                    "~/.config/sidestep/key)")
         ->type_name("FILE");
+    app.add_flag("--encrypt", globals.encrypt,
+                 "bytes to and from other machines are encrypted, or the machines do not talk (default: "
+                 "SIDESTEP_NETWORK_ENCRYPTION)");
     app.add_flag("--json", globals.json, "print JSON on standard output, errors too");
     // main() reads it before all else; here it is described and checked.
     app.add_option_function<std::string>(
@@ -157,6 +160,7 @@ Result<Context> open_context(const Globals& globals) {
     options.machine = globals.machine;
     options.nodes = globals.nodes;
     options.key_file = globals.key_file;
+    options.network_encryption = globals.encrypt;
     return Context::open(std::move(options));
 }
 

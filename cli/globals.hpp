@@ -21,6 +21,7 @@ struct Globals {
     std::string as;        // part of `machine` once all options have been read
     std::string nodes;     // as ContextOptions::nodes
     std::string key_file;  // as ContextOptions::key_file
+    bool encrypt = false;  // as ContextOptions::network_encryption
     bool json = false;
     Color color = Color::automatic;
     bool quiet = false;

@@ -20,7 +20,7 @@ namespace {
 // Every command follows these.
 constexpr std::string_view always = "json color";
 // What "reach" stands for below: those of whoever opens a machine that may have nodes.
-constexpr std::string_view reach = "machine as nodes key-file";
+constexpr std::string_view reach = "machine as nodes key-file encrypt";
 
 // In the order of the help.
 const std::vector<Manual> manuals = {

@@ -35,8 +35,10 @@ Engine::~Engine() {
                                                     means_->plugin.net->name()));
 }
 
-Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t) {
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t,
+                                                    const backend::SocketKeys& keys) {
     driver::TcpSocket socket{driver::Fd(descriptor)};
+    SIDESTEP_CHECK(refuse(keys));
     SIDESTEP_TRY(driver::EventLoop* const serving, loop());
     SIDESTEP_TRY(auto made, Rail::create(means_, std::move(socket), *serving));
     return std::shared_ptr<backend::Rail>(std::move(made));

@@ -30,7 +30,8 @@ public:
 
 private:
     explicit Engine(std::shared_ptr<Means> means);
-    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number) override;
+    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
+                                                const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
 
     const std::shared_ptr<Means> means_;

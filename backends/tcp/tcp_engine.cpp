@@ -19,14 +19,19 @@ std::size_t chosen_loops() {
 }  // namespace
 
 Engine::Engine(std::size_t loops)
-    : RailEngine("tcp", {.scatters = true}), most_loops_(loops != 0 ? loops : chosen_loops()) {}
+    : RailEngine("tcp", {.scatters = true, .finishes = true}),
+      most_loops_(loops != 0 ? loops : chosen_loops()) {}
 
 Engine::~Engine() {
     end_links();
 }
 
-Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t) {
-    driver::TcpSocket socket{driver::Fd(descriptor)};
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t,
+                                                    const backend::SocketKeys& keys) {
+    driver::TcpSocket plain{driver::Fd(descriptor)};
+    SIDESTEP_TRY(driver::TlsSocket socket,
+                 keys.empty() ? driver::TlsSocket(std::move(plain))
+                              : driver::TlsSocket::encrypted(std::move(plain), keys.out, keys.in));
     SIDESTEP_TRY(driver::EventLoop* const loop, next_loop());
     return std::shared_ptr<backend::Rail>(std::make_shared<Wire>(std::move(socket), *loop));
 }

@@ -26,7 +26,8 @@ public:
     std::size_t useful_sockets() const override { return most_loops_; }
 
 private:
-    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number) override;
+    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
+                                                const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> next_loop();
 
     const std::size_t most_loops_;

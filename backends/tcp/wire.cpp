@@ -24,15 +24,16 @@ constexpr int most_silent = 5;
 
 }  // namespace
 
-Wire::Wire(TcpSocket socket, driver::EventLoop& loop) : socket_(std::move(socket)), loop_(loop) {
-    if (const auto trip = socket_.round_trip(); trip && *trip <= short_trip)
-        socket_.bound_buffers(short_trip_buffers);
-    socket_.keep_alive(std::chrono::seconds(most_silent));
+Wire::Wire(driver::TlsSocket socket, driver::EventLoop& loop) : socket_(std::move(socket)), loop_(loop) {
+    const TcpSocket& plain = socket_.socket();
+    if (const auto trip = plain.round_trip(); trip && *trip <= short_trip)
+        plain.bound_buffers(short_trip_buffers);
+    plain.keep_alive(std::chrono::seconds(most_silent));
 }
 
 // A look each second: what was sent a moment ago after a long silence has not been answered yet either.
 bool Wire::lives() {
-    const auto unheard = socket_.unheard();
+    const auto unheard = socket_.socket().unheard();
     silent_ = unheard && *unheard >= std::chrono::seconds(1) ? silent_ + 1 : 0;
     return silent_ < most_silent;
 }
@@ -41,10 +42,11 @@ bool Wire::lives() {
 Result<void> Wire::watch(Run run) {
     std::lock_guard lock(mutex_);
     run_ = std::move(run);
-    SIDESTEP_TRY(id_,
-                 loop_.add(socket_.number(), true, false, [go = run_, this](driver::EventLoop::Ready ready) {
-                     go([this, ready](backend::LinkOwner& owner) { return serve(owner, ready); });
-                 }));
+    SIDESTEP_TRY(
+        id_,
+        loop_.add(socket_.socket().number(), true, false, [go = run_, this](driver::EventLoop::Ready ready) {
+            go([this, ready](backend::LinkOwner& owner) { return serve(owner, ready); });
+        }));
     return {};
 }
 
@@ -65,11 +67,12 @@ void Wire::enqueue(const backend::Outgoing& out, std::function<void()> sent) {
                       static_cast<const unsigned char*>(payload),
                       first,
                       0,
+                      out.finish,
                       {}});
     for (std::size_t i = 1; i < out.parts.size(); ++i) {
         const backend::Memory& part = out.parts[i];
         if (part.size == 0) continue;  // nothing would ever take it off
-        queue_.push_back({{}, 0, static_cast<const unsigned char*>(part.address), part.size, 0, {}});
+        queue_.push_back({{}, 0, static_cast<const unsigned char*>(part.address), part.size, 0, nullptr, {}});
     }
     queue_.back().sent = std::move(sent);
 }
@@ -132,8 +135,10 @@ Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
     std::size_t count = 0;
     Bytes room = most_a_call;
     Bytes given = 0;
-    for (const Waiting& out : queue_) {
+    std::vector<Waiting*> unfinished;
+    for (Waiting& out : queue_) {
         if (count + 2 > most_parts || room == 0) break;
+        if (out.finish != nullptr) unfinished.push_back(&out);
         if (out.gone < out.head_size) parts[count++] = {out.head.data() + out.gone, out.head_size - out.gone};
         const Bytes payload_gone = out.gone > out.head_size ? out.gone - out.head_size : 0;
         const Bytes left = out.size - payload_gone;
@@ -143,11 +148,19 @@ Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
     }
     for (std::size_t i = 0; i < count; ++i) given += parts[i].size;
     lock.unlock();
+    for (Waiting* const out : unfinished) finish(*out);
     const auto sent = socket_.send({parts.data(), count});
     lock.lock();
     if (!sent) return sent.error();
     take_off(*sent, told);
     return *sent == given && !queue_.empty() && !dead_;
+}
+
+// Nothing of it has gone: the head is the first. Nobody else touches what is in the queue.
+void Wire::finish(Waiting& out) {
+    const auto frame = backend::parse_frame(out.head.data());
+    if (frame) out.head = backend::to_bytes(out.finish(*frame, out.payload));
+    out.finish = nullptr;
 }
 
 void Wire::take_off(Bytes bytes, Told& told) {
@@ -196,9 +209,14 @@ Result<void> Wire::take_in(backend::LinkOwner& owner) {
         const unsigned resumed = resumed_.load(std::memory_order_acquire);
         SIDESTEP_TRY(const Move stepped, step(owner));
         if (stepped == Move::nothing_there) break;
-        if (stepped == Move::must_wait && pause(resumed)) break;
+        if (stepped == Move::must_wait && pause(resumed)) return {};
     }
+    if (socket_.holds()) look_again();
     return {};
+}
+
+void Wire::look_again() {
+    loop_.post([go = run_, this] { go([this](backend::LinkOwner& owner) { return look(owner); }); });
 }
 
 // The next step reads the socket.
@@ -221,7 +239,7 @@ bool Wire::resume(bool) {
     if (in_ || dead_) return false;
     wait_for(true, out_);
     // What is in the buffer makes no socket readable.
-    loop_.post([go = run_, this] { go([this](backend::LinkOwner& owner) { return look(owner); }); });
+    look_again();
     return true;
 }
 
@@ -318,7 +336,8 @@ Result<Wire::Move> Wire::fill_buffer() {
     end_ -= begin_;
     begin_ = 0;
     const std::size_t room = (frame_.size > sent_at_once ? direct_bytes : buffer_bytes) - end_;
-    SIDESTEP_TRY(const auto came, socket_.receive(buffer_.get() + end_, room));
+    const TcpSocket::Room all{buffer_.get() + end_, room};
+    SIDESTEP_TRY(const auto came, socket_.receive({&all, 1}));
     if (!came) return Move::nothing_there;
     if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};
     drained_ = *came < room;

@@ -11,14 +11,14 @@
 
 #include "backend/rails.hpp"
 #include "driver/event_loop.hpp"
-#include "driver/tcp_socket.hpp"
+#include "driver/tls_socket.hpp"
 
 namespace sidestep::backends::tcp {
 
 // Any thread.
 class Wire final : public backend::Rail {
 public:
-    Wire(driver::TcpSocket socket, driver::EventLoop& loop);
+    Wire(driver::TlsSocket socket, driver::EventLoop& loop);
 
     Result<void> watch(Run run) override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
@@ -28,7 +28,8 @@ public:
     // There is one at most.
     bool resume(bool all) override;
     bool lives() override;
-    void shut_down() const override { socket_.shut_down(); }
+    std::string over() const override { return std::string(socket_.words()); }
+    void shut_down() const override { socket_.socket().shut_down(); }
     void end() override;
 
 private:
@@ -47,8 +48,9 @@ private:
         std::array<unsigned char, backend::frame_bytes> head;
         Bytes head_size;
         const unsigned char* payload;
-        Bytes size;  // of the payload
-        Bytes gone;  // of both
+        Bytes size;                                  // of the payload
+        Bytes gone;                                  // of both
+        decltype(backend::Outgoing::finish) finish;  // the head; null once it is made
         std::function<void()> sent;
     };
     enum class Move { went_on, nothing_there, must_wait };
@@ -62,10 +64,13 @@ private:
     // With the mutex held, but not while the kernel copies: others add more meanwhile. What is to be called afterwards is added
     // to `told`. Where one thread is at it already, that one goes on. `all`: not only what one call takes.
     Result<void> flush(std::unique_lock<std::mutex>& lock, Told& told, bool all);
+    static void finish(Waiting& out);
     Result<bool> send_some(std::unique_lock<std::mutex>& lock, Told& told);
     void take_off(Bytes bytes, Told& told);
     void wait_for(bool in, bool out);
     bool pause(unsigned resumed);
+    // On the loop's thread, soon.
+    void look_again();
     bool needs_socket() const;
     Result<void> take_in(backend::LinkOwner& owner);
     Result<Move> step(backend::LinkOwner& owner);
@@ -83,7 +88,7 @@ private:
     Result<Move> fill_buffer();
     Result<void> complete(backend::LinkOwner& owner);
 
-    const driver::TcpSocket socket_;
+    driver::TlsSocket socket_;
     driver::EventLoop& loop_;
     driver::EventLoop::Id id_ = 0;
     Run run_;  // constant from watch() on

@@ -44,8 +44,10 @@ Engine::~Engine() {
     if (loop_) loop_->end();
 }
 
-Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t number) {
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t number,
+                                                    const backend::SocketKeys& keys) {
     driver::TcpSocket socket{driver::Fd(descriptor)};
+    SIDESTEP_CHECK(refuse(keys));
     SIDESTEP_TRY(driver::EventLoop* const serving, loop());
     SIDESTEP_TRY(auto made, Rail::create(cards_, number, std::move(socket), *serving));
     return std::shared_ptr<backend::Rail>(std::move(made));

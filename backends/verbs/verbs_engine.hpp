@@ -40,7 +40,8 @@ private:
     using Ready = std::vector<std::shared_ptr<const void>>;
 
     Engine(Cards cards, std::shared_ptr<backend::LargeFrames> counts, const Topology* topology);
-    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number) override;
+    Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
+                                                const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
     void take_events(const Means& card);
     // What `prepare_by` makes ready on each card, given the card and how far it is from that place.

@@ -44,6 +44,9 @@ struct ContextOptions {
     // Bytes to and from nodes carry checksums (XXH3), both ways. What changed on its way is sent again. Also where the
     // environment's SIDESTEP_NETWORK_CHECKSUMS is 1.
     bool network_checksums = false;
+    // Bytes to and from nodes are encrypted (TLS 1.3), of what this context asks for and of what it serves: over sockets, not by
+    // RDMA. A node that cannot is refused with unsupported. Also where the environment's SIDESTEP_NETWORK_ENCRYPTION is 1.
+    bool network_encryption = false;
 };
 
 // Whether one way to move bytes works here.

@@ -94,14 +94,17 @@ class Context:
     environment's SIDESTEP_NODES. A name that the resolver knows needs none.
     key_file: the key by which machines know each other; None: SIDESTEP_KEY_FILE, else ~/.config/sidestep/key.
     network_checksums: bytes to and from other machines carry checksums; what changed on its way is sent again.
+    network_encryption: they are encrypted, of what this context asks for and of what it serves.
     """
 
     def __init__(self, machine: Optional[str] = None, *, nodes: Optional[str] = None,
-                 key_file: Optional[Union[str, "os.PathLike[str]"]] = None, network_checksums: bool = False) -> None:
+                 key_file: Optional[Union[str, "os.PathLike[str]"]] = None, network_checksums: bool = False,
+                 network_encryption: bool = False) -> None:
         self._name = machine_of(machine)
         self._nodes = "" if nodes is None else path_of(nodes, "nodes")
         self._key_file = "" if key_file is None else path_of(key_file, "key_file")
         self._checksums = bool(network_checksums)
+        self._encryption = bool(network_encryption)
         self._lock = threading.Lock()
         self._numbers: List[int] = []
         self._opened: Optional[_core.Context] = None
@@ -122,7 +125,8 @@ class Context:
             return self._opened
         with self._lock:
             if self._opened is None:
-                opened = _core.Context(self._name, self._nodes, self._key_file, self._checksums)
+                opened = _core.Context(self._name, self._nodes, self._key_file, self._checksums,
+                                       self._encryption)
                 if self._numbers:
                     opened.set_cuda_numbers(self._numbers)
                 self._opened = opened

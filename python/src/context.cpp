@@ -65,12 +65,13 @@ auto finish_and_drop(Pending pending, const py::object& progress) {
 class PyContext {
 public:
     PyContext(const std::string& machine, const std::string& nodes, const std::string& key_file,
-              bool network_checksums) {
+              bool network_checksums, bool network_encryption) {
         ContextOptions options;
         options.machine = machine;
         options.nodes = nodes;
         options.key_file = key_file;
         options.network_checksums = network_checksums;
+        options.network_encryption = network_encryption;
         context_ = keep_context(value(without_gil([&] { return Context::open(options); })));
     }
 
@@ -246,7 +247,8 @@ void define_context(py::module_& module) {
     py::class_<Held<Publication>>(module, "Publication", "Withdraws its name when it goes.");
     py::class_<PyContext>(module, "Context")
         .def(py::init<const std::string&, const std::string&, const std::string&, bool>(), py::arg("machine"),
-             py::arg("nodes") = "", py::arg("key_file") = "", py::arg("network_checksums") = false)
+             py::arg("nodes") = "", py::arg("key_file") = "", py::arg("network_checksums") = false,
+             py::arg("network_encryption") = false)
         .def("serve", &PyContext::serve)
         .def("notify", &PyContext::notify)
         .def("publish", &PyContext::publish)

@@ -85,7 +85,7 @@ Result<std::vector<RegionPart>> parse_places(std::string_view bytes) {
 
 void Link::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
     count_sent(frames.size(), std::move(sent), [&](std::size_t i, std::function<void()> told) {
-        send(frames[i].frame, frames[i].payload, std::move(told));
+        send(frames[i].finished(), frames[i].payload, std::move(told));
     });
 }
 

@@ -116,6 +116,18 @@ struct Outgoing {
     Frame frame;
     const void* payload = nullptr;
     std::vector<Memory> parts = {};  // as of a Landing
+    // What makes the frame's head as it goes out: called on the thread that sends it, as late as the engine can. Null: it is ready.
+    // For a payload that is in one part.
+    Frame (*finish)(const Frame& frame, const void* payload) = nullptr;
+
+    Frame finished() const { return finish != nullptr ? finish(frame, payload) : frame; }
+};
+
+// Under which the bytes of a socket are encrypted, in each direction (driver/tls_socket.hpp). Empty: they go as they are.
+struct SocketKeys {
+    std::string out = {};
+    std::string in = {};
+    bool empty() const { return out.empty(); }
 };
 
 // Frames to and from one other machine, whole and each once, those of several threads in any order. Any thread.
@@ -126,7 +138,8 @@ public:
 
     // Takes a socket over which both ends know each other, of engines that use sockets; it belongs to the link, after an
     // error too. io_error where the link has ended.
-    virtual Result<void> add(int socket) = 0;
+    virtual Result<void> add(int socket, const SocketKeys& keys) = 0;
+    Result<void> add(int socket) { return add(socket, {}); }
     virtual std::size_t sockets() const = 0;
     // Frames of its places and scatters go over it, and payloads of parts.
     virtual bool scatters() const { return false; }

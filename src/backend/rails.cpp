@@ -26,7 +26,7 @@ public:
         finish(has_ended(), false);
     }
 
-    Result<void> add(int socket) override;
+    Result<void> add(int socket, const SocketKeys& keys) override;
     std::size_t sockets() const override { return rails()->size(); }
     bool scatters() const override { return kind_.scatters; }
     Bytes direct_above() const override { return kind_.direct_above; }
@@ -80,9 +80,9 @@ private:
     std::size_t next_ = 0;                                                  // of them, to be resumed
 };
 
-Result<void> RailEngine::RailLink::add(int socket) {
+Result<void> RailEngine::RailLink::add(int socket, const SocketKeys& keys) {
     SIDESTEP_CHECK(engine_.later({}));
-    SIDESTEP_TRY(auto rail, engine_.rail(socket, sockets()));
+    SIDESTEP_TRY(auto rail, engine_.rail(socket, sockets(), keys));
     std::lock_guard lock(mutex_);
     if (ended_ || closing_.load()) return has_ended();
     // It keeps neither: it may be called once more while they go.
@@ -106,6 +106,16 @@ void RailEngine::RailLink::send(const Frame& frame, const void* payload, std::fu
 }
 
 void RailEngine::RailLink::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
+    std::vector<Outgoing> finished;
+    if (!kind_.finishes && std::any_of(frames.begin(), frames.end(),
+                                       [](const Outgoing& one) { return one.finish != nullptr; })) {
+        finished.assign(frames.begin(), frames.end());
+        for (Outgoing& one : finished) {
+            one.frame = one.finished();
+            one.finish = nullptr;
+        }
+        frames = finished;
+    }
     send_by(frames.front().payload, [&](Rail& rail) { return rail.send_all(frames, std::move(sent)); });
 }
 
@@ -173,6 +183,11 @@ void RailEngine::RailLink::finish(const Error& why, bool tell) {
     if (std::exchange(ended_, true)) return;
     finished_.notify_all();
     engine_.link_ended();
+}
+
+Result<void> RailEngine::refuse(const SocketKeys& keys) const {
+    if (keys.empty()) return {};
+    return Error{ErrorCode::unsupported, "what goes over it cannot be encrypted", std::string(name_), {}};
 }
 
 std::shared_ptr<Link> RailEngine::link(std::weak_ptr<LinkOwner> owner) {

@@ -65,13 +65,16 @@ protected:
     struct Kind {
         bool scatters = false;
         Bytes direct_above = Link::never;
+        bool finishes = false;  // its rails call Outgoing::finish
     };
     // `name` lives as long as the program.
     RailEngine(std::string_view name, Kind kind)
         : name_(name), kind_(kind), ending_({.threads = 1}, "links that end") {}
+    // unsupported where there are keys, for engines that do not encrypt.
+    Result<void> refuse(const SocketKeys& keys) const;
     // Takes the socket, after an error too. `number`: of rails that the link has already. out_of_memory where no thread or no
     // memory can be had for it.
-    virtual Result<std::shared_ptr<Rail>> rail(int socket, std::size_t number) = 0;
+    virtual Result<std::shared_ptr<Rail>> rail(int socket, std::size_t number, const SocketKeys& keys) = 0;
     // Ends all links, and tells their owners. Not on a thread of the engine.
     void end_links();
     // Of each rail of each link.

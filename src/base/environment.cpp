@@ -100,6 +100,8 @@ Result<Environment> Environment::read() {
     environment.nccl_net = text_of("SIDESTEP_NCCL_NET", "");
     SIDESTEP_TRY(environment.network_checksums,
                  parse_switch("SIDESTEP_NETWORK_CHECKSUMS", text_of("SIDESTEP_NETWORK_CHECKSUMS", "0")));
+    SIDESTEP_TRY(environment.network_encryption,
+                 parse_switch("SIDESTEP_NETWORK_ENCRYPTION", text_of("SIDESTEP_NETWORK_ENCRYPTION", "0")));
     environment.log = text_of("SIDESTEP_LOG", environment.log);
     if (environment.log != "error" && environment.log != "warn" && environment.log != "info" &&
         environment.log != "debug")

@@ -34,6 +34,8 @@ struct Environment {
     std::string nccl_net;
     // SIDESTEP_NETWORK_CHECKSUMS: 0 or 1: whether bytes to and from nodes carry checksums, for contexts that leave it out.
     bool network_checksums = false;
+    // SIDESTEP_NETWORK_ENCRYPTION: 0 or 1: whether bytes to and from nodes are encrypted, for contexts that leave it out.
+    bool network_encryption = false;
     // SIDESTEP_LOG: error, warn, info or debug; lines of at least that weight go to standard error. Only checked
     // here: log() reads it itself, since there are lines before and after any context.
     std::string log = "warn";

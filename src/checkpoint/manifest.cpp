@@ -1,8 +1,5 @@
 #include "checkpoint/manifest.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -10,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/xxh3.hpp"
 #include "checkpoint/json_events.hpp"
 #include "checkpoint/names.hpp"
 
@@ -138,7 +136,7 @@ Error mismatch(std::string message, const std::string& file) {
 }  // namespace
 
 std::uint64_t hash_block(const void* data, Bytes size) {
-    return XXH3_64bits(data, size);
+    return base::xxh3(data, size);
 }
 
 const Manifest::File* Manifest::find(std::string_view name) const {

@@ -45,6 +45,7 @@ Result<Context> Context::open(ContextOptions options) {
         impl->status.push_back(
             {offer.name, offer.support.usable, offer.support.reason, offer.support.remedy});
     impl->network_checksums = options.network_checksums;
+    impl->network_encryption = options.network_encryption;
     impl->peer_folder = options.peer_folder.empty() ? environment.peer_folder : options.peer_folder;
     impl->shared = std::make_unique<transfer::SharedMemory>(impl->registry, impl->peer_folder);
     impl->engine = std::make_unique<transfer::Engine>(impl->topology, impl->registry);

@@ -28,8 +28,9 @@ struct Context::Impl {
     wire::RemoteBackend* remote = nullptr;  // belongs to the registry
     std::vector<BackendStatus> status;
     std::shared_ptr<context::Pins> pins;
-    bool network_checksums = false;  // as ContextOptions, for what this machine serves too
-    std::string peer_folder;         // as ContextOptions::peer_folder, or the environment's
+    bool network_encryption = false;  // as the next
+    bool network_checksums = false;   // as ContextOptions, for what this machine serves too
+    std::string peer_folder;          // as ContextOptions::peer_folder, or the environment's
     std::shared_ptr<peer::Publisher> publisher = std::make_shared<peer::Publisher>();
     std::unique_ptr<transfer::SharedMemory> shared;
     std::unique_ptr<transfer::Engine> engine;  // after what it uses, so that it goes before

@@ -31,10 +31,18 @@ std::string machine_name() {
 
 namespace {
 
-Result<std::unique_ptr<wire::Engines>> network_engines(const base::Environment& environment,
-                                                       const Topology& topology, bool checked) {
+Result<std::unique_ptr<wire::Engines>> network_engines(base::Environment environment,
+                                                       const Topology& topology, bool checked,
+                                                       bool encrypted) {
+    using base::Network;
+    encrypted = encrypted || environment.network_encryption;
+    if (encrypted && environment.network != Network::automatic && environment.network != Network::tcp)
+        return Error{ErrorCode::invalid_argument, "only what goes over sockets can be encrypted",
+                     "SIDESTEP_NETWORK", "leave SIDESTEP_NETWORK out, or encryption"};
+    if (encrypted) environment.network = Network::tcp;
     SIDESTEP_TRY(auto all, backends::make_network_engines(environment, topology));
-    return std::make_unique<wire::Engines>(std::move(all), checked || environment.network_checksums);
+    return std::make_unique<wire::Engines>(std::move(all), checked || environment.network_checksums,
+                                           encrypted);
 }
 
 }  // namespace
@@ -51,7 +59,8 @@ Result<std::unique_ptr<wire::RemoteBackend>> remote_backend(const ContextOptions
     if (!known.etcd.empty()) {
         SIDESTEP_TRY(remote.etcd, wire::parse_etcd(known.etcd));
     }
-    SIDESTEP_TRY(auto engines, network_engines(environment, topology, options.network_checksums));
+    SIDESTEP_TRY(auto engines, network_engines(environment, topology, options.network_checksums,
+                                               options.network_encryption));
     return std::make_unique<wire::RemoteBackend>(std::move(engines), std::move(remote));
 }
 
@@ -115,7 +124,7 @@ Result<Notification> Serving::next_notification(std::chrono::milliseconds wait) 
 
 Result<Serving> Context::serve(const ServeOptions& options) const {
     SIDESTEP_CHECK(impl_->engine->check_process());
-    SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
+    SIDESTEP_TRY(base::Environment environment, base::Environment::read());
     auto state = std::make_unique<Serving::State>();
     state->context = impl_;
     wire::ServerOptions server;
@@ -131,9 +140,11 @@ Result<Serving> Context::serve(const ServeOptions& options) const {
     server.node = options.name.empty() ? context::machine_name() : options.name;
     state->allowed = server.allowed.lines();
     SIDESTEP_TRY(state->engines,
-                 context::network_engines(environment, impl_->topology, impl_->network_checksums));
+                 context::network_engines(environment, impl_->topology, impl_->network_checksums,
+                                          impl_->network_encryption));
     server.most_notices = options.notifications;
     server.rate = options.rate;
+    environment.network_encryption = state->engines->encrypted();
     server.teller = context::teller(impl_->topology, state->engines->names(), environment);
     const wire::Machine machine{impl_->topology, impl_->registry, *impl_->engine, *impl_->shared};
     SIDESTEP_TRY(state->server, wire::Server::start(machine, state->engines, std::move(server)));

@@ -29,9 +29,10 @@ std::string now_in_digits() {
 }
 
 // What a reader could not read, and where it looked, is not for others.
-std::string topology_for_others(const Topology& topology) {
+std::string topology_for_others(const Topology& topology, bool encrypted) {
     Topology::Parts parts = topology.parts();
     parts.notes.clear();
+    if (encrypted) parts.properties["data_sockets"] = "encrypted";
     // A file does not say whether its machine is a real one, so the name does.
     parts.name = topology.emulated() ? "emulated" : told_name;
     const auto told = Topology::create(std::move(parts));
@@ -73,7 +74,7 @@ wire::Teller teller(const Topology& topology, std::vector<std::string> engines,
                                                                   int socket) -> Result<std::string> {
         switch (subject) {
             case wire::Subject::topology:
-                return topology_for_others(topology);
+                return topology_for_others(topology, environment.network_encryption);
             case wire::Subject::facts:
                 return wire::to_text(facts_of_end(topology, engines, environment, socket));
             case wire::Subject::clock:

@@ -1,9 +1,6 @@
 // Reads both ends of a finished copy and compares their hashes, block by block.
 #pragma once
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -11,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/xxh3.hpp"
 #include "transfer/ends.hpp"
 #include "transfer/lane.hpp"
 
@@ -108,7 +106,7 @@ private:
 
     Result<void> see(int side, Bytes offset, const void* data, Bytes size) {
         Block& block = blocks_[(phase_ + offset) / block_size];
-        block.hash[side] = XXH3_64bits(data, size);
+        block.hash[side] = base::xxh3(data, size);
         block.seen[side] = true;
         if (!block.seen[0] || !block.seen[1]) return {};
         ++compared_;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+
+#include "base/xxh3.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -25,16 +25,14 @@ bool carries_sum(const Frame& frame) {
 std::uint64_t sum_of(Frame frame, const void* payload, std::span<const Memory> parts) {
     frame.target = 0;
     const auto head = backend::to_bytes(frame);
-    const XXH64_hash_t seed = XXH3_64bits(head.data(), head.size());
+    const std::uint64_t seed = base::xxh3(head.data(), head.size());
     std::uint64_t sum = 0;
     if (parts.empty()) {
-        sum = XXH3_64bits_withSeed(payload, payload != nullptr ? frame.size : 0, seed);
+        sum = base::xxh3(payload, payload != nullptr ? frame.size : 0, seed);
     } else {
-        XXH3_state_t state;
-        XXH3_INITSTATE(&state);
-        XXH3_64bits_reset_withSeed(&state, seed);
-        for (const Memory& part : parts) XXH3_64bits_update(&state, part.address, part.size);
-        sum = XXH3_64bits_digest(&state);
+        std::vector<base::Xxh3Piece> pieces;
+        for (const Memory& part : parts) pieces.push_back({part.address, part.size});
+        sum = base::xxh3(pieces, seed);
     }
     return sum != 0 ? sum : 1;
 }
@@ -44,13 +42,30 @@ Frame with_sum(Frame frame, const void* payload, std::span<const Memory> parts) 
     return frame;
 }
 
+Frame finish(const Frame& frame, const void* payload) {
+    return with_sum(frame, payload, {});
+}
+
+// The sum is made where the frame is sent, so that many are made at a time; of parts at once.
+Outgoing summed(const Outgoing& out) {
+    Outgoing sent = out;
+    if (!carries_sum(out.frame)) return sent;
+    if (out.parts.empty())
+        sent.finish = finish;
+    else
+        sent.frame = with_sum(out.frame, out.payload, out.parts);
+    return sent;
+}
+
 // Between a session and the engine's link.
 class CheckedLink final : public backend::Link, public backend::LinkOwner {
 public:
     explicit CheckedLink(std::weak_ptr<backend::LinkOwner> owner) : owner_(std::move(owner)) {}
     void use(std::shared_ptr<backend::Link> link) { link_ = std::move(link); }
 
-    Result<void> add(int socket) override { return link_->add(socket); }
+    Result<void> add(int socket, const backend::SocketKeys& keys) override {
+        return link_->add(socket, keys);
+    }
     std::size_t sockets() const override { return link_->sockets(); }
     bool scatters() const override { return link_->scatters(); }
     // A processor reads what it makes a sum of: memory of GPUs goes through that of the host.
@@ -58,12 +73,13 @@ public:
     std::string_view engine() const override { return link_->engine(); }
     std::string over() const override { return link_->over(); }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override {
-        link_->send(with_sum(frame, payload, {}), payload, std::move(sent));
+        const Outgoing one = summed({frame, payload});
+        link_->send_all({&one, 1}, std::move(sent));
     }
     void send_all(std::span<const Outgoing> frames, std::function<void()> sent) override {
-        std::vector<Outgoing> summed(frames.begin(), frames.end());
-        for (Outgoing& one : summed) one.frame = with_sum(one.frame, one.payload, one.parts);
-        link_->send_all(summed, std::move(sent));
+        std::vector<Outgoing> all;
+        for (const Outgoing& one : frames) all.push_back(summed(one));
+        link_->send_all(all, std::move(sent));
     }
     void look() override { link_->look(); }
     void resume(Resume whom) override { link_->resume(whom); }

@@ -1,7 +1,10 @@
 #include "wire/data_hello.hpp"
 
+#include <utility>
+
 #include "base/message.hpp"
 #include "base/try.hpp"
+#include "driver/tls_socket.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -29,7 +32,8 @@ Result<DataHello> parse_data_hello(std::string_view bytes) {
     DataHello hello;
     hello.session = reader.number<std::uint64_t>();
     const auto kind = reader.number<std::uint8_t>();
-    if (kind < static_cast<std::uint8_t>(DataKind::link) || kind > static_cast<std::uint8_t>(DataKind::probe))
+    if (kind < static_cast<std::uint8_t>(DataKind::link) ||
+        kind > static_cast<std::uint8_t>(DataKind::encrypted_link))
         return Error{ErrorCode::io_error, "a data socket is for something that this version does not know",
                      "data socket", "use one version of sidestep on both machines"};
     hello.kind = static_cast<DataKind>(kind);
@@ -47,8 +51,21 @@ Result<std::string> client_code(const driver::Tls& tls, std::string_view key, co
     return code(tls, key, "client", hello, nonce);
 }
 
-Result<void> enter_session(const driver::Tls& tls, const driver::TcpSocket& socket, std::uint64_t session,
-                           std::string_view key, driver::TcpSocket::Time until, DataKind kind) {
+Result<backend::SocketKeys> data_keys(const driver::Tls& tls, std::string_view key, const DataHello& hello,
+                                      std::string_view nonce, driver::Tls::Role end) {
+    backend::SocketKeys keys;
+    if (hello.kind != DataKind::encrypted_link) return keys;
+    SIDESTEP_TRY(keys.out, code(tls, key, "what the client sends", hello, nonce));
+    SIDESTEP_TRY(keys.in, code(tls, key, "what the server sends", hello, nonce));
+    keys.out.resize(driver::tls_secret_bytes);
+    keys.in.resize(driver::tls_secret_bytes);
+    if (end == driver::Tls::Role::server) std::swap(keys.out, keys.in);
+    return keys;
+}
+
+Result<backend::SocketKeys> enter_session(const driver::Tls& tls, const driver::TcpSocket& socket,
+                                          std::uint64_t session, std::string_view key,
+                                          driver::TcpSocket::Time until, DataKind kind) {
     SIDESTEP_TRY(std::string nonce, tls.random(nonce_bytes));
     const DataHello hello{session, std::move(nonce), kind};
     const std::string said = data_hello(session, hello.nonce, kind);
@@ -62,7 +79,8 @@ Result<void> enter_session(const driver::Tls& tls, const driver::TcpSocket& sock
                      "the other end of a data socket does not have the session's key", "data socket",
                      "see who listens at that address"};
     SIDESTEP_TRY(const std::string ours, client_code(tls, key, hello, theirs));
-    return socket.send_all(ours.data(), ours.size(), until);
+    SIDESTEP_CHECK(socket.send_all(ours.data(), ours.size(), until));
+    return data_keys(tls, key, hello, theirs, driver::Tls::Role::client);
 }
 
 }  // namespace sidestep::wire

@@ -1,6 +1,7 @@
 // How both ends of a data socket show that they belong to a session, before the first frame. The client says which session
 // it means; each end then proves that it has the session's key, which went over the control connection, by a code over
-// what the other has just drawn (HMAC-SHA-256), so that nothing that was recorded helps. What follows is not encrypted.
+// what the other has just drawn (HMAC-SHA-256), so that nothing that was recorded helps. What follows goes as it is, or is encrypted
+// under keys that both make of the same.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <string_view>
 
 #include <sidestep/result.hpp>
+#include "backend/network.hpp"
 #include "driver/tcp_socket.hpp"
 #include "driver/tls.hpp"
 
@@ -19,6 +21,7 @@ constexpr std::size_t code_bytes = 32;
 enum class DataKind : std::uint8_t {
     link = 1,   // frames of the session
     probe = 2,  // plain bytes that go nowhere: see wire/probes.hpp
+    encrypted_link = 3,
 };
 // From the client: eight letters by which a data socket is told from a control connection, the session's number, the
 // kind, a nonce. The codes stand for all of it.
@@ -40,9 +43,14 @@ Result<std::string> server_code(const driver::Tls& tls, std::string_view key, co
 Result<std::string> client_code(const driver::Tls& tls, std::string_view key, const DataHello& hello,
                                 std::string_view nonce);
 
-// The client's part, on a socket that has just been connected. permission_denied where the other end does not have the key.
-Result<void> enter_session(const driver::Tls& tls, const driver::TcpSocket& socket, std::uint64_t session,
-                           std::string_view key, driver::TcpSocket::Time until,
-                           DataKind kind = DataKind::link);
+// Of an encrypted link, as this end has them; none for other kinds.
+Result<backend::SocketKeys> data_keys(const driver::Tls& tls, std::string_view key, const DataHello& hello,
+                                      std::string_view nonce, driver::Tls::Role end);
+
+// The client's part, on a socket that has just been connected: the keys. permission_denied where the other end does not have
+// the session's key.
+Result<backend::SocketKeys> enter_session(const driver::Tls& tls, const driver::TcpSocket& socket,
+                                          std::uint64_t session, std::string_view key,
+                                          driver::TcpSocket::Time until, DataKind kind = DataKind::link);
 
 }  // namespace sidestep::wire

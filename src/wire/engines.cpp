@@ -33,6 +33,21 @@ backend::NetworkEngine* Engines::find(std::string_view name) const {
     return found == all_.end() ? nullptr : found->get();
 }
 
+Result<backend::NetworkEngine*> Engines::agree(const std::vector<std::string>& ours, const Hello& theirs,
+                                               const std::string& node) const {
+    const std::string common = common_engine(ours, theirs.engines);
+    if (common.empty())
+        return Error{
+            ErrorCode::unsupported,
+            fmt::format("{} has none of the engines that are to be used: {}{}", node, fmt::join(ours, ", "),
+                        encrypted_ || theirs.encrypted ? "; only tcp encrypts" : ""),
+            "network", "see SIDESTEP_NETWORK on both machines"};
+    if (encrypted_ && !theirs.encrypted)
+        return Error{ErrorCode::unsupported, fmt::format("{} does not encrypt", node), "network",
+                     "install one version of sidestep on both machines"};
+    return find(common);
+}
+
 std::vector<std::shared_ptr<const void>> Engines::prepare(void* address, Bytes size) const {
     std::vector<std::shared_ptr<const void>> ready;
     for (const auto& engine : all_) {

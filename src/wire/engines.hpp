@@ -7,17 +7,20 @@
 #include <vector>
 
 #include "backend/network.hpp"
+#include "wire/messages.hpp"
 
 namespace sidestep::wire {
 
 // This machine's engines, the best first; at least one. Any thread. Outlives their links.
 class Engines {
 public:
-    // `checked`: links that this machine asks for carry checksums.
-    explicit Engines(std::vector<std::unique_ptr<backend::NetworkEngine>> all, bool checked = false)
-        : all_(std::move(all)), checked_(checked) {}
+    // `checked`: links that this machine asks for carry checksums. `encrypted`: what goes over its sockets is encrypted.
+    explicit Engines(std::vector<std::unique_ptr<backend::NetworkEngine>> all, bool checked = false,
+                     bool encrypted = false)
+        : all_(std::move(all)), checked_(checked), encrypted_(encrypted) {}
 
     bool checked() const { return checked_; }
+    bool encrypted() const { return encrypted_; }
 
     // "verbs", "tcp".
     std::vector<std::string> names() const;
@@ -25,6 +28,10 @@ public:
     std::vector<std::string> working() const;
     // Null where there is none of that name.
     backend::NetworkEngine* find(std::string_view name) const;
+    // That which carries a session with the node of that name, by what both greet with. unsupported where there is none, or
+    // where one end asks for what the other does not do.
+    Result<backend::NetworkEngine*> agree(const std::vector<std::string>& ours, const Hello& theirs,
+                                          const std::string& node) const;
     // Memory made ready for all of them, as long as the answer lives; one that cannot have it so copies it.
     std::vector<std::shared_ptr<const void>> prepare(void* address, Bytes size) const;
 
@@ -36,6 +43,7 @@ public:
 private:
     const std::vector<std::unique_ptr<backend::NetworkEngine>> all_;
     const bool checked_;
+    const bool encrypted_;
 };
 
 // The first of a client's engines that the node has too: so both know which one carries their session. Empty where there is

@@ -25,6 +25,8 @@ constexpr std::uint32_t magic = 0x50455453;  // "STEP"
 
 constexpr std::size_t longest_names = longest_message / 2;
 constexpr int most_engines = 8;
+constexpr unsigned checked_flag = 1;  // of a greeting, as the next
+constexpr unsigned encrypted_flag = 2;
 constexpr std::size_t longest_engine = 16;
 
 Error no_message(const char* what) {
@@ -113,7 +115,8 @@ std::string to_body(const Hello& hello) {
     MessageWriter writer;
     writer.put(magic).put(hello.oldest).put(hello.newest).put_text(hello.software).put_text(hello.node);
     writer.put(hello.session).put_text(hello.key).put(hello.sockets);
-    writer.put(static_cast<std::uint8_t>(hello.checked));
+    writer.put(static_cast<std::uint8_t>((hello.checked ? checked_flag : 0) |
+                                         (hello.encrypted ? encrypted_flag : 0)));
     writer.put(static_cast<std::uint8_t>(hello.engines.size()));
     for (const std::string& engine : hello.engines) writer.put_text(engine);
     return writer.take();
@@ -138,13 +141,14 @@ Result<Hello> parse_hello(std::string_view body) {
     hello.session = reader.number<std::uint64_t>();
     hello.key = reader.text(64);
     hello.sockets = reader.number<std::uint8_t>();
-    const auto checked = reader.number<std::uint8_t>();
-    hello.checked = checked == 1;
+    const auto flags = reader.number<std::uint8_t>();
+    hello.checked = (flags & checked_flag) != 0;
+    hello.encrypted = (flags & encrypted_flag) != 0;
     const auto engines = reader.number<std::uint8_t>();
     hello.engines.clear();
     for (int i = 0; i < engines && i < most_engines; ++i)
         hello.engines.push_back(reader.text(longest_engine));
-    if (engines > most_engines || checked > 1) return no_message("greeting");
+    if (engines > most_engines || flags > (checked_flag | encrypted_flag)) return no_message("greeting");
     return exact(reader, std::move(hello), "greeting");
 }
 

@@ -61,6 +61,7 @@ struct Hello {
     std::string key;
     std::uint8_t sockets = 1;  // that are worth while
     bool checked = false;      // of a client: bytes carry checksums, both ways (wire/checked_link.hpp)
+    bool encrypted = false;    // of a client: they are to be encrypted; of a node: they are
     std::vector<std::string> engines{"tcp"};  // the sender's, the best first; of a node, all it has
 };
 std::string to_body(const Hello& hello);

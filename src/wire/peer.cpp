@@ -69,6 +69,7 @@ Hello Peer::greeting() const {
     ours.session = hello_.session;
     ours.key = hello_.key;
     ours.checked = tools_.engines.checked();
+    ours.encrypted = tools_.engines.encrypted();
     std::lock_guard lock(mutex_);
     ours.engines = engines_;
     return ours;
@@ -77,13 +78,8 @@ Hello Peer::greeting() const {
 Result<void> Peer::choose_engine(const Line& line) {
     SIDESTEP_TRY(const Hello theirs, parse_hello(*line.greeted));
     std::lock_guard lock(mutex_);
-    const std::string common = common_engine(engines_, theirs.engines);
-    if (common.empty())
-        return Error{ErrorCode::unsupported,
-                     fmt::format("{} has none of the engines that are to be used: {}", name(),
-                                 fmt::join(engines_, ", ")),
-                     "network", "see SIDESTEP_NETWORK on both machines"};
-    engine_ = tools_.engines.find(common);
+    SIDESTEP_TRY(engine_, tools_.engines.agree(engines_, theirs, name()));
+    encrypted_.store(theirs.encrypted);
     return {};
 }
 
@@ -460,10 +456,10 @@ std::size_t Peer::most_useful_sockets() const {
     return std::max<std::size_t>(useful, 1);
 }
 
-Result<driver::TcpSocket> Peer::data_socket(std::size_t way, DataKind kind, Time until) {
+Result<Peer::DataSocket> Peer::data_socket(std::size_t way, DataKind kind, Time until) {
     SIDESTEP_TRY(auto reached, ways_.connect(way, until));
-    const auto entered = enter_session(*tools_.tls, reached.socket, hello_.session, hello_.key, until, kind);
-    if (entered) return std::move(reached.socket);
+    auto entered = enter_session(*tools_.tls, reached.socket, hello_.session, hello_.key, until, kind);
+    if (entered) return DataSocket{std::move(reached.socket), std::move(*entered)};
     ways_.avoid(reached.way);
     return entered.error();
 }
@@ -474,15 +470,17 @@ std::size_t Peer::first_way() const {
 }
 
 Result<driver::TcpSocket> Peer::probe_socket(Time until) {
-    return data_socket(first_way(), DataKind::probe, until);
+    SIDESTEP_TRY(auto made, data_socket(first_way(), DataKind::probe, until));
+    return std::move(made.socket);
 }
 
 Result<void> Peer::open_sockets(Session& session, std::size_t wanted, Time until) {
     const auto link = session.link();
     const std::size_t first = first_way();
+    const DataKind kind = encrypted() ? DataKind::encrypted_link : DataKind::link;
     while (link->sockets() < wanted) {
-        SIDESTEP_TRY(auto socket, data_socket(first + link->sockets(), DataKind::link, until));
-        SIDESTEP_CHECK(link->add(std::move(socket).take().release()));
+        SIDESTEP_TRY(auto made, data_socket(first + link->sockets(), kind, until));
+        SIDESTEP_CHECK(link->add(std::move(made.socket).take().release(), made.keys));
     }
     return {};
 }

@@ -80,6 +80,8 @@ public:
     void use_better_engine() {
         if (fell_.load(std::memory_order_relaxed)) try_left_out();
     }
+    // What goes over its data sockets is encrypted.
+    bool encrypted() const { return encrypted_.load(); }
     // How many of the session's links were lost: one that made room for a better engine was not.
     int links_lost() const;
     // What has become of its engines since this was last asked: "it is reached by verbs again". Empty: nothing.
@@ -115,7 +117,11 @@ private:
     Result<std::shared_ptr<Line>> open_line(const Hello& ours, Time until);
     Result<Hello> greet(const std::shared_ptr<Line>& line, const Hello& ours, Time until);
     // One that is connected over that way, or the next that works, and knows the session.
-    Result<driver::TcpSocket> data_socket(std::size_t way, DataKind kind, Time until);
+    struct DataSocket {
+        driver::TcpSocket socket;
+        backend::SocketKeys keys;
+    };
+    Result<DataSocket> data_socket(std::size_t way, DataKind kind, Time until);
     std::size_t first_way() const;
     // The session with so many sockets, by one try.
     Result<std::shared_ptr<Session>> open_for(std::size_t wanted, Time until);
@@ -142,7 +148,8 @@ private:
 
     const Tools& tools_;
     Ways ways_;
-    Hello hello_;                    // constant from connect() on
+    Hello hello_;  // constant from connect() on
+    std::atomic<bool> encrypted_{false};
     std::atomic<bool> fell_{false};  // an engine is left out, and not being tried
     std::atomic<int> made_anew_{0};  // links, for a better engine
     std::mutex opening_;             // held while sockets are opened, or a line is replaced

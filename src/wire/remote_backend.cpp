@@ -44,7 +44,8 @@ std::string engine_words(const Engines& engines) {
     std::vector<std::string> words;
     if (engines.find("verbs") != nullptr) words.emplace_back("RDMA writes");
     if (engines.find("ncclnet") != nullptr) words.emplace_back("a network plugin");
-    if (engines.find("tcp") != nullptr) words.emplace_back("sockets");
+    if (engines.find("tcp") != nullptr)
+        words.emplace_back(engines.encrypted() ? "encrypted sockets" : "sockets");
     return fmt::format("{}", fmt::join(words, " or "));
 }
 
@@ -77,7 +78,7 @@ public:
             if (std::string note = bridge->note(); !note.empty()) notes.push_back(std::move(note));
         if (!far_->attached.way.empty())
             notes.push_back(fmt::format("{} moved them {}", buffer().place().node(), far_->attached.way));
-        if (far_->peer->has_choice() || far_->peer->engine() != "tcp")
+        if (far_->peer->has_choice() || far_->peer->engine() != "tcp" || far_->peer->encrypted())
             notes.push_back(
                 fmt::format("{} was reached by {}", buffer().place().node(), far_->peer->engine_words()));
         if (std::string news = far_->peer->take_news(); !news.empty()) notes.push_back(std::move(news));

@@ -74,7 +74,8 @@ void Served::keep_answer(const Envelope& question, const std::string& answer) {
     answered_.pop_front();
 }
 
-void Served::use_engine(backend::NetworkEngine& engine, bool checked) {
+void Served::use_engine(backend::NetworkEngine& engine, bool checked, bool encrypted) {
+    encrypted_.store(encrypted);
     if (session_->link()->sockets() == 0) session_->use(make_link(engine, session_, checked));
 }
 
@@ -163,6 +164,8 @@ Result<std::string> Served::greet(std::string_view body, std::size_t sockets) co
     ours.session = number_;
     ours.key = key_;
     ours.engines = node_->engines();
+    const auto tools = node_->tools.lock();
+    ours.encrypted = encrypted() || (tools && tools->encrypted());  // also where there is no common engine
     ours.sockets = static_cast<std::uint8_t>(std::min<std::size_t>(sockets, 255));
     return to_body(ours);
 }

@@ -111,7 +111,9 @@ public:
     bool comes_again() const { return coming_again_.load() > 0; }
 
     // Before it has answered the greeting.
-    void use_engine(backend::NetworkEngine& engine, bool checked);
+    void use_engine(backend::NetworkEngine& engine, bool checked, bool encrypted);
+    // Its data sockets are.
+    bool encrypted() const { return encrypted_.load(); }
 
     const std::string& key() const { return key_; }
     const std::string& from() const { return from_; }  // "10.0.0.3:51234"
@@ -177,6 +179,7 @@ private:
     const std::string from_;
     const std::shared_ptr<Session> session_;
 
+    std::atomic<bool> encrypted_{false};
     std::atomic<int> coming_again_{0};
     std::mutex telling_mutex_;  // guards the next; before mutex_
     Telling telling_;

@@ -38,6 +38,11 @@ Result<std::string> Served::reach(std::string_view body) {
     SIDESTEP_TRY(const ReachRequest request, parse_reach(body));
     SIDESTEP_TRY(auto at, parse_addresses(request.addresses));
     SIDESTEP_TRY(const auto peer, node_->neighbours->get({request.addresses, std::move(at)}));
+    // Whoever asks had its own bytes encrypted: these are too, or they go another way.
+    if (encrypted() && !peer->encrypted())
+        return Error{ErrorCode::unsupported,
+                     fmt::format("what goes from {} to {} is not encrypted", node_->name, request.addresses),
+                     "network", "start one of both with --encrypt"};
     SIDESTEP_TRY(const std::string answer, peer->ask(Word::take, to_body(request.token), Peers::in_time()));
     SIDESTEP_TRY(const Attached there, parse_attached(answer));
     if (there.region == 0) return to_body(Attached{0, peer->engine_words()});

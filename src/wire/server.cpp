@@ -211,9 +211,14 @@ Result<void> Server::answer_data(Newcomer& newcomer) {
     SIDESTEP_TRY(const DataHello hello, parse_data_hello(newcomer.came));
     const auto served = find(hello.session);
     if (!served) return wrong("it belongs to no client that is here");
+    const DataKind link = served->encrypted() ? DataKind::encrypted_link : DataKind::link;
+    if (hello.kind != link && hello.kind != DataKind::probe)
+        return wrong("it is encrypted, or not, as its session is not");
     SIDESTEP_TRY(std::string nonce, node_->tls->random(nonce_bytes));
     SIDESTEP_TRY(const std::string code, server_code(*node_->tls, served->key(), hello, nonce));
     SIDESTEP_TRY(newcomer.expected, client_code(*node_->tls, served->key(), hello, nonce));
+    SIDESTEP_TRY(newcomer.keys,
+                 data_keys(*node_->tls, served->key(), hello, nonce, driver::Tls::Role::server));
     newcomer.session = hello.session;
     newcomer.kind = hello.kind;
     newcomer.nonce = nonce;
@@ -239,7 +244,9 @@ void Server::enter_data(std::uint64_t number) {
     }
     if (newcomer->kind == DataKind::probe) return enter_probe(*newcomer);
     if (served->session().link()->sockets() >= most_sockets) return;
-    if (auto added = served->session().link()->add(std::move(newcomer->socket).take().release()); !added)
+    if (auto added =
+            served->session().link()->add(std::move(newcomer->socket).take().release(), newcomer->keys);
+        !added)
         base::log(base::LogLevel::warn, added.error().to_string());
 }
 

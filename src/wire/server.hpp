@@ -72,6 +72,7 @@ private:
         std::uint64_t session = 0;
         std::string expected{};
         DataKind kind = DataKind::link;
+        backend::SocketKeys keys{};
     };
     // A control connection, and whose it is: another's than at first, where its client was here before.
     struct Visit {

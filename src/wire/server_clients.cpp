@@ -65,7 +65,8 @@ base::Workers::Task Server::welcome(const std::shared_ptr<Visit>& visit, const C
     if (theirs && theirs->session != 0 && engine != nullptr)
         return welcome_again(visit, *theirs, question, *engine);
     // Without a common one the client sees by the names that there is none.
-    if (engine != nullptr) client.served->use_engine(*engine, theirs->checked);
+    if (engine != nullptr)
+        client.served->use_engine(*engine, theirs->checked, theirs->encrypted || engines_->encrypted());
     return [served = client.served, question, came = std::chrono::steady_clock::now(),
             sockets = engine != nullptr ? engine->useful_sockets() : 0] {
         if (auto answer = served->answer(question, sockets, came)) served->send(*answer);

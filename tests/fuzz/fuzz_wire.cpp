@@ -2,6 +2,7 @@
 #include <array>
 
 #include "backend/network.hpp"
+#include "driver/tls_socket.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 #include "wire/address.hpp"
 #include "wire/data_hello.hpp"
@@ -104,6 +105,13 @@ void check_data_hello(std::string_view bytes) {
     require(data_hello(hello->session, hello->nonce, hello->kind) == bytes, "a greeting is what it says");
 }
 
+void check_record_head(std::string_view bytes) {
+    if (bytes.size() < driver::tls_record_head) return;
+    const auto size = driver::parse_record_head(reinterpret_cast<const unsigned char*>(bytes.data()));
+    if (!size.ok()) return require(size.error().code == ErrorCode::io_error, "a refusal is of the line");
+    require(*size > 16 && *size <= (16 << 10) + 256, "a record has a tag and a bound");
+}
+
 void check_host_port(std::string_view text) {
     const auto at = parse_host_port(text);
     if (!at.ok()) return require(at.error().code == ErrorCode::invalid_argument, "a refusal is of the text");
@@ -185,6 +193,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             break;
         case 's':
             fuzz::check_data_hello(bytes);
+            break;
+        case 't':
+            fuzz::check_record_head(bytes);
             break;
         case 'h':
             fuzz::check_host_port(bytes);

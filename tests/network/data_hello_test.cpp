@@ -52,7 +52,8 @@ protected:
         Result<void> entered;
         {
             const driver::TcpSocket mine = std::move(ends.one);
-            entered = enter_session(*tls, mine, session, session_key, test::patience());
+            if (auto keys = enter_session(*tls, mine, session, session_key, test::patience()); !keys)
+                entered = keys.error();
         }
         done.get();
         return entered;
@@ -63,9 +64,9 @@ protected:
 
 TEST_F(DataHelloTest, HasItsBytes) {
     const std::string nonce(nonce_bytes, 'n');
-    for (const DataKind kind : {DataKind::link, DataKind::probe}) {
+    for (const DataKind kind : {DataKind::link, DataKind::probe, DataKind::encrypted_link}) {
         const std::string said = data_hello(0x0102, nonce, kind);
-        const std::string letter(1, kind == DataKind::link ? '\1' : '\2');
+        const std::string letter(1, static_cast<char>(kind));
         EXPECT_EQ(said, "SIDESTEP" + std::string("\2\1\0\0\0\0\0\0", 8) + letter + nonce);
         const auto hello = parse_data_hello(said);
         ASSERT_TRUE(hello.ok()) << hello.error().to_string();
@@ -88,7 +89,7 @@ TEST_F(DataHelloTest, OtherBytesAreNone) {
     for (int kind = 0; kind < 256; ++kind) {
         std::string other = said;
         other[data_magic.size() + 8] = static_cast<char>(kind);
-        EXPECT_EQ(parse_data_hello(other).ok(), kind == 1 || kind == 2) << kind;
+        EXPECT_EQ(parse_data_hello(other).ok(), kind >= 1 && kind <= 3) << kind;
     }
 }
 
@@ -101,7 +102,7 @@ TEST_F(DataHelloTest, CodesDifferInAllThatTheyStandFor) {
         for (const std::uint64_t session : {1, 2}) {
             for (const std::string& first : {a, b}) {
                 for (const std::string& second : {a, b}) {
-                    for (const DataKind kind : {DataKind::link, DataKind::probe}) {
+                    for (const DataKind kind : {DataKind::link, DataKind::probe, DataKind::encrypted_link}) {
                         const DataHello hello{session, first, kind};
                         codes.insert(server_code(*tls, key, hello, second).value());
                         codes.insert(client_code(*tls, key, hello, second).value());
@@ -113,6 +114,30 @@ TEST_F(DataHelloTest, CodesDifferInAllThatTheyStandFor) {
     }
     EXPECT_EQ(codes.size(), made);
     for (const std::string& code : codes) EXPECT_EQ(code.size(), code_bytes);
+}
+
+// What one end sends the other receives, under keys that differ each way and time; sockets that are not encrypted have none.
+TEST_F(DataHelloTest, KeysOfBothEndsFit) {
+    const std::string nonce(nonce_bytes, 'n');
+    const auto keys_of = [&](const DataHello& hello, const std::string& key, driver::Tls::Role end) {
+        return data_keys(*tls, key, hello, nonce, end).value();
+    };
+    std::set<std::string> all;
+    std::size_t made = 0;
+    for (const std::string& key : {session_key, std::string(32, 'K')}) {
+        for (const char first : {'a', 'b'}) {
+            const DataHello hello{1, std::string(nonce_bytes, first), DataKind::encrypted_link};
+            const auto client = keys_of(hello, key, driver::Tls::Role::client);
+            const auto server = keys_of(hello, key, driver::Tls::Role::server);
+            EXPECT_EQ(client.out, server.in);
+            EXPECT_EQ(client.in, server.out);
+            all.insert({client.out, client.in});
+            made += 2;
+            EXPECT_TRUE(keys_of({1, hello.nonce, DataKind::link}, key, driver::Tls::Role::client).empty());
+        }
+    }
+    EXPECT_EQ(all.size(), made);
+    for (const std::string& key : all) EXPECT_EQ(key.size(), 28u);
 }
 
 TEST_F(DataHelloTest, BothEndsKnowEachOther) {

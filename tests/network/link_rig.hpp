@@ -16,6 +16,7 @@
 #include "backends/ncclnet/ncclnet_engine.hpp"
 #include "backends/tcp/tcp_engine.hpp"
 #include "config.hpp"
+#include "driver/tls_socket.hpp"
 #include "tests/network/loopback.hpp"
 
 #if SIDESTEP_HAVE_VERBS
@@ -47,6 +48,12 @@ inline std::unique_ptr<backend::NetworkEngine> make_engine(std::size_t loops) {
 #else
     abort_on_error({ErrorCode::unsupported, "this build has no verbs engine", "SIDESTEP_TEST_VERBS", {}});
 #endif
+}
+
+// Of one end: what goes over sockets is encrypted where SIDESTEP_TEST_ENCRYPTION is set.
+inline backend::SocketKeys test_keys() {
+    if (std::getenv("SIDESTEP_TEST_ENCRYPTION") == nullptr) return {};
+    return {std::string(driver::tls_secret_bytes, 'o'), std::string(driver::tls_secret_bytes, 'i')};
 }
 
 // For tests in which a bare socket says what it likes.
@@ -142,8 +149,9 @@ struct Joined {
     void join(std::size_t sockets) const {
         for (std::size_t i = 0; i < sockets; ++i) {
             Ends ends = connected();
-            ASSERT_TRUE(one.link->add(number_of(std::move(ends.one))).ok());
-            ASSERT_TRUE(other.link->add(number_of(std::move(ends.other))).ok());
+            const backend::SocketKeys keys = test_keys();
+            ASSERT_TRUE(one.link->add(number_of(std::move(ends.one)), keys).ok());
+            ASSERT_TRUE(other.link->add(number_of(std::move(ends.other)), {keys.in, keys.out}).ok());
         }
     }
 

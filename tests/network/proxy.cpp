@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -73,7 +75,22 @@ void Proxy::accept() {
     }
 }
 
-void Proxy::pass(int from, int to, int number) const {
+void Proxy::look_for(std::string words) {
+    std::lock_guard lock(mutex_);
+    words_ = std::move(words);
+}
+
+// `passed`: what has come before, as far as the words may begin in it.
+void Proxy::count(std::string& passed, const char* bytes, std::size_t size) {
+    std::lock_guard lock(mutex_);
+    if (words_.empty()) return;
+    passed.append(bytes, size);
+    for (std::size_t at = 0; (at = passed.find(words_, at)) != std::string::npos; ++at) ++seen_;
+    passed.erase(0, passed.size() - std::min(passed.size(), words_.size() - 1));
+}
+
+void Proxy::pass(int from, int to, int number) {
+    std::string before;
     std::array<char, 65536> bytes;
     std::size_t passed = 0;
     while (true) {
@@ -85,6 +102,7 @@ void Proxy::pass(int from, int to, int number) const {
             damaged < passed + static_cast<std::size_t>(came))
             bytes[damaged - passed] = static_cast<char>(bytes[damaged - passed] ^ 1);
         passed += static_cast<std::size_t>(came);
+        count(before, bytes.data(), static_cast<std::size_t>(came));
         for (ssize_t gone = 0; gone < came;) {
             const ssize_t sent =
                 ::send(to, bytes.data() + gone, static_cast<std::size_t>(came - gone), MSG_NOSIGNAL);

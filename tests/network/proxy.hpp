@@ -29,6 +29,10 @@ public:
         damaged_byte_ = byte;
         damaged_ = connection;
     }
+    // Looks for these bytes in all that passes from now on, either way.
+    void look_for(std::string words);
+    // How often they were seen.
+    int seen() const { return seen_; }
     // Takes no connection from now on.
     void refuse();
     // Connections so far.
@@ -44,7 +48,8 @@ private:
     };
     void accept();
     // `number`: of the connection, where its bytes may be damaged.
-    void pass(int from, int to, int number) const;
+    void pass(int from, int to, int number);
+    void count(std::string& passed, const char* bytes, std::size_t size);
 
     const std::string port_;
     int listener_ = -1;
@@ -54,7 +59,9 @@ private:
     std::atomic<int> connections_{0};
     std::atomic<int> damaged_{0};
     std::atomic<std::size_t> damaged_byte_{0};
+    std::atomic<int> seen_{0};
     std::mutex mutex_;
+    std::string words_;  // guarded by it, as the next
     std::list<Pair> pairs_;
     std::thread accepting_;
 };

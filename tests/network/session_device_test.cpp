@@ -21,7 +21,7 @@ constexpr Bytes small_frame = 4096;
 class NotingLink final : public backend::Link {
 public:
     explicit NotingLink(bool reaches) : reaches_(reaches) {}
-    Result<void> add(int) override { return {}; }
+    Result<void> add(int, const backend::SocketKeys&) override { return {}; }
     std::size_t sockets() const override { return 1; }
     Bytes direct_above() const override { return reaches_ ? small_frame : never; }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override {

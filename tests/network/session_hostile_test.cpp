@@ -269,7 +269,7 @@ TEST(HostileClient, IsRefusedWhatItMayNotHave) {
 // Takes large frames later, when it is told to, and small ones at once.
 class SlowLink final : public backend::Link {
 public:
-    Result<void> add(int) override { return {}; }
+    Result<void> add(int, const backend::SocketKeys&) override { return {}; }
     std::size_t sockets() const override { return 1; }
     void send(const Frame& frame, const void*, std::function<void()> sent) override {
         ++frames;

@@ -401,7 +401,7 @@ TEST(SessionParts, NeedALinkThatScatters) {
     SIDESTEP_NEEDS_BARE_SOCKETS();
     class Plain final : public backend::Link {
     public:
-        Result<void> add(int) override { return {}; }
+        Result<void> add(int, const backend::SocketKeys&) override { return {}; }
         std::size_t sockets() const override { return 1; }
         void send(const Frame& frame, const void*, std::function<void()> sent) override {
             frames.push_back(frame);

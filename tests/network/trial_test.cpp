@@ -38,7 +38,9 @@ private:
     class OtherLink final : public backend::Link {
     public:
         OtherLink(std::shared_ptr<backend::Link> inner, Lies lies) : inner_(std::move(inner)), lies_(lies) {}
-        Result<void> add(int socket) override { return inner_->add(socket); }
+        Result<void> add(int socket, const backend::SocketKeys& keys) override {
+            return inner_->add(socket, keys);
+        }
         std::size_t sockets() const override { return inner_->sockets(); }
         void send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override {
             if (frame.kind != backend::Frame::Kind::push || lies_ == Lies::never)

@@ -59,6 +59,15 @@ class NetworkTest(PackageTest):
             self.client.notify("n", "nobody takes it")
         self.assertEqual(caught.exception.code, "unsupported")
 
+    def test_encryption(self):
+        encrypting = sidestep.Context(MACHINE, nodes=f"n={self.serving.addresses[0]}", key_file=self.folder / "key",
+                                      network_encryption=True)
+        (self.folder / "out" / "some").write_bytes(b"some bytes")
+        back = bytearray(10)
+        receipt = encrypting.copy(f"n/file:{self.folder}/out/some", back)
+        self.assertEqual(bytes(back), b"some bytes")
+        self.assertTrue(any("encrypted by" in note for note in receipt.notes), receipt.notes)
+
     def test_what_is_refused(self):
         (self.folder / "secret").write_bytes(b"secret")
         with self.assertRaises(sidestep.Error) as caught:
