@@ -246,9 +246,9 @@ void define_context(py::module_& module) {
         });
     py::class_<Held<Publication>>(module, "Publication", "Withdraws its name when it goes.");
     py::class_<PyContext>(module, "Context")
-        .def(py::init<const std::string&, const std::string&, const std::string&, bool>(), py::arg("machine"),
-             py::arg("nodes") = "", py::arg("key_file") = "", py::arg("network_checksums") = false,
-             py::arg("network_encryption") = false)
+        .def(py::init<const std::string&, const std::string&, const std::string&, bool, bool>(),
+             py::arg("machine"), py::arg("nodes") = "", py::arg("key_file") = "",
+             py::arg("network_checksums") = false, py::arg("network_encryption") = false)
         .def("serve", &PyContext::serve)
         .def("notify", &PyContext::notify)
         .def("publish", &PyContext::publish)
