@@ -26,7 +26,7 @@ cp "$tools/run_gpu_tests.sh" "$stage/$name/run-gpu-tests.sh"
 cp "$tools/../LICENSE" "$stage/$name/"
 # The programs are alike for the most part: a dictionary that reaches from one to the next makes a quarter of what gzip would.
 tar --create --directory "$stage" --sort=name --owner=0 --group=0 --numeric-owner "$name" |
-    xz --lzma2=preset=0,dict=96MiB >"$archive.new"
+    xz --lzma2=preset=1,dict=96MiB >"$archive.new"
 bytes=$(stat --format=%s "$archive.new")
 if [ "$bytes" -gt "$max_bytes" ]; then
     rm "$archive.new"

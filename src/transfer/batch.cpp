@@ -151,17 +151,19 @@ private:
                             const BatchRange& range, backend::Access access) -> Result<void> {
             backend::AttachOptions options;
             options.access = access;
-            if (!end) {
-                SIDESTEP_TRY(end, hop.backend->attach(range.memory, options));
-            }
+            SIDESTEP_TRY(end, hop.backend->attach(range.memory, options));
             return {};
         };
         for (const BatchPiece& piece : group.pieces) {
-            auto added = add(bulk.sources[piece.from_range], group.first(),
-                             (*group.from_ranges)[piece.from_range], backend::Access::read);
-            if (added)
-                added = add(bulk.targets[piece.to_range], group.last(), (*group.to_ranges)[piece.to_range],
-                            backend::Access::write);
+            auto& source = bulk.sources[piece.from_range];
+            auto& target = bulk.targets[piece.to_range];
+            if (source && target) continue;  // of nearly all pieces
+            Result<void> added;
+            if (!source)
+                added =
+                    add(source, group.first(), (*group.from_ranges)[piece.from_range], backend::Access::read);
+            if (added && !target)
+                added = add(target, group.last(), (*group.to_ranges)[piece.to_range], backend::Access::write);
             if (!added) return at_position(added.error(), piece.position, piece.position);
         }
         return group.relayed() ? add_relay(bulk) : Result<void>();
