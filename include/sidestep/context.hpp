@@ -34,9 +34,9 @@ struct ContextOptions {
     std::string peer_folder = {};
     // See Context::set_relay_memory.
     Bytes relay_memory = Bytes{64} << 20;
-    // Where other machines listen: NAME=HOST:PORT with commas between, or the path of a file of such lines; a name that is
-    // there again has several addresses. Empty: the environment's SIDESTEP_NODES. Any other name of a machine is asked of
-    // the resolver, and reached at port 47900.
+    // Where other machines listen: NAME=HOST:PORT with commas between, the path of a file of such lines, or etcd://HOST:PORT/PREFIX;
+    // a name that is there again has several addresses. Empty: the environment's SIDESTEP_NODES. Any other name of a machine is
+    // asked of the resolver, and reached at port 47900.
     std::string nodes = {};
     // The key by which machines know each other. Empty: the environment's SIDESTEP_KEY_FILE, else
     // ~/.config/sidestep/key. Read at the first use of another machine.

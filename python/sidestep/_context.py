@@ -90,8 +90,8 @@ class Context:
 
     machine: 'live', a built-in machine ('dgx-h100'), a cluster of it, a topology file; None: the environment's
     SIDESTEP_MACHINE, else 'live'. GPUs of any but the live machine are emulated in host memory.
-    nodes: where other machines listen, 'node7=10.0.0.7:47900' with commas between, or a file of such lines; None: the
-    environment's SIDESTEP_NODES. A name that the resolver knows needs none.
+    nodes: where other machines listen, 'node7=10.0.0.7:47900' with commas between, a file of such lines, or
+    'etcd://HOST:PORT/PREFIX'; None: the environment's SIDESTEP_NODES. A name that the resolver knows needs none.
     key_file: the key by which machines know each other; None: SIDESTEP_KEY_FILE, else ~/.config/sidestep/key.
     network_checksums: bytes to and from other machines carry checksums; what changed on its way is sent again.
     network_encryption: they are encrypted, of what this context asks for and of what it serves.

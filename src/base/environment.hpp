@@ -23,7 +23,7 @@ struct Environment {
     // SIDESTEP_PEER_FOLDER: where published memory is found, for contexts that name no folder; empty: the
     // default.
     std::string peer_folder;
-    // SIDESTEP_NODES: where nodes listen: NAME=HOST:PORT with commas between, or the path of a file of such lines.
+    // SIDESTEP_NODES: where nodes listen: NAME=HOST:PORT with commas between, a file of such lines, or etcd://HOST:PORT/PREFIX.
     std::string nodes;
     // SIDESTEP_KEY_FILE: the key of nodes, for contexts and for `sidestep serve`.
     std::string key_file;
