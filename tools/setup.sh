@@ -38,7 +38,7 @@ libclang-rt-dev clang++
 "
 fi
 
-# `tools/setup.sh tests` installs what only tests need: shells that complete, a strict reader of man pages, and what makes the file
+# `tools/setup.sh tests` installs what only tests need: shells that complete, a strict reader of man pages, what makes the file
 # systems in which saves are killed, and a server that knows addresses of nodes.
 if [ "${1:-}" = tests ]; then
     packages="zsh zsh
