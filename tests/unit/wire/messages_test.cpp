@@ -1,7 +1,6 @@
 // What the control connection says: every message comes back as it was sent, and nothing else is taken for one.
 #include "wire/messages.hpp"
 
-#include <algorithm>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -145,28 +144,6 @@ TEST(WireMessages, HelloSaysWhoSpeaks) {
     EXPECT_FALSE(parse_hello(to_body(many)).ok());
     many.engines = {std::string(17, 'e')};
     EXPECT_FALSE(parse_hello(to_body(many)).ok());
-}
-
-TEST(WireMessages, HelloSaysWhatBytesGetOnTheirWay) {
-    Hello hello = full_hello();
-    for (const auto& [checked, encrypted] :
-         {std::pair{false, false}, std::pair{false, true}, std::pair{true, false}, std::pair{true, true}}) {
-        hello.checked = checked;
-        hello.encrypted = encrypted;
-        const auto came = parse_hello(to_body(hello));
-        ASSERT_TRUE(came.ok()) << came.error().to_string();
-        EXPECT_EQ(came->checked, checked);
-        EXPECT_EQ(came->encrypted, encrypted);
-    }
-    // One byte of flags differs between the last two; what a later version may ask for is not taken for this one's.
-    hello.encrypted = true;
-    std::string body = to_body(hello);
-    hello.encrypted = false;
-    const std::string without = to_body(hello);
-    const auto at = std::mismatch(body.begin(), body.end(), without.begin()).first;
-    ASSERT_NE(at, body.end());
-    *at = 4;
-    EXPECT_FALSE(parse_hello(body).ok());
 }
 
 TEST(WireMessages, BuffersKeepEveryPart) {
