@@ -148,7 +148,8 @@ namespace sidestep {
 Result<std::vector<std::string>> repair(const std::string& folder) {
     SIDESTEP_TRY(const auto turn,
                  driver::LockFile::take(checkpoint::save_lock(folder), checkpoint::lock_wait));
-    SIDESTEP_TRY(const std::vector<std::string> left, driver::remove_leftovers(folder));
+    SIDESTEP_TRY(const std::vector<std::string> left,
+                 driver::remove_leftovers(folder, checkpoint::lock_wait));
     std::vector<std::string> done;
     for (const std::string& name : left)
         done.push_back(fmt::format("removed {}, which was never finished", name));

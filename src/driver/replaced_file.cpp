@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@ namespace {
 
 constexpr int most_names = 100;  // of files that are being written under one name
 constexpr std::string_view middle = ".sidestep-";
+constexpr std::chrono::milliseconds pause{10};
 
 // ".NAME.sidestep-0", shortened where a file name could not hold it (255 bytes). Few names, so that what was left over is
 // found without reading the folder.
@@ -55,15 +57,22 @@ bool has_name(const Fd& fd, const Fd& folder, const std::string& name) {
            open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
-// Removes a temporary file that is not locked. False where there is none, where it is locked, or where it is
-// no file.
-bool remove_leftover(const Fd& folder, const std::string& name) {
+// A temporary file that nobody locks is removed; `other` where there is none, and what is no file.
+enum class Leftover { removed, locked, other };
+
+Leftover try_to_remove(const Fd& folder, const std::string& name) {
     const Fd fd(::openat(folder.get(), name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
-    if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+    if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return Leftover::other;
     // Without locks there is no way to know whether it is being written.
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    return has_name(fd, folder, name) && ::unlinkat(folder.get(), name.c_str(), 0) == 0;
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+        return errno == EWOULDBLOCK ? Leftover::locked : Leftover::other;
+    const bool removed = has_name(fd, folder, name) && ::unlinkat(folder.get(), name.c_str(), 0) == 0;
+    return removed ? Leftover::removed : Leftover::other;
+}
+
+bool remove_leftover(const Fd& folder, const std::string& name) {
+    return try_to_remove(folder, name) == Leftover::removed;
 }
 
 }  // namespace
@@ -205,11 +214,19 @@ Result<void> ReplacedFile::commit(bool sync) {
     return {};
 }
 
-Result<std::vector<std::string>> remove_leftovers(const std::string& folder) {
+Result<std::vector<std::string>> remove_leftovers(const std::string& folder, std::chrono::milliseconds wait) {
+    const auto until = std::chrono::steady_clock::now() + wait;
     SIDESTEP_TRY(const Fd open, open_file(folder, O_PATH | O_DIRECTORY));
     SIDESTEP_TRY(std::vector<std::string> names, names_in(folder, Hidden::too));
-    std::erase_if(
-        names, [&](const std::string& name) { return !is_temporary(name) || !remove_leftover(open, name); });
+    std::erase_if(names, [&](const std::string& name) {
+        if (!is_temporary(name)) return true;
+        Leftover found = try_to_remove(open, name);
+        while (found == Leftover::locked && std::chrono::steady_clock::now() < until) {
+            std::this_thread::sleep_for(pause);
+            found = try_to_remove(open, name);
+        }
+        return found != Leftover::removed;
+    });
     return names;
 }
 

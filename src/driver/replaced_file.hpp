@@ -1,6 +1,7 @@
 // A file that appears under its name all at once.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,7 +56,8 @@ private:
 };
 
 // Removes what killed processes left of files that were to appear in the folder, and answers their names. Files that are
-// being written are locked, and stay.
-Result<std::vector<std::string>> remove_leftovers(const std::string& folder);
+// being written are locked, and stay. Waits that long in all for locks: the kernel may let go of what a killed process had
+// open a moment after the process is gone (io_uring's writes, FUSE).
+Result<std::vector<std::string>> remove_leftovers(const std::string& folder, std::chrono::milliseconds wait);
 
 }  // namespace sidestep::driver

@@ -1,7 +1,11 @@
 // Whole-file targets: the old file or the new one, never anything else.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
+
+#include <chrono>
+#include <thread>
 
 #include "driver/replaced_file.hpp"
 #include "file_test.hpp"
@@ -193,11 +197,26 @@ TEST_F(ReplaceTest, LeftoversAreRemovedAndNothingElse) {
         EXPECT_FALSE(folder_.names().contains(".old.sidestep-1"));
         put(folder_ / ".old.sidestep-1", "left");
     }
-    const auto removed = driver::remove_leftovers(folder_.path());
+    const auto removed = driver::remove_leftovers(folder_.path(), std::chrono::milliseconds(0));
     ASSERT_TRUE(removed.ok()) << removed.error().to_string();
     EXPECT_EQ(*removed, (std::vector<std::string>{".old.sidestep-1", ".other.sidestep-17"}));
     EXPECT_EQ(folder_.names(),
               (Names{".link.sidestep-0", ".old.sidestep-0", ".old.sidestep-x", ".sidestep-1", "old"}));
+}
+
+// A lock that goes a moment after its process went.
+TEST_F(ReplaceTest, LocksAreWaitedFor) {
+    put(folder_ / ".old.sidestep-0", "left");
+    const driver::Fd held(::open((folder_ / ".old.sidestep-0").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+    std::thread goes([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        ::flock(held.get(), LOCK_UN);
+    });
+    const auto removed = driver::remove_leftovers(folder_.path(), std::chrono::seconds(60));
+    goes.join();
+    ASSERT_TRUE(removed.ok()) << removed.error().to_string();
+    EXPECT_EQ(*removed, std::vector<std::string>{".old.sidestep-0"});
 }
 
 // Where anybody may make links, only one's own are followed, and those of whom the folder belongs to.
