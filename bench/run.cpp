@@ -77,6 +77,7 @@ Report begin_report(const Context& context, std::string command) {
     report.kernel = kernel();
     report.driver = gpu_driver(topology);
     report.topology = compact(topology.to_json());
+    report.notes = topology.notes();
     if (report.emulated)
         report.notes.push_back(
             "the GPUs are emulated in this machine's memory: rates say nothing about the modelled machine, "

@@ -46,10 +46,14 @@ std::vector<std::string> known_words(const CLI::App& app, bool options) {
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App& command = chosen(app);
     std::string message = error.what(), hint = hint_of(command);
-    const auto left = app.remaining(true);
-    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !left.empty()) {
+    auto left = app.remaining(true);
+    const auto is_option = [](const std::string& word) { return word.starts_with("-"); };
+    // An option that nobody knows is told before an argument that is missing: its value may be that argument.
+    std::stable_partition(left.begin(), left.end(), is_option);
+    if (!left.empty() &&
+        (is_option(left.front()) || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
         const std::string& word = left.front();
-        const bool option = word.starts_with("-");
+        const bool option = is_option(word);
         const char* kind = option ? "option" : "verb";
         message = fmt::format("there is no {} '{}'", kind, word);
         if (!option && command.get_parent() != nullptr)
@@ -108,6 +112,7 @@ Result<ExitCode> run(int argc, const char* const* argv) {
     // One verb; a second verb's name is then an argument, as in `sidestep help copy`.
     app.require_subcommand(0, 1);
     add_globals(app, globals);
+    app.formatter(std::make_shared<HelpFormatter>());
     app.get_formatter()->label("SUBCOMMAND", "VERB");
     std::vector<std::pair<CLI::App*, Action>> actions;
     for (const Verb& verb : verbs) {

@@ -17,6 +17,8 @@ const char* const exit_codes =
 
 namespace {
 
+constexpr std::size_t text_column = 30, widest_line = 100;
+
 // Every command follows these.
 constexpr std::string_view always = "json color";
 // What "reach" stands for below: those of whoever opens a machine that may have nodes.
@@ -181,12 +183,38 @@ std::string spelled(const CLI::Option& option) {
     return text;
 }
 
+std::string listed(std::string_view name, std::string_view text) {
+    std::string out = fmt::format("  {:<{}}", name, text_column - 2);
+    std::size_t column = out.size();
+    const auto next_line = [&] {
+        out += fmt::format("\n{:{}}", "", text_column);
+        column = text_column;
+    };
+    if (column > text_column) next_line();
+    while (!text.empty()) {
+        const std::string_view word = text.substr(0, text.find(' '));
+        text.remove_prefix(std::min(text.size(), word.size() + 1));
+        if (column > text_column && column + 1 + word.size() > widest_line) next_line();
+        if (column > text_column) out += ' ';
+        column += word.size() + (column > text_column ? 1 : 0);
+        out += word;
+    }
+    return out + "\n";
+}
+
+std::string HelpFormatter::make_option(const CLI::Option* option, bool positional) const {
+    return listed(make_option_name(option, positional) + make_option_opts(option), make_option_desc(option));
+}
+
+std::string HelpFormatter::make_subcommand(const CLI::App* command) const {
+    return listed(command->get_name(), command->get_description());
+}
+
 std::string footer_of(const CLI::App& app) {
     std::string text;
     const auto options = followed(app);
     if (!options.empty()) text += "General options, before or after the command:\n";
-    for (const CLI::Option* option : options)
-        text += fmt::format("  {:<28}{}\n", spelled(*option), option->get_description());
+    for (const CLI::Option* option : options) text += listed(spelled(*option), option->get_description());
     const Manual& manual = manual_of(app);
     std::size_t width = 0;
     for (const Example& example : manual.examples)

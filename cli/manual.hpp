@@ -42,6 +42,16 @@ const CLI::Option* find_option(const CLI::App& app, std::string_view name);
 // "--size SIZE".
 std::string spelled(const CLI::Option& option);
 
+// A line of two columns, as help has them, its text broken into lines of at most 100 columns.
+std::string listed(std::string_view name, std::string_view text);
+
+// Help whose lines are short enough to be read.
+class HelpFormatter : public CLI::Formatter {
+public:
+    std::string make_option(const CLI::Option* option, bool positional) const override;
+    std::string make_subcommand(const CLI::App* command) const override;
+};
+
 // What stands below the command's own options in its help.
 std::string footer_of(const CLI::App& app);
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/deadlines.hpp"
+#include "base/exception_words.hpp"
 #include "base/object_store.hpp"
 #include "base/try.hpp"
 #include "checkpoint/block_reader.hpp"
@@ -30,8 +31,10 @@ Result<Value> guarded(const std::string& path, const Work& work) {
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "there is no memory for the checkpoint's names", path, {}};
     } catch (const std::exception& error) {
-        return Error{
-            ErrorCode::internal, fmt::format("the checkpoint cannot be read: {}", error.what()), path, {}};
+        return Error{ErrorCode::internal,
+                     fmt::format("the checkpoint cannot be read: {}", base::words_of(error)),
+                     path,
+                     {}};
     }
 }
 

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/exception_words.hpp"
 #include "base/try.hpp"
 #include "base/workers.hpp"
 #include "checkpoint/folder_reader.hpp"
@@ -124,8 +125,10 @@ Result<FileHeader> read_file(const std::string& path, const CheckpointOptions& o
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "there is no memory to read the header", path, {}};
     } catch (const std::exception& error) {
-        return Error{
-            ErrorCode::internal, fmt::format("the header cannot be read: {}", error.what()), path, {}};
+        return Error{ErrorCode::internal,
+                     fmt::format("the header cannot be read: {}", base::words_of(error)),
+                     path,
+                     {}};
     }
 }
 

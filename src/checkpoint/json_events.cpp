@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/exception_words.hpp"
 #include "checkpoint/names.hpp"
 
 namespace sidestep::checkpoint {
@@ -231,7 +232,8 @@ Result<void> read_json(std::string_view text, JsonReader& reader, const std::str
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, fmt::format("there is no memory to read {}", what), file, {}};
     } catch (const std::exception& error) {
-        return Error{ErrorCode::internal, fmt::format("{} cannot be read: {}", what, error.what()), file, {}};
+        return Error{
+            ErrorCode::internal, fmt::format("{} cannot be read: {}", what, base::words_of(error)), file, {}};
     }
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/exception_words.hpp"
 #include "base/try.hpp"
 #include "collective/choose.hpp"
 
@@ -67,7 +68,7 @@ Result<Json> parse_once(const std::string& text) {
         if (!json.is_object()) return bad("the file holds no object");
         return json;
     } catch (const Json::exception& error) {
-        return bad(fmt::format("the file is no JSON: {}", error.what()));
+        return bad(fmt::format("the file is no JSON: {}", base::words_of(error)));
     }
 }
 

@@ -1,4 +1,5 @@
 #include "diagnose/driver_records.hpp"
+#include "base/exception_words.hpp"
 
 #include <fmt/format.h>
 
@@ -20,8 +21,9 @@ Result<Facts> read_json(std::string_view text, const std::string& where, Read re
     try {
         return read(Json::parse(text));
     } catch (const Json::exception& error) {
-        return Error{ErrorCode::invalid_argument, fmt::format("the record cannot be read: {}", error.what()),
-                     where, "record the machine again with sidestep topo --record"};
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("the record cannot be read: {}", base::words_of(error)), where,
+                     "record the machine again with sidestep topo --record"};
     }
 }
 

@@ -9,6 +9,7 @@
 
 #include <sidestep/topology.hpp>
 
+#include "base/exception_words.hpp"
 #include "base/try.hpp"
 #include "topology/json_format.hpp"
 #include "topology/kinds.hpp"
@@ -305,9 +306,9 @@ Result<Topology::Parts> parse(std::string_view text) {
         return read_parts(json::parse(text.begin(), text.end()));
     } catch (const json::parse_error& error) {
         return wrong(fmt::format("byte {}", error.byte),
-                     fmt::format("the file is no JSON: {}", error.what()));
+                     fmt::format("the file is no JSON: {}", base::words_of(error)));
     } catch (const json::exception& error) {
-        return wrong("", fmt::format("the file cannot be read as JSON: {}", error.what()));
+        return wrong("", fmt::format("the file cannot be read as JSON: {}", base::words_of(error)));
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "there is no memory to read the topology", "", ""};
     }

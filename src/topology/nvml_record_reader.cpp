@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/exception_words.hpp"
 #include "base/printable.hpp"
 
 namespace sidestep::topology {
@@ -287,7 +288,7 @@ Result<std::unique_ptr<Nvml>> nvml_from_json(std::string_view text, const std::s
         return std::unique_ptr<Nvml>(std::make_unique<RecordedNvml>(json));
     } catch (const Json::exception& error) {
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("the record of NVML cannot be read: {}", error.what()), where, ""};
+                     fmt::format("the record of NVML cannot be read: {}", base::words_of(error)), where, ""};
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include <sidestep/topology.hpp>
 
+#include "base/exception_words.hpp"
 #include "base/try.hpp"
 
 namespace sidestep {
@@ -175,7 +176,8 @@ Result<ProbeReport> ProbeReport::from_json(std::string_view text, const std::str
         return report;
     } catch (const Json::exception& error) {
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("the report of a probe cannot be read: {}", error.what()), where, hint};
+                     fmt::format("the report of a probe cannot be read: {}", base::words_of(error)), where,
+                     hint};
     }
 }
 

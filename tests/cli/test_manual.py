@@ -42,6 +42,12 @@ class Help(harness.CommandTest):
             self.assertEqual(self.help_of(command), self.succeed(*command.split(), "--help").out)
         self.refused(USAGE, ["'dif'", "did you mean 'diff'?"], "help", "topo", "dif")
 
+    def test_lines_fit_a_terminal(self):
+        for command in ["", *commands()]:
+            for line in self.help_of(command).split("\nExamples:\n")[0].splitlines():
+                with self.subTest(command, line=line):
+                    self.assertLessEqual(len(line), 100)
+
     def test_every_command_has_examples_that_are_its_own(self):
         for command in commands():
             with self.subTest(command):
@@ -95,6 +101,8 @@ class Help(harness.CommandTest):
             self.refused(USAGE, f"did you mean '{meant}'?", *line)
         self.refused(USAGE, "did you mean 'dgx-h100'?", "topo", machine="dgx-h10")
         self.refused(USAGE, "did you mean 'dgx-h100'?", "topo", "diff", "dxg-h100", "dgx-a100")
+        # Before what is missing: it may be what the wrong option was to have as its value.
+        self.refused(USAGE, "did you mean '--verify'?", "copy", "host", "--verfy")
         for line in [["frobnicate"], ["copy", "host", "gpu:0", "--fast"]]:
             self.assertNotIn("did you mean", self.run_command(*line).err)
 

@@ -103,6 +103,8 @@ class Formats(harness.CommandTest):
         self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", bare)
         self.assertIn("NV18", self.succeed("topo", "--as", "dgx-h100", machine="bare.xml").out)
         self.refused(harness.USAGE, "dgx-h100", "topo", "--as", "dgx-h100")
+        self.write("cut.json", b'{"format":')
+        self.refused(harness.USAGE, "the file is no JSON: parse error at line 1", "topo", machine="cut.json")
         lent = {**harness.environment(), "SIDESTEP_MACHINE": "bare.xml!as=dgx-h100"}
         route = ["route", "gpu:0", "gpu:1", "--size", "1G"]
         for words, how in [(["--as", "dgx-h100", *route], {"machine": "bare.xml"}),
@@ -114,6 +116,8 @@ class Formats(harness.CommandTest):
         examined = re.sub(r"\s+", " ", self.run_command("doctor", machine="bare.xml").out)
         self.assertIn("not looked at topology: the file tells of no NVLinks", examined)
         self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", examined)
+        measured = self.succeed("bench", "--case", "host_small", "--samples", "1", machine="bare.xml").out
+        self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", measured)
 
     def test_dot(self):
         text = self.succeed("topo", "--format", "dot").out
