@@ -13,9 +13,17 @@ namespace sidestep::backends::ncclnet {
 
 using Clock = std::chrono::steady_clock;
 
+namespace {
+
+Error closed() {
+    return {ErrorCode::io_error, "the connection by the network plugin has ended", "ncclnet", {}};
+}
+
+}  // namespace
+
 Result<driver::NcclNetHandle> Bulk::listen() {
     driver::NcclNetHandle handle{};
-    SIDESTEP_TRY(listening_, plugin_.net->listen(plugin_.device.number, handle));
+    SIDESTEP_TRY(listening_, net_->listen(device_, handle));
     return handle;
 }
 
@@ -32,7 +40,7 @@ void Bulk::give(Way& way, Piece piece) {
 }
 
 Pump::Progress Bulk::turn() {
-    const bool waits = joining_ || sending_.busy() || receiving_.busy();
+    const bool waits = joining_ || sending_.busy() || receiving_.busy() || !trials_.empty();
     if (closing_ && (over_ || !waits || Clock::now() >= closes_)) {
         over_ = true;
         std::exchange(closing_, {})(close());
@@ -44,6 +52,7 @@ Pump::Progress Bulk::turn() {
     }
     if (!moved) {
         over_ = true;
+        refuse_trials(moved.error());
         if (const auto owner = owner_.lock()) owner->failed(moved.error());
         return Pump::Progress::moved;
     }
@@ -57,6 +66,7 @@ Result<bool> Bulk::go_on() {
     if (joining_) {
         SIDESTEP_TRY(moved, connect());
     }
+    if (joined()) run_trials();
     for (Way* const way : {&receiving_, &sending_}) {
         SIDESTEP_TRY(const bool started, start(*way));
         SIDESTEP_TRY(const bool ended, look(*way));
@@ -69,23 +79,27 @@ Result<bool> Bulk::go_on() {
 Result<bool> Bulk::connect() {
     const bool before = sending_.comm != nullptr || receiving_.comm != nullptr;
     if (sending_.comm == nullptr) {
-        SIDESTEP_TRY(sending_.comm, plugin_.net->connect(plugin_.device.number, theirs_));
+        SIDESTEP_TRY(sending_.comm, net_->connect(device_, theirs_));
     }
     if (receiving_.comm == nullptr) {
-        SIDESTEP_TRY(receiving_.comm, plugin_.net->accept(listening_));
+        SIDESTEP_TRY(receiving_.comm, net_->accept(listening_));
     }
-    if (sending_.comm == nullptr || receiving_.comm == nullptr)
-        return !before && (sending_.comm != nullptr || receiving_.comm != nullptr);
+    if (!joined()) return !before && (sending_.comm != nullptr || receiving_.comm != nullptr);
     joining_ = false;
-    SIDESTEP_CHECK(plugin_.net->close_listen(std::exchange(listening_, nullptr)));
+    SIDESTEP_CHECK(net_->close_listen(std::exchange(listening_, nullptr)));
     return true;
 }
 
 Result<driver::NcclNet::Region> Bulk::region(Way& way, const Range& range) {
     if (const auto found = way.regions.find(range.id); found != way.regions.end())
         return found->second.region;
-    SIDESTEP_TRY(const auto made, plugin_.net->register_memory(way.comm, range.address, range.size,
-                                                               driver::nccl_net::host_memory));
+    const int kind =
+        range.kind == Range::Kind::device ? driver::nccl_net::cuda_memory : driver::nccl_net::host_memory;
+    const auto& [descriptor, offset, keeps] = range.dma_buf;
+    SIDESTEP_TRY(const auto made,
+                 descriptor >= 0
+                     ? net_->register_dma_buf(way.comm, range.address, range.size, kind, offset, descriptor)
+                     : net_->register_memory(way.comm, range.address, range.size, kind));
     way.regions.emplace(range.id, Registered{made, range.registrations});
     range.registrations->fetch_add(1);
     return made;
@@ -94,7 +108,7 @@ Result<driver::NcclNet::Region> Bulk::region(Way& way, const Range& range) {
 // Memory that was prepared may still be such that the plugin refuses it, or more than it can register: its bytes are copied.
 Result<driver::NcclNet::Region> Bulk::region_of(Way& way, Piece& piece) {
     auto made = region(way, piece.instead ? *piece.instead->range : *piece.range);
-    if (made || piece.instead || piece.range->bounce) return made;
+    if (made || piece.instead || piece.range->kind != Range::Kind::prepared) return made;
     if (!piece.range->refused.exchange(true))
         base::log(base::LogLevel::warn, "bytes are copied: " + made.error().to_string());
     SIDESTEP_TRY(piece.instead, Bounce::make(piece.range->pump));
@@ -109,8 +123,8 @@ Result<bool> Bulk::start(Way& way) {
         Piece& piece = way.waiting.front();
         SIDESTEP_TRY(const auto of, region_of(way, piece));
         void* const at = piece.instead ? piece.instead->data.get() : piece.address;
-        SIDESTEP_TRY(const auto request, receives ? plugin_.net->receive(way.comm, at, piece.size, of)
-                                                  : plugin_.net->send(way.comm, at, piece.size, of));
+        SIDESTEP_TRY(const auto request, receives ? net_->receive(way.comm, at, piece.size, of)
+                                                  : net_->send(way.comm, at, piece.size, of));
         if (request == nullptr) break;
         const std::uint16_t number = piece.number;
         way.in_flight.push_back({std::move(way.waiting.front()), request});
@@ -125,20 +139,22 @@ Result<bool> Bulk::start(Way& way) {
 Result<bool> Bulk::look(Way& way) {
     bool moved = false;
     for (std::size_t i = 0; i < way.in_flight.size() && !over_;) {
-        SIDESTEP_TRY(const auto size, plugin_.net->test(way.in_flight[i].request));
+        SIDESTEP_TRY(const auto size, net_->test(way.in_flight[i].request));
         if (!size) {
             ++i;
             continue;
         }
+        if (const Bytes wanted = way.in_flight[i].piece.size; !way.in_flight[i].flushes && *size != wanted)
+            return Error{
+                ErrorCode::io_error,
+                fmt::format("the network plugin {} brought {} bytes of {}", net_->name(), *size, wanted),
+                "ncclnet",
+                {}};
+        moved = true;
+        SIDESTEP_TRY(const bool flushes, flush(way, way.in_flight[i]));
+        if (flushes) continue;
         const Piece piece = std::move(way.in_flight[i].piece);
         way.in_flight.erase(way.in_flight.begin() + static_cast<std::ptrdiff_t>(i));
-        if (*size != piece.size)
-            return Error{ErrorCode::io_error,
-                         fmt::format("the network plugin {} brought {} bytes of {}", plugin_.net->name(),
-                                     *size, piece.size),
-                         "ncclnet",
-                         {}};
-        moved = true;
         const auto owner = owner_.lock();
         if (!owner) continue;
         const bool received = &way == &receiving_;
@@ -146,6 +162,38 @@ Result<bool> Bulk::look(Way& way) {
         received ? owner->came(piece.number) : owner->gone(piece.number);
     }
     return moved;
+}
+
+// Whether that is under way now. What a card has written to a GPU may be told before the GPU sees it; the plugin knows how to
+// wait for that.
+Result<bool> Bulk::flush(Way& way, InFlight& landed) {
+    const Piece& piece = landed.piece;
+    if (&way != &receiving_ || landed.flushes || piece.range->kind != Range::Kind::device) return false;
+    SIDESTEP_TRY(const auto with, region(way, *piece.range));
+    SIDESTEP_TRY(const auto request, net_->flush(way.comm, piece.address, piece.size, with));
+    landed.request = request;
+    landed.flushes = request != nullptr;
+    return landed.flushes;
+}
+
+void Bulk::try_range(std::shared_ptr<const Range> range, std::function<void(Result<void>)> told) {
+    trials_.push_back({std::move(range), std::move(told)});
+    if (over_ || closing_) refuse_trials(closed());
+}
+
+void Bulk::run_trials() {
+    for (const Trial& trial : std::exchange(trials_, {})) {
+        Result<void> outcome;
+        for (Way* const way : {&receiving_, &sending_})
+            if (outcome)
+                if (auto made = region(*way, *trial.range); !made) outcome = made.error();
+        forget(trial.range->id);
+        trial.told(std::move(outcome));
+    }
+}
+
+void Bulk::refuse_trials(const Error& why) {
+    for (const Trial& trial : std::exchange(trials_, {})) trial.told(why);
 }
 
 Result<void> Bulk::check_silence(bool moved) {
@@ -159,16 +207,16 @@ Result<void> Bulk::check_silence(bool moved) {
     const std::string what =
         joining_ ? "has not connected the two machines" : "does not end what it was given";
     return Error{ErrorCode::timed_out,
-                 fmt::format("the network plugin {} {}, for {} s", plugin_.net->name(), what,
+                 fmt::format("the network plugin {} {}, for {} s", net_->name(), what,
                              std::chrono::duration<double>(limit).count()),
-                 plugin_.net->library(), "see whether the network that it uses leads to the other machine"};
+                 net_->library(), "see whether the network that it uses leads to the other machine"};
 }
 
 void Bulk::forget(std::uint64_t range) {
     for (Way* const way : {&receiving_, &sending_}) {
         const auto node = way->regions.extract(range);
         if (node.empty()) continue;
-        if (auto done = plugin_.net->deregister(way->comm, node.mapped().region); !done)
+        if (auto done = net_->deregister(way->comm, node.mapped().region); !done)
             base::log(base::LogLevel::warn, done.error().to_string());
         node.mapped().counted->fetch_sub(1);
     }
@@ -176,7 +224,7 @@ void Bulk::forget(std::uint64_t range) {
 
 void Bulk::deregister(Way& way, Result<void>& first) {
     for (const auto& [range, one] : std::exchange(way.regions, {})) {
-        if (auto done = plugin_.net->deregister(way.comm, one.region); !done && first) first = done;
+        if (auto done = net_->deregister(way.comm, one.region); !done && first) first = done;
         one.counted->fetch_sub(1);
     }
 }
@@ -186,6 +234,7 @@ void Bulk::close(std::chrono::milliseconds patience, std::function<void(Result<v
     joining_ = false;
     sending_.waiting.clear();
     receiving_.waiting.clear();
+    refuse_trials(closed());
     closing_ = std::move(told);
     closes_ = Clock::now() + patience;
     if (patience == patience.zero()) turn();
@@ -199,9 +248,9 @@ Result<void> Bulk::close() {
     };
     deregister(sending_, first);
     deregister(receiving_, first);
-    if (sending_.comm != nullptr) note(plugin_.net->close_send(std::exchange(sending_.comm, nullptr)));
-    if (receiving_.comm != nullptr) note(plugin_.net->close_receive(std::exchange(receiving_.comm, nullptr)));
-    if (listening_ != nullptr) note(plugin_.net->close_listen(std::exchange(listening_, nullptr)));
+    if (sending_.comm != nullptr) note(net_->close_send(std::exchange(sending_.comm, nullptr)));
+    if (receiving_.comm != nullptr) note(net_->close_receive(std::exchange(receiving_.comm, nullptr)));
+    if (listening_ != nullptr) note(net_->close_listen(std::exchange(listening_, nullptr)));
     if (!first) return first;
     receiving_.in_flight.clear();
     sending_.in_flight.clear();

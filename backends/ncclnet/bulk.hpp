@@ -38,13 +38,17 @@ public:
         std::shared_ptr<const Bounce> instead{};  // of memory that the plugin does not take
     };
 
-    Bulk(Plugin plugin, const Patience& patience, std::weak_ptr<Owner> owner)
-        : plugin_(std::move(plugin)), patience_(patience), owner_(std::move(owner)) {}
+    Bulk(std::shared_ptr<driver::NcclNet> net, int device, const Patience& patience,
+         std::weak_ptr<Owner> owner)
+        : net_(std::move(net)), device_(device), patience_(patience), owner_(std::move(owner)) {}
 
     Result<driver::NcclNetHandle> listen();
     void join(const driver::NcclNetHandle& theirs);
     void send(Piece piece) { give(sending_, std::move(piece)); }
     void receive(Piece piece) { give(receiving_, std::move(piece)); }
+    // Whether the plugin takes that memory, to send from and to receive into; told when both ends are joined, or when it has
+    // failed.
+    void try_range(std::shared_ptr<const Range> range, std::function<void(Result<void>)> told);
     // The owner is told nothing any more. What is in flight may end within `patience`: plugins take it badly to be closed
     // with requests open. Then `told` what came of it: the plugin touches no memory any more; or an error, where it may still
     // do so, and all that it was given has to be kept.
@@ -60,6 +64,11 @@ private:
     struct InFlight {
         Piece piece;
         driver::NcclNet::Request request = nullptr;
+        bool flushes = false;  // the bytes are there, and have to be seen by their GPU
+    };
+    struct Trial {
+        std::shared_ptr<const Range> range;
+        std::function<void(Result<void>)> told;
     };
     struct Registered {
         driver::NcclNet::Region region = nullptr;
@@ -80,11 +89,16 @@ private:
     Result<driver::NcclNet::Region> region(Way& way, const Range& range);
     Result<driver::NcclNet::Region> region_of(Way& way, Piece& piece);
     Result<bool> look(Way& way);
+    Result<bool> flush(Way& way, InFlight& landed);
+    bool joined() const { return sending_.comm != nullptr && receiving_.comm != nullptr; }
+    void run_trials();
+    void refuse_trials(const Error& why);
     Result<void> check_silence(bool moved);
     Result<void> close();
     void deregister(Way& way, Result<void>& first);
 
-    const Plugin plugin_;
+    const std::shared_ptr<driver::NcclNet> net_;
+    const int device_;
     const Patience patience_;
     std::weak_ptr<Owner> owner_;
     driver::NcclNet::Comm listening_ = nullptr;
@@ -96,6 +110,7 @@ private:
     Time since_{};  // of the last that came about
     Way sending_;
     Way receiving_;
+    std::vector<Trial> trials_;
 };
 
 }  // namespace sidestep::backends::ncclnet

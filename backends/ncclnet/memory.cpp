@@ -19,8 +19,13 @@ constexpr auto patience = std::chrono::seconds(2);
 
 }  // namespace
 
-Range::Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, bool is_bounce)
-    : pump(std::move(by)), address(from), size(bytes), bounce(is_bounce), id(next_id.fetch_add(1)) {}
+Range::Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, Kind what, backend::DmaBuf exported)
+    : pump(std::move(by)),
+      address(from),
+      size(bytes),
+      kind(what),
+      dma_buf(std::move(exported)),
+      id(next_id.fetch_add(1)) {}
 
 // The holder frees the memory afterwards.
 Range::~Range() {
@@ -42,11 +47,14 @@ Result<void> PreparedMemory::reserve(Bytes size) {
 Result<std::shared_ptr<const void>> PreparedMemory::add(void* address, Bytes size) {
     if (size == 0) return std::shared_ptr<const void>();
     SIDESTEP_CHECK(reserve(size));
-    auto range = std::make_shared<const Range>(pump_, address, size, false);
+    return add(std::make_shared<const Range>(pump_, address, size, Range::Kind::prepared));
+}
+
+std::shared_ptr<const void> PreparedMemory::add(std::shared_ptr<const Range> range) {
     {
         const std::lock_guard lock(mutex_);
-        all_.emplace(reinterpret_cast<std::uintptr_t>(address), range);
-        ++sizes_[size];
+        all_.emplace(reinterpret_cast<std::uintptr_t>(range->address), range);
+        ++sizes_[range->size];
     }
     // What is in flight keeps the range itself.
     const void* const what = range.get();
@@ -61,7 +69,7 @@ void PreparedMemory::drop(const std::shared_ptr<const Range>& range) {
     if (found == last) return;
     all_.erase(found);  // not the last that holds it: that is the caller
     if (--sizes_[range->size] == 0) sizes_.erase(range->size);
-    pinned_.fetch_sub(range->size);
+    if (range->kind == Range::Kind::prepared) pinned_.fetch_sub(range->size);
 }
 
 std::shared_ptr<const Range> PreparedMemory::find(const void* address, Bytes size) const {
@@ -78,7 +86,7 @@ std::shared_ptr<const Range> PreparedMemory::find(const void* address, Bytes siz
 
 Bounce::Bounce(const std::shared_ptr<Pump>& pump, Data from)
     : data(std::move(from)),
-      range(std::make_shared<const Range>(pump, data.get(), backend::max_push, true)) {}
+      range(std::make_shared<const Range>(pump, data.get(), backend::max_push, Range::Kind::bounce)) {}
 
 Result<std::unique_ptr<Bounce>> Bounce::make(const std::shared_ptr<Pump>& pump) {
     Data data(static_cast<unsigned char*>(std::aligned_alloc(page, backend::max_push)), &std::free);

@@ -13,14 +13,16 @@
 #include <sidestep/units.hpp>
 
 #include "backend/bounces.hpp"
+#include "backend/device_memory.hpp"
 #include "backends/ncclnet/pump.hpp"
 
 namespace sidestep::backends::ncclnet {
 
 // A part of memory. Each connection registers it for itself, when it first has something to do with it.
 struct Range {
-    // `is_bounce`: a buffer of this engine's.
-    Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, bool is_bounce);
+    // A buffer of this engine's is a bounce; no processor reads or writes memory of a device.
+    enum class Kind { prepared, bounce, device };
+    Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, Kind what, backend::DmaBuf exported = {});
     // Nothing of it is registered any more afterwards, unless the plugin hangs.
     ~Range();
     Range(const Range&) = delete;
@@ -33,8 +35,9 @@ struct Range {
     const std::shared_ptr<Pump> pump;
     void* const address;
     const Bytes size;
-    const bool bounce;
-    const std::uint64_t id;  // never given twice, as an address may be
+    const Kind kind;
+    const backend::DmaBuf dma_buf;  // of a device; without a descriptor it is registered by its address
+    const std::uint64_t id;         // never given twice, as an address may be
     const std::shared_ptr<std::atomic<int>> registrations = std::make_shared<std::atomic<int>>(0);
     mutable std::atomic<bool> refused{false};  // the plugin does not take it
 };
@@ -46,6 +49,8 @@ public:
 
     // Found as long as the answer lives; registered no longer than that, but for what is in flight.
     Result<std::shared_ptr<const void>> add(void* address, Bytes size);
+    // The same for memory of a device, which is no memory of the machine and does not count.
+    std::shared_ptr<const void> add(std::shared_ptr<const Range> device);
     // Null where no part that was prepared holds all of it, or the plugin does not take that part.
     std::shared_ptr<const Range> find(const void* address, Bytes size) const;
 

@@ -1,5 +1,6 @@
 #include "backends/ncclnet/ncclnet_engine.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,28 @@
 #include "driver/memory_limits.hpp"
 
 namespace sidestep::backends::ncclnet {
+
+using driver::nccl_net::cuda_memory;
+using driver::nccl_net::dma_buf_memory;
+
+namespace {
+
+constexpr std::size_t most_sockets = 8;
+
+std::string names_of(const Plugin& plugin) {
+    std::vector<std::string_view> names;
+    for (const auto& device : plugin.devices) names.push_back(device.name);
+    return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Those kinds of memory that every device takes.
+int takes(const Plugin& plugin, int kinds) {
+    for (const auto& device : plugin.devices) kinds &= device.memory;
+    return kinds;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     auto means = std::make_shared<Means>();
     SIDESTEP_TRY(means->plugin, start_plugin(options));
@@ -19,33 +42,78 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     const auto make = [pump = means->pump] { return Bounce::make(pump); };
     means->bounces_out = std::make_shared<Bounces>(make, options.bounces);
     means->bounces_in = std::make_shared<Bounces>(make, options.bounces);
-    const auto& [net, device] = means->plugin;
-    base::log(base::LogLevel::info, fmt::format("the network plugin {} ({}, version {}) carries bytes by {}",
-                                                net->name(), net->library(), net->version(), device.name));
+    const auto& net = means->plugin.net;
+    base::log(base::LogLevel::info,
+              fmt::format("the network plugin {} ({}, version {}) carries bytes by {}", net->name(),
+                          net->library(), net->version(), names_of(means->plugin)));
     return std::unique_ptr<Engine>(new Engine(std::move(means)));
 }
 
-Engine::Engine(std::shared_ptr<Means> means) : RailEngine("ncclnet", {}), means_(std::move(means)) {}
+Engine::Engine(std::shared_ptr<Means> means)
+    : RailEngine("ncclnet", {.direct_above = takes(means->plugin, cuda_memory | dma_buf_memory) != 0
+                                                 ? most_small
+                                                 : backend::Link::never}),
+      means_(std::move(means)),
+      loopbacks_(means_->plugin, means_->patience, means_->pump) {}
 
 Engine::~Engine() {
     end_links();
     if (loop_) loop_->end();
+    loopbacks_.close();
     if (!means_->pump->end(means_->patience.close))
         base::log(base::LogLevel::warn, fmt::format("the network plugin {} hangs; its thread is left alone",
                                                     means_->plugin.net->name()));
 }
 
-Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t,
+std::size_t Engine::useful_sockets() const {
+    return std::clamp(means_->plugin.devices.size(), std::size_t{2}, most_sockets);
+}
+
+Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t number,
                                                     const backend::SocketKeys& keys) {
     driver::TcpSocket socket{driver::Fd(descriptor)};
     SIDESTEP_CHECK(refuse(keys));
     SIDESTEP_TRY(driver::EventLoop* const serving, loop());
-    SIDESTEP_TRY(auto made, Rail::create(means_, std::move(socket), *serving));
+    SIDESTEP_TRY(auto made,
+                 Rail::create(means_, number % means_->plugin.devices.size(), std::move(socket), *serving));
     return std::shared_ptr<backend::Rail>(std::move(made));
 }
 
 Result<std::shared_ptr<const void>> Engine::prepare(void* address, Bytes size) {
     return means_->prepared->add(address, size);
+}
+
+Result<std::shared_ptr<const void>> Engine::registered(const Buffer& memory, backend::DmaBuf exported) {
+    auto range = std::make_shared<const Range>(means_->pump, memory.address(), memory.size(),
+                                               Range::Kind::device, std::move(exported));
+    SIDESTEP_CHECK(loopbacks_.take(range));
+    return means_->prepared->add(std::move(range));
+}
+
+Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffer& memory,
+                                                                     backend::DmaBufs& exporter) {
+    const Plugin& plugin = means_->plugin;
+    const auto reached = [&](std::shared_ptr<const void> ready, const std::string& how) {
+        return std::optional(
+            backend::ReachedDevice{std::move(ready), fmt::format("{} and {}", how, names_of(plugin))});
+    };
+    std::string no_dma_buf = "the network plugin takes none", no_address = no_dma_buf;
+    if (takes(plugin, dma_buf_memory) != 0) {
+        auto handed = exporter.dma_buf(memory);
+        auto ready =
+            handed ? registered(memory, *handed) : Result<std::shared_ptr<const void>>(handed.error());
+        if (ready) return reached(std::move(*ready), "by dma-buf");
+        no_dma_buf = ready.error().message;
+    }
+    if (takes(plugin, cuda_memory) != 0) {
+        auto ready = registered(memory, {});
+        if (ready)
+            return reached(std::move(*ready), fmt::format("by its address (no dma-buf: {})", no_dma_buf));
+        no_address = ready.error().message;
+    }
+    return Error{ErrorCode::unsupported,
+                 fmt::format("neither by dma-buf ({}) nor by its address ({})", no_dma_buf, no_address),
+                 memory.place().to_string(), "see what the plugin says with SIDESTEP_LOG=debug"};
 }
 
 Result<driver::EventLoop*> Engine::loop() {

@@ -5,13 +5,15 @@
 #include <mutex>
 
 #include "backend/rails.hpp"
+#include "backends/ncclnet/loopback.hpp"
 #include "backends/ncclnet/plugin.hpp"
 #include "backends/ncclnet/rail.hpp"
 #include "driver/event_loop.hpp"
 
 namespace sidestep::backends::ncclnet {
 
-// Links over one device of one plugin; a thread for all sockets, and one that the plugin is called on. Any thread.
+// Links over the quickest devices of one plugin, in turns; a thread for all sockets, and one that the plugin is called on. Any
+// thread.
 class Engine final : public backend::RailEngine {
 public:
     // Why there is no plugin that can be used, and what to do, where there is none.
@@ -22,8 +24,12 @@ public:
     Engine& operator=(const Engine&) = delete;
 
     std::string_view name() const override { return "ncclnet"; }
-    std::size_t useful_sockets() const override { return 2; }
+    // At least two, and one for each device.
+    std::size_t useful_sockets() const override;
     Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) override;
+    // By dma-buf, else by its address: what the plugin says that it takes, if each of its devices does.
+    Result<std::optional<backend::ReachedDevice>> prepare_device(const Buffer& memory,
+                                                                 backend::DmaBufs& exporter) override;
 
     const Plugin& plugin() const { return means_->plugin; }
     const backend::LargeFrames& counts() const { return means_->counts; }
@@ -33,8 +39,10 @@ private:
     Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
                                                 const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
+    Result<std::shared_ptr<const void>> registered(const Buffer& memory, backend::DmaBuf exported);
 
     const std::shared_ptr<Means> means_;
+    Loopbacks loopbacks_;
     std::mutex mutex_;  // guards what follows
     std::unique_ptr<driver::EventLoop> loop_;
 };

@@ -1,5 +1,6 @@
 #include "backends/ncclnet/plugin.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <map>
@@ -31,26 +32,27 @@ struct Start {
     }
 };
 
-// The quickest device that can be used.
-Result<driver::NcclNetDevice> choose_device(const driver::NcclNet& net) {
-    SIDESTEP_TRY(const auto all, net.devices());
-    const driver::NcclNetDevice* best = nullptr;
-    for (const auto& one : all) {
-        const bool fits = (one.memory & driver::nccl_net::host_memory) != 0 && one.most >= backend::max_push;
-        if (fits && (best == nullptr || one.speed > best->speed)) best = &one;
-    }
-    if (best != nullptr) return *best;
-    return Error{
-        ErrorCode::unsupported,
-        fmt::format("the network plugin {} has no device for host memory, of {}", net.name(), all.size()),
-        net.library(), "see what the plugin says with SIDESTEP_LOG=debug"};
+// The quickest that can be used, in the plugin's order: the other machine's plugin most likely has the same one.
+Result<std::vector<driver::NcclNetDevice>> choose_devices(const driver::NcclNet& net) {
+    SIDESTEP_TRY(auto devices, net.devices());
+    const std::size_t all = devices.size();
+    std::erase_if(devices, [](const driver::NcclNetDevice& one) {
+        return (one.memory & driver::nccl_net::host_memory) == 0 || one.most < backend::max_push;
+    });
+    int best = 0;
+    for (const auto& one : devices) best = std::max(best, one.speed);
+    std::erase_if(devices, [&](const driver::NcclNetDevice& one) { return one.speed < best; });
+    if (!devices.empty()) return devices;
+    return Error{ErrorCode::unsupported,
+                 fmt::format("the network plugin {} has no device for host memory, of {}", net.name(), all),
+                 net.library(), "see what the plugin says with SIDESTEP_LOG=debug"};
 }
 
 Result<Plugin> start(const std::vector<std::string>& libraries) {
     Plugin plugin;
     SIDESTEP_TRY(plugin.net, driver::NcclNet::load(libraries));
     SIDESTEP_CHECK(plugin.net->init());
-    SIDESTEP_TRY(plugin.device, choose_device(*plugin.net));
+    SIDESTEP_TRY(plugin.devices, choose_devices(*plugin.net));
     return plugin;
 }
 

@@ -32,10 +32,10 @@ struct Options {
     Patience patience;
 };
 
-// One that has been started, with the device that is used.
+// One that has been started, with the devices that are used: the quickest, of which there may be several.
 struct Plugin {
     std::shared_ptr<driver::NcclNet> net;
-    driver::NcclNetDevice device;
+    std::vector<driver::NcclNetDevice> devices;
 };
 
 // Which libraries are tried: those of `name`; where it is empty, those of NCCL_NET_PLUGIN; else libnccl-net.so.

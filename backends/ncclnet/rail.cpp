@@ -22,14 +22,19 @@ constexpr auto to_drain = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Rail::Rail(std::shared_ptr<Means> means, driver::TcpSocket socket, driver::EventLoop& loop)
-    : means_(std::move(means)), socket_(std::move(socket)), loop_(loop), made_(Clock::now()) {
+Rail::Rail(std::shared_ptr<Means> means, std::size_t device, driver::TcpSocket socket,
+           driver::EventLoop& loop)
+    : means_(std::move(means)),
+      device_(means_->plugin.devices[device]),
+      socket_(std::move(socket)),
+      loop_(loop),
+      made_(Clock::now()) {
     socket_.keep_alive(std::chrono::seconds(most_silent));
 }
 
-Result<std::shared_ptr<Rail>> Rail::create(std::shared_ptr<Means> means, driver::TcpSocket socket,
-                                           driver::EventLoop& loop) {
-    std::shared_ptr<Rail> rail(new Rail(std::move(means), std::move(socket), loop));
+Result<std::shared_ptr<Rail>> Rail::create(std::shared_ptr<Means> means, std::size_t device,
+                                           driver::TcpSocket socket, driver::EventLoop& loop) {
+    std::shared_ptr<Rail> rail(new Rail(std::move(means), device, std::move(socket), loop));
     SIDESTEP_CHECK(rail->make());
     return rail;
 }
@@ -40,7 +45,7 @@ Rail::~Rail() {
 }
 
 Result<void> Rail::make() {
-    bulk_ = std::make_shared<Bulk>(means_->plugin, means_->patience,
+    bulk_ = std::make_shared<Bulk>(means_->plugin.net, device_.number, means_->patience,
                                    std::weak_ptr<Bulk::Owner>(weak_from_this()));
     const auto handle = std::make_shared<Result<driver::NcclNetHandle>>(driver::NcclNetHandle{});
     const bool made = means_->pump->call(

@@ -40,15 +40,17 @@ struct Means {
 // gives the plugin a place, and then asks for the bytes. Any thread.
 class Rail final : public backend::Rail, public Bulk::Owner, public std::enable_shared_from_this<Rail> {
 public:
-    // Has the plugin listen, and says where on the socket. timed_out where the plugin hangs.
-    static Result<std::shared_ptr<Rail>> create(std::shared_ptr<Means> means, driver::TcpSocket socket,
-                                                driver::EventLoop& loop);
+    // Has the plugin listen on the device, and says where on the socket. timed_out where the plugin hangs. `device`: of those of
+    // the means.
+    static Result<std::shared_ptr<Rail>> create(std::shared_ptr<Means> means, std::size_t device,
+                                                driver::TcpSocket socket, driver::EventLoop& loop);
     ~Rail() override;
     Rail(const Rail&) = delete;
     Rail& operator=(const Rail&) = delete;
 
     Result<void> watch(Run run) override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
+    std::string over() const override { return device_.name; }
     Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;
     Result<void> look(backend::LinkOwner& owner) override;
     bool resume(bool all) override;
@@ -99,7 +101,7 @@ private:
         std::string bytes{};
     };
 
-    Rail(std::shared_ptr<Means> means, driver::TcpSocket socket, driver::EventLoop& loop);
+    Rail(std::shared_ptr<Means> means, std::size_t device, driver::TcpSocket socket, driver::EventLoop& loop);
 
     // rail.cpp: how it comes to be and ends; what the plugin's side tells.
     Result<void> make();
@@ -139,6 +141,7 @@ private:
     Result<void> take_bytes(backend::LinkOwner& owner, std::uint16_t number);
 
     const std::shared_ptr<Means> means_;
+    const driver::NcclNetDevice device_;
     const driver::TcpSocket socket_;
     driver::EventLoop& loop_;
     std::shared_ptr<Bulk> bulk_;  // constant from make() on

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -33,6 +34,7 @@ std::mutex fault_mutex;
 std::string fault_name;
 std::atomic<int> open_things{0};
 std::atomic<unsigned> calls{0};
+std::atomic<int> flushes{0};
 int context_marker = 0;
 
 bool fails(const char* name) {
@@ -55,6 +57,7 @@ struct Region {
     Comm* comm = nullptr;
     char* begin = nullptr;
     std::size_t size = 0;
+    bool of_a_device = false;
 };
 
 struct Request {
@@ -112,16 +115,18 @@ Status start() {
 }
 
 Status devices(int* count) {
-    *count = fails("no-devices") ? 0 : 2;
+    *count = fails("no-devices") ? 0 : 3;
     return success;
 }
 
 template <typename Properties>
 void describe(int device, Properties& to) {
-    static char names[2][8] = {"slow0", "fast0"};
+    static char names[3][8] = {"slow0", "fast0", "fast1"};
     std::memset(&to, 0, sizeof(to));
     to.name = names[device];
-    to.memory = fails("no-host-memory") ? cuda_memory : host_memory;
+    to.memory = fails("no-host-memory")  ? cuda_memory
+                : fails("no-gpu-memory") ? host_memory
+                                         : host_memory | cuda_memory | dma_buf_memory;
     to.speed = device == 0 ? 1000 : 100'000;
     to.most_comms = 1 << 10;
     to.most_receives = 1;
@@ -133,13 +138,18 @@ void describe(int device, Properties& to) {
 
 template <typename Properties>
 Status get_properties(int device, void* to) {
-    if (device < 0 || device > 1) return invalid_argument;
+    if (device < 0 || device > 2) return invalid_argument;
     describe(device, *static_cast<Properties*>(to));
     return success;
 }
 
+// The slow one is not to be used.
+bool is_quick(int device) {
+    return device == 1 || device == 2;
+}
+
 Status listen_at(int device, void* to, void** listening) {
-    if (device != 1 || fails("listen")) return invalid_argument;
+    if (!is_quick(device) || fails("listen")) return invalid_argument;
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -160,7 +170,7 @@ Status connect_to(int device, void* to, void** sending) {
     *sending = nullptr;
     Handle handle{};
     std::memcpy(&handle, to, sizeof(handle));
-    if (device != 1 || handle.magic != magic || fails("connect")) return remote_error;
+    if (!is_quick(device) || handle.magic != magic || fails("connect")) return remote_error;
     if (fails("connect-never")) return success;
     if (handle.socket == 0) {
         const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -204,14 +214,24 @@ Status accept_one(void* listening, void** receiving, void**) {
 
 Status reg_mr(void* of, void* data, std::size_t size, int kind, void** made) {
     auto* const comm = static_cast<Comm*>(of);
-    if (fails("regMr") || kind != host_memory || !comm->here()) return invalid_argument;
+    const bool of_a_device = kind == cuda_memory;
+    if (fails("regMr") || (kind != host_memory && !of_a_device) || !comm->here()) return invalid_argument;
+    if (of_a_device && fails("regMr-gpu")) return system_error;
     // As where memory may not be locked.
     if (fails("regMr-large") && size > std::size_t{1} << 20) return system_error;
-    auto* const region = new Region{comm, static_cast<char*>(data), size};
+    auto* const region = new Region{comm, static_cast<char*>(data), size, of_a_device};
     comm->regions.insert(region);
     ++open_things;
     *made = region;
     return success;
+}
+
+Status reg_mr_dma_buf(void* of, void* data, std::size_t size, int kind, std::uint64_t offset, int fd,
+                      void** made) {
+    struct stat status {};
+    if (fails("regMr-gpu") || ::fstat(fd, &status) != 0) return system_error;
+    if (offset + size > static_cast<std::size_t>(status.st_size)) return invalid_argument;
+    return kind == cuda_memory ? reg_mr(of, data, size, kind, made) : invalid_argument;
 }
 
 Status dereg_mr(void* of, void* what) {
@@ -244,6 +264,23 @@ Status begin(Comm* comm, bool sends, void* data, std::size_t size, void* with, v
     comm->requests.insert(made);
     comm->queue.push_back(made);
     ++open_things;
+    *request = made;
+    return success;
+}
+
+// What has come into memory of a GPU is seen there.
+Status flush(void* of, int count, void** data, int* sizes, void** regions, void** request) {
+    auto* const comm = static_cast<Comm*>(of);
+    auto* const region = static_cast<Region*>(*regions);
+    if (!comm->here() || comm->sends || count != 1 || *sizes <= 0 || comm->regions.count(region) == 0 ||
+        !region->of_a_device || *data < region->begin)
+        return invalid_argument;
+    if (fails("iflush")) return system_error;
+    auto* const made = new Request{comm};
+    made->done = true;
+    comm->requests.insert(made);
+    ++open_things;
+    ++flushes;
     *request = made;
     return success;
 }
@@ -360,10 +397,10 @@ Differs any(Function* function) {
 
 template <typename Properties>
 Plugin table(Differs init, Differs listen, Differs connect, Differs send, Differs receive) {
-    return {"Stand-in",    init,     devices,    get_properties<Properties>,
-            listen,        connect,  accept_one, reg_mr,
-            nullptr,       dereg_mr, send,       receive,
-            nullptr,       test,     close_comm, close_comm,
+    return {"Stand-in",     init,     devices,    get_properties<Properties>,
+            listen,         connect,  accept_one, reg_mr,
+            reg_mr_dma_buf, dereg_mr, send,       receive,
+            flush,          test,     close_comm, close_comm,
             close_listener};
 }
 
@@ -381,6 +418,10 @@ EXPORTED void fake_nccl_net_fault(const char* name) {
 // Comms, regions and requests that nobody has closed.
 EXPORTED int fake_nccl_net_open() {
     return open_things;
+}
+
+EXPORTED int fake_nccl_net_flushes() {
+    return flushes;
 }
 
 // Calls that hang now.

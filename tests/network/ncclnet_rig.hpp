@@ -27,6 +27,7 @@ public:
         if (library == nullptr) return;
         fault_ = reinterpret_cast<void (*)(const char*)>(::dlsym(library, "fake_nccl_net_fault"));
         open_ = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nccl_net_open"));
+        flushes_ = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nccl_net_flushes"));
         hanging_ = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nccl_net_hanging"));
     }
     ~StandIn() { fault(""); }
@@ -42,6 +43,8 @@ public:
     void fault(const char* name) const {
         if (fault_ != nullptr) fault_(name);
     }
+    // Bytes that came into memory of a GPU, and were made to be seen there.
+    int flushes() const { return flushes_ != nullptr ? flushes_() : -1; }
     int hanging() const { return hanging_ != nullptr ? hanging_() : 0; }
     int open() const { return open_ != nullptr ? open_() : -1; }
 
@@ -49,6 +52,7 @@ private:
     const std::string path_;
     void (*fault_)(const char*) = nullptr;
     int (*open_)() = nullptr;
+    int (*flushes_)() = nullptr;
     int (*hanging_)() = nullptr;
 };
 

@@ -77,7 +77,7 @@ TEST_F(NcclNet, EveryVersionCarriesBytes) {
         path.insert(path.rfind('.'), "_v" + std::to_string(version));
         start({.plugin = path});
         EXPECT_EQ(engine->plugin().net->version(), version);
-        EXPECT_EQ(engine->plugin().device.name, "fast0") << "the quicker one";
+        EXPECT_EQ(engine->plugin().devices.front().name, "fast0") << "the quicker ones";
         join(mib);
         send_once();
         end();

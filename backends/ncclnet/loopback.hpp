@@ -1,0 +1,42 @@
+// Connections of a plugin's devices with themselves, over which memory is tried before anybody counts on it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <sidestep/result.hpp>
+
+#include "backends/ncclnet/bulk.hpp"
+
+namespace sidestep::backends::ncclnet {
+
+// A plugin registers memory with a connection, and says only then whether it takes it. Connections are made at the first
+// question, and again after one has failed. Any thread but the pump's.
+class Loopbacks {
+public:
+    Loopbacks(Plugin plugin, const Patience& patience, std::shared_ptr<Pump> pump)
+        : plugin_(std::move(plugin)), patience_(patience), pump_(std::move(pump)) {}
+    Loopbacks(const Loopbacks&) = delete;
+    Loopbacks& operator=(const Loopbacks&) = delete;
+
+    // Every device takes it, to send from and to receive into; else what the first said that does not. timed_out where the
+    // plugin does not come as far as that.
+    Result<void> take(const std::shared_ptr<const Range>& range);
+
+    // Closes them, on the pump; once, and last.
+    void close();
+
+private:
+    struct Outcome;
+    void drop(std::shared_ptr<Bulk>& own);
+    Result<void> take(std::shared_ptr<Bulk>& own, int device, const std::shared_ptr<const Range>& range);
+
+    const Plugin plugin_;
+    const Patience patience_;
+    const std::shared_ptr<Pump> pump_;
+    std::mutex mutex_;                         // guards what follows; one question at a time
+    std::vector<std::shared_ptr<Bulk>> owns_;  // by device; null: none
+};
+
+}  // namespace sidestep::backends::ncclnet

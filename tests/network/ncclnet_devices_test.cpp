@@ -1,0 +1,145 @@
+// Memory of GPUs by a network plugin of NCCL, and several devices of one. What takes the place of a GPU's memory are pages of
+// the host, whose descriptor stands for a dma-buf.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "driver/fd.hpp"
+#include "tests/network/ncclnet_rig.hpp"
+
+namespace sidestep::wire {
+namespace {
+
+using test::Frame;
+using test::NcclNet;
+
+constexpr Bytes gpu_bytes = Bytes{4} << 20;
+
+struct GpuPages final : backend::DmaBufs {
+    explicit GpuPages(bool exports) : exports_(exports) {
+        EXPECT_EQ(::ftruncate(pages.get(), gpu_bytes), 0);
+        memory = static_cast<char*>(
+            ::mmap(nullptr, gpu_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages.get(), 0));
+        std::memset(memory, '#', gpu_bytes);
+    }
+    ~GpuPages() override { ::munmap(memory, gpu_bytes); }
+    Result<backend::DmaBuf> dma_buf(const Buffer& part) override {
+        if (!exports_) return Error{ErrorCode::unsupported, "this GPU has none", "gpu:0", {}};
+        return backend::DmaBuf{
+            pages.get(), static_cast<Bytes>(static_cast<const char*>(part.address()) - memory),
+            std::shared_ptr<const void>(this, [count = given_back](const void*) { ++*count; })};
+    }
+    Result<void> see_writes(const Place&) override { return {}; }
+    Buffer part(Bytes offset, Bytes bytes) const { return Buffer::gpu(0, memory + offset, bytes); }
+
+    const driver::Fd pages{::memfd_create("device", MFD_CLOEXEC)};
+    char* memory = nullptr;
+    // The plugin's thread may be the last that has it.
+    const std::shared_ptr<std::atomic<int>> given_back = std::make_shared<std::atomic<int>>(0);
+
+private:
+    const bool exports_;
+};
+
+// Whichever the step that works, the words say why the better one does not.
+TEST_F(NcclNet, MemoryOfGpusIsReachedStepByStep) {
+    struct Case {
+        const char* fault;
+        bool exports, reached;
+        std::vector<const char*> words;
+    };
+    const std::vector<Case> cases = {
+        {"", true, true, {"by dma-buf and fast0, fast1"}},
+        {"", false, true, {"by its address (no dma-buf: this GPU has none) and fast0, fast1"}},
+        {"regMr-gpu", true, false, {"neither by dma-buf", "regMrDmaBuf", "nor by its address", "regMr:"}},
+        {"iflush", true, true, {"by dma-buf"}},
+    };
+    start();
+    for (const auto& [fault, exports, reached, words] : cases) {
+        SCOPED_TRACE(words.front());
+        plugin.fault(fault);
+        GpuPages device(exports);
+        constexpr Bytes offset = 8192 + 100, bytes = 2 * mib + 5000 + mib / 2;
+        auto ready = engine->prepare_device(device.part(offset, bytes), device);
+        const std::string said = !ready ? ready.error().to_string() : (*ready)->words;
+        ASSERT_EQ(ready.ok(), reached) << said;
+        for (const char* word : words) EXPECT_NE(said.find(word), std::string::npos) << said;
+        if (!reached) continue;
+        join(gpu_bytes, 2);
+        EXPECT_EQ(links[0]->direct_above(), Bytes{16} << 10);
+        // Out of it, and into it: what lands there is flushed before it is told.
+        const std::string text = sidestep::test::text_of(bytes, 1);
+        const auto before = counts();
+        const int flushed = plugin.flushes();
+        targets[1]->instead = device.memory;
+        std::atomic<std::uint64_t> sent{0};
+        for (Bytes at = 0; at < bytes; at += mib)
+            links[0]->send({Frame::Kind::push, 1, 1, offset + at, std::min(mib, bytes - at)},
+                           text.data() + at, [&] { ++sent; });
+        if (std::string_view(fault) == "iflush") {
+            EXPECT_TRUE(test::comes([&] { return targets[1]->ends == 1; })) << "the GPU may not see them";
+            end();
+            continue;
+        }
+        ASSERT_TRUE(test::comes([&] { return sent == 3 && targets[1]->came == bytes; }));
+        EXPECT_EQ(plugin.flushes() - flushed, 3);
+        EXPECT_EQ(counts()[2] - before[2], 3u) << "landed without a copy";
+        EXPECT_TRUE(std::string(device.memory + offset, bytes) == text);
+        EXPECT_EQ(std::string(device.memory, offset), std::string(offset, '#'));
+        for (Bytes at = 0; at < bytes; at += mib)
+            links[1]->send({Frame::Kind::push, 1, 1, at, std::min(mib, bytes - at)},
+                           device.memory + offset + at, [&] { ++sent; });
+        ASSERT_TRUE(test::comes([&] { return sent == 6 && targets[0]->came == bytes; }));
+        EXPECT_EQ(counts()[0] - before[0], 3u) << "sent without a copy";
+        EXPECT_TRUE(targets[0]->text().substr(0, bytes) == text);
+        end();
+        EXPECT_EQ(*device.given_back, 0);
+        ready = test::some_error();
+        EXPECT_TRUE(test::comes([&] { return *device.given_back == (exports ? 1 : 0); }));
+    }
+}
+
+// A plugin that takes none: the links say so, and nobody asks for it.
+TEST_F(NcclNet, PluginsWithoutMemoryOfGpus) {
+    plugin.fault("no-gpu-memory");
+    start({.plugin = plugin.new_name()});
+    join(mib);
+    EXPECT_EQ(links[0]->direct_above(), backend::Link::never);
+    GpuPages device(true);
+    const auto ready = engine->prepare_device(device.part(0, mib), device);
+    ASSERT_FALSE(ready.ok());
+    EXPECT_NE(ready.error().message.find("the network plugin takes none"), std::string::npos);
+    end();
+}
+
+// One that hangs while it is asked: an answer all the same, and soon.
+TEST_F(NcclNet, AQuestionForMemoryOfGpusEnds) {
+    backends::ncclnet::Options options;
+    options.plugin = plugin.new_name();
+    options.patience.join = options.patience.close = std::chrono::milliseconds(300);
+    start(options);
+    GpuPages device(true);
+    for (const auto& [fault, word] :
+         {std::pair{"listen", "listen"}, {"accept", "accept"}, {"", "by dma-buf"}}) {
+        plugin.fault(fault);
+        const auto ready = engine->prepare_device(device.part(0, mib), device);
+        const std::string said = !ready ? ready.error().to_string() : (*ready)->words;
+        EXPECT_NE(said.find(word), std::string::npos) << said;
+    }
+}
+
+// Each connection of a link goes over another of the quickest.
+TEST_F(NcclNet, SeveralDevicesCarry) {
+    start();
+    EXPECT_EQ(engine->useful_sockets(), 2u);
+    join(4 * mib, 2);
+    EXPECT_EQ(links[0]->over(), "fast0, fast1");
+    send_once();
+    end();
+}
+
+}  // namespace
+}  // namespace sidestep::wire
