@@ -34,9 +34,9 @@ bool Options::wants(const Place& source, const Place& target) const {
 
 std::vector<Case> all_cases() {
     std::vector<Case> all;
-    for (const auto& group :
-         {host_cases(), gpu_cases(), both_ways_cases(), lane_cases(), small_cases(), latency_cases(),
-          ipc_cases(), file_cases(), checkpoint_cases(), collective_cases(), topology_cases()})
+    for (const auto& group : {host_cases(), gpu_cases(), both_ways_cases(), lane_cases(), small_cases(),
+                              latency_cases(), ipc_cases(), file_cases(), checkpoint_cases(), object_cases(),
+                              collective_cases(), topology_cases()})
         all.insert(all.end(), group.begin(), group.end());
     return all;
 }

@@ -27,6 +27,7 @@ struct Options {
     std::optional<Place> from, to;  // only figures with these ends
     bool verify = true;             // compare the bytes after the last sample
     std::string folder;             // for files; empty: the system's folder for temporary files
+    std::string object;             // s3://BUCKET/KEY, which is read; empty: none
 
     // The sizes a case measures: those asked for, else `own`; in smoke runs one of at most 1 MiB.
     std::vector<Bytes> sizes_or(std::vector<Bytes> own) const;
@@ -42,6 +43,8 @@ struct Case {
     std::function<std::string(const Context&)> missing;
     // An Error ends the case; figures that it has no way to measure are left out.
     std::function<Result<std::vector<Figure>>(const Context&, const Options&)> run;
+    // Empty where the options name what the case needs, else what to name; null: it needs nothing.
+    std::function<std::string(const Options&)> unnamed = {};
 };
 
 // In the order they run.
@@ -55,6 +58,7 @@ std::vector<Case> small_cases();
 std::vector<Case> ipc_cases();
 std::vector<Case> file_cases();
 std::vector<Case> checkpoint_cases();
+std::vector<Case> object_cases();
 std::vector<Case> collective_cases();
 std::vector<Case> topology_cases();
 

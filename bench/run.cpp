@@ -94,7 +94,8 @@ CaseResult run_case(const Case& test, const Context& context, const Options& opt
     CaseResult result;
     result.key = test.key;
     result.description = test.description;
-    result.skipped = test.missing(context);
+    if (test.unnamed) result.skipped = test.unnamed(options);
+    if (result.skipped.empty()) result.skipped = test.missing(context);
     if (!result.skipped.empty()) return result;
     auto figures = test.run(context, options);
     if (!figures) {

@@ -105,6 +105,9 @@ Result<bench::Options> options_of(const BenchCommand& command, const Context& co
     const auto from = end_of(command.from, context), to = end_of(command.to, context);
     if (!from) return from.error();
     if (!to) return to.error();
+    if (!options.object.empty() && !options.object.starts_with("s3://"))
+        return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no object of a store", options.object),
+                     "--object", "write s3://BUCKET/KEY"};
     options.from = *from;
     options.to = *to;
     return options;
@@ -323,6 +326,9 @@ void define_selection(CLI::App& app, BenchCommand& command) {
     app.add_option("--folder", command.options.folder,
                    "where files are measured (default: the temporary folder)")
         ->type_name("DIR");
+    app.add_option("--object", command.options.object,
+                   "the object of an S3 store that is read for the case `object`")
+        ->type_name("s3://BUCKET/KEY");
 }
 
 }  // namespace

@@ -115,6 +115,12 @@ void add_kind(std::string_view kind, const Cursor& at, const Globals& globals, C
     } else if (kind == "FILE" || kind == "DIR" || kind == "REPORT" || kind == "CHECKPOINT" || kind == "A" ||
                kind == "B") {
         found.add_files("");
+    } else if (kind == "SOURCE... DESTINATION") {
+        const std::size_t sign = found.typed().find('=');
+        if (sign == std::string::npos) return found.add_files("");
+        found.keep(sign + 1);  // a tensor's name
+        found.add("shared:");
+        found.add_files("file:");
     } else if (kind == "KEY") {
         for (const bench::Case& test : bench::all_cases()) found.add(test.key, test.description);
     } else if (kind == "OPERATION") {

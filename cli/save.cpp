@@ -1,4 +1,5 @@
-// sidestep save SOURCE DESTINATION: a checkpoint as safetensors files, in as many of them as are asked for.
+// sidestep save SOURCE... DESTINATION: a checkpoint, or tensors in places, as safetensors files, in as many of them as are
+// asked for.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interrupt.hpp"
+#include "placed_tensors.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -20,7 +22,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct SaveCommand {
-    std::string source;
+    std::vector<std::string> words;  // all but the last are the sources
+    std::vector<std::string> sources;
     std::string destination;
     std::vector<std::string> only;
     Bytes shard_size = 0;    // 0: one file
@@ -78,27 +81,30 @@ std::optional<std::string> note_of_lists(const Checkpoint& checkpoint) {
 }
 
 // Files that tensors of these sizes fill, as Context::save divides them.
-std::size_t files_for(const std::vector<TensorInfo>& tensors, Bytes shard_bytes) {
+std::size_t files_for(const std::vector<TensorToSave>& tensors, Bytes shard_bytes) {
+    if (shard_bytes == 0) return 1;
     std::size_t files = 1;
     Bytes held = 0;
     bool any = false;
-    for (const TensorInfo& tensor : tensors) {
-        if (any && (held >= shard_bytes || tensor.bytes > shard_bytes - held)) {
+    for (const TensorToSave& tensor : tensors) {
+        const Bytes bytes = tensor.data.size();
+        if (any && (held >= shard_bytes || bytes > shard_bytes - held)) {
             ++files;
             held = 0;
         }
         any = true;
-        held += tensor.bytes;
+        held += bytes;
     }
     return files;
 }
 
 // The least size of a file with which there are no more files than that.
-Bytes size_for(const Checkpoint& checkpoint, std::size_t shards) {
-    Bytes enough = std::max<Bytes>(checkpoint.bytes(), 1);
+Bytes size_for(const std::vector<TensorToSave>& tensors, std::size_t shards) {
+    Bytes enough = 1;
+    for (const TensorToSave& tensor : tensors) enough += tensor.data.size();
     for (Bytes little = 0; little + 1 < enough;) {
         const Bytes middle = little + (enough - little) / 2;
-        (files_for(checkpoint.tensors(), middle) <= shards ? enough : little) = middle;
+        (files_for(tensors, middle) <= shards ? enough : little) = middle;
     }
     return enough;
 }
@@ -124,10 +130,10 @@ std::vector<TensorToSave> tensors_of(const Checkpoint& checkpoint) {
     return tensors;
 }
 
-SaveOptions save_options(const Globals& globals, const SaveCommand& command, const Checkpoint& checkpoint) {
+SaveOptions save_options(const Globals& globals, const SaveCommand& command,
+                         const std::vector<TensorToSave>& tensors) {
     SaveOptions options;
-    options.metadata = metadata_of(checkpoint);
-    options.shard_bytes = command.shards > 0 ? size_for(checkpoint, command.shards) : command.shard_size;
+    options.shard_bytes = command.shards > 0 ? size_for(tensors, command.shards) : command.shard_size;
     options.manifest = command.manifest;
     options.sync_file = options.sync_file || command.sync;
     options.sync_replaced = !command.no_sync_replaced;
@@ -144,13 +150,13 @@ Result<void> check_files(const Checkpoint& checkpoint) {
     return {};
 }
 
-std::string text_of(const SaveCommand& command, const Checkpoint& checkpoint, std::size_t files,
+std::string text_of(const SaveCommand& command, std::size_t tensors, std::size_t files,
                     const Receipt& receipt) {
     const auto count = [](std::size_t number, const char* what) {
         return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
     };
     std::string text =
-        fmt::format("{} of {} to {} ({}): {}\n", count(checkpoint.tensors().size(), "tensor"), command.source,
+        fmt::format("{} of {} to {} ({}): {}\n", count(tensors, "tensor"), in_words(command.sources),
                     command.destination, count(files, "file"), receipt.summary());
     for (const Stage& stage : receipt.stages)
         text += fmt::format("{:<12} {:>11} {:>15}\n", stage.name, format_bytes(stage.bytes),
@@ -158,14 +164,57 @@ std::string text_of(const SaveCommand& command, const Checkpoint& checkpoint, st
     return text;
 }
 
-Result<Checkpoint> open_source(const Context& context, const SaveCommand& command) {
+// What is saved; tensors in places are of no checkpoint.
+struct Source {
+    std::optional<Checkpoint> checkpoint;
+    std::vector<TensorToSave> tensors;
+};
+
+Result<Checkpoint> open_checkpoint(const Context& context, const SaveCommand& command) {
     CheckpointOptions options;
     options.deadline = command.limits.deadline;
-    auto checkpoint = Checkpoint::open(context, {command.source}, options);
+    auto checkpoint = Checkpoint::open(context, command.sources, options);
     if (checkpoint && !command.only.empty()) checkpoint = checkpoint->only(command.only);
     if (!checkpoint) return checkpoint;
     if (auto types = check_types(*checkpoint); !types) return types.error();
+    if (auto same = check_files(*checkpoint); !same) return same.error();
     return checkpoint;
+}
+
+Result<Source> find_source(const Context& context, const SaveCommand& command) {
+    if (command.sources.size() == 1 && !is_placed_tensor(command.sources.front())) {
+        auto checkpoint = open_checkpoint(context, command);
+        if (!checkpoint) return checkpoint.error();
+        auto tensors = tensors_of(*checkpoint);
+        return Source{std::move(*checkpoint), std::move(tensors)};
+    }
+    auto tensors = placed_tensors(context, command.sources);
+    if (!tensors) return tensors.error();
+    if (!command.only.empty())
+        return Error{ErrorCode::invalid_argument, "--only takes tensors out of a checkpoint", "--only",
+                     "leave out what is not wanted"};
+    return Source{std::nullopt, std::move(*tensors)};
+}
+
+// What a checkpoint has to say beside what the save says.
+void add_notes(const Checkpoint& checkpoint, Receipt& receipt) {
+    receipt.notes.insert(receipt.notes.begin(), checkpoint.notes().begin(), checkpoint.notes().end());
+    if (auto note = note_of_lists(checkpoint)) receipt.notes.push_back(std::move(*note));
+}
+
+Result<void> report_save(const Globals& globals, const SaveCommand& command, const std::string& path,
+                         std::size_t tensors, std::size_t files, const Receipt& receipt) {
+    if (globals.json) {
+        Json json = Json::parse(receipt.to_json());
+        json["checkpoint"] = in_words(command.sources);
+        json["destination"] = path;
+        json["tensors"] = tensors;
+        json["files"] = files;
+        return print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    }
+    if (globals.quiet) return {};
+    for (const std::string& note : receipt.notes) print_note(note, globals.color);
+    return print(text_of(command, tensors, files, receipt));
 }
 
 Result<void> run_save(const Globals& globals, const SaveCommand& command) {
@@ -174,47 +223,38 @@ Result<void> run_save(const Globals& globals, const SaveCommand& command) {
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
-    const auto checkpoint = open_source(*context, command);
-    if (!checkpoint) return checkpoint.error();
-    const SaveOptions options = save_options(globals, command, *checkpoint);
-    if (auto same = check_files(*checkpoint); !same) return same;
+    const auto source = find_source(*context, command);
+    if (!source) return source.error();
+    SaveOptions options = save_options(globals, command, source->tensors);
+    if (source->checkpoint) options.metadata = metadata_of(*source->checkpoint);
     auto receipt = watch(
         interrupt, !globals.quiet && !globals.json,
-        [&] { return context->save(tensors_of(*checkpoint), *path, options); },
+        [&] { return context->save(source->tensors, *path, options); },
         options.verify ? "verifying" : "finishing");
     if (!receipt) return receipt.error();
-    if (auto same = check_files(*checkpoint); !same) return same;
-
-    const std::size_t files =
-        options.shard_bytes > 0 ? files_for(checkpoint->tensors(), options.shard_bytes) : 1;
-    receipt->notes.insert(receipt->notes.begin(), checkpoint->notes().begin(), checkpoint->notes().end());
-    if (auto note = note_of_lists(*checkpoint)) receipt->notes.push_back(std::move(*note));
-    if (globals.json) {
-        Json json = Json::parse(receipt->to_json());
-        json["checkpoint"] = command.source;
-        json["destination"] = *path;
-        json["tensors"] = checkpoint->tensors().size();
-        json["files"] = files;
-        return print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (source->checkpoint) {
+        if (auto same = check_files(*source->checkpoint); !same) return same;
+        add_notes(*source->checkpoint, *receipt);
     }
-    if (globals.quiet) return {};
-    for (const std::string& note : receipt->notes) print_note(note, globals.color);
-    return print(text_of(command, *checkpoint, files, *receipt));
+    return report_save(globals, command, *path, source->tensors.size(),
+                       files_for(source->tensors, options.shard_bytes), *receipt);
 }
 
 }  // namespace
 
 Action define_save(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<SaveCommand>();
-    app.add_option("SOURCE", command->source,
-                   "a .safetensors or .gguf file, a model.safetensors.index.json, or a folder with them; "
-                   "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store")
+    // One option: the first of two would take the last word too.
+    app.add_option("SOURCE... DESTINATION", command->words,
+                   "what to save: a .safetensors or .gguf file, a model.safetensors.index.json, or a folder "
+                   "with them; "
+                   "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store; or "
+                   "tensors, each as "
+                   "NAME=PLACE[,dtype=TYPE][,shape=EXTENTxEXTENT...] in a file or published memory. The last "
+                   "word is the file to "
+                   "write; a folder that is there gets model.safetensors, or several files and their index")
         ->required()
-        ->type_name("");
-    app.add_option("DESTINATION", command->destination,
-                   "the file to write; a folder that is there gets model.safetensors, or several files and "
-                   "their index")
-        ->required()
+        ->expected(2, CLI::detail::expected_max_vector_size)
         ->type_name("");
     auto* const size = add_bytes(
         app, "--shard-size", [command](Bytes value) { command->shard_size = value; },
@@ -237,7 +277,11 @@ Action define_save(CLI::App& app, const Globals& globals) {
     app.add_flag("--no-sync-replaced", command->no_sync_replaced,
                  "leave that out also where they replace earlier ones");
     add_limit_flags(app, command->limits);
-    return done_or_fails([command, &globals] { return run_save(globals, *command); });
+    return done_or_fails([command, &globals] {
+        command->destination = command->words.back();
+        command->sources.assign(command->words.begin(), command->words.end() - 1);
+        return run_save(globals, *command);
+    });
 }
 
 }  // namespace sidestep::cli

@@ -14,7 +14,8 @@
 
 namespace sidestep {
 
-// `data` has as many bytes as dtype and shape say, in C order: at a gpu or host place, or a range of a file.
+// `data` has as many bytes as dtype and shape say, in C order: at a gpu or host place, a range of a file, or memory that another
+// process of this machine published (Buffer::shared).
 struct TensorToSave {
     std::string name;
     Dtype dtype = Dtype::u8;

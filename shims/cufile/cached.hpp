@@ -9,10 +9,11 @@ namespace sidestep::cufile {
 struct CachedRead {
     Bytes bytes = 0;     // from the beginning on
     bool ended = false;  // the file ends there
-    Refusal refused;     // of the GPU; what cannot be read without waiting is only left
+    Refusal refused;     // of the GPU, or of who asks for the file's size
 };
 
-// Reads the file into `memory` from `offset` on, as far as no device has to be waited for. Memory of a GPU is reached through two
+// Reads the file into `memory` from `offset` on where the page cache holds all of it, and nothing where it does not. What leaves
+// the cache meanwhile is left, with all behind it. Memory of a GPU is reached through two
 // slots of this thread, in turns, so that reading and copying overlap. Threads do so beside each other.
 CachedRead read_cached(const File& file, const Buffer& memory, Bytes offset);
 

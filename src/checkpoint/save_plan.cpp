@@ -33,7 +33,8 @@ Result<std::vector<Bytes>> check_tensors(const std::vector<TensorToSave>& tensor
         const Place& place = tensor.data.place();
         if (!place.is_gpu() && !place.is_host() && !place.is_file())
             return refused(tensor, fmt::format("its bytes are at {}", place.to_string()),
-                           "tensors are saved from GPUs, host memory and ranges of files");
+                           "tensors are saved from GPUs, host memory, ranges of files, and memory published "
+                           "on this machine");
         if (tensor.data.size() != *bytes)
             return refused(tensor, fmt::format("{} of shape [{}] has {} bytes, and its memory {}",
                                                to_string(tensor.dtype), fmt::join(tensor.shape, ", "), *bytes,

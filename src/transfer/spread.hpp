@@ -91,6 +91,8 @@ struct Spread {
     // At gpu and host places. To memory: one a place. To files: one for the header of each file and one for
     // each tensor, so thousands at few places; also files that are read, from their first byte on, each once.
     std::vector<Buffer> memories;
+    // Keep memory of other processes among these mapped.
+    std::vector<std::shared_ptr<const void>> leases = {};
     std::shared_ptr<const Placement> placement;
     // Bytes that arrive in all memories together, or leave them; 0: counted by asking the placement for all
     // runs.

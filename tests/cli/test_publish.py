@@ -5,6 +5,7 @@ import subprocess
 import unittest
 
 import harness
+import test_save
 from harness import FAILED, INTERRUPTED, USAGE
 
 SIZE = 3 << 20
@@ -45,6 +46,19 @@ class Publish(harness.CommandTest):
         self.publish("gpu:0", "kv")
         self.succeed("copy", "shared:kv@1MiB+4KiB", f"file:{self.dir}/part", env=self.env)
         self.assertEqual((self.dir / "part").stat().st_size, 4096)
+
+    def test_it_becomes_a_checkpoint(self):
+        sent = harness.bytes_that_differ(SIZE)
+        source = self.write("sent", sent)
+        for name, place in (("g", "gpu:3"), ("h", "host")):
+            self.publish(place, name)
+            self.succeed("copy", f"file:{source}", f"shared:{name}", env=self.env)
+        self.succeed("save", "whole=shared:g,dtype=f32", "part=shared:h@1MiB+24,dtype=i32,shape=2x3",
+                     f"file=file:{source}@8+8", "out.safetensors", "--verify", env=self.env)
+        self.assertEqual(test_save.parse((self.dir / "out.safetensors").read_bytes())[0],
+                         {"whole": ("F32", [SIZE // 4], sent), "part": ("I32", [2, 3], sent[1 << 20 : (1 << 20) + 24]),
+                          "file": ("U8", [8], sent[8:16])})
+        self.refused(USAGE, ["reaches past"], "save", "w=shared:g@1MiB+3MiB", "out.safetensors", env=self.env)
 
     def test_a_name_that_is_taken(self):
         self.publish("gpu:0", "kv")

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -15,7 +16,7 @@ import unittest
 import urllib.request
 
 import harness
-from harness import FAILED, USAGE
+from harness import DONE, FAILED, USAGE
 from test_load import safetensors
 
 MIB = 1 << 20
@@ -258,6 +259,37 @@ class Faults(S3Test):
                 self.server.count, self.server.fault = 0, fault
                 self.refused(code, words, "copy", "s3://b/object", "file:copied", "--quiet", env=self.env)
                 self.assertTrue((self.dir / "copied").read_bytes() == b"earlier")
+
+    def bench(self, *options, **env):
+        """What the case `object` found."""
+        outcome = self.run_command("bench", "--case", "object", "--json", "--samples", "2", *options, env={**self.env, **env})
+        case, = json.loads(outcome.out)["cases"]
+        self.assertEqual(outcome.code, FAILED if case["failed"] else DONE, outcome.err)
+        return case
+
+    def test_the_bench_measures_curl_beside(self):
+        one = ["--object", "s3://b/object"]
+        for words, options, env in [("--object s3://BUCKET/KEY", [], {}), ("AWS_ACCESS_KEY_ID is not set", one, {"AWS_ACCESS_KEY_ID": ""}),
+                                    ("curl is not on PATH", one, {"PATH": "/nowhere"})]:
+            self.assertIn(words, self.bench(*options, **env)["skipped"])
+        self.refused(USAGE, "'file:x' is no object", "bench", "--case", "object", "--object", "file:x", env=self.env)
+        if shutil.which("curl") is None:
+            self.skipTest("curl is not on PATH")
+        for options, size in [([], len(self.content)), (["--size", "9MiB"], 9 * MIB), (["--size", "1GiB"], len(self.content))]:
+            with self.subTest(options):
+                host, gpu = self.bench(*one, *options)["figures"]
+                for figure, to in [(host, "host"), (gpu, "gpu:0")]:
+                    self.assertEqual((figure["to"], figure["bytes"], figure["verified"]), (to, size, True))
+                    self.assertEqual([peer["name"] for peer in figure["peers"]], ["curl, 32 connections", "curl, 1 connection"])
+                    for measured in (figure, *figure["peers"]):
+                        self.assertEqual(len(measured["samples"]), 2)
+                        self.assertGreater(min(measured["samples"]), 0)
+        self.assertEqual([figure["to"] for figure in self.bench(*one, "--to", "gpu:0")["figures"]], ["gpu:0"])
+        self.server.fault = lambda handler, *_: handler.headers.get("User-Agent", "").startswith("curl") and (
+            handler.refuse(403, "AccessDenied") or True)
+        failed = self.bench(*one)["failed"]
+        for word in ["curl ended with 22", "0 of 20971520 bytes"]:
+            self.assertIn(word, failed)
 
     def test_a_server_that_stalls_keeps_the_deadline(self):
         let_go = threading.Event()

@@ -158,6 +158,66 @@ class Save(harness.CommandTest):
             self.refused(code, words, "save", *line)
         self.assertEqual(self.names(), ["model.safetensors"])
 
+    def test_tensors_in_files(self):
+        content = harness.bytes_that_differ(5000)
+        self.write("a.bin", content)
+        self.write("odd,name=1.bin", b"12345678")
+        wanted = {
+            "all": ("a.bin", "", "U8", [5000], content),
+            "part": ("a.bin@100+24", ",dtype=f32,shape=2x3", "F32", [2, 3], content[100:124]),
+            "a list": ("a.bin@0+4KiB", ",dtype=BF16", "BF16", [2048], content[:4096]),
+            "scalar": ("a.bin@8+8", ",shape=,dtype=F64", "F64", [], content[8:16]),
+            "nothing": ("a.bin@8+0", ",shape=7x0", "U8", [7, 0], b""),
+            "half a byte": ("a.bin@1+3", ",dtype=f4,shape=3x2", "F4", [3, 2], content[1:4]),
+            "layer/w:0": ("odd,name=1.bin", ",dtype=i32", "I32", [2], b"12345678"),
+        }
+        words = [f"{name}=file:{place}{rest}" for name, (place, rest, *_) in wanted.items()]
+        for options, files in [([], 1), (["--shards", "2"], 2)]:
+            folder = f"places{files}"
+            os.mkdir(self.dir / folder)
+            told = self.json_of("save", *words, folder, *options, "--verify")
+            names, found = self.written(folder)
+            self.assertEqual(found, {name: tuple(rest) for name, (_, _, *rest) in wanted.items()})
+            self.assertEqual((len(names), told["files"], told["tensors"]), (files, files, 7))
+            self.assertEqual(told["checkpoint"], f"{words[0]} and 6 more")
+            self.succeed("inspect", folder)
+        # A file whose name looks like one of these is a checkpoint.
+        os.rename(self.dir / "model.safetensors", self.dir / "w=file:a.bin")
+        self.succeed("save", "w=file:a.bin", "copy.safetensors")
+        self.assertTrue(parse((self.dir / "copy.safetensors").read_bytes())[0] == self.tensors)
+
+    def test_tensors_that_make_no_sense(self):
+        self.write("a.bin", bytes(24))
+        before = self.names()
+        for words, line in [
+            (["tensor \"a\"", "twice"], ["a=file:a.bin", "b=file:a.bin", "a=file:a.bin"]),
+            (["F32 of shape [2, 4]", "32 bytes", "its memory 24"], ["a=file:a.bin,dtype=f32,shape=2x4"]),
+            (["20 bytes", "no whole number of F64"], ["a=file:a.bin@0+20,dtype=f64"]),
+            (["more elements than 64 bits can count"], ["a=file:a.bin,shape=4294967296x4294967296x2"]),
+            (["no type 'F33'", "F32, C64"], ["a=file:a.bin,dtype=F33"]),
+            (["no type ''", "BF16"], ["a=file:a.bin,dtype="]),
+            (["'2x' is no shape"], ["a=file:a.bin,shape=2x"]),
+            (["'-1' is no shape"], ["a=file:a.bin,shape=-1"]),
+            (["a.bin,shap=24"], ["a=file:a.bin,shap=24"]),
+            (["gpu:0 has no bytes", "publish"], ["a=gpu:0"]),
+            (["host has no bytes"], ["a=host,shape=24"]),
+            (["host:0x7f00"], ["a=host:0x7f00"]),
+            (["did you mean 'file:a.bin'"], ["a=flie:a.bin"]),
+            (["not there.bin"], ["a=file:not there.bin"]),
+            (["a.bin has 24 bytes"], ["a=file:a.bin@20+8"]),
+            (["nothing is published as kv"], ["a=shared:kv"]),
+            (["a checkpoint is saved alone"], [".", "a=file:a.bin"]),
+            (["a checkpoint is saved alone"], ["a=file:a.bin", "model.safetensors"]),
+            (["a checkpoint is saved alone"], ["model.safetensors", "model.safetensors"]),
+            (["--only"], ["a=file:a.bin", "--only", "a"]),
+        ]:
+            with self.subTest(line):
+                outcome = self.run_command("save", *line, "out.safetensors")
+                self.assertIn(outcome.code, (FAILED, USAGE))
+                for word in words:
+                    self.assertIn(word, outcome.err)
+                self.assertEqual(self.names(), before)
+
     def test_interrupt(self):
         size = 4096 << 20  # sparse, and in pieces so small that no test waits for its end
         header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()

@@ -110,6 +110,9 @@ class Completion(harness.CommandTest):
         (self.dir / "wide").mkdir()
         self.assertEqual(self.complete("sidestep copy file:w"), ["weights.bin", "wide/"])
         self.assertEqual(self.complete("sidestep inspect --only x we"), ["weights.bin"])
+        self.assertEqual(self.complete("sidestep save we"), ["weights.bin"])
+        self.assertEqual(self.complete("sidestep save w=file:we"), ["weights.bin"])
+        self.assertEqual(self.complete("sidestep save w=s"), ["shared:"])
 
     def test_options(self):
         self.assertEqual(self.complete("sidestep copy host host --re"), ["--repeat", "--require"])

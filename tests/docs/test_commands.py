@@ -5,7 +5,7 @@ import unittest
 
 import pages
 
-CHECKED = [pages.SOURCE / "README.md", pages.SOURCE / "docs/start.md", pages.SOURCE / "docs/python.md",
+CHECKED = [*(pages.SOURCE / name for name in ("README.md", "docs/start.md", "docs/python.md", "docs/load.md")),
            *sorted((pages.SOURCE / "docs/guides").glob("*.md"))]
 
 

@@ -305,7 +305,7 @@ TEST_F(PassedThrough, WithoutSettingsColdFilesPass) {
         EXPECT_EQ(cuFileRead(handle, base, size, 0, 0), static_cast<ssize_t>(size));
         EXPECT_EQ(taken(false), std::vector<Part>{});
     }
-    for (const std::size_t size : {std::size_t{3_MiB}, std::size_t{8_MiB}}) {
+    for (const Bytes size : {1_MiB, 2_MiB, 3_MiB, 8_MiB}) {
         // What the kernel reads ahead may come after its pages were dropped, and is warm then.
         bool cold = false, passed = false;
         for (int turn = 0; turn < 5 && !passed; ++turn) {

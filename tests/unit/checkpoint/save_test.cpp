@@ -237,6 +237,33 @@ TEST_F(Save, ManySmallTensors) {
     }
 }
 
+TEST_F(Save, PublishedMemory) {
+    ContextOptions ours;
+    ours.machine = "dgx-h100";
+    ours.peer_folder = folder / "peers";
+    context = std::move(Context::open(ours)).value();
+    Tensors tensors;
+    for (const Place& place : {Place::gpu(2), Place::host()})
+        tensors.add(context, place.to_string(), Dtype::f32, {3, 1000}, place, random);
+    // Only memory that is made for it can be published on the host.
+    tensors.memory[1] = std::move(context.allocate(Place::host(), 12000, MemoryKind::pageable)).value();
+    std::memcpy(tensors.memory[1].address(), tensors.bytes[1].data(), 12000);
+    std::vector<Publication> published;
+    for (std::size_t i = 0; i < 2; ++i) {
+        auto publication = context.publish(fmt::format("kv{}", i), tensors.memory[i]);
+        ASSERT_TRUE(publication) << publication.error().to_string();
+        published.push_back(std::move(*publication));
+        tensors.list[i].data = Buffer::shared(fmt::format("kv{}", i));
+    }
+    const auto saved = context.save(tensors.list, folder / "model.safetensors").wait();
+    ASSERT_TRUE(saved) << saved.error().to_string();
+    expect_on_disk(folder / "model.safetensors", tensors);
+    published.clear();
+    const Error gone = error_of(tensors.list, folder / "model.safetensors");
+    EXPECT_EQ(gone.code, ErrorCode::not_found) << gone.to_string();
+    expect_on_disk(folder / "model.safetensors", tensors);
+}
+
 TEST_F(Save, WhatCannotBeSaved) {
     Tensors tensors;
     tensors.add(context, "w", Dtype::f32, {10}, Place::gpu(0), random);
@@ -252,7 +279,7 @@ TEST_F(Save, WhatCannotBeSaved) {
     refused({"x", Dtype::f4, {3}, data.slice(0, 2)}, "\"x\"");
     refused({"x", Dtype::other, {40}, data}, "\"x\"");
     refused({"__metadata__", Dtype::f32, {10}, data}, "__metadata__");
-    refused({"x", Dtype::u8, {40}, Buffer::shared("kv", 0, 40)}, "shared:kv");
+    refused({"x", Dtype::u8, {40}, Buffer::shared("kv", 0, 40).on("n")}, "n/shared:kv");
     EXPECT_EQ(error_of(tensors.list, "").code, ErrorCode::invalid_argument);
     EXPECT_FALSE(fs::exists(path));
     SaveOptions options;
