@@ -106,11 +106,11 @@ void FileRegistration::register_memory(const MemoryRegistration& memory) {
     if (memory.buffer().size() < min_mapped) return;
     const std::lock_guard lock(mutex_);
     if (mapped_.count(base) == 0)
-        mapped_[base] = shared_.memory.map(memory.gpu(), base, memory.buffer().size());
+        mapped_[base] = shared_.memory.map(memory.gpu, base, memory.buffer().size());
 }
 
 Result<void> FileRegistration::move(const Range& range) {
-    SIDESTEP_TRY(Window* const counted, window(range.memory->gpu(), range.write));
+    SIDESTEP_TRY(Window* const counted, window(range.memory->gpu, range.write));
     const Bytes head = std::min(up_to_block(range.file_offset), range.size);
     const Bytes tail = (range.size - head) % block;
     const Bytes blocks = range.size - head - tail;
@@ -151,7 +151,7 @@ Result<void> FileRegistration::move_through_host(const Range& range) {
     std::array<char, block> bytes;
     const driver::Fd& fd = opened_.fd();
     char* const memory = static_cast<char*>(range.memory->buffer().address()) + range.memory_offset;
-    DirectGpu& gpu = range.memory->gpu();
+    DirectGpu& gpu = range.memory->gpu;
     if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), memory, range.size));
     const auto moved = range.write
                            ? driver::write_range(fd, range.file_offset, bytes.data(), range.size, path())

@@ -17,11 +17,8 @@ namespace sidestep::backends::cufile {
 // GPU memory; its GPU is open.
 class MemoryRegistration final : public backend::Registration {
 public:
-    MemoryRegistration(Buffer buffer, DirectGpu& gpu) : Registration(std::move(buffer)), gpu_(gpu) {}
-    DirectGpu& gpu() const { return gpu_; }
-
-private:
-    DirectGpu& gpu_;
+    MemoryRegistration(Buffer buffer, DirectGpu& of) : Registration(std::move(buffer)), gpu(of) {}
+    DirectGpu& gpu;
 };
 
 class FileRegistration;
@@ -49,8 +46,7 @@ private:
     void drop(DirectGpu& gpu, const Mapped& range);
 
     const std::shared_ptr<const driver::Cufile> cufile_;
-    std::mutex
-        mutex_;  // of what follows; held while cuFile maps, so that nobody uses what is being given back
+    std::mutex mutex_;  // of what follows; held while cuFile maps: nobody uses what is being given back
     std::map<Mapped, Held> held_;
 };
 
@@ -75,9 +71,7 @@ public:
     // be direct.
     Result<void> move(const Range& range);
 
-    Result<void> commit() override {
-        return writable() ? opened_.commit(options_.sync_file) : Result<void>();
-    }
+    Result<void> commit() override { return opened_.commit(options_.sync_file); }
     std::vector<std::string> notes() const override;
     StorageBytes storage_bytes() const override;
 

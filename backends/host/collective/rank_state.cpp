@@ -14,6 +14,8 @@ constexpr unsigned looks_before_sleep = 64;
 constexpr std::chrono::microseconds nap{50};
 constexpr std::uint64_t piece = 1 << 20;
 
+}  // namespace
+
 FaultRecord record_of(const CollectiveTask& task, FaultKind kind, unsigned peer) {
     FaultRecord record;
     record.kind = kind;
@@ -22,8 +24,6 @@ FaultRecord record_of(const CollectiveTask& task, FaultKind kind, unsigned peer)
     record.signature = task.signature;
     return record;
 }
-
-}  // namespace
 
 bool RankState::give_up(const CollectiveTask& task, FaultKind kind, unsigned peer) {
     stop.give_up(record_of(task, kind, peer));

@@ -58,6 +58,9 @@ struct Counters {
     protocol::CopyCounters copies;
 };
 
+protocol::FaultRecord record_of(const protocol::CollectiveTask& task, protocol::FaultKind kind,
+                                unsigned peer);
+
 // Of the seat's thread, except for what says otherwise.
 struct RankState {
     RankState(unsigned rank, unsigned of_ranks, std::uint64_t deadline_ns)

@@ -50,7 +50,7 @@ private:
         std::uint64_t count = 0;
     };
 
-    void add(Way way, unsigned block, unsigned from, unsigned to);
+    void add(Way way, unsigned block);
     Part part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const;
     std::uint64_t pieces_of(const Flow& flow, unsigned slice) const;
     std::uint64_t max_pieces(const Flow& flow) const;
@@ -209,13 +209,13 @@ Step RingTask::step(Flow& flow) {
     return Step::moved;
 }
 
-void RingTask::add(Way way, unsigned block, unsigned from, unsigned to) {
+void RingTask::add(Way way, unsigned block) {
     Flow flow;
     flow.way = way;
     flow.block = block;
-    flow.first_received = state_.counters.received[block][from];
-    flow.first_sent = state_.counters.sent[block][to];
-    flow.peer = from;
+    flow.peer = from_of(flow);
+    flow.first_received = state_.counters.received[block][flow.peer];
+    flow.first_sent = state_.counters.sent[block][to_of(flow)];
     flows_.push_back(flow);
 }
 
@@ -226,11 +226,8 @@ bool RingTask::run() {
     if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
         return false;
     for (unsigned block = 0; block < task_.blocks; ++block) {
-        Flow one;
-        one.way = task_.combine == Combine::none ? Way::around : Way::up;
-        add(one.way, block, from_of(one), to_of(one));
-        one.way = Way::down;
-        if (task_.combine != Combine::none && !last()) add(one.way, block, from_of(one), to_of(one));
+        add(task_.combine == Combine::none ? Way::around : Way::up, block);
+        if (task_.combine != Combine::none && !last()) add(Way::down, block);
     }
     return move_in_turns(state_, task_, flows_, [this](Flow& flow) { return step(flow); });
 }
