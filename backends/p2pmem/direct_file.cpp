@@ -1,6 +1,7 @@
 #include "backends/p2pmem/direct_file.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -103,7 +104,7 @@ Result<void> DirectFile::go_direct(bool any_file) {
     return {};
 }
 
-Result<void> DirectFile::move(const DirectRange& range, const MakeFileCall& make) {
+Result<void> DirectFile::move(const DirectRange& range) {
     const Bytes last = range.offset + range.size;
     const Bytes begin = base::round_up(range.offset, block_);
     const Bytes end = last / block_ * block_;
@@ -116,7 +117,7 @@ Result<void> DirectFile::move(const DirectRange& range, const MakeFileCall& make
                         range.size, range.offset, path(), static_cast<void*>(range.address)),
             "p2pmem backend",
             fmt::format("begin at a multiple of {} in file and memory", format_bytes(block_))};
-    if (!direct) return move(range, false, make);
+    if (!direct) return move(range, false);
     const auto part = [&range](Bytes from, Bytes to) {
         DirectRange cut = range;
         cut.address += from - range.offset;
@@ -124,32 +125,33 @@ Result<void> DirectFile::move(const DirectRange& range, const MakeFileCall& make
         cut.size = to - from;
         return cut;
     };
-    SIDESTEP_CHECK(move(part(range.offset, begin), false, make));
-    SIDESTEP_CHECK(move(part(begin, end), true, make));
-    return move(part(end, last), false, make);
+    SIDESTEP_CHECK(move(part(range.offset, begin), false));
+    SIDESTEP_CHECK(move(part(begin, end), true));
+    return move(part(end, last), false);
 }
 
-Result<void> DirectFile::move(DirectRange range, bool direct, const MakeFileCall& make) {
+Result<void> DirectFile::move(DirectRange range, bool direct) {
     std::vector<char> bounce;
     for (int idle_tries = 0; range.size > 0;) {
-        FileCall call{range.write, fd(direct).get(), range.address, std::min(range.size, max_at_once),
-                      range.offset};
+        char* address = range.address;
+        const Bytes size = std::min(range.size, direct ? max_at_once : bounce_size);
         if (!direct) {
-            bounce.resize(std::min(range.size, bounce_size));
-            call.address = bounce.data();
-            call.size = bounce.size();
-            if (range.write) std::memcpy(call.address, range.address, call.size);
+            bounce.resize(size);
+            address = bounce.data();
+            if (range.write) std::memcpy(address, range.address, size);
         }
-        const std::int64_t result = make(call);
-        const bool passing = result == -EINTR || result == -EAGAIN;
+        const auto at = static_cast<off_t>(range.offset);
+        const ssize_t result = range.write ? ::pwrite(fd(direct).get(), address, size, at)
+                                           : ::pread(fd(direct).get(), address, size, at);
+        const bool passing = result < 0 && (errno == EINTR || errno == EAGAIN);
         if (passing && ++idle_tries <= max_idle_tries) continue;
         if (result == 0 && !range.write)
             return driver::ended_early(fd(false), path(), range.offset, range.size,
                                        buffer().place().to_string());
-        if (result <= 0) return failed(range, direct, result == 0 ? EIO : static_cast<int>(-result));
-        const auto moved = std::min(static_cast<Bytes>(result), call.size);
+        if (result <= 0) return failed(range, direct, result == 0 ? EIO : errno);
+        const auto moved = static_cast<Bytes>(result);
         if (!direct && !range.write) {
-            std::memcpy(range.address, call.address, moved);
+            std::memcpy(range.address, address, moved);
             store_fence();
         }
         (direct ? direct_bytes_ : cached_bytes_).fetch_add(moved, std::memory_order_relaxed);

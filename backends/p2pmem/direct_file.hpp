@@ -2,8 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <functional>
 #include <string>
 
 #include "backend/backend.hpp"
@@ -11,16 +9,6 @@
 #include "driver/opened_file.hpp"
 
 namespace sidestep::backends::p2pmem {
-
-// One pread or pwrite: the bytes that it moved, or -errno.
-struct FileCall {
-    bool write = false;
-    int fd = -1;
-    char* address = nullptr;
-    Bytes size = 0;
-    Bytes offset = 0;  // in the file
-};
-using MakeFileCall = std::function<std::int64_t(const FileCall&)>;
 
 // Whether this errno of a read or write with O_DIRECT is about the memory, and not about the file or the drive.
 bool is_refusal(int number);
@@ -54,7 +42,7 @@ public:
 
     // Moves the range: whole blocks directly, what lies beside them through a small buffer of host memory. Blocks.
     // ErrorCode::path_unavailable where the kernel keeps the drive away from the memory. Any thread.
-    Result<void> move(const DirectRange& range, const MakeFileCall& make);
+    Result<void> move(const DirectRange& range);
 
     Result<void> commit() override { return opened_.commit(options_.sync_file); }
     std::vector<std::string> notes() const override;
@@ -68,7 +56,7 @@ private:
         if (direct && direct_) return direct_;
         return opened_.fd();
     }
-    Result<void> move(DirectRange range, bool direct, const MakeFileCall& make);
+    Result<void> move(DirectRange range, bool direct);
     Error failed(const DirectRange& range, bool direct, int number) const;
 
     const backend::AttachOptions options_;

@@ -1,8 +1,5 @@
 #include "backends/p2pmem/p2pmem_backend.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -12,6 +9,7 @@
 
 #include "backend/blocking_pieces.hpp"
 #include "backend/file_piece.hpp"
+#include "backends/p2pmem/direct_file.hpp"
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
 #include "driver/p2pmem.hpp"
@@ -102,8 +100,7 @@ Error invalid(std::string message, std::string where) {
 
 class P2pmemBackend final : public backend::Backend, public backend::Allocator {
 public:
-    P2pmemBackend(P2pmemOptions options, MakeFileCall make)
-        : options_(std::move(options)), files_(options_.root), make_(std::move(make)) {}
+    explicit P2pmemBackend(P2pmemOptions options) : options_(std::move(options)), files_(options_.root) {}
     // A call that hangs has all that it uses, but its file and memory, which whoever started it keeps.
     ~P2pmemBackend() override {
         (void)drive_.end();
@@ -131,7 +128,6 @@ private:
 
     const P2pmemOptions options_;
     const driver::MachineFiles files_;
-    const MakeFileCall make_;
     std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
     // One thread, for copies that are too long to be made on the spot: loads from such memory wait for the bus one by
     // one, and more threads would only keep more processors waiting.
@@ -318,22 +314,13 @@ Result<backend::Progress> P2pmemBackend::start_file(const backend::Piece& piece,
     const Buffer& memory = ends.memory->buffer();
     const DirectRange range{static_cast<char*>(memory.address()) + ends.memory_offset,
                             memory.place().to_string(), ends.file_offset, piece.size, ends.write};
-    return drive_.start([file = ends.file, range, make = make_] { return file->move(range, make); }, flight);
+    return drive_.start([file = ends.file, range] { return file->move(range); }, flight);
 }
 
 }  // namespace
 
 std::unique_ptr<backend::Backend> create(P2pmemOptions options) {
-    return create(std::move(options), [](const FileCall& call) -> std::int64_t {
-        const auto at = static_cast<off_t>(call.offset);
-        const ssize_t moved = call.write ? ::pwrite(call.fd, call.address, call.size, at)
-                                         : ::pread(call.fd, call.address, call.size, at);
-        return moved < 0 ? -errno : moved;
-    });
-}
-
-std::unique_ptr<backend::Backend> create(P2pmemOptions options, MakeFileCall make) {
-    return std::make_unique<P2pmemBackend>(std::move(options), std::move(make));
+    return std::make_unique<P2pmemBackend>(std::move(options));
 }
 
 }  // namespace sidestep::backends::p2pmem
