@@ -95,34 +95,23 @@ void finish(const Reduction& reduction, const typename Type::Sum* sums, char* ou
     std::memcpy(out, stored, count * sizeof(stored[0]));
 }
 
+// The sources beside what there is so far; `last`: `out` holds elements, else sums.
 template <typename Type, Combine how>
-void step_as(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
+void combine_as(const Reduction& reduction, const char* so_far, std::span<const char* const> sources,
+                std::span<const unsigned> numbers, bool last, char* out, std::uint64_t count) {
     using Stored = typename Type::Stored;
     using Sum = typename Type::Sum;
     Sum sums[at_a_time];
     for (std::uint64_t at = 0; at < count; at += at_a_time) {
         const auto these = static_cast<std::size_t>(std::min<std::uint64_t>(at_a_time, count - at));
-        const bool first = step.so_far == nullptr;
-        if (!first) std::memcpy(sums, step.so_far + at * sizeof(Sum), these * sizeof(Sum));
-        add<Type, how>(reduction, step.elements + at * sizeof(Stored), step.rank, first, sums, these);
-        if (step.last)
+        if (so_far != nullptr) std::memcpy(sums, so_far + at * sizeof(Sum), these * sizeof(Sum));
+        for (std::size_t source = 0; source < sources.size(); ++source)
+            add<Type, how>(reduction, sources[source] + at * sizeof(Stored), numbers[source],
+                           so_far == nullptr && source == 0, sums, these);
+        if (last)
             finish<Type, how>(reduction, sums, out + at * sizeof(Stored), these);
         else
             std::memcpy(out + at * sizeof(Sum), sums, these * sizeof(Sum));
-    }
-}
-
-template <typename Type, Combine how>
-void combine_as(const Reduction& reduction, std::span<const char* const> sources,
-                std::span<const unsigned> numbers, char* out, std::uint64_t count) {
-    using Stored = typename Type::Stored;
-    typename Type::Sum sums[at_a_time];
-    for (std::uint64_t at = 0; at < count; at += at_a_time) {
-        const auto these = static_cast<std::size_t>(std::min<std::uint64_t>(at_a_time, count - at));
-        for (std::size_t source = 0; source < sources.size(); ++source)
-            add<Type, how>(reduction, sources[source] + at * sizeof(Stored), numbers[source], source == 0,
-                           sums, these);
-        finish<Type, how>(reduction, sums, out + at * sizeof(Stored), these);
     }
 }
 
@@ -157,13 +146,15 @@ void with_type(const Reduction& reduction, const Work& work) {
 void combine(const Reduction& reduction, std::span<const char* const> sources,
              std::span<const unsigned> numbers, char* out, std::uint64_t count) {
     with_type(reduction, [&]<typename Type, Combine how>() {
-        combine_as<Type, how>(reduction, sources, numbers, out, count);
+        combine_as<Type, how>(reduction, nullptr, sources, numbers, true, out, count);
     });
 }
 
 void combine_step(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
-    with_type(reduction,
-              [&]<typename Type, Combine how>() { step_as<Type, how>(reduction, step, out, count); });
+    with_type(reduction, [&]<typename Type, Combine how>() {
+        combine_as<Type, how>(reduction, step.so_far, {&step.elements, 1}, {&step.rank, 1}, step.last, out,
+                              count);
+    });
 }
 
 }  // namespace sidestep::backends::host

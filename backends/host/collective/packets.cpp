@@ -192,8 +192,7 @@ bool PacketTask::two_phase() {
         if (!take(1, rank, part(task_.recv, task_.slices[rank].target_offset * size_, bytes), bytes))
             return false;
     }
-    return copy_bytes(state_, task_, part(task_.recv, task_.local_to, task_.local_bytes),
-                      part(task_.send, task_.local_from, task_.local_bytes), task_.local_bytes);
+    return copy_local(state_, task_);
 }
 
 // What the sources have of this rank's slice, combined, to the targets.
