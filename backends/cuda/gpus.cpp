@@ -1,9 +1,7 @@
 #include "backends/cuda/gpus.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -12,23 +10,6 @@
 #include "base/try.hpp"
 
 namespace sidestep::backends::cuda {
-namespace {
-
-// A PCI address as numbers: NVML, sysfs and CUDA write its domain with 4 or 8 digits, in either case.
-struct PciAddress {
-    unsigned domain = 0, bus = 0, device = 0;
-    bool operator==(const PciAddress&) const = default;
-};
-
-std::optional<PciAddress> parse_pci(const std::string& text) {
-    PciAddress address;
-    if (std::sscanf(text.c_str(), "%x:%x:%x", &address.domain, &address.bus, &address.device) != 3)
-        return std::nullopt;
-    return address;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Gpu>> Gpu::open(std::shared_ptr<const driver::Cuda> cuda, int index, int ordinal) {
     SIDESTEP_TRY(auto context, driver::CudaContext::retain(std::move(cuda), ordinal));
     std::unique_ptr<Gpu> gpu(new Gpu(index, context));
@@ -73,34 +54,28 @@ Result<std::unique_ptr<Gpus>> Gpus::find(std::shared_ptr<const driver::Cuda> cud
     for (const Device& device : topology.devices())
         gpus->numa_nodes_ += device.kind == DeviceKind::cpu ? 1 : 0;
     SIDESTEP_CHECK(cuda->check(cuda->cuDriverGetVersion(&gpus->driver_version_), "cuDriverGetVersion"));
-    int devices = 0;
-    SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
-    SIDESTEP_CHECK(gpus->match(topology, devices));
+    SIDESTEP_TRY(const auto addresses, driver::pci_addresses(*cuda));
+    SIDESTEP_CHECK(gpus->match(topology, addresses));
     return gpus;
 }
 
-Result<void> Gpus::match(const Topology& topology, int devices) {
-    std::vector<std::optional<PciAddress>> addresses;
+Result<void> Gpus::match(const Topology& topology, const std::vector<std::string>& addresses) {
+    std::vector<std::string> known;
     for (int index = 0; index < topology.gpu_count(); ++index) {
         auto slot = std::make_unique<Slot>();
         const auto id = topology.find(DeviceKind::gpu, index);
-        addresses.push_back(id ? parse_pci(topology.device(*id).bus_id) : std::nullopt);
+        known.push_back(id ? topology.device(*id).bus_id : "");
         slot->numa_node = id ? topology.device(*id).numa_node : -1;
         slots_.push_back(std::move(slot));
     }
-    index_of_.assign(static_cast<std::size_t>(devices), -1);
+    index_of_.assign(addresses.size(), -1);
     int matched = 0;
-    for (int ordinal = 0; ordinal < devices; ++ordinal) {
-        std::array<char, 32> text{};
-        CUdevice device = 0;
-        SIDESTEP_CHECK(cuda_->check(cuda_->cuDeviceGet(&device, ordinal), "cuDeviceGet"));
-        CUresult status = cuda_->cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
-        SIDESTEP_CHECK(cuda_->check(status, "cuDeviceGetPCIBusId"));
-        const auto address = parse_pci(text.data());
-        for (std::size_t index = 0; address && index < slots_.size(); ++index) {
-            if (addresses[index] != address || slots_[index]->ordinal >= 0) continue;
-            slots_[index]->ordinal = ordinal;
-            index_of_[static_cast<std::size_t>(ordinal)] = static_cast<int>(index);
+    for (std::size_t ordinal = 0; ordinal < addresses.size(); ++ordinal) {
+        for (std::size_t index = 0; index < slots_.size(); ++index) {
+            if (slots_[index]->ordinal >= 0 || !driver::same_pci_address(known[index], addresses[ordinal]))
+                continue;
+            slots_[index]->ordinal = static_cast<int>(ordinal);
+            index_of_[ordinal] = static_cast<int>(index);
             ++matched;
             break;
         }
@@ -110,7 +85,7 @@ Result<void> Gpus::match(const Topology& topology, int devices) {
     return Error{
         ErrorCode::not_found,
         fmt::format("CUDA shows this process none of the machine's {} GPUs ({} devices in all)",
-                    slots_.size(), devices),
+                    slots_.size(), addresses.size()),
         "cuDeviceGetCount",
         visible ? fmt::format("CUDA_VISIBLE_DEVICES is '{}': name a GPU there or unset it", visible) : ""};
 }

@@ -105,7 +105,7 @@ private:
         std::atomic<Gpu*> open{nullptr};
     };
     explicit Gpus(std::shared_ptr<const driver::Cuda> cuda) : cuda_(std::move(cuda)) {}
-    Result<void> match(const Topology& topology, int devices);
+    Result<void> match(const Topology& topology, const std::vector<std::string>& addresses);
 
     std::shared_ptr<const driver::Cuda> cuda_;
     int driver_version_ = 0;

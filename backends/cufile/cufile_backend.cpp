@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "backend/blocking_pieces.hpp"
 #include "backends/cufile/conditions.hpp"
 #include "backends/cufile/file_registration.hpp"
 #include "base/kept.hpp"
@@ -21,8 +20,6 @@ using backend::Capability;
 using backend::Reach;
 using backend::Support;
 
-// Each carries one piece of a copy, of which a copy from or to a file has 16 in flight.
-constexpr unsigned max_threads = 16;
 // Of one small request. Not measured here: NVIDIA's guides give 4 KiB reads some tens of microseconds above
 // the drive's own time.
 constexpr double latency_us = 50;
@@ -56,26 +53,11 @@ public:
     Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
 
 private:
-    // What requests use, one that hangs too.
-    struct Opened {
-        Opened(std::shared_ptr<const driver::Cufile> library, std::unique_ptr<DirectGpus> found)
-            : cufile(std::move(library)), gpus(std::move(found)), prover(cufile, *gpus), memory(cufile) {}
-        const std::shared_ptr<const driver::Cufile> cufile;
-        const std::unique_ptr<DirectGpus> gpus;
-        Prover prover;
-        MappedMemory memory;
-        // Last: destroyed first, while the rest is there.
-        backend::BlockingPieces pool{max_threads, "cufile"};
-    };
-    Shared shared() const { return {opened_->cufile, opened_->prover, opened_->memory}; }
     Support load(const Topology& topology, const Conditions& conditions);
-    Support reads(const Buffer& file, int gpu);
-    Support writes(const Buffer& file, int gpu);
-    Support takes(const Buffer& file);
 
     const CufileOptions options_;
     double gb_per_s_ = 0;             // 0 where it is not usable
-    std::shared_ptr<Opened> opened_;  // constant after probe(); null where it is not usable
+    std::shared_ptr<Shared> opened_;  // constant after probe(); null where it is not usable
 };
 
 Support CufileBackend::probe(const Topology& topology) {
@@ -106,7 +88,7 @@ Support CufileBackend::load(const Topology& topology, const Conditions& conditio
                            opened.error().hint);
     if (auto counted = (*cufile)->gpu_counts(); !counted)
         return Support::no(counted.error().message, counted.error().hint);
-    opened_ = std::make_shared<Opened>(std::move(*cufile), std::move(*gpus));
+    opened_ = std::make_shared<Shared>(std::move(*cufile), std::move(*gpus));
     gb_per_s_ = quickest_link(topology);
     return Support::yes(fmt::format("libcufile {}, {}; each file system is proven before it is used",
                                     opened_->cufile->version_text(),
@@ -129,49 +111,36 @@ std::vector<Capability> CufileBackend::capabilities() const {
 }
 
 Support CufileBackend::reaches(const Buffer& from, const Buffer& to) {
-    if (from.place().is_file() && to.place().is_gpu()) return reads(from, to.place().index());
-    if (from.place().is_gpu() && to.place().is_file()) return writes(to, from.place().index());
-    return Support::no("cuFile moves bytes between files and GPU memory only");
-}
-
-Support CufileBackend::reads(const Buffer& file, int gpu) {
-    const std::string& path = file.place().path();
-    const auto facts = driver::file_facts(path);
-    if (!facts) return Support::no(facts.error().message, facts.error().hint);
-    if (!*facts)
-        return Support::no(
-            "whether the way is direct is tried out with the file itself, which does not exist");
-    if ((*facts)->size < block)
-        return Support::no(
-            fmt::format("only whole blocks of {} go directly, and the file is smaller", format_bytes(block)));
-    if (Support proven = opened_->prover.reads(path, gpu); !proven.usable) return proven;
-    return takes(file);
-}
-
-// The path is proven for the device; whether cuFile takes this file shows when it is opened.
-Support CufileBackend::takes(const Buffer& file) {
-    const auto opened = FileRegistration::open(shared(), file, {});
-    if (!opened) return Support::no(opened.error().message, opened.error().hint);
-    return Support::yes("proven by cuFile's counters");
-}
-
-Support CufileBackend::writes(const Buffer& file, int gpu) {
-    const std::string& path = file.place().path();
-    const auto facts = driver::file_facts(path);
-    if (facts && *facts && (*facts)->type != driver::FileType::regular)
+    const bool write = to.place().is_file();
+    const Buffer& file = write ? to : from;
+    const Place& memory = (write ? from : to).place();
+    if (!file.place().is_file() || !memory.is_gpu())
+        return Support::no("cuFile moves bytes between files and GPU memory only");
+    const auto facts = driver::file_facts(file.place().path());
+    if (write && facts && *facts && (*facts)->type != driver::FileType::regular)
         return Support::no(
             fmt::format("that writing to a {} is direct cannot be tried out without overwriting it",
                         driver::to_string((*facts)->type)));
-    Support proven = opened_->prover.writes(path, gpu);
+    if (!write && !facts) return Support::no(facts.error().message, facts.error().hint);
+    if (!write && !*facts)
+        return Support::no(
+            "whether the way is direct is tried out with the file itself, which does not exist");
+    if (!write && (*facts)->size < block)
+        return Support::no(
+            fmt::format("only whole blocks of {} go directly, and the file is smaller", format_bytes(block)));
+    Support proven = opened_->prover.prove(file.place().path(), memory.index(), write);
     // A whole file is written under another name.
-    return proven.usable && !file.whole_file() ? takes(file) : proven;
+    if (!proven.usable || (write && file.whole_file())) return proven;
+    // The path is proven for the device; whether cuFile takes this file shows when it is opened.
+    const auto opened = FileRegistration::open(*opened_, file, {});
+    return opened ? proven : Support::no(opened.error().message, opened.error().hint);
 }
 
 Result<std::unique_ptr<backend::Registration>> CufileBackend::attach(const Buffer& buffer,
                                                                      const backend::AttachOptions& options) {
     using Attached = std::unique_ptr<backend::Registration>;
     if (buffer.place().is_file()) {
-        SIDESTEP_TRY(auto file, FileRegistration::open(shared(), buffer, options));
+        SIDESTEP_TRY(auto file, FileRegistration::open(*opened_, buffer, options));
         return Attached(std::move(file));
     }
     if (!buffer.place().is_gpu())

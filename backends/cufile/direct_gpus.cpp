@@ -1,8 +1,6 @@
 #include "backends/cufile/direct_gpus.hpp"
 
-#include <cstdio>
 #include <cstring>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -12,13 +10,6 @@ namespace sidestep::backends::cufile {
 namespace {
 
 constexpr std::size_t scratch_size = std::size_t{2} << 20;
-
-// Domain, bus and device: they are written with 4 or 8 digits, in either case.
-std::optional<std::array<unsigned, 3>> pci_address(const char* text) {
-    std::array<unsigned, 3> address{};
-    if (std::sscanf(text, "%x:%x:%x", &address[0], &address[1], &address[2]) != 3) return std::nullopt;
-    return address;
-}
 
 Error too_long() {
     return Error{ErrorCode::internal, "more than a block was to go through host memory", "cufile", {}};
@@ -80,19 +71,11 @@ Result<std::unique_ptr<DirectGpus>> DirectGpus::find(std::shared_ptr<const drive
     std::unique_ptr<DirectGpus> gpus(new DirectGpus(cuda));
     for (int index = 0; index < topology.gpu_count(); ++index)
         gpus->slots_.push_back(std::make_unique<Slot>());
-    int devices = 0;
-    SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
-    for (int ordinal = 0; ordinal < devices; ++ordinal) {
-        std::array<char, 32> text{};
-        CUdevice device = 0;
-        SIDESTEP_CHECK(cuda->check(cuda->cuDeviceGet(&device, ordinal), "cuDeviceGet"));
-        const CUresult status = cuda->cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
-        SIDESTEP_CHECK(cuda->check(status, "cuDeviceGetPCIBusId"));
-        const auto address = pci_address(text.data());
+    SIDESTEP_TRY(const auto addresses, driver::pci_addresses(*cuda));
+    for (std::size_t ordinal = 0; ordinal < addresses.size(); ++ordinal)
         for (const Device& known : topology.devices())
-            if (known.kind == DeviceKind::gpu && address && pci_address(known.bus_id.c_str()) == address)
-                gpus->slots_[static_cast<std::size_t>(known.index)]->ordinal = ordinal;
-    }
+            if (known.kind == DeviceKind::gpu && driver::same_pci_address(known.bus_id, addresses[ordinal]))
+                gpus->slots_[static_cast<std::size_t>(known.index)]->ordinal = static_cast<int>(ordinal);
     return gpus;
 }
 

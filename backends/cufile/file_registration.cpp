@@ -59,7 +59,7 @@ void MappedMemory::drop(DirectGpu& gpu, const Mapped& range) {
     held_.erase(found);
 }
 
-Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& shared, const Buffer& buffer,
+Result<std::unique_ptr<FileRegistration>> FileRegistration::open(Shared& shared, const Buffer& buffer,
                                                                  const backend::AttachOptions& options) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(shared, buffer, options));
     const bool write = file->writable();
@@ -76,7 +76,7 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Shared& s
     auto direct = driver::open_direct(file->opened_.fd(), write ? O_RDWR : O_RDONLY, file->path());
     if (!direct) return Error{ErrorCode::unsupported, direct.error().message, file->path(), {}};
     file->direct_ = std::move(*direct);
-    auto handle = driver::CufileHandle::create(file->cufile_, file->direct_);
+    auto handle = driver::CufileHandle::create(shared.cufile, file->direct_);
     if (!handle)
         return Error{ErrorCode::unsupported, handle.error().message, buffer.to_string(), handle.error().hint};
     file->handle_ = std::move(*handle);
@@ -88,11 +88,10 @@ Result<FileRegistration::Window*> FileRegistration::window(DirectGpu& gpu, bool 
     const std::lock_guard lock(mutex_);
     auto& window = windows_[{gpu.index(), write}];
     if (window) return window.get();
-    const backend::Support proven =
-        write ? shared_.prover.writes(path(), gpu.index()) : shared_.prover.reads(path(), gpu.index());
+    const backend::Support proven = shared_.prover.prove(path(), gpu.index(), write);
     if (!proven.usable)
         return Error{ErrorCode::unsupported, proven.reason, buffer().to_string(), proven.remedy};
-    SIDESTEP_TRY(const auto counts, cufile_->gpu_counts());
+    SIDESTEP_TRY(const auto counts, shared_.cufile->gpu_counts());
     window = std::make_unique<Window>();
     window->gpu = &gpu;
     window->begun_before = gpu.ledger(write).begun.load();
@@ -106,11 +105,11 @@ void FileRegistration::register_memory(const MemoryRegistration& memory) {
     if (memory.buffer().size() < min_mapped) return;
     const std::lock_guard lock(mutex_);
     if (mapped_.count(base) == 0)
-        mapped_[base] = shared_.memory.map(memory.gpu(), base, memory.buffer().size());
+        mapped_[base] = shared_.memory.map(memory.gpu, base, memory.buffer().size());
 }
 
 Result<void> FileRegistration::move(const Range& range) {
-    SIDESTEP_TRY(Window* const counted, window(range.memory->gpu(), range.write));
+    SIDESTEP_TRY(Window* const counted, window(range.memory->gpu, range.write));
     const Bytes head = std::min(up_to_block(range.file_offset), range.size);
     const Bytes tail = (range.size - head) % block;
     const Bytes blocks = range.size - head - tail;
@@ -131,8 +130,8 @@ Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
         const Bytes file_at = range.file_offset + done;
         const Bytes memory_at = range.memory_offset + done;
         ++ledger.begun;
-        auto moved = range.write ? cufile_->write(handle_.get(), base, left, file_at, memory_at)
-                                 : cufile_->read(handle_.get(), base, left, file_at, memory_at);
+        auto moved = range.write ? shared_.cufile->write(handle_.get(), base, left, file_at, memory_at)
+                                 : shared_.cufile->read(handle_.get(), base, left, file_at, memory_at);
         ++ledger.ended;
         window.requests.fetch_add(1, std::memory_order_relaxed);
         if (!moved) return failed(moved.error(), part(range, done, left));
@@ -151,7 +150,7 @@ Result<void> FileRegistration::move_through_host(const Range& range) {
     std::array<char, block> bytes;
     const driver::Fd& fd = opened_.fd();
     char* const memory = static_cast<char*>(range.memory->buffer().address()) + range.memory_offset;
-    DirectGpu& gpu = range.memory->gpu();
+    DirectGpu& gpu = range.memory->gpu;
     if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), memory, range.size));
     const auto moved = range.write
                            ? driver::write_range(fd, range.file_offset, bytes.data(), range.size, path())
@@ -175,7 +174,7 @@ Account FileRegistration::account(const Window& window, bool write) const {
     account.all_requests =
         std::max(account.requests, ended > window.begun_before ? ended - window.begun_before : 0);
     // Where nothing was counted nothing is proven.
-    (void)settled_counts(*cufile_, *window.gpu, write, [&](const Counts& now) {
+    (void)settled_counts(*shared_.cufile, *window.gpu, write, [&](const Counts& now) {
         account.direct = now.direct - window.at_begin.direct;
         account.posix = now.posix - window.at_begin.posix;
         return account.posix != 0 || unproven_requests(account) == 0;

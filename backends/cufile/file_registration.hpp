@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "backend/blocking_pieces.hpp"
 #include "backend/file_piece.hpp"
 #include "backends/cufile/direct_gpus.hpp"
 #include "backends/cufile/proof.hpp"
@@ -17,11 +18,8 @@ namespace sidestep::backends::cufile {
 // GPU memory; its GPU is open.
 class MemoryRegistration final : public backend::Registration {
 public:
-    MemoryRegistration(Buffer buffer, DirectGpu& gpu) : Registration(std::move(buffer)), gpu_(gpu) {}
-    DirectGpu& gpu() const { return gpu_; }
-
-private:
-    DirectGpu& gpu_;
+    MemoryRegistration(Buffer buffer, DirectGpu& of) : Registration(std::move(buffer)), gpu(of) {}
+    DirectGpu& gpu;
 };
 
 class FileRegistration;
@@ -49,23 +47,29 @@ private:
     void drop(DirectGpu& gpu, const Mapped& range);
 
     const std::shared_ptr<const driver::Cufile> cufile_;
-    std::mutex
-        mutex_;  // of what follows; held while cuFile maps, so that nobody uses what is being given back
+    std::mutex mutex_;  // of what follows; held while cuFile maps: nobody uses what is being given back
     std::map<Mapped, Held> held_;
 };
 
-// What the registrations of a backend share; outlives them.
+// What the registrations of a backend share, and its requests use, one that hangs too; outlives them.
 struct Shared {
-    std::shared_ptr<const driver::Cufile> cufile;
-    Prover& prover;
-    MappedMemory& memory;
+    Shared(std::shared_ptr<const driver::Cufile> library, std::unique_ptr<DirectGpus> found)
+        : cufile(std::move(library)), gpus(std::move(found)), prover(cufile, *gpus), memory(cufile) {}
+
+    const std::shared_ptr<const driver::Cufile> cufile;
+    const std::unique_ptr<DirectGpus> gpus;
+    Prover prover;
+    MappedMemory memory;
+    // Each thread carries one piece of a copy, of which a copy from or to a file has 16 in flight. Last: destroyed first,
+    // while the rest is there.
+    backend::BlockingPieces pool{16, "cufile"};
 };
 
 // An open file. One opened for writing can be read as well. move() may be called by several threads at once.
 class FileRegistration final : public backend::Registration {
 public:
     // Fails with ErrorCode::unsupported where cuFile does not take the file.
-    static Result<std::unique_ptr<FileRegistration>> open(const Shared& shared, const Buffer& buffer,
+    static Result<std::unique_ptr<FileRegistration>> open(Shared& shared, const Buffer& buffer,
                                                           const backend::AttachOptions& options);
 
     bool writable() const { return options_.access == backend::Access::write; }
@@ -75,9 +79,7 @@ public:
     // be direct.
     Result<void> move(const Range& range);
 
-    Result<void> commit() override {
-        return writable() ? opened_.commit(options_.sync_file) : Result<void>();
-    }
+    Result<void> commit() override { return opened_.commit(options_.sync_file); }
     std::vector<std::string> notes() const override;
     StorageBytes storage_bytes() const override;
 
@@ -92,8 +94,8 @@ private:
         std::atomic<Bytes> largest{0};
     };
 
-    FileRegistration(const Shared& shared, const Buffer& buffer, const backend::AttachOptions& options)
-        : Registration(buffer), options_(options), cufile_(shared.cufile), shared_(shared) {}
+    FileRegistration(Shared& shared, const Buffer& buffer, const backend::AttachOptions& options)
+        : Registration(buffer), options_(options), shared_(shared) {}
     const std::string& path() const { return buffer().place().path(); }
     Result<Window*> window(DirectGpu& gpu, bool write);
     void register_memory(const MemoryRegistration& memory);
@@ -103,8 +105,7 @@ private:
     Error failed(Error error, const Range& range) const;
 
     const backend::AttachOptions options_;
-    const std::shared_ptr<const driver::Cufile> cufile_;
-    const Shared shared_;
+    Shared& shared_;
     driver::OpenedFile opened_;
     driver::Fd direct_;            // the same file with O_DIRECT
     driver::CufileHandle handle_;  // of direct_; goes first

@@ -70,17 +70,13 @@ std::optional<std::string> what_a_trial_lacks(const Counts& before, const Counts
     return std::nullopt;
 }
 
-Support Prover::reads(const std::string& path, int gpu) {
-    return prove(path, gpu, false);
-}
-
-Support Prover::writes(const std::string& path, int gpu) {
-    const auto target = driver::follow_links(path);
-    if (!target) return Support::no(target.error().message);
-    return prove(driver::split_path(*target).folder, gpu, true);
-}
-
-Support Prover::prove(const std::string& below, int gpu, bool write) {
+Support Prover::prove(const std::string& path, int gpu, bool write) {
+    std::string below = path;
+    if (write) {
+        const auto target = driver::follow_links(path);
+        if (!target) return Support::no(target.error().message);
+        below = driver::split_path(*target).folder;
+    }
     const auto proven = Support::yes("proven by cuFile's counters");
     const auto device = device_of(below);
     if (!device) return Support::no(device.error().message);

@@ -56,11 +56,9 @@ public:
     Prover(std::shared_ptr<const driver::Cufile> cufile, DirectGpus& gpus)
         : cufile_(std::move(cufile)), gpus_(gpus) {}
 
-    // Whether reading the file at `path` into the GPU is direct: reads its first block. May block.
-    backend::Support reads(const std::string& path, int gpu);
-    // Whether writing a file at `path` from the GPU is direct: writes a block to a file of its own, beside
-    // it, which is removed at once. May block.
-    backend::Support writes(const std::string& path, int gpu);
+    // Whether reading the file at `path` into the GPU, or writing a file there from it, is direct. Reads its first block,
+    // or writes one to a file of its own beside it, which is removed at once. May block.
+    backend::Support prove(const std::string& path, int gpu, bool write);
 
 private:
     using Key = std::tuple<std::uint64_t, int, bool>;  // device, GPU, write
@@ -69,7 +67,6 @@ private:
     Result<void> try_write(const std::string& folder, DirectGpu& gpu);
     Result<void> count(DirectGpu& gpu, bool write, const driver::Fd& fd);
     Result<void> same_bytes(DirectGpu& gpu, const driver::Fd& fd, const std::string& path);
-    backend::Support prove(const std::string& below, int gpu, bool write);
 
     const std::shared_ptr<const driver::Cufile> cufile_;
     DirectGpus& gpus_;

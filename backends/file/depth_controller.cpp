@@ -55,14 +55,13 @@ void DepthController::decide(double rate) {
         case Phase::base:
             base_ = rate;
             grew_ = false;
-            return grow_or_shrink();
+            return grow() ? void() : shrink_or_rest();
         case Phase::growing:
             if (rate > base_ * gain) {
                 base_ = rate;
                 kept_ = depth_;
                 grew_ = true;
-                if (may_grow()) return set(std::min(2 * depth_, bounds_.max), Phase::growing);
-                return rest();
+                return grow() ? void() : rest();
             }
             // Requests only wait longer. A depth that has just proved better than its half needs no look at
             // that.
@@ -82,13 +81,10 @@ void DepthController::decide(double rate) {
     }
 }
 
-bool DepthController::may_grow() const {
-    return depth_ < bounds_.max && (bounds_.busy <= 0 || base_ < bounds_.busy * depth_);
-}
-
-void DepthController::grow_or_shrink() {
-    if (may_grow()) return set(std::min(2 * depth_, bounds_.max), Phase::growing);
-    shrink_or_rest();
+bool DepthController::grow() {
+    if (depth_ >= bounds_.max || (bounds_.busy > 0 && base_ >= bounds_.busy * depth_)) return false;
+    set(std::min(2 * depth_, bounds_.max), Phase::growing);
+    return true;
 }
 
 void DepthController::shrink_or_rest() {

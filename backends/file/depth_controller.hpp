@@ -28,7 +28,7 @@ public:
         // not wait, they copy, and more of them only take processors from each other. 0: no such bound.
         double busy = 0;
     };
-    // 0 < least <= first <= most.
+    // 0 < min <= first <= max.
     explicit DepthController(Bounds bounds);
 
     unsigned depth() const { return depth_; }
@@ -44,8 +44,7 @@ private:
     enum class Phase { base, growing, shrinking, resting };
 
     void decide(double rate);
-    bool may_grow() const;
-    void grow_or_shrink();
+    bool grow();  // false: no further
     void shrink_or_rest();
     void rest();
     void set(unsigned depth, Phase phase);

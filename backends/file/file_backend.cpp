@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/file_piece.hpp"
 #include "backends/file/file_jobs.hpp"
 #include "backends/file/file_registration.hpp"
 #include "backends/file/slices.hpp"
@@ -61,10 +62,6 @@ constexpr double busy_bytes_per_s = 5e8;
 // From the call until the bytes of one small read of a warm file are there.
 constexpr double latency_us = 2;
 
-Error invalid(std::string message, std::string where) {
-    return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
-}
-
 int copying_threads(int processors) {
     if (processors < min_driving_processors) return std::min(processors, 2);
     return std::max(std::min(processors, processors_without_rest),
@@ -73,7 +70,6 @@ int copying_threads(int processors) {
 
 class FileBackend final : public backend::Backend {
 public:
-    explicit FileBackend(FileOptions options) : options_(options) {}
     FileBackend(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options)
         : options_(options), given_(std::move(engine)) {}
     ~FileBackend() override {
@@ -98,10 +94,6 @@ private:
     // In the place of an engine that is broken.
     static Result<std::unique_ptr<driver::FileIoEngine>> remake(base::FileIo io, unsigned threads);
     void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
-    std::unique_ptr<driver::FileIoEngine> own_copier() const;
-    Result<backend::Progress> start(FileRegistration& file, Bytes file_offset, MemoryRegistration& memory,
-                                    Bytes memory_offset, const backend::Piece& piece, bool write,
-                                    backend::Flight& flight);
     Result<std::vector<Slice>> slices_of(FileRegistration& file, const Stretch& stretch, bool write) const;
 
     const FileOptions options_;
@@ -124,14 +116,19 @@ Support FileBackend::probe(const Topology&) {
     cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
     const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
     if (given_) {
-        const std::string engine(given_->name());
+        how_ = given_->name();
         use(std::move(given_), nullptr);
-        how_ = engine;
-        return Support::yes(fmt::format("{}; {}", engine, asked));
+        return Support::yes(fmt::format("{}; {}", how_, asked));
     }
     auto chosen = choose(options_.io, threads_);
     if (!chosen) return Support::no(chosen.error().message, chosen.error().hint);
-    use(std::move(chosen->engine), own_copier());
+    // The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there
+    // are requests.
+    const bool many = copying_ >= many_copying_threads;
+    use(std::move(chosen->engine),
+        driver::create_thread_engine(depth, many ? copying_ : threads_,
+                                     copying_ > 2 ? driver::Wake::when_behind : driver::Wake::always,
+                                     many ? part_of_many : 0));
     const std::string& why = chosen->why_threads;
     if (why.empty()) {
         how_ = "io_uring, what the page cache holds by threads";
@@ -160,15 +157,6 @@ Result<std::unique_ptr<driver::FileIoEngine>> FileBackend::remake(base::FileIo i
     return std::move(chosen.engine);
 }
 
-// The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there
-// are requests.
-std::unique_ptr<driver::FileIoEngine> FileBackend::own_copier() const {
-    const bool many = copying_ >= many_copying_threads;
-    return driver::create_thread_engine(depth, many ? copying_ : threads_,
-                                        copying_ > 2 ? driver::Wake::when_behind : driver::Wake::always,
-                                        many ? part_of_many : 0);
-}
-
 void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine,
                       std::unique_ptr<driver::FileIoEngine> copier) {
     FileJobs::Depths depths;
@@ -195,9 +183,7 @@ std::vector<Capability> FileBackend::capabilities() const {
         first_thread_gb_per_s + further_thread_gb_per_s * (std::min<unsigned>(copying_, max_io_threads) - 1);
     read.latency_us = latency_us;
     read.reason = "read through " + how_;
-    Capability write = read;
-    std::swap(write.from, write.to);
-    std::swap(write.from_memory, write.to_memory);
+    Capability write = backend::reversed(read);
     write.max_gb_per_s = write_gb_per_s;
     write.reason = fmt::format("written through {}{}", how_,
                                maps_ ? ", whole files in memory through a map of them" : "");
@@ -207,13 +193,9 @@ std::vector<Capability> FileBackend::capabilities() const {
 Result<std::optional<backend::Description>> FileBackend::describe(const Buffer& buffer) {
     if (!buffer.place().is_file()) return std::optional<backend::Description>{};
     SIDESTEP_TRY(const auto facts, driver::inspect(buffer));
-    backend::Description description;
-    description.place = buffer.place();
-    description.memory = MemoryKind::storage;
-    description.size = facts ? facts->size : 0;
-    description.identity = facts ? facts->identity : 0;
-    description.version = facts ? facts->version : 0;
-    return std::optional(description);
+    const driver::FileFacts known = facts.value_or(driver::FileFacts{});
+    return std::optional(
+        backend::Description{buffer.place(), MemoryKind::storage, known.size, known.identity, known.version});
 }
 
 Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer& buffer,
@@ -233,42 +215,15 @@ Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer&
 }
 
 Result<backend::Progress> FileBackend::start(const backend::Piece& piece, backend::Flight& flight) {
-    if (piece.stream != nullptr || piece.capability > 1) {
-        return Error{
-            ErrorCode::unsupported, "the file backend knows no such engine, nor streams", "file backend", {}};
+    SIDESTEP_TRY(const auto ends, (backend::file_piece<FileRegistration, MemoryRegistration>(piece, name())));
+    const Buffer& memory = ends.memory->buffer();
+    Stretch stretch{static_cast<char*>(memory.address()) + ends.memory_offset, ends.file_offset, piece.size};
+    if (!ends.write) {
+        stretch.room_before = std::min(piece.room_before, ends.memory_offset);
+        stretch.room_after = std::min(piece.room_after, memory.size() - ends.memory_offset - piece.size);
     }
-    const bool write = piece.capability == 1;
-    auto* const file = dynamic_cast<FileRegistration*>(write ? piece.to : piece.from);
-    auto* const memory = dynamic_cast<MemoryRegistration*>(write ? piece.from : piece.to);
-    if (file == nullptr || memory == nullptr) {
-        return Error{
-            ErrorCode::unsupported,
-            fmt::format("the file backend cannot copy from {} to {} that way",
-                        piece.from->buffer().place().to_string(), piece.to->buffer().place().to_string()),
-            "file backend",
-            {}};
-    }
-    if (write && !file->writable())
-        return invalid("a file that is open for reading was to be written", file->path());
-    return write ? start(*file, piece.to_offset, *memory, piece.from_offset, piece, true, flight)
-                 : start(*file, piece.from_offset, *memory, piece.to_offset, piece, false, flight);
-}
-
-Result<backend::Progress> FileBackend::start(FileRegistration& file, Bytes file_offset,
-                                             MemoryRegistration& memory, Bytes memory_offset,
-                                             const backend::Piece& piece, bool write,
-                                             backend::Flight& flight) {
-    SIDESTEP_CHECK(backend::check_within(piece));
-    Stretch stretch;
-    stretch.address = static_cast<char*>(memory.buffer().address()) + memory_offset;
-    stretch.offset = file.buffer().offset() + file_offset;
-    stretch.size = piece.size;
-    if (!write) {
-        stretch.room_before = std::min(piece.room_before, memory_offset);
-        stretch.room_after = std::min(piece.room_after, memory.buffer().size() - memory_offset - piece.size);
-    }
-    SIDESTEP_TRY(const std::vector<Slice> slices, slices_of(file, stretch, write));
-    return jobs_->start(file, memory, write, slices, flight);
+    SIDESTEP_TRY(const std::vector<Slice> slices, slices_of(*ends.file, stretch, ends.write));
+    return jobs_->start(*ends.file, *ends.memory, ends.write, slices, flight);
 }
 
 // Which bytes go around the page cache, decided as late as can be.
@@ -276,7 +231,6 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
                                                   bool write) const {
     const auto wish = file.wish(write);
     const bool asks = wish == FileRegistration::Wish::cheaper;
-    const AskCache ask = [&file](Bytes offset, Bytes size) { return file.cached(offset, size); };
     const auto through_cache = [&](double missing) {
         std::vector<Slice> slices = cut(stretch, false);
         for (Slice& slice : slices) slice.missing = part_of(slice.size, missing);
@@ -287,7 +241,7 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
     };
     if (asks && file.was_warm()) {
         const auto part = file.cached(stretch.offset, stretch.size);
-        if (part && part->bytes == stretch.size) return cut(stretch, false);
+        if (part && part->bytes == stretch.size) return through_cache(0);
     }
     if (wish == FileRegistration::Wish::cache || (asks && stretch.size < min_question) || !file.goes_around())
         return all_through_cache();
@@ -301,7 +255,8 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
     }
     std::vector<Slice> slices = cut(stretch, true, write ? written_slice_size : slice_size);
     if (asks) {
-        use_cache_where_cheaper(slices, ask);
+        use_cache_where_cheaper(slices,
+                                [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
         // Without the ends that were cut off where blocks begin and end.
         if (std::none_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.direct; })) {
             Bytes missing = 0;
@@ -315,7 +270,7 @@ Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const 
 }  // namespace
 
 std::unique_ptr<backend::Backend> create(FileOptions options) {
-    return std::make_unique<FileBackend>(options);
+    return create(nullptr, options);
 }
 
 std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options) {

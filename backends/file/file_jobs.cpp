@@ -53,6 +53,10 @@ Error failed(const FileRegistration& file, const Slice& at, bool write, int numb
 
 }  // namespace
 
+MemoryRegistration::~MemoryRegistration() {
+    if (jobs_) jobs_->forget(*this);
+}
+
 FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& depths,
                    std::unique_ptr<driver::FileIoEngine> copier, std::function<Engine()> remake)
     : remake_(std::move(remake)), copier_(std::move(copier)), engine_(std::move(engine)) {
@@ -295,32 +299,22 @@ void FileJobs::refused(Request& request, int number) {
     }
     // ECANCELED: the thread that submitted has ended, and its requests with it.
     const bool passing = number == EINTR || number == EAGAIN || number == ECANCELED;
-    if (passing && ++request.idle_tries <= max_idle_tries) {
-        way_of(request).ready.push_front(&request);
-        return;
-    }
-    // The process may have no further thread.
-    if (number == ENOMEM && request.copied) {
-        copier_works_ = false;
-        way_of(request).ready.push_front(&request);
-        return;
-    }
-    // Whether there really is no room tells the system call.
-    if (number == EFAULT && request.copied && job.write) {
-        job.file->stop_mapping();
-        way_of(request).ready.push_front(&request);
-        return;
-    }
     // EINVAL: the device wants another alignment than the usual one. EFAULT: it cannot reach that memory
     // itself.
     const bool refuses = number == EINVAL || number == EOPNOTSUPP || number == EFAULT;
-    if (refuses && request.direct && !job.file->insists()) {
+    if (passing && ++request.idle_tries <= max_idle_tries) {
+        // once more
+    } else if (number == ENOMEM && request.copied) {
+        copier_works_ = false;  // the process may have no further thread
+    } else if (number == EFAULT && request.copied && job.write) {
+        job.file->stop_mapping();  // whether there really is no room tells the system call
+    } else if (refuses && request.direct && !job.file->insists()) {
         job.file->stop_going_around();
         go_through_cache(request);
-        way_of(request).ready.push_front(&request);
-        return;
+    } else {
+        return fail(job, failed(*job.file, request, job.write, number));
     }
-    fail(job, failed(*job.file, request, job.write, number));
+    way_of(request).ready.push_front(&request);
 }
 
 void FileJobs::fail(Job& job, Error error) {

@@ -113,7 +113,7 @@ bool FileRegistration::goes_around() {
             why_not_around_ = direct.error();
         }
     }
-    return static_cast<bool>(direct_) && !refused_.load(std::memory_order_relaxed);
+    return static_cast<bool>(direct_) && !refused_.load();
 }
 
 std::optional<std::vector<backend::Span>> FileRegistration::extents() const {
@@ -124,11 +124,6 @@ std::optional<std::vector<backend::Span>> FileRegistration::extents() const {
     std::vector<backend::Span> extents;
     for (const auto& each : *found) extents.push_back({each.begin - begin, each.end - each.begin});
     return extents;
-}
-
-void FileRegistration::rest() {
-    const std::lock_guard lock(around_);
-    direct_ = driver::Fd();
 }
 
 // For those who insist: finds out at once, and says so where it is not to be had.
@@ -145,23 +140,13 @@ Result<void> FileRegistration::go_direct() {
 }
 
 void FileRegistration::choose_probe() {
-    std::call_once(probe_chosen_, [this] {
-        probe_.store(driver::cache_probe_for(fd(false), probe_.load(std::memory_order_relaxed)),
-                     std::memory_order_relaxed);
-    });
+    std::call_once(probe_chosen_, [this] { probe_ = driver::cache_probe_for(fd(false), *probe_.load()); });
 }
 
 std::optional<driver::CachedPart> FileRegistration::cached(Bytes offset, Bytes size) {
     choose_probe();
-    while (tells_.load(std::memory_order_relaxed)) {
-        const driver::CacheProbe probe = probe_.load(std::memory_order_relaxed);
-        if (const auto part = driver::cached_part(probe, fd(false), offset, size)) return part;
-        if (const auto next = driver::next_cache_probe(probe)) {
-            probe_.store(*next, std::memory_order_relaxed);
-        } else {
-            tells_.store(false, std::memory_order_relaxed);
-        }
-    }
+    for (auto probe = probe_.load(); probe; probe_ = probe = driver::next_cache_probe(*probe))
+        if (const auto part = driver::cached_part(*probe, fd(false), offset, size)) return part;
     return std::nullopt;
 }
 
@@ -175,30 +160,26 @@ double FileRegistration::missing_share() {
     return missing_share_;
 }
 
-Result<void> FileRegistration::commit() {
-    return writable() ? opened_.commit(options_.sync_file) : Result<void>();
-}
-
 std::vector<std::string> FileRegistration::notes() const {
     std::vector<std::string> notes = opened_.notes();
     notes.insert(notes.end(), notes_.begin(), notes_.end());
-    const Bytes bytes = through_cache_.load(std::memory_order_relaxed);
+    const Bytes bytes = through_cache_.load();
     if (options_.page_cache == PageCache::bypass && was_around_ && bytes != 0) {
         notes.push_back(
             fmt::format("{} bytes of {} went through the page cache: O_DIRECT moves only whole blocks of {} "
                         "between addresses aligned to them",
                         bytes, path(), format_bytes(direct_block)));
     }
-    if (missed_threads_.load(std::memory_order_relaxed)) {
+    if (missed_threads_.load()) {
         notes.push_back(fmt::format(
             "no thread could be started to copy the bytes of {}: the engine of the other requests did it",
             path()));
     }
-    if (missed_ring_.load(std::memory_order_relaxed))
+    if (missed_ring_.load())
         notes.push_back(fmt::format("io_uring takes no request any more: threads moved bytes of {}", path()));
     if (map_) {
-        const Bytes mapped = through_map_.load(std::memory_order_relaxed);
-        const bool lost = unmapped_.load(std::memory_order_relaxed);
+        const Bytes mapped = through_map_.load();
+        const bool lost = unmapped_.load();
         notes.push_back(fmt::format("{} lies in memory: {} of {} bytes were copied into a map of it{}{}",
                                     path(), mapped, bytes, mapped < bytes ? ", the rest with pwrite" : "",
                                     lost ? ", since pages of the map could not be allocated" : ""));
@@ -207,11 +188,7 @@ std::vector<std::string> FileRegistration::notes() const {
 }
 
 StorageBytes FileRegistration::storage_bytes() const {
-    StorageBytes bytes;
-    bytes.o_direct = around_cache_.load(std::memory_order_relaxed);
-    bytes.page_cache = through_cache_.load(std::memory_order_relaxed);
-    bytes.misses = missed_.load(std::memory_order_relaxed);
-    return bytes;
+    return {0, around_cache_, through_cache_, missed_};
 }
 
 }  // namespace sidestep::backends::file

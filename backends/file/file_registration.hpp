@@ -43,7 +43,7 @@ public:
     // Whether bytes can go around the page cache at all. The first call finds out. Any thread.
     bool goes_around();
     // From now on they cannot: the device has refused though its file system did not.
-    void stop_going_around() { refused_.store(true, std::memory_order_relaxed); }
+    void stop_going_around() { refused_ = true; }
     // What addresses must be multiples of; after goes_around() said yes.
     Bytes memory_alignment() const { return memory_alignment_; }
 
@@ -65,12 +65,12 @@ public:
         return map_ && !unmapped_.load(std::memory_order_relaxed) ? map_->at(offset, size) : nullptr;
     }
     // From now on nothing is written through the map: pages of it are not to be had.
-    void stop_mapping() { unmapped_.store(true, std::memory_order_relaxed); }
+    void stop_mapping() { unmapped_ = true; }
 
     // Some of it was not copied by threads, since none could be started. Any thread.
-    void miss_threads() { missed_threads_.store(true, std::memory_order_relaxed); }
-    // What the route says of the engine is what there was at first.
-    void miss_ring() { missed_ring_.store(true, std::memory_order_relaxed); }
+    void miss_threads() { missed_threads_ = true; }
+    // Nor by the ring, which is broken: what the route says of the engine is what there was at first.
+    void miss_ring() { missed_ring_ = true; }
 
     // Counts bytes that have moved in the direction that the file was opened for: what verification reads of
     // a target does not count. `missed` of those through the page cache were not there. Any thread.
@@ -81,8 +81,11 @@ public:
     // Of these, through the map.
     void count_mapped(Bytes bytes) { through_map_.fetch_add(bytes, std::memory_order_relaxed); }
 
-    Result<void> commit() override;
-    void rest() override;
+    Result<void> commit() override { return opened_.commit(options_.sync_file); }
+    void rest() override {
+        const std::lock_guard lock(around_);
+        direct_ = driver::Fd();
+    }
     std::optional<std::vector<backend::Span>> extents() const override;
     bool reads_as_zeros() const override { return opened_.is_sparse(); }
     std::vector<std::string> notes() const override;
@@ -111,8 +114,7 @@ private:
     std::atomic<bool> refused_{false};
 
     std::once_flag probe_chosen_;
-    std::atomic<driver::CacheProbe> probe_;
-    std::atomic<bool> tells_{true};  // whether some probe answers
+    std::atomic<std::optional<driver::CacheProbe>> probe_;  // nothing: none answers
     bool was_warm_ = false;
     std::once_flag looked_;  // guards the next
     double missing_share_ = 0;

@@ -13,22 +13,18 @@
 namespace sidestep::backends::host {
 namespace {
 
-#if defined(__x86_64__)
-
 constexpr std::size_t line = 64;  // bytes of a cache line
 constexpr std::size_t step = 4 * line;
 
-// Several of a kind, since what the processor can do is known when the program runs.
+#if defined(__x86_64__)
+
+// Several of a kind, since what the processor can do is known when the program runs. Four loads before the stores.
 __attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from, std::size_t bytes) {
-    for (std::size_t at = 0; at < bytes; at += step) {
-        const __m512i a = _mm512_loadu_si512(from + at);
-        const __m512i b = _mm512_loadu_si512(from + at + 64);
-        const __m512i c = _mm512_loadu_si512(from + at + 128);
-        const __m512i d = _mm512_loadu_si512(from + at + 192);
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), a);
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 64), b);
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 128), c);
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + 192), d);
+    __m512i some[4];
+    for (std::size_t at = 0; at < bytes; at += sizeof some) {
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm512_loadu_si512(from + at + i * line);
+        for (std::size_t i = 0; i < 4; ++i)
+            _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + i * line), some[i]);
     }
 }
 
@@ -53,32 +49,22 @@ __attribute__((target("avx512f"))) void stream_avx512_pages(char* to, const char
 }
 
 __attribute__((target("avx2"))) void stream_avx2(char* to, const char* from, std::size_t bytes) {
-    for (std::size_t at = 0; at < bytes; at += step / 2) {
+    __m256i some[4];
+    for (std::size_t at = 0; at < bytes; at += sizeof some) {
         const auto* source = reinterpret_cast<const __m256i*>(from + at);
-        auto* target = reinterpret_cast<__m256i*>(to + at);
-        const __m256i a = _mm256_loadu_si256(source);
-        const __m256i b = _mm256_loadu_si256(source + 1);
-        const __m256i c = _mm256_loadu_si256(source + 2);
-        const __m256i d = _mm256_loadu_si256(source + 3);
-        _mm256_stream_si256(target, a);
-        _mm256_stream_si256(target + 1, b);
-        _mm256_stream_si256(target + 2, c);
-        _mm256_stream_si256(target + 3, d);
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm256_loadu_si256(source + i);
+        for (std::size_t i = 0; i < 4; ++i)
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at) + i, some[i]);
     }
 }
 
 void stream_sse2(char* to, const char* from, std::size_t bytes) {
-    for (std::size_t at = 0; at < bytes; at += step / 4) {
+    __m128i some[4];
+    for (std::size_t at = 0; at < bytes; at += sizeof some) {
         const auto* source = reinterpret_cast<const __m128i*>(from + at);
-        auto* target = reinterpret_cast<__m128i*>(to + at);
-        const __m128i a = _mm_loadu_si128(source);
-        const __m128i b = _mm_loadu_si128(source + 1);
-        const __m128i c = _mm_loadu_si128(source + 2);
-        const __m128i d = _mm_loadu_si128(source + 3);
-        _mm_stream_si128(target, a);
-        _mm_stream_si128(target + 1, b);
-        _mm_stream_si128(target + 2, c);
-        _mm_stream_si128(target + 3, d);
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm_loadu_si128(source + i);
+        for (std::size_t i = 0; i < 4; ++i)
+            _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, some[i]);
     }
 }
 
@@ -86,10 +72,9 @@ void stream_sse2(char* to, const char* from, std::size_t bytes) {
 
 }  // namespace
 
-#if defined(__x86_64__)
-
 std::vector<Streamer> streamers() {
     std::vector<Streamer> all;
+#if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f")) {
         all = {stream_avx512, stream_avx512_pages};
@@ -97,6 +82,9 @@ std::vector<Streamer> streamers() {
     }
     if (__builtin_cpu_supports("avx2")) all.push_back(stream_avx2);
     all.push_back(stream_sse2);
+#else
+    all.push_back([](char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
+#endif
     return all;
 }
 
@@ -108,30 +96,15 @@ void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer 
     std::memcpy(target, source, head);
     if (body != 0) stream(target + head, source + head, body);
     std::memcpy(target + head + body, source + head + body, bytes - head - body);
-    // Streaming stores are not ordered by the release of an atomic.
-    _mm_sfence();
+#if defined(__x86_64__)
+    _mm_sfence();  // streaming stores are not ordered by the release of an atomic
+#endif
 }
 
 void copy_around_caches(void* to, const void* from, std::size_t bytes) {
     static const Streamer stream = streamers().front();
     copy_around_caches(to, from, bytes, stream);
 }
-
-#else
-
-std::vector<Streamer> streamers() {
-    return {};
-}
-
-void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer) {
-    std::memcpy(to, from, bytes);
-}
-
-void copy_around_caches(void* to, const void* from, std::size_t bytes) {
-    std::memcpy(to, from, bytes);
-}
-
-#endif
 
 std::size_t cache_share(int threads) {
     const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);

@@ -14,8 +14,7 @@ void copy_around_caches(void* to, const void* from, std::size_t bytes);
 // The inner loop of such a copy: `to` is aligned to 64 bytes, `bytes` a multiple of 256.
 using Streamer = void (*)(char* to, const char* from, std::size_t bytes);
 
-// The loops that this processor can run, the one that copy_around_caches() uses first; none on other
-// processors than x86-64. For tests, which try them all.
+// The loops that this processor can run, the one that copy_around_caches() uses first. For tests, which try them all.
 std::vector<Streamer> streamers();
 void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer stream);
 

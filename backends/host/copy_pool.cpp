@@ -18,35 +18,32 @@ constexpr std::size_t spans_at_a_time = 16;
 
 }  // namespace
 
-void CopyJob::help_spans() {
-    for (;;) {
-        const std::size_t at = cursor_.fetch_add(spans_at_a_time, std::memory_order_relaxed);
-        if (at >= spans_.size()) return;
-        Bytes bytes = 0;
-        for (std::size_t i = at; i < std::min(at + spans_at_a_time, spans_.size()); ++i) {
-            std::memcpy(spans_[i].to, spans_[i].from, spans_[i].bytes);
-            bytes += spans_[i].bytes;
-        }
-        arrived(bytes);
-    }
+CopyJob::CopyJob(const CopySpan& copy, backend::Flight& flight)
+    : at_a_time_(1), one_copy_(copy.bytes), left_(copy.bytes), flight_(flight) {
+    for (Bytes at = 0; at < copy.bytes; at += block)
+        spans_.push_back({static_cast<char*>(copy.to) + at, static_cast<const char*>(copy.from) + at,
+                          std::min(block, copy.bytes - at)});
+    helpers_ = spans_.size();
 }
 
-void CopyJob::arrived(Bytes bytes) {
-    if (left_.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) flight_.end({});
-}
+CopyJob::CopyJob(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight)
+    : spans_(std::move(spans)),
+      at_a_time_(spans_at_a_time),
+      one_copy_(0),
+      helpers_((bytes + block - 1) / block),
+      left_(bytes),
+      flight_(flight) {}
 
 void CopyJob::help(Bytes around_caches_from) {
-    if (!spans_.empty()) return help_spans();
-    for (;;) {
-        const Bytes at = cursor_.fetch_add(block, std::memory_order_relaxed);
-        if (at >= bytes_) return;
-        const Bytes bytes = std::min(block, bytes_ - at);
-        if (bytes_ >= around_caches_from) {
-            copy_around_caches(to_ + at, from_ + at, bytes);
-        } else {
-            std::memcpy(to_ + at, from_ + at, bytes);
+    for (std::size_t at = next_.fetch_add(at_a_time_); at < spans_.size(); at = next_.fetch_add(at_a_time_)) {
+        Bytes bytes = 0;
+        for (std::size_t i = at; i < std::min(at + at_a_time_, spans_.size()); ++i) {
+            const auto& [to, from, size] = spans_[i];
+            one_copy_ >= around_caches_from ? copy_around_caches(to, from, size)
+                                            : static_cast<void>(std::memcpy(to, from, size));
+            bytes += size;
         }
-        arrived(bytes);
+        if (left_.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) flight_.end({});
     }
 }
 
@@ -56,9 +53,8 @@ CopyPool::CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from)
       workers_({static_cast<std::size_t>(threads)}, "host backend",
                [cpus = std::move(cpus)] { driver::pin_this_thread(cpus); }) {}
 
-// As many threads go at it as there are blocks; each takes the next one until none is left.
 Result<void> CopyPool::submit(std::shared_ptr<CopyJob> job) {
-    const auto helpers = std::min<Bytes>((job->bytes_ + block - 1) / block, static_cast<Bytes>(max_threads_));
+    const auto helpers = std::min(job->helpers_, static_cast<std::size_t>(max_threads_));
     std::vector<base::Workers::Task> tasks(
         helpers, [job = std::move(job), around = around_caches_from_] { job->help(around); });
     return workers_.add(std::move(tasks));

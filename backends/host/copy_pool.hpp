@@ -18,38 +18,26 @@ struct CopySpan {
     Bytes bytes;
 };
 
-// One copy, or a batch of them, that several threads share: each takes the next block, or the next few
-// copies, until none is left. The flight ends when every byte has arrived.
+// Copies that several threads share: each takes the next few until none is left. The flight ends when every byte has
+// arrived.
 class CopyJob {
 public:
-    CopyJob(void* to, const void* from, Bytes bytes, backend::Flight& flight)
-        : to_(static_cast<char*>(to)),
-          from_(static_cast<const char*>(from)),
-          bytes_(bytes),
-          left_(bytes),
-          flight_(flight) {}
-    // `bytes` is what the spans have together, above 0.
-    CopyJob(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight)
-        : to_(nullptr),
-          from_(nullptr),
-          bytes_(bytes),
-          spans_(std::move(spans)),
-          left_(bytes),
-          flight_(flight) {}
+    // One copy, cut into blocks.
+    CopyJob(const CopySpan& copy, backend::Flight& flight);
+    // A batch. `bytes` is what the spans have together, above 0.
+    CopyJob(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight);
 
 private:
     friend class CopyPool;
-    // Copies blocks until the last one has been taken.
+    // Copies until the last span has been taken.
     void help(Bytes around_caches_from);
-    void help_spans();
-    void arrived(Bytes bytes);
 
-    char* const to_;
-    const char* const from_;
-    const Bytes bytes_;
-    const std::vector<CopySpan> spans_;  // of a batch
-    std::atomic<Bytes> cursor_{0};       // where the next block begins; of a batch: the next span
-    std::atomic<Bytes> left_;            // bytes that have not arrived
+    std::vector<CopySpan> spans_;
+    const std::size_t at_a_time_;
+    const Bytes one_copy_;  // its bytes; 0: of a batch, which goes through the caches
+    std::size_t helpers_;   // threads that find something to do
+    std::atomic<std::size_t> next_{0};
+    std::atomic<Bytes> left_;  // bytes that have not arrived
     backend::Flight& flight_;
 };
 

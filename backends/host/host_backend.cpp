@@ -11,9 +11,8 @@
 #include "backend/device_memory.hpp"
 #include "backends/host/collective/emulated_seat.hpp"
 #include "backends/host/copy_pool.hpp"
-#include "backends/host/emulated_memory.hpp"
 #include "backends/host/figures.hpp"
-#include "backends/host/machine_memory.hpp"
+#include "backends/host/memory.hpp"
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/shared_pages.hpp"
@@ -50,6 +49,15 @@ public:
     const MemoryKind kind;
     CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
 };
+
+struct Ends {
+    const HostRegistration& from;
+    const HostRegistration& to;
+};
+Ends ends_of(const backend::Piece& piece) {
+    return {static_cast<const HostRegistration&>(*piece.from),
+            static_cast<const HostRegistration&>(*piece.to)};
+}
 
 // What a copy engine brings lies in the GPU's memory afterwards and not in the processor's caches, where the
 // staging slots are of more use.
@@ -144,11 +152,8 @@ private:
     Result<CopyPool*> pool_for(const Place& place);
     Result<void> check_reach(const Capability& by, const HostRegistration& from,
                              const HostRegistration& to) const;
-    Result<void> check_peer(int from, int to) const;
     Result<CopySpan> span_of(const backend::Piece& piece) const;
     Result<backend::Progress> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job);
-    GpuEngines& engines_of(int gpu);
-    CopyPool& engine_for(const HostRegistration& from, const HostRegistration& to);
 
     // Constant after probe().
     const HostOptions options_;
@@ -291,13 +296,6 @@ Result<std::unique_ptr<backend::Registration>> HostBackend::attach(const Buffer&
         std::make_unique<HostRegistration>(buffer, gpu, kind, pool));
 }
 
-Result<void> HostBackend::check_peer(int from, int to) const {
-    const PeerAccess access = machine_shown_->peer_access(from, to);
-    if (access.allowed) return {};
-    return out_of_reach(fmt::format("gpu:{} cannot reach gpu:{}: {}", from, to, access.reason),
-                        access.remedy);
-}
-
 Result<void> HostBackend::check_reach(const Capability& by, const HostRegistration& from,
                                       const HostRegistration& to) const {
     const auto fits = [](PlaceKind kind, const MemorySet& memory, const HostRegistration& end) {
@@ -311,28 +309,17 @@ Result<void> HostBackend::check_reach(const Capability& by, const HostRegistrati
     if (by.reach == Reach::same_gpu && from.gpu != to.gpu) {
         return out_of_reach(fmt::format("gpu:{} and gpu:{} are two GPUs", from.gpu, to.gpu));
     }
-    if (by.reach == Reach::peer_access) {
-        if (from.gpu == to.gpu) return out_of_reach(fmt::format("both ends lie in gpu:{}", to.gpu));
-        return check_peer(from.gpu, to.gpu);
-    }
-    return {};
-}
-
-GpuEngines& HostBackend::engines_of(int gpu) {
-    const std::lock_guard lock(mutex_);
-    return engines_[gpu];
-}
-
-CopyPool& HostBackend::engine_for(const HostRegistration& from, const HostRegistration& to) {
-    if (from.gpu >= 0) return engines_of(from.gpu).outbound;
-    if (to.gpu >= 0) return engines_of(to.gpu).inbound;
-    return *to.pool;
+    if (by.reach != Reach::peer_access) return {};
+    if (from.gpu == to.gpu) return out_of_reach(fmt::format("both ends lie in gpu:{}", to.gpu));
+    const PeerAccess access = machine_shown_->peer_access(from.gpu, to.gpu);
+    if (access.allowed) return {};
+    return out_of_reach(fmt::format("gpu:{} cannot reach gpu:{}: {}", from.gpu, to.gpu, access.reason),
+                        access.remedy);
 }
 
 // What a piece comes to, once it is known to be sensible and within reach.
 Result<CopySpan> HostBackend::span_of(const backend::Piece& piece) const {
-    const auto& from = static_cast<const HostRegistration&>(*piece.from);
-    const auto& to = static_cast<const HostRegistration&>(*piece.to);
+    const auto& [from, to] = ends_of(piece);
     SIDESTEP_CHECK(backend::check_within(piece));
     char* const target = to.base + piece.to_offset;
     const char* const source = from.base + piece.from_offset;
@@ -345,22 +332,26 @@ Result<CopySpan> HostBackend::span_of(const backend::Piece& piece) const {
     return CopySpan{target, source, piece.size};
 }
 
+// To a GPU's copy engine, or to the threads of the target's memory.
 Result<backend::Progress> HostBackend::submit(const backend::Piece& first, std::shared_ptr<CopyJob> job) {
-    const auto& from = static_cast<const HostRegistration&>(*first.from);
-    const auto& to = static_cast<const HostRegistration&>(*first.to);
-    SIDESTEP_CHECK(engine_for(from, to).submit(std::move(job)));
+    const auto& [from, to] = ends_of(first);
+    CopyPool* pool = to.pool;
+    if (from.gpu >= 0 || to.gpu >= 0) {
+        const std::lock_guard lock(mutex_);
+        pool = from.gpu >= 0 ? &engines_[from.gpu].outbound : &engines_[to.gpu].inbound;
+    }
+    SIDESTEP_CHECK(pool->submit(std::move(job)));
     return backend::Progress::pending;
 }
 
 Result<backend::Progress> HostBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     SIDESTEP_TRY(const CopySpan span, span_of(piece));
-    const auto& from = static_cast<const HostRegistration&>(*piece.from);
-    const auto& to = static_cast<const HostRegistration&>(*piece.to);
+    const auto& [from, to] = ends_of(piece);
     if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
         std::memcpy(span.to, span.from, span.bytes);
         return backend::Progress::done;
     }
-    return submit(piece, std::make_shared<CopyJob>(span.to, span.from, span.bytes, flight));
+    return submit(piece, std::make_shared<CopyJob>(span, flight));
 }
 
 // By the engine, or the threads, of the first piece.
@@ -415,9 +406,9 @@ Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exp
     }
     SIDESTEP_TRY(auto map, driver::SharedMap::open(exported.descriptor, exported.offset + exported.size));
     auto held = std::make_shared<const driver::SharedMap>(std::move(map));
-    if (emulated_ && exported.memory != MemoryKind::pageable)
-        return std::optional(emulated_->adopt(place, exported.memory, held, held->address(), held->length()));
     const Buffer buffer = Buffer::memory(place, held->address(), held->length());
+    if (emulated_ && exported.memory != MemoryKind::pageable)
+        return std::optional(emulated_->hold(buffer, exported.memory, true, held));
     return std::optional(Allocation(buffer, MemoryKind::pageable, [held]() mutable { held.reset(); }));
 }
 

@@ -1,16 +1,19 @@
 #include "backends/p2pmem/direct_file.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <fmt/format.h>
 
-#include "backends/p2pmem/refusals.hpp"
-#include "backends/p2pmem/store_fence.hpp"
 #include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
@@ -26,6 +29,45 @@ constexpr Bytes bounce_size = 64_KiB;
 constexpr int max_idle_tries = 1000;
 
 }  // namespace
+
+bool is_refusal(int number) {
+    return number == EINVAL || number == EREMOTEIO || number == EFAULT || number == EOPNOTSUPP;
+}
+
+// What a kernel answers was seen with Linux 7.2 in a virtual machine (tests/vm/jobs/nvme_p2p), and is read in
+// drivers/pci/p2pdma.c (calc_map_type_and_dist) and mm/gup.c.
+backend::Support refusal(int number, const std::string& drive, const std::string& memory) {
+    using backend::Support;
+    if (number == EFAULT)
+        return Support::no(
+            fmt::format("the kernel refuses to hold pages of {} for long, as registered buffers are "
+                        "(EFAULT)",
+                        memory),
+            "use plain reads and writes, not registered buffers");
+    if (number == EOPNOTSUPP)
+        return Support::no(fmt::format("{} does no direct I/O on these bytes (EOPNOTSUPP)", drive),
+                           "use a file on ext4 or XFS on an NVMe drive");
+    if (number == EREMOTEIO)
+        return Support::no(
+            fmt::format("the driver of {} takes no pages of {} (EREMOTEIO)", drive, memory),
+            "use a file on a PCIe NVMe drive; before Linux 6.17 this is also the answer where the two "
+            "are not below one PCIe switch");
+    return Support::no(
+        fmt::format("the kernel does not let {} reach {} (EINVAL): they share no PCIe switch, and no host "
+                    "bridge that is known to pass such traffic on",
+                    drive, memory),
+        "put both below one PCIe switch without ACS redirection; AMD Zen processors and the Intel "
+        "server host bridges on the kernel's list need none. The kernel's log names the two");
+}
+
+// Not std::atomic_thread_fence where it can be helped: GCC refuses that under the thread sanitizer.
+void store_fence() {
+#if defined(__x86_64__)
+    _mm_sfence();
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
 
 Result<std::unique_ptr<DirectFile>> DirectFile::open(const Buffer& buffer,
                                                      const backend::AttachOptions& options, bool any_file) {
@@ -49,20 +91,20 @@ Result<void> DirectFile::go_direct(bool any_file) {
         return error;
     }
     direct_ = std::move(*direct);
-    const driver::DirectUnits units = driver::direct_units(direct_);
-    if (units.refused && !any_file)
+    const auto wants = driver::direct_alignment(direct_);
+    if (wants && wants->offset == 0 && !any_file)
         return Error{
             ErrorCode::path_unavailable,
             fmt::format("the file system moves {} through the page cache only (it is encrypted, verified, or "
                         "journalled with its data)",
                         path()),
             buffer().place().to_string(), "use an ordinary file on ext4 or XFS"};
-    block_ = std::max(block_, units.offset);
-    address_unit_ = units.address;
+    block_ = std::max(block_, wants ? wants->offset : 0);
+    address_unit_ = wants && wants->memory != 0 ? wants->memory : 4096;
     return {};
 }
 
-Result<void> DirectFile::move(const DirectRange& range, const MakeFileCall& make) {
+Result<void> DirectFile::move(const DirectRange& range) {
     const Bytes last = range.offset + range.size;
     const Bytes begin = base::round_up(range.offset, block_);
     const Bytes end = last / block_ * block_;
@@ -75,7 +117,7 @@ Result<void> DirectFile::move(const DirectRange& range, const MakeFileCall& make
                         range.size, range.offset, path(), static_cast<void*>(range.address)),
             "p2pmem backend",
             fmt::format("begin at a multiple of {} in file and memory", format_bytes(block_))};
-    if (!direct) return move(range, false, make);
+    if (!direct) return move(range, false);
     const auto part = [&range](Bytes from, Bytes to) {
         DirectRange cut = range;
         cut.address += from - range.offset;
@@ -83,32 +125,33 @@ Result<void> DirectFile::move(const DirectRange& range, const MakeFileCall& make
         cut.size = to - from;
         return cut;
     };
-    SIDESTEP_CHECK(move(part(range.offset, begin), false, make));
-    SIDESTEP_CHECK(move(part(begin, end), true, make));
-    return move(part(end, last), false, make);
+    SIDESTEP_CHECK(move(part(range.offset, begin), false));
+    SIDESTEP_CHECK(move(part(begin, end), true));
+    return move(part(end, last), false);
 }
 
-Result<void> DirectFile::move(DirectRange range, bool direct, const MakeFileCall& make) {
+Result<void> DirectFile::move(DirectRange range, bool direct) {
     std::vector<char> bounce;
     for (int idle_tries = 0; range.size > 0;) {
-        FileCall call{range.write, fd(direct).get(), range.address, std::min(range.size, max_at_once),
-                      range.offset};
+        char* address = range.address;
+        const Bytes size = std::min(range.size, direct ? max_at_once : bounce_size);
         if (!direct) {
-            bounce.resize(std::min(range.size, bounce_size));
-            call.address = bounce.data();
-            call.size = bounce.size();
-            if (range.write) std::memcpy(call.address, range.address, call.size);
+            bounce.resize(size);
+            address = bounce.data();
+            if (range.write) std::memcpy(address, range.address, size);
         }
-        const std::int64_t result = make(call);
-        const bool passing = result == -EINTR || result == -EAGAIN;
+        const auto at = static_cast<off_t>(range.offset);
+        const ssize_t result = range.write ? ::pwrite(fd(direct).get(), address, size, at)
+                                           : ::pread(fd(direct).get(), address, size, at);
+        const bool passing = result < 0 && (errno == EINTR || errno == EAGAIN);
         if (passing && ++idle_tries <= max_idle_tries) continue;
         if (result == 0 && !range.write)
             return driver::ended_early(fd(false), path(), range.offset, range.size,
                                        buffer().place().to_string());
-        if (result <= 0) return failed(range, direct, result == 0 ? EIO : static_cast<int>(-result));
-        const auto moved = std::min(static_cast<Bytes>(result), call.size);
+        if (result <= 0) return failed(range, direct, result == 0 ? EIO : errno);
+        const auto moved = static_cast<Bytes>(result);
         if (!direct && !range.write) {
-            std::memcpy(range.address, call.address, moved);
+            std::memcpy(range.address, address, moved);
             store_fence();
         }
         (direct ? direct_bytes_ : cached_bytes_).fetch_add(moved, std::memory_order_relaxed);
@@ -134,10 +177,6 @@ Error DirectFile::failed(const DirectRange& range, bool direct, int number) cons
                                 place);
 }
 
-Result<void> DirectFile::commit() {
-    return writable() ? opened_.commit(options_.sync_file) : Result<void>();
-}
-
 std::vector<std::string> DirectFile::notes() const {
     std::vector<std::string> notes = opened_.notes();
     if (const Bytes bytes = cached_bytes_.load(std::memory_order_relaxed); bytes != 0)
@@ -149,10 +188,7 @@ std::vector<std::string> DirectFile::notes() const {
 }
 
 StorageBytes DirectFile::storage_bytes() const {
-    StorageBytes bytes;
-    bytes.gpu_direct = direct_bytes_.load(std::memory_order_relaxed);
-    bytes.page_cache = cached_bytes_.load(std::memory_order_relaxed);
-    return bytes;
+    return {direct_bytes_, 0, cached_bytes_, 0};
 }
 
 }  // namespace sidestep::backends::p2pmem

@@ -2,27 +2,23 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 
 #include "backend/backend.hpp"
 #include "driver/fd.hpp"
 #include "driver/opened_file.hpp"
-#include "driver/p2pmem.hpp"
 
 namespace sidestep::backends::p2pmem {
 
-// One pread or pwrite: the bytes that it moved, or -errno.
-struct FileCall {
-    bool write = false;
-    int fd = -1;
-    char* address = nullptr;
-    Bytes size = 0;
-    Bytes offset = 0;  // in the file
-};
-using MakeFileCall = std::function<std::int64_t(const FileCall&)>;
+// Whether this errno of a read or write with O_DIRECT is about the memory, and not about the file or the drive.
+bool is_refusal(int number);
+// The reason and the kernel's rule. `drive` and `memory` name the two, such as /dev/nvme0n1 and
+// p2pmem:0000:03:00.0.
+backend::Support refusal(int number, const std::string& drive, const std::string& memory);
+
+// Mapped device memory may be write-combining: what was stored before this is on its way to the device before what is
+// stored, or told to another device, after it.
+void store_fence();
 
 // A range of the file, and device memory.
 struct DirectRange {
@@ -46,9 +42,9 @@ public:
 
     // Moves the range: whole blocks directly, what lies beside them through a small buffer of host memory. Blocks.
     // ErrorCode::path_unavailable where the kernel keeps the drive away from the memory. Any thread.
-    Result<void> move(const DirectRange& range, const MakeFileCall& make);
+    Result<void> move(const DirectRange& range);
 
-    Result<void> commit() override;
+    Result<void> commit() override { return opened_.commit(options_.sync_file); }
     std::vector<std::string> notes() const override;
     StorageBytes storage_bytes() const override;
 
@@ -60,7 +56,7 @@ private:
         if (direct && direct_) return direct_;
         return opened_.fd();
     }
-    Result<void> move(DirectRange range, bool direct, const MakeFileCall& make);
+    Result<void> move(DirectRange range, bool direct);
     Error failed(const DirectRange& range, bool direct, int number) const;
 
     const backend::AttachOptions options_;

@@ -1,20 +1,18 @@
 #include "backends/p2pmem/p2pmem_backend.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <tuple>
-#include <utility>
 
 #include <fmt/format.h>
 
 #include "backend/blocking_pieces.hpp"
-#include "backends/p2pmem/peer_allocations.hpp"
-#include "backends/p2pmem/refusals.hpp"
-#include "backends/p2pmem/store_fence.hpp"
+#include "backend/file_piece.hpp"
+#include "backends/p2pmem/direct_file.hpp"
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
+#include "driver/p2pmem.hpp"
 
 namespace sidestep::backends::p2pmem {
 namespace {
@@ -39,17 +37,62 @@ constexpr double load_gb_per_s = 0.1;
 constexpr double drive_latency_us = 80;
 constexpr double map_latency_us = 1;
 
-enum Engine : std::size_t { read_file, write_file, store, load, engines };
-constexpr std::pair<PlaceKind, PlaceKind> ends_of[engines] = {{PlaceKind::file, PlaceKind::p2pmem},
-                                                              {PlaceKind::p2pmem, PlaceKind::file},
-                                                              {PlaceKind::host, PlaceKind::p2pmem},
-                                                              {PlaceKind::p2pmem, PlaceKind::host}};
+// Of capabilities().
+constexpr std::pair<PlaceKind, PlaceKind> ends_of[] = {{PlaceKind::file, PlaceKind::p2pmem},
+                                                       {PlaceKind::p2pmem, PlaceKind::file},
+                                                       {PlaceKind::host, PlaceKind::p2pmem},
+                                                       {PlaceKind::p2pmem, PlaceKind::host}};
 
-// Memory at either end.
-class MemoryRegistration final : public backend::Registration {
+// The memory that this backend gave out and that is not freed yet. Thread-safe. Held by every Allocation, so it outlives
+// the backend.
+class PeerAllocations : public std::enable_shared_from_this<PeerAllocations> {
 public:
-    using Registration::Registration;
+    struct Known {
+        std::string bus_id;
+        Bytes size = 0;              // in whole pages
+        std::uint64_t identity = 0;  // never given twice
+    };
+
+    // Takes the map over. The Allocation has the requested size.
+    Allocation give(driver::PeerMap map, const Place& place, Bytes bytes);
+
+    // The allocation that holds all of [address, address + bytes).
+    std::optional<Known> find(const void* address, Bytes bytes) const;
+
+private:
+    mutable std::mutex mutex_;
+    std::map<std::uintptr_t, Known> by_address_;
+    std::uint64_t next_ = 1;
 };
+
+Allocation PeerAllocations::give(driver::PeerMap map, const Place& place, Bytes bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(map.address());
+    const Buffer buffer = Buffer::memory(place, map.address(), bytes);
+    {
+        const std::lock_guard lock(mutex_);
+        by_address_[begin] = {place.path(), map.length(), next_++};
+    }
+    auto held = std::make_shared<std::optional<driver::PeerMap>>(std::move(map));
+    return Allocation(buffer, MemoryKind::p2pmem, [self = shared_from_this(), held, begin] {
+        {
+            // Forgotten first: the address may be given out again as soon as it is unmapped.
+            const std::lock_guard lock(self->mutex_);
+            self->by_address_.erase(begin);
+        }
+        held->reset();
+    });
+}
+
+std::optional<PeerAllocations::Known> PeerAllocations::find(const void* address, Bytes bytes) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    const std::lock_guard lock(mutex_);
+    auto next = by_address_.upper_bound(begin);
+    if (next == by_address_.begin()) return std::nullopt;
+    const auto& [first, known] = *--next;
+    const Bytes offset = begin - first;
+    if (offset > known.size || bytes > known.size - offset) return std::nullopt;
+    return known;
+}
 
 Error invalid(std::string message, std::string where) {
     return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
@@ -57,8 +100,7 @@ Error invalid(std::string message, std::string where) {
 
 class P2pmemBackend final : public backend::Backend, public backend::Allocator {
 public:
-    P2pmemBackend(P2pmemOptions options, MakeFileCall make)
-        : options_(std::move(options)), files_(options_.root), make_(std::move(make)) {}
+    explicit P2pmemBackend(P2pmemOptions options) : options_(std::move(options)), files_(options_.root) {}
     // A call that hangs has all that it uses, but its file and memory, which whoever started it keeps.
     ~P2pmemBackend() override {
         (void)drive_.end();
@@ -82,11 +124,10 @@ public:
 private:
     Result<PeerMemory> memory_at(const Place& place) const;
     Support try_out(const std::string& drive, const Place& memory) const;
-    Result<backend::Progress> start_file(const backend::Piece& piece, bool write, backend::Flight& flight);
+    Result<backend::Progress> start_file(const backend::Piece& piece, backend::Flight& flight);
 
     const P2pmemOptions options_;
     const driver::MachineFiles files_;
-    const MakeFileCall make_;
     std::shared_ptr<PeerAllocations> allocations_ = std::make_shared<PeerAllocations>();
     // One thread, for copies that are too long to be made on the spot: loads from such memory wait for the bus one by
     // one, and more threads would only keep more processors waiting.
@@ -121,8 +162,9 @@ Support P2pmemBackend::probe(const Topology& topology) {
 }
 
 std::vector<Capability> P2pmemBackend::capabilities() const {
-    std::vector<Capability> all(engines);
-    Capability& read = all[read_file];
+    Capability read;
+    read.from = PlaceKind::file;
+    read.to = PlaceKind::p2pmem;
     read.from_memory = {MemoryKind::storage};
     read.to_memory = {MemoryKind::p2pmem};
     read.reach = Reach::storage_gpu;
@@ -130,25 +172,22 @@ std::vector<Capability> P2pmemBackend::capabilities() const {
     read.max_gb_per_s = drive_gb_per_s;
     read.latency_us = drive_latency_us;
     read.reason = "read with O_DIRECT, no byte in host memory";
-    Capability& write = all[write_file] = read;
-    std::swap(write.from_memory, write.to_memory);
+    Capability write = backend::reversed(read);
     write.reason = "written with O_DIRECT, no byte in host memory";
-
-    Capability& to_device = all[store];
-    to_device.from_memory = {MemoryKind::pageable, MemoryKind::pinned};
-    to_device.to_memory = {MemoryKind::p2pmem};
-    to_device.reach = Reach::device_map;
-    to_device.engine = "memcpy";
-    to_device.max_gb_per_s = store_gb_per_s;
-    to_device.latency_us = map_latency_us;
-    to_device.reason = "stores of the processor through a mapping";
-    Capability& from_device = all[load] = to_device;
-    std::swap(from_device.from_memory, from_device.to_memory);
-    from_device.max_gb_per_s = load_gb_per_s;
-    from_device.reason = "loads of the processor through a mapping, each waiting for the bus";
-    for (std::size_t engine = 0; engine < engines; ++engine)
-        std::tie(all[engine].from, all[engine].to) = ends_of[engine];
-    return all;
+    Capability store;
+    store.from = PlaceKind::host;
+    store.to = PlaceKind::p2pmem;
+    store.from_memory = {MemoryKind::pageable, MemoryKind::pinned};
+    store.to_memory = {MemoryKind::p2pmem};
+    store.reach = Reach::device_map;
+    store.engine = "memcpy";
+    store.max_gb_per_s = store_gb_per_s;
+    store.latency_us = map_latency_us;
+    store.reason = "stores of the processor through a mapping";
+    Capability load = backend::reversed(store);
+    load.max_gb_per_s = load_gb_per_s;
+    load.reason = "loads of the processor through a mapping, each waiting for the bus";
+    return {read, write, store, load};
 }
 
 Result<std::optional<backend::Description>> P2pmemBackend::describe(const Buffer& buffer) {
@@ -158,12 +197,8 @@ Result<std::optional<backend::Description>> P2pmemBackend::describe(const Buffer
         return invalid(fmt::format("the address is not within memory of {} that was allocated here",
                                    buffer.place().to_string()),
                        buffer.to_string());
-    backend::Description description;
-    description.place = buffer.place();
-    description.memory = MemoryKind::p2pmem;
-    description.size = buffer.size();
-    description.identity = known->identity;
-    return std::optional(description);
+    return std::optional(
+        backend::Description{buffer.place(), MemoryKind::p2pmem, buffer.size(), known->identity});
 }
 
 Result<PeerMemory> P2pmemBackend::memory_at(const Place& place) const {
@@ -245,22 +280,21 @@ Result<std::unique_ptr<backend::Registration>> P2pmemBackend::attach(const Buffe
         // A wrong address would be written to by a drive.
         SIDESTEP_CHECK(describe(buffer));
     }
-    return Attached(std::make_unique<MemoryRegistration>(buffer));
+    return Attached(std::make_unique<backend::Registration>(buffer));
 }
 
 Result<backend::Progress> P2pmemBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     const Buffer& from = piece.from->buffer();
     const Buffer& to = piece.to->buffer();
-    const std::size_t engine = piece.capability;
-    if (piece.stream != nullptr || engine >= engines ||
-        ends_of[engine] != std::pair(from.place().kind(), to.place().kind()))
+    if (piece.stream != nullptr || piece.capability >= std::size(ends_of) ||
+        ends_of[piece.capability] != std::pair(from.place().kind(), to.place().kind()))
         return Error{ErrorCode::unsupported,
                      fmt::format("the p2pmem backend cannot copy from {} to {} that way, nor on streams",
                                  from.place().to_string(), to.place().to_string()),
                      "p2pmem backend",
                      {}};
     SIDESTEP_CHECK(backend::check_within(piece));
-    if (engine == read_file || engine == write_file) return start_file(piece, engine == write_file, flight);
+    if (from.place().is_file() || to.place().is_file()) return start_file(piece, flight);
     // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
     const auto copy = [target = static_cast<char*>(to.address()) + piece.to_offset,
                        source = static_cast<const char*>(from.address()) + piece.from_offset,
@@ -275,34 +309,18 @@ Result<backend::Progress> P2pmemBackend::start(const backend::Piece& piece, back
     return backend::Progress::done;
 }
 
-Result<backend::Progress> P2pmemBackend::start_file(const backend::Piece& piece, bool write,
-                                                    backend::Flight& flight) {
-    auto* const file = dynamic_cast<DirectFile*>(write ? piece.to : piece.from);
-    const Buffer& memory = (write ? piece.from : piece.to)->buffer();
-    if (file == nullptr)
-        return Error{ErrorCode::unsupported, "the file was opened by another backend", "p2pmem backend", {}};
-    if (write && !file->writable())
-        return invalid("a file that is open for reading was to be written", file->path());
-    char* const address =
-        static_cast<char*>(memory.address()) + (write ? piece.from_offset : piece.to_offset);
-    const Bytes offset = file->buffer().offset() + (write ? piece.to_offset : piece.from_offset);
-    const DirectRange range{address, memory.place().to_string(), offset, piece.size, write};
-    return drive_.start([file, range, make = make_] { return file->move(range, make); }, flight);
+Result<backend::Progress> P2pmemBackend::start_file(const backend::Piece& piece, backend::Flight& flight) {
+    SIDESTEP_TRY(const auto ends, (backend::file_piece<DirectFile, backend::Registration>(piece, name())));
+    const Buffer& memory = ends.memory->buffer();
+    const DirectRange range{static_cast<char*>(memory.address()) + ends.memory_offset,
+                            memory.place().to_string(), ends.file_offset, piece.size, ends.write};
+    return drive_.start([file = ends.file, range] { return file->move(range); }, flight);
 }
 
 }  // namespace
 
 std::unique_ptr<backend::Backend> create(P2pmemOptions options) {
-    return create(std::move(options), [](const FileCall& call) -> std::int64_t {
-        const auto at = static_cast<off_t>(call.offset);
-        const ssize_t moved = call.write ? ::pwrite(call.fd, call.address, call.size, at)
-                                         : ::pread(call.fd, call.address, call.size, at);
-        return moved < 0 ? -errno : moved;
-    });
-}
-
-std::unique_ptr<backend::Backend> create(P2pmemOptions options, MakeFileCall make) {
-    return std::make_unique<P2pmemBackend>(std::move(options), std::move(make));
+    return std::make_unique<P2pmemBackend>(std::move(options));
 }
 
 }  // namespace sidestep::backends::p2pmem

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "backend/backend.hpp"
-#include "backends/p2pmem/direct_file.hpp"
 
 namespace sidestep::backends::p2pmem {
 
@@ -19,8 +18,5 @@ struct P2pmemOptions {
 // Moves bytes between files and peer-to-peer memory by O_DIRECT, the drive's DMA going to the other device,
 // and between that memory and host memory by the CPU. docs/p2pmem.md.
 std::unique_ptr<backend::Backend> create(P2pmemOptions options);
-
-// The same with calls of the caller's, for tests of what kernels and devices refuse.
-std::unique_ptr<backend::Backend> create(P2pmemOptions options, MakeFileCall make);
 
 }  // namespace sidestep::backends::p2pmem

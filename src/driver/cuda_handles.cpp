@@ -1,5 +1,8 @@
 #include "driver/cuda_handles.hpp"
 
+#include <array>
+#include <cstdio>
+
 #include <fmt/format.h>
 
 #include "base/try.hpp"
@@ -72,6 +75,30 @@ Result<CudaEvent> CudaEvent::create(std::shared_ptr<const Cuda> cuda) {
 
 CudaEvent::~CudaEvent() {
     if (cuda_) cuda_->cuEventDestroy(event_);
+}
+
+Result<std::vector<std::string>> pci_addresses(const Cuda& cuda) {
+    int devices = 0;
+    SIDESTEP_CHECK(cuda.check(cuda.cuDeviceGetCount(&devices), "cuDeviceGetCount"));
+    std::vector<std::string> addresses;
+    for (int ordinal = 0; ordinal < devices; ++ordinal) {
+        std::array<char, 32> text{};
+        CUdevice device = 0;
+        SIDESTEP_CHECK(cuda.check(cuda.cuDeviceGet(&device, ordinal), "cuDeviceGet"));
+        const CUresult status = cuda.cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
+        SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetPCIBusId"));
+        addresses.emplace_back(text.data());
+    }
+    return addresses;
+}
+
+bool same_pci_address(const std::string& a, const std::string& b) {
+    std::array<std::array<unsigned, 3>, 2> address{};
+    for (std::size_t i = 0; i < 2; ++i)
+        if (std::sscanf((i == 0 ? a : b).c_str(), "%x:%x:%x", &address[i][0], &address[i][1],
+                        &address[i][2]) != 3)
+            return false;
+    return address[0] == address[1];
 }
 
 }  // namespace sidestep::driver

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "driver/cuda.hpp"
@@ -119,5 +120,10 @@ private:
     std::shared_ptr<const Cuda> cuda_;  // null once moved from
     CUevent event_;
 };
+
+// The PCI addresses of the GPUs that CUDA shows this process, by ordinal.
+Result<std::vector<std::string>> pci_addresses(const Cuda& cuda);
+// Whether two texts are one address: NVML, sysfs and CUDA write its domain with 4 or 8 digits, in either case.
+bool same_pci_address(const std::string& a, const std::string& b);
 
 }  // namespace sidestep::driver

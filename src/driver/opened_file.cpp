@@ -83,6 +83,7 @@ Result<std::optional<FileFacts>> inspect(const Buffer& buffer) {
 
 Result<void> OpenedFile::open(const Buffer& buffer, const OpenedFileOptions& options) {
     path_ = buffer.place().path();
+    writes_ = options.write;
     return options.write ? open_target(buffer, options) : open_source(buffer, options);
 }
 
@@ -126,7 +127,7 @@ Result<void> OpenedFile::reserve() const {
 
 Result<void> OpenedFile::commit(bool sync) {
     if (replaced_) return replaced_->commit(sync);
-    return sync ? flush_file(plain_, path_) : Result<void>();
+    return writes_ && sync ? flush_file(plain_, path_) : Result<void>();
 }
 
 }  // namespace sidestep::driver

@@ -45,7 +45,7 @@ public:
     // Of targets: takes space for what will be written, so that a full disk shows early. ErrorCode::no_space. One that
     // is sparse only gets its size.
     Result<void> reserve() const;
-    // Makes what was written final. At most once; without it a whole-file target leaves no trace.
+    // Makes what was written final; of a source nothing. At most once; without it a whole-file target leaves no trace.
     Result<void> commit(bool sync);
     // What went otherwise than wished.
     std::vector<std::string> notes() const {
@@ -57,6 +57,7 @@ private:
     Result<void> open_target(const Buffer& buffer, const OpenedFileOptions& options);
 
     std::string path_;
+    bool writes_ = false;
     FileType type_ = FileType::regular;
     Fd plain_;                              // of a source, or a target written in place
     std::optional<ReplacedFile> replaced_;  // a whole-file target

@@ -103,27 +103,6 @@ PeerMap::~PeerMap() {
     if (address_ != nullptr) ::munmap(address_, length_);
 }
 
-DirectUnits direct_units(const Fd& fd) {
-    // statx(2) by number and offset: the C library's struct got these two fields with glibc 2.37 or so.
-    constexpr unsigned want = 0x2000;  // STATX_DIOALIGN
-    constexpr std::size_t memory_at = 0x98;
-    constexpr std::size_t offset_at = 0x9c;
-    std::array<char, 256> answer{};
-    DirectUnits units;
-    if (::syscall(SYS_statx, fd.get(), "", AT_EMPTY_PATH, want, answer.data()) != 0) return units;
-    std::uint32_t mask = 0;
-    std::uint32_t memory = 0;
-    std::uint32_t offset = 0;
-    std::memcpy(&mask, answer.data(), sizeof mask);
-    std::memcpy(&memory, answer.data() + memory_at, sizeof memory);
-    std::memcpy(&offset, answer.data() + offset_at, sizeof offset);
-    if ((mask & want) == 0) return units;
-    units.refused = offset == 0;
-    if (memory != 0) units.address = memory;
-    if (offset != 0) units.offset = offset;
-    return units;
-}
-
 Result<StorageBelow> storage_below(const std::string& path) {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0)

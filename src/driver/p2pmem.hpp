@@ -55,14 +55,6 @@ private:
     Bytes length_;
 };
 
-// What O_DIRECT asks of one open file (STATX_DIOALIGN of Linux 6.1; usual values before).
-struct DirectUnits {
-    Bytes offset = 4096;   // offsets and sizes are multiples of it
-    Bytes address = 4096;  // and addresses of this
-    bool refused = false;  // the file system says that it moves this file's bytes through the page cache only
-};
-DirectUnits direct_units(const Fd& fd);
-
 // What holds a file's bytes.
 struct StorageBelow {
     std::string file_system;    // "ext4", "XFS", or a number in hexadecimal; empty for a block device

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "backends/host/collective/numbers.hpp"
 
@@ -93,86 +95,50 @@ void finish(const Reduction& reduction, const typename Type::Sum* sums, char* ou
     std::memcpy(out, stored, count * sizeof(stored[0]));
 }
 
+// The sources beside what there is so far; `last`: `out` holds elements, else sums.
 template <typename Type, Combine how>
-void step_as(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
+void combine_as(const Reduction& reduction, const char* so_far, std::span<const char* const> sources,
+                std::span<const unsigned> numbers, bool last, char* out, std::uint64_t count) {
     using Stored = typename Type::Stored;
     using Sum = typename Type::Sum;
     Sum sums[at_a_time];
     for (std::uint64_t at = 0; at < count; at += at_a_time) {
         const auto these = static_cast<std::size_t>(std::min<std::uint64_t>(at_a_time, count - at));
-        const bool first = step.so_far == nullptr;
-        if (!first) std::memcpy(sums, step.so_far + at * sizeof(Sum), these * sizeof(Sum));
-        add<Type, how>(reduction, step.elements + at * sizeof(Stored), step.rank, first, sums, these);
-        if (step.last)
+        if (so_far != nullptr) std::memcpy(sums, so_far + at * sizeof(Sum), these * sizeof(Sum));
+        for (std::size_t source = 0; source < sources.size(); ++source)
+            add<Type, how>(reduction, sources[source] + at * sizeof(Stored), numbers[source],
+                           so_far == nullptr && source == 0, sums, these);
+        if (last)
             finish<Type, how>(reduction, sums, out + at * sizeof(Stored), these);
         else
             std::memcpy(out + at * sizeof(Sum), sums, these * sizeof(Sum));
     }
 }
 
-template <typename Type, Combine how>
-void combine_as(const Reduction& reduction, std::span<const char* const> sources,
-                std::span<const unsigned> numbers, char* out, std::uint64_t count) {
-    using Stored = typename Type::Stored;
-    typename Type::Sum sums[at_a_time];
-    for (std::uint64_t at = 0; at < count; at += at_a_time) {
-        const auto these = static_cast<std::size_t>(std::min<std::uint64_t>(at_a_time, count - at));
-        for (std::size_t source = 0; source < sources.size(); ++source)
-            add<Type, how>(reduction, sources[source] + at * sizeof(Stored), numbers[source], source == 0,
-                           sums, these);
-        finish<Type, how>(reduction, sums, out + at * sizeof(Stored), these);
-    }
+// As protocol::Element numbers them.
+using Types =
+    std::tuple<Plain<std::int8_t>, Plain<std::uint8_t>, Plain<std::int32_t>, Plain<std::uint32_t>,
+               Plain<std::int64_t>, Plain<std::uint64_t>, Small<std::uint16_t, F16>, Float32, Plain<double>,
+               Small<std::uint16_t, BF16>, Small<std::uint8_t, F8E4M3>, Small<std::uint8_t, F8E5M2>>;
+static_assert(std::tuple_size_v<Types> == protocol::elements);
+static_assert(Element::f32 == Element{7} && Element::bf16 == Element{9} && Element::f8_e5m2 == Element{11});
+
+template <typename Type, Combine... all, typename Work>
+void with_combine(Combine how, const Work& work) {
+    ((how == all ? work.template operator()<Type, all>() : void()), ...);
 }
 
 // Calls work.operator()<Type, how>() for how elements are combined.
-template <typename Type, typename Work>
-void with_combine(Combine how, const Work& work) {
-    switch (how) {
-        case Combine::none:
-            return;
-        case Combine::sum:
-            return work.template operator()<Type, Combine::sum>();
-        case Combine::prod:
-            return work.template operator()<Type, Combine::prod>();
-        case Combine::min:
-            return work.template operator()<Type, Combine::min>();
-        case Combine::max:
-            return work.template operator()<Type, Combine::max>();
-        case Combine::avg:
-            return work.template operator()<Type, Combine::avg>();
-        case Combine::scaled_sum:
-            return work.template operator()<Type, Combine::scaled_sum>();
-    }
-}
-
 template <typename Work>
 void with_type(const Reduction& reduction, const Work& work) {
-    switch (reduction.element) {
-        case Element::i8:
-            return with_combine<Plain<std::int8_t>>(reduction.combine, work);
-        case Element::u8:
-            return with_combine<Plain<std::uint8_t>>(reduction.combine, work);
-        case Element::i32:
-            return with_combine<Plain<std::int32_t>>(reduction.combine, work);
-        case Element::u32:
-            return with_combine<Plain<std::uint32_t>>(reduction.combine, work);
-        case Element::i64:
-            return with_combine<Plain<std::int64_t>>(reduction.combine, work);
-        case Element::u64:
-            return with_combine<Plain<std::uint64_t>>(reduction.combine, work);
-        case Element::f32:
-            return with_combine<Float32>(reduction.combine, work);
-        case Element::f64:
-            return with_combine<Plain<double>>(reduction.combine, work);
-        case Element::f16:
-            return with_combine<Small<std::uint16_t, F16>>(reduction.combine, work);
-        case Element::bf16:
-            return with_combine<Small<std::uint16_t, BF16>>(reduction.combine, work);
-        case Element::f8_e4m3:
-            return with_combine<Small<std::uint8_t, F8E4M3>>(reduction.combine, work);
-        case Element::f8_e5m2:
-            return with_combine<Small<std::uint8_t, F8E5M2>>(reduction.combine, work);
+    [&]<std::size_t... number>(std::index_sequence<number...>) {
+        ((reduction.element == Element{number}
+              ? with_combine<std::tuple_element_t<number, Types>, Combine::sum, Combine::prod, Combine::min,
+                             Combine::max, Combine::avg, Combine::scaled_sum>(reduction.combine, work)
+              : void()),
+         ...);
     }
+    (std::make_index_sequence<protocol::elements>());
 }
 
 }  // namespace
@@ -180,13 +146,15 @@ void with_type(const Reduction& reduction, const Work& work) {
 void combine(const Reduction& reduction, std::span<const char* const> sources,
              std::span<const unsigned> numbers, char* out, std::uint64_t count) {
     with_type(reduction, [&]<typename Type, Combine how>() {
-        combine_as<Type, how>(reduction, sources, numbers, out, count);
+        combine_as<Type, how>(reduction, nullptr, sources, numbers, true, out, count);
     });
 }
 
 void combine_step(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
-    with_type(reduction,
-              [&]<typename Type, Combine how>() { step_as<Type, how>(reduction, step, out, count); });
+    with_type(reduction, [&]<typename Type, Combine how>() {
+        combine_as<Type, how>(reduction, step.so_far, {&step.elements, 1}, {&step.rank, 1}, step.last, out,
+                              count);
+    });
 }
 
 }  // namespace sidestep::backends::host

@@ -136,28 +136,16 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
         return;
     }
     begun_.store(task.number, std::memory_order_release);
-    switch (task.shape) {
-        case Shape::packets:
-        case Shape::packets_two_phase:
-        case Shape::lamport:
-        case Shape::lines:
-        case Shape::coalesced:
-            run_packets(state_, task);
-            return;
-        case Shape::slices:
-        case Shape::pushed_slices:
-            run_slices(state_, task);
-            return;
-        case Shape::pairs:
-            run_pairs(state_, task);
-            return;
-        case Shape::copies:
-            run_copies(state_, task);
-            return;
-        case Shape::ring:
-            run_ring(state_, task);
-            return;
-    }
+    if (task.shape == Shape::pairs)
+        run_pairs(state_, task);
+    else if (task.shape == Shape::copies)
+        run_copies(state_, task);
+    else if (task.shape == Shape::ring)
+        run_ring(state_, task);
+    else if (task.shape == Shape::slices || task.shape == Shape::pushed_slices)
+        run_slices(state_, task);
+    else
+        run_packets(state_, task);
 }
 
 void EmulatedSeat::start_counters_at(std::uint64_t count) {

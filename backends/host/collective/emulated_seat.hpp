@@ -7,7 +7,7 @@
 
 #include "backend/backend.hpp"
 #include "backends/host/collective/rank_state.hpp"
-#include "backends/host/emulated_memory.hpp"
+#include "backends/host/memory.hpp"
 #include "base/workers.hpp"
 
 namespace sidestep::backends::host {

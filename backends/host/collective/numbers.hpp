@@ -12,8 +12,10 @@
 
 namespace sidestep::backends::host {
 
-// A sign, exponent bits, `mantissa` bits. Numbers above `largest` (a code without its sign) are `beyond`.
-template <typename Code, unsigned mantissa, unsigned bias, unsigned largest, unsigned beyond>
+// A sign, exponent bits, `mantissa` bits. Numbers above `largest` (a code without its sign) become `beyond`; `infinite` is
+// read as infinity.
+template <typename Code, unsigned mantissa, unsigned bias, unsigned largest, unsigned beyond,
+          unsigned infinite = beyond>
 struct SmallFloat {
     static constexpr unsigned sign_shift = sizeof(Code) * 8 - 1;
     static constexpr unsigned nan = (1u << sign_shift) - 1;
@@ -29,8 +31,8 @@ struct SmallFloat {
     static float to_float(Code code) {
         const std::uint32_t sign = static_cast<std::uint32_t>(code >> sign_shift) << 31;
         const std::uint32_t magnitude = code & nan;
-        if (magnitude > largest && magnitude != beyond) return std::bit_cast<float>(sign | 0x7fffffffu);
-        if (magnitude > largest) return std::bit_cast<float>(sign | 0x7f800000u);
+        if (magnitude > largest)
+            return std::bit_cast<float>(sign | (magnitude == infinite ? 0x7f800000u : 0x7fffffffu));
         const float value = magnitude < smallest_normal
                                 ? static_cast<float>(magnitude) * step()
                                 : std::bit_cast<float>((magnitude << widened) + (rebias << 23));
@@ -56,16 +58,7 @@ struct SmallFloat {
 
 using F16 = SmallFloat<std::uint16_t, 10, 15, 0x7bff, 0x7c00>;
 using F8E4M3 = SmallFloat<std::uint8_t, 3, 7, 0x7e, 0x7e>;
-
-// `beyond` of E5M2 as a source is its infinity, as a target the largest finite number.
-struct F8E5M2 {
-    using Wide = SmallFloat<std::uint8_t, 2, 15, 0x7b, 0x7c>;
-    static float to_float(std::uint8_t code) { return Wide::to_float(code); }
-    static std::uint8_t from_float(float number) {
-        const std::uint8_t code = Wide::from_float(number);
-        return (code & 0x7f) == 0x7c ? static_cast<std::uint8_t>(code - 1) : code;
-    }
-};
+using F8E5M2 = SmallFloat<std::uint8_t, 2, 15, 0x7b, 0x7b, 0x7c>;
 
 // The upper half of a float.
 struct BF16 {

@@ -16,11 +16,13 @@ using protocol::Shape;
 // Every so many packet tasks stale packets are wiped, long before their flags wrap around.
 constexpr std::uint64_t wiped_every = std::uint64_t{1} << 30;
 
-// Bytes of a buffer, and the packet of the lane that they begin at.
-struct Sent {
-    const char* from = nullptr;
-    std::uint64_t bytes = 0;
-    std::uint64_t unit = 0;
+// What goes to a rank and comes from it in one call, and the packet of the lane that it begins at.
+struct Exchanged {
+    const char* from;
+    std::uint64_t sent;
+    char* to;
+    std::uint64_t taken;
+    std::uint64_t unit;
 };
 
 // One packet task: who the others are, and which flag and parity it has.
@@ -42,13 +44,12 @@ private:
     template <typename Work>
     auto in_lane(unsigned phase, unsigned of_rank, unsigned from_rank, Work work) const;
     void push_header(unsigned rank) const;
-    void push(unsigned phase, unsigned rank, const Sent& sent) const;
+    void push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes,
+              std::uint64_t unit = 0) const;
     bool await_headers();
     bool take(unsigned phase, unsigned rank, char* to, std::uint64_t bytes, std::uint64_t unit = 0);
     bool combine_all(const char* own, char* out, std::uint64_t bytes, std::uint64_t unit = 0);
-    Sent send_of(unsigned call, unsigned rank) const;
-    char* target_of(unsigned call, unsigned rank) const;
-    std::uint64_t bytes_from(unsigned call, unsigned rank) const;
+    Exchanged exchanged(unsigned call, unsigned rank) const;
     unsigned lamport_set() const { return protocol::lamport_set(state_.counters.lamport); }
     bool own_slice();
     std::uint64_t bytes_of(unsigned owner, std::uint16_t set, unsigned rank) const;
@@ -83,11 +84,12 @@ auto PacketTask::in_lane(unsigned phase, unsigned of_rank, unsigned from_rank, W
     return work(PacketFormat{flag_}, arena + state_.layout.packets(phase, parity_, from_rank));
 }
 
-void PacketTask::push(unsigned phase, unsigned rank, const Sent& sent) const {
+void PacketTask::push(unsigned phase, unsigned rank, const char* from, std::uint64_t bytes,
+                      std::uint64_t unit) const {
     in_lane(phase, rank, state_.me, [&](const auto& format, char* lane) {
-        char* to = lane + sent.unit * format.stride;
-        for (std::uint64_t at = 0; at < sent.bytes; at += format.payload, to += format.stride)
-            format.store(to, sent.from + at, std::min(format.payload, sent.bytes - at));
+        char* to = lane + unit * format.stride;
+        for (std::uint64_t at = 0; at < bytes; at += format.payload, to += format.stride)
+            format.store(to, from + at, std::min(format.payload, bytes - at));
     });
 }
 
@@ -134,33 +136,25 @@ bool PacketTask::combine_all(const char* own, char* out, std::uint64_t bytes, st
 }
 
 // A task of one call has blocks of any size, one of several calls the same for all ranks.
-Sent PacketTask::send_of(unsigned call, unsigned rank) const {
+Exchanged PacketTask::exchanged(unsigned call, unsigned rank) const {
     if (task_.shape != Shape::coalesced) {
-        const protocol::Block& block = task_.to[rank];
-        return {part(task_.send, block.offset, block.bytes), block.bytes};
+        const protocol::Block &to = task_.to[rank], &from = task_.from[rank];
+        return {part(task_.send, to.offset, to.bytes), to.bytes, part(task_.recv, from.offset, from.bytes),
+                from.bytes, 0};
     }
-    const protocol::CoalescedCall one = task_.call(call);
-    return {part(task_.send, one.send + (task_.send_blocks ? rank * one.bytes : 0), one.bytes), one.bytes,
-            one.unit};
-}
-
-char* PacketTask::target_of(unsigned call, unsigned rank) const {
-    if (task_.shape != Shape::coalesced)
-        return part(task_.recv, task_.from[rank].offset, task_.from[rank].bytes);
-    const protocol::CoalescedCall one = task_.call(call);
-    return part(task_.recv, one.recv + (task_.recv_blocks ? rank * one.bytes : 0), one.bytes);
-}
-
-std::uint64_t PacketTask::bytes_from(unsigned call, unsigned rank) const {
-    return task_.shape == Shape::coalesced ? task_.call(call).bytes : task_.from[rank].bytes;
+    const auto [send, recv, bytes, unit] = task_.call(call);
+    return {part(task_.send, send + (task_.send_blocks ? rank * bytes : 0), bytes), bytes,
+            part(task_.recv, recv + (task_.recv_blocks ? rank * bytes : 0), bytes), bytes, unit};
 }
 
 bool PacketTask::one_phase() {
     const unsigned calls = task_.shape == Shape::coalesced ? task_.calls : 1;
     for (unsigned i = 0; i < state_.others(); ++i) {
         push_header(state_.other(i));
-        for (unsigned call = 0; call < calls; ++call)
-            push(0, state_.other(i), send_of(call, state_.other(i)));
+        for (unsigned call = 0; call < calls; ++call) {
+            const Exchanged block = exchanged(call, state_.other(i));
+            push(0, state_.other(i), block.from, block.sent, block.unit);
+        }
     }
     // What the lamport task before was sent, which it has read.
     const std::uint32_t lamport = state_.counters.lamport;
@@ -169,18 +163,16 @@ bool PacketTask::one_phase() {
                              protocol::lamport_left(lamport));
     if (!await_headers()) return false;
     for (unsigned call = 0; call < calls; ++call) {
-        const Sent own = send_of(call, state_.me);
-        char* const kept = target_of(call, state_.me);
-        const std::uint64_t bytes = bytes_from(call, state_.me);
+        const Exchanged own = exchanged(call, state_.me);
         if (task_.combine != Combine::none) {
-            if (!combine_all(own.from, kept, bytes, own.unit)) return false;
+            if (!combine_all(own.from, own.to, own.taken, own.unit)) return false;
             continue;
         }
         // In place nothing has to be copied, which may be said so.
-        if (!copy_bytes(state_, task_, kept, own.from, std::min(own.bytes, bytes))) return false;
+        if (!copy_bytes(state_, task_, own.to, own.from, std::min(own.sent, own.taken))) return false;
         for (unsigned i = 0; i < state_.others(); ++i) {
-            const unsigned rank = state_.other(i);
-            if (!take(0, rank, target_of(call, rank), bytes_from(call, rank), own.unit)) return false;
+            const Exchanged block = exchanged(call, state_.other(i));
+            if (!take(0, state_.other(i), block.to, block.taken, block.unit)) return false;
         }
     }
     return true;
@@ -191,7 +183,7 @@ bool PacketTask::two_phase() {
         const unsigned rank = state_.other(i);
         push_header(rank);
         const std::uint64_t bytes = bytes_of(rank, task_.slices[rank].sources, state_.me);
-        push(0, rank, {source_of(rank, bytes), bytes});
+        push(0, rank, source_of(rank, bytes), bytes);
     }
     if (!await_headers() || !own_slice()) return false;
     for (unsigned i = 0; i < state_.others(); ++i) {
@@ -200,8 +192,7 @@ bool PacketTask::two_phase() {
         if (!take(1, rank, part(task_.recv, task_.slices[rank].target_offset * size_, bytes), bytes))
             return false;
     }
-    return copy_bytes(state_, task_, part(task_.recv, task_.local_to, task_.local_bytes),
-                      part(task_.send, task_.local_from, task_.local_bytes), task_.local_bytes);
+    return copy_local(state_, task_);
 }
 
 // What the sources have of this rank's slice, combined, to the targets.
@@ -222,7 +213,7 @@ bool PacketTask::own_slice() {
         return false;
     }
     for (unsigned i = 0; i < state_.others(); ++i)
-        if (bytes_of(state_.me, mine.targets, state_.other(i)) > 0) push(1, state_.other(i), {result, bytes});
+        if (bytes_of(state_.me, mine.targets, state_.other(i)) > 0) push(1, state_.other(i), result, bytes);
     return true;
 }
 

@@ -35,33 +35,39 @@ struct Flow {
     std::uint64_t moved = 0;
     std::uint64_t pieces = 0;  // carried through the arena so far
     bool announced = false;    // eager: the header is known
-    Wait wait;
+    Wait wait{};
 };
 
 class PairTask {
 public:
     PairTask(RankState& state, const CollectiveTask& task) : state_(state), task_(task) {
-        std::copy(std::begin(task.to), std::end(task.to), to_);
-        std::copy(std::begin(task.from), std::end(task.from), from_);
+        const std::uint64_t size = protocol::size_of(task.element);
+        const bool listed = task.device_send_counts != nullptr;
+        for (unsigned rank = 0; rank < state.ranks; ++rank) {
+            to_[rank] = task.to[rank];
+            from_[rank] = task.from[rank];
+            if (!listed) continue;
+            to_[rank] = {task.device_send_offsets[rank] * size, task.device_send_counts[rank] * size};
+            from_[rank] = {task.device_recv_offsets[rank] * size, task.device_recv_counts[rank] * size};
+        }
     }
 
     bool run();
 
 private:
-    void read_device_lists();
     Token token_for(unsigned peer) const;
     bool may_copy_out(const Flow& flow) const;
     bool copy_own();
     void add_flows(unsigned peer, const Block& block, bool sends);
     Step step(Flow& flow) {
         if (flow.eager) return flow.sends ? send_eager(flow) : receive_eager(flow);
-        return flow.sends ? send_step(flow) : receive_step(flow);
+        if (!flow.sends) return receive_step(flow);
+        if (!flow.opened) return open_send(flow);
+        return flow.staged ? push_staged(flow) : push_direct(flow);
     }
-    Step send_step(Flow& flow);
     bool hear(const Flow& flow, Line& line) const;
     Step open_send(Flow& flow);
     Step send_eager(Flow& flow);
-    void push_eager(Flow& flow);
     Step receive_eager(Flow& flow);
     void wipe(const Flow& flow, std::uint64_t number) const;
     bool runs_the_same(const Flow& flow, std::uint64_t signature);
@@ -83,14 +89,6 @@ private:
     std::vector<Flow> flows_;
 };
 
-void PairTask::read_device_lists() {
-    const std::uint64_t size = protocol::size_of(task_.element);
-    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-        to_[rank] = {task_.device_send_offsets[rank] * size, task_.device_send_counts[rank] * size};
-        from_[rank] = {task_.device_recv_offsets[rank] * size, task_.device_recv_counts[rank] * size};
-    }
-}
-
 // Where rank `peer` finds the first byte of its block here.
 Token PairTask::token_for(unsigned peer) const {
     if (task_.device_send_counts == nullptr) return task_.from_tokens[peer];
@@ -100,11 +98,8 @@ Token PairTask::token_for(unsigned peer) const {
 }
 
 bool PairTask::give_up_of_size(unsigned peer, std::uint64_t own, std::uint64_t other) {
-    FaultRecord record;
-    record.kind = FaultKind::size_mismatch;
-    record.peer = peer;
-    record.number = task_.number;
-    record.signature = record.peer_signature = task_.signature;
+    FaultRecord record = record_of(task_, FaultKind::size_mismatch, peer);
+    record.peer_signature = task_.signature;
     record.bytes = own;
     record.peer_bytes = other;
     state_.stop.give_up(record);
@@ -125,19 +120,10 @@ void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
         protocol::pair_blocks(block.bytes, state_.ranks, task_.eager_max, task_.pair_blocks_max);
     for (unsigned number = 0; number < blocks; ++number) {
         const auto [begin, end] = protocol::share_of(block.bytes, number, blocks, granule_bytes);
-        Flow flow;
-        flow.peer = peer;
-        flow.block = number;
-        flow.sends = sends;
-        flow.total = block.bytes;
+        Flow flow{peer, number, sends, block.bytes, begin, end - begin};
         flow.eager = protocol::is_eager(block.bytes, state_.ranks, task_.eager_max);
-        flow.begin = begin;
-        flow.bytes = end - begin;
-        if (sends) {
-            flow.send = part(task_.send, block.offset + begin, flow.bytes);
-        } else {
-            flow.recv = part(task_.recv, block.offset + begin, flow.bytes);
-        }
+        flow.send = part(task_.send, block.offset + begin, sends ? flow.bytes : 0);
+        flow.recv = part(task_.recv, block.offset + begin, sends ? 0 : flow.bytes);
         flows_.push_back(flow);
     }
 }
@@ -178,13 +164,10 @@ Step PairTask::receive_step(Flow& flow) {
         return Step::ended;
     }
     if (!may_copy_out(flow)) return Step::waits;
-    const std::uint64_t stage = state_.layout.stage_bytes();
-    const std::uint64_t bytes = std::min(stage, flow.bytes - flow.moved);
+    const std::uint64_t bytes = std::min(state_.layout.stage_bytes(), flow.bytes - flow.moved);
     const auto parity = static_cast<unsigned>(flow.pieces & 1);
-    if (bytes != 0) {
-        std::memcpy(flow.recv + flow.moved,
-                    state_.arena + state_.layout.stage_in(parity, flow.block, flow.peer), bytes);
-    }
+    const char* const stage = state_.arena + state_.layout.stage_in(parity, flow.block, flow.peer);
+    if (bytes != 0) std::memcpy(flow.recv + flow.moved, stage, bytes);
     flow.moved += bytes;
     flow.pieces += 1;
     store_word(state_.arena_of(flow.peer) + state_.layout.credit(flow.block, state_.me),
@@ -248,10 +231,8 @@ Step PairTask::push_staged(Flow& flow) {
     char* const arena = state_.arena_of(flow.peer);
     const auto parity = static_cast<unsigned>(flow.pieces & 1);
     const std::uint64_t bytes = std::min(state_.layout.stage_bytes(), flow.bytes - flow.moved);
-    if (bytes != 0) {
-        std::memcpy(arena + state_.layout.stage_in(parity, flow.block, state_.me), flow.send + flow.moved,
-                    bytes);
-    }
+    char* const stage = arena + state_.layout.stage_in(parity, flow.block, state_.me);
+    if (bytes != 0) std::memcpy(stage, flow.send + flow.moved, bytes);
     flow.moved += bytes;
     flow.pieces += 1;
     store_word(arena + state_.layout.arrived(flow.block, state_.me), sent + flow.pieces);
@@ -260,29 +241,19 @@ Step PairTask::push_staged(Flow& flow) {
     return Step::ended;
 }
 
-Step PairTask::send_step(Flow& flow) {
-    if (!flow.opened) return open_send(flow);
-    return flow.staged ? push_staged(flow) : push_direct(flow);
-}
-
-void PairTask::push_eager(Flow& flow) {
-    const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
-    const std::uint32_t flag = protocol::packet_flag(number);
-    char* const slot = state_.arena_of(flow.peer) + state_.layout.eager(number, flow.block, state_.me);
-    store_packet(slot, task_.signature | flow.total << 32, flag);
-    char* to = slot + protocol::ArenaLayout::eager_header;
-    for (std::uint64_t at = 0; at < flow.bytes; at += 8, to += packet_bytes)
-        PacketFormat{flag}.store(to, flow.send + at, std::min<std::uint64_t>(8, flow.bytes - at));
-}
-
 // Ends when the receiver's line has come, so that the next message but one finds its slot read.
 Step PairTask::send_eager(Flow& flow) {
+    std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
     if (!flow.opened) {
-        push_eager(flow);
+        const PacketFormat format{protocol::packet_flag(sent + 1)};
+        char* to = state_.arena_of(flow.peer) + state_.layout.eager(sent + 1, flow.block, state_.me);
+        store_packet(to, task_.signature | flow.total << 32, format.flag);
+        to += protocol::ArenaLayout::eager_header;
+        for (std::uint64_t at = 0; at < flow.bytes; at += 8, to += packet_bytes)
+            format.store(to, flow.send + at, std::min<std::uint64_t>(8, flow.bytes - at));
         flow.opened = true;
         return Step::moved;
     }
-    std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
     Line line;
     if (!hear(flow, line)) return Step::waits;
     if (!agrees(flow, line)) return Step::gave_up;
@@ -324,7 +295,6 @@ void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
 }
 
 bool PairTask::run() {
-    if (task_.device_send_counts != nullptr) read_device_lists();
     if (!copy_own()) return false;
     for (unsigned i = 0; i < state_.others(); ++i) {
         const unsigned peer = state_.other(i);

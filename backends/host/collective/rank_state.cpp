@@ -13,6 +13,9 @@ using protocol::FaultRecord;
 constexpr unsigned looks_before_sleep = 64;
 constexpr std::chrono::microseconds nap{50};
 constexpr std::uint64_t piece = 1 << 20;
+constexpr std::uint64_t granule_bytes = 16;  // shares of thread blocks begin at
+
+}  // namespace
 
 FaultRecord record_of(const CollectiveTask& task, FaultKind kind, unsigned peer) {
     FaultRecord record;
@@ -22,8 +25,6 @@ FaultRecord record_of(const CollectiveTask& task, FaultKind kind, unsigned peer)
     record.signature = task.signature;
     return record;
 }
-
-}  // namespace
 
 bool RankState::give_up(const CollectiveTask& task, FaultKind kind, unsigned peer) {
     stop.give_up(record_of(task, kind, peer));
@@ -69,6 +70,17 @@ bool copy_bytes(RankState& state, const CollectiveTask& task, char* to, const ch
         std::memcpy(to + at, from + at, std::min(piece, bytes - at));
     }
     return true;
+}
+
+bool copy_local(RankState& state, const CollectiveTask& task) {
+    return copy_bytes(state, task, part(task.recv, task.local_to, task.local_bytes),
+                      part(task.send, task.local_from, task.local_bytes), task.local_bytes);
+}
+
+Part share_of_slice(const CollectiveTask& task, unsigned slice, unsigned block, unsigned blocks) {
+    const auto [begin, end] = protocol::share_of(task.slices[slice].count, block, blocks,
+                                                 granule_bytes / protocol::size_of(task.element));
+    return {begin, end - begin};
 }
 
 Reduction reduction_of(const CollectiveTask& task, const RankState& state) {

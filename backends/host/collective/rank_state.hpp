@@ -58,6 +58,9 @@ struct Counters {
     protocol::CopyCounters copies;
 };
 
+protocol::FaultRecord record_of(const protocol::CollectiveTask& task, protocol::FaultKind kind,
+                                unsigned peer);
+
 // Of the seat's thread, except for what says otherwise.
 struct RankState {
     RankState(unsigned rank, unsigned of_ranks, std::uint64_t deadline_ns)
@@ -185,6 +188,24 @@ bool move_in_turns(RankState& state, const protocol::CollectiveTask& task, std::
 // Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
 bool copy_bytes(RankState& state, const protocol::CollectiveTask& task, char* to, const char* from,
                 std::uint64_t bytes);
+
+// The bytes that stay with the rank, from where they are sent to where they are received.
+bool copy_local(RankState& state, const protocol::CollectiveTask& task);
+
+// Some elements of a slice.
+struct Part {
+    std::uint64_t begin = 0;
+    std::uint64_t count = 0;
+
+    std::uint64_t pieces(std::uint64_t longest) const { return (count + longest - 1) / longest; }
+    // None from the last one on.
+    Part piece(std::uint64_t number, std::uint64_t longest) const {
+        const std::uint64_t before = std::min(count, number * longest);
+        return {begin + before, std::min(longest, count - before)};
+    }
+};
+// What one of so many thread blocks carries.
+Part share_of_slice(const protocol::CollectiveTask& task, unsigned slice, unsigned block, unsigned blocks);
 
 // Each runs one task of its shape; false: it gave up, and `state.stop` says why.
 bool run_packets(RankState& state, const protocol::CollectiveTask& task);

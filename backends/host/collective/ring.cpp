@@ -13,8 +13,6 @@ using protocol::Combine;
 using protocol::ring_slots;
 using protocol::Slice;
 
-constexpr std::uint64_t granule_bytes = 16;
-
 enum class Way { up, down, around };
 
 // The messages of one thread block in one direction, in order.
@@ -44,15 +42,13 @@ public:
     bool run();
 
 private:
-    // In elements of a slice.
-    struct Part {
-        std::uint64_t begin = 0;
-        std::uint64_t count = 0;
-    };
-
-    void add(Way way, unsigned block, unsigned from, unsigned to);
-    Part part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const;
-    std::uint64_t pieces_of(const Flow& flow, unsigned slice) const;
+    void add(Way way, unsigned block);
+    Part share(const Flow& flow, unsigned slice) const {
+        return share_of_slice(task_, slice, flow.block, task_.blocks);
+    }
+    std::uint64_t pieces_of(const Flow& flow, unsigned slice) const {
+        return share(flow, slice).pieces(piece_elements_);
+    }
     std::uint64_t max_pieces(const Flow& flow) const;
     bool concerns(const Flow& flow) const;
     bool next_of_combined(Flow& flow) const;
@@ -75,19 +71,6 @@ private:
     std::vector<char> scratch_;
     std::vector<Flow> flows_;
 };
-
-RingTask::Part RingTask::part_of(const Flow& flow, unsigned slice, std::uint64_t piece) const {
-    const auto [begin, end] =
-        protocol::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
-    const std::uint64_t before = std::min(end - begin, piece * piece_elements_);
-    return {begin + before, std::min(piece_elements_, end - begin - before)};
-}
-
-std::uint64_t RingTask::pieces_of(const Flow& flow, unsigned slice) const {
-    const auto [begin, end] =
-        protocol::share_of(task_.slices[slice].count, flow.block, task_.blocks, granule_bytes / size_);
-    return (end - begin + piece_elements_ - 1) / piece_elements_;
-}
 
 std::uint64_t RingTask::max_pieces(const Flow& flow) const {
     std::uint64_t max = 0;
@@ -159,7 +142,7 @@ bool RingTask::find(Flow& flow) const {
 // `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
 void RingTask::carry(const Flow& flow, const char* in, char* out) {
     const Slice& slice = task_.slices[flow.slice];
-    const Part part_here = part_of(flow, flow.slice, flow.piece);
+    const Part part_here = share(flow, flow.slice).piece(flow.piece, piece_elements_);
     const std::uint64_t bytes = part_here.count * size_;
     const char* const own = part(task_.send, (slice.source_offset + part_here.begin) * size_, bytes);
     char* const recv =
@@ -209,28 +192,23 @@ Step RingTask::step(Flow& flow) {
     return Step::moved;
 }
 
-void RingTask::add(Way way, unsigned block, unsigned from, unsigned to) {
+void RingTask::add(Way way, unsigned block) {
     Flow flow;
     flow.way = way;
     flow.block = block;
-    flow.first_received = state_.counters.received[block][from];
-    flow.first_sent = state_.counters.sent[block][to];
-    flow.peer = from;
+    flow.peer = from_of(flow);
+    flow.first_received = state_.counters.received[block][flow.peer];
+    flow.first_sent = state_.counters.sent[block][to_of(flow)];
     flows_.push_back(flow);
 }
 
 bool RingTask::run() {
-    const char* const from = part(task_.send, task_.local_from, task_.local_bytes);
-    char* const to = part(task_.recv, task_.local_to, task_.local_bytes);
-    if (!copy_bytes(state_, task_, to, from, task_.local_bytes)) return false;
+    if (!copy_local(state_, task_)) return false;
     if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
         return false;
     for (unsigned block = 0; block < task_.blocks; ++block) {
-        Flow one;
-        one.way = task_.combine == Combine::none ? Way::around : Way::up;
-        add(one.way, block, from_of(one), to_of(one));
-        one.way = Way::down;
-        if (task_.combine != Combine::none && !last()) add(one.way, block, from_of(one), to_of(one));
+        add(task_.combine == Combine::none ? Way::around : Way::up, block);
+        if (task_.combine != Combine::none && !last()) add(Way::down, block);
     }
     return move_in_turns(state_, task_, flows_, [this](Flow& flow) { return step(flow); });
 }

@@ -13,7 +13,6 @@ using protocol::Combine;
 using protocol::Slice;
 using protocol::Token;
 
-constexpr std::uint64_t granule_bytes = 16;
 // Combined at a time, before it is written to the targets: a source may be a target too.
 constexpr std::uint64_t chunk_bytes = std::uint64_t{64} << 10;
 
@@ -31,8 +30,8 @@ public:
     bool run();
 
 private:
-    // Bytes of a slice.
-    struct Part {
+    // Some bytes of a slice.
+    struct Piece {
         std::uint64_t begin = 0;
         std::uint64_t bytes = 0;
     };
@@ -47,12 +46,11 @@ private:
     char* place(Token token, void* own, unsigned rank, std::uint64_t offset, std::uint64_t bytes) const;
     void say(unsigned block);
     bool hear(unsigned block, std::uint64_t round);
-    bool combine_to(const char* const* sources, char* const* targets, std::uint64_t bytes,
-                    const Slice& slice);
+    template <typename Source, typename Target>
+    bool combine_mine(std::uint64_t bytes, Source source_of, Target target_of);
 
-    Part share(unsigned rank, unsigned block) const;
-    Part piece(unsigned rank, unsigned block, std::uint64_t number) const;
-    std::uint64_t pieces(unsigned block) const;
+    Piece piece(unsigned rank, unsigned block, std::uint64_t number) const;
+    std::uint64_t longest_piece() const { return state_.layout.push_piece_bytes() / size_; }
     bool is_source(const Slice& slice, unsigned rank) const { return slice.sources >> rank & 1; }
     bool is_target(const Slice& slice, unsigned rank) const { return slice.targets >> rank & 1; }
 
@@ -66,24 +64,9 @@ private:
     Token recvs_[protocol::max_ranks];
 };
 
-SliceTask::Part SliceTask::share(unsigned rank, unsigned block) const {
-    const auto [begin, end] =
-        protocol::share_of(task_.slices[rank].count, block, blocks_, granule_bytes / size_);
-    return {begin * size_, (end - begin) * size_};
-}
-
-SliceTask::Part SliceTask::piece(unsigned rank, unsigned block, std::uint64_t number) const {
-    const Part whole = share(rank, block);
-    const std::uint64_t longest = state_.layout.push_piece_bytes();
-    const std::uint64_t before = std::min(whole.bytes, number * longest);
-    return {whole.begin + before, std::min(longest, whole.bytes - before)};
-}
-
-std::uint64_t SliceTask::pieces(unsigned block) const {
-    std::uint64_t max = 0;
-    for (unsigned rank = 0; rank < state_.ranks; ++rank) max = std::max(max, share(rank, block).bytes);
-    const std::uint64_t longest = state_.layout.push_piece_bytes();
-    return (max + longest - 1) / longest;
+SliceTask::Piece SliceTask::piece(unsigned rank, unsigned block, std::uint64_t number) const {
+    const Part part = share_of_slice(task_, rank, block, blocks_).piece(number, longest_piece());
+    return {part.begin * size_, part.count * size_};
 }
 
 bool SliceTask::exchange_tokens() {
@@ -111,35 +94,42 @@ bool SliceTask::out_of_reach(bool (SliceTask::*uses)(const Slice&, unsigned) con
     return false;
 }
 
-// `sources` and `targets` by rank, null where a rank is neither.
-bool SliceTask::combine_to(const char* const* sources, char* const* targets, std::uint64_t bytes,
-                           const Slice& slice) {
+// So many bytes of this rank's slice: source_of(rank) and target_of(rank) tell where, null for what everybody is said to
+// have mapped and is not mapped here.
+template <typename Source, typename Target>
+bool SliceTask::combine_mine(std::uint64_t bytes, Source source_of, Target target_of) {
+    const Slice& mine = task_.slices[state_.me];
+    const char* sources[protocol::max_ranks];
+    unsigned numbers[protocol::max_ranks];
+    unsigned count = 0;
+    char* targets[protocol::max_ranks] = {};
+    for (unsigned rank = 0; rank < state_.ranks && bytes > 0; ++rank) {
+        if (is_source(mine, rank)) {
+            numbers[count] = rank;
+            sources[count] = source_of(rank);
+            if (sources[count++] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
+        }
+        if (is_target(mine, rank)) {
+            targets[rank] = target_of(rank);
+            if (targets[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
+        }
+    }
     for (std::uint64_t at = 0; at < bytes; at += chunk_bytes) {
         if (state_.stop.aborted()) return state_.give_up(task_, protocol::FaultKind::aborted, state_.me);
         const std::uint64_t these = std::min(chunk_bytes, bytes - at);
-        const char* from[protocol::max_ranks];
-        unsigned numbers[protocol::max_ranks];
-        unsigned count = 0;
-        for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-            if (!is_source(slice, rank)) continue;
-            numbers[count] = rank;
-            from[count++] = sources[rank] + at;
-        }
-        const char* result = from[0];
+        const char* result = sources[0];
         if (task_.combine != Combine::none) {
-            combine(reduction_, {from, count}, {numbers, count}, state_.scratch.data(), these / size_);
+            combine(reduction_, {sources, count}, {numbers, count}, state_.scratch.data(), these / size_);
             result = state_.scratch.data();
         }
-        for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-            if (is_target(slice, rank) && targets[rank] + at != result)
-                std::memcpy(targets[rank] + at, result, these);
-        }
+        for (char* const target : targets)
+            if (target != nullptr && target + at != result) std::memcpy(target + at, result, these);
+        for (unsigned source = 0; source < count; ++source) sources[source] += these;
     }
     return true;
 }
 
-// So many bytes from `offset` on in a buffer of the rank; null where what everybody is said to have mapped is not
-// mapped here.
+// So many bytes from `offset` on in a buffer of the rank.
 char* SliceTask::place(Token token, void* own, unsigned rank, std::uint64_t offset,
                        std::uint64_t bytes) const {
     if (rank == state_.me) return static_cast<char*>(own) + offset;
@@ -147,23 +137,17 @@ char* SliceTask::place(Token token, void* own, unsigned rank, std::uint64_t offs
 }
 
 bool SliceTask::fetched() {
-    const Slice& slice = task_.slices[state_.me];
-    const std::uint64_t bytes = slice.count * size_;
-    if (bytes == 0) return true;
-    const char* sources[protocol::max_ranks] = {};
-    char* targets[protocol::max_ranks] = {};
-    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-        if (is_source(slice, rank)) {
-            sources[rank] =
-                place(sends_[rank], const_cast<void*>(task_.send), rank, slice.source_offset * size_, bytes);
-            if (sources[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-        }
-        if (is_target(slice, rank)) {
-            targets[rank] = place(recvs_[rank], task_.recv, rank, slice.target_offset * size_, bytes);
-            if (targets[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-        }
-    }
-    return combine_to(sources, targets, bytes, slice);
+    const Slice& mine = task_.slices[state_.me];
+    const std::uint64_t bytes = mine.count * size_;
+    return combine_mine(
+        bytes,
+        [&](unsigned rank) {
+            return place(sends_[rank], const_cast<void*>(task_.send), rank, mine.source_offset * size_,
+                         bytes);
+        },
+        [&](unsigned rank) {
+            return place(recvs_[rank], task_.recv, rank, mine.target_offset * size_, bytes);
+        });
 }
 
 // Everything before it is seen by who has heard it.
@@ -184,7 +168,7 @@ void SliceTask::push(std::uint64_t number) {
     for (unsigned block = 0; block < blocks_; ++block) {
         for (unsigned owner = 0; owner < state_.ranks; ++owner) {
             const Slice& slice = task_.slices[owner];
-            const Part piece_of = piece(owner, block, number);
+            const Piece piece_of = piece(owner, block, number);
             if (owner == state_.me || !is_source(slice, state_.me) || piece_of.bytes == 0) continue;
             std::memcpy(state_.arena_of(owner) + state_.layout.push_slot(block, number, state_.me),
                         part(task_.send, slice.source_offset * size_ + piece_of.begin, piece_of.bytes),
@@ -196,24 +180,18 @@ void SliceTask::push(std::uint64_t number) {
 bool SliceTask::combine_pushed(std::uint64_t number) {
     const Slice& mine = task_.slices[state_.me];
     for (unsigned block = 0; block < blocks_; ++block) {
-        const Part piece_of = piece(state_.me, block, number);
-        if (piece_of.bytes == 0) continue;
-        const char* sources[protocol::max_ranks] = {};
-        char* targets[protocol::max_ranks] = {};
-        for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-            sources[rank] = rank == state_.me ? part(task_.send, mine.source_offset * size_ + piece_of.begin,
-                                                     piece_of.bytes)
-                                              : state_.arena + state_.layout.push_slot(block, number, rank);
-            if (!is_target(mine, rank)) continue;
-            if (stages_in_) {
-                targets[rank] = state_.arena_of(rank) + state_.layout.in_slot(block, number, state_.me);
-                continue;
-            }
-            targets[rank] = place(recvs_[rank], task_.recv, rank, mine.target_offset * size_ + piece_of.begin,
-                                  piece_of.bytes);
-            if (targets[rank] == nullptr) return state_.give_up_of_mismatch(task_, rank, task_.signature);
-        }
-        if (!combine_to(sources, targets, piece_of.bytes, mine)) return false;
+        const Piece of_mine = piece(state_.me, block, number);
+        const auto source_of = [&](unsigned rank) {
+            if (rank != state_.me) return state_.arena + state_.layout.push_slot(block, number, rank);
+            return place({}, const_cast<void*>(task_.send), rank, mine.source_offset * size_ + of_mine.begin,
+                         of_mine.bytes);
+        };
+        const auto target_of = [&](unsigned rank) {
+            if (stages_in_) return state_.arena_of(rank) + state_.layout.in_slot(block, number, state_.me);
+            return place(recvs_[rank], task_.recv, rank, mine.target_offset * size_ + of_mine.begin,
+                         of_mine.bytes);
+        };
+        if (!combine_mine(of_mine.bytes, source_of, target_of)) return false;
     }
     return true;
 }
@@ -223,7 +201,7 @@ void SliceTask::take_in(std::uint64_t number) {
     for (unsigned block = 0; block < blocks_; ++block) {
         for (unsigned owner = 0; owner < state_.ranks; ++owner) {
             const Slice& slice = task_.slices[owner];
-            const Part piece_of = piece(owner, block, number);
+            const Piece piece_of = piece(owner, block, number);
             if (!is_target(slice, state_.me) || piece_of.bytes == 0) continue;
             std::memcpy(part(task_.recv, slice.target_offset * size_ + piece_of.begin, piece_of.bytes),
                         state_.arena + state_.layout.in_slot(block, number, owner), piece_of.bytes);
@@ -235,7 +213,9 @@ void SliceTask::take_in(std::uint64_t number) {
 // others takes turns with nothing in them.
 bool SliceTask::pushed() {
     std::uint64_t all = 0;
-    for (unsigned block = 0; block < blocks_; ++block) all = std::max(all, pieces(block));
+    for (unsigned block = 0; block < blocks_; ++block)
+        for (unsigned rank = 0; rank < state_.ranks; ++rank)
+            all = std::max(all, share_of_slice(task_, rank, block, blocks_).pieces(longest_piece()));
     if (all == 0) return true;
     for (std::uint64_t turn = 0; turn < all + 4; ++turn) {
         for (unsigned block = 0; block < blocks_; ++block) {
@@ -251,9 +231,7 @@ bool SliceTask::pushed() {
 }
 
 bool SliceTask::run() {
-    const char* const from = part(task_.send, task_.local_from, task_.local_bytes);
-    char* const to = part(task_.recv, task_.local_to, task_.local_bytes);
-    if (!copy_bytes(state_, task_, to, from, task_.local_bytes)) return false;
+    if (!copy_local(state_, task_)) return false;
     if (!exchange_tokens()) return false;
     const bool no_source = out_of_reach(&SliceTask::is_source, sends_);
     stages_in_ = out_of_reach(&SliceTask::is_target, recvs_);

@@ -21,7 +21,7 @@ TEST(CopyPool, FinishesWhatIsQueuedBeforeItEnds) {
     {
         CopyPool pool(3, {});
         for (auto& target : targets) {
-            auto job = std::make_shared<CopyJob>(target.data(), source.data(), source.size(),
+            auto job = std::make_shared<CopyJob>(CopySpan{target.data(), source.data(), source.size()},
                                                  flights.emplace_back(owner));
             ASSERT_TRUE(pool.submit(std::move(job)).ok());
         }

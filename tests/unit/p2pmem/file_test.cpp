@@ -3,12 +3,14 @@
 #include "p2pmem_test.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -22,7 +24,16 @@ constexpr const char* device = "0000:03:00.0";
 constexpr std::size_t read_file = 0;
 constexpr std::size_t write_file = 1;
 
-// Moves bytes, unless the script answers. Any thread.
+// One pread or pwrite.
+struct FileCall {
+    bool write = false;
+    int fd = -1;
+    char* address = nullptr;
+    Bytes size = 0;
+    Bytes offset = 0;
+};
+
+// Moves bytes, unless the script answers with how many it moved, or -errno. Any thread.
 struct Script {
     std::function<std::optional<std::int64_t>(const FileCall&)> answer;
     Bytes max = 1_GiB;  // bytes moved by one call
@@ -42,29 +53,38 @@ struct Script {
         if (!result) {
             // Whole blocks, as O_DIRECT wants it; less of them is told.
             const auto bytes = std::min(call.size, (max + 4_KiB - 1) / 4_KiB * 4_KiB);
-            const auto at = static_cast<off_t>(call.offset);
-            result = call.write ? ::pwrite(call.fd, call.address, bytes, at)
-                                : ::pread(call.fd, call.address, bytes, at);
-            result = std::min(*result, static_cast<std::int64_t>(max));
+            result = ::syscall(call.write ? SYS_pwrite64 : SYS_pread64, call.fd, call.address, bytes,
+                               static_cast<off_t>(call.offset));
+            result = *result < 0 ? -errno : std::min(*result, static_cast<std::int64_t>(max));
         }
         --outstanding;
         return *result;
     }
 };
 
+std::mutex mutex;  // guards the next
+std::shared_ptr<Script> current;
+
+void follow(std::shared_ptr<Script> script) {
+    const std::lock_guard lock(mutex);
+    current = std::move(script);
+}
+
 class P2pmemFile : public P2pmemTest {
 protected:
     void SetUp() override {
         add_device(device, 16_MiB, 16_MiB);
-        ASSERT_TRUE(open(create(options(), [script = script_](const FileCall& call) {
-                        return script->make(call);
-                    })).usable);
+        ASSERT_TRUE(open(create(options())).usable);
         put(*this / "x", text_);
         auto memory = backend_->allocator()->allocate(Place::p2pmem(device), 8_MiB, MemoryKind::p2pmem);
         ASSERT_TRUE(memory.ok()) << memory.error().to_string();
         memory_ = std::move(*memory);
+        follow(script_);
     }
-    void TearDown() override { memory_ = Allocation(); }
+    void TearDown() override {
+        follow(nullptr);
+        memory_ = Allocation();
+    }
     char* address() const { return static_cast<char*>(memory_.address()); }
 
     // `size` bytes of the file from `offset` on, to `at` in the memory.
@@ -228,4 +248,25 @@ TEST_F(P2pmemFile, FilesThatAreNotThereAreRefused) {
 }
 
 }  // namespace
+
+static ssize_t made_by_script(bool write, int fd, void* address, std::size_t bytes, off_t offset) {
+    std::shared_ptr<Script> script;
+    {
+        const std::lock_guard lock(mutex);
+        script = current ? current : std::make_shared<Script>();
+    }
+    const std::int64_t result =
+        script->make({write, fd, static_cast<char*>(address), bytes, static_cast<Bytes>(offset)});
+    if (result < 0) errno = static_cast<int>(-result);
+    return result < 0 ? -1 : result;
+}
+
 }  // namespace sidestep::backends::p2pmem
+
+// Instead of the C library's.
+extern "C" ssize_t pread(int fd, void* to, std::size_t bytes, off_t offset) {
+    return sidestep::backends::p2pmem::made_by_script(false, fd, to, bytes, offset);
+}
+extern "C" ssize_t pwrite(int fd, const void* from, std::size_t bytes, off_t offset) {
+    return sidestep::backends::p2pmem::made_by_script(true, fd, const_cast<void*>(from), bytes, offset);
+}
