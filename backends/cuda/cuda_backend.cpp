@@ -111,6 +111,15 @@ public:
     }
     Result<backend::DmaBuf> dma_buf(const Buffer& memory) override;
     Result<void> see_writes(const Place& gpu) override { return see_card_writes(*gpus_, gpu); }
+    Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
+        return allocate(gpu, bytes, MemoryKind::device);
+    }
+    Result<void> copy_in(const Buffer& scratch, const void* from) override {
+        return copy_to_gpu(*gpus_, scratch, from);
+    }
+    Result<void> copy_out(const Buffer& scratch, void* to) override {
+        return copy_from_gpu(*gpus_, scratch, to);
+    }
 
 private:
     Result<Work> plan(const Piece& piece) const;

@@ -63,4 +63,20 @@ Result<void> see_card_writes(Gpus& gpus, const Place& place) {
     return cuda.check(cuda.flush_card_writes(), "cuFlushGPUDirectRDMAWrites");
 }
 
+Result<void> copy_to_gpu(Gpus& gpus, const Buffer& memory, const void* from) {
+    SIDESTEP_TRY(const Gpu* const gpu, gpus.open(memory.place().index()));
+    const driver::ScopedCudaContext current(*gpu->context());
+    const driver::Cuda& cuda = *gpus.cuda();
+    const auto at = reinterpret_cast<CUdeviceptr>(memory.address());
+    return cuda.check(cuda.cuMemcpyHtoD(at, from, memory.size()), "cuMemcpyHtoD");
+}
+
+Result<void> copy_from_gpu(Gpus& gpus, const Buffer& memory, void* to) {
+    SIDESTEP_TRY(const Gpu* const gpu, gpus.open(memory.place().index()));
+    const driver::ScopedCudaContext current(*gpu->context());
+    const driver::Cuda& cuda = *gpus.cuda();
+    const auto at = reinterpret_cast<CUdeviceptr>(memory.address());
+    return cuda.check(cuda.cuMemcpyDtoH(to, at, memory.size()), "cuMemcpyDtoH");
+}
+
 }  // namespace sidestep::backends::cuda

@@ -14,4 +14,8 @@ Result<backend::DmaBuf> export_dma_buf(Gpus& gpus, const Buffer& buffer, const P
 // As backend::DmaBufs::see_writes().
 Result<void> see_card_writes(Gpus& gpus, const Place& gpu);
 
+// As backend::DmaBufs::copy_in() and copy_out().
+Result<void> copy_to_gpu(Gpus& gpus, const Buffer& memory, const void* from);
+Result<void> copy_from_gpu(Gpus& gpus, const Buffer& memory, void* to);
+
 }  // namespace sidestep::backends::cuda

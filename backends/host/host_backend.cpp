@@ -144,6 +144,17 @@ public:
                      {}};
     }
     Result<void> see_writes(const Place&) override { return {}; }
+    Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
+        return allocate(gpu, bytes, MemoryKind::device);
+    }
+    Result<void> copy_in(const Buffer& scratch, const void* from) override {
+        std::memcpy(scratch.address(), from, scratch.size());
+        return {};
+    }
+    Result<void> copy_out(const Buffer& scratch, void* to) override {
+        std::memcpy(to, scratch.address(), scratch.size());
+        return {};
+    }
 
 private:
     void emulate(const Topology& topology);

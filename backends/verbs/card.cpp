@@ -93,7 +93,7 @@ bool port_is_up(const Card& card) {
     return port && port->state == IBV_PORT_ACTIVE;
 }
 
-Result<std::vector<Card>> open_cards(const Options& options) {
+Result<OpenedCards> open_cards(const Options& options) {
     SIDESTEP_TRY(const driver::SharedVerbs verbs, driver::Verbs::load(options.library));
     SIDESTEP_TRY(const auto names, driver::VerbsContext::names(*verbs));
     if (names.empty())
@@ -104,16 +104,26 @@ Result<std::vector<Card>> open_cards(const Options& options) {
         if (std::find(names.begin(), names.end(), name) == names.end())
             return Error{ErrorCode::not_found, fmt::format("this machine has no RDMA card {}", name), "verbs",
                          fmt::format("it has {}", fmt::join(names, ", "))};
-    std::vector<Card> cards;
+    OpenedCards opened;
     std::optional<Error> first;
-    for (const std::string& name : options.cards.empty() ? names : options.cards) {
+    for (const std::string& name : names) {
+        const bool named = std::find(options.cards.begin(), options.cards.end(), name) != options.cards.end();
+        if (!named && !options.cards.empty()) {
+            opened.left_out.push_back({name, "others were named"});
+            continue;
+        }
         auto card = use_card(verbs, name, options.port);
-        if (!card && !options.cards.empty()) return card.error();
+        if (!card && named) return card.error();
         if (!card && !first) first = card.error();
-        if (card && cards.size() < most_cards) cards.push_back(std::move(*card));
+        if (!card)
+            opened.left_out.push_back({name, card.error().message});
+        else if (opened.cards.size() < most_cards)
+            opened.cards.push_back(std::move(*card));
+        else
+            opened.left_out.push_back({name, fmt::format("no more than {} are used", most_cards)});
     }
-    if (cards.empty()) return *first;
-    return cards;
+    if (opened.cards.empty()) return *first;
+    return opened;
 }
 
 }  // namespace sidestep::backends::verbs

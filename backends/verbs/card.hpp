@@ -9,6 +9,7 @@
 #include <sidestep/units.hpp>
 
 #include "backends/verbs/greeting.hpp"
+#include "backends/verbs/nearness.hpp"
 #include "driver/verbs.hpp"
 
 namespace sidestep::backends::verbs {
@@ -34,9 +35,13 @@ struct Card {
     std::uint8_t mtu = 0;
 };
 
-// Those that can be used now, at most most_cards. An error says in one sentence why there is none, or not one that was named, and
-// what to do.
-Result<std::vector<Card>> open_cards(const Options& options);
+struct OpenedCards {
+    std::vector<Card> cards;
+    std::vector<LeftOut> left_out;
+};
+// Those that can be used now, at most most_cards, and why others are not. An error says in one sentence why there is none, or
+// not one that was named, and what to do.
+Result<OpenedCards> open_cards(const Options& options);
 // The card as it is at this moment, its addresses among it; why it cannot be used.
 Result<Card> look_again(const Card& card);
 bool port_is_up(const Card& card);

@@ -47,4 +47,22 @@ std::size_t nearest_card(const Topology& topology, const std::vector<std::string
     return static_cast<std::size_t>(nearest - cards.begin());
 }
 
+std::string card_words(const Topology& topology, const std::string& card,
+                       const std::vector<LeftOut>& left_out, const Place& place) {
+    const Nearness near = nearness(topology, card, place);
+    std::string words = near.words.empty()
+                            ? card
+                            : fmt::format("{} ({}): {}", card, to_string(PairClass{near.path}), near.words);
+    int least = near.distance();
+    std::string nearer;
+    for (const LeftOut& one : left_out) {
+        const Nearness other = nearness(topology, one.card, place);
+        if (other.distance() >= least) continue;
+        least = other.distance();
+        nearer = fmt::format("; {} ({}) is nearer, and is not used: {}", one.card,
+                             to_string(PairClass{other.path}), one.why);
+    }
+    return words + nearer;
+}
+
 }  // namespace sidestep::backends::verbs

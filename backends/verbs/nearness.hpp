@@ -23,4 +23,14 @@ Nearness nearness(const Topology& topology, const std::string& card, const Place
 // The position of the nearest, of equals the first; there is at least one card.
 std::size_t nearest_card(const Topology& topology, const std::vector<std::string>& cards, const Place& place);
 
+// A card that an engine does not use.
+struct LeftOut {
+    std::string card;
+    std::string why;
+};
+// "mlx5_3 (PIX): one switch from gpu:3"; which is nearer, and why it is not used, where one of those that were left out is:
+// "mlx5_5 (PHB): one host bridge from gpu:3; mlx5_3 (PIX) is nearer, and is not used: port 1 of the RDMA card mlx5_3 is down".
+std::string card_words(const Topology& topology, const std::string& card,
+                       const std::vector<LeftOut>& left_out, const Place& place);
+
 }  // namespace sidestep::backends::verbs

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "backends/verbs/pair.hpp"
 #include "base/try.hpp"
 #include "driver/random.hpp"
 
@@ -22,10 +23,6 @@ constexpr int ticks_to_join = 75;
 constexpr unsigned char ready_byte = 'R';
 // For what was posted to come back once the queue pair has failed.
 constexpr auto patience = 1s;
-
-// 4.096 us x 2^14 and up to four times that by the card's leave, seven times.
-constexpr std::uint8_t timeout = 14, retries = 7;
-constexpr std::uint8_t wait_for_receives = 12;  // 0.64 ms; with credits nobody has to
 
 Error hung_up() {
     return Error{ErrorCode::io_error, "the other machine hung up", "verbs", {}};
@@ -95,13 +92,7 @@ Result<void> Rail::make_pair() {
     SIDESTEP_TRY(completions_, driver::VerbsCompletions::create(
                                    context, static_cast<int>(wanted.max_send_wr + wanted.max_recv_wr)));
     SIDESTEP_TRY(pair_, driver::VerbsQueuePair::create(context, completions_->get(), wanted));
-    ibv_qp_attr attributes{};
-    attributes.qp_state = IBV_QPS_INIT;
-    attributes.port_num = card_.port;
-    attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-    SIDESTEP_CHECK(pair_->modify(attributes,
-                                 IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-                                 "ready to be joined"));
+    SIDESTEP_CHECK(make_joinable(*pair_, card_));
     for (std::size_t i = 0; i < receive_buffers; ++i) SIDESTEP_CHECK(post_receive(i, false));
     made_.store(true);
     return {};
@@ -115,10 +106,10 @@ Result<void> Rail::say(const unsigned char* bytes, std::size_t size) const {
 }
 
 Result<void> Rail::greet() {
-    const Card& card = card_;
-    const auto packet = static_cast<std::uint32_t>(driver::random_number());
-    mine_ = {pair_->number(), packet & 0xffffffu, card.gid.gid, card.lid, card.mtu,
-             card.layer,      eager_bytes,        receives,     most_open};
+    mine_ = greeting_of(*pair_, card_);
+    mine_.eager = eager_bytes;
+    mine_.receives = receives;
+    mine_.offers = most_open;
     const auto bytes = to_bytes(mine_);
     return say(bytes.data(), bytes.size());
 }
@@ -215,42 +206,9 @@ Result<bool> Rail::hear_all(std::size_t size) {
 
 Result<void> Rail::join(const Greeting& theirs) {
     SIDESTEP_TRY(const Greeting agreed, agree(mine_, theirs));
-    SIDESTEP_CHECK(connect(theirs, agreed));
+    SIDESTEP_CHECK(join_pair(*pair_, card_, mine_, theirs, agreed.mtu));
     keep_to(agreed);
     return say(&ready_byte, 1);
-}
-
-Result<void> Rail::connect(const Greeting& theirs, const Greeting& agreed) {
-    const Card& card = card_;
-    ibv_qp_attr attributes{};
-    attributes.qp_state = IBV_QPS_RTR;
-    attributes.path_mtu = static_cast<ibv_mtu>(agreed.mtu);
-    attributes.dest_qp_num = theirs.queue_pair;
-    attributes.rq_psn = theirs.first_packet;
-    attributes.max_dest_rd_atomic = 1;
-    attributes.min_rnr_timer = wait_for_receives;
-    attributes.ah_attr.dlid = theirs.lid;
-    attributes.ah_attr.port_num = card.port;
-    if (card.layer == LinkLayer::ethernet) {
-        attributes.ah_attr.is_global = 1;
-        attributes.ah_attr.grh.hop_limit = 64;
-        attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(card.gid.index);
-        std::copy(theirs.gid.begin(), theirs.gid.end(), attributes.ah_attr.grh.dgid.raw);
-    }
-    SIDESTEP_CHECK(pair_->modify(attributes,
-                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-                                 "able to receive"));
-    attributes.qp_state = IBV_QPS_RTS;
-    attributes.timeout = timeout;
-    attributes.retry_cnt = retries;
-    attributes.rnr_retry = 7;  // without end
-    attributes.sq_psn = mine_.first_packet;
-    attributes.max_rd_atomic = 1;
-    return pair_->modify(attributes,
-                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                             IBV_QP_MAX_QP_RD_ATOMIC,
-                         "able to send");
 }
 
 // Nothing has been sent before.

@@ -131,7 +131,6 @@ private:
     Result<bool> hear_all(std::size_t size);
     Result<void> meet();
     Result<void> join(const Greeting& theirs);
-    Result<void> connect(const Greeting& theirs, const Greeting& agreed);
     void keep_to(const Greeting& agreed);
     Result<void> tick(backend::LinkOwner& owner);
     void drain_failed();

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/verbs/device_trial.hpp"
 #include "backends/verbs/nearness.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
@@ -14,10 +15,10 @@
 namespace sidestep::backends::verbs {
 
 Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
-    SIDESTEP_TRY(auto found, open_cards(options));
+    SIDESTEP_TRY(OpenedCards found, open_cards(options));
     const auto counts = std::make_shared<backend::LargeFrames>();
     Cards cards;
-    for (Card& card : found) {
+    for (Card& card : found.cards) {
         auto means = std::make_shared<Means>();
         means->card = std::move(card);
         means->counts = counts;
@@ -29,12 +30,15 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
         means->bounces_in = std::make_shared<Bounces>(make, options.bounces);
         cards.push_back(std::move(means));
     }
-    return std::unique_ptr<Engine>(new Engine(std::move(cards), counts, options.topology));
+    return std::unique_ptr<Engine>(
+        new Engine(std::move(cards), std::move(found.left_out), counts, options.topology));
 }
 
-Engine::Engine(Cards cards, std::shared_ptr<backend::LargeFrames> counts, const Topology* topology)
+Engine::Engine(Cards cards, std::vector<LeftOut> left_out, std::shared_ptr<backend::LargeFrames> counts,
+               const Topology* topology)
     : RailEngine("verbs", {.scatters = true, .direct_above = Rail::eager_bytes}),
       cards_(std::move(cards)),
+      left_out_(std::move(left_out)),
       counts_(std::move(counts)),
       topology_(topology) {}
 
@@ -91,39 +95,70 @@ Result<std::shared_ptr<const void>> Engine::prepare(void* address, Bytes size) {
     return std::shared_ptr<const void>(std::make_shared<const Ready>(std::move(ready)));
 }
 
+Result<Engine::Ready> Engine::ready_by(Road road, const Buffer& memory, backend::DmaBufs& exporter) const {
+    if (road == Road::address)
+        return on_every_card(memory.place(), [&](PreparedMemory& prepared, int distance) {
+            return prepared.add_device(memory.address(), memory.size(), distance);
+        });
+    SIDESTEP_TRY(const backend::DmaBuf handed, exporter.dma_buf(memory));
+    auto ready = on_every_card(memory.place(), [&](PreparedMemory& prepared, int distance) {
+        return prepared.add_dma_buf(handed.descriptor, handed.offset, memory.size(),
+                                    reinterpret_cast<std::uintptr_t>(memory.address()), distance);
+    });
+    // One descriptor for all cards: each of its own would take as much of the GPU's window again.
+    if (ready) ready->push_back(handed.keeps);
+    return ready;
+}
+
+Result<void> Engine::try_out(Road road, const Place& gpu, backend::DmaBufs& exporter) const {
+    SIDESTEP_TRY(const Allocation scratch, exporter.scratch(gpu, device_trial_bytes));
+    SIDESTEP_TRY(const Ready ready, ready_by(road, scratch.buffer(), exporter));
+    for (const auto& one : cards_) {
+        SIDESTEP_TRY(const Card card, look_again(one->card));
+        SIDESTEP_CHECK(try_device(card, *one->prepared, exporter, scratch.buffer()));
+    }
+    return {};
+}
+
+Result<void> Engine::trusted(Road road, const Place& gpu, backend::DmaBufs& exporter) {
+    std::lock_guard lock(trials_mutex_);
+    const auto known = trials_.find({road, gpu});
+    if (known != trials_.end()) return known->second;
+    auto done = try_out(road, gpu, exporter);
+    if (done || done.error().code == ErrorCode::mismatch) trials_.emplace(std::pair(road, gpu), done);
+    if (!done)
+        base::log(base::LogLevel::warn, fmt::format("memory of {} is not trusted to RDMA cards: {}",
+                                                    gpu.to_string(), done.error().to_string()));
+    return done;
+}
+
 Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffer& memory,
                                                                      backend::DmaBufs& exporter) {
+    const Place& gpu = memory.place();
     const auto names = card_names();
-    const std::size_t nearest = topology_ ? nearest_card(*topology_, names, memory.place()) : 0;
-    const std::string near = topology_ ? nearness(*topology_, names[nearest], memory.place()).words : "";
-    const auto words = [&](std::string_view how) {
-        return fmt::format("{} and {}{}{}", how, names[nearest], near.empty() ? "" : ": ", near);
-    };
-    const auto handed = exporter.dma_buf(memory);
-    Result<Ready> ready = handed ? Ready() : Result<Ready>(handed.error());
-    if (handed)
-        ready = on_every_card(memory.place(), [&](PreparedMemory& prepared, int distance) {
-            return prepared.add_dma_buf(handed->descriptor, handed->offset, memory.size(),
-                                        reinterpret_cast<std::uintptr_t>(memory.address()), distance);
-        });
-    if (ready) {
-        // One descriptor for all cards: each of its own would take as much of the GPU's window again.
-        ready->push_back(handed->keeps);
-        return std::optional(
-            backend::ReachedDevice{std::make_shared<const Ready>(std::move(*ready)), words("by dma-buf")});
+    const std::string card =
+        topology_ ? card_words(*topology_, names[nearest_card(*topology_, names, gpu)], left_out_, gpu)
+                  : names.front();
+    std::string no_dma_buf;
+    for (const Road road : {Road::dma_buf, Road::address}) {
+        auto ready = ready_by(road, memory, exporter);
+        if (ready)
+            if (const auto trust = trusted(road, gpu, exporter); !trust) ready = trust.error();
+        if (!ready && road == Road::dma_buf) {
+            no_dma_buf = ready.error().message;
+            continue;
+        }
+        if (!ready)
+            return Error{ErrorCode::unsupported,
+                         fmt::format("neither by dma-buf ({}) nor by nvidia-peermem ({})", no_dma_buf,
+                                     ready.error().message),
+                         gpu.to_string(), "sidestep doctor says what is missing"};
+        const std::string how =
+            road == Road::dma_buf ? "by dma-buf" : fmt::format("by its address (no dma-buf: {})", no_dma_buf);
+        return std::optional(backend::ReachedDevice{std::make_shared<const Ready>(std::move(*ready)),
+                                                    fmt::format("{} and {}", how, card)});
     }
-    const std::string no_dma_buf = ready.error().message;
-    ready = on_every_card(memory.place(), [&](PreparedMemory& prepared, int distance) {
-        return prepared.add_device(memory.address(), memory.size(), distance);
-    });
-    if (ready)
-        return std::optional(
-            backend::ReachedDevice{std::make_shared<const Ready>(std::move(*ready)),
-                                   words(fmt::format("by its address (no dma-buf: {})", no_dma_buf))});
-    return Error{
-        ErrorCode::unsupported,
-        fmt::format("neither by dma-buf ({}) nor by nvidia-peermem ({})", no_dma_buf, ready.error().message),
-        memory.place().to_string(), "sidestep doctor says what is missing"};
+    return std::optional<backend::ReachedDevice>();
 }
 
 Result<driver::EventLoop*> Engine::loop() {

@@ -1,8 +1,10 @@
 // RDMA: InfiniBand and RoCE, by libibverbs. Sockets only bring the two ends together, and tell that one has gone.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "backend/rails.hpp"
 #include "backends/verbs/card.hpp"
@@ -24,7 +26,8 @@ public:
     std::string_view name() const override { return "verbs"; }
     std::size_t useful_sockets() const override { return 2 * cards_.size(); }
     Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) override;
-    // By every card, since any may carry any part of it: by a dma-buf, else by nvidia-peermem.
+    // By every card, since any may carry any part of it: by a dma-buf, else by nvidia-peermem. The first time of each way and
+    // GPU every card is tried out with other memory of that GPU: see device_trial.hpp.
     Result<std::optional<backend::ReachedDevice>> prepare_device(const Buffer& memory,
                                                                  backend::DmaBufs& exporter) override;
     bool works() const override;
@@ -39,7 +42,11 @@ private:
     static constexpr std::chrono::seconds avoided_for{10};
     using Ready = std::vector<std::shared_ptr<const void>>;
 
-    Engine(Cards cards, std::shared_ptr<backend::LargeFrames> counts, const Topology* topology);
+    // How cards come to memory of a GPU.
+    enum class Road { dma_buf, address };
+
+    Engine(Cards cards, std::vector<LeftOut> left_out, std::shared_ptr<backend::LargeFrames> counts,
+           const Topology* topology);
     Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
                                                 const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
@@ -48,11 +55,19 @@ private:
     template <typename PrepareBy>
     Result<Ready> on_every_card(const Place& place, PrepareBy&& prepare_by) const;
 
+    Result<Ready> ready_by(Road road, const Buffer& memory, backend::DmaBufs& exporter) const;
+    // What came of the trial. Whether bytes arrive unhurt is asked once; what kept them from being sent may be over.
+    Result<void> trusted(Road road, const Place& gpu, backend::DmaBufs& exporter);
+    Result<void> try_out(Road road, const Place& gpu, backend::DmaBufs& exporter) const;
+
     const Cards cards_;
+    const std::vector<LeftOut> left_out_;
     const std::shared_ptr<backend::LargeFrames> counts_;
     const Topology* const topology_;  // null: not known
     std::mutex mutex_;                // guards what follows
     std::unique_ptr<driver::EventLoop> loop_;
+    std::mutex trials_mutex_;  // held during a trial; guards what follows
+    std::map<std::pair<Road, Place>, Result<void>> trials_;
 };
 
 }  // namespace sidestep::backends::verbs

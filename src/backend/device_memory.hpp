@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
 #include <sidestep/result.hpp>
 
@@ -26,6 +27,11 @@ public:
     // From now on the GPU sees what a card has written to its memory and told of. Waits no longer than a write across PCIe
     // takes.
     virtual Result<void> see_writes(const Place& gpu) = 0;
+    // Memory of the GPU to try a card out with, and bytes brought there, all that it holds, and back by the GPU's own engine.
+    // May block.
+    virtual Result<Allocation> scratch(const Place& gpu, Bytes bytes) = 0;
+    virtual Result<void> copy_in(const Buffer& scratch, const void* from) = 0;
+    virtual Result<void> copy_out(const Buffer& scratch, void* to) = 0;
 };
 
 // Null: that backend has no GPUs whose memory could be handed out.
@@ -37,7 +43,7 @@ DmaBufs* dma_bufs_of(Backend& backend) {
 // What an engine of the network did to reach memory of a GPU.
 struct ReachedDevice {
     std::shared_ptr<const void> ready{};  // as long as it lives
-    std::string words;                    // "by dma-buf and mlx5_3: one switch from gpu:3"
+    std::string words;                    // "by dma-buf and mlx5_3 (PIX): one switch from gpu:3"
 };
 
 }  // namespace sidestep::backend

@@ -27,25 +27,48 @@ using test::Landing;
 
 using test::one_mib;
 constexpr Bytes device_bytes = 4 * one_mib;
+constexpr Bytes scratch_bytes = one_mib;  // behind them
+constexpr Bytes all_bytes = device_bytes + scratch_bytes;
 
 // What stands for memory of a GPU, and its exporter.
 struct Device final : backend::DmaBufs {
     driver::Fd pages;     // that can be mapped
     driver::Fd exported;  // a dma-buf of them; none: `pages` is one
     char* memory = nullptr;
-    ~Device() override { ::munmap(memory, device_bytes); }
+    Bytes astray = 0;  // so far beside where they belong go the bytes of a card, by dma-buf
+    enum {
+        nowhere,
+        in,
+        out
+    } hurt = nowhere;  // what the GPU's own engine brings, as if the card had lost a byte
+    int trials = 0;
+    ~Device() override { ::munmap(memory, all_bytes); }
     bool map() {
-        void* const at = ::mmap(nullptr, device_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages.get(), 0);
+        void* const at = ::mmap(nullptr, all_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages.get(), 0);
         if (at == MAP_FAILED) return false;
         memory = static_cast<char*>(at);
-        std::memset(memory, '#', device_bytes);
+        std::memset(memory, '#', all_bytes);
         return true;
     }
     Result<backend::DmaBuf> dma_buf(const Buffer& part) override {
         const auto offset = static_cast<Bytes>(static_cast<const char*>(part.address()) - memory);
-        return backend::DmaBuf{exported ? exported.get() : pages.get(), offset, nullptr};
+        return backend::DmaBuf{exported ? exported.get() : pages.get(), offset + astray, nullptr};
     }
     Result<void> see_writes(const Place&) override { return {}; }
+    Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
+        ++trials;
+        return Allocation(Buffer::memory(gpu, memory + device_bytes, bytes), MemoryKind::device, [] {});
+    }
+    Result<void> copy_in(const Buffer& to, const void* from) override {
+        std::memcpy(to.address(), from, to.size());
+        if (hurt == in) ++*static_cast<char*>(to.address());
+        return {};
+    }
+    Result<void> copy_out(const Buffer& from, void* to) override {
+        std::memcpy(to, from.address(), from.size());
+        if (hurt == out) ++*static_cast<char*>(to);
+        return {};
+    }
     Buffer part(Bytes offset, Bytes bytes) const { return Buffer::gpu(0, memory + offset, bytes); }
 };
 
@@ -53,7 +76,7 @@ std::unique_ptr<Device> heap() {
     auto device = std::make_unique<Device>();
     const driver::Fd heap(::open("/dev/dma_heap/system", O_RDWR | O_CLOEXEC));
     dma_heap_allocation_data wanted{};
-    wanted.len = device_bytes;
+    wanted.len = all_bytes;
     wanted.fd_flags = O_RDWR | O_CLOEXEC;
     if (!heap || ::ioctl(heap.get(), DMA_HEAP_IOCTL_ALLOC, &wanted) != 0) return nullptr;
     device->pages = driver::Fd(static_cast<int>(wanted.fd));
@@ -63,7 +86,7 @@ std::unique_ptr<Device> heap() {
 std::unique_ptr<Device> pages_alone() {
     auto device = std::make_unique<Device>();
     device->pages = driver::Fd(::memfd_create("device", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!device->pages || ::ftruncate(device->pages.get(), device_bytes) != 0) return nullptr;
+    if (!device->pages || ::ftruncate(device->pages.get(), all_bytes) != 0) return nullptr;
     return device->map() ? std::move(device) : nullptr;
 }
 
@@ -74,7 +97,7 @@ std::unique_ptr<Device> udmabuf() {
     udmabuf_create wanted{};
     wanted.memfd = static_cast<__u32>(device->pages.get());
     wanted.flags = UDMABUF_FLAGS_CLOEXEC;
-    wanted.size = device_bytes;
+    wanted.size = all_bytes;
     device->exported = driver::Fd(::ioctl(maker.get(), UDMABUF_CREATE, &wanted));
     return device->exported ? std::move(device) : nullptr;
 }
@@ -165,6 +188,46 @@ TEST_F(VerbsDevices, EachStepIsTold) {
         EXPECT_TRUE(std::string(device->memory + offset, bytes) == text) << what;
         EXPECT_EQ(std::string(device->memory, offset), std::string(offset, '#')) << what;
         EXPECT_EQ(std::string(device->memory + offset + bytes, 4096), std::string(4096, '#')) << what;
+    }
+}
+
+// A card that brings bytes elsewhere, which no registration tells, is found out with memory that is nobody's; the next step
+// is taken, and each is tried once.
+TEST_F(VerbsDevices, CardsThatBringOtherBytesAreNotTrusted) {
+    const char* const stand_in = std::getenv("SIDESTEP_DMA_BUF_VERBS");
+    ASSERT_NE(stand_in, nullptr) << "SIDESTEP_DMA_BUF_VERBS names no library";
+    struct Case {
+        Bytes astray;
+        decltype(Device::hurt) hurt;
+        bool reached;
+        std::vector<const char*> words;
+        int trials;
+    };
+    const std::vector<Case> cases = {
+        {0, Device::nowhere, true, {"by dma-buf and rxe0"}, 1},
+        {4096, Device::nowhere, true, {"by its address (no dma-buf: rxe0 brought to gpu:0 other bytes"}, 2},
+        {0, Device::out, false, {"neither by dma-buf (rxe0 brought to gpu:0", "peermem (rxe0 brought to"}, 2},
+        {0,
+         Device::in,
+         false,
+         {"neither by dma-buf (rxe0 brought from gpu:0", "peermem (rxe0 brought from"},
+         2},
+    };
+    for (const auto& [astray, hurt, reached, words, trials] : cases) {
+        const auto device = pages_alone();
+        ASSERT_NE(device, nullptr);
+        device->astray = astray;
+        device->hurt = hurt;
+        const auto one = engine(stand_in);
+        for (int time = 0; time < 2; ++time) {
+            auto ready = one->prepare_device(device->part(0, one_mib), *device);
+            const std::string said = !ready ? ready.error().to_string() : (*ready)->words;
+            EXPECT_EQ(ready.ok(), reached) << said;
+            for (const char* word : words) EXPECT_NE(said.find(word), std::string::npos) << said;
+            EXPECT_EQ(device->trials, trials) << said;
+        }
+        EXPECT_TRUE(std::string(device->memory, device_bytes) == std::string(device_bytes, '#'))
+            << "the user's bytes";
     }
 }
 

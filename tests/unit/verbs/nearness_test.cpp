@@ -66,5 +66,21 @@ TEST(Nearness, WhatTheTopologyDoesNotTellIsFarthest) {
     EXPECT_EQ(nearest_card(topology, {"rxe0", "rxe1"}, Place::gpu(0)), 0u) << "of equals the first";
 }
 
+// The card is told with its class; one that is nearer, and is not used, with the reason.
+TEST(Nearness, WhyNotANearerCardIsTold) {
+    const auto topology = Topology::open(recorded("nccl/hgx-h200.xml")).value();
+    const std::vector<LeftOut> none, one = {{"mlx5_0", "its port 1 is down"}},
+                                     farther = {{"mlx5_6", "others were named"}};
+    const Place gpu = Place::gpu(0);
+    const std::string near = card_words(topology, "mlx5_0", none, gpu);
+    EXPECT_EQ(near, "mlx5_0 (PIX): one switch from gpu:0");
+    EXPECT_EQ(card_words(topology, "mlx5_0", farther, gpu), near);
+    EXPECT_EQ(
+        card_words(topology, "mlx5_6", one, gpu),
+        "mlx5_6 (SYS): across NUMA nodes from gpu:0; mlx5_0 (PIX) is nearer, and is not used: its port 1 "
+        "is down");
+    EXPECT_EQ(card_words(topology, "rxe0", none, gpu), "rxe0") << "the topology does not tell";
+}
+
 }  // namespace
 }  // namespace sidestep::backends::verbs

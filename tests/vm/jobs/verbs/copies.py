@@ -53,10 +53,10 @@ def check(checks):
     code, text = told(node.copy("host", "n/host", "--size", "1MiB", network="verbs"))
     checks.same(f"over nothing else: {text}", (code, "n was reached by verbs" in text), (0, True))
     source.write_bytes(os.urandom(MIB) * 96)
-    text = lose_a_card(checks, node, source, "SIDESTEP_TEST_NETDEV")
+    text = lose_a_card(checks, node, source, "")
     checks.same(f"the receipt names the other card: {text}",
                 ("n was reached by verbs (rxe1)" in text, "the connection to n was lost once" in text), (True, True))
-    text = lose_a_card(checks, node, source, "SIDESTEP_TEST_OTHER_NETDEV")
+    text = lose_a_card(checks, node, source, "OTHER_")
     checks.same(f"the receipt names what it fell to: {text}",
                 ("n is not reached by verbs any more" in text, "n was reached by tcp" in text), (True, True))
     code, text = told(node.copy("host", "n/host", "--size", "1MiB"))
@@ -66,15 +66,28 @@ def check(checks):
         subprocess.run(["ip", "link", "set", os.environ[name], "up"], check=True)
 
 
-def lose_a_card(checks, node, source, device):
+def packets_sent(card):
+    return int(pathlib.Path(f"/sys/class/infiniband/{card}/ports/1/hw_counters/sent_pkts").read_text())
+
+
+def wait_for_packets(card, more, process):
+    """Until the card has sent so many more, or the process has ended. How long it takes until then is the host's load."""
+    begin = packets_sent(card)
+    until = time.monotonic() + LIMIT_SECONDS
+    while packets_sent(card) < begin + more and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def lose_a_card(checks, node, source, which):
     """What a copy says whose card goes down midway; it comes whole all the same."""
-    target = node.folder / f"moved without {device}"
+    card, device = os.environ[f"SIDESTEP_TEST_{which}VERBS"], os.environ[f"SIDESTEP_TEST_{which}NETDEV"]
+    target = node.folder / f"moved without {card}"
     process = node.copy(f"file:{source}", f"n/file:{target}")
-    time.sleep(1)
+    wait_for_packets(card, 1000, process)
     checks.same("the copy is under way", process.poll(), None)
-    subprocess.run(["ip", "link", "set", os.environ[device], "down"], check=True)
+    subprocess.run(["ip", "link", "set", device, "down"], check=True)
     code, text = told(process)
     checks.same(f"the copy goes on: {text}", code, 0)
     checks.same("every byte of it", filecmp.cmp(source, target, shallow=False), True)
-    print(f"  without {device}: " + " | ".join(text.split("\n")))
+    print(f"  without {card}: " + " | ".join(text.split("\n")))
     return text
