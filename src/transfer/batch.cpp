@@ -60,7 +60,7 @@ bool same_path(const Route& a, const Route& b) {
 // Of a Movement's states it has moving, draining and ended: its copies open, verify and commit by themselves.
 class BatchJob final : public Movement {
 public:
-    BatchJob(const Machine& machine, const CopyOptions& options, void* stream)
+    BatchJob(Machine& machine, const CopyOptions& options, void* stream)
         : Movement(machine, options, stream, {"the batch", "copied"}) {}
     ~BatchJob() override { close(); }
 
@@ -121,9 +121,7 @@ private:
             return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
                          "verify it later, or copy without a stream"};
         if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
-        BatchPlan plan = plan_batch({machine_.topology, machine_.registry, machine_.plans,
-                                     machine_.pool.relay_limits(), options_, stream_ != nullptr},
-                                    copies);
+        BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
         Bytes total = 0;
         for (const BatchCopy& copy : copies)
             if (copy.from->size() != Buffer::whole) total += copy.from->size();
@@ -173,8 +171,8 @@ private:
         const BatchGroup& group = bulk.group;
         const Bytes slot =
             std::clamp(options_.max_staging / relayed_calls_in_flight, largest_relayed, relayed_a_call);
-        const std::size_t slots = std::clamp<std::size_t>(std::min(options_.max_staging, group.bytes) / slot,
-                                                          1, relayed_calls_in_flight);
+        const std::size_t slots = std::clamp<std::size_t>(
+            std::min(options_.max_staging, group.ends.bytes) / slot, 1, relayed_calls_in_flight);
         SIDESTEP_TRY(bulk.relay, SlotRing::create(machine_.pool, group.first().to, group.first().to_memory,
                                                   slots, slot, group.first().backend, group.last().backend));
         return {};
@@ -361,7 +359,7 @@ private:
         part.bytes = call.bytes;
         part.lane_bytes = {call.bytes};
         part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
-        count(way_of(group.from.place, group.to.place), part, call.last - call.first + 1);
+        count(way_of(group.ends.from.place(), group.ends.to.place()), part, call.last - call.first + 1);
     }
 
     // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
@@ -459,7 +457,7 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Movement> begin_batch(const Machine& machine, const std::vector<BatchCopy>& copies,
+std::shared_ptr<Movement> begin_batch(Machine& machine, const std::vector<BatchCopy>& copies,
                                       const CopyOptions& options, void* stream) {
     auto batch = std::make_shared<BatchJob>(machine, options, stream);
     batch->begin(copies);

@@ -32,12 +32,12 @@ bool is_memory(const Buffer& buffer) {
 
 // Whether the copy can be part of a group, as far as the buffers alone tell. Whatever is wrong with it is
 // found, and put into words, when it is begun as a copy of its own.
-bool fits_group(const BatchCopy& copy, const BatchRequest& request) {
+bool fits_group(const BatchCopy& copy, const CopyOptions& options, bool on_stream) {
     const Buffer& from = *copy.from;
     const Buffer& to = *copy.to;
-    if (request.options.verify || !is_memory(from) || !is_memory(to) || to.read_only()) return false;
+    if (options.verify || !is_memory(from) || !is_memory(to) || to.read_only()) return false;
     if (from.size() != to.size() || from.size() == 0) return false;
-    if (from.size() > largest_in_group && !request.on_stream) return false;
+    if (from.size() > largest_in_group && !on_stream) return false;
     // An address of a node is not one of this machine.
     if (!from.place().node().empty() || !to.place().node().empty()) return true;
     const std::uintptr_t a = address_of(from);
@@ -145,37 +145,32 @@ private:
 };
 
 Prefer preference(const BatchGroup& group, Prefer asked) {
-    const Place& from = group.from.place;
-    const Place& to = group.to.place;
+    const Place& from = group.ends.from.place();
+    const Place& to = group.ends.to.place();
     const bool gpus = from.is_gpu() && to.is_gpu() && from.node().empty() && to.node().empty();
-    const bool small = group.bytes / group.pieces.size() < kernel_mean;
+    const bool small = group.ends.bytes / group.pieces.size() < kernel_mean;
     return asked == Prefer::automatic && gpus && small ? Prefer::kernel : asked;
 }
 
 // Whether the group's best single lane is one hop that takes batches, or two of them; keeps its plan then.
-bool plan_group(const BatchRequest& request, BatchGroup& group) {
-    const CopyOptions& options = request.options;
-    const BatchPiece& piece = group.pieces.front();
-    const auto against = objections(request.registry, (*group.from_ranges)[piece.from_range].memory,
-                                    (*group.to_ranges)[piece.to_range].memory, options);
-    auto plan =
-        request.plans.get({group.from, group.to, group.bytes, options.require,
-                           preference(group, options.prefer), options.max_staging, 1, request.relay_memory},
-                          against);
+bool plan_group(Machine& machine, const CopyOptions& options, bool on_stream, BatchGroup& group) {
+    CopyOptions wishes = options;
+    wishes.prefer = preference(group, options.prefer);
+    wishes.lanes = 1;
+    auto plan = machine.plans.get(group.ends, wishes);
     if (!plan || (*plan)->lanes.size() != 1) return false;
     const auto& hops = (*plan)->lanes[0];
     const bool relayed = hops.size() == 2;
-    if (hops.size() > 2 || (relayed && (request.on_stream || options.max_staging < largest_relayed)))
-        return false;
+    if (hops.size() > 2 || (relayed && (on_stream || options.max_staging < largest_relayed))) return false;
     for (const ReadyHop& hop : hops)
-        if (hop.backend->batcher() == nullptr || (request.on_stream && !hop.streams)) return false;
+        if (hop.backend->batcher() == nullptr || (on_stream && !hop.streams)) return false;
     group.plan = std::move(*plan);
     return true;
 }
 
-void plan_bucket(const BatchRequest& request, const std::vector<BatchCopy>& copies, const Bucket& bucket,
-                 BatchPlan& plan) {
-    if (!check_place(request.topology, bucket.from) || !check_place(request.topology, bucket.to)) {
+void plan_bucket(Machine& machine, const CopyOptions& options, bool on_stream,
+                 const std::vector<BatchCopy>& copies, const Bucket& bucket, BatchPlan& plan) {
+    if (!check_place(machine.topology, bucket.from) || !check_place(machine.topology, bucket.to)) {
         plan.singles.insert(plan.singles.end(), bucket.positions.begin(), bucket.positions.end());
         return;
     }
@@ -185,8 +180,8 @@ void plan_bucket(const BatchRequest& request, const std::vector<BatchCopy>& copi
         targets.push_back(copies[position].to);
     }
     const Side from =
-        RangeFinder(request.registry, bucket.from, bucket.to.is_gpu(), std::move(sources)).find();
-    const Side to = RangeFinder(request.registry, bucket.to, bucket.from.is_gpu(), std::move(targets)).find();
+        RangeFinder(machine.registry, bucket.from, bucket.to.is_gpu(), std::move(sources)).find();
+    const Side to = RangeFinder(machine.registry, bucket.to, bucket.from.is_gpu(), std::move(targets)).find();
     std::vector<BatchGroup> groups;
     for (std::size_t i = 0; i < bucket.positions.size(); ++i) {
         const std::size_t position = bucket.positions[i];
@@ -197,25 +192,22 @@ void plan_bucket(const BatchRequest& request, const std::vector<BatchCopy>& copi
         const BatchRange& source = (*from.ranges)[from.range_of[i]];
         const BatchRange& target = (*to.ranges)[to.range_of[i]];
         auto group = std::find_if(groups.begin(), groups.end(), [&](const BatchGroup& known) {
-            return known.from.memory == source.kind && known.to.memory == target.kind;
+            return known.ends.from_end.memory == source.kind && known.ends.to_end.memory == target.kind;
         });
-        if (group == groups.end())
-            group = groups.insert(groups.end(), {{bucket.from, source.kind},
-                                                 {bucket.to, target.kind},
-                                                 0,
-                                                 {},
-                                                 from.ranges,
-                                                 to.ranges,
-                                                 nullptr});
+        if (group == groups.end()) {
+            const Ends ends{
+                source.memory, target.memory, {bucket.from, source.kind}, {bucket.to, target.kind}};
+            group = groups.insert(groups.end(), {ends, {}, from.ranges, to.ranges, nullptr});
+        }
         const Buffer& source_end = *copies[position].from;
         const Buffer& target_end = *copies[position].to;
         group->pieces.push_back({position, from.range_of[i],
                                  address_of(source_end) - address_of(source.memory), to.range_of[i],
                                  address_of(target_end) - address_of(target.memory), source_end.size()});
-        group->bytes += source_end.size();
+        group->ends.bytes += source_end.size();
     }
     for (BatchGroup& group : groups) {
-        const bool together = plan_group(request, group);
+        const bool together = plan_group(machine, options, on_stream, group);
         const bool relayed = together && group.relayed();
         // Large ones are worth lanes of their own where bytes wait in between.
         std::erase_if(group.pieces, [&](const BatchPiece& piece) {
@@ -229,16 +221,17 @@ void plan_bucket(const BatchRequest& request, const std::vector<BatchCopy>& copi
 
 }  // namespace
 
-BatchPlan plan_batch(const BatchRequest& request, const std::vector<BatchCopy>& copies) {
+BatchPlan plan_batch(Machine& machine, const CopyOptions& options, bool on_stream,
+                     const std::vector<BatchCopy>& copies) {
     BatchPlan plan;
     std::vector<Bucket> buckets;
     for (std::size_t i = 0; i < copies.size(); ++i) {
-        if (fits_group(copies[i], request))
+        if (fits_group(copies[i], options, on_stream))
             bucket_of(buckets, copies[i]).positions.push_back(i);
         else
             plan.singles.push_back(i);
     }
-    for (const Bucket& bucket : buckets) plan_bucket(request, copies, bucket, plan);
+    for (const Bucket& bucket : buckets) plan_bucket(machine, options, on_stream, copies, bucket, plan);
     std::sort(plan.singles.begin(), plan.singles.end());
     return plan;
 }

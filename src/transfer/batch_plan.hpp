@@ -5,8 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include <sidestep/options.hpp>
-#include "transfer/plans.hpp"
+#include "transfer/movement.hpp"
 
 namespace sidestep::transfer {
 
@@ -34,9 +33,7 @@ struct BatchPiece {
 
 // Copies that go one way, many in a call. Groups may share ranges.
 struct BatchGroup {
-    route::End from;
-    route::End to;
-    Bytes bytes = 0;
+    Ends ends;  // those of its first piece's ranges, and all bytes
     std::vector<BatchPiece> pieces;
     std::shared_ptr<const std::vector<BatchRange>> from_ranges;
     std::shared_ptr<const std::vector<BatchRange>> to_ranges;
@@ -56,19 +53,10 @@ struct BatchPlan {
     std::vector<std::size_t> singles;  // positions; those that cannot be resolved are among them
 };
 
-// What the copies of a batch are sorted by.
-struct BatchRequest {
-    const Topology& topology;
-    const backend::Registry& registry;
-    Plans& plans;
-    std::vector<Bytes> relay_memory;
-    const CopyOptions& options;
-    bool on_stream = false;  // everything that one hop carries goes into groups, whatever its size
-};
-
 // Groups by places and kinds of memory. Describing a buffer costs a call of the driver, so ends are described
 // together where they lie in one allocation: neighbours in address order are tried as one range, and fewer of
-// them where that is refused.
-BatchPlan plan_batch(const BatchRequest& request, const std::vector<BatchCopy>& copies);
+// them where that is refused. `on_stream`: everything that one hop carries goes into groups, whatever its size.
+BatchPlan plan_batch(Machine& machine, const CopyOptions& options, bool on_stream,
+                     const std::vector<BatchCopy>& copies);
 
 }  // namespace sidestep::transfer

@@ -23,8 +23,8 @@ struct Ends {
     std::uint64_t to_identity = 0;
     // Keep memory of other processes mapped; null for an end that is none. To be held until nothing is in
     // flight.
-    std::shared_ptr<const void> from_lease;
-    std::shared_ptr<const void> to_lease;
+    std::shared_ptr<const void> from_lease = {};
+    std::shared_ptr<const void> to_lease = {};
 };
 
 // "NAME: REASON" of the first unusable backend that would reach memory at such a place; empty where there is

@@ -6,7 +6,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "transfer/batch_plan.hpp"
-#include "transfer/ends.hpp"
+#include "transfer/movement.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -59,14 +59,8 @@ Buffer buffer_at(const Place& place) {
 
 Engine::Engine(const Topology& topology, const backend::Registry& registry,
                std::chrono::milliseconds drain_limit, std::optional<bool> drive_beside)
-    : topology_(topology),
-      registry_(registry),
-      drain_limit_(drain_limit),
-      plans_(topology, registry),
-      pool_(registry, topology.gpu_count()),
-      lookout_(std::make_shared<Lookout>(registry, drive_beside)),
-      traffic_(topology.gpu_count()),
-      streams_(registry) {}
+    : machine_(
+          new Machine{topology, registry, drain_limit, std::make_shared<Lookout>(registry, drive_beside)}) {}
 
 Engine::~Engine() {
     std::vector<std::shared_ptr<Activity>> left = thread_.stop();
@@ -75,36 +69,36 @@ Engine::~Engine() {
     const auto give_up = Clock::now() + std::chrono::seconds(1);
     const auto drained = [](const auto& job) { return job->drained(); };
     while (std::erase_if(left, drained), !left.empty() && Clock::now() < give_up) {
-        lookout_->look();
+        lookout()->look();
         bool moved = false;
         for (const auto& job : left) moved |= job->step(true);
         if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    lookout_->close();
-    calls_.wait();
+    lookout()->close();
+    machine_->calls.wait();
     // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
     for (auto& job : left) {
         base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
         base::keep(std::move(job));
     }
-    registrations_->clear();
+    registrations()->clear();
 }
 
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
                                          void* stream) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    return begun(begin_copy(machine(), from, to, options, stream));
+    return begun(begin_copy(*machine_, from, to, options, stream));
 }
 
 std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies,
                                                const CopyOptions& options, void* stream) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    return begun(begin_batch(machine(), copies, options, stream));
+    return begun(begin_batch(*machine_, copies, options, stream));
 }
 
 std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions& options) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    return begun(begin_spread(machine(), std::move(spread), options));
+    return begun(begin_spread(*machine_, std::move(spread), options));
 }
 
 // One that ended at once may have something in flight all the same.
@@ -128,14 +122,9 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
     return std::make_shared<RefusedCopy>(std::move(error));
 }
 
-Machine Engine::machine() {
-    return Machine{topology_, registry_,       plans_,   pool_,   traffic_,    streams_,
-                   calls_,    *registrations_, lookout_, shared_, drain_limit_};
-}
-
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
     if (job->finished() || abandoned(*job)) return true;
-    const CountedWaiter waiter(*job, *lookout_);
+    const CountedWaiter waiter(*job, *lookout());
     const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
     Rest rest(job->expected());
     while (!job->finished()) {
@@ -143,7 +132,7 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
         if (Clock::now() >= until) return false;
-        rest.after(round, *lookout_, until);
+        rest.after(round, *lookout(), until);
     }
     settle(job);
     return true;
@@ -151,8 +140,8 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
 
 Round Engine::go_on(Activity& job) {
     Round round;
-    round.mark = lookout_->mark();
-    round.left = lookout_->look();
+    round.mark = lookout()->mark();
+    round.left = lookout()->look();
     round.moved = job.step(true);
     round.add(job);
     return round;
@@ -161,7 +150,7 @@ Round Engine::go_on(Activity& job) {
 bool Engine::poll(const std::shared_ptr<Activity>& job) {
     if (abandoned(*job)) return true;
     if (!job->finished()) {
-        lookout_->look();
+        lookout()->look();
         job->try_step(false);
     }
     if (!job->finished()) return false;
@@ -180,7 +169,7 @@ void Engine::let_go(Activity& job) {
     // The buffers may go now.
     for (Rest rest; job.touches_buffers();) {
         const Round round = go_on(job);
-        if (job.touches_buffers()) rest.after(round, *lookout_);
+        if (job.touches_buffers()) rest.after(round, *lookout());
     }
 }
 
@@ -194,22 +183,35 @@ void Engine::enroll(const std::shared_ptr<Activity>& job) {
 }
 
 Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOptions& options) {
-    SIDESTEP_TRY(const Ends ends, resolve_ends(topology_, registry_, from, to, shared_, options.deadline));
-    SIDESTEP_TRY(auto plan,
-                 plans_.get({ends.from_end, ends.to_end, ends.bytes, options.require, options.prefer,
-                             options.max_staging, options.lanes, pool_.relay_limits()},
-                            objections(registry_, ends.from, ends.to, options)));
+    SIDESTEP_TRY(const Ends ends, resolve_ends(machine_->topology, machine_->registry, from, to,
+                                               machine_->shared, options.deadline));
+    SIDESTEP_TRY(auto plan, machine_->plans.get(ends, options));
     return plan->route;
 }
 
 Result<Route> Engine::route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options) {
-    for (const Place* place : {&from, &to}) SIDESTEP_CHECK(check_place(topology_, *place));
-    SIDESTEP_TRY(auto plan,
-                 plans_.get({typical_end(registry_.offers(), from), typical_end(registry_.offers(), to),
-                             bytes, options.require, options.prefer, options.max_staging, options.lanes,
-                             pool_.relay_limits()},
-                            objections(registry_, buffer_at(from), buffer_at(to), options)));
+    for (const Place* place : {&from, &to}) SIDESTEP_CHECK(check_place(machine_->topology, *place));
+    const auto& offers = machine_->registry.offers();
+    const Ends ends{buffer_at(from), buffer_at(to), typical_end(offers, from), typical_end(offers, to),
+                    bytes};
+    SIDESTEP_TRY(auto plan, machine_->plans.get(ends, options));
     return plan->route;
+}
+
+void Engine::use(SharedMemory& shared) {
+    machine_->shared = &shared;
+}
+
+StagingPool& Engine::pool() {
+    return machine_->pool;
+}
+
+const std::shared_ptr<Lookout>& Engine::lookout() const {
+    return machine_->lookout;
+}
+
+const std::shared_ptr<Registrations>& Engine::registrations() const {
+    return machine_->registrations;
 }
 
 }  // namespace sidestep::transfer

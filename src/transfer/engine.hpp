@@ -6,10 +6,15 @@
 
 #include "base/owner_process.hpp"
 #include "transfer/driving.hpp"
-#include "transfer/movement.hpp"
+#include "transfer/registrations.hpp"
+#include "transfer/shared_memory.hpp"
 #include "transfer/spread.hpp"
+#include "transfer/staging.hpp"
 
 namespace sidestep::transfer {
+
+struct BatchCopy;  // transfer/batch_plan.hpp
+struct Machine;    // transfer/movement.hpp
 
 // Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in
 // flight then, for at most a second, and keeps the memory of what still hangs; for a file that is being opened it
@@ -62,39 +67,26 @@ public:
     Result<Route> route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options);
 
     // Where published memory is found; to be called before the first copy. Outlives the Engine.
-    void use(SharedMemory& shared) { shared_ = &shared; }
+    void use(SharedMemory& shared);
 
-    StagingPool& pool() { return pool_; }
+    StagingPool& pool();
     // For pieces that others begin, and that drive_in_background() looks after.
-    const std::shared_ptr<Lookout>& lookout() const { return lookout_; }
-    // Emptied when the Engine goes, since it holds what belongs to the backends.
-    const std::shared_ptr<Registrations>& registrations() const { return registrations_; }
+    const std::shared_ptr<Lookout>& lookout() const;
+    const std::shared_ptr<Registrations>& registrations() const;
 
 private:
-    Machine machine();
     std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
     void enroll(const std::shared_ptr<Activity>& job);
     void settle(const std::shared_ptr<Activity>& job);
     Round go_on(Activity& job);
 
-    const Topology& topology_;
-    const backend::Registry& registry_;
-    const std::chrono::milliseconds drain_limit_;
     const base::OwnerProcess owner_;
-    Plans plans_;
-    StagingPool pool_;
-    const std::shared_ptr<Lookout> lookout_;
-    const std::shared_ptr<Registrations> registrations_ = std::make_shared<Registrations>();
-    HostLinkTraffic traffic_;
-    StreamOrder streams_;
-    SharedMemory* shared_ = nullptr;
-    base::BlockingCalls calls_{[lookout = lookout_] { lookout->ring(); }};
-
-    DrivingThread thread_{lookout_};
+    const std::unique_ptr<Machine> machine_;
+    DrivingThread thread_{lookout()};
     // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver
     // may block whoever frees memory while a stream is held at a gate: the other thread must be free to open
     // it.
-    DrivingThread starting_thread_{lookout_};
+    DrivingThread starting_thread_{lookout()};
 };
 
 }  // namespace sidestep::transfer

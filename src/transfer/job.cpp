@@ -51,7 +51,7 @@ using backend::Registration;
 
 class Job final : public Movement {
 public:
-    Job(const Machine& machine, const CopyOptions& options, void* stream)
+    Job(Machine& machine, const CopyOptions& options, void* stream)
         : Movement(machine, options, stream, {"the copy", "copied"}) {}
     ~Job() override { close(); }
 
@@ -143,8 +143,7 @@ private:
         SIDESTEP_TRY(ends_, resolve_ends(machine_.topology, machine_.registry, from, to, machine_.shared,
                                          options_.deadline));
         total_.store(ends_.bytes, std::memory_order_relaxed);
-        SIDESTEP_TRY(plan_, machine_.plans.get(
-                                request(), objections(machine_.registry, ends_.from, ends_.to, options_)));
+        SIDESTEP_TRY(plan_, machine_.plans.get(ends_, wishes()));
         note_unmet_preference();
         SIDESTEP_CHECK(attach_ends());
         count_traffic();
@@ -191,13 +190,11 @@ private:
         return {};
     }
 
-    route::Request request() const {
-        route::Request asked{
-            ends_.from_end,  ends_.to_end,         ends_.bytes,    options_.require,
-            options_.prefer, options_.max_staging, options_.lanes, machine_.pool.relay_limits()};
-        // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
-        if (stream_ != nullptr && asked.lanes == 0) asked.lanes = 1;
-        return asked;
+    // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
+    CopyOptions wishes() const {
+        CopyOptions wished = options_;
+        if (stream_ != nullptr && wished.lanes == 0) wished.lanes = 1;
+        return wished;
     }
 
     // All lanes of the plan; of several, those that get no staging memory are left out.
@@ -292,7 +289,7 @@ private:
             for (const Attached& attached : attached_)
                 if (attached.access == Access::write) written = attached.registration.get();
         const double before = seconds_since_start();
-        SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_.plans, machine_.pool, ends_, written));
+        SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_, ends_, written));
         receipt_.verify_seconds = seconds_since_start() - before;
         return {};
     }
@@ -313,7 +310,7 @@ private:
         options.version = reads ? ends_.from_version : 0;
         options.sparse = !reads && is_sparse_;
         SIDESTEP_TRY(auto registration,
-                     machine_.registrations.get(*backend, reads ? ends_.from : ends_.to, options));
+                     machine_.registrations->get(*backend, reads ? ends_.from : ends_.to, options));
         attached_.push_back({backend, access, std::move(registration)});
         return attached_.back().registration.get();
     }
@@ -389,7 +386,7 @@ private:
     Result<void> detour() {
         const auto against = objections(machine_.registry, ends_.from, ends_.to, options_);
         if (against.empty()) return *lost_;
-        auto plan = machine_.plans.get(request(), against);
+        auto plan = machine_.plans.get(ends_, wishes(), against);
         if (!plan) return *lost_;
         before_ = lanes_[0]->arrived();
         receipt_.notes.push_back(
@@ -418,7 +415,7 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Movement> begin_copy(const Machine& machine, const Buffer& from, const Buffer& to,
+std::shared_ptr<Movement> begin_copy(Machine& machine, const Buffer& from, const Buffer& to,
                                      const CopyOptions& options, void* stream) {
     auto job = std::make_shared<Job>(machine, options, stream);
     job->begin(from, to);

@@ -24,7 +24,7 @@ bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration
 
 }  // namespace
 
-Movement::Movement(const Machine& machine, const CopyOptions& options, void* stream, Names names)
+Movement::Movement(Machine& machine, const CopyOptions& options, void* stream, Names names)
     : machine_(machine), options_(options), stream_(stream), names_(std::move(names)) {
     on_stream_ = stream != nullptr;
 }
@@ -67,7 +67,7 @@ bool Movement::try_step(bool may_block) {
     if (!lock.owns_lock()) return false;
     const bool moved = look_again(advance_locked(may_block), lock);
     // What is left may be for one who may block.
-    if (moved && !may_block) machine_.lookout->ring();
+    if (moved && !may_block) lookout_->ring();
     return moved;
 }
 
@@ -88,9 +88,8 @@ bool Movement::look_again(bool moved, std::unique_lock<std::mutex>& lock) {
 
 void Movement::ended() {
     news_.store(true);
-    Lookout& lookout = *machine_.lookout;
-    if (!lookout.drives_beside()) return lookout.ring();
-    lookout.look();
+    if (!lookout_->drives_beside()) return lookout_->ring();
+    lookout_->look();
     while (news_.load()) {
         std::unique_lock lock(mutex_, std::try_to_lock);
         if (!lock.owns_lock()) return;
@@ -101,7 +100,7 @@ void Movement::ended() {
         }
         const bool left = state_ != State::moving || needs_driver();
         lock.unlock();
-        left ? lookout.ring() : lookout.begun_beside();
+        left ? lookout_->ring() : lookout_->begun_beside();
     }
 }
 
@@ -112,7 +111,7 @@ void Movement::abandoned(Error error) {
     }
     is_abandoned_.store(true);
     news_.store(true);
-    machine_.lookout->ring();
+    lookout_->ring();
 }
 
 void Movement::give_up_abandoned() {
@@ -124,7 +123,7 @@ void Movement::give_up_abandoned() {
 
 void Movement::cancel() {
     Activity::cancel();
-    machine_.lookout->ring();
+    lookout_->ring();
 }
 
 bool Movement::advance(bool may_block) {
@@ -285,7 +284,7 @@ void Movement::end() {
         drained_.store(true, std::memory_order_release);
     }
     finish();
-    if (needs_driving_.load(std::memory_order_relaxed)) machine_.lookout->ring();
+    if (needs_driving_.load(std::memory_order_relaxed)) lookout_->ring();
 }
 
 void Movement::let_go(std::shared_ptr<void> held) {
@@ -299,7 +298,7 @@ void Movement::hand_over(bool seen) {
     if (failure_ && (seen || cancelled())) place_.tell();
     handed_over_ = true;
     advance(false);
-    machine_.lookout->ring();
+    lookout_->ring();
 }
 
 // Whether the work behind a movement that failed is still kept from running.

@@ -24,19 +24,20 @@
 
 namespace sidestep::transfer {
 
-// What a movement works on; outlives it.
+// What the movements of one engine share. Outlives them, but for those that hang at the engine's end.
 struct Machine {
     const Topology& topology;
     const backend::Registry& registry;
-    Plans& plans;
-    StagingPool& pool;
-    HostLinkTraffic& traffic;
-    StreamOrder& streams;
-    base::BlockingCalls& calls;
-    Registrations& registrations;
+    const std::chrono::milliseconds drain_limit;  // as Engine's
     const std::shared_ptr<Lookout> lookout;
-    SharedMemory* shared;  // null: published memory is refused
-    std::chrono::milliseconds drain_limit;
+    StagingPool pool{registry, topology.gpu_count()};
+    Plans plans{topology, registry, pool};
+    // Emptied when the engine goes, since it holds what belongs to the backends.
+    const std::shared_ptr<Registrations> registrations = std::make_shared<Registrations>();
+    HostLinkTraffic traffic{topology.gpu_count()};
+    StreamOrder streams{registry};
+    SharedMemory* shared = nullptr;  // null: published memory is refused
+    base::BlockingCalls calls{[rung = lookout] { rung->ring(); }};
 };
 
 // One that nothing else wakes looks all the same.
@@ -87,7 +88,7 @@ protected:
     };
 
     // `stream` is a caller's CUstream, or null.
-    Movement(const Machine& machine, const CopyOptions& options, void* stream, Names names);
+    Movement(Machine& machine, const CopyOptions& options, void* stream, Names names);
 
     // What differs from one kind to the next. All with the mutex held.
 
@@ -151,7 +152,8 @@ protected:
         return made;
     }
 
-    const Machine machine_;
+    Machine& machine_;
+    const std::shared_ptr<Lookout> lookout_ = machine_.lookout;  // rung also by what ends after the machine
     const CopyOptions options_;
     void* const stream_;
     const Clock::time_point started_ = Clock::now();
@@ -202,10 +204,10 @@ struct BatchCopy;  // transfer/batch_plan.hpp
 struct Spread;     // transfer/spread.hpp
 
 // The three kinds, begun: what can be started is, on this thread, and errors are found that show before a byte moves.
-std::shared_ptr<Movement> begin_copy(const Machine& machine, const Buffer& from, const Buffer& to,
+std::shared_ptr<Movement> begin_copy(Machine& machine, const Buffer& from, const Buffer& to,
                                      const CopyOptions& options, void* stream);
-std::shared_ptr<Movement> begin_batch(const Machine& machine, const std::vector<BatchCopy>& copies,
+std::shared_ptr<Movement> begin_batch(Machine& machine, const std::vector<BatchCopy>& copies,
                                       const CopyOptions& options, void* stream);
-std::shared_ptr<Movement> begin_spread(const Machine& machine, Spread spread, const CopyOptions& options);
+std::shared_ptr<Movement> begin_spread(Machine& machine, Spread spread, const CopyOptions& options);
 
 }  // namespace sidestep::transfer

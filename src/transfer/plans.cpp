@@ -17,9 +17,15 @@ bool interchangeable(const route::Request& a, const route::Request& b) {
 
 }  // namespace
 
-Result<std::shared_ptr<const ReadyPlan>> Plans::get(const route::Request& request,
-                                                    const std::vector<Objection>& objections) {
-    if (!objections.empty()) return make(request, with(registry_.offers(), objections));
+Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options) {
+    return get(ends, options, objections(registry_, ends.from, ends.to, options));
+}
+
+Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options,
+                                                    const std::vector<Objection>& against) {
+    const route::Request request{ends.from_end,  ends.to_end,         ends.bytes,    options.require,
+                                 options.prefer, options.max_staging, options.lanes, pool_.relay_limits()};
+    if (!against.empty()) return make(request, with(registry_.offers(), against));
     if (request.from.place.is_file() || request.to.place.is_file()) return make(request, registry_.offers());
     {
         std::lock_guard lock(mutex_);

@@ -5,9 +5,9 @@
 #include <mutex>
 #include <vector>
 
-#include "backend/registry.hpp"
-#include "route/planner.hpp"
 #include "transfer/direct_storage.hpp"
+#include "transfer/ends.hpp"
+#include "transfer/staging.hpp"
 
 namespace sidestep::transfer {
 
@@ -40,14 +40,15 @@ struct ReadyPlan {
 // Plans over one machine. Safe to use from several threads.
 class Plans {
 public:
-    Plans(const Topology& topology, const backend::Registry& registry)
-        : topology_(topology), registry_(registry) {}
+    Plans(const Topology& topology, const backend::Registry& registry, const StagingPool& pool)
+        : topology_(topology), registry_(registry), pool_(pool) {}
 
-    // The plan for a request. Plans between memory are kept and shared by requests whose sizes fall between
+    // The plan for bytes between two ends. Plans between memory are kept and shared by requests whose sizes fall between
     // the same two powers of two (Route::bytes says which size the prices were made for). What backends have
-    // against carrying just these bytes becomes part of the route.
-    Result<std::shared_ptr<const ReadyPlan>> get(const route::Request& request,
-                                                 const std::vector<Objection>& objections = {});
+    // against carrying just these bytes becomes part of the route; without `against` they are asked (objections()).
+    Result<std::shared_ptr<const ReadyPlan>> get(const Ends& ends, const CopyOptions& options);
+    Result<std::shared_ptr<const ReadyPlan>> get(const Ends& ends, const CopyOptions& options,
+                                                 const std::vector<Objection>& against);
 
 private:
     struct Kept {
@@ -61,6 +62,7 @@ private:
 
     const Topology& topology_;
     const backend::Registry& registry_;
+    const StagingPool& pool_;
     std::mutex mutex_;
     std::vector<Kept> kept_;  // newest last; few in practice, so a scan is quick
 };

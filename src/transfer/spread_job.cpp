@@ -36,7 +36,7 @@ backend::Backend* writer_of(const backend::Registry& registry) {
 // all are there.
 class SpreadJob final : public Movement {
 public:
-    SpreadJob(const Machine& machine, Spread moved, const CopyOptions& options)
+    SpreadJob(Machine& machine, Spread moved, const CopyOptions& options)
         : Movement(machine, options, nullptr,
                    {moved.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved"}),
           spread_(std::move(moved)),
@@ -277,7 +277,7 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Movement> begin_spread(const Machine& machine, Spread spread, const CopyOptions& options) {
+std::shared_ptr<Movement> begin_spread(Machine& machine, Spread spread, const CopyOptions& options) {
     auto job = std::make_shared<SpreadJob>(machine, std::move(spread), options);
     job->begin();
     return job;

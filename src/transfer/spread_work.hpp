@@ -27,7 +27,7 @@ namespace sidestep::transfer {
 class SpreadWork {
 public:
     // All outlive this. `of_pieces`: their owner, and that of what the workers do.
-    SpreadWork(const Machine& machine, const Spread& moved, const CopyOptions& options,
+    SpreadWork(Machine& machine, const Spread& moved, const CopyOptions& options,
                const SpreadFiles& its_files, backend::PieceOwner& of_pieces)
         : spread(moved), files(its_files), owner(of_pieces), machine_(machine), options_(options) {}
     // Called once, before all else. Looks at the memories, plans, takes staging memory and attaches. May block.
@@ -119,7 +119,7 @@ private:
     Result<backend::Registration*> attach(const Mover& mover, backend::Access access, std::size_t which);
     backend::Registration* find(const Mover& mover, backend::Access access, std::size_t which) const;
 
-    const Machine machine_;
+    Machine& machine_;
     const CopyOptions options_;
     std::vector<std::size_t> lane_of_;                     // by memory
     std::map<std::size_t, backend::Description> sources_;  // by memory: files that are read

@@ -9,8 +9,8 @@
 
 #include "base/try.hpp"
 #include "base/xxh3.hpp"
-#include "transfer/ends.hpp"
 #include "transfer/lane.hpp"
+#include "transfer/movement.hpp"
 
 namespace sidestep::transfer {
 
@@ -19,12 +19,11 @@ class Verifier {
 public:
     // `written`, where it is not null, is the target's registration with the backend that wrote it: a file
     // that has no name yet can only be read through it.
-    static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Plans& plans,
-                                                    StagingPool& pool, const Ends& ends,
-                                                    backend::Registration* written) {
+    static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Machine& machine,
+                                                    const Ends& ends, backend::Registration* written) {
         std::unique_ptr<Verifier> verifier(new Verifier(ends));
-        SIDESTEP_CHECK(verifier->open(owner, 0, plans, pool, ends.from, ends.from_end, nullptr));
-        SIDESTEP_CHECK(verifier->open(owner, 1, plans, pool, ends.to, ends.to_end, written));
+        SIDESTEP_CHECK(verifier->open(owner, machine, 0, ends.from, ends.from_end, nullptr));
+        SIDESTEP_CHECK(verifier->open(owner, machine, 1, ends.to, ends.to_end, written));
         return verifier;
     }
 
@@ -72,16 +71,17 @@ private:
           phase_(phase_of(ends.from, ends.to)),
           blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
 
-    Result<void> open(backend::PieceOwner& owner, int side, Plans& plans, StagingPool& pool,
-                      const Buffer& buffer, const route::End& end, backend::Registration* written) {
-        route::Request request;
-        request.from = end;
+    Result<void> open(backend::PieceOwner& owner, Machine& machine, int side, const Buffer& buffer,
+                      const route::End& end, backend::Registration* written) {
+        Ends ends;
+        ends.from_end = end;
         const bool gpu = end.place.is_gpu() && end.place.node().empty();
-        request.to = {Place::host(), gpu ? MemoryKind::pinned : MemoryKind::pageable};
-        request.bytes = bytes_;
-        request.lanes = 1;
+        ends.to_end = {Place::host(), gpu ? MemoryKind::pinned : MemoryKind::pageable};
+        ends.bytes = bytes_;
+        CopyOptions options;
+        options.lanes = 1;
         Side& mine = sides_[side];
-        SIDESTEP_TRY(mine.plan, plans.get(request));
+        SIDESTEP_TRY(mine.plan, machine.plans.get(ends, options, {}));
         mine.cursor = Cursor(bytes_, phase_);
 
         LaneSetup setup;
@@ -92,15 +92,15 @@ private:
         setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
         setup.from = written;
         if (written == nullptr) {
-            backend::AttachOptions options;
-            options.expected_size = bytes_;
-            SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, options));
+            backend::AttachOptions to_read;
+            to_read.expected_size = bytes_;
+            SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, to_read));
             setup.from = mine.attached.get();
         }
         setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
             return see(side, offset, data, size);
         };
-        SIDESTEP_TRY(mine.lane, LaneRunner::create(std::move(setup), pool));
+        SIDESTEP_TRY(mine.lane, LaneRunner::create(std::move(setup), machine.pool));
         return {};
     }
 
