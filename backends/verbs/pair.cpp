@@ -8,9 +8,8 @@
 namespace sidestep::backends::verbs {
 namespace {
 
-// 4.096 us x 2^17, half a second, and up to four times that by the card's leave, seven times. An end that is only busy would be
-// sent all of it again sooner, and Soft-RoCE does that wrong: its other end finds a packet of another length than it
-// expects ("remote invalid request error").
+// 4.096 us x 2^17, half a second, and up to four times that by the card's leave, seven times. With less, an end that is
+// only busy is sent all of it again, and over Soft-RoCE that was seen to break the connection ("remote invalid request error").
 constexpr std::uint8_t timeout = 17, retries = 7;
 constexpr std::uint8_t wait_for_receives = 12;  // 0.64 ms; with credits nobody has to
 
