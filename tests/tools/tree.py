@@ -25,7 +25,7 @@ class TreeTest(unittest.TestCase):
     def run_tool(self, tool, *arguments):
         """(exit code, output) of a script of tools/."""
         ended = subprocess.run([str(ROOT / "tools" / tool), *map(str, arguments)], stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, timeout=120)
+                               stderr=subprocess.STDOUT, text=True, timeout=600)
         return ended.returncode, ended.stdout
 
     def assert_problem(self, problems, *parts):
