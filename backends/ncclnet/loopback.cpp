@@ -1,30 +1,12 @@
 #include "backends/ncclnet/loopback.hpp"
 
-#include <condition_variable>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "backends/ncclnet/outcome.hpp"
+
 namespace sidestep::backends::ncclnet {
-
-// Of something that the pump's thread does, and that may never end.
-struct Loopbacks::Outcome {
-    std::mutex mutex;
-    std::condition_variable over;
-    std::optional<Result<void>> result;
-
-    void tell(Result<void> what) {
-        const std::lock_guard lock(mutex);
-        result = std::move(what);
-        over.notify_all();
-    }
-    std::optional<Result<void>> wait(std::chrono::milliseconds patience) {
-        std::unique_lock lock(mutex);
-        over.wait_for(lock, patience, [&] { return result.has_value(); });
-        return result;
-    }
-};
 
 Result<void> Loopbacks::take(const std::shared_ptr<const Range>& range) {
     const std::lock_guard lock(mutex_);

@@ -28,7 +28,6 @@ public:
     void close();
 
 private:
-    struct Outcome;
     void drop(std::shared_ptr<Bulk>& own);
     Result<void> take(std::shared_ptr<Bulk>& own, int device, const std::shared_ptr<const Range>& range);
 

@@ -50,9 +50,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
 }
 
 Engine::Engine(std::shared_ptr<Means> means)
-    : RailEngine("ncclnet", {.direct_above = takes(means->plugin, cuda_memory | dma_buf_memory) != 0
-                                                 ? most_small
-                                                 : backend::Link::never}),
+    // A plugin that takes no memory of GPUs says so when it is asked: prepare_device().
+    : RailEngine("ncclnet", {.direct_above = most_small}),
       means_(std::move(means)),
       loopbacks_(means_->plugin, means_->patience, means_->pump) {}
 
@@ -94,8 +93,8 @@ Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffe
                                                                      backend::DmaBufs& exporter) {
     const Plugin& plugin = means_->plugin;
     const auto reached = [&](std::shared_ptr<const void> ready, const std::string& how) {
-        return std::optional(
-            backend::ReachedDevice{std::move(ready), fmt::format("{} and {}", how, names_of(plugin))});
+        return std::optional(backend::ReachedDevice{
+            std::move(ready), fmt::format("{} and {}", how, names_of(plugin)), "by the network plugin"});
     };
     std::string no_dma_buf = "the network plugin takes none", no_address = no_dma_buf;
     if (takes(plugin, dma_buf_memory) != 0) {

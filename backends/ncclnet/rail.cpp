@@ -1,11 +1,11 @@
 #include "backends/ncclnet/rail.hpp"
 
-#include <condition_variable>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "backends/ncclnet/outcome.hpp"
 #include "base/kept.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
@@ -138,32 +138,23 @@ std::function<void()> Rail::wake() {
 
 // Whether the plugin touches nothing any more.
 bool Rail::close_bulk() {
-    struct Outcome {
-        std::mutex mutex;
-        std::condition_variable over;
-        std::optional<Result<void>> result;
-    };
     const auto outcome = std::make_shared<Outcome>();
     const auto close = [outcome, bulk = bulk_, pump = means_->pump.get()](std::chrono::milliseconds drain) {
         bulk->close(drain, [outcome, pump, it = bulk.get()](Result<void> result) {
             pump->remove(it);
-            const std::lock_guard lock(outcome->mutex);
-            outcome->result = std::move(result);
-            outcome->over.notify_all();
+            outcome->tell(std::move(result));
         });
     };
     if (means_->pump->here())
         close(std::chrono::milliseconds(0));
     else
         means_->pump->post([close] { close(to_drain); });
-    std::unique_lock lock(outcome->mutex);
-    const auto patience = means_->pump->patience_now(means_->patience.close);
-    const bool told = outcome->over.wait_for(lock, patience, [&] { return outcome->result.has_value(); });
-    if (told && *outcome->result) return true;
+    const auto told = outcome->wait(means_->pump->patience_now(means_->patience.close));
+    if (told && *told) return true;
     if (!told) means_->pump->hangs();
-    base::log(base::LogLevel::warn, "memory of a link is kept for good: " +
-                                        (told ? outcome->result->error().to_string()
-                                              : "the network plugin does not end what it began"));
+    base::log(base::LogLevel::warn,
+              "memory of a link is kept for good: " +
+                  (told ? told->error().to_string() : "the network plugin does not end what it began"));
     return false;
 }
 

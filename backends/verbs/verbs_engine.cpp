@@ -156,7 +156,7 @@ Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffe
         const std::string how =
             road == Road::dma_buf ? "by dma-buf" : fmt::format("by its address (no dma-buf: {})", no_dma_buf);
         return std::optional(backend::ReachedDevice{std::make_shared<const Ready>(std::move(*ready)),
-                                                    fmt::format("{} and {}", how, card)});
+                                                    fmt::format("{} and {}", how, card), "over RDMA"});
     }
     return std::optional<backend::ReachedDevice>();
 }

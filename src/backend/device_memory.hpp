@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <sidestep/allocation.hpp>
 #include <sidestep/buffer.hpp>
@@ -44,6 +45,7 @@ DmaBufs* dma_bufs_of(Backend& backend) {
 struct ReachedDevice {
     std::shared_ptr<const void> ready{};  // as long as it lives
     std::string words;                    // "by dma-buf and mlx5_3 (PIX): one switch from gpu:3"
+    std::string_view over;                // "over RDMA"; lives as long as the program
 };
 
 }  // namespace sidestep::backend

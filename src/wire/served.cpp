@@ -370,8 +370,8 @@ void Served::reach_device(Region& region, const Found& found, backend::Backend& 
         return;
     }
     if (!*reached) return;
-    way = fmt::format("over RDMA straight into {} and out of it, {}; else {}", region.name, (*reached)->words,
-                      way);
+    way = fmt::format("{} straight into {} and out of it, {}; else {}", (*reached)->over, region.name,
+                      (*reached)->words, way);
     region.device_address = static_cast<unsigned char*>(found.buffer.address());
     region.device = std::move((*reached)->ready);
     region.see_writes = [exporter, place = found.buffer.place()] { return exporter->see_writes(place); };

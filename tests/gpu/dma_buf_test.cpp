@@ -72,6 +72,21 @@ TEST_F(DmaBuf, OtherMemoryHasNone) {
     EXPECT_EQ(none.error().code, ErrorCode::unsupported);
 }
 
+// What a card is tried out with.
+TEST_F(DmaBuf, ScratchHoldsWhatIsBroughtThere) {
+    constexpr Bytes size = 256 << 10;
+    const auto scratch = exporter_->scratch(Place::gpu(0), size);
+    ASSERT_TRUE(scratch) << scratch.error().to_string();
+    EXPECT_EQ(scratch->buffer().size(), size);
+    for (const char letter : {'a', 'b'}) {
+        const std::string sent(size, letter);
+        std::string seen(size, '?');
+        ASSERT_TRUE(exporter_->copy_in(scratch->buffer(), sent.data()));
+        ASSERT_TRUE(exporter_->copy_out(scratch->buffer(), seen.data()));
+        EXPECT_TRUE(seen == sent) << letter;
+    }
+}
+
 TEST_F(DmaBuf, WritesOfCardsAreSeen) {
     const auto seen = exporter_->see_writes(Place::gpu(0));
     if (!seen && seen.error().code == ErrorCode::unsupported) GTEST_SKIP() << seen.error().to_string();

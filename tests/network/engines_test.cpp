@@ -74,12 +74,37 @@ TEST_F(EnginesOfNodes, NetworkPluginWhereItIsAskedFor) {
             const std::string notes = fmt::format("{}", fmt::join(put->notes, "; "));
             EXPECT_NE(notes.find("n was reached by ncclnet (fast0, fast1)"), std::string::npos) << notes;
             // Emulated GPUs have none.
-            EXPECT_EQ(
-                notes.find("straight into gpu:1 and out of it, by its address (no dma-buf: ") != notes.npos,
-                place.is_gpu())
+            EXPECT_EQ(notes.find("by the network plugin straight into gpu:1 and out of it, by its address "
+                                 "(no dma-buf: ") != notes.npos,
+                      place.is_gpu())
                 << notes;
         }
     }
+}
+
+// Bytes that go another way than the plugin's devices could: the note says why.
+TEST_F(EnginesOfNodes, NetworkPluginThatTakesNoMemoryOfGpus) {
+    // The same library under a name that nobody has started yet.
+    std::string plugin = SIDESTEP_FAKE_NCCL_NET;
+    plugin.insert(plugin.rfind('/'), "/./.");
+    void* const library = ::dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr);
+    auto* const fault = reinterpret_cast<void (*)(const char*)>(::dlsym(library, "fake_nccl_net_fault"));
+    ::setenv("SIDESTEP_NCCL_NET", plugin.c_str(), 1);
+    ::setenv("SIDESTEP_NETWORK", "ncclnet", 1);
+    fault("no-gpu-memory");
+    serve(allow);
+    auto there = client_with("ncclnet");
+    ASSERT_TRUE(there) << there.error().to_string();
+    const auto memory = there->allocate(Place::gpu(1).on("n"), 4_MiB);
+    ASSERT_TRUE(memory) << memory.error().to_string();
+    const std::string text = test::text_of(4_MiB, 1);
+    const auto put = there->copy(Buffer::host(text.data(), text.size()), memory->buffer()).wait();
+    fault("");
+    ASSERT_TRUE(put) << put.error().to_string();
+    const std::string notes = fmt::format("{}", fmt::join(put->notes, "; "));
+    EXPECT_NE(notes.find("since its cards do not reach gpu:1: neither by dma-buf"), std::string::npos)
+        << notes;
 }
 
 // Of copies between two nodes, the note names what carries them now.
